@@ -1,0 +1,61 @@
+"""The errors that a user can meet, and the exit code of each.
+
+GpuAmiError            (never raised itself)
+├── ImageFailed        1  the image failed a check
+├── UsageError         2  a recipe, a file or an argument is wrong
+│   └── MissingTool    2  a program or package that this stage needs is not installed
+├── BuildError         3  Packer or Ansible did not produce an image
+├── CloudError         4  the cloud, the network or a machine let us down
+│   └── MachineError   4  a machine did not boot or stopped answering
+└── CapacityError      5  no capacity for an instance type (never green)
+
+The library raises; only `cli.py` prints and exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GpuAmiError(Exception):
+    """What went wrong (message), what to do (hint), and how the process ends (exit_code)."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = tuple(details)  # further lines: a command, a console's tail, one line a mistake
+
+    def __str__(self) -> str:
+        lines = [self.message, *(f"  {line}" for line in self.details)]
+        return "\n".join([*lines, f"  → {self.hint}"] if self.hint else lines)
+
+
+class ImageFailed(GpuAmiError):
+    exit_code = 1
+
+
+class UsageError(GpuAmiError):
+    exit_code = 2
+
+
+class MissingTool(UsageError):
+    pass
+
+
+class BuildError(GpuAmiError):
+    exit_code = 3
+
+
+class CloudError(GpuAmiError):
+    exit_code = 4
+
+
+class MachineError(CloudError):
+    pass
+
+
+class CapacityError(GpuAmiError):
+    exit_code = 5
