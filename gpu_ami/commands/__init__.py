@@ -1,0 +1,24 @@
+"""The commands of `gpu-ami`, a module each: `register(subparsers)` declares it, `execute(args, progress)` does it.
+
+A command returns an `Outcome`; only `gpu_ami.cli` prints and exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+# In the order of `gpu-ami --help`: the line from recipe to certificate first, then what surrounds it.
+NAMES = (
+    "prove", "plan", "build", "validate", "certify", "sweep", "region", "doctor",
+    "recipes", "facts", "import_", "events", "xid", "lint_agent",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command has to say: text for people (or lines as they come), data for `--json`, and the exit code."""
+
+    text: str | Iterable[str] = ""
+    data: object = None
+    exit_code: int = 0
