@@ -1,0 +1,201 @@
+"""The driver's only door to AWS: launch, watch and end instances, read images, find leftovers.
+
+Everything is tagged by the call that creates it. The same code runs against AWS and against the local region: a place
+differs in its endpoint, never in a branch here.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from gpu_ami.errors import CapacityError, CloudError, UsageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import ImageTypeDef, InstanceTypeDef, TagSpecificationTypeDef
+
+    from gpu_ami.place import Place
+
+# EC2's own words for "not now": the image is not to blame and the verdict is UNAVAILABLE.
+_NO_CAPACITY = {
+    "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
+    "InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", "Unsupported",
+    "InsufficientCapacity", "ReservationCapacityExceeded",
+}  # fmt: skip
+_HINTS = {
+    "UnauthorizedOperation": "the credentials lack a permission: the message names the action",
+    "AuthFailure": "check the credentials and the clock of this machine",
+    "RequestExpired": "the credentials have expired: log in again",
+    "InvalidAMIID.NotFound": "the AMI is not in this region, or was deregistered: `gpu-ami build` makes it anew",
+    "InvalidSubnetID.NotFound": "subnet_id of the --where file is not in this region",
+}
+_POLL_SECONDS = 1.0
+_RESOURCES = ("instance", "volume", "network-interface")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What RunInstances is asked for. `tags` go on the instance, its volumes and its interface at creation."""
+
+    ami: str
+    instance_type: str
+    key_name: str
+    tags: Mapping[str, str]
+    user_data: str
+
+
+@contextmanager
+def _translated(doing: str) -> Iterator[None]:
+    """Botocore's errors as ours: what we were doing, what AWS said, what to do."""
+    from botocore import exceptions
+
+    try:
+        yield
+    except exceptions.ClientError as error:
+        found = error.response.get("Error", {})
+        code, text = found.get("Code", "?"), found.get("Message", str(error))
+        if code in _NO_CAPACITY:
+            raise CapacityError(f"{doing}: {code}", details=[text], hint="try another zone or a reservation, or later") from error
+        raise CloudError(f"{doing}: {code}", details=[text], hint=_HINTS.get(code, "")) from error
+    except (exceptions.NoCredentialsError, exceptions.ProfileNotFound, exceptions.PartialCredentialsError) as error:
+        raise UsageError(f"{doing}: {error}", hint="set profile in the --where file, or AWS_PROFILE") from error
+    except exceptions.NoRegionError as error:
+        raise UsageError(f"{doing}: no region", hint="set region in the --where file") from error
+    except exceptions.BotoCoreError as error:
+        raise CloudError(f"{doing}: {error}", hint="is the endpoint reachable from this machine?") from error
+
+
+def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+
+
+def tags_of(resource: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in resource.get("Tags") or []}
+
+
+class Cloud:
+    """EC2 in one place. Errors: CloudError, CapacityError, UsageError (credentials)."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._ec2: EC2Client | None = None
+
+    @property
+    def ec2(self) -> EC2Client:
+        if self._ec2 is None:
+            with _translated("opening a session"):
+                self._ec2 = cast("EC2Client", self.client("ec2"))
+        return self._ec2
+
+    def client(self, service: str) -> Any:
+        """A boto3 client of this place's region, endpoint and credentials."""
+        import boto3
+        from botocore.config import Config
+
+        given = self.place.credentials or {}
+        session = boto3.Session(
+            profile_name=self.place.profile or None,
+            region_name=self.place.region,
+            aws_access_key_id=given.get("access_key"),
+            aws_secret_access_key=given.get("secret_key"),
+        )
+        # Transport errors and throttling are retried here and nowhere else.
+        config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10, read_timeout=60)
+        return session.client(cast(Any, service), endpoint_url=self.place.endpoint or None, config=config)
+
+    def import_key(self, name: str, public_key: str, tags: Mapping[str, str]) -> None:
+        with _translated(f"importing key pair {name}"):
+            self.ec2.import_key_pair(
+                KeyName=name,
+                PublicKeyMaterial=public_key.encode(),
+                TagSpecifications=[{"ResourceType": "key-pair", "Tags": _tag_list(tags)}],  # type: ignore[typeddict-item]
+            )
+
+    def delete_key(self, name: str) -> None:
+        with _translated(f"deleting key pair {name}"):
+            self.ec2.delete_key_pair(KeyName=name)
+
+    def launch(self, wanted: Launch) -> str:
+        """Starts one instance and returns its id. IMDSv2 only; shut down from inside means terminated."""
+        place = self.place
+        specifications = [{"ResourceType": kind, "Tags": _tag_list(wanted.tags)} for kind in _RESOURCES]
+        request: dict[str, Any] = {
+            "ImageId": wanted.ami,
+            "InstanceType": wanted.instance_type,
+            "MinCount": 1,
+            "MaxCount": 1,
+            "KeyName": wanted.key_name,
+            "UserData": wanted.user_data,
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled", "HttpPutResponseHopLimit": 2},
+            "TagSpecifications": cast("list[TagSpecificationTypeDef]", specifications),
+        }
+        if place.subnet_id:
+            request["SubnetId"] = place.subnet_id
+        if place.security_group_ids:
+            request["SecurityGroupIds"] = list(place.security_group_ids)
+        if place.instance_profile:
+            request["IamInstanceProfile"] = {"Name": place.instance_profile}
+        with _translated(f"launching {wanted.instance_type} from {wanted.ami}"):
+            return self.ec2.run_instances(**request)["Instances"][0]["InstanceId"]
+
+    def instance(self, instance_id: str) -> InstanceTypeDef:
+        with _translated(f"describing {instance_id}"):
+            return self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+
+    def wait_for_state(
+        self, instance_id: str, wanted: str, timeout: float, cancelled: Callable[[], bool] = lambda: False
+    ) -> InstanceTypeDef:
+        """Polls each second until the instance is `wanted`; a terminal state on the way ends the wait with its reason."""
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self.instance(instance_id)
+            state = found["State"]["Name"]
+            if state == wanted:
+                return found
+            reason = found.get("StateReason", {}).get("Message", "")
+            if state in ("terminated", "shutting-down") and wanted != "terminated":
+                # EC2 reports lack of capacity on this path too (Server.InsufficientInstanceCapacity).
+                kind = CapacityError if "InsufficientInstanceCapacity" in reason else CloudError
+                raise kind(f"{instance_id} is {state} while we waited for {wanted}", details=[reason] if reason else [])
+            if cancelled():
+                raise CloudError(f"waiting for {instance_id} was cancelled")
+            if time.monotonic() > deadline:
+                raise CloudError(f"{instance_id} is {state}, not {wanted}, after {timeout:.0f} s")
+            time.sleep(_POLL_SECONDS)
+
+    def console(self, instance_id: str) -> str:
+        """The serial console as text ("" while there is none yet)."""
+        with _translated(f"reading the console of {instance_id}"):
+            try:
+                answer = self.ec2.get_console_output(InstanceId=instance_id, Latest=True)
+            except self.ec2.exceptions.ClientError as error:  # only Nitro instances know Latest
+                if error.response.get("Error", {}).get("Code") != "UnsupportedOperation":
+                    raise
+                answer = self.ec2.get_console_output(InstanceId=instance_id)
+        output = answer.get("Output", "")
+        try:  # botocore decodes the base64 for us; an endpoint that sends it twice does not lose the text
+            return base64.b64decode(output, validate=True).decode(errors="replace")
+        except ValueError:
+            return output
+
+    def terminate(self, instance_ids: list[str]) -> None:
+        if instance_ids:
+            with _translated(f"terminating {', '.join(instance_ids)}"):
+                self.ec2.terminate_instances(InstanceIds=instance_ids)
+
+    def image(self, ami: str) -> ImageTypeDef | None:
+        """The image, or None where it is not there any more."""
+        with _translated(f"describing {ami}"):
+            images = self.ec2.describe_images(Filters=[{"Name": "image-id", "Values": [ami]}])["Images"]
+        return images[0] if images else None
+
+    def require_imds_v2(self, ami: str) -> None:
+        """Makes every launch from this image ask for IMDSv2 (ModifyImageAttribute)."""
+        with _translated(f"requiring IMDSv2 on {ami}"):
+            self.ec2.modify_image_attribute(ImageId=ami, ImdsSupport={"Value": "v2.0"})

@@ -1,0 +1,121 @@
+"""Runs of the driver on this machine: an id, a temporary key, and a record by which `sweep` knows a dead run.
+
+A record (`<home>/runs/<id>/run.json`) is written before anything is created in a cloud and removed after everything
+is gone; a record whose process has ended is a run that left something behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+TAG_RUN = "gpu-ami:run"
+TAG_EXPIRES = "gpu-ami:expires"
+TAG_RECIPE = "gpu-ami:recipe"
+TAG_PLAN = "gpu-ami:plan"
+LIFETIME = timedelta(hours=4)
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its id, when it began and when what it creates expires (UTC), and its private folder."""
+
+    id: str
+    started: str
+    expires: str
+    folder: Path
+    pid: int
+    pid_started: str
+    place: str = "local"
+
+    @property
+    def key_file(self) -> Path:
+        """Private key of the machines of this run (0600, gone with the run)."""
+        return self.folder / "id_ed25519"
+
+    def tags(self, *, recipe: str = "", plan_digest: str = "") -> dict[str, str]:
+        """The tags that everything of this run carries from its creating call."""
+        tags = {TAG_RUN: self.id, TAG_EXPIRES: self.expires, "Name": f"gpu-ami {recipe or 'run'} {self.id}"}
+        named = {TAG_RECIPE: recipe, TAG_PLAN: plan_digest}
+        return tags | {key: value for key, value in named.items() if value}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `sweep` reads of a run that may be dead."""
+
+    id: str
+    expires: str
+    folder: Path
+    alive: bool
+    place: str = field(default="local")
+
+
+def process_started(pid: int) -> str:
+    """Start time of a process in clock ticks since boot ("" when it is not there): pid + this names a process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def is_alive(pid: int, started: str) -> bool:
+    return bool(started) and process_started(pid) == started
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def as_text(moment: datetime) -> str:
+    return moment.strftime(_TIME)
+
+
+def has_expired(expires: str) -> bool:
+    """Whether an expiry tag's time has passed; a value that is no time never expires (we do not touch what we cannot read)."""
+    try:
+        return datetime.strptime(expires, _TIME).replace(tzinfo=UTC) < now()
+    except ValueError:
+        return False
+
+
+@contextmanager
+def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Run]:
+    """Registers a run; its folder (temporary key, logs) goes when the block ends and whatever it created was ended."""
+    started = now()
+    identity = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    folder = home / "runs" / identity
+    folder.mkdir(parents=True, mode=0o700)
+    pid = os.getpid()
+    run = Run(identity, as_text(started), as_text(started + lifetime), folder, pid, process_started(pid), place)
+    record = {key: str(value) for key, value in asdict(run).items()}
+    (folder / "run.json").write_text(json.dumps(record, indent=1))
+    yield run  # on an error too the block's own clean-up has run by now, so the record can go
+    forget(folder)
+
+
+def forget(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def records(home: Path) -> list[Record]:
+    """Every run registered on this machine, alive or dead."""
+    found = []
+    for path in sorted((home / "runs").glob("*/run.json")):
+        try:
+            data = json.loads(path.read_text())
+            alive = is_alive(int(data["pid"]), data["pid_started"])
+            found.append(Record(data["id"], data["expires"], path.parent, alive, data.get("place", "local")))
+        except (ValueError, KeyError):  # cut off while it was written: nothing had been created yet
+            found.append(Record(path.parent.name, "", path.parent, False))
+    return found
