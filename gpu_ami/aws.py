@@ -97,12 +97,12 @@ class Cloud:
         import boto3
         from botocore.config import Config
 
-        given = self.place.credentials or {}
+        given = self.place.credentials
         session = boto3.Session(
             profile_name=self.place.profile or None,
             region_name=self.place.region,
-            aws_access_key_id=given.get("access_key"),
-            aws_secret_access_key=given.get("secret_key"),
+            aws_access_key_id=given.access_key_id if given else None,
+            aws_secret_access_key=given.secret_access_key if given else None,
         )
         # Transport errors and throttling are retried here and nowhere else.
         config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10, read_timeout=60)
@@ -199,3 +199,63 @@ class Cloud:
         """Makes every launch from this image ask for IMDSv2 (ModifyImageAttribute)."""
         with _translated(f"requiring IMDSv2 on {ami}"):
             self.ec2.modify_image_attribute(ImageId=ami, ImdsSupport={"Value": "v2.0"})
+
+    def tagged(self, key: str) -> list[Resource]:
+        """Everything here that can hold money or a secret and carries the tag `key`: what `sweep` looks through.
+
+        Images and their snapshots are products, not leftovers, and are not listed.
+        """
+        only = [{"Name": "tag-key", "Values": [key]}]
+        found: list[Resource] = []
+        with _translated(f"listing what carries the tag {key}"):
+            for page in self.ec2.get_paginator("describe_instances").paginate(Filters=only):  # type: ignore[arg-type]
+                for reservation in page["Reservations"]:
+                    found += [_instance_resource(one) for one in reservation["Instances"]]
+            for pair in self.ec2.describe_key_pairs(Filters=only)["KeyPairs"]:  # type: ignore[arg-type]
+                found.append(Resource("key-pair", pair["KeyName"], tags_of(pair)))
+            for page in self.ec2.get_paginator("describe_security_groups").paginate(Filters=only):  # type: ignore[arg-type, assignment]
+                found += [Resource("security-group", one["GroupId"], tags_of(one)) for one in page["SecurityGroups"]]
+            for page in self.ec2.get_paginator("describe_volumes").paginate(Filters=only):  # type: ignore[arg-type, assignment]
+                found += [Resource("volume", one["VolumeId"], tags_of(one), state=one["State"]) for one in page["Volumes"]]
+        return [one for one in found if one.state not in ("terminated", "shutting-down", "deleting", "in-use")]
+
+    def named_keys(self, name: str) -> list[str]:
+        """Key pairs of exactly this name: Packer's temporary one carries no tag in old releases, only its name."""
+        with _translated(f"looking for key pair {name}"):
+            pairs = self.ec2.describe_key_pairs(Filters=[{"Name": "key-name", "Values": [name]}])["KeyPairs"]
+        return [pair["KeyName"] for pair in pairs]
+
+    def remove(self, resource: Resource) -> None:
+        """Ends one leftover; instances are waited for, since what hangs on them can go only afterwards."""
+        if resource.kind == "instance":
+            self.terminate([resource.id])
+            self.wait_for_state(resource.id, "terminated", 300)
+            return
+        with _translated(f"removing {resource.kind} {resource.id}"):
+            if resource.kind == "key-pair":
+                self.ec2.delete_key_pair(KeyName=resource.id)
+            elif resource.kind == "security-group":
+                self.ec2.delete_security_group(GroupId=resource.id)
+            elif resource.kind == "volume":
+                self.ec2.delete_volume(VolumeId=resource.id)
+            else:
+                raise CloudError(f"{resource.kind} {resource.id}: nothing here knows how to remove it")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One thing in the cloud. attached: temporary key pairs and security groups that a Packer builder came with."""
+
+    kind: str
+    id: str
+    tags: Mapping[str, str]
+    state: str = ""
+    attached: tuple[tuple[str, str], ...] = ()
+
+
+def _instance_resource(found: Mapping[str, Any]) -> Resource:
+    # Packer names what it makes for one build packer_<uuid>; other groups and keys belong to somebody.
+    groups = [("security-group", one["GroupId"]) for one in found.get("SecurityGroups", []) if one["GroupName"].startswith("packer_")]
+    key = found.get("KeyName", "")
+    keys = [("key-pair", key)] if key.startswith(("packer_", "gpu-ami-")) else []
+    return Resource("instance", found["InstanceId"], tags_of(found), found["State"]["Name"], tuple(keys + groups))

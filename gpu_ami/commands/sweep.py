@@ -1,0 +1,54 @@
+"""`gpu-ami sweep`: remove what dead runs left."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome
+
+if TYPE_CHECKING:
+    from gpu_ami.log import Progress
+
+_EPILOG = """\
+A leftover carries the tag gpu-ami:run, and its expiry has passed or its run's process on this machine is dead. Images are never
+touched. Without --where it clears this machine: the local region's leftovers of a crash, temporary keys, records of dead runs.
+
+  gpu-ami sweep                       this machine and the local region
+  gpu-ami sweep --where aws.yml -n    what would go in that AWS region
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser("sweep", help="remove what dead runs left behind, and nothing else", epilog=_EPILOG)
+    parser.add_argument("--where", type=Path, metavar="FILE", help="a place on AWS (default: the local region)")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="only say what would be removed")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from dataclasses import asdict
+
+    from gpu_ami import sweep
+    from gpu_ami.aws import Cloud
+    from gpu_ami.home import home_dir
+    from gpu_ami.local import region
+    from gpu_ami.place import load_place
+
+    home = home_dir()
+    swept: list[sweep.Swept] = []
+    if args.where:
+        place = load_place(args.where)
+        swept += sweep.sweep_cloud(Cloud(place), home, progress, dry_run=args.dry_run)
+    elif region.is_up(home):
+        place = region.up(home, embedded=False, progress=progress)
+        swept += sweep.sweep_cloud(Cloud(place), home, progress, dry_run=args.dry_run)
+    elif not args.dry_run:
+        for what in region.clean_leftovers(home):
+            swept.append(sweep.Swept("local region", what, "", "its daemon has ended", "removed"))
+    failed = [one for one in swept if one.outcome.startswith("not removed")]
+    if not failed:
+        swept += sweep.forget_dead_runs(home, place.name if args.where else "local", progress, dry_run=args.dry_run)
+    lines = [f"{one.kind} {one.id}: {one.outcome} ({one.reason})" for one in swept] or ["nothing to sweep"]
+    return Outcome("\n".join(lines), [asdict(one) for one in swept], 4 if failed else 0)

@@ -1,0 +1,93 @@
+"""Removes what dead runs left behind, and nothing else.
+
+A leftover carries our run tag and either its expiry has passed, or its run is registered on this machine for this
+place and its process has ended. What a living run of this machine owns is never touched; images are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami import runs
+from gpu_ami.aws import Cloud, Resource
+from gpu_ami.errors import CloudError
+from gpu_ami.log import Progress
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One leftover: what it was, whose, why it was one, and what came of it ("removed", "would be removed" or the error)."""
+
+    kind: str
+    id: str
+    run: str
+    reason: str
+    outcome: str
+
+
+def why_leftover(tags: dict[str, str], records: Iterable[runs.Record], place: str) -> str:
+    """The reason for which a resource with these tags is a leftover, "" if it is none."""
+    run = tags.get(runs.TAG_RUN, "")
+    record = next((one for one in records if one.id == run and one.place == place), None)
+    if record and record.alive:
+        return ""
+    if record:
+        return "its run has died"
+    return "expired" if run and runs.has_expired(tags.get(runs.TAG_EXPIRES, "")) else ""
+
+
+def key_name(run_id: str) -> str:
+    """Name of the temporary key pairs of a run: ours and the builder's."""
+    return f"gpu-ami-{run_id}"
+
+
+def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
+    """Finds and removes the leftovers of one place. What could not be removed is reported, the rest goes on."""
+    records = runs.records(home)
+    leftovers = [(one, why_leftover(dict(one.tags), records, cloud.place.name)) for one in cloud.tagged(runs.TAG_RUN)]
+    found = [(resource, reason) for resource, reason in leftovers if reason]
+    for record in records:  # the builder's key pair: by name, since old Packer releases do not tag it
+        if not record.alive and record.place == cloud.place.name:
+            for name in (key_name(record.id), f"{key_name(record.id)}-builder"):
+                tags = {runs.TAG_RUN: record.id}
+                found += [(Resource("key-pair", key, tags), "its run has died") for key in cloud.named_keys(name)]
+    return [swept for resource, reason in _in_order(found) for swept in _remove(cloud, resource, reason, progress, dry_run)]
+
+
+def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:
+    # Instances first: groups and volumes hang on them. A resource that was found twice goes once.
+    unique = {(resource.kind, resource.id): (resource, reason) for resource, reason in found}
+    return sorted(unique.values(), key=lambda item: item[0].kind != "instance")
+
+
+def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, dry_run: bool) -> list[Swept]:
+    run = resource.tags.get(runs.TAG_RUN, "")
+    swept = []
+    attached = [Resource(kind, identity, resource.tags) for kind, identity in resource.attached]
+    for one in (resource, *attached):
+        outcome = "would be removed"
+        if not dry_run:
+            try:
+                cloud.remove(one)
+                outcome = "removed"
+            except CloudError as error:
+                outcome = f"not removed: {error.message}"
+        progress.note(f"{one.kind} {one.id} of run {run} ({reason}): {outcome}")
+        swept.append(Swept(one.kind, one.id, run, reason, outcome))
+    return swept
+
+
+def forget_dead_runs(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
+    """Removes the records and temporary keys of dead runs; only after their resources went."""
+    swept = []
+    for record in runs.records(home):
+        if record.alive or record.place != place:
+            continue
+        if not dry_run:
+            runs.forget(record.folder)
+        outcome = "would be removed" if dry_run else "removed"
+        progress.note(f"record and temporary key of dead run {record.id}: {outcome}")
+        swept.append(Swept("run", record.id, record.id, "its process has ended", outcome))
+    return swept
