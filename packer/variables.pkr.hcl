@@ -1,0 +1,273 @@
+# Everything that the template can be told. The driver writes these from the plan (out/<image>/packer.pkrvars.json) and adds
+# what belongs to one run (run_id, expires, manifest_file, ansible_env_vars); a run by hand gets along without the latter.
+
+# --- What is built --------------------------------------------------------------------------------------------------
+
+variable "flag" {
+  type        = string
+  description = "Part of the AMI's name that says which image this is: gpu-ami_<flag>_<driver version>-<timestamp>."
+
+  validation {
+    condition     = can(regex("^[a-z0-9][a-z0-9.-]{0,63}$", var.flag))
+    error_message = "The flag must be 1 to 64 lower-case letters, digits, dots and hyphens, as in \"debian12-gpu\"."
+  }
+}
+
+variable "recipe" {
+  type        = string
+  description = "Name of the recipe; a tag on everything that is created."
+  default     = "by-hand"
+}
+
+variable "plan_digest" {
+  type        = string
+  description = "Digest of the plan (sha256:<64 hex digits>); a tag on everything that is created."
+  default     = ""
+
+  validation {
+    condition     = var.plan_digest == "" || can(regex("^sha256:[0-9a-f]{64}$", var.plan_digest))
+    error_message = "The plan's digest must read sha256:<64 hex digits>."
+  }
+}
+
+variable "architecture" {
+  type        = string
+  description = "Architecture of the source AMI, as EC2 names it."
+  default     = "x86_64"
+
+  validation {
+    condition     = contains(["x86_64", "arm64"], var.architecture)
+    error_message = "The architecture must be x86_64 or arm64."
+  }
+}
+
+variable "source_ami" {
+  type        = string
+  description = "Id of the source AMI. Empty: the newest AMI of source_ami_owner whose name matches source_ami_name."
+  default     = ""
+
+  validation {
+    condition     = var.source_ami == "" || can(regex("^ami-[0-9a-f]{8,17}$", var.source_ami))
+    error_message = "The source AMI must be an AMI id (ami-…), or empty."
+  }
+}
+
+variable "source_ami_owner" {
+  type        = string
+  description = "Account id or alias (amazon, self) that owns the source AMI, where source_ami is empty."
+  default     = ""
+}
+
+variable "source_ami_name" {
+  type        = string
+  description = "Name pattern of the source AMI (* and ? match), where source_ami is empty."
+  default     = ""
+}
+
+# Recorded as tags of the AMI; what is installed is decided by ansible_vars_file, which comes from the same plan.
+
+variable "nvidia_version" {
+  type        = string
+  description = "NVIDIA driver version; part of the AMI's name. Empty: the image has no NVIDIA driver."
+  default     = ""
+}
+
+variable "cuda_version" {
+  type        = string
+  description = "CUDA toolkit version of the plan."
+  default     = ""
+}
+
+variable "cudnn_version" {
+  type        = string
+  description = "cuDNN version of the plan."
+  default     = ""
+}
+
+variable "nccl_version" {
+  type        = string
+  description = "NCCL version of the plan."
+  default     = ""
+}
+
+variable "efa_version" {
+  type        = string
+  description = "EFA installer version of the plan."
+  default     = ""
+}
+
+variable "intel_mkl_version" {
+  type        = string
+  description = "Intel MKL version of the plan."
+  default     = ""
+}
+
+# --- Where it is built ----------------------------------------------------------------------------------------------
+
+variable "region" {
+  type        = string
+  description = "AWS region in which the image is built."
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "The region must be an AWS region's name, as in \"us-east-1\"."
+  }
+}
+
+variable "profile" {
+  type        = string
+  description = "Profile of the AWS configuration files. Empty: the environment's credentials, or the default profile."
+  default     = ""
+}
+
+variable "custom_endpoint" {
+  type        = string
+  description = "URL of another EC2 API than AWS's own. Empty: AWS."
+  default     = ""
+}
+
+variable "instance_type" {
+  type        = string
+  description = "Instance type of the builder."
+}
+
+variable "subnet_id" {
+  type        = string
+  description = "Subnet of the builder. Empty: the default VPC's."
+  default     = ""
+}
+
+variable "security_group_ids" {
+  type        = list(string)
+  description = "Security groups of the builder. Empty: Packer makes a temporary one that lets in SSH."
+  default     = []
+}
+
+variable "instance_profile" {
+  type        = string
+  description = "Instance profile of the builder. Empty: none."
+  default     = ""
+}
+
+variable "kms_key_id" {
+  type        = string
+  description = "KMS key (id, alias or ARN) that encrypts the root volume and the snapshot. Empty: the account's default key for EBS."
+  default     = ""
+}
+
+variable "root_device_name" {
+  type        = string
+  description = "Name of the source AMI's root device: /dev/xvda on Debian and Amazon Linux, /dev/sda1 on Ubuntu and RHEL."
+  default     = "/dev/xvda"
+}
+
+variable "root_volume_gib" {
+  type        = number
+  description = "Size of the root volume in GiB."
+  default     = 16
+
+  validation {
+    condition     = var.root_volume_gib >= 1 && var.root_volume_gib <= 16384
+    error_message = "The root volume must have 1 to 16384 GiB."
+  }
+}
+
+variable "ssh_username" {
+  type        = string
+  description = "The source AMI's login user: admin on Debian, ubuntu on Ubuntu, ec2-user on Amazon Linux."
+}
+
+variable "ssh_interface" {
+  type        = string
+  description = "Address over which the builder is reached. Empty: the public one if there is one, else the private one."
+  default     = ""
+
+  validation {
+    condition     = contains(["", "public_ip", "private_ip", "public_dns", "private_dns", "session_manager"], var.ssh_interface)
+    error_message = "The ssh_interface must be empty, public_ip, private_ip, public_dns, private_dns or session_manager."
+  }
+}
+
+variable "ssh_port" {
+  type        = number
+  description = "Port of the builder's sshd."
+  default     = 22
+}
+
+variable "ssh_timeout" {
+  type        = string
+  description = "How long the builder may take to answer on SSH, as in \"10m\"."
+  default     = "10m"
+}
+
+# --- How it is provisioned ------------------------------------------------------------------------------------------
+
+variable "ansible_vars_file" {
+  type        = string
+  description = "File of Ansible variables that the plan has written (out/<image>/ansible.json)."
+}
+
+variable "ansible_command" {
+  type        = string
+  description = "The ansible-playbook program."
+  default     = "ansible-playbook"
+}
+
+variable "ansible_env_vars" {
+  type        = list(string)
+  description = "Environment of ansible-playbook beside the template's own, as NAME=value."
+  default     = []
+}
+
+# --- One run --------------------------------------------------------------------------------------------------------
+
+variable "run_id" {
+  type        = string
+  description = "Id of this run: a tag on everything that is created, and part of the temporary key pair's name. Empty: by-hand-<timestamp>."
+  default     = ""
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9._-]{0,64}$", var.run_id))
+    error_message = "The run id must be at most 64 letters, digits, dots, underscores and hyphens."
+  }
+}
+
+variable "expires" {
+  type        = string
+  description = "When the builder is a leftover that may be swept (RFC 3339, UTC). Empty: builder_lifetime_minutes from now."
+  default     = ""
+
+  validation {
+    condition     = var.expires == "" || can(formatdate("YYYY", var.expires))
+    error_message = "The expiry must be an RFC 3339 time, as in \"2030-01-31T12:00:00Z\"."
+  }
+}
+
+variable "image_expires" {
+  type        = string
+  description = "When the AMI and its snapshots may be swept (RFC 3339, UTC). Empty: never, they are the product."
+  default     = ""
+
+  validation {
+    condition     = var.image_expires == "" || can(formatdate("YYYY", var.image_expires))
+    error_message = "The image's expiry must be an RFC 3339 time, as in \"2030-01-31T12:00:00Z\"."
+  }
+}
+
+variable "builder_lifetime_minutes" {
+  type        = number
+  description = "The builder powers off, and so terminates itself, after this time, even if nobody is left to stop it."
+  default     = 180
+}
+
+variable "tags" {
+  type        = map(string)
+  description = "Further tags of everything that is created, as the place asks for them."
+  default     = {}
+}
+
+variable "manifest_file" {
+  type        = string
+  description = "Where Packer writes its manifest (JSON)."
+  default     = "packer-manifest.json"
+}
