@@ -28,6 +28,7 @@ from validator.ssh_faults import (
     HostSilent,
     HostUnreachable,
     KeyFileUnusable,
+    SshError,
     TransportFault,
 )
 
@@ -45,6 +46,7 @@ __all__ = [
     "HostSilent",
     "HostUnreachable",
     "KeyFileUnusable",
+    "SshError",
     "Target",
     "TransportFault",
     "bounded",
@@ -61,8 +63,9 @@ _SLACK_SECONDS = 1.0  # how long after a command's deadline the far end has to e
 class Target:
     """Where a host is and how to get in.
 
-    host_key: pinned, as in known_hosts ("ssh-ed25519 AAAA…"). known_hosts: a file in OpenSSH's format; a host that is
-    not in it is recorded there at first use (unless `trust_first_use` is false). agent, search_keys: only if asked.
+    known_hosts: a file in OpenSSH's format. host_key: "trust-new" (a host that is not in known_hosts is recorded there at
+    first use), "strict" (it is refused), or the key itself as known_hosts writes it ("ssh-ed25519 AAAA…").
+    agent, search_keys: only if asked. The timeouts are seconds.
     """
 
     address: str
@@ -70,14 +73,13 @@ class Target:
     user: str = "root"
     key_file: Path | None = None
     password: str | None = None
-    host_key: str | None = None
+    host_key: str = "trust-new"
     known_hosts: Path | None = None
-    trust_first_use: bool = True
     agent: bool = False
     search_keys: bool = False
-    connect_seconds: float = 10.0
-    banner_seconds: float = 15.0
-    auth_seconds: float = 15.0
+    connect_timeout: float = 10.0
+    banner_timeout: float = 15.0
+    auth_timeout: float = 15.0
 
     @property
     def name(self) -> str:
@@ -294,9 +296,14 @@ def _until_stdin_closes(command: str) -> str:
     return f"exec sh -c {shlex.quote(inner)} sh {shlex.quote(command)}"
 
 
-def connect(target: Target) -> Connection:
-    """Opens the connection, or raises the TransportFault that says at which stage it failed and why."""
+def connect(where: Target | str, **options: object) -> Connection:
+    """Opens the connection, or raises the TransportFault that says at which stage it failed and why.
+
+    `where` may be a URL; `options` are then fields of Target.
+    """
     import paramiko
+
+    target = parse_url(where, **options) if isinstance(where, str) else where
 
     clock = time.monotonic()
     sock = _open_socket(target)
@@ -305,8 +312,8 @@ def connect(target: Target) -> Connection:
     try:
         transport = paramiko.Transport(sock, default_window_size=1 << 24)
         transport.daemon = True
-        transport.banner_timeout = target.banner_seconds
-        transport.auth_timeout = target.auth_seconds
+        transport.banner_timeout = target.banner_timeout
+        transport.auth_timeout = target.auth_timeout
         clock = time.monotonic()
         _prefer_known_key_type(transport, target)
         _negotiate(transport, target)
@@ -348,10 +355,10 @@ def wait_until_ready(target: Target, seconds: float, poll: float = 0.5) -> Conne
 def _open_socket(target: Target) -> socket.socket:
     where = f"{target.address}:{target.port}"
     try:
-        sock = socket.create_connection((target.address, target.port), timeout=target.connect_seconds)
+        sock = socket.create_connection((target.address, target.port), timeout=target.connect_timeout)
     except TimeoutError as error:
         hint = "is it running, and does its security group let us in?"
-        raise HostSilent(f"{where} did not answer within {target.connect_seconds:g} s", hint) from error
+        raise HostSilent(f"{where} did not answer within {target.connect_timeout:g} s", hint) from error
     except ConnectionRefusedError as error:
         raise HostRefused(f"{where} refuses connections", "sshd does not listen there (yet)") from error
     except OSError as error:
@@ -368,14 +375,14 @@ def _negotiate(transport: paramiko.Transport, target: Target) -> None:
 
     where = f"{target.address}:{target.port}"
     try:
-        transport.start_client(timeout=target.banner_seconds)
+        transport.start_client(timeout=target.banner_timeout)
     except (paramiko.SSHException, EOFError, OSError) as error:
         text = str(error)
         if isinstance(error, EOFError) or "EOF" in text or isinstance(error, ConnectionError):
             raise ConnectionDropped(f"{where} ended the connection before it was set up ({text or 'EOF'})") from error
         if "banner" in text or "Timeout" in text or isinstance(error, TimeoutError):
             hint = "something accepts there, but it is not (yet) an SSH server"
-            raise HostSilent(f"{where} sent no SSH banner within {target.banner_seconds:g} s", hint) from error
+            raise HostSilent(f"{where} sent no SSH banner within {target.banner_timeout:g} s", hint) from error
         raise ConnectionDropped(f"{where}: key exchange failed ({text})") from error
 
 
@@ -422,7 +429,7 @@ def _keys(target: Target) -> Iterator[paramiko.PKey]:
 
 
 def _recorded_keys(target: Target) -> list[str]:
-    if target.host_key:
+    if " " in target.host_key:
         return [target.host_key]
     import paramiko
 
@@ -444,10 +451,10 @@ def _check_host_key(target: Target, seen: str) -> None:
     if seen in recorded:
         return
     if recorded:
-        source = "the pinned one" if target.host_key else f"the one in {target.known_hosts}"
+        source = "the pinned one" if " " in target.host_key else f"the one in {target.known_hosts}"
         hint = "another machine answers there; remove the old line only if you know why"
         raise HostKeyChanged(f"{target.name} shows another host key ({seen.split()[0]}) than {source}", hint)
-    if not target.trust_first_use:
+    if target.host_key == "strict":
         raise HostKeyChanged(f"{target.name} is not in {target.known_hosts}", "add its host key there")
     if target.known_hosts is not None:
         target.known_hosts.parent.mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,27 @@
 """How the way to a host can fail; raised by `validator/ssh.py`.
 
-TransportFault            (never raised itself)   kind
-├── HostSilent            nothing answers, or something accepts and says nothing   "silent"
-├── HostRefused           nobody listens on the port                               "refused"
-├── HostUnreachable       no route, no such name                                   "unreachable"
-├── ConnectionDropped     the connection ended while it was in use                 "dropped"
-├── AuthRefused           the host does not take the key or the user               "auth"
-├── HostKeyChanged        another host key than the one that is known              "host key changed"
-└── KeyFileUnusable       the private key cannot be read                           "key file"
-CommandExpired            a command did not end within its deadline                "deadline"
+SshError                      (never raised itself)   kind
+├── TransportFault            (never raised itself)
+│   ├── HostSilent            nothing answers, or something accepts and says nothing   "silent"
+│   ├── HostRefused           nobody listens on the port                               "refused"
+│   ├── HostUnreachable       no route, no such name                                   "unreachable"
+│   ├── ConnectionDropped     the connection ended while it was in use                 "dropped"
+│   ├── AuthRefused           the host does not take the key or the user               "auth"
+│   ├── HostKeyChanged        another host key than the one that is known              "host key changed"
+│   └── KeyFileUnusable       the private key cannot be read                           "key file"
+└── CommandExpired            a command did not end within its deadline                "deadline"
 """
 
 from __future__ import annotations
 
 
-class TransportFault(Exception):
+class SshError(Exception):
+    """All that this door raises: `kind` in one word."""
+
+    kind = "ssh"
+
+
+class TransportFault(SshError):
     """The way to a host failed: `kind` in one word, message with what was seen, `hint` with what to do."""
 
     kind = "transport"
@@ -56,7 +63,7 @@ class KeyFileUnusable(TransportFault):
     kind = "key file"
 
 
-class CommandExpired(Exception):
+class CommandExpired(SshError):
     """A command did not end within its deadline; both ends have let it go."""
 
     kind = "deadline"
