@@ -1,0 +1,183 @@
+"""Layers of a recipe, each below the next: defaults < operating system < node family < image < command line.
+
+Mappings merge key by key; any other value of a later layer takes the place of the earlier one. The origin of every
+value (file, or `--set`) is kept, for `gpu-ami plan --explain` and for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import UsageError
+from gpu_ami.recipes.facts import VARIABLES, Facts, did_you_mean, read_yaml
+from gpu_ami.recipes.grammar import recipe_keys
+from gpu_ami.recipes.schema import Keys, Mistake
+
+COMMAND_LINE = "--set"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The merged layers: `values` nested as in the files, `origins` by key path (`telemetry.interval_s`)."""
+
+    name: str
+    file: Path
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+
+    def origin(self, path: str) -> str:
+        """The layer that set the value at a key path, or at the nearest key above it."""
+        key = path.partition("[")[0]
+        while key and key not in self.origins:
+            key = key.rpartition(".")[0]
+        return self.origins.get(key, self.file.name)
+
+
+@dataclass
+class _Layers:
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    mistakes: list[str] = field(default_factory=list)
+
+    def lay(self, document: Any, origin: str, grammar: Keys) -> None:
+        """Puts a layer on top; a value that is a mistake is reported and left out."""
+        found = list(grammar.check(document, ""))
+        self.mistakes += [f"{origin}: {mistake.path}: {mistake.message}" for mistake in found]
+        if isinstance(document, dict):
+            _merge(self.values, document, "", origin, self.origins, {mistake.path for mistake in found})
+
+
+def _merge(
+    into: dict[str, Any], layer: Mapping[Any, Any], path: str, origin: str, origins: dict[str, str], bad: set[str]
+) -> None:
+    for key, value in layer.items():
+        below = f"{path}.{key}" if path else str(key)
+        if any(wrong == below or wrong.startswith(f"{below}[") for wrong in bad):
+            # Kept as a gap, so that one mistake is not reported a second time as something missing.
+            origins[below] = origin
+        elif isinstance(value, dict):
+            deeper = into.setdefault(key, {})
+            _merge(deeper, value, below, origin, origins, bad)
+        else:
+            into[key] = value
+            origins[below] = origin
+
+
+def read_recipe(path: Path, facts: Facts, overrides: Sequence[str] = (), variables: Path = VARIABLES) -> Recipe:
+    """Reads a recipe and what lies below it. UsageError lists all mistakes of all layers."""
+    nodes = tuple(sorted(file.stem for file in (variables / "nodes").glob("*.yml")))
+    grammar = recipe_keys(facts, known_roles(variables), nodes)
+    image = read_yaml(path)
+    settings, mistakes = _parse_overrides(overrides, grammar)
+    layers = _Layers(mistakes=mistakes)
+    layers.lay(read_yaml(variables / "defaults.yml"), "defaults.yml", grammar)
+    for kind, key in (("os", "os"), ("nodes", "node")):
+        name = _named(key, settings, image, layers.values)
+        below = variables / kind / f"{name}.yml"
+        if name is not None and below.is_file():
+            layers.lay(read_yaml(below), f"{kind}/{name}.yml", grammar)
+    layers.lay(image, path.name, grammar)
+    if settings:
+        layers.lay(settings, COMMAND_LINE, grammar)
+    layers.mistakes += [
+        f"{path.name}: {gap.path}: {gap.message}"
+        for gap in grammar.missing(layers.values)
+        if _is_new(gap, layers.origins)
+    ]
+    if layers.mistakes:
+        raise_mistakes(path, layers.mistakes)
+    return Recipe(path.stem, path, layers.values, layers.origins)
+
+
+def _is_new(gap: Mistake, origins: Mapping[str, str]) -> bool:
+    parts = gap.path.split(".")
+    return not any(".".join(parts[:count]) in origins for count in range(1, len(parts) + 1))
+
+
+def raise_mistakes(path: Path, mistakes: Sequence[str]) -> None:
+    """One UsageError for all of them."""
+    raise UsageError(
+        f"{path}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}",
+        details=mistakes,
+        hint="gpu-ami plan RECIPE --explain shows where each value comes from; variables/recipes/ has examples",
+    )
+
+
+def _named(key: str, *documents: Any) -> str | None:
+    for document in documents:
+        if isinstance(document, dict) and isinstance(document.get(key), str):
+            return str(document[key])
+    return None
+
+
+def known_roles(variables: Path = VARIABLES) -> tuple[str, ...]:
+    """The roles that there are, by name: a folder each."""
+    folders = (variables.parent / "roles").glob("*/")
+    return tuple(
+        sorted({"cloudwatch_agent", "event_parser", "hygiene", "nvidia_driver"} | {path.name for path in folders})
+    )
+
+
+def _parse_overrides(overrides: Sequence[str], grammar: Keys) -> tuple[dict[str, Any], list[str]]:
+    """`telemetry.interval_s=30` as a layer; values are read as YAML, kept as text where text is what is wanted."""
+    settings: dict[str, Any] = {}
+    mistakes = []
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        parts = path.strip().split(".")
+        if not equals or not all(parts):
+            mistakes.append(f"{COMMAND_LINE}: {override}: expected KEY=VALUE, such as telemetry.interval_s=30")
+            continue
+        deepest = settings
+        for part in parts[:-1]:
+            nested = deepest.setdefault(part, {})
+            if not isinstance(nested, dict):
+                nested = deepest[part] = {}
+            deepest = nested
+        deepest[parts[-1]] = _override_value(text, grammar, parts)
+    return settings, mistakes
+
+
+def _override_value(text: str, grammar: Keys, parts: Sequence[str]) -> Any:
+    import yaml
+
+    from gpu_ami.recipes.schema import Text
+
+    kind: Any = grammar
+    for part in parts:
+        kind = kind.keys.get(part) if isinstance(kind, Keys) else None
+    if isinstance(kind, Text):
+        return text  # 12.4 is a version, not a number
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def check_instance_types(recipe: Recipe, facts: Facts) -> list[str]:
+    """Names that no table knows, each with the nearest one."""
+    values = recipe.values
+    named = [(f"instance_types[{index}]", name) for index, name in enumerate(values["instance_types"])]
+    named.append(("build.instance_type", values["build"]["instance_type"]))
+    return [
+        f"{recipe.origin(path)}: {path}: no instance type {name!r} in the facts"
+        f"{did_you_mean(name, facts.instance_types)}"
+        for path, name in named
+        if name not in facts.instance_types
+    ]
+
+
+def explain(recipe: Recipe) -> list[tuple[str, Any, str]]:
+    """Every value of the merged recipe: key path, value, layer that set it; in the order of the layers' keys."""
+
+    def leaves(values: Mapping[str, Any], path: str) -> list[tuple[str, Any, str]]:
+        found: list[tuple[str, Any, str]] = []
+        for key, value in values.items():
+            below = f"{path}.{key}" if path else key
+            found += leaves(value, below) if isinstance(value, dict) else [(below, value, recipe.origin(below))]
+        return found
+
+    return leaves(recipe.values, "")

@@ -1,0 +1,128 @@
+"""The grammar of a recipe: which keys there are, what each may hold, and every mistake with its path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_ami.recipes.facts import did_you_mean
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A key path (`nvidia_driver.version`) and a sentence: what was found and what is allowed."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text that matches `pattern` whole; `example` teaches it."""
+
+    example: str
+    pattern: str = r".+"
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, str):
+            quoted = (
+                f'; in YAML write "{value}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+            )
+            yield Mistake(path, f"expected text such as {self.example}, found {_found(value)}{quoted}")
+        elif not re.fullmatch(self.pattern, value):
+            yield Mistake(path, f"expected something like {self.example}, found {_found(value)}")
+
+
+@dataclass(frozen=True)
+class Integer:
+    low: int
+    high: int
+    unit: str = ""
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
+            unit = f" {self.unit}" if self.unit else ""
+            yield Mistake(path, f"expected a whole number from {self.low} to {self.high}{unit}, found {_found(value)}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    allowed: Sequence[Any]
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if isinstance(value, bool) or not any(value == item and type(value) is type(item) for item in self.allowed):
+            allowed = [str(item) for item in self.allowed]
+            yield Mistake(
+                path, f"expected one of {', '.join(allowed)}, found {_found(value)}{did_you_mean(value, allowed)}"
+            )
+
+
+@dataclass(frozen=True)
+class ListOf:
+    item: Kind
+    unique: bool = True
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, list) or not value:
+            yield Mistake(path, f"expected a list with at least one item, found {_found(value)}")
+            return
+        for index, item in enumerate(value):
+            yield from self.item.check(item, f"{path}[{index}]")
+            if self.unique and item in value[:index]:
+                yield Mistake(f"{path}[{index}]", f"{_found(item)} stands there twice")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A mapping with these keys; `needed` must be there once all layers are merged."""
+
+    keys: Mapping[str, Kind]
+    needed: Sequence[str] = ()
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, dict):
+            yield Mistake(path or "(whole file)", f"expected keys and values, found {_found(value)}")
+            return
+        for key, item in value.items():
+            below = f"{path}.{key}" if path else str(key)
+            kind = self.keys.get(key) if isinstance(key, str) else None
+            if kind is None:
+                yield Mistake(below, f"unknown key{did_you_mean(key, self.keys)}; allowed: {', '.join(self.keys)}")
+            else:
+                yield from kind.check(item, below)
+
+    def missing(self, value: Any, path: str = "") -> Iterator[Mistake]:
+        """What is needed and not there, below every mapping that is there."""
+        if not isinstance(value, dict):
+            return
+        for key in self.needed:
+            if key not in value:
+                yield Mistake(f"{path}.{key}" if path else key, "missing")
+        for key, kind in self.keys.items():
+            if isinstance(kind, Keys) and key in value:
+                yield from kind.missing(value[key], f"{path}.{key}" if path else key)
+
+
+Kind = Text | Integer | Choice | ListOf | Keys
+
+
+def _found(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "an empty list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    return repr(text if len(text) <= 60 else text[:57] + "...") if isinstance(value, str) else text
+
+
+def version_text(example: str) -> Text:
+    return Text(example, r"\d+(\.\d+){0,3}(-[0-9A-Za-z.]+)?")
+
+
+Checker = Callable[[Any, str], Iterator[Mistake]]
