@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import Facts
-from gpu_ami.recipes.schema import Choice, Integer, Keys, ListOf, Text, version_text
+from gpu_ami.recipes.schema import Choice, Integer, Keys, ListOf, Named, Text, version_text
 
 ARCHITECTURES = ("x86_64", "arm64")
 FLAVOURS = ("open", "proprietary")
@@ -17,6 +17,7 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
     """The grammar, with the names that the facts and folders know."""
     absolute = Text("/var/log/gpuevent.log", r"/[\w./+-]+")
     group = Text("/ec2/accelerated/accel-event-log", r"[\w./#-]{1,512}")
+    instance_type = Named("instance type", facts.instance_types, "g5.12xlarge")
     measurement = Choice(tuple(facts.cloudwatch_agent["measurements"]))
     return Keys(
         {
@@ -25,7 +26,7 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             "os": Choice(tuple(facts.operating_systems)),
             "architecture": Choice(ARCHITECTURES),
             "node": Choice(nodes),
-            "instance_types": ListOf(Text("g5.12xlarge", r"[a-z0-9-]+\.[a-z0-9-]+")),
+            "instance_types": ListOf(instance_type),
             "roles": ListOf(Choice(roles)),
             "source_ami": Keys(
                 {
@@ -37,7 +38,7 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             ),
             "build": Keys(
                 {
-                    "instance_type": Text("g5.12xlarge", r"[a-z0-9-]+\.[a-z0-9-]+"),
+                    "instance_type": instance_type,
                     "root_volume_gib": Integer(4, 16384, "GiB"),
                 },
                 needed=("instance_type", "root_volume_gib"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes.facts import VARIABLES, Facts, did_you_mean, read_yaml
+from gpu_ami.recipes.facts import VARIABLES, Facts, read_yaml
 from gpu_ami.recipes.grammar import recipe_keys
 from gpu_ami.recipes.schema import Keys, Mistake
 
@@ -74,10 +74,12 @@ def read_recipe(path: Path, facts: Facts, overrides: Sequence[str] = (), variabl
     settings, mistakes = _parse_overrides(overrides, grammar)
     layers = _Layers(mistakes=mistakes)
     layers.lay(read_yaml(variables / "defaults.yml"), "defaults.yml", grammar)
+    laid: set[str] = set()
     for kind, key in (("os", "os"), ("nodes", "node")):
         name = _named(key, settings, image, layers.values)
         below = variables / kind / f"{name}.yml"
         if name is not None and below.is_file():
+            laid.add(kind)
             layers.lay(read_yaml(below), f"{kind}/{name}.yml", grammar)
     layers.lay(image, path.name, grammar)
     if settings:
@@ -85,16 +87,19 @@ def read_recipe(path: Path, facts: Facts, overrides: Sequence[str] = (), variabl
     layers.mistakes += [
         f"{path.name}: {gap.path}: {gap.message}"
         for gap in grammar.missing(layers.values)
-        if _is_new(gap, layers.origins)
+        if _is_new(gap, layers.origins, laid)
     ]
     if layers.mistakes:
         raise_mistakes(path, layers.mistakes)
     return Recipe(path.stem, path, layers.values, layers.origins)
 
 
-def _is_new(gap: Mistake, origins: Mapping[str, str]) -> bool:
+def _is_new(gap: Mistake, origins: Mapping[str, str], laid: set[str]) -> bool:
     parts = gap.path.split(".")
-    return not any(".".join(parts[:count]) in origins for count in range(1, len(parts) + 1))
+    if any(".".join(parts[:count]) in origins for count in range(1, len(parts) + 1)):
+        return False
+    # Without its operating system and node family, what those layers would have said is no mistake of the recipe.
+    return gap.path in ("flag", "os", "instance_types") or laid == {"os", "nodes"}
 
 
 def raise_mistakes(path: Path, mistakes: Sequence[str]) -> None:
@@ -155,19 +160,6 @@ def _override_value(text: str, grammar: Keys, parts: Sequence[str]) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-
-
-def check_instance_types(recipe: Recipe, facts: Facts) -> list[str]:
-    """Names that no table knows, each with the nearest one."""
-    values = recipe.values
-    named = [(f"instance_types[{index}]", name) for index, name in enumerate(values["instance_types"])]
-    named.append(("build.instance_type", values["build"]["instance_type"]))
-    return [
-        f"{recipe.origin(path)}: {path}: no instance type {name!r} in the facts"
-        f"{did_you_mean(name, facts.instance_types)}"
-        for path, name in named
-        if name not in facts.instance_types
-    ]
 
 
 def explain(recipe: Recipe) -> list[tuple[str, Any, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_ami.recipes.agent import agent_config, gpu_config
 from gpu_ami.recipes.facts import Facts, Row
-from gpu_ami.recipes.layers import Recipe, check_instance_types, raise_mistakes
+from gpu_ami.recipes.layers import Recipe
 
 _GPU_KEYS = (
     "vendor", "name", "architecture", "compute_capability", "memory_mib", "power_limit_w", "max_clock_mhz",
@@ -20,9 +20,6 @@ _CARRIED = ("cuda", "cudnn", "nccl", "efa", "mkl")
 
 def resolve(recipe: Recipe, facts: Facts) -> dict[str, Any]:
     """The plan's document, without digest and as it is carried out on AWS itself."""
-    mistakes = check_instance_types(recipe, facts)
-    if mistakes:
-        raise_mistakes(recipe.file, mistakes)
     values = recipe.values
     system = facts.operating_systems[values["os"]]
     telemetry = _telemetry(values["telemetry"], facts)

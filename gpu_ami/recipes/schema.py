@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,21 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Named:
+    """The name of a row in a table too long to print; `what` says of which."""
+
+    what: str
+    names: Collection[str]
+    example: str
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, str):
+            yield Mistake(path, f"expected {self.what} such as {self.example}, found {_found(value)}")
+        elif value not in self.names:
+            yield Mistake(path, f"no {self.what} {value!r} in the facts{did_you_mean(value, self.names)}")
+
+
+@dataclass(frozen=True)
 class ListOf:
     item: Kind
     unique: bool = True
@@ -105,7 +120,7 @@ class Keys:
                 yield from kind.missing(value[key], f"{path}.{key}" if path else key)
 
 
-Kind = Text | Integer | Choice | ListOf | Keys
+Kind = Text | Integer | Choice | Named | ListOf | Keys
 
 
 def _found(value: Any) -> str:
@@ -123,6 +138,3 @@ def _found(value: Any) -> str:
 
 def version_text(example: str) -> Text:
     return Text(example, r"\d+(\.\d+){0,3}(-[0-9A-Za-z.]+)?")
-
-
-Checker = Callable[[Any, str], Iterator[Mistake]]
