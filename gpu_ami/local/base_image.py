@@ -1,0 +1,203 @@
+"""The local region's source AMI: Debian 12 for amd64, made by mmdebstrap from Debian's archive.
+
+It stands in for Debian's own cloud AMI: cloud kernel, systemd, OpenSSH, stock cloud-init with the Ec2 datasource, user
+`admin`. What differs is what emulation asks for: a short list of cloud-init modules, a small initrd, few timers
+(`replicas/debian_ami/` holds every file and the package list, with the reasons).
+
+The disk is raw and sparse: MBR, one ext4 partition at 1 MiB, made by `mke2fs -d` without root or a loop device. There
+is no boot loader in it; whoever boots it reads kernel, initrd and command line from /boot/grub/grub.cfg, which
+`update-grub` writes inside the guest as on any Debian machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import struct
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.errors import CloudError, MissingTool
+from gpu_ami.log import Progress
+from gpu_ami.run import find_tool, run
+
+PARTITION_OFFSET = 1024 * 1024
+SOURCE = Path(__file__).parent / "replicas" / "debian_ami"
+SUITE = "bookworm"
+NAME = "debian-12-amd64-gpu-ami"
+SSH_USER = "admin"
+DISK_BYTES = 8 * 1024**3
+_BUILD_SECONDS = 1200.0
+_ARCHIVE = (
+    f"deb http://deb.debian.org/debian {SUITE} main",
+    f"deb http://deb.debian.org/debian {SUITE}-updates main",
+    f"deb http://deb.debian.org/debian-security {SUITE}-security main",
+)
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    """A disk image to boot from: raw, ext4 in partition 1 at PARTITION_OFFSET."""
+
+    path: Path
+    name: str
+    ssh_user: str
+    digest: str
+
+
+def digest() -> str:
+    """Of all that makes the image: package list, files, this module, the UTC month (Debian moves on)."""
+    sha = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(SOURCE.rglob("*")):
+        if path.is_file():
+            sha.update(f"{path.relative_to(SOURCE)}\0{path.stat().st_mode & 0o111:o}\0".encode())
+            sha.update(path.read_bytes())
+    return sha.hexdigest()[:16]
+
+
+def ensure(home: Path, progress: Progress) -> BaseImage:
+    """The image in `home/base`, built when what makes it has changed (about a minute)."""
+    base = home / "base"
+    base.mkdir(parents=True, exist_ok=True)
+    wanted = digest()
+    image = BaseImage(base / f"{NAME}-{wanted}.raw", f"{NAME}-{wanted}", SSH_USER, wanted)
+    with _only_one(base / "lock"):
+        if image.path.exists():
+            return image
+        for stale in base.glob("build-*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        with progress.stage("base image: Debian 12 by mmdebstrap"), _scratch(base) as work:
+            _build(work, image, progress)
+        for old in base.glob(f"{NAME}-*.raw"):
+            if old != image.path:
+                old.unlink()
+    return image
+
+
+@contextlib.contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _scratch(base: Path) -> Iterator[Path]:
+    work = Path(tempfile.mkdtemp(prefix="build-", dir=base))
+    work.chmod(0o755)  # mmdebstrap's unprivileged user reads from it
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _build(work: Path, image: BaseImage, progress: Progress) -> None:
+    root_uuid = str(uuid.uuid5(uuid.NAMESPACE_DNS, image.name))
+    overlay = work / "overlay"
+    shutil.copytree(SOURCE / "rootfs", overlay)
+    _normalise_modes(overlay)
+    tree = work / "tree.tar"
+    with progress.stage("install packages"):
+        _bootstrap(overlay, work, tree, root_uuid)
+    with progress.stage("write the disk"):
+        _write_disk(tree, work / "disk.raw", root_uuid)
+    (work / "disk.raw").rename(image.path)
+
+
+def _normalise_modes(tree: Path) -> None:
+    """A checkout's umask must not show in the image."""
+    for path in (tree, *tree.rglob("*")):
+        executable = path.is_dir() or os.access(path, os.X_OK)
+        path.chmod(0o755 if executable else 0o644)
+
+
+def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
+    packages = ",".join(_listed("packages.txt"))
+    customise = work / "customise"
+    customise.write_text((SOURCE / "customise.sh").read_text())
+    customise.chmod(0o755)
+    masked = " ".join(_listed("masked.txt"))
+    command: list[str | Path] = [
+        find_tool("mmdebstrap", package="mmdebstrap"),
+        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+        "--variant=apt",
+        "--architectures=amd64",
+        f"--include={packages}",
+        # Both before anything is unpacked, so that our initramfs settings and dpkg filters count from the first package.
+        *(f"--dpkgopt={line}" for line in _dpkg_filters()),
+        "--dpkgopt=force-confold",
+        f"--essential-hook=sync-in {overlay} /",
+        f'--customize-hook={customise} "$1" {root_uuid} {masked}',
+        SUITE,
+        tree,
+        *archive_lines(),
+    ]
+    run(command, timeout=_BUILD_SECONDS, env=_proxies(), error=CloudError)
+
+
+def _listed(name: str) -> list[str]:
+    lines = (line.partition("#")[0].strip() for line in (SOURCE / name).read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def _dpkg_filters() -> list[str]:
+    return (SOURCE / "rootfs/etc/dpkg/dpkg.cfg.d/gpu-ami").read_text().split()
+
+
+def _proxies() -> dict[str, str]:
+    return {key: os.environ[key] for key in ("http_proxy", "https_proxy", "no_proxy") if key in os.environ}
+
+
+def archive_lines() -> list[str]:
+    """sources.list lines for bookworm: the mirror that this host's own apt uses, else deb.debian.org."""
+    try:
+        apt_get = find_tool("apt-get", package="apt")
+    except MissingTool:
+        return list(_ARCHIVE)
+    form = "$(ORIGIN)|$(CODENAME)|$(REPO_URI)|$(COMPONENT)"
+    listed = run([apt_get, "indextargets", "--format", form, "Created-By: Packages"], timeout=30, check=False)
+    rows = [line.split("|") for line in listed.stdout.splitlines()]
+    lines = [
+        f"deb {uri} {codename} {component}"
+        for origin, codename, uri, component in (row for row in rows if len(row) == 4)
+        if origin == "Debian" and component == "main" and codename.partition("-")[0] == SUITE
+    ]
+    return lines if any(f" {SUITE} main" in line for line in lines) else list(_ARCHIVE)
+
+
+def _write_disk(tree: Path, disk: Path, root_uuid: str) -> None:
+    """MBR and file system. Extracting with right owners needs root, or a user name space with subordinate ids."""
+    size = DISK_BYTES - PARTITION_OFFSET
+    with disk.open("wb") as handle:
+        handle.truncate(DISK_BYTES)
+        handle.write(mbr(PARTITION_OFFSET // 512, size // 512))
+    scratch = disk.parent / "tree"
+    script = (
+        'set -e; mkdir -p "$1"; tar -C "$1" --numeric-owner --xattrs --exclude="./dev/*" -xf "$0"; '
+        '"$2" -q -t ext4 -L root -U "$3" -d "$1" -E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -O ^metadata_csum '
+        '-F "$5" "$6"k; rm -rf "$1"'
+    )
+    mke2fs = find_tool("mke2fs", package="e2fsprogs")
+    arguments = [tree, scratch, mke2fs, root_uuid, str(PARTITION_OFFSET), disk, str(size // 1024)]
+    inside = [] if os.geteuid() == 0 else [find_tool("unshare", package="util-linux"), "--map-root-user", "--map-auto"]
+    run([*inside, "sh", "-c", script, *arguments], timeout=300, error=CloudError)
+
+
+def mbr(first_sector: int, sectors: int) -> bytes:
+    """A master boot record with one bootable Linux partition, in LBA (the CHS fields say "beyond CHS")."""
+    beyond = b"\xfe\xff\xff"
+    entry = b"\x80" + beyond + b"\x83" + beyond + struct.pack("<II", first_sector, sectors)
+    signature = struct.pack("<I", 0x67707561)
+    return bytes(440) + signature + bytes(2) + entry + bytes(48) + b"\x55\xaa"
+
+
+def describe(image: BaseImage) -> str:
+    """JSON for `region status`."""
+    return json.dumps({"path": str(image.path), "name": image.name, "ssh_user": image.ssh_user})

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Runs once on the finished tree, from outside: customise.sh TREE ROOT_UUID MASKED_UNIT...
+set -eu
+tree=$1
+uuid=$2
+shift 2
+
+for unit in "$@"; do
+    ln -sf /dev/null "$tree/etc/systemd/system/$unit"
+done
+chroot "$tree" systemctl --quiet enable systemd-networkd.service ssh.service
+
+# grub-mkconfig asks grub-probe about the device under /, which a tree has not got yet: for this one run grub-probe's
+# answers are the ones it will give on the booted disk.
+probe=$tree/usr/sbin/grub-probe
+mv "$probe" "$probe.real"
+cat >"$probe" <<PROBE
+#!/bin/sh
+case "\$*" in
+    *target=device*) echo /dev/vda1 ;;
+    *target=fs_uuid*) echo $uuid ;;
+    *target=fs_label*) echo root ;;
+    *target=fs*) echo ext2 ;;
+    *target=partuuid*) echo 67707561-01 ;;
+    *target=partmap*) echo msdos ;;
+    *target=abstraction*) ;;
+    *target=compatibility_hint*) echo hd0,msdos1 ;;
+    *target=hints_string*) echo "--hint-bios=hd0,msdos1" ;;
+esac
+PROBE
+chmod 755 "$probe"
+mkdir -p "$tree/boot/grub"
+chroot "$tree" grub-mkconfig -o /boot/grub/grub.cfg
+mv "$probe.real" "$probe"
+
+# First boot makes these.
+rm -f "$tree"/etc/ssh/ssh_host_*
+: >"$tree/etc/machine-id"
+rm -f "$tree/var/lib/dbus/machine-id"
+rm -f "$tree/etc/resolv.conf"
+: >"$tree/etc/resolv.conf"
+echo localhost >"$tree/etc/hostname"
+printf '127.0.0.1 localhost\n' >"$tree/etc/hosts"
+rm -f "$tree"/etc/apt/sources.list.d/*
+echo '# A machine of the local region has no way to Debian: what roles need of it is in the image.' >"$tree/etc/apt/sources.list"
