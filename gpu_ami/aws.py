@@ -60,7 +60,9 @@ def _translated(doing: str) -> Iterator[None]:
         found = error.response.get("Error", {})
         code, text = found.get("Code", "?"), found.get("Message", str(error))
         if code in _NO_CAPACITY:
-            raise CapacityError(f"{doing}: {code}", details=[text], hint="try another zone or a reservation, or later") from error
+            raise CapacityError(
+                f"{doing}: {code}", details=[text], hint="try another zone or a reservation, or later"
+            ) from error
         raise CloudError(f"{doing}: {code}", details=[text], hint=_HINTS.get(code, "")) from error
     except (exceptions.NoCredentialsError, exceptions.ProfileNotFound, exceptions.PartialCredentialsError) as error:
         raise UsageError(f"{doing}: {error}", hint="set profile in the --where file, or AWS_PROFILE") from error
@@ -151,7 +153,7 @@ class Cloud:
     def wait_for_state(
         self, instance_id: str, wanted: str, timeout: float, cancelled: Callable[[], bool] = lambda: False
     ) -> InstanceTypeDef:
-        """Polls each second until the instance is `wanted`; a terminal state on the way ends the wait with its reason."""
+        """Polls each second until the instance is `wanted`; a terminal state on the way ends it with its reason."""
         deadline = time.monotonic() + timeout
         while True:
             found = self.instance(instance_id)
@@ -216,7 +218,9 @@ class Cloud:
             for page in self.ec2.get_paginator("describe_security_groups").paginate(Filters=only):  # type: ignore[arg-type, assignment]
                 found += [Resource("security-group", one["GroupId"], tags_of(one)) for one in page["SecurityGroups"]]
             for page in self.ec2.get_paginator("describe_volumes").paginate(Filters=only):  # type: ignore[arg-type, assignment]
-                found += [Resource("volume", one["VolumeId"], tags_of(one), state=one["State"]) for one in page["Volumes"]]
+                found += [
+                    Resource("volume", one["VolumeId"], tags_of(one), state=one["State"]) for one in page["Volumes"]
+                ]
         return [one for one in found if one.state not in ("terminated", "shutting-down", "deleting", "in-use")]
 
     def named_keys(self, name: str) -> list[str]:
@@ -255,7 +259,11 @@ class Resource:
 
 def _instance_resource(found: Mapping[str, Any]) -> Resource:
     # Packer names what it makes for one build packer_<uuid>; other groups and keys belong to somebody.
-    groups = [("security-group", one["GroupId"]) for one in found.get("SecurityGroups", []) if one["GroupName"].startswith("packer_")]
+    groups = [
+        ("security-group", one["GroupId"])
+        for one in found.get("SecurityGroups", [])
+        if one["GroupName"].startswith("packer_")
+    ]
     key = found.get("KeyName", "")
     keys = [("key-pair", key)] if key.startswith(("packer_", "gpu-ami-")) else []
     return Resource("instance", found["InstanceId"], tags_of(found), found["State"]["Name"], tuple(keys + groups))

@@ -28,7 +28,7 @@ exit codes: 0 proven · 1 the image failed a check · 2 recipe or usage · 3 bui
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpu-ami",
-        description="Builds GPU AMIs, boots them, proves metrics, log streams and Xid capture, and certifies the result.",
+        description="Builds GPU AMIs, boots them, proves metrics, log streams and Xid capture, certifies the result.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         if args.json:
-            print(json.dumps({"error": error.message, "details": error.details, "hint": error.hint}, ensure_ascii=False))
+            print(
+                json.dumps({"error": error.message, "details": error.details, "hint": error.hint}, ensure_ascii=False)
+            )
         print(f"gpu-ami {args.command}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:

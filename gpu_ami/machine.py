@@ -113,7 +113,15 @@ class Boot:
         started = time.monotonic()
         deadline = started + timeout
         place = self.cloud.place
-        machine = Machine(instance_id, instance_type, "", place.ssh_port, self.user, self.run.key_file, self.run.folder / "known_hosts")
+        machine = Machine(
+            instance_id,
+            instance_type,
+            "",
+            place.ssh_port,
+            self.user,
+            self.run.key_file,
+            self.run.folder / "known_hosts",
+        )
         try:
             found = self.cloud.wait_for_state(instance_id, "running", timeout, self.cancelled.is_set)
             machine.address = _address(found, place.ssh_interface)
@@ -132,25 +140,26 @@ class Boot:
 
     def _mark(self, machine: Machine, stage: str, started: float) -> None:
         machine.stages[stage] = round(time.monotonic() - started, 1)
-        self.progress.note(f"{machine.instance_type} {machine.instance_id}: {stage} after {machine.stages[stage]:.0f} s")
+        self.progress.note(
+            f"{machine.instance_type} {machine.instance_id}: {stage} after {machine.stages[stage]:.0f} s"
+        )
 
     def _connect(self, machine: Machine, deadline: float) -> Connection:
-        from validator import ssh
+        from validator import faults, ssh
 
+        target = ssh.parse_url(machine.url, key_file=machine.key_file, known_hosts=machine.known_hosts)
         last = "nothing answered yet"
         while time.monotonic() < deadline and not self.cancelled.is_set():
             try:
-                return ssh.connect(
-                    machine.url, key_file=machine.key_file, known_hosts=machine.known_hosts, host_key="trust-new",
-                    connect_timeout=10, banner_timeout=30, auth_timeout=30,
-                )  # fmt: skip
-            except ssh.HostKeyChanged:
+                return ssh.connect(target)
+            except faults.HostKeyChanged:
                 raise
-            except ssh.SshError as error:  # sshd is not up yet, or cloud-init has not put the key there
+            except faults.TransportFault as error:  # sshd is not up yet, or cloud-init has not put the key there
                 last = str(error)
                 self._fail_on_panic(machine)
             self.cancelled.wait(_POLL_SECONDS)
-        raise MachineError(f"{machine.instance_id} ({machine.instance_type}) did not let us in by ssh", details=[f"last answer: {last}"])
+        message = f"{machine.instance_id} ({machine.instance_type}) did not let us in by ssh"
+        raise MachineError(message, details=[f"last answer: {last}"])
 
     def _settle(self, machine: Machine, connection: Connection, deadline: float, started: float) -> None:
         """cloud-init has ended and systemd has no job left. How they ended is for the boot checks to judge."""
@@ -161,10 +170,12 @@ class Boot:
             self._poll(connection, command, over, deadline, f"{machine.instance_id}: {stage} did not come to an end")
             self._mark(machine, stage, started)
 
-    def _poll(self, connection: Connection, command: str, over: Callable[[str], bool], deadline: float, failure: str) -> None:
+    def _poll(
+        self, connection: Connection, command: str, over: Callable[[str], bool], deadline: float, failure: str
+    ) -> None:
         out = ""
         while time.monotonic() < deadline and not self.cancelled.is_set():
-            out = connection.run(command, timeout=60).stdout.decode(errors="replace")
+            out = connection.run(command, timeout=60).text
             if over(out):
                 return
             self.cancelled.wait(_POLL_SECONDS)
@@ -174,7 +185,9 @@ class Boot:
         console = self.cloud.console(machine.instance_id)
         found = PANIC.search(console)
         if found:
-            raise MachineError(f"{machine.instance_id} ({machine.instance_type}) died while it booted: {found.group(0)}")
+            raise MachineError(
+                f"{machine.instance_id} ({machine.instance_type}) died while it booted: {found.group(0)}"
+            )
 
     def _with_console(self, error: MachineError, machine: Machine) -> MachineError:
         tail = console_tail(self.cloud.console(machine.instance_id))
@@ -183,10 +196,20 @@ class Boot:
 
 
 def _address(instance: Mapping[str, object], interface: str) -> str:
-    keys = {"public_ip": "PublicIpAddress", "private_ip": "PrivateIpAddress", "public_dns": "PublicDnsName", "private_dns": "PrivateDnsName"}
+    keys = {
+        "public_ip": "PublicIpAddress",
+        "private_ip": "PrivateIpAddress",
+        "public_dns": "PublicDnsName",
+        "private_dns": "PrivateDnsName",
+    }
     if interface not in keys:
-        raise MachineError(f"the validator cannot reach an instance by {interface}", hint=f"ssh_interface: one of {', '.join(keys)}")
+        raise MachineError(
+            f"the validator cannot reach an instance by {interface}", hint=f"ssh_interface: one of {', '.join(keys)}"
+        )
     address = str(instance.get(keys[interface]) or "")
     if not address:
-        raise MachineError(f"{instance['InstanceId']} has no {keys[interface]}", hint="another ssh_interface, or a subnet that gives public addresses")
+        raise MachineError(
+            f"{instance['InstanceId']} has no {keys[interface]}",
+            hint="another ssh_interface, or a subnet that gives public addresses",
+        )
     return address

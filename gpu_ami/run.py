@@ -23,6 +23,8 @@ from gpu_ami.errors import CloudError, GpuAmiError, MissingTool
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
+# Every process of `run` that has not ended: what Ctrl-C in the main thread must end although other threads wait for it.
+_running: set[subprocess.Popen[bytes]] = set()
 # Resolved once in the parent: looking it up between fork and exec could take a lock another thread holds.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -102,6 +104,12 @@ def stop(process: subprocess.Popen[bytes], *, first: int = signal.SIGTERM, grace
             process.wait(grace)
 
 
+def stop_all() -> None:
+    """Ends every process that some thread's `run` waits for; those calls then return or raise."""
+    for process in tuple(_running):
+        stop(process)
+
+
 def run(
     command: Sequence[str | Path],
     *,
@@ -130,6 +138,7 @@ def run(
         stderr=subprocess.STDOUT if on_line else subprocess.PIPE,
         death_signal=stop_with,
     )
+    _running.add(process)
     expired = threading.Event()
 
     def expire() -> None:
@@ -151,6 +160,7 @@ def run(
         raise
     finally:
         watchdog.cancel()
+        _running.discard(process)
     done = Completed(words, process.returncode, out, err, time.monotonic() - started)
     if expired.is_set():
         raise error(f"{words[0]} did not end within {timeout:.0f} s", details=describe(done))

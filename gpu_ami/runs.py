@@ -82,7 +82,7 @@ def as_text(moment: datetime) -> str:
 
 
 def has_expired(expires: str) -> bool:
-    """Whether an expiry tag's time has passed; a value that is no time never expires (we do not touch what we cannot read)."""
+    """Whether an expiry tag's time has passed; a value that is no time never expires: it is not ours to judge."""
     try:
         return datetime.strptime(expires, _TIME).replace(tzinfo=UTC) < now()
     except ValueError:

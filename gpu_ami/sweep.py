@@ -18,7 +18,7 @@ from gpu_ami.log import Progress
 
 @dataclass(frozen=True)
 class Swept:
-    """One leftover: what it was, whose, why it was one, and what came of it ("removed", "would be removed" or the error)."""
+    """One leftover: what it was, whose, why it was one, and what came of it (removed, would be removed, the error)."""
 
     kind: str
     id: str
@@ -53,7 +53,9 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
             for name in (key_name(record.id), f"{key_name(record.id)}-builder"):
                 tags = {runs.TAG_RUN: record.id}
                 found += [(Resource("key-pair", key, tags), "its run has died") for key in cloud.named_keys(name)]
-    return [swept for resource, reason in _in_order(found) for swept in _remove(cloud, resource, reason, progress, dry_run)]
+    return [
+        swept for resource, reason in _in_order(found) for swept in _remove(cloud, resource, reason, progress, dry_run)
+    ]
 
 
 def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from gpu_ami.log import Progress
 
 _EPILOG = """\
-A leftover carries the tag gpu-ami:run, and its expiry has passed or its run's process on this machine is dead. Images are never
-touched. Without --where it clears this machine: the local region's leftovers of a crash, temporary keys, records of dead runs.
+A leftover carries the tag gpu-ami:run, and its expiry has passed or its run's process on this machine is dead. Images
+are never touched. Without --where it clears this machine: the local region's leftovers of a crash, temporary keys,
+records of dead runs.
 
   gpu-ami sweep                       this machine and the local region
   gpu-ami sweep --where aws.yml -n    what would go in that AWS region

@@ -1,0 +1,62 @@
+# make prove: everything from a fresh Debian machine to a certificate. make test: the tests. Both can be run twice.
+SHELL := /bin/bash
+VENV := .venv
+PYTHON ?= python3
+RECIPE ?= variables/recipes/debian12-gpu.yml
+OUT ?= out
+# gpu_ami/doctor.py names the same packages; tests/test_doctor.py compares.
+PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv \
+            openssh-client openssh-server python3-venv shellcheck make git gcc libc6-dev
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup packages venv test lint unit prove bench clean
+help:
+	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
+	@echo "make test    linters and tests (no machine is booted)"
+	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
+
+setup: packages venv
+
+# Only what is missing is installed, so a second run needs neither root nor the network.
+packages:
+	@missing=""; for package in $(PACKAGES); do \
+	  dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q '^install ok installed' || missing="$$missing $$package"; done; \
+	if [ -n "$$missing" ]; then \
+	  if [ -n "$(SUDO)" ] && ! command -v sudo >/dev/null; then \
+	    echo "These Debian packages are missing, and installing them needs root:" >&2; \
+	    echo "  su -c 'apt-get update && apt-get install --no-install-recommends -y$$missing'" >&2; exit 2; fi; \
+	  if [ -n "$(SUDO)" ] && ! sudo -n true 2>/dev/null && [ ! -t 0 ]; then \
+	    echo "These Debian packages are missing, and sudo asks for a password:" >&2; \
+	    echo "  sudo apt-get update && sudo apt-get install --no-install-recommends -y$$missing" >&2; exit 2; fi; \
+	  echo "installing$$missing"; \
+	  $(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -q -y --no-install-recommends $$missing; fi
+
+venv: $(STAMP)
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed (make PYTHON=…)" >&2; exit 2; }
+	[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -e '.[local,dev]'
+	@touch $@
+
+test: setup lint unit
+
+lint:
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	packer fmt -check packer/
+	$(VENV)/bin/yamllint -s .
+	ANSIBLE_HOME=$(CURDIR)/.ansible PATH=$(CURDIR)/$(VENV)/bin:$$PATH $(VENV)/bin/ansible-lint --offline -q
+
+unit:
+	$(VENV)/bin/python -m pytest -n auto -m "not machine"
+
+prove: setup
+	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE)))
+
+bench: setup
+	for bench in bench/bench_*.py; do $(VENV)/bin/python $$bench || exit; done
+
+clean:
+	rm -rf $(VENV) $(OUT) .mypy_cache .ruff_cache .pytest_cache .ansible .hypothesis

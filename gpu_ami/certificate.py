@@ -1,0 +1,215 @@
+"""The certificate: what was proven of an image, on what, and what was not. It never claims more than the report holds.
+
+Levels: `rehearsed` (simulated hardware or a replica package took part) < `certified` (real hardware, vendor packages).
+A report that is not a PASS gets no certificate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami import __version__
+from gpu_ami.report import FLAKY, PASS, UNPROVEN, HostReport, Report, write_text
+
+SCHEMA = "gpu-ami/certificate/1"
+# What no check of this suite reaches, whatever the report says. Named in every certificate.
+OUT_OF_REACH = (
+    "several nodes: EFA traffic between machines, NCCL bandwidth (tier T4)",
+    "performance: no bandwidth, clock or throughput was measured",
+    "endurance: the image ran for minutes",
+)
+# Planned components that a role would have to install: without one they are versions on paper.
+_COMPONENTS = ("cuda", "cudnn", "nccl", "efa", "mkl")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The statement, as JSON and as Markdown."""
+
+    content: Mapping[str, Any]
+
+    @property
+    def level(self) -> str:
+        return str(self.content["level"])
+
+    def write(self, folder: Path) -> list[Path]:
+        paths = [folder / "certificate.json", folder / "certificate.md"]
+        write_text(paths[0], json.dumps(self.content, ensure_ascii=False, indent=1, default=str) + "\n")
+        write_text(paths[1], markdown(self.content))
+        return paths
+
+
+def certify(report: Report) -> Certificate:
+    """Draws the certificate of a report. The level is `none` where the report is not a PASS."""
+    replicas = sorted(
+        {f"{one['package']} {one.get('version', '')}".strip() for host in report.hosts for one in host.replicas}
+    )
+    content = {
+        "schema": SCHEMA,
+        "verdict": report.verdict,
+        "level": _level(report, replicas),
+        "image": {
+            "ami": report.image,
+            "name": report.plan.get("image", ""),
+            "region": report.region,
+            "place": report.place,
+        },
+        "plan_digest": report.plan.get("digest", ""),
+        "report_sha256": _digest(report),
+        "run": report.run,
+        "started": report.started,
+        "finished": report.finished,
+        "issued_by": f"gpu-ami {__version__}",
+        "simulated_hardware": report.simulated,
+        "replicas": replicas,
+        "proven_on": [_host(host, report) for host in report.hosts],
+        "not_proven": not_proven(report, replicas),
+        "planned_not_installed": _planned_only(report.plan),
+        "stages": report.stages,
+    }
+    return Certificate(content)
+
+
+def _digest(report: Report) -> str:
+    canonical = json.dumps(report.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _level(report: Report, replicas: list[str]) -> str:
+    if report.verdict != PASS:
+        return "none"
+    # "certified" is earned: a real board has to have been seen by the checks, on a place that simulates nothing.
+    real = not report.simulated and not replicas and all(host.facts.get("hardware") == "real" for host in report.hosts)
+    return "certified" if real and report.image else "rehearsed"
+
+
+def _host(host: HostReport, report: Report) -> dict[str, Any]:
+    kept = (
+        "id",
+        "role",
+        "tier",
+        "verdict",
+        "promise",
+        "observed",
+        "planned",
+        "message",
+        "seconds",
+        "attempts",
+        "hops",
+        "waiver",
+        "event",
+    )
+    checks = [{key: check[key] for key in kept if key in check} for check in host.checks]
+    head = {"instance_type": host.instance_type, "instance_id": host.instance_id, "verdict": host.verdict(report.roles)}
+    return head | {"boot_seconds": host.boot, "facts": host.facts, "error": host.error, "checks": checks}
+
+
+def _planned_only(plan: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} {plan[name].get('version', '')}".strip()
+        for name in _COMPONENTS
+        if plan.get(name) and name not in plan.get("roles", [])
+    ]
+
+
+def not_proven(report: Report, replicas: list[str]) -> list[str]:
+    """Everything that a reader might take for proven and that is not, in words."""
+    found = [f"instance type {name}: not booted" for name in report.unproven_instance_types]
+    for host in report.hosts:
+        where = host.instance_type or host.host
+        found += [f"{where}: {host.error.splitlines()[0]}"] if host.error else []
+        found += [
+            f"{where}: {role}: no check of it passed" for role in host.unproven_roles(report.roles) if not host.error
+        ]
+        for check in host.checks:
+            if check["verdict"] in (UNPROVEN, FLAKY):
+                reason = (check.get("message") or check["verdict"]).splitlines()[0]
+                found.append(f"{where}: {check['id']}: {check['verdict']}: {reason}")
+    if report.simulated:
+        found.append(
+            "real GPUs: the boards were simulated, so nothing was computed on one and no real board has failed"
+        )
+    found += [f"the vendor's own package of {one}: a replica stood in for it" for one in replicas]
+    found += [f"{one}: planned, installed by no role of this image" for one in _planned_only(report.plan)]
+    found += [f"the plan relies on what is not established: {note}" for note in report.plan.get("notes", [])]
+    return [*found, *OUT_OF_REACH]
+
+
+_MARKS = {"PASS": "✅", "FAIL": "❌", "FLAKY": "⚠️", "UNPROVEN": "◻️", "UNAVAILABLE": "⛔"}
+
+
+def _cell(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split()).replace("|", "\\|")
+    return text if len(text) <= 120 else text[:117] + "…"
+
+
+def markdown(content: Mapping[str, Any]) -> str:
+    """The certificate for people: verdict first, then each machine, then what was not proven."""
+    image = content["image"]
+    title = {"none": "No certificate", "rehearsed": "Rehearsal certificate", "certified": "Certificate"}[
+        content["level"]
+    ]
+    lines = [f"# {title}: {image['name'] or image['ami']}", ""]
+    lines += ["| | |", "|---|---|", f"| verdict | **{content['verdict']}** |", f"| level | **{content['level']}** |"]
+    lines += [
+        f"| image | `{image['ami'] or 'a running host'}` in {image['region'] or '-'} ({image['place'] or 'by address'}) |"
+    ]
+    lines += [
+        f"| plan | `{content['plan_digest']}` |",
+        f"| run | {content['run']}, {content['started']} to {content['finished']} |",
+    ]
+    lines += [f"| simulated hardware | {'yes' if content['simulated_hardware'] else 'no'} |"]
+    lines += [f"| replicas | {', '.join(content['replicas']) or 'none'} |", ""]
+    for host in content["proven_on"]:
+        lines += _host_markdown(host)
+    lines += ["## Not proven", "", *(f"- {one}" for one in content["not_proven"]), ""]
+    if content["stages"]:
+        lines += ["## Where the time went", "", "| stage | seconds |", "|---|---|"]
+        lines += [
+            f"| {'  ' * stage['level']}{stage['stage']} | {stage['seconds']:.1f} |" for stage in content["stages"]
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _host_markdown(host: Mapping[str, Any]) -> list[str]:
+    boot = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in host["boot_seconds"].items())
+    lines = [f"## {host['instance_type'] or 'host'} `{host['instance_id']}`: {host['verdict']}", ""]
+    lines += [f"Boot: {boot}.", ""] if boot else []
+    lines += [f"    {line}" for line in host["error"].splitlines()] + [""] if host["error"] else []
+    if host["checks"]:
+        lines += ["| | promise | observed | planned |", "|---|---|---|---|"]
+    for check in host["checks"]:
+        mark = _MARKS.get(check["verdict"], check["verdict"])
+        promise = f"{check['promise'] or check['id']} `{check['role']}`"
+        lines.append(
+            f"| {mark} | {_cell(promise)} | {_cell(check.get('observed', ''))} | {_cell(check.get('planned', ''))} |"
+        )
+    lines.append("")
+    hops = [(check["id"], hop) for check in host["checks"] for hop in check.get("hops") or []]
+    if hops:
+        lines += ["| hop | seconds |", "|---|---|"]
+        lines += [
+            f"| {_cell(hop['hop'])} ({identity.rpartition('::')[2]}) | {hop['seconds']:.2f} |" for identity, hop in hops
+        ]
+        lines.append("")
+    for check in host["checks"]:
+        if check.get("event"):
+            lines += [
+                "Captured event:",
+                "",
+                "```json",
+                json.dumps(check["event"], ensure_ascii=False, indent=1),
+                "```",
+                "",
+            ]
+    failures = [check for check in host["checks"] if check["verdict"] in ("FAIL", "FLAKY")]
+    for check in failures:
+        lines += [f"**{check['id']}**", "", *(f"    {line}" for line in str(check["message"]).splitlines()), ""]
+    return lines

@@ -1,0 +1,44 @@
+"""`gpu-ami build`: plan.json → AMI."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome, stages
+
+if TYPE_CHECKING:
+    from gpu_ami.log import Progress
+
+_EPILOG = """\
+Reads OUT/plan.json and writes OUT/build.json, OUT/packer-manifest.json and OUT/build.log. An AMI that the same plan and
+the same roles made in the same place is used again. By hand: packer build -var-file=OUT/packer.pkrvars.json packer/
+
+  gpu-ami build                                  the only plan under out/, in the local region
+  gpu-ami build out/debian12-gpu --where aws.yml
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser("build", help="a plan → an AMI (Packer and Ansible)", epilog=_EPILOG)
+    parser.add_argument(
+        "out", type=Path, nargs="?", metavar="OUT", help="folder with plan.json (default: the one under out/)"
+    )
+    stages.add_where(parser)
+    stages.add_agent_package(parser)
+    parser.add_argument("--fresh", action="store_true", help="build anew even if this plan has an AMI")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from dataclasses import asdict
+
+    from gpu_ami import line
+    from gpu_ami.plan import PLAN_FILE, Plan
+
+    out = stages.existing_plan(args.out)
+    plan = Plan.load(out / PLAN_FILE)
+    with line.standing(args.where, progress, args.agent_package) as at:
+        made = line.build_stage(plan, out, at, fresh=args.fresh)
+    return Outcome(f"{made.ami} in {made.region} ({made.place}) → {out}/build.json", asdict(made))

@@ -1,0 +1,55 @@
+"""Options that the stages share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gpu_ami.errors import UsageError
+
+OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--where", type=Path, metavar="FILE", help="a place on AWS (YAML; default: the local region)")
+
+
+def add_agent_package(parser: argparse.ArgumentParser) -> None:
+    text = "the vendor's own amazon-cloudwatch-agent.deb; the local region then serves it instead of the replica"
+    parser.add_argument("--agent-package", type=Path, metavar="FILE", help=text)
+
+
+def add_checks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checks", type=Path, action="append", default=[], metavar="DIR", help="your testinfra files, run with ours"
+    )
+    parser.add_argument(
+        "--waivers", type=Path, metavar="FILE", help="checks that are waived: id, reason, owner, expiry, scope (YAML)"
+    )
+
+
+def add_instance_types(parser: argparse.ArgumentParser) -> None:
+    text = "boot only on this instance type of the plan (repeatable)"
+    parser.add_argument("--instance-type", action="append", default=[], metavar="TYPE", help=text)
+
+
+def validator_options(args: argparse.Namespace) -> list[str]:
+    """The validator's options that come from ours. UsageError: a file or folder that is not there."""
+    missing = [str(path) for path in [*args.checks, *([args.waivers] if args.waivers else [])] if not path.exists()]
+    if missing:
+        raise UsageError(f"{', '.join(missing)}: no such file or folder")
+    return [f"--waivers={args.waivers}"] if args.waivers else []
+
+
+def existing_plan(out: Path | None) -> Path:
+    """The folder to go on from: the one named, or the only one under out/ that has a plan."""
+    if out:
+        return out
+    found = sorted(Path("out").glob("*/plan.json"))
+    if len(found) == 1:
+        return found[0].parent
+    if not found:
+        raise UsageError("there is no plan under out/", hint="gpu-ami plan RECIPE makes one; or name its folder")
+    raise UsageError(
+        f"there are {len(found)} plans under out/", hint=f"name one: {', '.join(str(one.parent) for one in found)}"
+    )

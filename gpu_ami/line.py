@@ -1,0 +1,151 @@
+"""The line: recipe → plan → build → proof → certificate. Each function is one stage: one file in, one file out.
+
+`prove` runs all of them; each can be run again from the file of the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami import build as builds
+from gpu_ami import certificate, proof, report, runs
+from gpu_ami.aws import Cloud
+from gpu_ami.errors import UsageError
+from gpu_ami.home import home_dir
+from gpu_ami.log import Progress
+from gpu_ami.place import Place, load_place
+from gpu_ami.plan import PLAN_FILE, Plan, make_plan
+
+
+def source_root() -> Path:
+    """The checkout that holds packer/, playbooks/ and roles/. UsageError where there is none."""
+    here = Path(__file__).resolve().parent.parent
+    for root in (here, Path.cwd()):
+        if (root / "packer").is_dir() and (root / "roles").is_dir():
+            return root
+    raise UsageError(
+        "packer/ and roles/ are neither beside the installed package nor in this directory",
+        hint="run gpu-ami in a checkout of the project",
+    )
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A place that is up, its API, and this run of the driver."""
+
+    place: Place
+    cloud: Cloud
+    run: runs.Run
+    progress: Progress
+
+
+@contextmanager
+def standing(where: Path | None, progress: Progress, agent_package: Path | None = None) -> Iterator[Standing]:
+    """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before."""
+    home = home_dir()
+    if where:
+        if agent_package:
+            raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
+        place = load_place(where)
+        with runs.begin(home, place.name) as run:
+            yield Standing(place, Cloud(place), run, progress)
+        return
+    with runs.begin(home, "local") as run, _local_region(home, progress, agent_package) as place:
+        yield Standing(place, Cloud(place), run, progress)
+
+
+@contextmanager
+def _local_region(home: Path, progress: Progress, agent_package: Path | None) -> Iterator[Place]:
+    from gpu_ami.local import region
+
+    was_up = region.is_up(home)
+    with progress.stage("local region"):
+        place = region.up(home, embedded=True, progress=progress, agent_package=agent_package)
+    try:
+        yield place
+    finally:
+        if not was_up:
+            region.down(home)
+
+
+def running_local_place(home: Path) -> Place | None:
+    """The local region's place if it is up; None otherwise (nothing is started for a host that runs already)."""
+    from gpu_ami.local import region
+
+    return region.up(home, embedded=False, progress=Progress("quiet")) if region.is_up(home) else None
+
+
+def check_recipe(recipe: Path, overrides: Sequence[str]) -> None:
+    """UsageError with all mistakes of a recipe, before anything is started for it."""
+    make_plan(recipe, Place(name="nowhere", region="us-east-1"), overrides)
+
+
+def plan_stage(recipe: Path, overrides: Sequence[str], out: Path, at: Standing) -> Plan:
+    """Recipe → plan.json (and the var-files of Packer and Ansible)."""
+    with at.progress.stage(f"plan {recipe.stem}"):
+        plan = make_plan(recipe, at.place, overrides)
+        plan.write(out, at.place)
+        at.progress.note(f"{plan.digest[:19]}… → {out / PLAN_FILE}")
+    return plan
+
+
+def build_stage(plan: Plan, out: Path, at: Standing, *, fresh: bool) -> builds.Build:
+    """plan.json → build.json. An AMI that the same plan and roles made here is used again, unless `fresh`."""
+    root = source_root()
+    kept = None if fresh else builds.reusable(out, plan, at.cloud, root)
+    if kept:
+        at.progress.note(f"build: {kept.ami} was made by this plan and these roles; --fresh builds it anew")
+        return kept
+    plan.write(out, at.place)  # the place's endpoint may have moved since the plan was made
+    with at.progress.stage(f"build {plan.image}"):
+        made = builds.build_image(plan, out, at.cloud, at.run, root, at.progress)
+        at.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
+    return made
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the proof is asked beside plan and image: instance types, further checks, options for the validator."""
+
+    instance_types: Sequence[str] = ()
+    checks: Sequence[Path] = ()
+    options: Sequence[str] = ()
+
+
+def validate_stage(plan: Plan, ami: str, out: Path, at: Standing, ask: Ask) -> report.Report:
+    """plan.json + an AMI → report.json, junit.xml, evidence/."""
+    chosen = proof.choose_types(plan.document, ask.instance_types)
+    wanted = proof.Proof(plan.document, out / PLAN_FILE, at.place, out, at.progress, ask.checks, ask.options)
+    with at.progress.stage(f"prove {ami} on {', '.join(chosen)}"):
+        hosts = proof.prove_image(wanted, at.cloud, at.run, ami, chosen)
+    found = proof.assemble(wanted, at.run, ami, hosts)
+    found.write(out)
+    return found
+
+
+def certify_stage(found: report.Report, out: Path) -> certificate.Certificate:
+    """report.json → certificate.json, certificate.md."""
+    drawn = certificate.certify(found)
+    drawn.write(out)
+    return drawn
+
+
+def verdict_text(found: report.Report, drawn: certificate.Certificate | None, out: Path) -> str:
+    """What a run says last: the verdict, every failure with observed and planned, and where the files are."""
+    lines = []
+    for host in found.hosts:
+        counts = [one["verdict"] for one in host.checks]
+        told = ", ".join(f"{counts.count(verdict)} {verdict}" for verdict in report.ORDER if verdict in counts)
+        lines.append(f"{host.verdict(found.roles):12} {host.instance_type or host.host}  ({told or 'no checks'})")
+        lines += [f"    {line}" for line in host.error.splitlines()]
+    for host, check in found.failures():
+        lines += ["", f"{check['verdict']} {host.instance_type or host.host} {check['id']}", f"    {check['promise']}"]
+        lines += [f"    {line}" for line in str(check["message"]).splitlines()[:12]]
+    named = [f"not booted: {name}" for name in found.unproven_instance_types]
+    lines += ["", *named] if named else []
+    level = f", {drawn.level}" if drawn and drawn.level != "none" else ", no certificate" if drawn else ""
+    lines += ["", f"{found.verdict}{level}: {found.image or 'host'} → {out}/"]
+    return "\n".join(lines)

@@ -1,0 +1,167 @@
+"""What a proof found: one host's checks, all hosts together, and the verdict that follows from them.
+
+Verdicts: PASS, FAIL, FLAKY (passed only at a later attempt), UNAVAILABLE (no capacity), UNPROVEN (not run, named).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from gpu_ami.errors import UsageError
+
+SCHEMA = "gpu-ami/report/1"
+PASS, FAIL, FLAKY, UNAVAILABLE, UNPROVEN = "PASS", "FAIL", "FLAKY", "UNAVAILABLE", "UNPROVEN"
+# The worst first: a report is as good as its worst host.
+ORDER = (FAIL, FLAKY, "ERROR", UNAVAILABLE, UNPROVEN, PASS)
+EXIT_CODES = {PASS: 0, FAIL: 1, FLAKY: 1, UNPROVEN: 1, "ERROR": 4, UNAVAILABLE: 5}
+# A host is proven when each of these promises has a check that passed on it; without one of them it is UNPROVEN.
+CORE = ("boot", "nvidia_driver", "cloudwatch_agent", "event_parser", "metrics", "logs", "xid")
+
+
+@dataclass
+class HostReport:
+    """One machine: what it was, how it booted, what each check found. error: why there are no checks."""
+
+    instance_type: str
+    instance_id: str = ""
+    host: str = ""
+    boot: dict[str, float] = field(default_factory=dict)
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    replicas: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    error_verdict: str = ""
+
+    def core_roles(self, roles: Sequence[str]) -> list[str]:
+        """The promises that this image makes: roles of the plan, and the loop that every plan closes."""
+        always = [role for role in CORE if role not in ("nvidia_driver", "cloudwatch_agent", "event_parser")]
+        return [*(role for role in CORE if role in roles or role in always)]
+
+    def unproven_roles(self, roles: Sequence[str]) -> list[str]:
+        passed = {check["role"] for check in self.checks if check["verdict"] == PASS}
+        return [role for role in self.core_roles(roles) if role not in passed]
+
+    def verdict(self, roles: Sequence[str]) -> str:
+        """This host's verdict: its worst check, or what kept it from being checked."""
+        if self.error_verdict:
+            return self.error_verdict
+        found = {check["verdict"] for check in self.checks}
+        for verdict in (FAIL, FLAKY, UNAVAILABLE):
+            if verdict in found:
+                return verdict
+        return UNPROVEN if self.unproven_roles(roles) else PASS
+
+
+@dataclass
+class Report:
+    """A whole proof. `plan` is the plan's content; `image` the AMI, or "" for a host that came by address."""
+
+    plan: Mapping[str, Any]
+    image: str
+    place: str
+    region: str
+    simulated: bool
+    run: str
+    started: str
+    finished: str
+    hosts: list[HostReport] = field(default_factory=list)
+    stages: list[dict[str, Any]] = field(default_factory=list)
+    unproven_instance_types: list[str] = field(default_factory=list)
+
+    @property
+    def roles(self) -> list[str]:
+        return list(self.plan.get("roles", []))
+
+    @property
+    def verdict(self) -> str:
+        found = {host.verdict(self.roles) for host in self.hosts}
+        if self.unproven_instance_types or not found:
+            found.add(UNPROVEN)
+        return next(verdict for verdict in ORDER if verdict in found)
+
+    def failures(self) -> list[tuple[HostReport, dict[str, Any]]]:
+        return [(host, one) for host in self.hosts for one in host.checks if one["verdict"] in (FAIL, FLAKY)]
+
+    def to_json(self) -> dict[str, Any]:
+        hosts = [asdict(host) | {"verdict": host.verdict(self.roles)} for host in self.hosts]
+        head = {"schema": SCHEMA, "verdict": self.verdict}
+        return head | {key: value for key, value in asdict(self).items() if key != "hosts"} | {"hosts": hosts}
+
+    def write(self, folder: Path) -> Path:
+        """Writes report.json and junit.xml; returns the former's path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "report.json"
+        write_text(path, json.dumps(self.to_json(), ensure_ascii=False, indent=1, default=str) + "\n")
+        write_text(folder / "junit.xml", self.junit())
+        return path
+
+    def junit(self) -> str:
+        """JUnit XML: a suite a host, a case a check. UNPROVEN is skipped with its reason; never an empty pass."""
+        root = ElementTree.Element("testsuites", name=f"gpu-ami {self.plan.get('image', '')}")
+        for host in self.hosts:
+            name = f"{host.instance_type} {host.instance_id}".strip()
+            suite = ElementTree.SubElement(root, "testsuite", name=name, tests=str(max(1, len(host.checks))))
+            for check in host.checks:
+                _junit_case(suite, check)
+            if host.error:
+                case = ElementTree.SubElement(suite, "testcase", classname="boot", name="the machine can be checked")
+                ElementTree.SubElement(case, "error", message=host.error.splitlines()[0]).text = host.error
+        ElementTree.indent(root)
+        return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _junit_case(suite: ElementTree.Element, check: Mapping[str, Any]) -> None:
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        classname=str(check["role"]),
+        name=str(check["id"]).rpartition("::")[2],
+        time=str(check.get("seconds", 0)),
+    )
+    message = str(check.get("message", ""))
+    first = message.splitlines()[0] if message else check["verdict"]
+    if check["verdict"] in (FAIL, FLAKY):
+        ElementTree.SubElement(case, "failure", message=first, type=str(check["verdict"])).text = message
+    elif check["verdict"] != PASS:
+        ElementTree.SubElement(case, "skipped", message=f"{check['verdict']}: {first}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all: a reader, or a run that was cut off, never sees half a file."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def read_json(path: Path, schema: str, made_by: str) -> dict[str, Any]:
+    """A stage's file. UsageError: not there, not JSON, or another file than this stage reads."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint=f"`gpu-ami {made_by}` writes it") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not JSON: {error}", hint=f"`gpu-ami {made_by}` writes it anew") from error
+    found = data.get("schema") if isinstance(data, dict) else None
+    if found != schema:
+        raise UsageError(
+            f"{path}: schema is {found!r}, expected {schema!r}", hint=f"`gpu-ami {made_by}` writes it anew"
+        )
+    return dict(data)
+
+
+def load(path: Path) -> Report:
+    """Reads report.json."""
+    data = read_json(path, SCHEMA, "validate")
+    hosts = [
+        HostReport(**{key: value for key, value in host.items() if key != "verdict"}) for host in data.pop("hosts")
+    ]
+    kept = {key: value for key, value in data.items() if key not in ("schema", "verdict")}
+    try:
+        return Report(**kept, hosts=hosts)
+    except TypeError as error:
+        raise UsageError(f"{path}: {error}", hint="`gpu-ami validate` writes it anew") from error
