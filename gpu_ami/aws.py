@@ -115,7 +115,7 @@ class Cloud:
             self.ec2.import_key_pair(
                 KeyName=name,
                 PublicKeyMaterial=public_key.encode(),
-                TagSpecifications=[{"ResourceType": "key-pair", "Tags": _tag_list(tags)}],  # type: ignore[typeddict-item]
+                TagSpecifications=cast("Any", [{"ResourceType": "key-pair", "Tags": _tag_list(tags)}]),
             )
 
     def delete_key(self, name: str) -> None:
@@ -207,21 +207,22 @@ class Cloud:
 
         Images and their snapshots are products, not leftovers, and are not listed.
         """
-        only = [{"Name": "tag-key", "Values": [key]}]
+        only: list[dict[str, Any]] = [{"Name": "tag-key", "Values": [key]}]
         found: list[Resource] = []
         with _translated(f"listing what carries the tag {key}"):
-            for page in self.ec2.get_paginator("describe_instances").paginate(Filters=only):  # type: ignore[arg-type]
-                for reservation in page["Reservations"]:
-                    found += [_instance_resource(one) for one in reservation["Instances"]]
-            for pair in self.ec2.describe_key_pairs(Filters=only)["KeyPairs"]:  # type: ignore[arg-type]
+            for one in self._pages("describe_instances", "Reservations", only):
+                found += [_instance_resource(instance) for instance in one["Instances"]]
+            for pair in self.ec2.describe_key_pairs(Filters=cast("Any", only))["KeyPairs"]:
                 found.append(Resource("key-pair", pair["KeyName"], tags_of(pair)))
-            for page in self.ec2.get_paginator("describe_security_groups").paginate(Filters=only):  # type: ignore[arg-type, assignment]
-                found += [Resource("security-group", one["GroupId"], tags_of(one)) for one in page["SecurityGroups"]]
-            for page in self.ec2.get_paginator("describe_volumes").paginate(Filters=only):  # type: ignore[arg-type, assignment]
-                found += [
-                    Resource("volume", one["VolumeId"], tags_of(one), state=one["State"]) for one in page["Volumes"]
-                ]
+            for one in self._pages("describe_security_groups", "SecurityGroups", only):
+                found.append(Resource("security-group", one["GroupId"], tags_of(one)))
+            for one in self._pages("describe_volumes", "Volumes", only):
+                found.append(Resource("volume", one["VolumeId"], tags_of(one), one["State"]))
         return [one for one in found if one.state not in ("terminated", "shutting-down", "deleting", "in-use")]
+
+    def _pages(self, operation: str, key: str, filters: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for page in cast("Any", self.ec2).get_paginator(operation).paginate(Filters=filters):
+            yield from page[key]
 
     def named_keys(self, name: str) -> list[str]:
         """Key pairs of exactly this name: Packer's temporary one carries no tag in old releases, only its name."""

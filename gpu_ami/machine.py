@@ -75,7 +75,7 @@ def make_key(run: Run) -> str:
     """Makes the run's temporary key (0600) once; returns its public half."""
     if not run.key_file.exists():
         keygen = process.find_tool("ssh-keygen", package="openssh-client")
-        command = [keygen, "-q", "-t", "ed25519", "-N", "", "-C", key_name(run.id), "-f", run.key_file]
+        command: list[str | Path] = [keygen, "-q", "-t", "ed25519", "-N", "", "-C", key_name(run.id), "-f", run.key_file]
         process.run(command, timeout=30)
     return run.key_file.with_suffix(".pub").read_text().strip()
 
@@ -145,16 +145,16 @@ class Boot:
         )
 
     def _connect(self, machine: Machine, deadline: float) -> Connection:
-        from validator import faults, ssh
+        from validator import ssh, ssh_faults
 
         target = ssh.parse_url(machine.url, key_file=machine.key_file, known_hosts=machine.known_hosts)
         last = "nothing answered yet"
         while time.monotonic() < deadline and not self.cancelled.is_set():
             try:
                 return ssh.connect(target)
-            except faults.HostKeyChanged:
+            except ssh_faults.HostKeyChanged:
                 raise
-            except faults.TransportFault as error:  # sshd is not up yet, or cloud-init has not put the key there
+            except ssh_faults.TransportFault as error:  # sshd is not up yet, or cloud-init has not put the key there
                 last = str(error)
                 self._fail_on_panic(machine)
             self.cancelled.wait(_POLL_SECONDS)
