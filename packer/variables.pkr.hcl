@@ -1,5 +1,6 @@
 # Everything that the template can be told. The driver writes these from the plan (out/<image>/packer.pkrvars.json) and adds
 # what belongs to one run (run_id, expires, manifest_file, ansible_env_vars); a run by hand gets along without the latter.
+# Packer 1.6 has no regex(): what a pattern replaces by nothing has matched it.
 
 # --- What is built --------------------------------------------------------------------------------------------------
 
@@ -8,7 +9,7 @@ variable "flag" {
   description = "Part of the AMI's name that says which image this is: gpu-ami_<flag>_<driver version>-<timestamp>."
 
   validation {
-    condition     = can(regex("^[a-z0-9][a-z0-9.-]{0,63}$", var.flag))
+    condition     = var.flag != "" && regex_replace(var.flag, "^[a-z0-9][a-z0-9.-]{0,63}$", "") == ""
     error_message = "The flag must be 1 to 64 lower-case letters, digits, dots and hyphens, as in \"debian12-gpu\"."
   }
 }
@@ -25,7 +26,7 @@ variable "plan_digest" {
   default     = ""
 
   validation {
-    condition     = var.plan_digest == "" || can(regex("^sha256:[0-9a-f]{64}$", var.plan_digest))
+    condition     = regex_replace(var.plan_digest, "^sha256:[0-9a-f]{64}$", "") == ""
     error_message = "The plan's digest must read sha256:<64 hex digits>."
   }
 }
@@ -47,7 +48,7 @@ variable "source_ami" {
   default     = ""
 
   validation {
-    condition     = var.source_ami == "" || can(regex("^ami-[0-9a-f]{8,17}$", var.source_ami))
+    condition     = regex_replace(var.source_ami, "^ami-[0-9a-f]{8,17}$", "") == ""
     error_message = "The source AMI must be an AMI id (ami-…), or empty."
   }
 }
@@ -109,7 +110,7 @@ variable "region" {
   description = "AWS region in which the image is built."
 
   validation {
-    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    condition     = var.region != "" && regex_replace(var.region, "^[a-z]{2}(-[a-z]+)+-[0-9]$", "") == ""
     error_message = "The region must be an AWS region's name, as in \"us-east-1\"."
   }
 }
@@ -227,7 +228,7 @@ variable "run_id" {
   default     = ""
 
   validation {
-    condition     = can(regex("^[A-Za-z0-9._-]{0,64}$", var.run_id))
+    condition     = regex_replace(var.run_id, "^[A-Za-z0-9._-]{1,64}$", "") == ""
     error_message = "The run id must be at most 64 letters, digits, dots, underscores and hyphens."
   }
 }

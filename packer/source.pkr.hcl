@@ -1,0 +1,104 @@
+# The builder and the image it becomes. Everything here is known to every Packer from 1.6.6 on.
+
+locals {
+  started = timestamp()
+  run_id  = var.run_id != "" ? var.run_id : "by-hand-${formatdate("YYYYMMDDhhmmss", local.started)}"
+  expires = var.expires != "" ? var.expires : timeadd(local.started, "${var.builder_lifetime_minutes}m")
+
+  image_name = join("-", [
+    join("_", compact(["gpu-ami", var.flag, var.nvidia_version])),
+    formatdate("YYYYMMDDhhmmss", local.started),
+  ])
+
+  # A tag cannot be empty of meaning: what the plan does not have is not tagged.
+  origin_tags = merge(var.tags, { for key, value in {
+    "gpu-ami:run"    = local.run_id
+    "gpu-ami:recipe" = var.recipe
+    "gpu-ami:plan"   = var.plan_digest
+  } : key => value if value != "" })
+
+  builder_tags = merge(local.origin_tags, {
+    "Name"            = "gpu-ami ${var.recipe} ${local.run_id} builder"
+    "gpu-ami:expires" = local.expires
+  })
+
+  # From 1.7 on CreateImage gets the builder's tags, and these replace them once the image is whole: an image that was
+  # left half-made expires, a finished one does not ("never" is no time).
+  image_tags = merge(local.origin_tags, { for key, value in {
+    "Name"              = local.image_name
+    "gpu-ami:expires"   = var.image_expires != "" ? var.image_expires : "never"
+    "nvidia_version"    = var.nvidia_version
+    "cuda_version"      = var.cuda_version
+    "cudnn_version"     = var.cudnn_version
+    "nccl_version"      = var.nccl_version
+    "efa_version"       = var.efa_version
+    "intel_mkl_version" = var.intel_mkl_version
+  } : key => value if value != "" })
+}
+
+source "amazon-ebs" "image" {
+  region              = var.region
+  profile             = var.profile
+  custom_endpoint_ec2 = var.custom_endpoint
+  # Another endpoint than AWS's has neither AWS's STS nor, where we run, AWS's metadata service.
+  skip_credential_validation = var.custom_endpoint != ""
+  skip_metadata_api_check    = var.custom_endpoint != ""
+
+  # The image.
+  ami_name        = local.image_name
+  ami_description = "${var.flag}, recipe ${var.recipe}, plan ${var.plan_digest}"
+  ena_support     = true
+  tags            = local.image_tags
+  snapshot_tags   = local.image_tags
+
+  # The builder.
+  instance_type               = var.instance_type
+  source_ami                  = var.source_ami
+  subnet_id                   = var.subnet_id
+  security_group_ids          = var.security_group_ids
+  iam_instance_profile        = var.instance_profile
+  associate_public_ip_address = contains(["public_ip", "public_dns"], var.ssh_interface) && var.subnet_id != ""
+  run_tags                    = local.builder_tags
+  run_volume_tags             = local.builder_tags
+  shutdown_behavior           = "terminate"
+  # Whoever started this may die; the builder then ends itself. A transient unit leaves nothing in the image.
+  user_data = <<-SCRIPT
+    #!/bin/sh
+    systemd-run --quiet --unit=gpu-ami-dead-man --on-active=${var.builder_lifetime_minutes}m systemctl poweroff
+  SCRIPT
+
+  dynamic "source_ami_filter" {
+    for_each = var.source_ami == "" ? [var.source_ami_owner] : []
+
+    content {
+      most_recent = true
+      owners      = [source_ami_filter.value]
+      filters = {
+        name                = var.source_ami_name
+        architecture        = var.architecture
+        root-device-type    = "ebs"
+        virtualization-type = "hvm"
+      }
+    }
+  }
+
+  # Encrypted from the first byte, and with it the snapshot: no second, encrypted copy of the image (encrypt_boot) is needed.
+  launch_block_device_mappings {
+    device_name           = var.root_device_name
+    volume_type           = "gp3"
+    volume_size           = var.root_volume_gib
+    iops                  = 3000 # gp3's baseline; Packer 1.6 wants both said
+    throughput            = 125
+    encrypted             = true
+    kms_key_id            = var.kms_key_id
+    delete_on_termination = true
+  }
+
+  communicator              = "ssh"
+  ssh_username              = var.ssh_username
+  ssh_interface             = var.ssh_interface
+  ssh_port                  = var.ssh_port
+  ssh_timeout               = var.ssh_timeout
+  ssh_clear_authorized_keys = true
+  temporary_key_pair_name   = "gpu-ami-${local.run_id}-builder"
+}
