@@ -1,0 +1,108 @@
+"""The command line: help that teaches, errors that say what to do, exit codes, JSON for machines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami import cli, commands
+from gpu_ami.errors import BuildError, CapacityError, CloudError, GpuAmiError, ImageFailed, UsageError
+
+
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    actions = [one for one in cli._parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    return dict(actions[0].choices)
+
+
+def test_every_command_teaches() -> None:
+    for name, parser in subcommands().items():
+        text = parser.format_help()
+        assert parser.epilog, f"gpu-ami {name} --help shows no examples or background"
+        assert "--json" in text and "--debug" in text, name
+        for action in parser._actions:
+            assert action.help, f"gpu-ami {name}: {action.dest} is not explained"
+
+
+def test_the_line_is_all_there() -> None:
+    wanted = {"plan", "build", "validate", "certify", "prove", "sweep", "region", "doctor", "events", "xid"}
+    assert wanted <= set(subcommands())
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (ImageFailed("x"), 1), (UsageError("x"), 2), (BuildError("x"), 3), (CloudError("x"), 4), (CapacityError("x"), 5),
+        (KeyboardInterrupt(), 130),
+    ],
+)  # fmt: skip
+def test_errors_become_a_message_and_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, exit_code: int
+) -> None:
+    def fail(*_: Any) -> commands.Outcome:
+        raise error
+
+    monkeypatch.setattr("gpu_ami.commands.doctor.execute", fail)
+    assert cli.main(["doctor"]) == exit_code
+    said = capsys.readouterr().err
+    assert said.startswith("gpu-ami doctor: ") and "Traceback" not in said
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> commands.Outcome:
+        raise CloudError("x")
+
+    monkeypatch.setattr("gpu_ami.commands.doctor.execute", fail)
+    with pytest.raises(GpuAmiError):
+        cli.main(["doctor", "--debug"])
+
+
+def test_error_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: Any) -> commands.Outcome:
+        raise UsageError("what", hint="do this", details=["where"])
+
+    monkeypatch.setattr("gpu_ami.commands.doctor.execute", fail)
+    assert cli.main(["doctor", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out) == {"error": "what", "details": ["where"], "hint": "do this"}
+
+
+def test_message_has_what_where_and_what_to_do() -> None:
+    assert str(UsageError("what", hint="do this", details=["where: found"])) == "what\n  where: found\n  → do this"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["prove", "no-such-recipe.yml"], "no-such-recipe.yml"),
+        (["build", "no-such-folder"], "gpu-ami plan RECIPE writes"),
+        (["build"], "there is no plan under out/"),
+        (["validate", "no-such-folder"], "gpu-ami plan RECIPE writes"),
+        (["validate", "--host", "ssh://x", "--ami", "ami-1"], "exclude each other"),
+        (["validate", "x", "--host", "ssh://a@127.0.0.1:1"], "there is no plan.json in it"),
+        (["certify", "no-such-folder"], "`gpu-ami validate` writes it"),
+        (["plan", "x.yml", "--where", "no-such-place.yml"], "no-such-place.yml"),
+        (["sweep", "--where", "no-such-place.yml"], "no-such-place.yml"),
+    ],
+)  # fmt: skip
+def test_wrong_input_ends_with_2_and_says_what_to_do(
+    argv: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*argv, "-q"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["certifyy"])
+    assert caught.value.code == 2
+
+
+def test_reader_that_closes_early_is_no_error() -> None:
+    command = f"{sys.executable} -m gpu_ami xid --json 63 | true"
+    assert subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False).returncode == 0

@@ -1,0 +1,97 @@
+"""The doors of ARCHITECTURE.md stay shut: who may start processes, talk to AWS, open SSH, print."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# Programs that run on an instance, not here.
+_ON_THE_IMAGE = ("gpu_ami/local/replicas/",)
+
+IMPORTS = {
+    "subprocess": {"gpu_ami/run.py"},
+    "boto3": {"gpu_ami/aws.py", "validator/cloudwatch.py"},
+    "paramiko": {"validator/ssh.py"},
+}
+CALLS = {
+    "print": {"gpu_ami/cli.py"},
+    "sys.exit": {"gpu_ami/cli.py", "gpu_ami/local/server.py"},
+    "os.system": set(),
+    "os.fork": set(),
+    "os._exit": set(),
+}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for folder in ("gpu_ami", "validator"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if not name.startswith(_ON_THE_IMAGE):
+                yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Modules imported at run time; what only a type checker reads opens no door."""
+    skipped = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_scanner_sees_what_it_is_for() -> None:
+    tree = ast.parse("import subprocess.x\nfrom boto3 import y\nif TYPE_CHECKING:\n    import paramiko\nprint(1)")
+    assert imported(tree) == {"subprocess", "boto3"}
+    assert list(calls(tree)) == [("print", 5, "")]
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in CALLS:
+                yield name, node.lineno, " ".join(keyword.arg or "" for keyword in node.keywords)
+
+
+@pytest.mark.parametrize("module", IMPORTS)
+def test_module_is_imported_only_at_its_door(module: str) -> None:
+    found = {name for name, tree in sources() if module in imported(tree)}
+    assert found <= IMPORTS[module], f"{module} is imported by {sorted(found - IMPORTS[module])}"
+
+
+def test_who_prints_and_exits() -> None:
+    found = [
+        f"{name}:{line}: {call}"
+        for name, tree in sources()
+        for call, line, keywords in calls(tree)
+        if name not in CALLS[call] and "file" not in keywords.split()  # print(file=…) writes a file or a stream it was given
+    ]
+    assert found == []
+
+
+def test_validator_does_not_know_the_driver() -> None:
+    assert [name for name, tree in sources() if name.startswith("validator/") and "gpu_ami" in imported(tree)] == []
+
+
+def test_heavy_imports_wait_until_they_are_needed() -> None:
+    heavy = {"boto3", "botocore", "moto", "paramiko", "rich", "pytest", "testinfra", "yaml", "ansible"}
+    import subprocess
+    import sys
+
+    code = "import sys, gpu_ami.cli; gpu_ami.cli._parser(); print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    assert loaded & heavy == set()
