@@ -1,0 +1,117 @@
+"""From a fact to an event: the fields that a person or a program acts on. Pure; the JSON itself is in `emf`."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from . import SCHEMA, details
+from .catalogue import Catalogue, Meaning
+from .grammar import MESSAGE_LIMIT, Lost, Sxid, Xid
+from .nvlink5 import Nvlink5
+
+_NVLINK5 = range(144, 151)
+_PREEMPTIVE_CLEANUP = 45
+_RECOVERY_ACTION_CHANGED = 154
+
+
+class Moment(NamedTuple):
+    """Where and when a record stands. `order`: sequence number, or line of a file. `clock_us`: None where the line has no time."""
+
+    order: int
+    clock_us: Optional[int]
+    origin: str  # "kernel", "userland", or "unknown" where the text carries no facility
+    fields: Dict[str, Any]  # what the source adds: seq, monotonic_us, boot_id, time, line …
+
+
+class Builder:
+    """Turns facts into event dictionaries by catalogue and driver branch."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self._nvlink5 = None  # type: Optional[Nvlink5]
+
+    def xid(self, moment: Moment, fact: Xid, driver: Optional[str]) -> Dict[str, Any]:
+        meaning = self.catalogue.xid(fact.code, driver)
+        extracted = details.extract(fact.code, fact.message)
+        meaning = self._from_message(fact, meaning, extracted, driver)
+        event = self._event("xid", moment, fact.code, meaning, driver)
+        event.update(
+            pci=fact.pci, pci_raw=fact.pci_raw, mig_gi=fact.mig_gi, mig_ci=fact.mig_ci, pid=fact.pid, process=fact.process
+        )
+        _put_message(event, fact.message)
+        if fact.caused_by is not None:
+            event["caused_by"] = fact.caused_by
+        if extracted:
+            event["details"] = extracted
+        return event
+
+    def sxid(self, moment: Moment, fact: Sxid, driver: Optional[str]) -> Dict[str, Any]:
+        event = self._event("sxid", moment, fact.code, self.catalogue.sxid(fact.code, fact.message), driver)
+        event.update(pci=fact.pci, pci_raw=fact.pci_raw, nvswitch=fact.switch, pid=None, process=None)
+        _put_message(event, fact.message)
+        link = details.sxid_link(fact.message)
+        if link is not None:
+            event["details"] = {"link": link}
+        event["follow_ups"] = []
+        return event
+
+    def gpu_lost(self, moment: Moment, fact: Lost, driver: Optional[str]) -> Dict[str, Any]:
+        event = self._event("gpu_lost", moment, 79, self.catalogue.gpu_lost(), driver)
+        event.update(pci=fact.pci, pci_raw=fact.pci_raw, implied=True, pid=None, process=None)
+        _put_message(event, fact.message)
+        return event
+
+    def set_action(self, event: Dict[str, Any], severity: str, action: str) -> None:
+        """A later judgement of a code's weight; the operator's policy stays above it."""
+        if event["decided_by"] != "policy":
+            event.update(severity=severity, action=action, decided_by="context")
+            self._put_action(event, action)
+
+    def _event(self, kind: str, moment: Moment, code: int, meaning: Meaning, driver: Optional[str]) -> Dict[str, Any]:
+        event = {"time": None, "schema": SCHEMA, "kind": kind, "code": code, "name": meaning.name}  # type: Dict[str, Any]
+        event.update(severity=meaning.severity, action=meaning.action, decided_by=meaning.decided_by)
+        self._put_action(event, meaning.action)
+        event.update(moment.fields)
+        event.update(origin=moment.origin, driver=driver, catalogue=self.catalogue.version)
+        return event
+
+    def _put_action(self, event: Dict[str, Any], name: str) -> None:
+        action = self.catalogue.action(name)
+        event.update(ec2_action=action.ec2, ec2_meaning=action.meaning)
+
+    def _from_message(self, fact: Xid, meaning: Meaning, extracted: Dict[str, Any], driver: Optional[str]) -> Meaning:
+        """Where the message says more than the code: 144 to 150, 154, 45, 94 and 95."""
+        decided = None
+        if fact.code == _RECOVERY_ACTION_CHANGED:
+            _, severity, action = details.RECOVERY_ACTIONS.get(extracted.get("to", -1), ("", "warning", "CONTACT_SUPPORT"))
+            decided = (severity, action)
+        elif fact.code in _NVLINK5 and meaning.severity == "decode":
+            decided = self._decode_nvlink5(fact, extracted, driver)
+        elif fact.code == _PREEMPTIVE_CLEANUP:
+            decided = ("app", "WORKFLOW_XID_45") if fact.caused_by is None else ("info", "IGNORE")
+        elif extracted.get("reset_required"):
+            decided = ("critical", "RESET_GPU")
+        if decided is None:
+            return meaning
+        judged = meaning._replace(severity=decided[0], action=decided[1], decided_by="message")
+        return self.catalogue.with_policy("xid", fact.code, judged)
+
+    def _decode_nvlink5(self, fact: Xid, extracted: Dict[str, Any], driver: Optional[str]) -> Any:
+        if self._nvlink5 is None:
+            self._nvlink5 = Nvlink5(self.catalogue.data)
+        decoded = self._nvlink5.decode(fact.code, fact.message, driver)
+        if decoded is None:
+            return "warning", "WORKFLOW_NVLINK5_ERR"
+        extracted.update(decoded.details, matched=decoded.matched)
+        return decoded.severity, decoded.action
+
+
+def _put_message(event: Dict[str, Any], message: str) -> None:
+    event["message"] = message[:MESSAGE_LIMIT]
+    if len(message) > MESSAGE_LIMIT:
+        event["truncated"] = True
+
+
+def heaviest(catalogue: Catalogue, names: List[str]) -> str:
+    """Of several actions the one that covers the others."""
+    return max(names, key=lambda name: catalogue.action(name).rank)

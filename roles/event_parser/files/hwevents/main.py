@@ -1,0 +1,91 @@
+"""The program on the image: `run` (the service), `status`, `parse FILE`, `explain CODE`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import List, Optional
+
+from . import VERSION
+
+
+def _parser() -> argparse.ArgumentParser:
+    from .service import Options
+
+    parser = argparse.ArgumentParser(prog="aws-hwaccel-event-parser.py", description="Captures NVIDIA Xid and SXid events from the kernel log.")
+    parser.add_argument("--version", action="version", version=VERSION)
+    verbs = parser.add_subparsers(dest="verb")
+    run = verbs.add_parser("run", help="the service: /dev/kmsg to the two log files (the default)")
+    run.add_argument("--source", default=Options.source)
+    run.add_argument("--raw-log", default=Options.raw_log)
+    run.add_argument("--json-log", default=Options.json_log)
+    run.add_argument("--state-dir", default=Options.state_dir)
+    run.add_argument("--status-path", default=Options.status_path)
+    run.add_argument("--policy", default=Options.policy)
+    run.add_argument("--nvidia-smi", default=Options.nvidia_smi)
+    run.add_argument("--heartbeat", dest="heartbeat_s", type=float, default=Options.heartbeat_s, metavar="SECONDS")
+    status = verbs.add_parser("status", help="what the running service says of itself; exit 1 when it is not alive")
+    status.add_argument("--status-path", default=Options.status_path)
+    parse = verbs.add_parser("parse", help="a log file, or - for standard input, as one JSON object an event")
+    parse.add_argument("file")
+    parse.add_argument("--policy", default=Options.policy)
+    explain = verbs.add_parser("explain", help="what an Xid means")
+    explain.add_argument("code", type=int)
+    return parser
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Returns the exit code. Without a verb it is the service, as the old system's script was."""
+    words = sys.argv[1:] if arguments is None else arguments
+    args = _parser().parse_args(words or ["run"])
+    return {"run": _run, "status": _status, "parse": _parse, "explain": _explain}[args.verb or "run"](args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from .service import Options, Service
+
+    options = Options()
+    for name, value in vars(args).items():
+        setattr(options, name, value)
+    try:
+        service = Service(options)
+    except OSError as error:
+        print("cannot start: %s: %s" % (error.filename or options.source, error.strerror), file=sys.stderr)
+        return 1
+    service.run()
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    try:
+        with open(args.status_path, encoding="ascii") as file:
+            status = json.load(file)
+    except (OSError, ValueError) as error:
+        print(json.dumps({"alive": False, "why": "no status: %s" % error}))
+        return 1
+    age = time.monotonic() - status["heartbeat_monotonic_s"]
+    status["heartbeat_age_s"] = round(age, 3)
+    status["alive"] = -1.0 < age < 2 * status["heartbeat_period_s"] + 10
+    print(json.dumps(status))
+    return 0 if status["alive"] else 1
+
+
+def _parse(args: argparse.Namespace) -> int:
+    from .textlog import parse_stream
+
+    stream = sys.stdin.buffer if args.file == "-" else open(args.file, "rb")
+    with stream:
+        for event in parse_stream(stream, policy=args.policy):
+            sys.stdout.write(json.dumps(event) + "\n")
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from .catalogue import Catalogue
+
+    catalogue = Catalogue()
+    row = catalogue.explain(args.code)
+    print(json.dumps(row or {"xid": args.code, "name": "not in the catalogue"}, indent=1))
+    return 0 if row else 1

@@ -1,0 +1,338 @@
+"""The live service: kernel log in, log files out, woken by the kernel and by one heartbeat timer, by nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from . import VERSION, emf, kmsg
+from .catalogue import Catalogue
+from .event import Builder, Moment
+from .grammar import Broken, Lost, Sxid, Xid, parse
+from .notify import Notifier, watchdog_seconds
+from .outbox import Batch, Outbox
+from .sinks import FileSink
+from .snapshot import Snapshot
+from .state import StateFile, last_logged, read_boot_id
+from .tracker import Tracker
+
+_BATCH = 512
+_SETTLE_CURSOR_S = 1.0
+
+
+class Options:
+    """Paths and periods; the command line's `run` fills them in."""
+
+    source = "/dev/kmsg"
+    raw_log = "/var/log/gpuevent.log"
+    json_log = "/var/log/gpuevent.jsonl"
+    state_dir = "/var/lib/gpu-ami/event-parser"
+    status_path = "/run/gpu-ami/event-parser.json"
+    policy = "/etc/gpu-ami/xid-policy.json"
+    nvidia_smi = "/usr/bin/nvidia-smi"
+    heartbeat_s = 60.0
+    raw_cap = 64 * 1024 * 1024
+    json_cap = 256 * 1024 * 1024
+
+
+def _report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Service:
+    """One run. `source` and `boot_id` are given by tests; else the kernel's."""
+
+    def __init__(self, options: Options, source: Optional[kmsg.Source] = None, boot_id: Optional[str] = None) -> None:
+        self.options = options
+        self.boot_id = boot_id or read_boot_id()
+        self.catalogue = Catalogue(policy_path=options.policy)
+        self.tracker = Tracker(Builder(self.catalogue))
+        self.instance = emf.read_instance()
+        self.notifier = Notifier()
+        self.counts = {"events": 0, "drills": 0, "malformed": 0, "raw_lines": 0}
+        self.outbox = Outbox(
+            FileSink(options.raw_log, options.raw_cap),
+            FileSink(options.json_log, options.json_cap),
+            StateFile(os.path.join(options.state_dir, "state.json")),
+            _report,
+        )
+        self.raw_seq = -1
+        self._stopping = False
+        self._beat_now = False
+        self._snapshot = None  # type: Optional[Snapshot]
+        self._snapshot_done = False
+        self._reported = {}  # type: Dict[str, int]
+        self._last_lag = 0.0
+        self._started = time.monotonic()
+        self._last_save = 0.0
+        self._wake_ups = 0
+        cursor = self._resume()
+        self.source = source or kmsg.Source.open(options.source, cursor)
+        self.source.last_seq = cursor
+        self.source.seen_seq = max(cursor, self.raw_seq)
+        for problem in self.catalogue.policy_errors:
+            _report("policy: " + problem)
+
+    def _resume(self) -> int:
+        """Finishes the last process's promise and gives the sequence number to go on after (-1: from the oldest)."""
+        state = self.outbox.state.load()
+        try:
+            completed = self.outbox.recover(state)
+        except OSError as error:
+            _report("cannot complete the last run's lines: %s" % error)
+            completed = 0
+        if completed:
+            _report("completed %d bytes that the last run had promised" % completed)
+        if state.get("boot_id") == self.boot_id:
+            self.tracker.remember(state.get("memory", {}))
+            self.raw_seq = int(state.get("raw_seq", -1))
+            self._snapshot_done = bool(state.get("snapshot_done"))
+            return int(state.get("seq", -1))
+        logged = None if state else last_logged(self.options.json_log, self.boot_id)
+        if logged is not None:
+            _report("no checkpoint; the log's own tail says that records up to %d are done" % logged)
+            self.raw_seq = logged
+        return -1 if logged is None else logged
+
+    def cursor(self) -> Dict[str, Any]:
+        """The checkpoint that is true now: what is released is done, what still settles is to be read again."""
+        oldest = self.tracker.oldest_open()
+        return {
+            "boot_id": self.boot_id,
+            "seq": self.source.last_seq if oldest is None else oldest - 1,
+            "raw_seq": self.raw_seq,
+            "snapshot_done": self._snapshot_done,
+            "memory": self.tracker.memory(),
+        }
+
+    def run(self) -> None:
+        """Until SIGTERM or SIGINT. Never ends for what it reads or for a disk that is full."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(signum, self._on_signal)
+        poller = select.poll()
+        poller.register(self.source.fd, select.POLLIN)
+        poller.register(wake_read, select.POLLIN)
+        self._drain()
+        self._start_snapshot(poller)
+        self._heartbeat()
+        self.notifier.send("READY=1", "STATUS=reading %s" % self.options.source)
+        next_beat = time.monotonic() + self._period()
+        while not self._stopping and not self.source.ended:
+            ready = poller.poll(self._timeout_ms(next_beat))
+            self._wake_ups += 1
+            if any(fd == wake_read for fd, _ in ready):
+                _empty(wake_read)
+            if self._snapshot and any(fd == self._snapshot.fd for fd, _ in ready):
+                self._read_snapshot(poller)
+            self._drain()
+            now = time.monotonic()
+            if self._snapshot and now >= self._snapshot.deadline:
+                self._end_snapshot(poller)
+            if now >= next_beat or self._beat_now:
+                self._beat_now = False
+                self._heartbeat()
+                next_beat = time.monotonic() + self._period()
+        self._stop(wake_read, wake_write)
+
+    def _stop(self, *pipe: int) -> None:
+        self.notifier.send("STOPPING=1")
+        self._commit([], everything=False)
+        self.outbox.save_cursor(self.cursor(), True, time.monotonic())
+        self.outbox.sync(time.monotonic())
+        signal.set_wakeup_fd(-1)
+        for fd in pipe:
+            os.close(fd)
+
+    def _on_signal(self, signum: int, _frame: object) -> None:
+        if signum in (signal.SIGTERM, signal.SIGINT):
+            self._stopping = True
+        elif signum == signal.SIGHUP:
+            self.catalogue = Catalogue(policy_path=self.options.policy)
+            self.tracker.builder.catalogue = self.catalogue
+            for problem in self.catalogue.policy_errors:
+                _report("policy: " + problem)
+        self._beat_now = True
+
+    def _period(self) -> float:
+        return min(self.options.heartbeat_s, watchdog_seconds() or self.options.heartbeat_s)
+
+    def _timeout_ms(self, next_beat: float) -> int:
+        """To the nearest thing that is due; when all is quiet that is the heartbeat alone."""
+        now = time.monotonic()
+        due = [next_beat]
+        deadline = self.tracker.next_deadline_us()
+        if deadline is not None:
+            due.append(deadline / 1e6)
+        if self.outbox.retry_at is not None:
+            due.append(self.outbox.retry_at)
+        if self._snapshot:
+            due.append(self._snapshot.deadline)
+        if self._unsaved():
+            due.append(self._last_save + _SETTLE_CURSOR_S)
+        return max(0, int((min(due) - now) * 1000) + 1)
+
+    def _unsaved(self) -> bool:
+        return not self.outbox.backlog and self.outbox.saved_cursor.get("seq") != self.cursor()["seq"]
+
+    def _drain(self) -> None:
+        """Reads until the kernel has no more, in batches, so that a flood's first event is on disk while the rest is read."""
+        while True:
+            before = self.source.records + self.source.skipped
+            raw_lines = []  # type: List[bytes]
+            for raw in self.source.read(_BATCH):
+                if kmsg.interesting(raw):
+                    self._take(raw, raw_lines)
+            self._commit(raw_lines)
+            if self.source.records + self.source.skipped - before < _BATCH or self._stopping:
+                break
+        now = time.monotonic()
+        if self._unsaved() and now - self._last_save >= _SETTLE_CURSOR_S:
+            self.outbox.sync(now)
+            self.outbox.save_cursor(self.cursor(), False, now)
+            self._last_save = now
+
+    def _take(self, raw: bytes, raw_lines: List[bytes]) -> None:
+        record = kmsg.parse_record(raw)
+        if record is None:
+            self.counts["malformed"] += 1
+            return
+        fact = parse(record.text)
+        kernel = record.facility == kmsg.KERNEL_FACILITY
+        if record.seq > self.raw_seq and (kernel or isinstance(fact, (Xid, Sxid, Lost))):
+            if "NVRM:" in record.text or isinstance(fact, Sxid):
+                raw_lines.append(raw_line(record))
+        if isinstance(fact, Broken):
+            self.counts["malformed"] += 1
+        elif fact is not None:
+            fields = {"boot_id": self.boot_id, "seq": record.seq, "monotonic_us": record.monotonic_us}
+            moment = Moment(record.seq, record.monotonic_us, "kernel" if kernel else "userland", fields)
+            self.tracker.feed(moment, fact, time.monotonic() * 1e6)  # type: ignore[arg-type]
+
+    def _commit(self, raw_lines: List[bytes], everything: bool = False) -> None:
+        now = time.monotonic()
+        events = self.tracker.release(int(now * 1e6), everything=everything)
+        self.raw_seq = max(self.raw_seq, self.source.last_seq)
+        lines = [self._event_line(event, now) for event in events]
+        lines += self._loss_line()
+        if raw_lines or lines:
+            self.counts["raw_lines"] += len(raw_lines)
+            self.outbox.put(Batch(raw_lines, lines, self.cursor()))
+            self._last_save = now
+        if self.outbox.backlog:
+            self.outbox.commit(now)
+            if not self.outbox.backlog:
+                self._write_status()
+
+    def _event_line(self, event: Dict[str, Any], now: float) -> bytes:
+        self.counts["drills" if event["origin"] == "userland" else "events"] += 1
+        age = max(0.0, now - event["monotonic_us"] / 1e6)
+        self._last_lag = age
+        wall_us = time.time_ns() // 1000 - int(age * 1e6)
+        return emf.to_line(emf.event_document(event, wall_us, self.instance, age))
+
+    def _loss_line(self) -> List[bytes]:
+        lost = self._since("lost", self.source.lost)
+        if not lost:
+            return []
+        _report("%d kernel records were overwritten before they could be read" % lost)
+        fields = {"boot_id": self.boot_id, "RecordsLost": lost, "records_lost_total": self.source.lost, "before_seq": self.source.last_seq}
+        return [self._document("loss", fields, {"RecordsLost": "Count"})]
+
+    def _since(self, name: str, total: int) -> int:
+        """How much a counter grew since it was last told."""
+        grown = total - self._reported.get(name, 0)
+        self._reported[name] = total
+        return grown
+
+    def _document(self, kind: str, fields: Dict[str, Any], metrics: Dict[str, str]) -> bytes:
+        return emf.to_line(emf.report_document(kind, time.time_ns() // 1000, self.instance, fields, metrics))
+
+    def _heartbeat(self) -> None:
+        """A line that proves the way to CloudWatch alive, a sign of life for systemd, and the status file."""
+        if "InstanceId" not in self.instance:
+            self.instance = emf.read_instance()
+        fields = dict(self._status(), Heartbeat=1, RecordsLost=0, LagSeconds=round(self._last_lag, 6))
+        for name, total in (("RecordsMalformed", self._malformed()), ("EventsDropped", self.outbox.dropped),
+                            ("SinkErrors", self.outbox.errors), ("RecordsRead", self.source.records)):  # fmt: skip
+            fields[name] = self._since(name, total)
+        metrics = {"Heartbeat": "Count", "RecordsLost": "Count", "RecordsMalformed": "Count", "EventsDropped": "Count",
+                   "SinkErrors": "Count", "RecordsRead": "Count", "LagSeconds": "Seconds"}  # fmt: skip
+        self._last_lag = 0.0
+        now = time.monotonic()
+        self.outbox.put(Batch([], [self._document("heartbeat", fields, metrics)], self.cursor()))
+        self.outbox.commit(now)
+        self.outbox.sync(now)
+        self._last_save = now
+        self._write_status()
+        state = "%d records, %d events, %d lost" % (self.source.records, self.counts["events"], self.source.lost)
+        self.notifier.send("WATCHDOG=1", "STATUS=" + state)
+
+    def _malformed(self) -> int:
+        return self.counts["malformed"] + self.source.malformed
+
+    def _status(self) -> Dict[str, Any]:
+        return {
+            "version": VERSION, "pid": os.getpid(), "boot_id": self.boot_id, "source": self.options.source,
+            "heartbeat_period_s": self._period(), "uptime_s": round(time.monotonic() - self._started, 3),
+            "last_seq": self.source.last_seq, "records_read": self.source.records, "events": self.counts["events"],
+            "drills": self.counts["drills"], "raw_lines": self.counts["raw_lines"], "malformed": self._malformed(),
+            "records_lost": self.source.lost, "overruns": self.source.overruns, "events_dropped": self.outbox.dropped,
+            "sink_errors": self.outbox.errors, "backlog_bytes": self.outbox.backlog, "wake_ups": self._wake_ups,
+            "checkpoint_seq": self.outbox.saved_cursor.get("seq", -1), "catalogue": self.catalogue.version,
+            "policy_errors": self.catalogue.policy_errors, "driver": self.tracker.driver,
+            "raw_log": self.options.raw_log, "json_log": self.options.json_log,
+        }  # fmt: skip
+
+    def _write_status(self) -> None:
+        document = dict(self._status(), schema="gpu-ami/event-parser-status/1", heartbeat_monotonic_s=time.monotonic())
+        fresh = self.options.status_path + ".new"
+        try:
+            with open(fresh, "w", encoding="ascii") as file:
+                json.dump(document, file)
+            os.replace(fresh, self.options.status_path)
+        except OSError as error:
+            if self._since("status", self._reported.get("status", 0) + 1) and self._reported["status"] == 1:
+                _report("cannot write %s: %s" % (self.options.status_path, error.strerror))
+
+    def _start_snapshot(self, poller: "select.poll") -> None:
+        if not self._snapshot_done:
+            self._snapshot = Snapshot.start(self.options.nvidia_smi)
+            self._snapshot_done = self._snapshot is None
+            if self._snapshot:
+                poller.register(self._snapshot.fd, select.POLLIN)
+
+    def _read_snapshot(self, poller: "select.poll") -> None:
+        if self._snapshot and self._snapshot.read():
+            self._end_snapshot(poller)
+
+    def _end_snapshot(self, poller: "select.poll") -> None:
+        snapshot, self._snapshot, self._snapshot_done = self._snapshot, None, True
+        if snapshot is None:
+            return
+        poller.unregister(snapshot.fd)
+        lines = [self._document("recovery", dict(fields, boot_id=self.boot_id), metrics) for fields, metrics in snapshot.finish()]
+        if lines:
+            self.outbox.put(Batch([], lines, self.cursor()))
+            self.outbox.commit(time.monotonic())
+
+
+def raw_line(record: kmsg.Record) -> bytes:
+    """As `dmesg` prints it, which is what the old system's log held: `[   12.345678] NVRM: …`, stripped, one line."""
+    seconds, micros = divmod(record.monotonic_us, 1000000)
+    text = "[%5d.%06d] %s" % (seconds, micros, record.text)
+    return text.strip().encode("utf-8", "replace") + b"\n"
+
+
+def _empty(fd: int) -> None:
+    try:
+        while os.read(fd, 512):
+            pass
+    except BlockingIOError:
+        pass

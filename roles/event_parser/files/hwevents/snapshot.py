@@ -1,0 +1,139 @@
+"""The GPUs' recovery state at boot: remapped rows and recovery action, for faults that happened before we could read.
+
+nvidia-smi runs beside the reader, under a deadline: a driver that hangs costs this snapshot and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from .grammar import normalise_pci
+
+DEADLINE_S = 20.0
+_LIMIT = 4 * 1024 * 1024
+# Elements of `nvidia-smi -q -x` that say whether a board wants something; several spellings by schema version.
+_WANTED = {
+    "uuid": "uuid", "serial": "serial", "remapped_row_corr": "remapped_correctable", "remapped_row_unc": "remapped_uncorrectable",
+    "remapped_row_pending": "remap_pending", "remapped_row_failure": "remap_failure", "gpu_recovery_action": "recovery_action",
+    "recovery_action": "recovery_action", "driver_version": "driver",
+}  # fmt: skip
+
+
+class Snapshot:
+    """A running nvidia-smi. `fd` is its output, for poll."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self.pid = pid
+        self.fd = fd
+        self.deadline = time.monotonic() + DEADLINE_S
+        self._output = []  # type: List[bytes]
+
+    @classmethod
+    def start(cls, program: str) -> Optional["Snapshot"]:
+        """None where there is no nvidia-smi."""
+        if not os.access(program, os.X_OK):
+            return None
+        read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        pid = os.fork()
+        if pid == 0:
+            _become(program, write_end)
+        os.close(write_end)
+        return cls(pid, read_end)
+
+    def read(self) -> bool:
+        """Takes what is there; True at the end of the output."""
+        try:
+            while True:
+                part = os.read(self.fd, 65536)
+                if not part or sum(map(len, self._output)) > _LIMIT:
+                    return True
+                self._output.append(part)
+        except BlockingIOError:
+            return False
+
+    def finish(self) -> List[Tuple[Dict[str, Any], Dict[str, str]]]:
+        """(fields, metrics) of each GPU; a single entry that says so where nvidia-smi did not answer in time or failed."""
+        os.close(self.fd)
+        late = time.monotonic() >= self.deadline
+        if late:
+            os.kill(self.pid, signal.SIGKILL)
+        status = _reap(self.pid)
+        if late or status != 0:
+            why = "no answer within %d s" % DEADLINE_S if late else "ended with status %d" % status
+            return [({"answered": False, "why": "nvidia-smi: " + why, "RecoveryUnknown": 1}, {"RecoveryUnknown": "Count"})]
+        return [(_with_metrics(board), {"RowRemapPending": "Count", "RowRemapFailure": "Count"}) for board in boards(b"".join(self._output))]
+
+
+def _become(program: str, write_end: int) -> None:
+    """The child: nvidia-smi with its output in the pipe; ends here in any case."""
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(write_end, 1)
+        os.dup2(null, 2)
+        os.set_blocking(1, True)
+        signal.set_wakeup_fd(-1)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(signum, signal.SIG_DFL)
+        os.execve(program, [program, "-q", "-x"], {"LC_ALL": "C", "PATH": "/usr/bin:/bin"})
+    finally:
+        os._exit(127)
+
+
+def _reap(pid: int) -> int:
+    """The exit status; 128 + signal. A process stuck in the driver is left to init rather than waited for."""
+    for _ in range(50):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        time.sleep(0.01)
+    return 255
+
+
+def _with_metrics(board: Dict[str, Any]) -> Dict[str, Any]:
+    board.update(answered=True, RowRemapPending=int(board.get("remap_pending") == "Yes"), RowRemapFailure=int(board.get("remap_failure") == "Yes"))
+    return board
+
+
+def boards(document: bytes) -> List[Dict[str, Any]]:
+    """One entry a GPU from `nvidia-smi -q -x`; what was read so far where the document is cut or broken."""
+    from pyexpat import ExpatError, ParserCreate  # only at boot, only with GPUs: the idle service does not carry it
+
+    found = []  # type: List[Dict[str, Any]]
+    path = []  # type: List[str]
+    text = []  # type: List[str]
+    driver = {}  # type: Dict[str, str]
+
+    def start(name: str, attributes: Dict[str, str]) -> None:
+        path.append(name)
+        text.clear()
+        if name == "gpu" and len(path) == 2:
+            found.append({"pci": _pci(attributes.get("id", "")), "driver": driver.get("driver")})
+
+    def end(name: str) -> None:
+        value = "".join(text).strip()
+        key = _WANTED.get(name)
+        if key == "driver":
+            driver["driver"] = value
+        elif key and found and value not in ("N/A", ""):
+            found[-1].setdefault(key, int(value) if value.isdigit() and key.startswith("remapped") else value[:64])
+        text.clear()
+        path.pop()
+
+    parser = ParserCreate()
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text.append
+    try:
+        parser.Parse(document, True)
+    except ExpatError:
+        pass
+    return found
+
+
+def _pci(printed: str) -> str:
+    try:
+        return normalise_pci(printed)
+    except ValueError:
+        return printed[:32]

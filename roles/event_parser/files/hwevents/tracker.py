@@ -1,0 +1,246 @@
+"""What single lines cannot say: follow-ups, losses, incidents, rate limits, and whose UUID an address is.
+
+Facts go in by `feed` in the order of the log; events come out by `release` in the same order, each once all that
+belongs to it has had time to arrive (an SXid's follow-ups, a real Xid 79 after the words "fallen off the bus").
+All that `release` decides rests on what was released before, so a restart that repeats the unreleased records
+ends in the same events.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional, Tuple
+
+from .catalogue import SEVERITIES
+from .event import Builder, Moment, heaviest
+from .grammar import Driver, Fact, Identity, Lost, RateLimit, Sxid, Xid
+
+LOST_WINDOW_US = 300 * 1000000
+INCIDENT_SILENCE_US = 180 * 1000000
+SXID_SETTLE_US = 50 * 1000
+LOST_SETTLE_US = 250 * 1000
+_SETTLE_RECORDS = 64
+_THREE_LINES = 8
+_KEPT = 256
+_FOLLOW_UPS = 16
+_FALLEN_OFF = 79
+_RPC_TIMEOUT = 119
+_CONSEQUENCES = (43, 45, 154)
+
+
+class _Open:
+    """An event that waits in the queue; `deadline_us` None: nothing more can belong to it."""
+
+    def __init__(self, moment: Moment, event: Dict[str, Any], deadline_us: Optional[int] = None, settles: bool = False) -> None:
+        self.moment = moment
+        self.event = event
+        self.deadline_us = deadline_us
+        self.settles = settles
+        self.folded = False
+
+
+class Tracker:
+    """The memory between lines. Bounded: no input makes it grow past some hundred entries a table."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.driver = None  # type: Optional[str]
+        self.late_follow_ups = 0
+        self.repeated_losses = 0
+        self._queue = deque()  # type: Deque[_Open]
+        self._identity = {}  # type: Dict[str, Dict[str, str]]
+        self._named_last = None  # type: Optional[str]
+        self._partial_loss = {}  # type: Dict[str, Tuple[int, str, str]]
+        self._rate_limits = {}  # type: Dict[str, Tuple[int, int]]
+        self._fallen = {}  # type: Dict[str, Tuple[Optional[int], str]]
+        self._heads = {}  # type: Dict[str, Optional[int]]
+        self._incidents = {}  # type: Dict[str, Dict[str, Any]]
+
+    def feed(self, moment: Moment, fact: Fact, now_us: Optional[int]) -> None:
+        """Takes one fact. `now_us` is the clock by which things settle: None where there is none (a file without times)."""
+        if isinstance(fact, Xid):
+            self._feed_xid(moment, fact)
+        elif isinstance(fact, Sxid):
+            self._feed_sxid(moment, fact, now_us)
+        elif isinstance(fact, Lost):
+            self._feed_lost(moment, fact, now_us)
+        elif moment.origin != "userland":  # anyone may write a banner to /dev/kmsg: only the driver's count
+            self._learn(moment, fact)
+
+    def release(self, now_us: Optional[int] = None, order: Optional[int] = None, everything: bool = False) -> List[Dict[str, Any]]:
+        """The finished events, oldest first. `order`: the record that was fed last."""
+        done = []
+        while self._queue and (everything or self._settled(self._queue[0], now_us, order)):
+            opened = self._queue.popleft()
+            event = self._finish(opened)
+            if event is not None:
+                done.append(event)
+        return done
+
+    def oldest_open(self) -> Optional[int]:
+        """The order of the oldest record that is not released yet: a restart must begin there."""
+        return self._queue[0].moment.order if self._queue else None
+
+    def next_deadline_us(self) -> Optional[int]:
+        return self._queue[0].deadline_us if self._queue else None
+
+    def _settled(self, opened: _Open, now_us: Optional[int], order: Optional[int]) -> bool:
+        if not opened.settles:
+            return True
+        if now_us is not None and opened.deadline_us is not None:
+            return now_us >= opened.deadline_us
+        return order is not None and order - opened.moment.order > _SETTLE_RECORDS
+
+    def _learn(self, moment: Moment, fact: Fact) -> None:
+        if isinstance(fact, Driver):
+            self.driver = fact.version
+        elif isinstance(fact, Identity):
+            pci = fact.pci or self._named_last
+            if pci:
+                known = self._identity.setdefault(pci, {})
+                known.update({key: value for key, value in (("uuid", fact.uuid), ("serial", fact.serial)) if value})
+                self._named_last = pci
+        elif isinstance(fact, RateLimit):
+            self._rate_limits[fact.pci] = (fact.every, moment.order)
+        self._prune()
+
+    def _feed_xid(self, moment: Moment, fact: Xid) -> None:
+        self._queue.append(_Open(moment, self.builder.xid(moment, fact, self.driver)))
+        if fact.code == _FALLEN_OFF:
+            for opened in self._queue:
+                event = opened.event
+                if event["kind"] == "gpu_lost" and event["pci"] == fact.pci and event["origin"] == moment.origin:
+                    opened.folded, opened.settles = True, False
+
+    def _feed_sxid(self, moment: Moment, fact: Sxid, now_us: Optional[int]) -> None:
+        key = "%s %s %d" % (moment.origin, fact.pci, fact.code)
+        if fact.follow_up:
+            head = self._open_head(key)
+            if head is not None:
+                if len(head.event["follow_ups"]) < _FOLLOW_UPS:
+                    head.event["follow_ups"].append(fact.message[:1024])
+                return
+            if key in self._heads and _within(self._heads[key], moment.clock_us, 1000000):
+                self.late_follow_ups += 1
+                return
+        event = self.builder.sxid(moment, fact, self.driver)
+        if fact.follow_up:  # its head was overwritten in the ring: the fault is real all the same
+            event["follow_ups"] = [fact.message[:1024]]
+            event.setdefault("details", {})["head_lost"] = True
+        event["_key"] = key
+        deadline = None if now_us is None else now_us + SXID_SETTLE_US
+        self._queue.append(_Open(moment, event, deadline, settles=True))
+
+    def _open_head(self, key: str) -> Optional[_Open]:
+        return next((opened for opened in reversed(self._queue) if opened.event.get("_key") == key), None)
+
+    def _feed_lost(self, moment: Moment, fact: Lost, now_us: Optional[int]) -> None:
+        if fact.part == 1:
+            self._partial_loss[moment.origin] = (moment.order, fact.pci, fact.pci_raw)
+            return
+        if fact.part == 2:
+            return
+        if fact.part == 3:
+            first = self._partial_loss.pop(moment.origin, None)
+            if first is None or moment.order - first[0] > _THREE_LINES:
+                first = (moment.order, "", "")
+            fact = fact._replace(pci=first[1], pci_raw=first[2])
+        deadline = None if now_us is None else now_us + LOST_SETTLE_US
+        self._queue.append(_Open(moment, self.builder.gpu_lost(moment, fact, self.driver), deadline, settles=True))
+
+    def _finish(self, opened: _Open) -> Optional[Dict[str, Any]]:
+        event, moment = opened.event, opened.moment
+        gpu = "%s %s" % (moment.origin, event["pci"])
+        if event["kind"] == "sxid":
+            self._heads[event.pop("_key")] = moment.clock_us
+        if event["code"] == _FALLEN_OFF and not self._is_first_loss(opened, gpu):
+            self.repeated_losses += 1
+            return None
+        event.update({"uuid": None, "serial": None})
+        if moment.origin != "userland":
+            event.update(self._identity.get(event["pci"], {}))
+        if event["code"] == _RPC_TIMEOUT and event["kind"] == "xid":
+            self._count_timeouts(event, moment)
+        self._join_incident(event, moment, gpu)
+        self._prune()
+        return event
+
+    def _is_first_loss(self, opened: _Open, gpu: str) -> bool:
+        """A loss in words repeats an earlier loss of five minutes; a real Xid 79 always counts and names what it repeats."""
+        event = opened.event
+        if opened.folded:
+            return False
+        clock, kind = self._fallen.get(gpu, (None, ""))
+        repeated = bool(kind) and _within(clock, opened.moment.clock_us, LOST_WINDOW_US)
+        if event["kind"] == "gpu_lost" and repeated:
+            return False
+        if event["kind"] == "xid" and repeated and kind == "gpu_lost":
+            event["also_reported_as"] = "gpu_lost"
+        self._fallen[gpu] = (opened.moment.clock_us, event["kind"])
+        return True
+
+    def _count_timeouts(self, event: Dict[str, Any], moment: Moment) -> None:
+        """After the driver's notice one line stands for up to `every` time-outs; the notice itself stands for one."""
+        every, notice = self._rate_limits.get(event["pci"], (1, -1))
+        if notice < 0 or notice > moment.order:
+            event["count"] = {"at_least": 1, "rate_limited": False}
+            return
+        counted = self._incidents.get("notice " + event["pci"], {}).get("order") == notice
+        event["count"] = {"at_least": 1 if counted else 2, "rate_limited": True, "printed_one_of": every}
+        self._incidents["notice " + event["pci"]] = {"order": notice}
+
+    def _join_incident(self, event: Dict[str, Any], moment: Moment, gpu: str) -> None:
+        incident = self._incidents.get(gpu)
+        if incident is None or not _within(incident["clock_us"], moment.clock_us, INCIDENT_SILENCE_US):
+            boot = str(event.get("boot_id") or "")[:8]
+            incident = {"id": "-".join(part for part in (boot, event["pci"], str(moment.order)) if part),
+                        "root": None, "codes": [], "members": 0, "severity": "info", "action": "IGNORE"}  # fmt: skip
+            self._incidents[gpu] = incident
+        if event["code"] == 45 and event["kind"] == "xid" and (incident["root"] or 45) != 45:
+            self.builder.set_action(event, "info", "IGNORE")
+        self._weigh(incident, event)
+        incident["clock_us"] = moment.clock_us
+        event["incident"] = {key: incident[key] for key in ("id", "root", "members", "severity", "action")}
+        event["incident"].update(gpu=event["pci"], codes=list(incident["codes"]))
+
+    def _weigh(self, incident: Dict[str, Any], event: Dict[str, Any]) -> None:
+        code = event["code"]
+        incident["members"] += 1
+        if code not in incident["codes"] and len(incident["codes"]) < 32:
+            incident["codes"].append(code)
+        cause = event.get("caused_by", code)
+        if incident["root"] is None or (incident["root"] in _CONSEQUENCES and cause not in _CONSEQUENCES):
+            incident["root"] = cause
+        incident["severity"] = max(incident["severity"], event["severity"], key=_weight)
+        incident["action"] = heaviest(self.builder.catalogue, [incident["action"], event["action"]])
+
+    def _prune(self) -> None:
+        for table in (self._identity, self._partial_loss, self._rate_limits, self._fallen, self._heads, self._incidents):
+            while len(table) > _KEPT:
+                del table[next(iter(table))]  # type: ignore[attr-defined]
+
+    def memory(self) -> Dict[str, Any]:
+        """What a restart needs, as JSON."""
+        return {"driver": self.driver, "identity": self._identity, "named_last": self._named_last,
+                "partial_loss": self._partial_loss, "rate_limits": self._rate_limits, "fallen": self._fallen,
+                "heads": self._heads, "incidents": self._incidents}  # fmt: skip
+
+    def remember(self, memory: Dict[str, Any]) -> None:
+        """Takes back what `memory` gave, after it was JSON."""
+        self.driver = memory.get("driver")
+        self._named_last = memory.get("named_last")
+        self._identity = dict(memory.get("identity", {}))
+        self._partial_loss = {key: (value[0], value[1], value[2]) for key, value in memory.get("partial_loss", {}).items()}
+        self._rate_limits = {key: (value[0], value[1]) for key, value in memory.get("rate_limits", {}).items()}
+        self._fallen = {key: (value[0], value[1]) for key, value in memory.get("fallen", {}).items()}
+        self._heads = dict(memory.get("heads", {}))
+        self._incidents = dict(memory.get("incidents", {}))
+
+
+def _weight(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else 0
+
+
+def _within(earlier: Optional[int], later: Optional[int], window: int) -> bool:
+    """Unknown times count as near: a file without them is taken as one story."""
+    return earlier is None or later is None or later - earlier <= window
