@@ -1,0 +1,221 @@
+"""The region's API: moto's server, with EC2 calls made true before they are answered.
+
+A WSGI middleware around moto's application. It refuses what moto lets pass (an unknown image, an unknown key pair),
+tells the reconciler what a call changed, and puts in what moto makes up (the console).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+from xml.sax.saxutils import escape
+
+from gpu_ami.local.ec2 import REGION
+from gpu_ami.local.images import ImageStore, Request
+from gpu_ami.local.qemu import read_console
+from gpu_ami.local.reconcile import Reconciler
+from gpu_ami.local.state import Layout
+
+Environ = dict[str, Any]
+App = Callable[..., Iterable[bytes]]
+_CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
+_READ_ONLY = ("Describe", "Get", "List")
+
+
+@dataclass
+class Call:
+    """One EC2 query: its action and parameters (flat, as in the query protocol: `TagSpecification.1.Tag.1.Key`)."""
+
+    action: str
+    parameters: dict[str, str]
+
+    def flag(self, name: str) -> bool | None:
+        value = self.parameters.get(name)
+        return None if value is None else value.lower() == "true"
+
+    def members(self, name: str) -> list[str]:
+        """The values of `name.1`, `name.2`, …"""
+        return [value for key, value in self.parameters.items() if re.fullmatch(rf"{name}\.\d+", key)]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    code: str
+    message: str
+
+    def body(self) -> bytes:
+        error = f"<Error><Code>{self.code}</Code><Message>{escape(self.message)}</Message></Error>"
+        return f"<?xml version='1.0' encoding='UTF-8'?><Response><Errors>{error}</Errors><RequestID>local</RequestID></Response>".encode()
+
+
+class Api:
+    """WSGI application around moto's."""
+
+    def __init__(self, app: App, reconciler: Reconciler, images: ImageStore, layout: Layout) -> None:
+        self._app, self._reconciler, self._images, self._layout = app, reconciler, images, layout
+        self._ec2 = reconciler.ec2
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        call = read_call(environ)
+        if call is None:
+            return self._app(environ, start_response)
+        refusal = self._refuse(call, environ)
+        if refusal:
+            return _send(start_response, "400 BAD REQUEST", [("Content-Type", "text/xml")], refusal.body())
+        snapshot_tags = _take_snapshot_tags(call, environ)
+        status, headers, body = _collect(self._app, environ)
+        if status.startswith("200"):
+            body = self._after(call, body, snapshot_tags)
+        return _send(start_response, status, headers, body)
+
+    def _refuse(self, call: Call, environ: Environ) -> Refusal | None:
+        named = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+        if named and named["region"] != REGION:
+            return Refusal("AuthFailure", f"the local region is {REGION}; this call was signed for {named['region']}")
+        if call.action == "RunInstances":
+            return self._refuse_launch(call)
+        if call.action == "CreateImage":
+            instance = self._ec2.instance(call.parameters.get("InstanceId", ""))
+            if instance is not None and instance.state not in ("running", "stopping", "stopped"):
+                return Refusal("IncorrectInstanceState", f"The instance '{instance.id}' is {instance.state}: no image can be made of it")
+        if call.action == "StartInstances":
+            return self._refuse_start(call)
+        return None
+
+    def _refuse_launch(self, call: Call) -> Refusal | None:
+        image_id = call.parameters.get("ImageId", "")
+        image = self._ec2.images().get(image_id)
+        if image_id and image is None:
+            return Refusal("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+        if image is not None and image.state != "available":
+            return Refusal("InvalidAMIID.Unavailable", f"The image id '[{image_id}]' is {image.state}")
+        key = call.parameters.get("KeyName")
+        if key and key not in self._ec2.backend.key_pairs:
+            return Refusal("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
+        return None
+
+    def _refuse_start(self, call: Call) -> Refusal | None:
+        for instance_id in call.members("InstanceId"):
+            instance = self._ec2.instance(instance_id)
+            if instance is not None and instance.state not in ("running", "pending", "stopped"):
+                return Refusal("IncorrectInstanceState", f"The instance '{instance_id}' is {instance.state}: it cannot be started now")
+        return None
+
+    def _after(self, call: Call, body: bytes, snapshot_tags: Mapping[str, str]) -> bytes:
+        if call.action == "GetConsoleOutput":
+            return self._with_console(call, body)
+        if call.action.startswith(_READ_ONLY):
+            return body
+        if call.action in ("CreateImage", "CopyImage"):
+            self._announce(call, body, snapshot_tags)
+        for instance_id in call.members("InstanceId"):
+            if call.action == "RebootInstances":
+                self._reconciler.reboot(instance_id)
+            elif call.action == "StopInstances" and call.flag("Force"):
+                self._reconciler.force(instance_id)
+        if call.action == "RunInstances":
+            self._require_tokens(call, body)
+            body = body.replace(b"<code>16</code>", b"<code>0</code>").replace(b"<name>running</name>", b"<name>pending</name>")
+        self._reconciler.absorb()
+        return body
+
+    def _require_tokens(self, call: Call, body: bytes) -> None:
+        """IMDSv2 is this region's default; only a launch that says `optional` gets the old kind."""
+        if "MetadataOptions.HttpTokens" not in call.parameters:
+            for instance_id in _texts(body, "instanceId"):
+                instance = self._ec2.instance(instance_id)
+                if instance is not None:
+                    instance.metadata_options.http_tokens = "required"
+
+    def _announce(self, call: Call, body: bytes, snapshot_tags: Mapping[str, str]) -> None:
+        for image_id in _texts(body, "imageId"):
+            request = Request(
+                no_reboot=bool(call.flag("NoReboot")),
+                source_image_id=call.parameters.get("SourceImageId"),
+                encrypted=call.flag("Encrypted"),
+                snapshot_tags=tuple(snapshot_tags.items()),
+            )
+            self._images.announce(image_id, request)
+
+    def _with_console(self, call: Call, body: bytes) -> bytes:
+        """moto answers with a text of its own; the machine has a serial port."""
+        console = base64.b64encode(read_console(self._layout.instance(call.parameters["InstanceId"])))
+        return re.sub(rb"<output>.*?</output>", b"<output>" + console + b"</output>", body, flags=re.DOTALL)
+
+
+def read_call(environ: Environ) -> Call | None:
+    """The EC2 call in a request; None for every other service. The body can be read again afterwards."""
+    named = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+    if named is None or named["service"] != "ec2":
+        return None
+    query = environ.get("QUERY_STRING", "")
+    if environ.get("REQUEST_METHOD") == "POST":
+        raw = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(raw)
+        query = raw.decode()
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    action = parameters.get("Action")
+    return Call(action, parameters) if action else None
+
+
+def _take_snapshot_tags(call: Call, environ: Environ) -> dict[str, str]:
+    """Takes tags for the snapshot out of a CreateImage call (moto refuses them) and returns them."""
+    if call.action != "CreateImage":
+        return {}
+    tags: dict[str, str] = {}
+    kept = dict(call.parameters)
+    for key, kind in call.parameters.items():
+        found = re.fullmatch(r"(TagSpecification\.\d+)\.ResourceType", key)
+        if found is None or kind != "snapshot":
+            continue
+        mine = {name: value for name, value in call.parameters.items() if name.startswith(f"{found[1]}.")}
+        for name, value in mine.items():
+            kept.pop(name)
+            if name.endswith(".Key"):
+                tags[value] = mine.get(name.removesuffix(".Key") + ".Value", "")
+    if len(kept) < len(call.parameters):
+        body = urlencode(_renumbered(kept)).encode()
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+    return tags
+
+
+def _renumbered(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Lists of the query protocol start at 1 and have no holes."""
+    numbers = sorted({key.split(".")[1] for key in parameters if key.startswith("TagSpecification.")}, key=int)
+    new = {old: str(index) for index, old in enumerate(numbers, start=1)}
+    return {
+        re.sub(r"^TagSpecification\.(\d+)", lambda found: f"TagSpecification.{new[found[1]]}", key): value
+        for key, value in parameters.items()
+    }
+
+
+def _collect(app: App, environ: Environ) -> tuple[str, list[tuple[str, str]], bytes]:
+    answer: dict[str, Any] = {}
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
+        answer.update(status=status, headers=headers)
+        return lambda _: None
+
+    chunks = app(environ, start_response)
+    try:
+        body = b"".join(chunks)
+    finally:
+        close = getattr(chunks, "close", None)
+        if close:
+            close()
+    return answer["status"], answer["headers"], body
+
+
+def _send(start_response: Callable[..., Any], status: str, headers: list[tuple[str, str]], body: bytes) -> list[bytes]:
+    kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
+    start_response(status, [*kept, ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _texts(body: bytes, element: str) -> list[str]:
+    return [found.decode() for found in re.findall(rf"<{element}>([^<]+)</{element}>".encode(), body)]

@@ -1,0 +1,53 @@
+"""What a region leaves that did not go down in order, and how it is cleared.
+
+A process is one of ours if its pid and start time are those that were recorded; never because of its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+
+from gpu_ami.local.qemu import PROCESS
+from gpu_ami.local.state import Layout, ProcessIdentity, clear_partial_images, read_json
+
+_END_SECONDS = 5.0
+
+
+def clear(layout: Layout) -> list[str]:
+    """Ends and removes all of it; returns what it found, a line each. The caller holds the region's lock."""
+    found = clear_instances(layout)
+    found += [f"half-made image {name}" for name in clear_partial_images(layout)]
+    for path in (layout.region_file, layout.control):
+        if path.exists() or path.is_socket():
+            path.unlink(missing_ok=True)
+            found.append(str(path))
+    return found
+
+
+def clear_instances(layout: Layout) -> list[str]:
+    """Ends the instances' machines and removes their folders."""
+    found = []
+    for folder in sorted(layout.instances.glob("*")):
+        identity = ProcessIdentity.from_json(read_json(folder / PROCESS))
+        if identity and end(identity):
+            found.append(f"machine of {folder.name} (pid {identity.pid})")
+        shutil.rmtree(folder, ignore_errors=True)
+        found.append(f"disk of {folder.name}")
+    return found
+
+
+def end(identity: ProcessIdentity, first: int = signal.SIGKILL) -> bool:
+    """Ends a process; False if it was not there any more."""
+    if not identity.alive():
+        return False
+    for signum in (first, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(identity.pid, signum)
+        deadline = time.monotonic() + _END_SECONDS
+        while identity.alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    return True

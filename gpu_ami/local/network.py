@@ -1,0 +1,36 @@
+"""Loopback address space for a region: a /16 of 127.0.0.0/8 that no other region on this host uses."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from gpu_ami.errors import CloudError
+
+# 2222 by preference; the others for hosts where something listens on that port of all addresses.
+_SSH_PORTS = (2222, 22022, 22122)
+_FIRST, _LAST = 20, 219
+
+
+@dataclass(frozen=True)
+class Network:
+    """A claimed /16. It is ours as long as `claim`, a listening socket on its first address, is open."""
+
+    cidr: str
+    ssh_port: int
+    claim: socket.socket
+
+
+def claim_network() -> Network:
+    """Claims the first free /16. CloudError: none is free."""
+    for port in _SSH_PORTS:
+        for second in range(_FIRST, _LAST + 1):
+            claim = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                claim.bind((f"127.{second}.0.1", port))
+                claim.listen(1)
+            except OSError:
+                claim.close()
+                continue
+            return Network(f"127.{second}.0.0/16", port, claim)
+    raise CloudError("no free loopback network for the local region", hint="gpu-ami region down in homes that you no longer use")
