@@ -158,7 +158,7 @@ def markdown(content: Mapping[str, Any]) -> str:
     lines = [f"# {title}: {image['name'] or image['ami']}", ""]
     lines += ["| | |", "|---|---|", f"| verdict | **{content['verdict']}** |", f"| level | **{content['level']}** |"]
     lines += [
-        f"| image | `{image['ami'] or 'a running host'}` in {image['region'] or '-'} ({image['place'] or 'by address'}) |"
+        f"| image | `{image['ami'] or 'a host'}` in {image['region'] or '-'} ({image['place'] or 'by address'}) |"
     ]
     lines += [
         f"| plan | `{content['plan_digest']}` |",

@@ -75,7 +75,8 @@ def make_key(run: Run) -> str:
     """Makes the run's temporary key (0600) once; returns its public half."""
     if not run.key_file.exists():
         keygen = process.find_tool("ssh-keygen", package="openssh-client")
-        command: list[str | Path] = [keygen, "-q", "-t", "ed25519", "-N", "", "-C", key_name(run.id), "-f", run.key_file]
+        command: list[str | Path] = [keygen, "-q", "-t", "ed25519", "-N", ""]
+        command += ["-C", key_name(run.id), "-f", run.key_file]
         process.run(command, timeout=30)
     return run.key_file.with_suffix(".pub").read_text().strip()
 
