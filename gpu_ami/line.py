@@ -59,16 +59,14 @@ def standing(where: Path | None, progress: Progress, agent_package: Path | None 
 
 @contextmanager
 def _local_region(home: Path, progress: Progress, agent_package: Path | None) -> Iterator[Place]:
-    from gpu_ami.local import region
+    from gpu_ami.local import mirror, region
 
-    was_up = region.is_up(home)
-    with progress.stage("local region"):
-        place = region.up(home, embedded=True, progress=progress, agent_package=agent_package)
+    mirror.ensure(home, agent_package=agent_package, progress=progress)
+    place = region.up(home, embedded=True, progress=progress)
     try:
         yield place
     finally:
-        if not was_up:
-            region.down(home)
+        region.release(home)
 
 
 def running_local_place(home: Path) -> Place | None:
