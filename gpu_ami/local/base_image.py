@@ -19,6 +19,7 @@ import os
 import shutil
 import struct
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ NAME = "debian-12-amd64-gpu-ami"
 SSH_USER = "admin"
 DISK_BYTES = 8 * 1024**3
 _BUILD_SECONDS = 1200.0
+_KEPT_SECONDS = 7 * 24 * 3600.0
 _ARCHIVE = (
     f"deb http://deb.debian.org/debian {SUITE} main",
     f"deb http://deb.debian.org/debian {SUITE}-updates main",
@@ -70,15 +72,21 @@ def ensure(home: Path, progress: Progress) -> BaseImage:
     image = BaseImage(base / f"{NAME}-{wanted}.raw", f"{NAME}-{wanted}", SSH_USER, wanted)
     with _only_one(base / "lock"):
         if image.path.exists():
+            os.utime(image.path)
             return image
         for stale in base.glob("build-*"):
             shutil.rmtree(stale, ignore_errors=True)
         with progress.stage("base image: Debian 12 by mmdebstrap"), _scratch(base) as work:
             _build(work, image, progress)
-        for old in base.glob(f"{NAME}-*.raw"):
-            if old != image.path:
-                old.unlink()
+        _forget_old(base)
     return image
+
+
+def _forget_old(base: Path) -> None:
+    """Images of former recipes, but not young ones: overlays of stopped instances may still lie on them."""
+    for old in base.glob(f"{NAME}-*.raw"):
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            old.unlink()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * gpu-ami replica of the NVIDIA kernel module: a PCI driver for the boards of gpu-ami's local region (QEMU's
+ * ivshmem-plain with a board description in BAR2). It does what a monitoring stack sees of the driver: version, one
+ * directory and one device node a GPU, and Xid records.
+ */
+#include <linux/cdev.h>
+#include <linux/device.h>
+#include <linux/fs.h>
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+#include <linux/version.h>
+
+#include "nv.h"
+
+static LIST_HEAD(nv_gpus);
+static DEFINE_MUTEX(nv_gpus_lock);
+static struct class *nv_class;
+
+static bool nv_has_minor(unsigned int minor)
+{
+	struct nv_gpu *gpu;
+	bool found = false;
+
+	mutex_lock(&nv_gpus_lock);
+	list_for_each_entry(gpu, &nv_gpus, list)
+		found |= gpu->minor == minor;
+	mutex_unlock(&nv_gpus_lock);
+	return found;
+}
+
+static int nv_open(struct inode *inode, struct file *file)
+{
+	unsigned int minor = iminor(inode);
+
+	return minor == NV_MINOR_CTL || nv_has_minor(minor) ? 0 : -ENODEV;
+}
+
+static const struct file_operations nv_fops = {
+	.owner = THIS_MODULE,
+	.open = nv_open,
+};
+
+static int nv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
+{
+	struct nv_gpu *gpu;
+	struct device *node;
+	int error;
+
+	gpu = kzalloc(sizeof(*gpu), GFP_KERNEL);
+	if (!gpu)
+		return -ENOMEM;
+	gpu->pdev = pdev;
+	mutex_init(&gpu->lock);
+	error = pci_enable_device(pdev);
+	if (error)
+		goto free;
+	error = nv_board_read(gpu);
+	if (error)
+		goto disable;
+	if (nv_has_minor(gpu->minor)) {
+		dev_err(&pdev->dev, "two boards with minor %u\n", gpu->minor);
+		error = -EEXIST;
+		goto disable;
+	}
+	error = nv_procfs_add(gpu);
+	if (error)
+		goto disable;
+	node = device_create(nv_class, NULL, MKDEV(NV_MAJOR, gpu->minor), NULL, "nvidia%u", gpu->minor);
+	if (IS_ERR(node)) {
+		error = PTR_ERR(node);
+		goto proc;
+	}
+	pci_set_drvdata(pdev, gpu);
+	mutex_lock(&nv_gpus_lock);
+	list_add_tail(&gpu->list, &nv_gpus);
+	mutex_unlock(&nv_gpus_lock);
+	return 0;
+proc:
+	nv_procfs_remove(gpu);
+disable:
+	pci_disable_device(pdev);
+free:
+	kfree(gpu);
+	return error;
+}
+
+static void nv_remove(struct pci_dev *pdev)
+{
+	struct nv_gpu *gpu = pci_get_drvdata(pdev);
+
+	mutex_lock(&nv_gpus_lock);
+	list_del(&gpu->list);
+	mutex_unlock(&nv_gpus_lock);
+	device_destroy(nv_class, MKDEV(NV_MAJOR, gpu->minor));
+	nv_procfs_remove(gpu);
+	pci_disable_device(pdev);
+	kfree(gpu);
+}
+
+static const struct pci_device_id nv_pci_table[] = {
+	{ PCI_DEVICE(0x1af4, 0x1110) },
+	{ }
+};
+MODULE_DEVICE_TABLE(pci, nv_pci_table);
+
+static struct pci_driver nv_pci_driver = {
+	.name = "nvidia",
+	.id_table = nv_pci_table,
+	.probe = nv_probe,
+	.remove = nv_remove,
+};
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
+static char *nv_devnode(const struct device *dev, umode_t *mode)
+#else
+static char *nv_devnode(struct device *dev, umode_t *mode)
+#endif
+{
+	if (mode)
+		*mode = 0666;
+	return NULL;
+}
+
+static int nv_devices_init(void)
+{
+	struct device *node;
+	int error;
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+	nv_class = class_create("nvidia");
+#else
+	nv_class = class_create(THIS_MODULE, "nvidia");
+#endif
+	if (IS_ERR(nv_class))
+		return PTR_ERR(nv_class);
+	nv_class->devnode = nv_devnode;
+	error = __register_chrdev(NV_MAJOR, 0, 256, "nvidia-frontend", &nv_fops);
+	if (error)
+		goto class;
+	node = device_create(nv_class, NULL, MKDEV(NV_MAJOR, NV_MINOR_CTL), NULL, "nvidiactl");
+	if (!IS_ERR(node))
+		return 0;
+	error = PTR_ERR(node);
+	__unregister_chrdev(NV_MAJOR, 0, 256, "nvidia-frontend");
+class:
+	class_destroy(nv_class);
+	return error;
+}
+
+static void nv_devices_exit(void)
+{
+	device_destroy(nv_class, MKDEV(NV_MAJOR, NV_MINOR_CTL));
+	__unregister_chrdev(NV_MAJOR, 0, 256, "nvidia-frontend");
+	class_destroy(nv_class);
+}
+
+static int __init nv_init(void)
+{
+	int error;
+
+	error = nv_devices_init();
+	if (error)
+		return error;
+	error = nv_procfs_init();
+	if (error)
+		goto devices;
+	printk(KERN_CONT "NVRM: loading " NV_NVRM_ID "\n");
+	error = pci_register_driver(&nv_pci_driver);
+	if (error)
+		goto procfs;
+	if (!list_empty(&nv_gpus))
+		return 0;
+	/* Like the driver, the module does not stay where there is nothing for it. */
+	printk(KERN_CONT "NVRM: No NVIDIA GPU found.\n");
+	error = -ENODEV;
+	pci_unregister_driver(&nv_pci_driver);
+procfs:
+	nv_procfs_exit();
+devices:
+	nv_devices_exit();
+	return error;
+}
+
+static void __exit nv_exit(void)
+{
+	pci_unregister_driver(&nv_pci_driver);
+	nv_procfs_exit();
+	nv_devices_exit();
+}
+
+module_init(nv_init);
+module_exit(nv_exit);
+
+MODULE_LICENSE("Dual MIT/GPL");
+MODULE_DESCRIPTION("gpu-ami replica of the NVIDIA kernel module");
+MODULE_VERSION(NV_VERSION_STRING);
+MODULE_INFO(supported, "external");

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/* gpu-ami replica of the NVIDIA kernel module: what its parts share. */
+#ifndef NV_H
+#define NV_H
+
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/proc_fs.h>
+#include <linux/types.h>
+
+#define NV_BOARD_MAGIC "magic: gpu-ami-board/1\n"
+#define NV_BOARD_BYTES 4096
+#define NV_MAJOR 195
+#define NV_MINOR_CTL 255
+#define NV_VALUE_BYTES 64
+
+#define NV_NVRM_ID \
+	"NVIDIA UNIX Open Kernel Module for x86_64  " NV_VERSION_STRING "  Release Build  (gpu-ami@replica)  " NV_BUILD_DATE
+
+/* One GPU: a PCI device whose BAR2 begins with the board's description. */
+struct nv_gpu {
+	struct list_head list;
+	struct pci_dev *pdev;
+	struct proc_dir_entry *proc;
+	struct mutex lock; /* keeps the lines of one Xid together */
+	bool announced;    /* the UUID line has been printed */
+	unsigned int minor;
+	char name[NV_VALUE_BYTES];
+	char uuid[NV_VALUE_BYTES];
+	char serial[NV_VALUE_BYTES];
+	char vbios[NV_VALUE_BYTES];
+	char board[NV_BOARD_BYTES + 1];
+};
+
+/* nv-board.c */
+int nv_board_read(struct nv_gpu *gpu);
+
+/* nv-procfs.c */
+int nv_procfs_init(void);
+void nv_procfs_exit(void);
+int nv_procfs_add(struct nv_gpu *gpu);
+void nv_procfs_remove(struct nv_gpu *gpu);
+
+/* nv-xid.c */
+int nv_xid_report(struct nv_gpu *gpu, char *request);
+
+#endif
