@@ -63,7 +63,7 @@ _SLACK_SECONDS = 1.0  # how long after a command's deadline the far end has to e
 class Target:
     """Where a host is and how to get in.
 
-    known_hosts: a file in OpenSSH's format. host_key: "trust-new" (a host that is not in known_hosts is recorded there at
+    known_hosts: a file in OpenSSH's format. host_key: "trust-new" (a host that is not in known_hosts is recorded at
     first use), "strict" (it is refused), or the key itself as known_hosts writes it ("ssh-ed25519 AAAA…").
     agent, search_keys: only if asked. The timeouts are seconds.
     """

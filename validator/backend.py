@@ -1,0 +1,228 @@
+"""testinfra's `ssh://` as the validator has it: one connection a host, one `sh`, commands in batches.
+
+`host.run(command, timeout=5)` gives a command another deadline than the run's. The first transport fault that
+connecting again does not mend is the answer to every later command: a silent host costs one connect deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import getpass
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testinfra.backend import base
+
+from validator.shell import Answer, Command, NotRoot, Shell
+from validator.ssh import CommandExpired, Connection, ConnectionDropped, Target, TransportFault, connect
+
+_REACH_AGAIN_SECONDS = 20.0
+
+
+@dataclass
+class Defaults:
+    """What the command line says for all hosts; `validator/plugin.py` fills it in."""
+
+    command_deadline: float = 60.0
+    known_hosts: Path | None = None
+    connect_timeout: float = 10.0
+
+
+DEFAULTS = Defaults()
+
+
+class HostLink:
+    """The connection to one host and its shells. `attempts`: how often a batch had to be sent."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.fault: TransportFault | None = None
+        self.reconnects = 0
+        self.rounds = 0
+        self.execs = 0
+        self.connections = 0
+        self._connection: Connection | None = None
+        self._shells: dict[bool, Shell] = {}
+
+    @property
+    def connection(self) -> Connection:
+        if self.fault is not None:
+            raise self.fault
+        if self._connection is None:
+            try:
+                self._connection = connect(self.target)
+            except TransportFault as fault:
+                self.fault = fault
+                raise
+            self.connections += 1
+        return self._connection
+
+    def execute(self, commands: Sequence[Command], *, root: bool, resend: bool = True) -> tuple[list[Answer], int]:
+        """Answers in the commands' order, and the attempts it took. `resend=False`: what must not happen twice."""
+        self.rounds += 1
+        try:
+            return self._shell(root).execute(commands), 1
+        except ConnectionDropped as dropped:
+            self._forget()
+            self._reach_again(dropped)
+            if not resend:
+                raise
+        return self._shell(root).execute(commands), 2
+
+    def close(self) -> None:
+        for shell in self._shells.values():
+            with contextlib.suppress(Exception):
+                shell.close()
+        self._forget()
+
+    def _shell(self, root: bool) -> Shell:
+        root = root or self.target.user == "root"
+        if root not in self._shells:
+            connection = self.connection
+            self._shells[root] = Shell(connection, root=root)
+            self.execs += 1
+        return self._shells[root]
+
+    def _reach_again(self, dropped: ConnectionDropped) -> None:
+        # The only place where a transport is retried; a machine that is gone for longer is that host's end.
+        until = time.monotonic() + _REACH_AGAIN_SECONDS
+        while True:
+            try:
+                self._connection = connect(self.target)
+            except TransportFault as fault:
+                if time.monotonic() < until and fault.kind in ("refused", "dropped"):
+                    time.sleep(0.5)
+                    continue
+                dropped.hint = f"and connecting again failed: {fault}"
+                self.fault = dropped
+                raise dropped from fault
+            self.connections += 1
+            self.reconnects += 1
+            return
+
+    def _forget(self) -> None:
+        self._shells.clear()
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+_links: dict[Target, HostLink] = {}
+
+
+def link_to(target: Target) -> HostLink:
+    """The one link to a host in this process."""
+    return _links.setdefault(target, HostLink(target))
+
+
+def close_all() -> None:
+    for link in _links.values():
+        link.close()
+    _links.clear()
+
+
+@dataclass(frozen=True)
+class Request:
+    """A command that a check asks a host to run."""
+
+    link: HostLink
+    command: Command
+    root: bool
+
+
+def run_at_once(request: Request) -> tuple[Answer, int]:
+    """The way of a command when nobody gathers: a batch of one, never sent twice."""
+    answers, attempts = request.link.execute([request.command], root=request.root, resend=False)
+    return answers[0], attempts
+
+
+# Who runs a command. `validator/gather.py` puts itself here while it gathers the commands of many checks.
+runner: Callable[[Request], tuple[Answer, int]] = run_at_once
+
+
+class BatchBackend(base.BaseBackend):  # type: ignore[misc]
+    """What `--hosts=ssh://user@address:port` means under `-p validator.plugin`."""
+
+    NAME = "ssh"
+
+    def __init__(
+        self,
+        hostspec: str,
+        ssh_config: str | None = None,
+        ssh_identity_file: str | None = None,
+        timeout: float | None = None,
+        **rest: Any,
+    ) -> None:
+        spec = self.parse_hostspec(hostspec)
+        super().__init__(spec.name, sudo=bool(rest.get("sudo")), sudo_user=rest.get("sudo_user"))
+        self.link = link_to(_target(spec, ssh_config, ssh_identity_file, timeout))
+        self.port = self.link.target.port
+
+    def as_root(self) -> BatchBackend:
+        """The same link, through its root shell."""
+        twin = copy.copy(self)
+        twin.sudo, twin.sudo_user = True, None
+        return twin
+
+    def get_pytest_id(self) -> str:
+        target = self.link.target
+        return f"ssh://{target.address}" + (f":{target.port}" if target.port != 22 else "")
+
+    @property
+    def encoding(self) -> str:
+        return "utf-8"
+
+    def decode(self, data: bytes) -> str:
+        return data.decode("utf-8", errors="replace")
+
+    def encode(self, data: str) -> bytes:
+        return data.encode()
+
+    def run(self, command: str, *args: str, **kwargs: Any) -> base.CommandResult:
+        """Runs one command. CommandExpired past its deadline; a TransportFault when the host cannot be reached."""
+        deadline = float(kwargs.pop("timeout", None) or DEFAULTS.command_deadline)
+        # `with host.sudo()` replaces get_command on the instance and wraps the text itself.
+        text = self.get_command(command, *args)
+        root = self.sudo and self.sudo_user is None
+        answer, _ = runner(Request(self.link, Command(text, deadline), root))
+        if answer.expired:
+            tail = (answer.stdout + answer.stderr)[-500:]
+            raise CommandExpired(text, deadline, self.decode(tail).strip())
+        return self.result(answer.rc, text.encode(), answer.stdout, answer.stderr)
+
+    def get_command(self, command: str, *args: str) -> str:
+        text = str(self.quote(command, *args))
+        if self.sudo and self.sudo_user is not None:
+            return f"sudo -n -u {shlex.quote(self.sudo_user)} /bin/sh -c {shlex.quote(text)}"
+        return text  # as root: the root shell takes it
+
+
+def _target(spec: Any, ssh_config: str | None, key_file: str | None, timeout: float | None) -> Target:
+    values: dict[str, Any] = {"address": spec.name, "known_hosts": DEFAULTS.known_hosts}
+    configured = _configured(spec.name, ssh_config)
+    values["address"] = configured.get("hostname", spec.name)
+    values["user"] = spec.user or configured.get("user") or getpass.getuser()
+    values["port"] = int(spec.port or configured.get("port", 22))
+    identity = key_file or next(iter(configured.get("identityfile", [])), None)
+    # Without a key named, whoever runs this by hand expects what ssh would do.
+    values |= {"key_file": Path(identity).expanduser() if identity else None, "password": spec.password}
+    values |= {"agent": identity is None, "search_keys": identity is None}
+    values["connect_timeout"] = float(timeout or DEFAULTS.connect_timeout)
+    return Target(**values)
+
+
+def _configured(name: str, ssh_config: str | None) -> dict[str, Any]:
+    import paramiko
+
+    path = Path(ssh_config).expanduser() if ssh_config else Path.home() / ".ssh" / "config"
+    if not path.exists():
+        return {}
+    return dict(paramiko.SSHConfig.from_path(str(path)).lookup(name))
+
+
+__all__ = ["DEFAULTS", "BatchBackend", "HostLink", "NotRoot", "Request", "close_all", "link_to"]

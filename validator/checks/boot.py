@@ -1,0 +1,69 @@
+"""The image boots, completely and without complaint."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from validator.machine import CLOCK_SECONDS, MachineUnderTest
+from validator.observe import Observe, unproven
+
+
+def test_no_unit_failed(host: Any, observe: Observe) -> None:
+    """No unit failed while it booted: a failed one is a feature that the image promised and does not have."""
+    listed = host.check_output("systemctl list-units --failed --plain --no-legend --no-pager")
+    observe.nothing([line.split()[0] for line in listed.splitlines() if line.strip()], "failed units")
+
+
+def test_system_is_running(host: Any, observe: Observe) -> None:
+    """systemd has come to rest: no job waits, nothing is degraded."""
+    observe.same(host.run("systemctl is-system-running").stdout.strip(), "running", "systemctl is-system-running")
+
+
+def test_cloud_init_is_done(host: Any, observe: Observe) -> None:
+    """cloud-init ran to its end without an error, so key pair and user data were applied."""
+    result = host.run("cat /run/cloud-init/result.json")
+    if result.rc != 0:
+        observe(host.run("cloud-init status").stdout.strip(), "done")
+        observe.fail("cloud-init has not come to its end (no /run/cloud-init/result.json)")
+    observe.nothing(json.loads(result.stdout)["v1"]["errors"], "errors of cloud-init")
+
+
+def test_datasource_is_ec2(host: Any, observe: Observe) -> None:
+    """cloud-init took its data from EC2's metadata service, not from a seed that the build left behind."""
+    result = host.run("cat /run/cloud-init/result.json")
+    if result.rc != 0:
+        unproven("cloud-init has not come to its end")
+    found = str(json.loads(result.stdout)["v1"]["datasource"] or "none")
+    observe(found, "DataSourceEc2")
+    if not found.startswith("DataSourceEc2"):
+        observe.fail(f"cloud-init's datasource is {found}, expected DataSourceEc2")
+
+
+def test_kernel_has_its_modules(host: Any, observe: Observe) -> None:
+    """The kernel that runs is one whose modules are installed; else no driver can be loaded after boot."""
+    kernel = host.check_output("uname -r")
+    listed = host.run("ls -1 /lib/modules").stdout.split()
+    observe(kernel, listed)
+    if kernel not in listed:
+        observe.fail(f"kernel {kernel} runs, but modules are installed for {', '.join(listed) or 'none'}")
+
+
+def test_kernel_log_is_calm(host: Any, observe: Observe) -> None:
+    """The kernel logged nothing critical in this boot: no oops, no machine check, no failing disk."""
+    listed = host.run("journalctl -k -b -p crit -o cat --no-pager").stdout
+    observe.nothing([line for line in listed.splitlines() if line.strip()], "critical kernel messages")
+
+
+def test_clock_is_right(machine: MachineUnderTest, observe: Observe) -> None:
+    """The clock agrees with ours within two seconds; CloudWatch drops or misplaces what a wrong clock stamps."""
+    offset = machine.clock.offset
+    observe(f"{offset:+.2f} s", f"within {CLOCK_SECONDS:g} s")
+    if abs(offset) > CLOCK_SECONDS:
+        observe.fail(f"the host's clock is {offset:+.2f} s off ours, allowed are {CLOCK_SECONDS:g} s")
+
+
+def test_instance_type_is_the_one_asked_for(host: Any, machine: MachineUnderTest, plan: Any, observe: Observe) -> None:
+    """The machine has the processors and the memory of its instance type, so it is what the plan is about."""
+    promised = plan.instance_type(machine.instance_type)
+    observe.same(machine.metadata["instance-type"], promised["name"], "instance type in the metadata")

@@ -1,0 +1,124 @@
+"""The event parser lives, reads the kernel's own log, starts before the agent, and nobody but root can change it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from validator.observe import Observe, unproven
+
+_UNIT = "aws-hw-monitor.service"
+_AGENT_UNIT = "amazon-cloudwatch-agent.service"
+_PROPERTIES = ("ActiveState", "SubState", "MainPID", "UnitFileState", "NRestarts", "Before", "FragmentPath", "Restart")
+
+
+def _unit(host: Any) -> dict[str, str]:
+    shown = host.check_output(f"systemctl show -p {','.join(_PROPERTIES)} {_UNIT}")
+    return dict(line.partition("=")[::2] for line in shown.splitlines() if "=" in line)
+
+
+def test_parser_lives_and_is_enabled(host: Any, observe: Observe) -> None:
+    """The parser's own process runs now and starts with every boot; "active (exited)" would prove nothing."""
+    unit = _unit(host)
+    found = {key: unit.get(key, "") for key in ("ActiveState", "SubState", "UnitFileState")}
+    wanted = {"ActiveState": "active", "SubState": "running", "UnitFileState": "enabled"}
+    observe.same(found, wanted, _UNIT)
+    if unit.get("MainPID", "0") == "0":
+        observe.fail(f"{_UNIT} has no main process")
+
+
+def test_parser_does_not_restart(host: Any, observe: Observe) -> None:
+    """The parser has not died in this boot, and systemd would start it again if it did."""
+    unit = _unit(host)
+    observe(
+        {key: unit.get(key) for key in ("NRestarts", "Restart")}, {"NRestarts": "0", "Restart": "always or on-failure"}
+    )
+    if unit.get("NRestarts") != "0":
+        observe.fail(f"{_UNIT} was restarted {unit.get('NRestarts')} times in this boot")
+    if unit.get("Restart") not in ("always", "on-failure", "on-abnormal"):
+        observe.fail(f"{_UNIT} is not supervised: Restart={unit.get('Restart')}")
+
+
+def test_parser_reads_the_kernel_log(host: Any, observe: Observe) -> None:
+    """The parser's main process has /dev/kmsg open: any other source is a snapshot, or can be written by users."""
+    pid = _unit(host).get("MainPID", "0")
+    if not pid.isdigit() or pid == "0":
+        observe.fail(f"{_UNIT} has no main process")
+    opened = host.run(f"readlink /proc/{pid}/fd/*").stdout
+    files = sorted({line for line in opened.splitlines() if line.startswith("/")})
+    observe(files, "/dev/kmsg among them")
+    if "/dev/kmsg" not in files:
+        observe.fail(f"process {pid} of {_UNIT} does not read /dev/kmsg; it has open: {', '.join(files) or 'nothing'}")
+
+
+def test_parser_has_a_heartbeat(host: Any, observe: Observe) -> None:
+    """The parser wrote its status within the last two heartbeats: a reader that hangs is active too."""
+    status = host.run("cat /run/gpu-ami/event-parser.json; cut -d' ' -f1 /proc/uptime")
+    if status.rc != 0:
+        observe.fail(f"the parser leaves no status: {status.stderr.strip()}")
+    document, _, uptime = status.stdout.strip().rpartition("\n")
+    told = json.loads(document)
+    age = float(uptime) - float(told["heartbeat_monotonic_s"])
+    most = 2 * float(told["heartbeat_period_s"]) + 5
+    observe(f"{age:.0f} s ago", f"within {most:.0f} s")
+    if age > most:
+        observe.fail(f"the parser's last heartbeat was {age:.0f} s ago, expected within {most:.0f} s")
+
+
+def test_parser_starts_before_the_agent(host: Any, observe: Observe) -> None:
+    """The parser is ordered before the agent, so that its files are there when the agent looks for them."""
+    before = _unit(host).get("Before", "").split()
+    observe(before, _AGENT_UNIT)
+    if _AGENT_UNIT not in before:
+        observe.fail(f"{_UNIT} is not ordered before {_AGENT_UNIT}: Before={' '.join(before)}")
+
+
+def test_files_are_roots_alone(host: Any, plan: Any, observe: Observe) -> None:
+    """Program, unit and logs belong to root and nobody else may write them: the parser runs as root or near it."""
+    logs = [plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]]
+    unit = _unit(host).get("FragmentPath") or f"/lib/systemd/system/{_UNIT}"
+    found = host.run(
+        f"stat -c '%U %a %n' {unit} {' '.join(logs)}; find /opt/aws/cloudwatch/ ! -type l -printf '%U %m %p\\n'"
+    )
+    if found.stderr.strip():
+        observe.fail(f"missing: {found.stderr.strip()}")
+    rows = [line.split(None, 2) for line in found.stdout.splitlines()]
+    wrong = [
+        f"{path} ({owner}, {mode})" for owner, mode, path in rows if owner not in ("root", "0") or int(mode, 8) & 0o022
+    ]
+    observe(f"{len(rows)} files", "owned by root, mode without write for group and others")
+    if wrong:
+        observe.fail(f"not root's alone: {', '.join(wrong)}")
+
+
+def test_logs_are_rotated(host: Any, plan: Any, observe: Observe) -> None:
+    """Both logs are rotated: an error storm must not fill the disk."""
+    logs = [plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]]
+    done = host.run("logrotate -d /etc/logrotate.conf 2>&1")
+    considered = set(re.findall(r"considering log (\S+)", done.stdout))
+    observe(sorted(considered & set(logs)), logs)
+    missing = [log for log in logs if log not in considered]
+    if missing:
+        said = f"; logrotate ended with {done.rc}: {done.stdout[-200:]!r}" if done.rc else ""
+        observe.fail(f"no rule of logrotate covers {', '.join(missing)}{said}")
+
+
+def test_kernel_ring_is_large_enough(host: Any, plan: Any, observe: Observe) -> None:
+    """The kernel keeps enough of its log that a burst of Xids does not push one out before it is read."""
+    wanted = plan["event_parser"]["log_buf_len"]
+    found = re.findall(r"(?:^|\s)log_buf_len=(\S+)", host.check_output("cat /proc/cmdline"))
+    observe.same(found[-1] if found else "not set", wanted, "log_buf_len on the kernel's command line")
+
+
+def test_drivers_own_lines_are_in_the_raw_log(host: Any, plan: Any, observe: Observe) -> None:
+    """What the driver said in this boot stands in the raw log, byte for byte after the kernel's prefix."""
+    raw = plan["event_parser"]["raw_log"]
+    said = host.run("dmesg --notime --facility kern 2>/dev/null | grep -a '^NVRM:'").stdout.splitlines()
+    if not said:
+        unproven("the driver has not logged a line in this boot")
+    log = host.run("cat %s", raw).stdout
+    missing = [line for line in said if line.strip() not in log]
+    observe(f"{len(said) - len(missing)} of {len(said)} lines", "all")
+    if missing:
+        observe.fail(f"{len(missing)} of {len(said)} kernel lines are not in {raw}, the first: {missing[0]}")

@@ -1,0 +1,129 @@
+"""Nothing of the build is left in the image, and what must be unique to an instance is."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from validator.machine import MachineUnderTest
+from validator.observe import Observe, unproven
+
+_INSTANCE_ID = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
+_HOMES = "$(getent passwd | cut -d: -f6 | sort -u)"
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def test_only_the_launch_key_lets_in(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """Every authorized key is the one of this launch: a key left by the build would open every instance."""
+    launch = {key.split()[1] for key in machine.metadata["public-keys"] if len(key.split()) > 1}
+    found = host.run(
+        f"for h in {_HOMES}; do for f in $h/.ssh/authorized_keys $h/.ssh/authorized_keys2; do"
+        ' [ -f "$f" ] && sed "s|^|$f: |" "$f"; done; done'
+    )
+    rows = [row for row in _lines(found.stdout) if not row.partition(": ")[2].lstrip().startswith("#")]
+    strange = [_without_blob(row) for row in rows if not launch & set(row.split())]
+    observe([_without_blob(row) for row in rows], f"{len(launch)} launch key")
+    if strange:
+        observe.fail(f"authorized keys that are not this launch's: {'; '.join(strange)}")
+    if not launch:
+        unproven("the instance was launched without a key pair")
+    if not rows:
+        observe.fail("no user has the launch key: cloud-init did not install it")
+
+
+def _without_blob(row: str) -> str:
+    return re.sub(r"(AAAA\S{8})\S+(\S{6})", r"\1…\2", row)
+
+
+def test_host_keys_are_this_instances(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """The SSH host keys were made on this instance: shared ones let one instance pass itself off as another."""
+    listed = host.run("stat -c '%Y %n' /etc/ssh/ssh_host_*_key").stdout
+    keys = {name: float(made) for made, name in (line.split(None, 1) for line in _lines(listed))}
+    if not keys:
+        observe.fail("sshd has no host keys in /etc/ssh")
+    old = sorted(name for name, made in keys.items() if made < machine.first_boot_time - 1)
+    observe(sorted(keys), "made after cloud-init first ran for this instance")
+    if old:
+        observe.fail(f"host keys older than this instance: {', '.join(old)}")
+
+
+def test_machine_id_is_this_instances(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """machine-id was made at this instance's first boot: a shared one mixes up journals, DHCP leases and agents."""
+    text = host.run("cat /etc/machine-id").stdout.strip()
+    observe(text, "32 hex digits, made at the first boot")
+    if not re.fullmatch(r"[0-9a-f]{32}", text):
+        observe.fail(f"/etc/machine-id holds {text!r}, expected 32 hex digits")
+    made = float(host.check_output("stat -c %Y /etc/machine-id"))
+    # systemd writes it before cloud-init runs; on the first boot that is after the kernel's start.
+    first = machine.first_boot_time
+    earliest = machine.boot_time - 2 if machine.boot_time <= first else first - 600
+    if made < earliest:
+        observe.fail(f"/etc/machine-id is {first - made:.0f} s older than this instance's first cloud-init run")
+
+
+def test_cloud_init_ran_for_this_instance(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """cloud-init has run for this instance id and knows no other: the builder's state is gone."""
+    known = host.run("ls -1 /var/lib/cloud/instances").stdout.split()
+    observe.same(sorted(known), [machine.instance_id], "instances that cloud-init knows")
+
+
+def test_no_shell_history(host: Any, observe: Observe) -> None:
+    """No user has a history: it tells how the image was built, at worst with credentials."""
+    found = host.run(
+        f"find -H {_HOMES} -xdev -maxdepth 1 -type f -size +0"
+        r" \( -name '.*_history' -o -name '.*hist' -o -name .viminfo -o -name .wget-hsts \) 2>/dev/null"
+    )
+    observe.nothing(_lines(found.stdout), "histories")
+
+
+def test_no_build_tools_left(host: Any, observe: Observe) -> None:
+    """Ansible and Packer left no working files: they hold variables and scripts of the build."""
+    found = host.run(
+        f"ls -d /tmp/packer* /tmp/ansible* /var/tmp/packer* /root/.ansible; for h in {_HOMES};"
+        ' do ls -d "$h/.ansible" "$h/~*"; done 2>/dev/null'
+    )
+    observe.nothing(sorted(set(_lines(found.stdout))), "left by the build")
+
+
+def test_no_builder_logs(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """No log is older than this instance: the builder's logs are gone."""
+    since = int(min(machine.first_boot_time, machine.boot_time)) - 2
+    found = host.run(f"find /var/log -xdev -type f -size +0 ! -newermt @{since} | sort")
+    observe.nothing(_lines(found.stdout), "logs written before this instance's first boot")
+
+
+def test_no_foreign_journal(host: Any, observe: Observe) -> None:
+    """The journal holds this machine's entries alone."""
+    mine = host.run("cat /etc/machine-id").stdout.strip()
+    found = host.run("ls -1 /var/log/journal 2>/dev/null").stdout.split()
+    observe.nothing(
+        [name for name in found if re.fullmatch(r"[0-9a-f]{32}", name) and name != mine], "foreign journals"
+    )
+
+
+def test_no_foreign_instance_id(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """No file of the system names another instance: what the builder was must not be taken for what this one is."""
+    found = host.run(
+        "grep -rIoE --exclude-dir=instances '\\bi-([0-9a-f]{17}|[0-9a-f]{8})\\b'"
+        " /etc /var/log /var/lib/cloud /var/lib/amazon /opt/aws 2>/dev/null | sort -u | head -n 200"
+    )
+    strange = [row for row in _lines(found.stdout) if row.rpartition(":")[2] != machine.instance_id]
+    observe.nothing(strange, "other instances' ids")
+
+
+def test_no_password_lets_in(host: Any, observe: Observe) -> None:
+    """No account has a password, least of all an empty one: EC2 lets in by key alone."""
+    rows = [line.split(":") for line in _lines(host.check_output("cut -d: -f1,2 /etc/shadow | sed 's/:\\$.*/:hash/'"))]
+    observe.nothing([name for name, secret in rows if not re.match(r"[!*]", secret)], "accounts with a usable password")
+
+
+def test_no_package_cache(host: Any, observe: Observe) -> None:
+    """No downloaded package is left: it is dead weight in every volume."""
+    found = host.run(
+        "find /var/cache/apt/archives /var/cache/yum /var/cache/dnf /var/cache/zypp"
+        r" -type f \( -name '*.deb' -o -name '*.rpm' \) 2>/dev/null"
+    )
+    observe.nothing(_lines(found.stdout), "cached packages")

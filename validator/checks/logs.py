@@ -1,0 +1,121 @@
+"""Each log file that the agent ships arrives in its group and in this instance's stream, complete and alone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from validator import agent_config
+from validator.agent_config import LogFile
+from validator.cloudwatch import CloudWatch, LogEvent
+from validator.machine import MachineUnderTest
+from validator.observe import Observe, unproven
+
+_INSTANCE_ID = re.compile(r"\bi-(?:[0-9a-f]{17}|[0-9a-f]{8})\b")
+_LINES = 200  # of each file's beginning: enough to see that it is this file
+
+
+@pytest.fixture(scope="module")
+def files(host: Any, machine: MachineUnderTest) -> list[LogFile]:
+    """What the installed configuration ships, and where."""
+    return agent_config.log_files(agent_config.installed(host), machine.metadata | {"instance-id": machine.instance_id})
+
+
+def test_planned_streams_are_configured(
+    files: list[LogFile], machine: MachineUnderTest, plan: Any, observe: Observe
+) -> None:
+    """The parser's two logs go to the planned groups, each to a stream of this instance's name, nothing else does."""
+    parser, telemetry = plan["event_parser"], plan["telemetry"]
+    stream = telemetry["log_stream"].replace("{instance_id}", machine.instance_id)
+    planned = {
+        parser["raw_log"]: (telemetry["raw_log_group"], stream),
+        parser["json_log"]: (telemetry["json_log_group"], stream),
+    }
+    observe.same({file.path: (file.group, file.stream) for file in files}, planned, "log files, groups and streams")
+
+
+@pytest.mark.parametrize("which", ["raw_log", "json_log"])
+def test_file_arrives_in_its_stream(
+    which: str,
+    host: Any,
+    files: list[LogFile],
+    plan: Any,
+    machine: MachineUnderTest,
+    cloudwatch: CloudWatch,
+    observe: Observe,
+) -> None:
+    """What stands in the file stands in the stream, each line once, in the file's order."""
+    machine.require_clock()
+    path = plan["event_parser"][which]
+    file = next((one for one in files if one.path == path), None)
+    if file is None:
+        observe.fail(f"the agent does not ship {path}")
+    written = [line for line in host.run("head -n %s -- %s", str(_LINES), path).stdout.splitlines() if line.strip()]
+    if not written:
+        unproven(f"{path} is empty: nothing could arrive")
+
+    def look() -> list[LogEvent] | None:
+        events = cloudwatch.events(file.group, file.stream) or []
+        have = {event.message.rstrip("\n") for event in events}
+        return events if have.issuperset(written) else None
+
+    found = cloudwatch.wait(look, cloudwatch.arrival_seconds)
+    events = found if found is not None else cloudwatch.events(file.group, file.stream) or []
+    _compare(written, [event.message.rstrip("\n") for event in events], file, observe)
+
+
+def _compare(written: list[str], arrived: list[str], file: LogFile, observe: Observe) -> None:
+    missing = [line for line in written if line not in arrived]
+    doubled = sorted({line for line in written if arrived.count(line) > written.count(line)})
+    order = [line for line in arrived if line in set(written)]
+    observe(f"{len(arrived)} events", f"{len(written)} lines of {file.path}")
+    where = f"group {file.group}, stream {file.stream}"
+    if missing:
+        observe.fail(
+            f"{len(missing)} of {len(written)} lines of {file.path} are not in {where}, the first: {missing[0]}"
+        )
+    if doubled:
+        observe.fail(f"delivered more than once to {where}: {doubled[0]}")
+    if order != written:
+        observe.fail(f"the lines of {file.path} are in another order in {where}")
+
+
+@pytest.mark.parametrize("which", ["raw_log_group", "json_log_group"])
+def test_stream_is_this_instances_alone(
+    which: str, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch, observe: Observe
+) -> None:
+    """The stream holds nothing from before this instance existed and names no other instance."""
+    group = plan["telemetry"][which]
+    stream = plan["telemetry"]["log_stream"].replace("{instance_id}", machine.instance_id)
+    events = cloudwatch.events(group, stream)
+    if not events:
+        unproven(f"group {group} has no events in stream {stream}")
+    early = [event for event in events if event.ingested < machine.first_boot_time - 60]
+    strangers = sorted(
+        {name for event in events for name in _INSTANCE_ID.findall(event.message) if name != machine.instance_id}
+    )
+    observe(f"{len(events)} events", "none before the first boot, no other instance")
+    if early:
+        observe.fail(
+            f"{len(early)} events in {group}/{stream} are older than this instance, the first: {early[0].message}"
+        )
+    if strangers:
+        observe.fail(f"{group}/{stream} names other instances: {', '.join(strangers)}")
+
+
+def test_retention_is_the_planned_one(
+    files: list[LogFile], plan: Any, cloudwatch: CloudWatch, observe: Observe
+) -> None:
+    """The log groups drop events after the planned time: for ever is a bill, too early is lost evidence."""
+    groups = {file.group: file.retention_days for file in files}
+    wanted = plan["cloudwatch_agent"].plain()["config"]
+    planned = {file.group: file.retention_days for file in agent_config.log_files(wanted, {})}
+    found = {}
+    for group in groups:
+        try:
+            found[group] = cloudwatch.retention_days(group)
+        except LookupError:
+            unproven(f"log group {group} is not there")
+    observe.same(found, planned, "retention in days")

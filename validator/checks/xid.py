@@ -1,0 +1,184 @@
+"""An Xid makes its whole way: kernel, file, agent, CloudWatch; once, unchanged, and a drill is never taken for one."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from validator.cloudwatch import CloudWatch, LogEvent
+from validator.machine import MachineUnderTest
+from validator.observe import Observe, unproven
+from validator.smi import pci_address
+
+pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
+
+_CODE = 31  # an application's MMU fault: real boards print it often, and it asks nobody for a repair
+_PID, _PROCESS = 4242, "gpu-ami-proof"
+_FILE_SECONDS = 20.0
+# Writes $2 to $1; says when (host's clock, seconds), then when $3 stood in each of the files $4 and $5.
+_INJECT = r"""
+printf 'start %s\n' "$(date +%s.%N)"
+printf '%s' "$2" >"$1" || exit 3
+n=$3; shift 3; i=0
+for file; do
+  until grep -qaF -- "$n" "$file" 2>/dev/null; do i=$((i+1)); [ $i -lt 400 ] || break 2; sleep 0.05; done
+  printf 'seen %s\n' "$(date +%s.%N)"
+done
+"""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """An Xid that was asked for: where, with which nonce, and when the host had it in its raw and its JSON log."""
+
+    nonce: str
+    pci: str
+    started: float
+    raw: float
+    json: float
+
+
+class Xids:
+    """Asks a host for Xids and follows them."""
+
+    def __init__(self, host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch) -> None:
+        self.host, self.plan, self.machine, self.cloudwatch = host, plan, machine, cloudwatch
+        self.raw_log, self.json_log = plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]
+        telemetry = plan["telemetry"]
+        self.stream = telemetry["log_stream"].replace("{instance_id}", machine.instance_id)
+        self.raw_group, self.json_group = telemetry["raw_log_group"], telemetry["json_log_group"]
+
+    def kernel_files(self) -> list[str]:
+        """Where the driver takes orders for an Xid; none on a real board."""
+        return sorted(self.host.run("ls -1 /proc/driver/nvidia/gpus/*/xid 2>/dev/null").stdout.split())
+
+    def from_kernel(self, file: str, observe: Observe) -> Injection:
+        pci = pci_address(file.split("/")[-2])
+        nonce = f"nonce={secrets.token_hex(8)}"
+        text = f"{_CODE}, pid={_PID}, name={_PROCESS}, Ch 00000010, intr 00000000. MMU Fault: {nonce}"
+        return self._inject(file, text, nonce, pci, observe)
+
+    def from_userland(self, pci: str, observe: Observe) -> Injection:
+        nonce = f"nonce={secrets.token_hex(8)}"
+        body = f"{_CODE}, pid={_PID}, name={_PROCESS}, Ch 00000010, intr 00000000. MMU Fault: {nonce}"
+        return self._inject("/dev/kmsg", f"<4>NVRM: Xid (PCI:{pci[:-2]}): {body}", nonce, pci, observe)
+
+    def _inject(self, file: str, text: str, nonce: str, pci: str, observe: Observe) -> Injection:
+        words = " ".join(shlex.quote(word) for word in (file, text, nonce, self.raw_log, self.json_log))
+        done = self.host.run(f"sh -c {shlex.quote(_INJECT)} inject {words}", timeout=_FILE_SECONDS + 30)
+        times = [float(line.split()[1]) for line in done.stdout.splitlines()]
+        if done.rc != 0:
+            unproven(f"{file} takes no Xid: {done.stderr.strip()}")
+        if len(times) < 3:
+            where = self.raw_log if len(times) == 1 else self.json_log
+            observe.fail(f"an Xid of the driver ({nonce}) did not reach {where} within {_FILE_SECONDS:.0f} s")
+        return Injection(nonce, pci, *times)
+
+    def arrived(self, group: str, nonce: str) -> list[LogEvent] | None:
+        """The events with a nonce, once there is one."""
+        events = self.cloudwatch.events(group, self.stream, self.machine.first_boot_time - 60) or []
+        return [event for event in events if nonce in event.message] or None
+
+    def wait(self, group: str, nonce: str, observe: Observe) -> list[LogEvent]:
+        found = self.cloudwatch.wait(lambda: self.arrived(group, nonce), self.cloudwatch.arrival_seconds)
+        if found is None:
+            seconds = self.cloudwatch.arrival_seconds
+            observe.fail(f"{nonce} did not reach group {group}, stream {self.stream} within {seconds:.0f} s")
+        return found
+
+
+@pytest.fixture
+def xids(host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch) -> Xids:
+    return Xids(host, plan, machine, cloudwatch)
+
+
+def test_kernel_xid_arrives_once(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
+    """An Xid that the driver prints reaches both logs and both streams, exactly once, as a kernel's message."""
+    machine.require_clock()
+    files = xids.kernel_files()
+    if not files:
+        unproven("this driver takes no orders for an Xid (/proc/driver/nvidia/gpus/*/xid): see test_drill_is_labelled")
+    sent = xids.from_kernel(files[0], observe)
+    _require_kernel_origin(xids, sent, observe)
+    raw = xids.wait(xids.raw_group, sent.nonce, observe)
+    structured = xids.wait(xids.json_group, sent.nonce, observe)
+    _report_hops(sent, raw[0], structured[0], observe)
+    # A later Xid is the fence: once it is in a stream, whatever of the first was delivered twice is there too.
+    fence = xids.from_kernel(files[-1], observe)
+    for group in (xids.raw_group, xids.json_group):
+        xids.wait(group, fence.nonce, observe)
+    _require_once(xids, sent, observe)
+    _require_fields(xids, sent, "kernel", observe)
+
+
+def _require_kernel_origin(xids: Xids, sent: Injection, observe: Observe) -> None:
+    # dd reads /dev/kmsg record by record and ends where it would have to wait.
+    kmsg = "dd if=/dev/kmsg bs=8192 iflag=nonblock 2>/dev/null | grep -aF -- %s"
+    records = xids.host.run(kmsg, sent.nonce).stdout.splitlines()
+    heads = [record.partition(";")[0] for record in records]
+    if len(records) != 1:
+        observe.fail(f"the kernel's log has {len(records)} records with {sent.nonce}, expected 1")
+    if int(heads[0].split(",")[0]) >> 3 != 0:
+        observe.fail(f"the record is not of the kernel's facility: {records[0]}")
+
+
+def _report_hops(sent: Injection, raw: LogEvent, structured: LogEvent, observe: Observe) -> None:
+    observe.hop("kernel → raw log", sent.raw - sent.started)
+    observe.hop("kernel → JSON log", sent.json - sent.started)
+    observe.hop("raw log → agent", raw.time - sent.raw)
+    observe.hop("agent → CloudWatch Logs", raw.ingested - raw.time)
+    observe.hop("kernel → CloudWatch Logs (raw)", raw.ingested - sent.started)
+    observe.hop("kernel → CloudWatch Logs (JSON)", structured.ingested - sent.started)
+
+
+def _require_once(xids: Xids, sent: Injection, observe: Observe) -> None:
+    counts = {
+        path: int(xids.host.run("grep -caF -- %s %s", sent.nonce, path).stdout.strip() or 0)
+        for path in (xids.raw_log, xids.json_log)
+    }
+    for group in (xids.raw_group, xids.json_group):
+        counts[group] = len(xids.arrived(group, sent.nonce) or [])
+    observe.same(counts, dict.fromkeys(counts, 1), f"times that {sent.nonce} was found")
+
+
+def _require_fields(xids: Xids, sent: Injection, origin: str, observe: Observe) -> None:
+    (event,) = xids.arrived(xids.json_group, sent.nonce) or []
+    fields = json.loads(event.message)
+    wanted = {"kind": "xid", "code": _CODE, "pci": sent.pci, "pid": _PID, "process": _PROCESS, "origin": origin}
+    found = {key: fields.get(key) for key in wanted}
+    found["pci"] = pci_address(str(found["pci"]))
+    observe.same(found, wanted, "fields of the event in the JSON stream")
+    if sent.nonce not in str(fields.get("message", "")):
+        observe.fail(f"the event's message lacks what the driver printed: {fields.get('message')!r}")
+    raw = (xids.arrived(xids.raw_group, sent.nonce) or [])[0].message
+    if f"NVRM: Xid (PCI:{sent.pci[:-2]}): {_CODE}, " not in raw:
+        observe.fail(f"the raw stream does not have the line as the driver prints it: {raw!r}")
+
+
+def test_drill_is_labelled(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
+    """A line that a process wrote to /dev/kmsg arrives as well, but labelled userland: a drill triggers no repair."""
+    machine.require_clock()
+    pci = machine.gpus[0].pci if machine.gpus else "0000:00:1e.0"
+    sent = xids.from_userland(pci, observe)
+    raw = xids.wait(xids.raw_group, sent.nonce, observe)
+    structured = xids.wait(xids.json_group, sent.nonce, observe)
+    _report_hops(sent, raw[0], structured[0], observe)
+    _require_once(xids, sent, observe)
+    _require_fields(xids, sent, "userland", observe)
+
+
+def test_parser_is_alive_after_all(host: Any, observe: Observe) -> None:
+    """After all that this proof provoked, the parser still reads /dev/kmsg and has lost nothing."""
+    status = host.run("cat /run/gpu-ami/event-parser.json")
+    if status.rc != 0:
+        observe.fail(f"the parser leaves no status: {status.stderr.strip()}")
+    told = json.loads(status.stdout)
+    pid = host.check_output("systemctl show -p MainPID --value aws-hw-monitor.service")
+    kept = {key: told.get(key) for key in ("pid", "source", "records_lost", "sink_errors", "events_dropped")}
+    wanted = {"pid": int(pid), "source": "/dev/kmsg", "records_lost": 0, "sink_errors": 0, "events_dropped": 0}
+    observe.same(kept, wanted, "the parser's status")

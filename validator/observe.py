@@ -1,0 +1,52 @@
+"""What a check says of itself beside its verdict: values for the report, and the reason why it could not judge."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pytest
+
+from validator.results import Check
+
+
+def unproven(reason: str) -> NoReturn:
+    """Ends a check that lacks what it needs: UNPROVEN with this reason, never green."""
+    pytest.skip(reason)
+
+
+class Observe:
+    """The fixture `observe`: `observe(observed, planned)` fills the report's two columns."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+
+    def __call__(self, observed: Any, planned: Any = None) -> None:
+        self._check.observed, self._check.planned = observed, planned
+
+    def same(self, observed: Any, planned: Any, what: str) -> None:
+        """Records both and fails where they differ; `what` names the thing in the message."""
+        __tracebackhide__ = True
+        self(observed, planned)
+        if observed != planned:
+            pytest.fail(f"{what}: found {_shown(observed)}, expected {_shown(planned)}", pytrace=False)
+
+    def nothing(self, found: list[Any], what: str) -> None:
+        """Fails with every entry of `found`, of which there must be none."""
+        __tracebackhide__ = True
+        self(found, [])
+        if found:
+            pytest.fail(f"{what}: {_shown(found)}", pytrace=False)
+
+    def fail(self, message: str) -> NoReturn:
+        """The check's promise is broken; the message says what was seen and what was expected."""
+        __tracebackhide__ = True
+        pytest.fail(message, pytrace=False)
+
+    def hop(self, name: str, seconds: float) -> None:
+        """One stage of a way that an event took, for the report's timeline."""
+        self._check.hops.append({"hop": name, "seconds": round(seconds, 3)})
+
+
+def _shown(value: Any, most: int = 1500) -> str:
+    text = ", ".join(str(entry) for entry in value) if isinstance(value, list) and value else repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."

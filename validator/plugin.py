@@ -1,0 +1,224 @@
+"""The pytest plugin: `pytest -p validator.plugin --hosts=ssh://user@address:port FILES`.
+
+It brings testinfra's `host` over one connection, the fixtures `plan`, `machine`, `cloudwatch` and `observe`, the
+markers `live` (changes or provokes something: runs alone, after all others) and `tier("T1")`, and the verdicts. A skip
+is UNPROVEN with its reason; a fault of the transport is UNPROVEN too, because it says nothing about the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from validator import backend, results
+from validator.observe import Observe, unproven
+from validator.plan import Plan
+from validator.results import Check, Results
+from validator.ssh import TransportFault
+
+if TYPE_CHECKING:
+    from validator.cloudwatch import CloudWatch
+    from validator.machine import MachineUnderTest
+
+pytest.register_assert_rewrite("validator.checks")
+
+RUN = pytest.StashKey["Run"]()
+CHECK = pytest.StashKey[Check]()
+_CHECKS = Path(__file__).parent / "checks"
+_twins: dict[backend.HostLink, Any] = {}
+_BACKEND = "validator.backend.BatchBackend"
+
+
+class Run:
+    """What this process has found so far."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.results = Results(config.getoption("hosts") or "local://")
+        self.plan: Plan | None = None
+        self.usage_error = ""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("validator", "the proof of an image")
+    group.addoption("--plan", metavar="FILE", type=Path, help="plan.json that the image was built from")
+    group.addoption("--results", metavar="FILE", type=Path, help="write checks.json there")
+    group.addoption("--evidence", metavar="DIR", type=Path, help="keep logs and states of the host there")
+    group.addoption("--instance-id", metavar="ID", help="the instance's id; default: what its metadata say")
+    group.addoption("--instance-type", metavar="TYPE", help="its type; default: what its metadata say")
+    group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
+    group.addoption("--aws-region", metavar="REGION", help="where its metrics and logs arrive")
+    group.addoption("--aws-endpoint", metavar="URL", help="CloudWatch's endpoint, if it is not AWS itself")
+    group.addoption("--aws-profile", metavar="NAME", help="credentials' profile")
+    group.addoption("--arrival-seconds", type=float, default=900.0, help="how long metrics may take [%(default)s]")
+    group.addoption("--command-deadline", type=float, default=60.0, help="seconds a command [%(default)s]")
+    group.addoption("--connect-timeout", type=float, default=10.0, help="seconds for a host to answer [%(default)s]")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    import testinfra.backend
+
+    config.addinivalue_line("markers", "live: changes or provokes something; runs alone, after all read-only checks")
+    config.addinivalue_line("markers", "tier(name): T0 offline, T1 boot, T2 one GPU, T3 all GPUs, T4 several nodes")
+    if not config.pluginmanager.has_plugin("pytest11.testinfra") and not config.pluginmanager.has_plugin("testinfra"):
+        config.pluginmanager.import_plugin("testinfra.plugin")
+    testinfra.backend.BACKENDS["ssh"] = _BACKEND
+    backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
+    backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
+    backend.DEFAULTS.connect_timeout = config.getoption("connect_timeout")
+    run = config.stash[RUN] = Run(config)
+    plan_file: Path | None = config.getoption("plan")
+    if plan_file is not None:
+        try:
+            run.plan = Plan.load(plan_file)
+        except (OSError, ValueError) as error:
+            raise pytest.UsageError(f"--plan: {error}") from error
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Our own checks are named after the role that they judge, not test_*.py."""
+    if file_path.parent == _CHECKS and file_path.suffix == ".py" and file_path.stem not in ("__init__", "conftest"):
+        return pytest.Module.from_parent(parent, path=file_path)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Live checks change the machine: nothing that only looks may come after them.
+    items.sort(key=lambda item: item.get_closest_marker("live") is not None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    checks = session.config.stash[RUN].results.checks
+    for item in session.items:
+        check = item.stash[CHECK] = _describe(item)
+        checks[check.id] = check
+
+
+def _describe(item: pytest.Item) -> Check:
+    role = item.path.stem.removeprefix("test_")
+    name = getattr(item, "originalname", None) or item.name
+    function = getattr(item, "function", None)
+    parameters = [
+        part for part in getattr(getattr(item, "callspec", None), "id", "").split("-") if part and "://" not in part
+    ]
+    suffix = f"[{'-'.join(parameters)}]" if parameters else ""
+    promise = ((function.__doc__ if function else "") or name.removeprefix("test_").replace("_", " ")).strip()
+    tier = item.get_closest_marker("tier")
+    return Check(
+        f"{role}::{name}{suffix}", role, str(tier.args[0]) if tier and tier.args else "T1", promise.split("\n")[0]
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    check = item.stash.get(CHECK, None)
+    if check is not None:
+        _judge(check, report, call)
+    return report  # type: ignore[return-value]
+
+
+def _judge(check: Check, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    check.seconds = round(check.seconds + call.duration, 3)
+    if report.when == "call" and report.passed:
+        check.verdict, check.message = (results.PASS if check.attempts == 1 else results.FLAKY), ""
+        if check.attempts > 1:
+            check.message = "passed only after the connection had been lost and made again"
+    elif report.skipped:
+        check.verdict, check.message = results.UNPROVEN, _reason(report)
+    elif report.failed:
+        fault = call.excinfo.value if call.excinfo else None
+        lost = isinstance(fault, TransportFault)
+        check.verdict = results.UNPROVEN if lost else results.FAIL
+        told = f"{fault}" if fault else report.longreprtext
+        check.message = f"the host could not be asked: {told}" if lost else _message(told, call)
+        if report.when == "teardown":
+            check.message = f"while it was undone: {check.message}"
+
+
+def _reason(report: pytest.TestReport) -> str:
+    where = report.longrepr
+    text = where[2] if isinstance(where, tuple) else report.longreprtext
+    return text.removeprefix("Skipped: ")
+
+
+def _message(told: str, call: pytest.CallInfo[None]) -> str:
+    kind = call.excinfo.type.__name__ if call.excinfo else ""
+    told = told.strip()
+    return told if kind in ("AssertionError", "Failed", "CommandExpired") else f"{kind}: {told}"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    run = config.stash.get(RUN, None)
+    if run is None or config.getoption("collectonly"):
+        return
+    host = _host_under_test(session)
+    if host is not None:
+        from validator import evidence
+
+        evidence.finish(host, run.results, config.getoption("evidence"))
+    if config.getoption("results") is not None:
+        run.results.write(config.getoption("results"))
+    backend.close_all()
+
+
+def _host_under_test(session: pytest.Session) -> Any:
+    for item in session.items:
+        host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
+        if host is not None:
+            return as_root(host)
+    return None
+
+
+def as_root(host: Any) -> Any:
+    """The same host through its root shell, whatever `--sudo` says."""
+    import testinfra.host
+
+    if not isinstance(host.backend, backend.BatchBackend) or host.backend.sudo:
+        return host
+    if host.backend.link not in _twins:
+        twin = _twins[host.backend.link] = testinfra.host.Host(host.backend.as_root())
+        twin.backend.set_host(twin)
+    return _twins[host.backend.link]
+
+
+@pytest.fixture
+def observe(request: pytest.FixtureRequest) -> Observe:
+    """`observe(observed, planned)`: what the report shows beside the verdict."""
+    return Observe(request.node.stash[CHECK])
+
+
+@pytest.fixture(scope="session")
+def plan(request: pytest.FixtureRequest) -> Plan:
+    """The plan that the image was built from."""
+    found = request.config.stash[RUN].plan
+    return found if found is not None else unproven("no --plan was given")
+
+
+@pytest.fixture(scope="module")
+def machine(_testinfra_host: Any, request: pytest.FixtureRequest) -> MachineUnderTest:
+    """What the machine under test is: instance, boot, clock."""
+    from validator.machine import MachineUnderTest
+
+    option = request.config.getoption
+    return MachineUnderTest(as_root(_testinfra_host), option("instance_id"), option("instance_type"))
+
+
+@pytest.fixture(scope="session")
+def cloudwatch(request: pytest.FixtureRequest) -> CloudWatch:
+    """The API where metrics and logs arrive."""
+    from validator.cloudwatch import CloudWatch
+
+    config = request.config
+    region = config.getoption("aws_region")
+    if not region:
+        unproven("no --aws-region was given")
+    return CloudWatch(
+        region,
+        endpoint=config.getoption("aws_endpoint"),
+        profile=config.getoption("aws_profile"),
+        arrival_seconds=config.getoption("arrival_seconds"),
+    )

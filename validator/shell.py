@@ -1,0 +1,193 @@
+"""One long-lived `sh` on a host that takes batches of commands: one execution for any number of them.
+
+A batch goes out as shell text and comes back as one frame: progress dots, a header with every command's exit status,
+times and output sizes, then the outputs as bytes. Commands of a batch run side by side in a few workers, each under
+`timeout`, with no input, outputs in a directory in memory that goes when the shell does. What a command left running
+at its deadline is found by a mark in its environment and killed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from validator.ssh import CommandExpired, ConnectionDropped, TransportFault
+
+if TYPE_CHECKING:
+    import paramiko
+
+    from validator.ssh import Connection
+
+WORKERS = 4
+_SLACK_SECONDS = 5.0  # beyond a command's deadline, for the far end to kill it and to answer
+_START_SECONDS = 30.0
+_OUTPUT_BLOCKS = 1 << 17  # of 512 bytes: no command may print more than 64 MiB
+
+# $m: this shell's mark. x ID SECONDS COMMAND runs one command; f ID… sends the frame of a batch.
+_PRELUDE = r"""umask 077; m={mark}
+for d in /dev/shm /run /tmp; do d=$(mktemp -d $d/validator.XXXXXX 2>/dev/null) && break; done; [ -d "$d" ] || exit 125
+trap 'rm -rf "$d"' EXIT; trap 'exit 1' HUP TERM PIPE
+command -v timeout >/dev/null || {{ echo 'timeout (coreutils) is missing' >&2; exit 126; }}
+k() {{ for p in /proc/[0-9]*; do
+grep -qzx "VALIDATOR_MARK=$m-$1" $p/environ && kill -9 ${{p#/proc/}}; done 2>/dev/null; }}
+x() {{ read -r a b </proc/uptime
+( ulimit -f {blocks}; VALIDATOR_MARK=$m-$1 exec timeout -k 1 $2 sh -c "$3" ) >$d/$1.o 2>$d/$1.e </dev/null; r=$?
+case $r in 124|137) k $1;; esac; read -r c b </proc/uptime; echo $r $a $c >$d/$1.r; printf .; }}
+f() {{ for i; do read -r r <$d/$i.r; set -- "$@" $d/$i.o $d/$i.e; printf '\n%s' "$r"; shift; done
+printf '\n%s %s\n' $m "$(stat -c %s "$@" | tr '\n' ' ')"; cat "$@"; rm -f $d/*; }}
+printf '\n%s ready %s\n' $m "$(id -u)"
+"""
+
+
+class NotRoot(TransportFault):
+    """`sudo -n sh` did not give a root shell."""
+
+    kind = "sudo"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Shell text and the seconds that it may take."""
+
+    text: str
+    deadline: float = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command ended: exit status, outputs (bytes), seconds on the host, and whether its deadline ended it."""
+
+    rc: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+    expired: bool = False
+
+
+class Shell:
+    """`sh` as the user that logs in or, with `root`, by one `sudo -n sh`."""
+
+    def __init__(self, connection: Connection, *, root: bool = False) -> None:
+        self.connection = connection
+        self.batches = 0
+        self.commands = 0
+        self._mark = f"v{secrets.token_hex(8)}"
+        self._buffer = b""
+        self.root = root
+        self._channel = self._start("sudo -n sh" if root and connection.target.user != "root" else "sh")
+
+    def _start(self, command: str) -> paramiko.Channel:
+        channel = self.connection.open(f"exec {command}")
+        channel.sendall(_PRELUDE.format(mark=self._mark, blocks=_OUTPUT_BLOCKS).encode())
+        self._channel = channel
+        try:
+            self._line_with_mark(time.monotonic() + _START_SECONDS)
+        except (ConnectionDropped, CommandExpired) as error:
+            said = channel.recv_stderr(4096).decode(errors="replace").strip() if channel.recv_stderr_ready() else ""
+            channel.close()
+            if not self.connection.alive:
+                raise
+            kind = NotRoot if self.root else ConnectionDropped
+            hint = f"{self.connection.target.user} needs sudo without a password" if self.root else "is /bin/sh there?"
+            raise kind(f"{self.connection.target.name}: `{command}` gave no shell ({said or error})", hint) from error
+        return channel
+
+    def execute(self, batch: Sequence[Command]) -> list[Answer]:
+        """Runs the commands side by side; answers in their order. ConnectionDropped when the host goes silent."""
+        if not batch:
+            return []
+        ids = range(1, len(batch) + 1)
+        script = "".join(self._worker(batch, first) for first in range(min(WORKERS, len(batch))))
+        script += f"wait; f {' '.join(map(str, ids))}\n"
+        self.batches += 1
+        self.commands += len(batch)
+        patience = max(command.deadline for command in batch) + 1 + _SLACK_SECONDS
+        try:
+            self._channel.settimeout(patience)
+            self._channel.sendall(script.encode())
+        except OSError as error:
+            raise self._gone(error) from error
+        statuses, sizes = self._header(len(batch), patience)
+        body = self._read(sum(sizes), patience)
+        return list(self._answers(batch, statuses, sizes, body))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    @staticmethod
+    def _worker(batch: Sequence[Command], first: int) -> str:
+        lines = [
+            f"x {number + 1} {batch[number].deadline:g} {shlex.quote(batch[number].text)}"
+            for number in range(first, len(batch), WORKERS)
+        ]
+        return "{ " + "\n".join(lines) + "\n} &\n"
+
+    def _header(self, count: int, patience: float) -> tuple[list[list[str]], list[int]]:
+        marked = self._line_with_mark(time.monotonic() + patience, patience)
+        sizes = [int(size) for size in marked.split()[1:]]
+        lines = self._before_mark.split(b"\n")
+        statuses = [line.decode().split() for line in lines[-count:]]
+        if len(sizes) != 2 * count or any(len(status) != 3 for status in statuses):
+            raise self._gone(RuntimeError("the answer is garbled"))
+        return statuses, sizes
+
+    def _line_with_mark(self, until: float, patience: float = 0.0) -> str:
+        mark = f"\n{self._mark} ".encode()
+        while True:
+            at = self._buffer.find(mark)
+            end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
+            if end >= 0:
+                line = self._buffer[at + 1 : end].decode()
+                self._before_mark, self._buffer = self._buffer[:at], self._buffer[end + 1 :]
+                return line
+            # A dot says that a command has ended: as long as they come, the host is alive.
+            self._buffer += self._receive(until)
+            until = max(until, time.monotonic() + patience)
+
+    def _read(self, size: int, patience: float) -> bytes:
+        parts, have = [self._buffer[:size]], min(size, len(self._buffer))
+        self._buffer = self._buffer[size:]
+        while have < size:
+            data = self._receive(time.monotonic() + patience)
+            parts.append(data[: size - have])
+            self._buffer = data[size - have :]
+            have += len(parts[-1])
+        return b"".join(parts)
+
+    def _receive(self, until: float) -> bytes:
+        self._channel.settimeout(max(0.05, until - time.monotonic()))
+        try:
+            data = self._channel.recv(1 << 18)
+        except TimeoutError as error:
+            raise self._gone(error, "went silent") from error
+        except OSError as error:
+            raise self._gone(error) from error
+        if not data:
+            raise self._gone(None)
+        return bytes(data)
+
+    def _gone(self, error: BaseException | None, how: str = "ended the connection") -> ConnectionDropped:
+        seen = self.connection.transport.get_exception() or error
+        why = f" ({type(seen).__name__}: {seen})" if seen and str(seen) else ""
+        return ConnectionDropped(
+            f"{self.connection.target.name} {how}{why}", "look at its console: it may have rebooted"
+        )
+
+    @staticmethod
+    def _answers(
+        batch: Sequence[Command], statuses: Sequence[Sequence[str]], sizes: Sequence[int], body: bytes
+    ) -> list[Answer]:
+        answers, at = [], 0
+        for number, command in enumerate(batch):
+            rc, started, ended = int(statuses[number][0]), float(statuses[number][1]), float(statuses[number][2])
+            middle = at + sizes[2 * number]
+            end = middle + sizes[2 * number + 1]
+            seconds = round(ended - started, 2)
+            expired = rc in (124, 137) and seconds >= command.deadline - 0.05
+            answers.append(Answer(rc, body[at:middle], body[middle:end], seconds, expired))
+            at = end
+        return answers

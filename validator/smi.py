@@ -1,0 +1,89 @@
+"""What `nvidia-smi -q -x` says, as numbers in CloudWatch's units. Pure: text in, values out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+# Measurement of the agent's nvidia_gpu plugin → where the XML has it. The first path that is there counts: drivers from
+# R535 and R570 on moved power_draw (amazon-cloudwatch-agent PR 1052, PR 1679).
+PATHS: Mapping[str, tuple[str, ...]] = {
+    "utilization_gpu": ("utilization/gpu_util",),
+    "utilization_memory": ("utilization/memory_util",),
+    "temperature_gpu": ("temperature/gpu_temp",),
+    "power_draw": (
+        "gpu_power_readings/power_draw",
+        "gpu_power_readings/instant_power_draw",
+        "power_readings/power_draw",
+    ),
+    "fan_speed": ("fan_speed",),
+    "memory_total": ("fb_memory_usage/total",),
+    "memory_used": ("fb_memory_usage/used",),
+    "memory_free": ("fb_memory_usage/free",),
+    "pcie_link_gen_current": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
+    "pcie_link_width_current": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
+    "encoder_stats_session_count": ("encoder_stats/session_count",),
+    "encoder_stats_average_fps": ("encoder_stats/average_fps",),
+    "encoder_stats_average_latency": ("encoder_stats/average_latency",),
+    "clocks_current_graphics": ("clocks/graphics_clock",),
+    "clocks_current_sm": ("clocks/sm_clock",),
+    "clocks_current_memory": ("clocks/mem_clock",),
+    "clocks_current_video": ("clocks/video_clock",),
+}
+# Data centre boards have no fan of their own and partly no encoder: for these alone "N/A" is an answer.
+MAY_BE_ABSENT = frozenset(
+    {"fan_speed", "encoder_stats_session_count", "encoder_stats_average_fps", "encoder_stats_average_latency"}
+)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. pci: "0000:00:1b.0"; values: measurement → number (MiB, MHz, W, °C, percent), absent where "N/A"."""
+
+    index: int
+    name: str
+    architecture: str
+    uuid: str
+    pci: str
+    values: Mapping[str, float]
+
+
+def read(xml: str) -> list[Gpu]:
+    """All GPUs of `nvidia-smi -q -x`, in its order, which is that of their index. ValueError where it is not XML."""
+    try:
+        root = ElementTree.fromstring(xml)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"nvidia-smi -q -x gave no XML ({error}): {xml[:200]!r}") from error
+    return [_gpu(index, node) for index, node in enumerate(root.findall("gpu"))]
+
+
+def _gpu(index: int, node: ElementTree.Element) -> Gpu:
+    values = {}
+    for measurement, paths in PATHS.items():
+        text = next((found for found in (_text(node, path) for path in paths) if _NUMBER.match(found)), "")
+        if text:
+            values[measurement] = float(_NUMBER.match(text).group())  # type: ignore[union-attr]
+    return Gpu(
+        index=index,
+        name=_text(node, "product_name"),
+        architecture=_text(node, "product_architecture"),
+        uuid=_text(node, "uuid"),
+        pci=pci_address(node.get("id", "") or _text(node, "pci/pci_bus_id")),
+        values=values,
+    )
+
+
+def _text(node: ElementTree.Element, path: str) -> str:
+    return (node.findtext(path) or "").strip()
+
+
+def pci_address(text: str) -> str:
+    """`00000000:00:1E.0`, `0000:00:1e` or `0000:00:1e.0` as the kernel writes it: `0000:00:1e.0`. Else as it is."""
+    found = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", text.strip().lower())
+    if not found:
+        return text.strip()
+    domain, bus, device, function = found.groups()
+    return f"{int(domain, 16):04x}:{bus}:{device}.{function or 0}"
