@@ -55,6 +55,7 @@ class Tracker:
         self._fallen = {}  # type: Dict[str, Tuple[Optional[int], str]]
         self._heads = {}  # type: Dict[str, Optional[int]]
         self._incidents = {}  # type: Dict[str, Dict[str, Any]]
+        self._counted_notices = {}  # type: Dict[str, int]
 
     def feed(self, moment: Moment, fact: Fact, now_us: Optional[int]) -> None:
         """Takes one fact. `now_us` is the clock by which things settle: None where there is none (a file without times)."""
@@ -87,9 +88,9 @@ class Tracker:
     def _settled(self, opened: _Open, now_us: Optional[int], order: Optional[int]) -> bool:
         if not opened.settles:
             return True
-        if now_us is not None and opened.deadline_us is not None:
-            return now_us >= opened.deadline_us
-        return order is not None and order - opened.moment.order > _SETTLE_RECORDS
+        if order is not None and order - opened.moment.order > _SETTLE_RECORDS:
+            return True
+        return now_us is not None and opened.deadline_us is not None and now_us >= opened.deadline_us
 
     def _learn(self, moment: Moment, fact: Fact) -> None:
         if isinstance(fact, Driver):
@@ -185,9 +186,9 @@ class Tracker:
         if notice < 0 or notice > moment.order:
             event["count"] = {"at_least": 1, "rate_limited": False}
             return
-        counted = self._incidents.get("notice " + event["pci"], {}).get("order") == notice
+        counted = self._counted_notices.get(event["pci"]) == notice
         event["count"] = {"at_least": 1 if counted else 2, "rate_limited": True, "printed_one_of": every}
-        self._incidents["notice " + event["pci"]] = {"order": notice}
+        self._counted_notices[event["pci"]] = notice
 
     def _join_incident(self, event: Dict[str, Any], moment: Moment, gpu: str) -> None:
         incident = self._incidents.get(gpu)
@@ -215,15 +216,17 @@ class Tracker:
         incident["action"] = heaviest(self.builder.catalogue, [incident["action"], event["action"]])
 
     def _prune(self) -> None:
-        for table in (self._identity, self._partial_loss, self._rate_limits, self._fallen, self._heads, self._incidents):
+        tables = (self._identity, self._partial_loss, self._rate_limits, self._fallen, self._heads, self._incidents,
+                  self._counted_notices)  # type: Tuple[Dict[str, Any], ...]  # fmt: skip
+        for table in tables:
             while len(table) > _KEPT:
-                del table[next(iter(table))]  # type: ignore[attr-defined]
+                del table[next(iter(table))]
 
     def memory(self) -> Dict[str, Any]:
         """What a restart needs, as JSON."""
         return {"driver": self.driver, "identity": self._identity, "named_last": self._named_last,
                 "partial_loss": self._partial_loss, "rate_limits": self._rate_limits, "fallen": self._fallen,
-                "heads": self._heads, "incidents": self._incidents}  # fmt: skip
+                "heads": self._heads, "incidents": self._incidents, "counted_notices": self._counted_notices}  # fmt: skip
 
     def remember(self, memory: Dict[str, Any]) -> None:
         """Takes back what `memory` gave, after it was JSON."""
@@ -235,6 +238,7 @@ class Tracker:
         self._fallen = {key: (value[0], value[1]) for key, value in memory.get("fallen", {}).items()}
         self._heads = dict(memory.get("heads", {}))
         self._incidents = dict(memory.get("incidents", {}))
+        self._counted_notices = dict(memory.get("counted_notices", {}))
 
 
 def _weight(severity: str) -> int:
