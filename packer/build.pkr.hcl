@@ -1,4 +1,5 @@
-# How the builder becomes the image, for any Packer from 1.6.6 on. Packer 1.7 and later can do more: see current/.
+# How the builder becomes the image, for any Packer from 1.6.6 on. Packer 1.7 and later can do more: see current/, which
+# differs from this file in its head alone.
 
 build {
   sources = ["source.amazon-ebs.image"]

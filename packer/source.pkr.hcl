@@ -100,5 +100,5 @@ source "amazon-ebs" "image" {
   ssh_port                  = var.ssh_port
   ssh_timeout               = var.ssh_timeout
   ssh_clear_authorized_keys = true
-  temporary_key_pair_name   = "gpu-ami-${local.run_id}-builder"
+  temporary_key_pair_name   = var.key_pair_name != "" ? var.key_pair_name : "gpu-ami-${local.run_id}-builder"
 }

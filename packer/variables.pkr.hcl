@@ -233,6 +233,12 @@ variable "run_id" {
   }
 }
 
+variable "key_pair_name" {
+  type        = string
+  description = "Name of the builder's temporary key pair. Empty: gpu-ami-<run id>-builder."
+  default     = ""
+}
+
 variable "expires" {
   type        = string
   description = "When the builder is a leftover that may be swept (RFC 3339, UTC). Empty: builder_lifetime_minutes from now."
