@@ -14,6 +14,16 @@ def unproven(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+def output(host: Any, command: str, *args: str) -> str:
+    """Standard output of a command that must succeed; the check fails with what the command said."""
+    __tracebackhide__ = True
+    done = host.run(command, *args)
+    if done.rc != 0:
+        said = (done.stderr or done.stdout).strip() or "no output"
+        pytest.fail(f"`{done.command.decode()}` ended with {done.rc}: {said[-500:]}", pytrace=False)
+    return str(done.stdout)
+
+
 class Observe:
     """The fixture `observe`: `observe(observed, planned)` fills the report's two columns."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from validator import agent_config
 from validator.machine import MachineUnderTest
-from validator.observe import Observe
+from validator.observe import Observe, output
 
 _HOME = "/opt/aws/amazon-cloudwatch-agent"
 _UNIT = "amazon-cloudwatch-agent.service"
@@ -23,7 +23,7 @@ def test_agent_is_active_and_enabled(host: Any, observe: Observe) -> None:
 
 def test_agent_does_not_restart(host: Any, observe: Observe) -> None:
     """The agent has not been restarted in this boot: one that dies again and again is active most of the time too."""
-    observe.same(host.check_output("systemctl show -p NRestarts --value %s", _UNIT), "0", f"restarts of {_UNIT}")
+    observe.same(output(host, "systemctl show -p NRestarts --value %s", _UNIT).strip(), "0", f"restarts of {_UNIT}")
 
 
 def test_agent_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
@@ -73,8 +73,7 @@ def test_agent_log_has_no_error(host: Any, observe: Observe) -> None:
 
 def test_agent_knows_no_other_instance(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """Configuration, state and logs of the agent name no other instance: else it may publish as the builder."""
-    found = host.run(
-        f"cd {_HOME} && grep -raoE '\\bi-([0-9a-f]{{17}}|[0-9a-f]{{8}})\\b' etc logs var 2>/dev/null | sort -u"
-    )
-    rows = [row for row in found.stdout.splitlines() if row.rpartition(":")[2] != machine.instance_id]
+    pattern = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
+    found = output(host, f"cd {_HOME} && {{ grep -raoE '{pattern}' etc logs var 2>/dev/null || true; }} | sort -u")
+    rows = [row for row in found.splitlines() if row.rpartition(":")[2] != machine.instance_id]
     observe.nothing(rows, "other instances in the agent's files")

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from validator.observe import Observe, unproven
+from validator.observe import Observe, output, unproven
 
 _UNIT = "aws-hw-monitor.service"
 _AGENT_UNIT = "amazon-cloudwatch-agent.service"
@@ -14,7 +14,7 @@ _PROPERTIES = ("ActiveState", "SubState", "MainPID", "UnitFileState", "NRestarts
 
 
 def _unit(host: Any) -> dict[str, str]:
-    shown = host.check_output(f"systemctl show -p {','.join(_PROPERTIES)} {_UNIT}")
+    shown = output(host, f"systemctl show -p {','.join(_PROPERTIES)} {_UNIT}")
     return dict(line.partition("=")[::2] for line in shown.splitlines() if "=" in line)
 
 
@@ -54,7 +54,7 @@ def test_parser_reads_the_kernel_log(host: Any, observe: Observe) -> None:
 
 def test_parser_has_a_heartbeat(host: Any, observe: Observe) -> None:
     """The parser wrote its status within the last two heartbeats: a reader that hangs is active too."""
-    status = host.run("cat /run/gpu-ami/event-parser.json; cut -d' ' -f1 /proc/uptime")
+    status = host.run("cat /run/gpu-ami/event-parser.json && cut -d' ' -f1 /proc/uptime")
     if status.rc != 0:
         observe.fail(f"the parser leaves no status: {status.stderr.strip()}")
     document, _, uptime = status.stdout.strip().rpartition("\n")
@@ -107,7 +107,7 @@ def test_logs_are_rotated(host: Any, plan: Any, observe: Observe) -> None:
 def test_kernel_ring_is_large_enough(host: Any, plan: Any, observe: Observe) -> None:
     """The kernel keeps enough of its log that a burst of Xids does not push one out before it is read."""
     wanted = plan["event_parser"]["log_buf_len"]
-    found = re.findall(r"(?:^|\s)log_buf_len=(\S+)", host.check_output("cat /proc/cmdline"))
+    found = re.findall(r"(?:^|\s)log_buf_len=(\S+)", output(host, "cat /proc/cmdline"))
     observe.same(found[-1] if found else "not set", wanted, "log_buf_len on the kernel's command line")
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from validator.machine import MachineUnderTest
-from validator.observe import Observe, unproven
+from validator.observe import Observe, output, unproven
 
 _INSTANCE_ID = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
 _HOMES = "$(getent passwd | cut -d: -f6 | sort -u)"
@@ -56,7 +56,7 @@ def test_machine_id_is_this_instances(host: Any, machine: MachineUnderTest, obse
     observe(text, "32 hex digits, made at the first boot")
     if not re.fullmatch(r"[0-9a-f]{32}", text):
         observe.fail(f"/etc/machine-id holds {text!r}, expected 32 hex digits")
-    made = float(host.check_output("stat -c %Y /etc/machine-id"))
+    made = float(output(host, "stat -c %Y /etc/machine-id"))
     # systemd writes it before cloud-init runs; on the first boot that is after the kernel's start.
     first = machine.first_boot_time
     earliest = machine.boot_time - 2 if machine.boot_time <= first else first - 600
@@ -116,7 +116,7 @@ def test_no_foreign_instance_id(host: Any, machine: MachineUnderTest, observe: O
 
 def test_no_password_lets_in(host: Any, observe: Observe) -> None:
     """No account has a password, least of all an empty one: EC2 lets in by key alone."""
-    rows = [line.split(":") for line in _lines(host.check_output("cut -d: -f1,2 /etc/shadow | sed 's/:\\$.*/:hash/'"))]
+    rows = [line.split(":") for line in _lines(output(host, "cut -d: -f1,2 /etc/shadow | sed 's/:\\$.*/:hash/'"))]
     observe.nothing([name for name, secret in rows if not re.match(r"[!*]", secret)], "accounts with a usable password")
 
 

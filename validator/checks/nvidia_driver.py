@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from validator.machine import MachineUnderTest
-from validator.observe import Observe, unproven
+from validator.observe import Observe, output, unproven
 from validator.smi import pci_address
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total,driver_version --format=csv,noheader,nounits"
@@ -34,9 +34,10 @@ def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe
 def test_module_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
     """The next boot loads the planned driver too: for each installed kernel, the module on disk has its version."""
     planned = plan["nvidia_driver"]["version"]
-    listed = host.check_output(
+    listed = output(
+        host,
         'for k in $(ls -1 /lib/modules); do [ -e "/lib/modules/$k/modules.dep" ] || continue;'
-        ' echo "$k $(modinfo -k "$k" -F version nvidia 2>/dev/null || echo missing)"; done'
+        ' echo "$k $(modinfo -k "$k" -F version nvidia 2>/dev/null || echo missing)"; done',
     )
     rows = dict(line.split(None, 1) for line in listed.splitlines() if " " in line.strip())
     observe(rows, planned)
@@ -50,9 +51,9 @@ def test_dkms_built_for_every_kernel(host: Any, plan: Any, observe: Observe) -> 
     if "dkms" not in plan["nvidia_driver"]["package"]:
         unproven(f"the plan's driver is not a DKMS package ({plan['nvidia_driver']['package']})")
     planned = plan["nvidia_driver"]["version"]
-    status = host.check_output("dkms status")
-    kernels = host.check_output(
-        "cd /lib/modules && ls -d */ | while read -r k; do [ -e $k/modules.dep ] && echo ${k%/}; done"
+    status = output(host, "dkms status")
+    kernels = output(
+        host, "cd /lib/modules && ls -d */ | while read -r k; do [ -e $k/modules.dep ] && echo ${k%/}; done"
     )
     pattern = re.compile(r"^nvidia[\w-]*[/,]\s*([\w.]+),\s*([^,\s]+),\s*[^,:\s]+:\s*installed", re.MULTILINE)
     built = {kernel for version, kernel in pattern.findall(status) if version == planned}
@@ -81,7 +82,7 @@ def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
     driver = plan["nvidia_driver"].plain()
     names = sorted({driver["package"], *driver.get("packages", {})})
     if plan["os"]["family"] == "debian":
-        held = set(host.check_output("apt-mark showhold").split())
+        held = set(output(host, "apt-mark showhold").split())
     else:
         locked = host.run(
             "dnf -q versionlock list 2>/dev/null; cat /etc/dnf/plugins/versionlock.list 2>/dev/null"

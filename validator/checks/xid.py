@@ -12,7 +12,7 @@ import pytest
 
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.machine import MachineUnderTest
-from validator.observe import Observe, unproven
+from validator.observe import Observe, output, unproven
 from validator.smi import pci_address
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
@@ -178,7 +178,7 @@ def test_parser_is_alive_after_all(host: Any, observe: Observe) -> None:
     if status.rc != 0:
         observe.fail(f"the parser leaves no status: {status.stderr.strip()}")
     told = json.loads(status.stdout)
-    pid = host.check_output("systemctl show -p MainPID --value aws-hw-monitor.service")
+    pid = output(host, "systemctl show -p MainPID --value aws-hw-monitor.service").strip()
     kept = {key: told.get(key) for key in ("pid", "source", "records_lost", "sink_errors", "events_dropped")}
     wanted = {"pid": int(pid), "source": "/dev/kmsg", "records_lost": 0, "sink_errors": 0, "events_dropped": 0}
     observe.same(kept, wanted, "the parser's status")

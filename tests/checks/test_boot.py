@@ -1,0 +1,98 @@
+"""Each boot check, once green and once red with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checks.conftest import FakeMachine, Judge
+from validator.checks import boot
+from validator.machine import Clock
+
+DONE = '{"v1": {"datasource": "DataSourceEc2Local", "errors": []}}'
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (boot.test_no_unit_failed, {"systemctl*": ""}, "PASS", ""),
+    (
+        boot.test_no_unit_failed,
+        {"systemctl*": "ssh.service loaded failed failed OpenBSD Secure Shell server\n"},
+        "FAIL",
+        "failed units: ssh.service",
+    ),
+    (
+        boot.test_no_unit_failed,
+        {"systemctl*": (1, "", "Failed to connect to bus: Host is down")},
+        "FAIL",
+        "ended with 1: Failed to connect to bus: Host is down",
+    ),
+    (boot.test_system_is_running, {"systemctl*": "running\n"}, "PASS", ""),
+    (boot.test_system_is_running, {"systemctl*": (1, "degraded\n")}, "FAIL", "found 'degraded', expected 'running'"),
+    (boot.test_cloud_init_is_done, {"cat*": DONE}, "PASS", ""),
+    (
+        boot.test_cloud_init_is_done,
+        {"cat*": '{"v1": {"datasource": "x", "errors": ["(\'ssh\', KeyError())"]}}'},
+        "FAIL",
+        "errors of cloud-init: ('ssh', KeyError())",
+    ),
+    (
+        boot.test_cloud_init_is_done,
+        {"cat*": (1, "", "No such file"), "cloud-init status": "status: running\n"},
+        "FAIL",
+        "cloud-init has not come to its end",
+    ),
+    (boot.test_datasource_is_ec2, {"cat*": DONE}, "PASS", ""),
+    (
+        boot.test_datasource_is_ec2,
+        {"cat*": '{"v1": {"datasource": "DataSourceNoCloud [seed=/var/lib/cloud/seed]", "errors": []}}'},
+        "FAIL",
+        "datasource is DataSourceNoCloud [seed=/var/lib/cloud/seed], expected DataSourceEc2",
+    ),
+    (boot.test_datasource_is_ec2, {"cat*": (1, "")}, "UNPROVEN", "cloud-init has not come to its end"),
+    (boot.test_kernel_has_its_modules, {"uname -r": "6.1.0-44\n", "ls*": "6.1.0-44\n"}, "PASS", ""),
+    (
+        boot.test_kernel_has_its_modules,
+        {"uname -r": "6.1.0-44\n", "ls*": "6.1.0-50\n"},
+        "FAIL",
+        "kernel 6.1.0-44 runs, but modules are installed for 6.1.0-50",
+    ),
+    (boot.test_kernel_log_is_calm, {"dmesg*": ""}, "PASS", ""),
+    (
+        boot.test_kernel_log_is_calm,
+        {"dmesg*": "mce: [Hardware Error]: Machine check\n"},
+        "FAIL",
+        "critical kernel messages: mce: [Hardware Error]: Machine check",
+    ),
+    (boot.test_kernel_log_is_calm, {"dmesg*": (1, "", "dmesg: read failed")}, "FAIL", "dmesg: read failed"),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_boot(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("clock", "verdict", "message"),
+    [
+        (Clock(-0.2, 0.3), "PASS", ""),
+        (Clock(-601.0, -599.0), "FAIL", "the host's clock is -599.00 s off ours"),
+        (Clock(599.0, 601.0), "FAIL", "the host's clock is +599.00 s off ours"),
+    ],
+)
+def test_clock(judge: Judge, clock: Clock, verdict: str, message: str) -> None:
+    found = judge(boot.test_clock_is_right, {}, machine=FakeMachine({}, clock=clock))
+    assert found.verdict == verdict
+    assert message in found.message
+
+
+def test_instance_type(judge: Judge) -> None:
+    assert judge(boot.test_instance_type_is_the_one_asked_for, {}).verdict == "PASS"
+    other = judge(boot.test_instance_type_is_the_one_asked_for, {}, machine=FakeMachine({"instance-type": "g5.xlarge"}))
+    assert (other.verdict, other.message) == (
+        "FAIL",
+        "instance type in the metadata: found 'g5.xlarge', expected 'g5.12xlarge'",
+    )
+    unknown = judge(boot.test_instance_type_is_the_one_asked_for, {}, machine=FakeMachine({}, instance_type="p9.huge"))
+    assert (unknown.verdict, unknown.message) == ("UNPROVEN", "the plan does not know instance type p9.huge")

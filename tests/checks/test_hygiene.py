@@ -1,0 +1,91 @@
+"""Each hygiene check, once green and once red with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checks.conftest import INSTANCE, KEY, FakeMachine, Judge
+from validator.checks import hygiene
+
+OTHER = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQDbuilderbuilderbuilder packer"
+LAUNCH = f"/home/admin/.ssh/authorized_keys: {KEY}\n"
+ROOT = f"/root/.ssh/authorized_keys: no-port-forwarding,command=\"echo 'Please login as'\" {KEY}\n"
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (hygiene.test_only_the_launch_key_lets_in, {"for h*": LAUNCH + ROOT}, "PASS", ""),
+    (
+        hygiene.test_only_the_launch_key_lets_in,
+        {"for h*": LAUNCH + f"/root/.ssh/authorized_keys: {OTHER}\n"},
+        "FAIL",
+        "authorized keys that are not this launch's: /root/.ssh/authorized_keys: ssh-rsa AAAAB3NzaC1y…uilder packer",
+    ),
+    (hygiene.test_only_the_launch_key_lets_in, {"for h*": ""}, "FAIL", "cloud-init did not install it"),
+    (hygiene.test_host_keys_are_this_instances, {"stat*": "1040 /etc/ssh/ssh_host_ed25519_key\n"}, "PASS", ""),
+    (
+        hygiene.test_host_keys_are_this_instances,
+        {"stat*": "1040 /etc/ssh/ssh_host_ed25519_key\n800 /etc/ssh/ssh_host_rsa_key\n"},
+        "FAIL",
+        "host keys older than this instance: /etc/ssh/ssh_host_rsa_key",
+    ),
+    (hygiene.test_host_keys_are_this_instances, {"stat*": (1, "")}, "FAIL", "sshd has no host keys"),
+    (hygiene.test_machine_id_is_this_instances, {"cat*": "ab" * 16 + "\n", "stat*": "1005\n"}, "PASS", ""),
+    (
+        hygiene.test_machine_id_is_this_instances,
+        {"cat*": "ab" * 16 + "\n", "stat*": "700\n"},
+        "FAIL",
+        "/etc/machine-id is 330 s older than this instance's first cloud-init run",
+    ),
+    (hygiene.test_machine_id_is_this_instances, {"cat*": "uninitialized\n"}, "FAIL", "holds 'uninitialized'"),
+    (hygiene.test_cloud_init_ran_for_this_instance, {"ls*": f"{INSTANCE}\n"}, "PASS", ""),
+    (
+        hygiene.test_cloud_init_ran_for_this_instance,
+        {"ls*": f"i-0bbbbbbbbbbbbbbbb\n{INSTANCE}\n"},
+        "FAIL",
+        "found i-0123456789abcdef0, i-0bbbbbbbbbbbbbbbb, expected i-0123456789abcdef0",
+    ),
+    (hygiene.test_no_shell_history, {"find*": ""}, "PASS", ""),
+    (hygiene.test_no_shell_history, {"find*": "/root/.bash_history\n"}, "FAIL", "histories: /root/.bash_history"),
+    (hygiene.test_no_build_tools_left, {"ls*": ""}, "PASS", ""),
+    (hygiene.test_no_build_tools_left, {"ls*": "/root/.ansible\n"}, "FAIL", "left by the build: /root/.ansible"),
+    (hygiene.test_no_builder_logs, {"find /var/log*@998*": ""}, "PASS", ""),
+    (
+        hygiene.test_no_builder_logs,
+        {"find*": "/var/log/dpkg.log\n"},
+        "FAIL",
+        "logs written before this instance's first boot: /var/log/dpkg.log",
+    ),
+    (hygiene.test_no_foreign_journal, {"cat*": "ab" * 16, "ls*": "ab" * 16 + "\n"}, "PASS", ""),
+    (
+        hygiene.test_no_foreign_journal,
+        {"cat*": "ab" * 16, "ls*": "cd" * 16 + "\n"},
+        "FAIL",
+        f"foreign journals: {'cd' * 16}",
+    ),
+    (hygiene.test_no_foreign_instance_id, {"grep*": f"/etc/hosts:{INSTANCE}\n"}, "PASS", ""),
+    (
+        hygiene.test_no_foreign_instance_id,
+        {"grep*": "/etc/hosts:i-0bbbbbbbbbbbbbbbb\n"},
+        "FAIL",
+        "other instances' ids: /etc/hosts:i-0bbbbbbbbbbbbbbbb",
+    ),
+    (hygiene.test_no_password_lets_in, {"cut*": "root:*\nadmin:!\nx:!*\n"}, "PASS", ""),
+    (hygiene.test_no_password_lets_in, {"cut*": "root:hash\nadmin:\nx:*\n"}, "FAIL", "password: root, admin"),
+    (hygiene.test_no_package_cache, {"find*": ""}, "PASS", ""),
+    (hygiene.test_no_package_cache, {"find*": "/var/cache/apt/archives/x.deb\n"}, "FAIL", "archives/x.deb"),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_hygiene(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_a_key_is_wrong_even_without_a_key_pair(judge: Judge) -> None:
+    nobody = FakeMachine({"public-keys": []})
+    found = judge(hygiene.test_only_the_launch_key_lets_in, {"for h*": LAUNCH}, machine=nobody)
+    assert (found.verdict, "not this launch's" in found.message) == ("FAIL", True)
+    found = judge(hygiene.test_only_the_launch_key_lets_in, {"for h*": ""}, machine=nobody)
+    assert (found.verdict, found.message) == ("UNPROVEN", "the instance was launched without a key pair")
