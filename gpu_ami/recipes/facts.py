@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,23 @@ Row = Mapping[str, Any]
 
 def read_yaml(path: Path) -> Any:
     """The document in a YAML file, dates as text. UsageError says where the file is not YAML."""
-    import yaml
-
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_loader())
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such file", hint=_neighbours(path)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not YAML", details=str(error).splitlines()) from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """The document in a text; `name` stands for it in the message."""
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=_loader())
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
+        raise UsageError(f"{name}: not YAML", details=str(error).splitlines()) from error
 
 
 @lru_cache(maxsize=1)
@@ -61,26 +68,59 @@ def did_you_mean(found: object, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Facts:
-    """All tables, as they stand in the files."""
+    """All tables, as they stand in the files; a field a file."""
 
-    instance_types: Mapping[str, Row]
-    operating_systems: Mapping[str, Row]
+    instance_types: Row
+    operating_systems: Row
+    node_families: Row
+    nvidia_drivers: Row
+    driver_packages: Row
+    cuda: Row
+    cudnn: Row
+    nccl: Row
+    efa: Row
+    ofi_nccl: Row
+    gdrcopy: Row
+    dcgm: Row
+    container_toolkit: Row
+    neuron: Row
+    mkl: Row
+    gpudirect: Row
+    ansible: Row
     cloudwatch_agent: Row
-    telemetry: Mapping[str, Row]
-    driver_packages: Mapping[str, Row]
+    telemetry: Row
+
+    @cached_property
+    def driver_releases(self) -> dict[str, Row]:
+        """Every known driver release → the row of its branch, oldest first."""
+        return {release: row for row in self.nvidia_drivers["branches"].values() for release in row["releases"]}
+
+    def releases(self, component: str) -> Row:
+        """Known releases of a component that a recipe gives a version of, each with its row."""
+        if component == "nvidia_driver":
+            return self.driver_releases
+        if component == "cloudwatch_agent":
+            return self.cloudwatch_agent["versions"]  # type: ignore[no-any-return]
+        return getattr(self, component)["releases"]  # type: ignore[no-any-return]
+
+    def rows(self) -> Iterator[tuple[str, Row]]:
+        """Every row that carries a source, with its path (`cuda.releases.12.4`)."""
+        for field in fields(self):
+            yield from _sourced(field.name, getattr(self, field.name))
+
+
+def _sourced(path: str, value: Any) -> Iterator[tuple[str, Row]]:
+    if isinstance(value, dict):
+        if "source" in value:
+            yield path, value
+        for key, below in value.items():
+            yield from _sourced(f"{path}.{key}", below)
+    elif isinstance(value, list):
+        for index, below in enumerate(value):
+            yield from _sourced(f"{path}[{index}]", below)
 
 
 @lru_cache(maxsize=4)
 def load_facts(folder: Path = VARIABLES / "facts") -> Facts:
     """Reads every table once a process (they do not change while it runs)."""
-
-    def table(name: str) -> Any:
-        return read_yaml(folder / f"{name}.yml")
-
-    return Facts(
-        instance_types=table("instance_types")["instance_types"],
-        operating_systems=table("operating_systems"),
-        cloudwatch_agent=table("cloudwatch_agent"),
-        telemetry=table("telemetry"),
-        driver_packages=table("driver_packages"),
-    )
+    return Facts(**{field.name: read_yaml(folder / f"{field.name}.yml") for field in fields(Facts)})

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import Facts
-from gpu_ami.recipes.schema import Choice, Integer, Keys, ListOf, Named, Text, version_text
+from gpu_ami.recipes.schema import Choice, Flag, Integer, Keys, Kind, ListOf, Named, Text
+from gpu_ami.recipes.versions import NEWEST
 
 ARCHITECTURES = ("x86_64", "arm64")
-FLAVOURS = ("open", "proprietary")
+FLAVOURS = ("open", "proprietary", "boot")
+# What a recipe must say itself; everything else may come from the layers below it.
+OF_THE_RECIPE = ("flag", "os", "instance_types")
 
 
-def _versioned(example: str, **more: Text | Choice) -> Keys:
-    return Keys({"version": version_text(example), **more}, needed=("version",))
+def _versioned(example: str, **more: Kind) -> Keys:
+    """An exact version, a branch of it (`580`, `12`), or `newest`: the newest that fits."""
+    wish = Text(example, rf"{NEWEST}|\d+(\.\d+){{0,3}}(-[0-9A-Za-z.]+)?")
+    return Keys({"version": wish, **more}, needed=("version",))
 
 
 def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) -> Keys:
     """The grammar, with the names that the facts and folders know."""
-    absolute = Text("/var/log/gpuevent.log", r"/[\w./+-]+")
-    group = Text("/ec2/accelerated/accel-event-log", r"[\w./#-]{1,512}")
-    instance_type = Named("instance type", facts.instance_types, "g5.12xlarge")
-    measurement = Choice(tuple(facts.cloudwatch_agent["measurements"]))
+    instance_type = Named("instance type", facts.instance_types["instance_types"], "g5.12xlarge")
+    series = Text('"6.1"', r"\d+\.\d+")
     return Keys(
         {
             "description": Text("one line about the image", r"[^\n]{1,200}"),
@@ -26,47 +29,70 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             "os": Choice(tuple(facts.operating_systems)),
             "architecture": Choice(ARCHITECTURES),
             "node": Choice(nodes),
+            "node_version": Text('"1.33"', r"\d+(\.\d+){0,2}"),
+            "kernel": Keys({"version": series}, needed=("version",)),
             "instance_types": ListOf(instance_type),
             "roles": ListOf(Choice(roles)),
-            "source_ami": Keys(
-                {
-                    "id": Text("ami-0123456789abcdef0", r"ami-[0-9a-f]{8,17}"),
-                    "owner": Text('"136693071363" or amazon', r"\d{12}|[a-z][a-z-]*"),
-                    "name": Text("debian-12-amd64-*", r"\S+"),
-                    "ssm": Text("/aws/service/ami-amazon-linux-latest/…", r"/[\w./-]+"),
-                }
-            ),
+            "ansible": Keys({"core": Choice(tuple(facts.ansible["releases"]))}, needed=("core",)),
+            "source_ami": _source_ami(),
             "build": Keys(
-                {
-                    "instance_type": instance_type,
-                    "root_volume_gib": Integer(4, 16384, "GiB"),
-                },
+                {"instance_type": instance_type, "root_volume_gib": Integer(4, 16384, "GiB")},
                 needed=("instance_type", "root_volume_gib"),
             ),
-            "nvidia_driver": _versioned("550.163.01", flavour=Choice(FLAVOURS)),
-            "cuda": _versioned('"12.4"'),
+            # Its version is not needed: layers below set the flavour also where there is no NVIDIA driver.
+            "nvidia_driver": Keys({**_versioned("550.163.01").keys, "flavour": Choice(FLAVOURS), "gsp": Flag()}),
+            "fabric_manager": Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),
+            "imex": Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),
+            "cuda": _versioned('"12.4"', forward_compatibility=Flag()),
             "cudnn": _versioned("9.1.0"),
             "nccl": _versioned("2.21.5"),
-            "efa": _versioned("1.38.0"),
+            "efa": _versioned("1.38.0", mode=Choice(("full", "minimal"))),
+            "ofi_nccl": _versioned("1.14.0"),
+            "gdrcopy": _versioned('"2.5"'),
+            "dcgm": _versioned("4.4.2"),
+            "container_toolkit": _versioned("1.18.1"),
+            "neuron": _versioned("2.33.0"),
             "mkl": _versioned("2020.0-088"),
-            "cloudwatch_agent": _versioned("1.300071.0"),
-            "event_parser": Keys(
-                {"raw_log": absolute, "json_log": absolute, "log_buf_len": Text("4M", r"\d+[KMG]?")},
-                needed=("raw_log", "json_log"),
+            "cloudwatch_agent": Keys(
+                {"version": Choice(tuple(facts.cloudwatch_agent["versions"]))}, needed=("version",)
             ),
-            "telemetry": Keys(
-                {
-                    "profile": Choice(tuple(facts.telemetry)),
-                    "measurements": ListOf(measurement),
-                    "interval_s": Integer(1, 3600, "seconds"),
-                    "namespace": Text("CWAgent", r"[\w./#:-]{1,255}"),
-                    "raw_log_group": group,
-                    "json_log_group": group,
-                    "log_stream": Text('"{instance_id}"', r"[^:*\s]{1,512}"),
-                    "retention_days": Choice(tuple(facts.cloudwatch_agent["retention_days"])),
-                },
-                needed=("profile", "interval_s", "namespace", "raw_log_group", "json_log_group", "log_stream"),
-            ),
+            **_observed(facts),
         },
-        needed=("flag", "os", "instance_types", "build", "roles", "telemetry"),
+        needed=(*OF_THE_RECIPE, "architecture", "node", "build", "roles", "ansible", "cloudwatch_agent", "telemetry"),
     )
+
+
+def _source_ami() -> Keys:
+    return Keys(
+        {
+            "id": Text("ami-0123456789abcdef0", r"ami-[0-9a-f]{8,17}"),
+            "owner": Text('"136693071363" or amazon', r"\d{12}|[a-z][a-z-]*"),
+            "name": Text("debian-12-amd64-*", r"\S.*"),
+            "ssm": Text("/aws/service/ami-amazon-linux-latest/…", r"/[\w./-]+"),
+        }
+    )
+
+
+def _observed(facts: Facts) -> dict[str, Kind]:
+    """The event parser's and the telemetry's keys."""
+    absolute = Text("/var/log/gpuevent.log", r"/[\w./+-]+")
+    group = Text("/ec2/accelerated/accel-event-log", r"[\w./#-]{1,512}")
+    return {
+        "event_parser": Keys(
+            {"raw_log": absolute, "json_log": absolute, "log_buf_len": Text("4M", r"\d+[KMG]?")},
+            needed=("raw_log", "json_log"),
+        ),
+        "telemetry": Keys(
+            {
+                "profile": Choice(tuple(facts.telemetry)),
+                "measurements": ListOf(Choice(tuple(facts.cloudwatch_agent["measurements"]))),
+                "interval_s": Integer(1, 3600, "seconds"),
+                "namespace": Text("CWAgent", r"[\w./#:-]{1,255}"),
+                "raw_log_group": group,
+                "json_log_group": group,
+                "log_stream": Text('"{instance_id}"', r"[^:*\s]{1,512}"),
+                "retention_days": Choice(tuple(facts.cloudwatch_agent["retention_days"])),
+            },
+            needed=("profile", "interval_s", "namespace", "raw_log_group", "json_log_group", "log_stream"),
+        ),
+    }

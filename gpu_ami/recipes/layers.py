@@ -6,14 +6,17 @@ value (file, or `--set`) is kept, for `gpu-ami plan --explain` and for messages.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.facts import VARIABLES, Facts, read_yaml
-from gpu_ami.recipes.grammar import recipe_keys
+from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
 from gpu_ami.recipes.schema import Keys, Mistake
 
 COMMAND_LINE = "--set"
@@ -27,6 +30,7 @@ class Recipe:
     file: Path
     values: Mapping[str, Any]
     origins: Mapping[str, str]
+    sha256: str
 
     def origin(self, path: str) -> str:
         """The layer that set the value at a key path, or at the nearest key above it."""
@@ -68,19 +72,26 @@ def _merge(
 
 def read_recipe(path: Path, facts: Facts, overrides: Sequence[str] = (), variables: Path = VARIABLES) -> Recipe:
     """Reads a recipe and what lies below it. UsageError lists all mistakes of all layers."""
-    nodes = tuple(sorted(file.stem for file in (variables / "nodes").glob("*.yml")))
-    grammar = recipe_keys(facts, known_roles(variables), nodes)
     image = read_yaml(path)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return layered(path, image, sha256, facts, overrides, variables)
+
+
+def layered(
+    path: Path, image: Any, sha256: str, facts: Facts, overrides: Sequence[str] = (), variables: Path = VARIABLES
+) -> Recipe:
+    """A recipe's document and what lies below it."""
+    grammar = _grammar(facts, variables)
     settings, mistakes = _parse_overrides(overrides, grammar)
     layers = _Layers(mistakes=mistakes)
-    layers.lay(read_yaml(variables / "defaults.yml"), "defaults.yml", grammar)
+    layers.lay(_layer(variables / "defaults.yml"), "defaults.yml", grammar)
     laid: set[str] = set()
     for kind, key in (("os", "os"), ("nodes", "node")):
         name = _named(key, settings, image, layers.values)
         below = variables / kind / f"{name}.yml"
-        if name is not None and below.is_file():
+        if name is not None and re.fullmatch(r"\w+", name) and below.is_file():
             laid.add(kind)
-            layers.lay(read_yaml(below), f"{kind}/{name}.yml", grammar)
+            layers.lay(_layer(below), f"{kind}/{name}.yml", grammar)
     layers.lay(image, path.name, grammar)
     if settings:
         layers.lay(settings, COMMAND_LINE, grammar)
@@ -91,7 +102,24 @@ def read_recipe(path: Path, facts: Facts, overrides: Sequence[str] = (), variabl
     ]
     if layers.mistakes:
         raise_mistakes(path, layers.mistakes)
-    return Recipe(path.stem, path, layers.values, layers.origins)
+    return Recipe(path.stem, path, layers.values, layers.origins, sha256)
+
+
+@lru_cache(maxsize=64)
+def _layer(path: Path) -> Any:
+    return read_yaml(path)
+
+
+_grammars: dict[tuple[int, Path], Keys] = {}
+
+
+def _grammar(facts: Facts, variables: Path) -> Keys:
+    """One grammar a process for each set of tables: it is the same for every recipe."""
+    key = (id(facts), variables)
+    if key not in _grammars:
+        nodes = tuple(sorted(file.stem for file in (variables / "nodes").glob("*.yml")))
+        _grammars[key] = recipe_keys(facts, known_roles(variables), nodes)
+    return _grammars[key]
 
 
 def _is_new(gap: Mistake, origins: Mapping[str, str], laid: set[str]) -> bool:
@@ -99,7 +127,7 @@ def _is_new(gap: Mistake, origins: Mapping[str, str], laid: set[str]) -> bool:
     if any(".".join(parts[:count]) in origins for count in range(1, len(parts) + 1)):
         return False
     # Without its operating system and node family, what those layers would have said is no mistake of the recipe.
-    return gap.path in ("flag", "os", "instance_types") or laid == {"os", "nodes"}
+    return gap.path in OF_THE_RECIPE or laid == {"os", "nodes"}
 
 
 def raise_mistakes(path: Path, mistakes: Sequence[str]) -> None:

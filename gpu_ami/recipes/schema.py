@@ -48,6 +48,15 @@ class Integer:
 
 
 @dataclass(frozen=True)
+class Flag:
+    """true or false."""
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, bool):
+            yield Mistake(path, f"expected true or false, found {_found(value)}")
+
+
+@dataclass(frozen=True)
 class Choice:
     allowed: Sequence[Any]
 
@@ -120,7 +129,7 @@ class Keys:
                 yield from kind.missing(value[key], f"{path}.{key}" if path else key)
 
 
-Kind = Text | Integer | Choice | Named | ListOf | Keys
+Kind = Text | Integer | Flag | Choice | Named | ListOf | Keys
 
 
 def _found(value: Any) -> str:
@@ -134,7 +143,3 @@ def _found(value: Any) -> str:
         return str(value).lower()
     text = str(value)
     return repr(text if len(text) <= 60 else text[:57] + "...") if isinstance(value, str) else text
-
-
-def version_text(example: str) -> Text:
-    return Text(example, r"\d+(\.\d+){0,3}(-[0-9A-Za-z.]+)?")

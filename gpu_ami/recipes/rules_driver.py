@@ -1,0 +1,184 @@
+"""Rules of the driver: CUDA, GPU architectures, kernel modules, package repositories, the libraries built upon it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_ami.recipes.versions import at_least, at_most, branch
+from gpu_ami.recipes.world import Assignment, Conflict, Gpu, World
+
+
+def runs_natively(world: World, driver: str, cuda: str) -> bool:
+    """Was the driver made for this CUDA or a newer one?"""
+    return at_least(driver, world.facts.cuda["releases"][cuda]["minimum_driver"])
+
+
+def driver_runs_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    driver, cuda = chosen["nvidia_driver"], chosen["cuda"]
+    major = world.facts.cuda["majors"][branch(cuda)]
+    if runs_natively(world, driver, cuda) or at_least(driver, major["floor"]):
+        return
+    row = world.facts.cuda["releases"][cuda]
+    said = f"driver {driver} cannot run CUDA {cuda}: needs ≥ {max_of(row['minimum_driver'], major['floor'])}"
+    if world.section("cuda").get("forward_compatibility"):
+        if branch(driver) in major["forward_from"]:
+            return
+        able = ", ".join(f"R{one}" for one in major["forward_from"]) or "no branch"
+        said = f"{said}, and cuda-compat of CUDA {branch(cuda)} runs on {able}"
+    yield Conflict("cuda.version", said, row["source"], ("nvidia_driver", "cuda"))
+
+
+def max_of(one: str, other: str) -> str:
+    """The older of a toolkit's own minimum and its major's floor is the one that lets it run at all."""
+    return one if at_least(other, one) else other
+
+
+def gpu_runs_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    driver = chosen["nvidia_driver"]
+    for gpu in world.gpus:
+        for limits in (gpu.architecture, gpu.model):
+            first, last = limits.get("driver", {}).get("first"), limits.get("driver", {}).get("last")
+            if first and not at_least(driver, first):
+                text = f"driver {driver} does not know {gpu.named}: needs ≥ {first}"
+                yield Conflict("nvidia_driver.version", text, limits["source"], ("nvidia_driver",), _apart(world))
+            if last and not at_most(driver, last):
+                text = f"driver {driver} no longer drives {gpu.named}: R{last} is the last that does"
+                yield Conflict("nvidia_driver.version", text, limits["source"], ("nvidia_driver",), _apart(world))
+
+
+def _apart(world: World) -> str:
+    """What to do where no driver is for all GPUs of the recipe; empty where there is one."""
+    releases = world.facts.driver_releases
+    if any(all(drives(gpu, release) for gpu in world.gpus) for release in releases):
+        return ""
+    return "no driver is for all of them; make an image for each: " + "; ".join(
+        f"{', '.join(gpu.instance_types)} with {[one for one in releases if drives(gpu, one)][-1]}"
+        for gpu in world.gpus
+    )
+
+
+def drives(gpu: Gpu, driver: str) -> bool:
+    """Is the driver within all limits of the GPU?"""
+    limits = [one.get("driver", {}) for one in (gpu.architecture, gpu.model)]
+    return all(at_least(driver, one.get("first", "0")) and at_most(driver, one.get("last", "9999")) for one in limits)
+
+
+def gpu_runs_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    cuda = chosen["cuda"]
+    for gpu in world.gpus:
+        limits = gpu.architecture["cuda"]
+        if "first" in limits and not at_least(cuda, limits["first"]):
+            text = (
+                f"CUDA {cuda} has no code for {gpu.named}: {gpu.row['architecture']} starts with CUDA {limits['first']}"
+            )
+        elif "last" in limits and not at_most(cuda, limits["last"]):
+            text = f"CUDA {cuda} dropped {gpu.named}: CUDA {limits['last']} is the last for {gpu.row['architecture']}"
+        else:
+            continue
+        yield Conflict("cuda.version", text, gpu.architecture["source"], ("cuda",))
+
+
+def flavour_fits(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    """One kernel module for all GPUs; `boot` carries several and takes the right one when the machine starts."""
+    flavour = world.flavour
+    if world.provided.get("nvidia_driver") or not world.gpus:
+        return
+    fitting = frozenset.intersection(*(frozenset(gpu.architecture["flavours"]) for gpu in world.gpus))
+    for gpu in world.gpus:
+        allowed = gpu.architecture["flavours"]
+        if flavour != "boot" and flavour not in allowed:
+            only = f"{gpu.row['architecture']} is {allowed[0]} only"
+            text = f"the {flavour} kernel module does not drive {gpu.named}: {only}"
+            nearest = f"flavour {sorted(fitting)[0]}" if fitting else "flavour boot (both modules, chosen by PCI id)"
+            yield Conflict("nvidia_driver.flavour", text, gpu.architecture["source"], nearest=nearest)
+    shipped = world.facts.driver_releases[chosen["nvidia_driver"]]
+    wanted = {flavour} if flavour != "boot" else {"open", "proprietary"}
+    for missing in sorted(wanted - set(shipped["flavours"])):
+        text = f"driver {chosen['nvidia_driver']} has no {missing} kernel module"
+        yield Conflict("nvidia_driver.flavour", text, shipped["source"], ("nvidia_driver",))
+
+
+def gsp_can_be_off(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    if world.section("nvidia_driver").get("gsp") is False and world.flavour == "open":
+        text = "GSP firmware cannot be switched off with the open kernel module"
+        nearest = "flavour proprietary, or leave out nvidia_driver.gsp"
+        yield Conflict("nvidia_driver.gsp", text, world.facts.gpudirect["gsp"]["source"], nearest=nearest)
+
+
+def repository_has_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    if "nvidia_driver" not in world.provided:
+        yield from _repository_has(world, "nvidia_driver", "driver", chosen["nvidia_driver"])
+
+
+def repository_has_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    if "cuda" not in world.provided:
+        yield from _repository_has(world, "cuda", "cuda", chosen["cuda"])
+
+
+def _repository_has(world: World, component: str, kind: str, version: str) -> Iterator[Conflict]:
+    repository, label = world.os["nvidia_repository"], "driver" if kind == "driver" else "CUDA"
+    first, last = repository[kind].get("first", "0"), repository[kind].get("last", "9999")
+    if not (at_least(version, first) and at_most(version, last)):
+        held = f"from {first} to {last}" if "last" in repository[kind] else f"from {first} on"
+        text = f"NVIDIA's repository for {world.os_name} has no {label} {version}: it holds {held}"
+        yield Conflict(f"{component}.version", text, world.os["source"], (component,))
+
+
+def repository_has_architecture(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    repository, architecture = world.os["nvidia_repository"], world.values["architecture"]
+    if "nvidia_driver" in world.provided or architecture in repository["architectures"]:
+        return
+    others = [
+        name
+        for name, row in world.facts.operating_systems.items()
+        if architecture in row["nvidia_repository"]["architectures"] and name in world.node["operating_systems"]
+    ]
+    text = f"NVIDIA's repository for {world.os_name} has no {architecture} packages"
+    yield Conflict("architecture", text, world.os["source"], nearest=f"os {' or '.join(others)}" if others else "")
+
+
+def cudnn_fits_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    yield from _built_for(world, chosen, "cudnn", "cuDNN")
+
+
+def nccl_fits_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    yield from _built_for(world, chosen, "nccl", "NCCL")
+
+
+def dcgm_fits_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    yield from _built_for(world, chosen, "dcgm", "DCGM")
+
+
+def _built_for(world: World, chosen: Assignment, component: str, label: str) -> Iterator[Conflict]:
+    row = world.facts.releases(component)[chosen[component]]
+    if branch(chosen["cuda"]) not in row["cuda"]:
+        built = " and ".join(row["cuda"])
+        text = f"{label} {chosen[component]} is not built for CUDA {chosen['cuda']}: it is for CUDA {built}"
+        yield Conflict(f"{component}.version", text, row["source"], (component, "cuda"))
+
+
+def fabric_manager_matches(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    """Fabric manager and IMEX speak to a module of exactly their own version."""
+    for component, label in (("fabric_manager", "fabric manager"), ("imex", "IMEX")):
+        asked = world.section(component).get("version")
+        if asked and asked != chosen["nvidia_driver"]:
+            text = f"{label} {asked} does not start with driver {chosen['nvidia_driver']}: they must be equal"
+            source = "ParallelCluster issue 3034; amazon-eks-ami 81fec2e8 validate.sh"
+            nearest = f"leave out {component}.version (it follows the driver), or {label} {chosen['nvidia_driver']}"
+            yield Conflict(f"{component}.version", text, source, nearest=nearest)
+
+
+DRIVER_RULES = (
+    (("nvidia_driver", "cuda"), driver_runs_cuda),
+    (("nvidia_driver",), gpu_runs_driver),
+    (("cuda",), gpu_runs_cuda),
+    (("nvidia_driver",), flavour_fits),
+    (("nvidia_driver",), gsp_can_be_off),
+    (("nvidia_driver",), repository_has_driver),
+    (("cuda",), repository_has_cuda),
+    (("nvidia_driver",), repository_has_architecture),
+    (("cudnn", "cuda"), cudnn_fits_cuda),
+    (("nccl", "cuda"), nccl_fits_cuda),
+    (("dcgm", "cuda"), dcgm_fits_cuda),
+    (("nvidia_driver",), fabric_manager_matches),
+)

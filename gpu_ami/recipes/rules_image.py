@@ -1,0 +1,195 @@
+"""Rules of the image as a whole: instance types, architecture, operating system, node family, accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_ami.recipes.versions import at_least, at_most
+from gpu_ami.recipes.world import LABELS, Assignment, Conflict, World
+
+
+def types_are_built_for(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    for name in world.values["instance_types"]:
+        family = world.family(name)
+        if "refused" in family:
+            text = f"no image is built for {name}: {family['refused']}"
+            yield Conflict("instance_types", text, family["source"])
+
+
+def types_have_architecture(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    wanted = world.values["architecture"]
+    of_recipe = [(name, "instance_types", row) for name, row in world.instance_types.items()]
+    builder = str(world.values["build"]["instance_type"])
+    row = world.facts.instance_types["instance_types"][builder]
+    for name, path, found in [*of_recipe, (builder, "build.instance_type", row)]:
+        if found["architecture"] != wanted:
+            text = f"{name} is {found['architecture']}, the image is {wanted}"
+            nearest = f"architecture {found['architecture']}, or instance types of {wanted}"
+            yield Conflict(path, text, found["source"], nearest=nearest)
+
+
+def os_has_architecture(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    if world.values["architecture"] not in world.os["architectures"]:
+        text = f"{world.os_name} has no AMI for {world.values['architecture']}"
+        yield Conflict("architecture", text, world.os["source"], nearest=f"{' or '.join(world.os['architectures'])}")
+
+
+def node_has_os(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    allowed = world.node["operating_systems"]
+    if world.os_name not in allowed:
+        ended = world.node.get("ended", {}).get(world.os_name)
+        text = f"{world.node_name} has no base AMI with {world.os_name}" + (f": {ended}" if ended else "")
+        yield Conflict("os", text, world.node["source"], nearest=f"os {' or '.join(allowed)}, or node ec2")
+
+
+def node_has_version(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    known = world.node.get("versions")
+    if known is None:
+        if world.node_version is not None:
+            text = f"node {world.node_name} has no versions, found {world.node_version}"
+            yield Conflict("node_version", text, world.node["source"], nearest="leave out node_version")
+    elif world.node_version not in known:
+        label = world.node["orchestrator"]
+        found = (
+            f"no {label} version is given" if world.node_version is None else f"{label} {world.node_version} is unknown"
+        )
+        text = f"{found}; node {world.node_name} knows {', '.join(known)}"
+        yield Conflict("node_version", text, world.node["source"], nearest=f"node_version {list(known)[-1]}")
+
+
+def kernel_is_there(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    asked = world.section("kernel").get("version")
+    if not asked:
+        return
+    if world.base_kernel and asked != world.base_kernel:
+        base = f"{world.node_name} {world.node_version or ''}".strip()
+        text = f"kernel {asked} on {base}: its base AMI boots {world.base_kernel}"
+        source = str(world.node_release.get("source", world.node["source"]))
+        yield Conflict("kernel.version", text, source, nearest=f"leave out kernel, or kernel {world.base_kernel}")
+    elif asked not in world.os["kernels"]:
+        text = f"{world.os_name} has no kernel {asked}: it has {', '.join(world.os['kernels'])}"
+        yield Conflict("kernel.version", text, world.os["source"], nearest=f"kernel {world.os['kernels'][0]}")
+
+
+def ansible_finds_python(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    core = str(world.values["ansible"]["core"])
+    row = world.facts.ansible["releases"][core]
+    first, last = row["python"]["first"], row["python"]["last"]
+    if python_for(world) is None:
+        text = (
+            f"ansible-core {core} needs Python {first} to {last}; {world.os_name} has {', '.join(world.os['python'])}"
+        )
+        able = [
+            version
+            for version, other in world.facts.ansible["releases"].items()
+            if any(at_least(one, other["python"]["first"]) for one in world.os["python"])
+        ]
+        yield Conflict(
+            "ansible.core", text, row["source"], nearest=f"ansible-core {able[-1]}" if able else "another os"
+        )
+
+
+def python_for(world: World) -> str | None:
+    """The system's first Python that the recipe's ansible-core can use."""
+    bounds = world.facts.ansible["releases"][str(world.values["ansible"]["core"])]["python"]
+    fitting = [one for one in world.os["python"] if at_least(one, bounds["first"]) and at_most(one, bounds["last"])]
+    return fitting[0] if fitting else None
+
+
+def accelerators_have_drivers(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    """One accelerator vendor an image, and its driver in it."""
+    source = "one image, one accelerator: the event parser and the agent are configured for one vendor"
+    if len(world.accelerators) > 1:
+        text = f"{' and '.join(sorted(world.accelerators))} accelerators in one image"
+        yield Conflict("instance_types", text, source, nearest="an image for each")
+        return
+    for vendor, component in (("nvidia", "nvidia_driver"), ("neuron", "neuron")):
+        has = "version" in world.section(component) or component in world.provided
+        label = LABELS[component]
+        if vendor in world.accelerators and not has:
+            text = (
+                f"{', '.join(world.values['instance_types'])}: {vendor} accelerators, and no {label} version is given"
+            )
+            yield Conflict(f"{component}.version", text, source, nearest=f"{component}.version newest")
+        elif has and world.accelerators and vendor not in world.accelerators:
+            text = f"a {label}, but none of {', '.join(world.values['instance_types'])} has {vendor} accelerators"
+            yield Conflict(component, text, source, nearest=f"leave out {component}")
+
+
+def telemetry_is_of_the_accelerator(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    profile = str(world.values["telemetry"]["profile"])
+    vendor = world.facts.telemetry[profile]["accelerator"]
+    if len(world.accelerators) == 1 and vendor not in world.accelerators:
+        found = next(iter(world.accelerators))
+        fitting = [name for name, row in world.facts.telemetry.items() if row["accelerator"] == found]
+        text = f"telemetry profile {profile} measures {vendor}, the image is for {found}"
+        source = world.facts.telemetry[profile]["source"]
+        yield Conflict("telemetry.profile", text, source, nearest=f"profile {' or '.join(fitting)}")
+
+
+def base_keeps_its_own(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    """What a base AMI brings along is what its orchestrator was tested with; replacing it is how nodes break."""
+    for component, provided in world.provided.items():
+        found = chosen.get(component, provided)
+        if found != provided:
+            base, label = f"{world.node_name} {world.node_version}", LABELS.get(component, component)
+            text = f"{label} {found} on {base}, whose base AMI has {provided}"
+            source = str(world.node_release["source"])
+            nearest = f"leave out {component}, or {label} {provided}, or node ec2"
+            yield Conflict(f"{component}.version", text, source, nearest=nearest)
+
+
+def neuron_drives_devices(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    row = world.facts.neuron["releases"][chosen["neuron"]]
+    for name, found in world.instance_types.items():
+        device = found.get("neuron", {}).get("name")
+        if device and device not in row["devices"]:
+            text = f"Neuron {chosen['neuron']} (driver {row['driver']}) does not drive {device} of {name}"
+            yield Conflict("neuron.version", text, row["source"], ("neuron",))
+
+
+def neuron_has_packages(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    row = world.facts.neuron["releases"][chosen["neuron"]]
+    if world.os_name not in row["operating_systems"]:
+        text = f"Neuron {chosen['neuron']} has no packages for {world.os_name}"
+        nearest = f"os {' or '.join(row['operating_systems'])}"
+        yield Conflict("neuron.version", text, row["source"], nearest=nearest)
+
+
+def mkl_has_architecture(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    allowed = world.facts.mkl["architectures"]
+    if world.values["architecture"] not in allowed:
+        text = f"MKL {chosen['mkl']} is for {', '.join(allowed)}, the image is {world.values['architecture']}"
+        yield Conflict("mkl", text, world.facts.mkl["source"], nearest="leave out mkl")
+
+
+def logs_are_apart(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    parser, telemetry = world.values["event_parser"], world.values["telemetry"]
+    source = "two writers of one file or stream mix raw lines with JSON"
+    if parser["raw_log"] == parser["json_log"]:
+        text = f"raw_log and json_log are both {parser['raw_log']}"
+        yield Conflict("event_parser.json_log", text, source, nearest="json_log /var/log/gpuevent.jsonl")
+    if telemetry["raw_log_group"] == telemetry["json_log_group"]:
+        text = f"raw_log_group and json_log_group are both {telemetry['raw_log_group']}"
+        nearest = "json_log_group /ec2/accelerated/accel-event-json"
+        yield Conflict("telemetry.json_log_group", text, source, nearest=nearest)
+
+
+# Judged once, whatever versions are chosen.
+IMAGE_RULES = (
+    types_are_built_for,
+    types_have_architecture,
+    os_has_architecture,
+    node_has_os,
+    node_has_version,
+    kernel_is_there,
+    ansible_finds_python,
+    accelerators_have_drivers,
+    telemetry_is_of_the_accelerator,
+    logs_are_apart,
+)
+COMPONENT_RULES = (
+    (("neuron",), neuron_drives_devices),
+    (("neuron",), neuron_has_packages),
+    (("mkl",), mkl_has_architecture),
+)

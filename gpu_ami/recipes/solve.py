@@ -1,0 +1,137 @@
+"""Chooses a version for every component, or says all conflicts at once, each with the nearest set that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpu_ami.recipes.facts import did_you_mean
+from gpu_ami.recipes.rules_driver import DRIVER_RULES, runs_natively
+from gpu_ami.recipes.rules_image import COMPONENT_RULES, IMAGE_RULES, base_keeps_its_own
+from gpu_ami.recipes.rules_network import NETWORK_RULES
+from gpu_ami.recipes.versions import matching, nearest_first, parts
+from gpu_ami.recipes.world import COMPONENTS, LABELS, Assignment, Conflict, World
+
+Rule = Callable[[World, Assignment], Iterator[Conflict]]
+RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (*DRIVER_RULES, *NETWORK_RULES, *COMPONENT_RULES)
+
+
+@dataclass
+class Solution:
+    """The chosen versions and everything that speaks against them."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    conflicts: list[Conflict] = field(default_factory=list)
+
+
+def solve(world: World) -> Solution:
+    """The newest choice without conflicts, in the order of COMPONENTS; if there is none, the newest and its conflicts.
+
+    Deterministic: the same recipe and facts give the same versions and the same conflicts in the same order.
+    """
+    wishes = {name: str(world.section(name)["version"]) for name in COMPONENTS if "version" in world.section(name)}
+    wishes = {**world.provided, **wishes}
+    candidates: dict[str, list[str]] = {}
+    solution = Solution()
+    for name in [one for one in COMPONENTS if one in wishes]:
+        found = matching(wishes[name], world.facts.releases(name))
+        if found:
+            candidates[name] = found
+        else:
+            solution.conflicts.append(_unknown(world, name, wishes[name]))
+    solution.versions = _search(world, candidates) or {name: found[0] for name, found in candidates.items()}
+    for rule in (*IMAGE_RULES, base_keeps_its_own):
+        solution.conflicts += rule(world, solution.versions)
+    judged = [conflict for conflict in _judge(world, solution.versions) if conflict not in solution.conflicts]
+    solution.conflicts += [_with_nearest(world, solution.versions, conflict) for conflict in judged]
+    return solution
+
+
+def _unknown(world: World, name: str, wish: str) -> Conflict:
+    known = list(world.facts.releases(name))
+    near = nearest_first(wish, known)[:4]
+    shown = ", ".join(sorted(near, key=parts))
+    text = f"no release {wish} of {LABELS[name]} in the facts{did_you_mean(wish, known)}; the nearest known: {shown}"
+    return Conflict(
+        f"{name}.version", text, f"variables/facts/{'nvidia_drivers' if name == 'nvidia_driver' else name}.yml"
+    )
+
+
+def _judge(world: World, chosen: Assignment, *, only: str | None = None) -> Iterator[Conflict]:
+    """Conflicts of the versions chosen so far; of one component alone with `only`."""
+    for names, rule in RULES:
+        if (only is None or only in names) and all(name in chosen for name in names):
+            yield from rule(world, chosen)
+
+
+def _search(world: World, candidates: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
+    """Depth first, newest first. None where no choice is free of conflicts."""
+    names = list(candidates)
+    chosen: dict[str, str] = {}
+    # A component's own conflicts do not depend on the others: judged once, not at every node of the search.
+    alone = {
+        name: [version for version in found if not any(_judge_alone(world, name, version))]
+        for name, found in candidates.items()
+    }
+    if not all(alone.values()):
+        return None
+
+    def extend(depth: int) -> bool:
+        if depth == len(names):
+            return True
+        name = names[depth]
+        for version in alone[name]:
+            chosen[name] = version
+            if not any(True for _ in _judge_new(world, chosen, name)) and extend(depth + 1):
+                return True
+            del chosen[name]
+        return False
+
+    return chosen if extend(0) else None
+
+
+def _judge_alone(world: World, name: str, version: str) -> Iterator[Conflict]:
+    for names, rule in RULES:
+        if names == (name,):
+            yield from rule(world, {name: version})
+
+
+def _judge_new(world: World, chosen: Assignment, name: str) -> Iterator[Conflict]:
+    for names, rule in RULES:
+        if len(names) > 1 and name in names and all(one in chosen for one in names):
+            yield from rule(world, chosen)
+
+
+def _with_nearest(world: World, chosen: Assignment, conflict: Conflict) -> Conflict:
+    """The conflict with the nearest versions that would end it, one component changed at a time."""
+    found = []
+    for name in conflict.change:
+        version = _nearest(world, chosen, conflict, name)
+        if version:
+            found.append(f"{LABELS[name]} {version}")
+    if conflict.nearest:
+        found.append(conflict.nearest)
+    return Conflict(conflict.path, conflict.text, conflict.source, conflict.change, " or ".join(found))
+
+
+def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) -> str | None:
+    if name in world.provided:
+        return None
+    fallback = None
+    for version in _by_nearness(world, chosen, name):
+        changed = {**chosen, name: version}
+        left = list(_judge(world, changed, only=name))
+        if not left:
+            return version
+        if fallback is None and not any(one.path == conflict.path and one.source == conflict.source for one in left):
+            fallback = version
+    return fallback
+
+
+def _by_nearness(world: World, chosen: Assignment, name: str) -> list[str]:
+    """Nearest first; for CUDA, toolkits that the driver was made for before those that it only tolerates."""
+    order = nearest_first(chosen[name], list(world.facts.releases(name)))
+    if name == "cuda" and "nvidia_driver" in chosen:
+        driver = chosen["nvidia_driver"]
+        order = sorted(order, key=lambda one: not runs_natively(world, driver, one))
+    return order

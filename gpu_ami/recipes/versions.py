@@ -1,0 +1,53 @@
+"""Versions as vendors write them, and what a recipe may ask for: an exact one, a branch, or the newest that fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+NEWEST = "newest"
+
+
+@lru_cache(maxsize=4096)
+def parts(version: str) -> tuple[int, ...]:
+    """`550.163.01` → (550, 163, 1); `2020.0-088` → (2020, 0, 88). Letters separate like dots do."""
+    return tuple(int(number) for number in re.findall(r"\d+", version))
+
+
+def at_least(version: str, floor: str) -> bool:
+    """Is it the floor or newer? A floor that is a branch (`580`) holds for everything in it."""
+    return parts(version) >= parts(floor)
+
+
+def at_most(version: str, ceiling: str) -> bool:
+    """Is it the ceiling or older? A ceiling that is a branch (`580`) holds for everything in it."""
+    bound = parts(ceiling)
+    return parts(version)[: len(bound)] <= bound
+
+
+def branch(version: str) -> str:
+    """`550.163.01` → `550`, `12.4` → `12`."""
+    return re.split(r"[.-]", version, maxsplit=1)[0]
+
+
+def matching(wish: str, known: Iterable[str]) -> list[str]:
+    """Known versions that a wish allows, newest first: itself, all of its branch, or all."""
+    if wish == NEWEST:
+        allowed = list(known)
+    else:
+        wanted = parts(wish)
+        allowed = [version for version in known if version == wish or parts(version)[: len(wanted)] == wanted]
+    return sorted(allowed, key=parts, reverse=True)
+
+
+def nearest_first(version: str, known: Sequence[str]) -> list[str]:
+    """Known versions by nearness: first the branches nearest to it, and in each the newest release first."""
+    order = sorted({branch(one) for one in known}, key=int)
+    here = branch(version)
+    place = order.index(here) if here in order else len([one for one in order if int(one) < int(here)])
+
+    def distance(one: str) -> tuple[int, tuple[int, ...]]:
+        return abs(order.index(branch(one)) - place), tuple(-number for number in parts(one))
+
+    return sorted(known, key=distance)

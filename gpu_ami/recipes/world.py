@@ -1,0 +1,147 @@
+"""What the rules judge: a recipe's fixed surroundings (system, node family, accelerators) and the facts about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gpu_ami.recipes.facts import Facts, Row
+
+# Components with a version, in the order in which they are chosen.
+COMPONENTS = (
+    "nvidia_driver", "cuda", "efa", "ofi_nccl", "nccl", "cudnn", "gdrcopy", "dcgm", "container_toolkit", "neuron",
+    "mkl",
+)  # fmt: skip
+LABELS = {
+    "nvidia_driver": "driver", "cuda": "CUDA", "efa": "EFA", "ofi_nccl": "aws-ofi-nccl", "nccl": "NCCL",
+    "cudnn": "cuDNN", "gdrcopy": "GDRCopy", "dcgm": "DCGM", "container_toolkit": "container toolkit",
+    "neuron": "Neuron", "mkl": "MKL",
+}  # fmt: skip
+
+Assignment = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two values that do not go together.
+
+    path: key of the recipe that one would change first. text: both values and the rule. source: where the rule stands.
+    change: components whose version could be changed (for "nearest"). nearest: said outright where it is no version.
+    """
+
+    path: str
+    text: str
+    source: str
+    change: tuple[str, ...] = ()
+    nearest: str = ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU model of the recipe and the instance types that have it."""
+
+    row: Row
+    architecture: Row
+    model: Row
+    instance_types: tuple[str, ...]
+
+    @property
+    def named(self) -> str:
+        return f"{self.row['name']} ({', '.join(self.instance_types)})"
+
+
+@dataclass(frozen=True)
+class World:
+    """A recipe's values and the rows of the facts that they name."""
+
+    values: Mapping[str, Any]
+    facts: Facts
+
+    @cached_property
+    def os_name(self) -> str:
+        return str(self.values["os"])
+
+    @cached_property
+    def os(self) -> Row:
+        return self.facts.operating_systems[self.os_name]  # type: ignore[no-any-return]
+
+    @cached_property
+    def node_name(self) -> str:
+        return str(self.values["node"])
+
+    @cached_property
+    def node(self) -> Row:
+        return self.facts.node_families[self.node_name]  # type: ignore[no-any-return]
+
+    @cached_property
+    def node_version(self) -> str | None:
+        asked = self.values.get("node_version")
+        return str(asked) if asked is not None else None
+
+    @cached_property
+    def node_release(self) -> Row:
+        """The row of the orchestrator's version; empty where there is none."""
+        return self.node.get("versions", {}).get(self.node_version, {})  # type: ignore[no-any-return]
+
+    @cached_property
+    def provided(self) -> Mapping[str, str]:
+        """What the base AMI brings along: component → version."""
+        return self.node_release.get("provides", {})  # type: ignore[no-any-return]
+
+    @cached_property
+    def kernel(self) -> str:
+        """The kernel series that the image boots: asked for, or the base AMI's, or the system's own."""
+        asked = self.values.get("kernel", {}).get("version")
+        return str(asked or self.base_kernel or self.os["kernels"][0])
+
+    @cached_property
+    def base_kernel(self) -> str | None:
+        """The kernel series that the node family's base AMI boots, where that is known."""
+        fixed = self.node_release.get("kernel") or self.node.get("kernels", {}).get(self.os_name)
+        return str(fixed) if fixed else None
+
+    @cached_property
+    def instance_types(self) -> Mapping[str, Row]:
+        return {name: self.facts.instance_types["instance_types"][name] for name in self.values["instance_types"]}
+
+    def family(self, instance_type: str) -> Row:
+        row = self.facts.instance_types["instance_types"][instance_type]
+        return self.facts.instance_types["families"][row["family"]]  # type: ignore[no-any-return]
+
+    @cached_property
+    def accelerators(self) -> frozenset[str]:
+        """nvidia, neuron: of the instance types that images are built for."""
+        families = [self.family(name) for name in self.instance_types]
+        return frozenset(family["accelerator"] for family in families if "refused" not in family)
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """NVIDIA models among the instance types, each once; fractions and models past their end are not among them."""
+        by_model: dict[str, list[str]] = {}
+        for name, row in self.instance_types.items():
+            if "gpu" in row and "refused" not in self.family(name):
+                by_model.setdefault(row["gpu"]["name"], []).append(name)
+        drivers = self.facts.nvidia_drivers
+        return tuple(
+            Gpu(
+                row=self.instance_types[names[0]]["gpu"],
+                architecture=drivers["architectures"][self.instance_types[names[0]]["gpu"]["compute_capability"]],
+                model=drivers["models"].get(model, {}),
+                instance_types=tuple(names),
+            )
+            for model, names in by_model.items()
+        )
+
+    @cached_property
+    def nvswitch(self) -> tuple[str, ...]:
+        return tuple(name for name, row in self.instance_types.items() if row["nvswitch"])
+
+    @cached_property
+    def flavour(self) -> str:
+        return str(self.values.get("nvidia_driver", {}).get("flavour", "open"))
+
+    def section(self, component: str) -> Mapping[str, Any]:
+        """What the recipe says about a component; empty where it says nothing."""
+        return self.values.get(component, {})  # type: ignore[no-any-return]
