@@ -41,7 +41,12 @@ def config(host: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def arrival(config: dict[str, Any], machine: MachineUnderTest, cloudwatch: CloudWatch) -> Arrival:
-    """Waits once for all series of this machine: for a datapoint that was measured after the proof began."""
+    """What has arrived, looked for once for all checks."""
+    return collect(config, machine, cloudwatch)
+
+
+def collect(config: Mapping[str, Any], machine: MachineUnderTest, cloudwatch: CloudWatch) -> Arrival:
+    """Waits for all series of this machine: for a datapoint of each that was measured after the proof began."""
     machine.require_clock()
     period = agent_config.period(config)
     expected = agent_config.expected_series(config, machine.gpus, _identity(machine))

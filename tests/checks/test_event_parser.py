@@ -1,0 +1,124 @@
+"""Each parser check, once green and once red with its message."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from checks.conftest import Judge
+from validator.checks import event_parser as parser
+
+UNIT = {
+    "ActiveState": "active", "SubState": "running", "MainPID": "512", "UnitFileState": "enabled", "NRestarts": "0",
+    "Before": "shutdown.target amazon-cloudwatch-agent.service multi-user.target",
+    "FragmentPath": "/etc/systemd/system/aws-hw-monitor.service", "Restart": "always",
+}  # fmt: skip
+
+
+def unit(**others: str) -> dict[str, Any]:
+    return {"systemctl show*": "".join(f"{key}={value}\n" for key, value in (UNIT | others).items())}
+
+
+def status(age: float) -> str:
+    return json.dumps({"heartbeat_monotonic_s": 1000.0 - age, "heartbeat_period_s": 60.0}) + "\n1000.00\n"
+
+
+FILES = (
+    "root 644 /etc/systemd/system/aws-hw-monitor.service\nroot 644 /var/log/gpuevent.log\n"
+    "root 644 /var/log/gpuevent.jsonl\nroot 755 /opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py\n"
+)
+ROTATED = "considering log /var/log/gpuevent.log\nconsidering log /var/log/gpuevent.jsonl\n"
+BANNER = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  550.163.01"
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (parser.test_parser_lives_and_is_enabled, unit(), "PASS", ""),
+    (
+        parser.test_parser_lives_and_is_enabled,
+        unit(SubState="exited", MainPID="0"),
+        "FAIL",
+        "'SubState': 'exited'",
+    ),
+    (parser.test_parser_lives_and_is_enabled, unit(UnitFileState="disabled"), "FAIL", "'UnitFileState': 'disabled'"),
+    (parser.test_parser_lives_and_is_enabled, unit(MainPID="0"), "FAIL", "aws-hw-monitor.service has no main process"),
+    (parser.test_parser_does_not_restart, unit(), "PASS", ""),
+    (parser.test_parser_does_not_restart, unit(NRestarts="4"), "FAIL", "was restarted 4 times in this boot"),
+    (parser.test_parser_does_not_restart, unit(Restart="no"), "FAIL", "is not supervised: Restart=no"),
+    (parser.test_parser_reads_the_kernel_log, unit() | {"readlink*": "/dev/null\n/dev/kmsg\n"}, "PASS", ""),
+    (
+        parser.test_parser_reads_the_kernel_log,
+        unit() | {"readlink*": "/dev/null\n/var/log/dmesg\n"},
+        "FAIL",
+        "process 512 of aws-hw-monitor.service does not read /dev/kmsg; it has open: /dev/null, /var/log/dmesg",
+    ),
+    (parser.test_parser_reads_the_kernel_log, unit(MainPID="0"), "FAIL", "has no main process"),
+    (parser.test_parser_has_a_heartbeat, {"cat*": status(30)}, "PASS", ""),
+    (
+        parser.test_parser_has_a_heartbeat,
+        {"cat*": status(600)},
+        "FAIL",
+        "last heartbeat was 600 s ago, expected within 125 s",
+    ),
+    (parser.test_parser_has_a_heartbeat, {"cat*": (1, "", "No such file")}, "FAIL", "leaves no status: No such file"),
+    (parser.test_parser_starts_before_the_agent, unit(), "PASS", ""),
+    (parser.test_parser_starts_before_the_agent, unit(Before="shutdown.target"), "FAIL", "is not ordered before"),
+    (parser.test_files_are_roots_alone, unit() | {"stat*": FILES}, "PASS", ""),
+    (
+        parser.test_files_are_roots_alone,
+        unit() | {"stat*": FILES.replace("755", "777")},
+        "FAIL",
+        "not root's alone: /opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py (root, 777)",
+    ),
+    (
+        parser.test_files_are_roots_alone,
+        unit() | {"stat*": FILES.replace("root 644 /var/log/gpuevent.log\n", "admin 644 /var/log/gpuevent.log\n")},
+        "FAIL",
+        "/var/log/gpuevent.log (admin, 644)",
+    ),
+    (
+        parser.test_files_are_roots_alone,
+        unit() | {"stat*": (1, "", "stat: cannot statx '/var/log/gpuevent.log': No such file or directory")},
+        "FAIL",
+        "missing: stat: cannot statx '/var/log/gpuevent.log'",
+    ),
+    (parser.test_logs_are_rotated, {"logrotate*": ROTATED}, "PASS", ""),
+    (
+        parser.test_logs_are_rotated,
+        {"logrotate*": ROTATED.splitlines()[0]},
+        "FAIL",
+        "no rule of logrotate covers /var/log/gpuevent.jsonl",
+    ),
+    (
+        parser.test_logs_are_rotated,
+        {"logrotate*": (127, "logrotate: not found")},
+        "FAIL",
+        "logrotate ended with 127",
+    ),
+    (parser.test_kernel_ring_is_large_enough, {"cat*": "root=/dev/vda1 ro log_buf_len=4M quiet\n"}, "PASS", ""),
+    (
+        parser.test_kernel_ring_is_large_enough,
+        {"cat*": "root=vda ro\n"},
+        "FAIL",
+        "found 'not set', expected '4M'",
+    ),
+    (
+        parser.test_drivers_own_lines_are_in_the_raw_log,
+        {"dmesg*": f"{BANNER}\n", "cat*": f"[    4.1] {BANNER}\n"},
+        "PASS",
+        "",
+    ),
+    (
+        parser.test_drivers_own_lines_are_in_the_raw_log,
+        {"dmesg*": f"{BANNER}\n", "cat*": ""},
+        "FAIL",
+        f"1 of 1 kernel lines are not in /var/log/gpuevent.log, the first: {BANNER}",
+    ),
+    (parser.test_drivers_own_lines_are_in_the_raw_log, {"dmesg*": (1, "")}, "UNPROVEN", "has not logged a line"),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_event_parser(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table)
+    assert (found.verdict, message in found.message) == (verdict, True), found

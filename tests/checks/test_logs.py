@@ -1,0 +1,108 @@
+"""Each log check, once green and once red with its message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checks.conftest import INSTANCE, PLAN, Judge
+from validator import agent_config
+from validator.checks import logs
+from validator.cloudwatch import LogEvent
+
+FILES = agent_config.log_files(PLAN["cloudwatch_agent"]["config"], {"instance-id": INSTANCE})
+LINES = ["[    4.1] NVRM: loading", "[    4.2] NVRM: GPU at PCI:0000:00:1b: GPU-0"]
+
+
+class FakeCloudWatch:
+    """Streams by (group, stream); each look shows one event more."""
+
+    arrival_seconds = 30.0
+
+    def __init__(self, streams: dict[tuple[str, str], list[LogEvent]], retention: int | None = 90) -> None:
+        self.streams, self.retention, self.looks = streams, retention, 0
+
+    def events(self, group: str, stream: str, since: float = 0.0) -> list[LogEvent] | None:
+        self.looks += 1
+        found = self.streams.get((group, stream))
+        return found if found is None else found[: self.looks]
+
+    def wait(self, look: Callable[[], Any], seconds: float) -> Any:
+        return next((found for found in (look() for _ in range(10)) if found is not None), None)
+
+    def retention_days(self, group: str) -> int | None:
+        if group == "json" and self.retention == 0:
+            raise LookupError(group)
+        return self.retention
+
+
+def events(*messages: str, at: float = 2000.0) -> list[LogEvent]:
+    return [LogEvent(at, at, message) for message in messages]
+
+
+@pytest.mark.parametrize(
+    ("arrived", "verdict", "message"),
+    [
+        (LINES, "PASS", ""),
+        ([*LINES, "later"], "PASS", ""),
+        (LINES[:1], "FAIL", f"are not in group raw, stream {INSTANCE}, the first: {LINES[1]}"),
+        ([LINES[0], *LINES], "FAIL", f"delivered more than once to group raw, stream {INSTANCE}: {LINES[0]}"),
+        (LINES[::-1], "FAIL", "are in another order"),
+    ],
+)  # fmt: skip
+def test_file_arrives(judge: Judge, arrived: list[str], verdict: str, message: str) -> None:
+    cloudwatch = FakeCloudWatch({("raw", INSTANCE): events(*arrived)})
+    table = {"head*": "\n".join(LINES) + "\n"}
+    if verdict == "FAIL" and len(arrived) > 2:
+        cloudwatch.looks = 9
+    found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_empty_file_is_unproven_and_an_unshipped_one_fails(judge: Judge) -> None:
+    nothing = FakeCloudWatch({})
+    empty = judge(logs.test_file_arrives_in_its_stream, {"head*": ""}, which="raw_log", files=FILES, cloudwatch=nothing)
+    assert (empty.verdict, empty.message) == ("UNPROVEN", "/var/log/gpuevent.log is empty: nothing could arrive")
+    other = judge(logs.test_file_arrives_in_its_stream, {}, which="json_log", files=FILES[:1], cloudwatch=nothing)
+    assert (other.verdict, other.message) == ("FAIL", "the agent does not ship /var/log/gpuevent.jsonl")
+
+
+def test_streams_are_the_planned_ones(judge: Judge) -> None:
+    assert judge(logs.test_planned_streams_are_configured, {}, files=FILES).verdict == "PASS"
+    moved = [agent_config.LogFile(one.path, "elsewhere", one.stream, 90) for one in FILES]
+    found = judge(logs.test_planned_streams_are_configured, {}, files=moved)
+    assert (found.verdict, "'/var/log/gpuevent.log': ('elsewhere'" in found.message) == ("FAIL", True)
+
+
+@pytest.mark.parametrize(
+    ("stored", "verdict", "message"),
+    [
+        (events(f'{{"instance": "{INSTANCE}"}}'), "PASS", ""),
+        (
+            events("of the builder", at=900.0),
+            "FAIL",
+            "1 events in json/i-0123456789abcdef0 are older",
+        ),
+        (events('{"instance": "i-0bbbbbbbbbbbbbbbb"}'), "FAIL", "names other instances: i-0bbbbbbbbbbbbbbbb"),
+        ([], "UNPROVEN", "group json has no events in stream i-0123456789abcdef0"),
+    ],
+)
+def test_stream_is_this_instances(judge: Judge, stored: list[LogEvent], verdict: str, message: str) -> None:
+    cloudwatch = FakeCloudWatch({("json", INSTANCE): stored})
+    found = judge(logs.test_stream_is_this_instances_alone, {}, which="json_log_group", cloudwatch=cloudwatch)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("days", "verdict", "message"),
+    [
+        (90, "PASS", ""),
+        (None, "FAIL", "retention in days: found {'raw': None, 'json': None}, expected {'raw': 90, 'json': 90}"),
+        (0, "UNPROVEN", "log group json is not there"),
+    ],
+)
+def test_retention(judge: Judge, days: int | None, verdict: str, message: str) -> None:
+    found = judge(logs.test_retention_is_the_planned_one, {}, files=FILES, cloudwatch=FakeCloudWatch({}, days))
+    assert (found.verdict, found.message) == (verdict, message)

@@ -1,0 +1,157 @@
+"""Each metrics check, once green and once red with its message."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, Judge
+from validator import agent_config
+from validator.checks import metrics
+from validator.cloudwatch import Point, Series
+from validator.smi import Gpu
+
+CONFIG = agent_config.merged([PLAN["cloudwatch_agent"]["config"], PLAN["cloudwatch_agent"]["gpu_config"]])
+GPUS = tuple(
+    Gpu(
+        index,
+        "NVIDIA A10G",
+        "Ampere",
+        f"GPU-{index}",
+        f"0000:00:1{index}.0",
+        {"memory_total": 23028.0, "utilization_gpu": 3.0},
+    )
+    for index in (0, 1)
+)
+MACHINE = FakeMachine(METADATA, gpus=GPUS)
+EXPECTED = agent_config.expected_series(CONFIG, GPUS, METADATA)
+
+
+class FakeCloudWatch:
+    """Holds points; time passes by a poll at each wait."""
+
+    arrival_seconds = 30.0
+
+    def __init__(self, values: Callable[[Series, int], float | None], extra: tuple[Series, ...] = ()) -> None:
+        self.values, self.extra, self.looks = values, extra, itertools.count()
+
+    def points(self, series: list[Series], since: float, period: int) -> dict[Series, list[Point]]:
+        look = next(self.looks)
+        found = {one: self.values(one, look) for one in series}
+        return {one: [] if value is None else [Point(since, value)] for one, value in found.items()}
+
+    def wait(self, look: Callable[[], Any], seconds: float) -> Any:
+        return next((found for found in (look() for _ in range(5)) if found is not None), None)
+
+    def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:
+        assert (namespace, dimensions) == ("CWAgent", {"InstanceId": INSTANCE})
+        return {*EXPECTED, *self.extra}
+
+
+def value(series: Series, look: int = 0) -> float:
+    return {"nvidia_smi_memory_total": 23028.0}.get(series.name, 5.0)
+
+
+def arrive(cloudwatch: FakeCloudWatch, machine: FakeMachine = MACHINE) -> metrics.Arrival:
+    function = (
+        metrics.arrival.__wrapped__
+        if hasattr(metrics.arrival, "__wrapped__")
+        else metrics.arrival._get_wrapped_function()
+    )
+    found: metrics.Arrival = function(CONFIG, machine, cloudwatch)
+    return found
+
+
+def test_every_gpu_and_the_aggregate_are_expected() -> None:
+    dims = [dict(series.dimensions) for series in EXPECTED]
+    assert len(EXPECTED) == 2 * 2 + 2
+    assert {"InstanceId": INSTANCE, "index": "1", "name": "NVIDIA A10G", "arch": "Ampere"} in dims
+    assert {"InstanceId": INSTANCE} in dims
+    assert not any("AutoScalingGroupName" in one or "host" in one for one in dims)
+
+
+def test_series_that_arrive_late_pass(judge: Judge) -> None:
+    late = FakeCloudWatch(lambda series, look: value(series) if look >= 3 else None)
+    found = judge(metrics.test_every_series_arrives, {}, arrival=arrive(late))
+    assert found.verdict == "PASS"
+    assert found.check.observed.startswith("6 of 6 series after ")
+    assert found.check.hops[0]["hop"] == "nvidia-smi → CloudWatch, all series"
+
+
+def test_a_missing_series_is_named(judge: Judge) -> None:
+    lost = next(series for series in EXPECTED if dict(series.dimensions).get("index") == "1")
+    arrival = arrive(FakeCloudWatch(lambda series, look: None if series == lost else value(series)))
+    found = judge(metrics.test_every_series_arrives, {}, arrival=arrival)
+    assert found.verdict == "FAIL"
+    assert f"1 of 6 series did not arrive: {lost}" in found.message
+
+
+def test_points_of_an_earlier_run_do_not_count() -> None:
+    asked: list[tuple[float, int]] = []
+    cloudwatch = FakeCloudWatch(value)
+    real = cloudwatch.points
+    cloudwatch.points = lambda series, since, period: (asked.append((since, period)), real(series, since, period))[1]  # type: ignore[method-assign]
+    before = time.time()
+    arrive(cloudwatch)
+    assert asked[0][1] == 10
+    assert asked[0][0] == pytest.approx(before - 10, abs=5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "message"),
+    [
+        ({}, "PASS", ""),
+        (
+            {"nvidia_smi_memory_total": 22731.0},
+            "FAIL",
+            "memory_total: CloudWatch has 22731, the host shows 23028",
+        ),
+        ({"nvidia_smi_utilization_gpu": 101.0}, "FAIL", "GPU 0 utilization_gpu: 101 is outside 0 to 100"),
+    ],
+)
+def test_values(judge: Judge, changed: dict[str, float], verdict: str, message: str) -> None:
+    arrival = arrive(FakeCloudWatch(lambda series, look: changed.get(series.name, value(series))))
+    found = judge(metrics.test_values_are_the_boards, {}, arrival=arrival, machine=MACHINE)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_no_value_is_unproven(judge: Judge) -> None:
+    arrival = arrive(FakeCloudWatch(lambda series, look: None))
+    found = judge(metrics.test_values_are_the_boards, {}, arrival=arrival, machine=MACHINE)
+    assert (found.verdict, found.message) == ("UNPROVEN", "no datapoint has arrived")
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "verdict"), [(1000.0, 21700.0, "PASS"), (21700.0, 21700.0, "FAIL"), (1000.0, 1000.0, "FAIL")]
+)
+def test_memory(judge: Judge, used: float, free: float, verdict: str) -> None:
+    def series(name: str) -> Series:
+        return Series("CWAgent", f"nvidia_smi_memory_{name}", (("index", "0"),))
+
+    values = {series("total"): 23028.0, series("used"): used, series("free"): free}
+    arrival = metrics.Arrival(dict.fromkeys(values, GPUS[0]), {one: Point(0, at) for one, at in values.items()}, 0.0)
+    found = judge(metrics.test_memory_adds_up, {}, arrival=arrival)
+    assert found.verdict == verdict
+    assert (f"GPU 0: {used:g} used + {free:g} free of 23028 MiB" in found.message) == (verdict == "FAIL")
+
+
+def test_a_series_too_many_fails(judge: Judge) -> None:
+    extra = Series("CWAgent", "nvidia_smi_fan_speed", (("InstanceId", INSTANCE), ("index", "9")))
+    good, bad = FakeCloudWatch(value), FakeCloudWatch(value, (extra,))
+    arrival = arrive(good)
+    assert judge(metrics.test_no_series_too_many, {}, arrival=arrival, cloudwatch=good).verdict == "PASS"
+    found = judge(metrics.test_no_series_too_many, {}, arrival=arrival, cloudwatch=bad)
+    assert found.verdict == "FAIL"
+    assert f"1 series that the configuration does not make: {extra}" in found.message
+
+
+def test_measurements_are_compared_with_the_plan(judge: Judge) -> None:
+    assert judge(metrics.test_measurements_are_the_planned_ones, {}, config=CONFIG).verdict == "PASS"
+    fewer = agent_config.merged([CONFIG])
+    fewer["metrics"]["metrics_collected"]["nvidia_gpu"]["measurement"].remove("utilization_gpu")
+    found = judge(metrics.test_measurements_are_the_planned_ones, {}, config=fewer)
+    assert (found.verdict, "'measurements': ['memory_total']" in found.message) == ("FAIL", True)
