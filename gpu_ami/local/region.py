@@ -30,7 +30,7 @@ from typing import Any
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.home import home_dir
 from gpu_ami.local import leftovers
-from gpu_ami.local.qemu import read_console, short_path
+from gpu_ami.local.qemu import API_ADDRESS, MIRROR_ADDRESS, read_console, short_path
 from gpu_ami.local.state import Layout, ProcessIdentity, load_images, read_json
 from gpu_ami.log import Progress
 from gpu_ami.place import Credentials, Mirror, Place
@@ -58,6 +58,26 @@ def up(home: Path | None = None, *, embedded: bool, progress: Progress) -> Place
                 return _place(found)
             time.sleep(0.2)  # another one is just coming up or going down
     raise CloudError(f"the local region did not come up within {_UP_SECONDS:.0f} s", hint=f"see {layout.log}")
+
+
+def local_place(home: Path | None = None) -> Place:
+    """The region's place without bringing it up: all that a plan needs. Only a region that is up has an endpoint."""
+    layout = _layout(home)
+    running = _ask(layout, {"do": "status"})
+    if running is not None:
+        return _place(running)
+    from gpu_ami.local.packages import signing_key
+
+    return Place(
+        name="local",
+        region="us-east-1",
+        ssh_interface="private_ip",
+        ssh_port=2222,
+        mirror=Mirror(f"http://{MIRROR_ADDRESS}", signing_key(layout.home).fingerprint),
+        guest_endpoint=f"http://{API_ADDRESS}",
+        simulated=True,
+        credentials=_CREDENTIALS,
+    )
 
 
 def release(home: Path | None = None) -> None:
