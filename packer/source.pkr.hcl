@@ -57,7 +57,7 @@ source "amazon-ebs" "image" {
   subnet_id                   = var.subnet_id
   security_group_ids          = var.security_group_ids
   iam_instance_profile        = var.instance_profile
-  associate_public_ip_address = contains(["public_ip", "public_dns"], var.ssh_interface) && var.subnet_id != ""
+  associate_public_ip_address = contains(["public_ip", "public_dns"], var.ssh_interface) && var.subnet_id != "" ? true : null
   run_tags                    = local.builder_tags
   run_volume_tags             = local.builder_tags
   shutdown_behavior           = "terminate"

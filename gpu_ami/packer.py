@@ -1,0 +1,202 @@
+"""Packer's command line: the only module that knows it. In: a plan's files; out: the AMI id from the manifest.
+
+Packer never calls us back: we start it, read what it prints for progress, and its manifest for the result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gpu_ami import runs
+from gpu_ami.errors import BuildError, MissingTool
+from gpu_ami.home import home_dir
+from gpu_ami.log import Progress
+from gpu_ami.packer_output import Reader
+from gpu_ami.place import Place
+from gpu_ami.plan import PACKER_FILE
+from gpu_ami.run import find_tool, run
+
+MANIFEST_FILE, LOG_FILE = "packer-manifest.json", "build.log"
+BUILD_SECONDS = 2 * 3600.0
+_POLL_SECONDS = 2
+# Ctrl-C: Packer terminates its instance and deletes its key and group, which it waits for.
+_CLEANUP_SECONDS = 180.0
+_FIRST_WITH_PLUGINS = (1, 7)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a build left: the AMI's id, its region, and the manifest's record of it."""
+
+    ami: str
+    region: str
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Packer:
+    """An installed Packer: its program and version."""
+
+    program: str
+    version: tuple[int, int, int]
+
+    @staticmethod
+    def find() -> Packer:
+        """The one on the PATH (or $PACKER). MissingTool where there is none."""
+        program = os.environ.get("PACKER") or find_tool("packer", package="packer")
+        shown = run([program, "version"], timeout=30, env={"CHECKPOINT_DISABLE": "1"}, error=BuildError).stdout
+        found = re.search(r"Packer v(\d+)\.(\d+)\.(\d+)", shown)
+        if not found:
+            raise MissingTool(
+                f"{program} is no Packer: it calls itself {shown.strip()!r}", hint="apt-get install packer"
+            )
+        return Packer(program, (int(found[1]), int(found[2]), int(found[3])))
+
+    @property
+    def has_plugins(self) -> bool:
+        """Whether builders are plugins of their own (`packer init`), and with them newer settings known."""
+        return self.version >= _FIRST_WITH_PLUGINS
+
+    def template(self, root: Path) -> Path:
+        """The template's directory that this version understands; `root` is packer/."""
+        return root / "current" if self.has_plugins else root
+
+
+def format_check(root: Path) -> None:
+    """`packer fmt -check`. BuildError shows what it would change."""
+    packer = Packer.find()
+    for folder in (root, root / "current"):
+        run([packer.program, "fmt", "-check", "-diff", folder], timeout=60, env=_quiet(), error=BuildError)
+
+
+def validate(root: Path, folder: Path, place: Place) -> None:
+    """`packer validate` with the var-file in `folder`. BuildError says what Packer said."""
+    packer = Packer.find()
+    _initialise(packer, root)
+    command = [packer.program, "validate", f"-var-file={folder / PACKER_FILE}"]
+    command += [f"-var={name}={value}" for name, value in _ansible(place).items()]
+    run([*command, packer.template(root)], timeout=120, env=_quiet() | _credentials(place), error=BuildError)
+
+
+def build(
+    root: Path,
+    folder: Path,
+    place: Place,
+    *,
+    run_id: str,
+    expires: str,
+    key_name: str,
+    progress: Progress,
+    poll_seconds: int = _POLL_SECONDS,
+    timeout: float = BUILD_SECONDS,
+    on_builder: Callable[[str], None] | None = None,
+) -> Made:
+    """Runs the template in `root` with the plan's files in `folder`; leaves packer-manifest.json and build.log there.
+
+    expires: RFC 3339. on_builder: called with the builder's instance id as soon as it is known. On Ctrl-C and on a
+    deadline Packer removes what it created before it ends. BuildError: what Packer or Ansible said last.
+    """
+    packer = Packer.find()
+    folder = folder.resolve()
+    _initialise(packer, root)
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    variables = {
+        "run_id": run_id,
+        "expires": expires,
+        "key_pair_name": key_name,
+        "manifest_file": str(folder / MANIFEST_FILE),
+        **_ansible(place),
+    }
+    command: list[str | Path] = [packer.program, "build", "-machine-readable", "-color=false"]
+    command += [f"-var-file={folder / PACKER_FILE}", *(f"-var={name}={value}" for name, value in variables.items())]
+    with (
+        tempfile.TemporaryDirectory(prefix="packer-", dir=_run_folder(run_id)) as private,
+        (folder / LOG_FILE).open("w", encoding="utf-8") as log,
+    ):
+        reader = Reader(log, progress.note, on_builder)
+        done = run(
+            [*command, packer.template(root)],
+            timeout=timeout,
+            env=_quiet() | _credentials(place) | _polling(poll_seconds, timeout) | {"TMPDIR": private},
+            check=False,
+            on_line=reader.line,
+            stop_with=signal.SIGINT,
+            grace=_CLEANUP_SECONDS,
+            error=BuildError,
+        )
+        reader.end()
+    if done.returncode != 0:
+        raise BuildError(
+            f"Packer ended with {done.returncode}: {reader.reason}",
+            details=[*reader.tail()],
+            hint=f"all that Packer and Ansible said: {folder / LOG_FILE}",
+        )
+    return read_manifest(folder / MANIFEST_FILE, run_id)
+
+
+def read_manifest(path: Path, run_id: str) -> Made:
+    """The last build in Packer's manifest. BuildError where it is missing, not JSON, or of another run."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))["builds"][-1]
+        region, _, ami = record["artifact_id"].rpartition(":")
+        found = (record.get("custom_data") or {}).get("run_id")
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise BuildError(f"{path}: not a manifest of Packer's ({error})", hint="is `manifest` last?") from error
+    if found != run_id:
+        raise BuildError(f"{path}: is of run {found}, not of {run_id}", hint="do two builds share one folder?")
+    return Made(ami, region, record)
+
+
+def _run_folder(run_id: str) -> Path | None:
+    """The registered run's private folder: Packer's SSH key lies there, so that it goes with a run that was killed."""
+    return next((record.folder for record in runs.records(home_dir()) if record.id == run_id), None)
+
+
+def _initialise(packer: Packer, root: Path) -> None:
+    """Plugins of Packer 1.7 and later: does nothing where the pinned ones are installed."""
+    if packer.has_plugins:
+        run([packer.program, "init", packer.template(root)], timeout=600, env=_quiet(), error=BuildError)
+
+
+def _ansible(place: Place) -> dict[str, str]:
+    """Variables for our own ansible-playbook; emulated machines get mitogen, which spares them most Python starts."""
+    own = Path(sys.executable).parent / "ansible-playbook"
+    variables = {"ansible_command": str(own if own.exists() else find_tool("ansible-playbook", package="ansible-core"))}
+    mitogen = find_spec("ansible_mitogen") if place.simulated else None
+    if mitogen and mitogen.submodule_search_locations:
+        plugins = Path(mitogen.submodule_search_locations[0]) / "plugins" / "strategy"
+        settings = [
+            f"ANSIBLE_STRATEGY_PLUGINS={plugins}",
+            "ANSIBLE_STRATEGY=mitogen_linear",
+            "ANSIBLE_DEPRECATION_WARNINGS=False",  # that strategies from outside Ansible will go
+        ]
+        variables["ansible_env_vars"] = json.dumps(settings)
+    return variables
+
+
+def _quiet() -> dict[str, str]:
+    """No look for newer versions, no debug log (it would hold every variable), no colour."""
+    return {"CHECKPOINT_DISABLE": "1", "PACKER_LOG": "0", "PACKER_NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1"}
+
+
+def _credentials(place: Place) -> dict[str, str]:
+    """The place's own keys, where it has any; else Packer finds AWS's as every SDK does."""
+    if place.credentials is None:
+        return {}
+    keys = place.credentials
+    unset = dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
+    return unset | {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
+
+
+def _polling(seconds: int, timeout: float) -> dict[str, str]:
+    return {"AWS_POLL_DELAY_SECONDS": str(seconds), "AWS_MAX_ATTEMPTS": str(int(timeout / seconds) + 1)}
