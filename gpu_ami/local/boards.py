@@ -108,23 +108,45 @@ def write_boards(folder: Path, boards: Iterable[Board]) -> None:
 def device_options(boards: Sequence[Board], reserved: Iterable[int]) -> list[str]:
     """QEMU's options that put each board at its address.
 
-    A board on bus 0 sits on the machine's root bus. Any other bus gets a root complex of its own (pxb-pcie), as on the
-    real machines, where GPUs hang below several. `reserved`: slots of bus 0 that are taken.
+    A board on bus 0 sits on the machine's root bus. Other buses hang below root complexes of their own (pxb-pcie), as
+    on the real machines, where GPUs are spread over several: a bridge on root bus n has bus n + 1 behind it, the next
+    bridge n + 2. `reserved`: slots of bus 0 that are taken.
     """
     places = [(board, _parse(board)) for board in boards]
-    taken = set(reserved) | {slot for _, (bus, slot, _) in places if bus == 0}
-    clash = set(reserved) & {slot for _, (bus, slot, _) in places if bus == 0}
-    if clash:
-        raise UsageError(f"no GPU can sit in slot {sorted(clash)} of bus 00: the machine's own devices are there")
-    free = iter(slot for slot in range(1, 0x1F) if slot not in taken)
+    on_root = {slot for _, (bus, slot, _) in places if bus == 0}
+    if on_root & set(reserved):
+        taken = ", ".join(f"{slot:02x}" for slot in sorted(on_root & set(reserved)))
+        raise UsageError(f"no GPU can sit in slot {taken} of bus 00: the machine's own devices are there")
+    free = iter(slot for slot in range(1, 0x1F) if slot not in on_root | set(reserved))
     options: list[str] = []
-    for bus in sorted({bus for _, (bus, _, _) in places if bus}):
-        options += ["-device", f"pxb-pcie,id=root{bus:02x},bus_nr={bus},bus=pcie.0,addr={next(free):#x}"]
+    for run in _consecutive({bus for _, (bus, _, _) in places if bus}):
+        options += _root_complex(run, next(free))
     for board, (bus, slot, function) in places:
-        parent = f"root{bus:02x}" if bus else "pcie.0"
+        parent = f"bus{bus:02x}" if bus else "pcie.0"
         memory = f"memory-backend-file,id=gpu{board.index},share=on,mem-path={board.file_name},size={BOARD_BYTES}"
         device = f"ivshmem-plain,memdev=gpu{board.index},bus={parent},addr={slot:#x}.{function:#x}"
         options += ["-object", memory, "-device", device]
+    return options
+
+
+def _consecutive(buses: Iterable[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for bus in sorted(buses):
+        if runs and bus == runs[-1][-1] + 1:
+            runs[-1].append(bus)
+        else:
+            runs.append([bus])
+    return runs
+
+
+def _root_complex(buses: Sequence[int], slot: int) -> list[str]:
+    """A root complex whose bridges lead to `buses`. The firmware numbers them in the order of their slots."""
+    number = buses[0] - 1
+    if number == 0:
+        raise UsageError("no GPU can sit on bus 01: its bridge would be the machine's own root bus")
+    options = ["-device", f"pxb-pcie,id=root{number:02x},bus_nr={number},bus=pcie.0,addr={slot:#x}"]
+    for index, bus in enumerate(buses):
+        options += ["-device", f"i82801b11-bridge,id=bus{bus:02x},bus=root{number:02x},addr={index:#x}"]
     return options
 
 
