@@ -80,7 +80,7 @@ def _search(world: World, candidates: Mapping[str, Sequence[str]]) -> dict[str, 
         if depth == len(names):
             return True
         name = names[depth]
-        for version in alone[name]:
+        for version in _natives_first(world, chosen, name, alone[name]):
             chosen[name] = version
             if not any(True for _ in _judge_new(world, chosen, name)) and extend(depth + 1):
                 return True
@@ -129,9 +129,13 @@ def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) ->
 
 
 def _by_nearness(world: World, chosen: Assignment, name: str) -> list[str]:
-    """Nearest first; for CUDA, toolkits that the driver was made for before those that it only tolerates."""
     order = nearest_first(chosen[name], list(world.facts.releases(name)))
-    if name == "cuda" and "nvidia_driver" in chosen:
-        driver = chosen["nvidia_driver"]
-        order = sorted(order, key=lambda one: not runs_natively(world, driver, one))
-    return order
+    return _natives_first(world, chosen, name, order)
+
+
+def _natives_first(world: World, chosen: Assignment, name: str, order: list[str]) -> list[str]:
+    """For CUDA, toolkits that the driver was made for before those that it only tolerates; else the order as it is."""
+    if name != "cuda" or "nvidia_driver" not in chosen:
+        return order
+    driver = chosen["nvidia_driver"]
+    return sorted(order, key=lambda one: not runs_natively(world, driver, one))
