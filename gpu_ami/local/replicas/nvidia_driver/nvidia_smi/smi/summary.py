@@ -1,0 +1,29 @@
+"""The table that `nvidia-smi` prints without arguments."""
+
+_RULE = "+-----------------------------------------+------------------------+----------------------+"
+
+
+def summary(gpus, readings, version, cuda, timestamp):
+    lines = [
+        timestamp, "+" + "-" * (len(_RULE) - 2) + "+",
+        "| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-8s |" % (version, version, cuda), _RULE,
+        "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |",
+        "| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |", _RULE.replace("-", "="),
+    ]
+    for gpu, now in zip(gpus, readings):
+        usage = "%sMiB / %sMiB" % (_or_na(now.memory_used), _or_na(now.memory_total))
+        power = "%sW / %sW" % (_whole(now.power_draw), _whole(now.power_limit))
+        lines.append("| %3d  %-27s Off |   %s Off | %20s |" % (gpu.index, gpu.name[:27], gpu.bus_id, "0"))
+        lines.append("| N/A  %3dC    P0 %23s | %22s | %7d%%      Default |" % (now.temperature_gpu, power, usage, now.utilization_gpu))
+        lines.append(_RULE)
+    lines += ["", "+" + "-" * 89 + "+", "| %-87s |" % "Processes:", "|" + "=" * 89 + "|", "| %-87s |" % " No running processes found",
+              "+" + "-" * 89 + "+"]
+    return "\n".join(lines) + "\n"
+
+
+def _or_na(value):
+    return "N/A" if value is None else value
+
+
+def _whole(value):
+    return "N/A" if value is None else round(value)
