@@ -7,13 +7,17 @@ is UNPROVEN with its reason; a fault of the transport is UNPROVEN too, because i
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import backend, results
+from validator import backend, gather, results
+from validator.items import Items, can_gather
 from validator.observe import Observe, unproven
 from validator.plan import Plan
 from validator.results import Check, Results
@@ -38,7 +42,8 @@ class Run:
     def __init__(self, config: pytest.Config) -> None:
         self.results = Results(config.getoption("hosts") or "local://")
         self.plan: Plan | None = None
-        self.usage_error = ""
+        self.reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of gathered items, until they are told
+        self.rounds = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,6 +59,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--aws-profile", metavar="NAME", help="credentials' profile")
     group.addoption("--arrival-seconds", type=float, default=900.0, help="how long metrics may take [%(default)s]")
     group.addoption("--command-deadline", type=float, default=60.0, help="seconds a command [%(default)s]")
+    group.addoption("--check-deadline", type=float, default=1200.0, help="seconds a check [%(default)s]")
+    group.addoption("--serial", action="store_true", help="run one check after the other, a round trip a command")
     group.addoption("--connect-timeout", type=float, default=10.0, help="seconds for a host to answer [%(default)s]")
 
 
@@ -111,11 +118,76 @@ def _describe(item: pytest.Item) -> Check:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """The first item that can be gathered runs all that can; each then only tells what came of it."""
+    run = item.config.stash[RUN]
+    if item not in run.reports and _gathers(item.config) and can_gather(item):
+        _gather(run, item.session, item)
+    reports = run.reports.pop(item, None)
+    if reports is None:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+def _gathers(config: pytest.Config) -> bool:
+    option = config.getoption
+    steps = any(option(name, False) for name in ("serial", "usepdb", "trace", "setuponly", "setupshow", "setupplan"))
+    return not steps and not hasattr(config, "workerinput")
+
+
+def _gather(run: Run, session: pytest.Session, first: pytest.Item) -> None:
+    rest = session.items[session.items.index(first) :]
+    chosen = [item for item in rest if can_gather(item)]
+    nextitem = next((item for item in rest if not can_gather(item)), None)
+    items = Items(session, chosen, nextitem)  # type: ignore[arg-type]
+    until = time.monotonic() + session.config.getoption("check_deadline")
+    tasks = items.tasks()
+    for task in tasks:
+        task.deadline = until
+    gatherer = gather.Gatherer(limit=lambda task: _arm(task.deadline))
+    with items.guard():
+        gatherer.run(tasks)
+    run.rounds += gatherer.rounds
+    run.reports.update(items.reports)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A check that hangs on our side ends at its deadline too."""
+    if gather.active() is not None:
+        return (yield)
+    _arm(time.monotonic() + item.config.getoption("check_deadline"))
+    try:
+        return (yield)
+    finally:
+        _arm(0.0)
+
+
+def _arm(deadline: float) -> None:
+    """Interrupts whatever runs here at `deadline` (time.monotonic()); 0 takes the alarm back."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    signal.signal(signal.SIGALRM, _too_late)
+    signal.setitimer(signal.ITIMER_REAL, max(0.001, deadline - time.monotonic()) if deadline else 0.0)
+
+
+def _too_late(_signum: int, _frame: object) -> None:
+    raise gather.OutOfTime("the check did not end within its deadline")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: pytest.TestReport = yield  # type: ignore[assignment]
     check = item.stash.get(CHECK, None)
     if check is not None:
+        gatherer = gather.active()
+        if gatherer is not None and gatherer.task is not None:
+            check.attempts = max(check.attempts, gatherer.task.attempts)
         _judge(check, report, call)
     return report  # type: ignore[return-value]
 
@@ -147,7 +219,7 @@ def _reason(report: pytest.TestReport) -> str:
 def _message(told: str, call: pytest.CallInfo[None]) -> str:
     kind = call.excinfo.type.__name__ if call.excinfo else ""
     told = told.strip()
-    return told if kind in ("AssertionError", "Failed", "CommandExpired") else f"{kind}: {told}"
+    return told if kind in ("AssertionError", "Failed", "CommandExpired", "OutOfTime") else f"{kind}: {told}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -216,9 +288,11 @@ def cloudwatch(request: pytest.FixtureRequest) -> CloudWatch:
     region = config.getoption("aws_region")
     if not region:
         unproven("no --aws-region was given")
-    return CloudWatch(
+    found = CloudWatch(
         region,
         endpoint=config.getoption("aws_endpoint"),
         profile=config.getoption("aws_profile"),
         arrival_seconds=config.getoption("arrival_seconds"),
     )
+    found.sleep = gather.sleep
+    return found

@@ -1,0 +1,229 @@
+"""Gathers the commands of many checks, so that a round trip serves all checks that wait.
+
+Each check runs in a greenlet of its own. Where it asks its host for something it is suspended; when every check has
+run as far as it can, what they all asked for goes out as one batch a host and shell, and they go on. A check that
+waits for something else (`sleep`) is suspended too. Checks see nothing of it: they are plain functions.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import greenlet  # type: ignore[import-untyped]
+
+from validator import backend
+from validator.backend import HostLink, Request
+from validator.shell import Answer, Command
+from validator.ssh import SshError
+
+# What testinfra asks of every host before it can begin, and what does not change while a run lasts: it travels with the
+# first batch, and is answered from it ever after.
+_CONSTANT = (
+    "uname -s",
+    "uname -m",
+    "cat /etc/os-release",
+    "test -d /run/systemd/system/",
+    *(f"command -v {name}" for name in ("command", "systemctl", "dpkg-query", "rpm", "sysctl", "ss", "ip", "service")),
+)
+# Asked twice in one batch, these are run once. Anything else, or anything with shell syntax, may have an effect.
+_PURE = re.compile(
+    r"(test|stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|modinfo"
+    r"|rpm -q|command -v|sysctl -n|apt-mark showhold"
+    r"|systemctl (is-active|is-enabled|is-failed|is-system-running|show|cat|list-\S+))"
+    r"( [^;&|<>$`\n]*)?"
+)
+
+
+class OutOfTime(Exception):
+    """A check, or the whole run, is past its deadline."""
+
+
+@dataclass(eq=False)
+class Task:
+    """One check on its way. `run` is its whole life; `before` and `after` surround each slice of it."""
+
+    name: str
+    run: Callable[[], None]
+    before: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
+    deadline: float = 0.0  # time.monotonic(); 0 for none
+    attempts: int = 1
+    request: Request | None = None
+    wake: float | None = None
+    _greenlet: Any = None
+    _throw: BaseException | None = None
+    _value: Any = None
+
+    @property
+    def done(self) -> bool:
+        return self._greenlet is not None and bool(self._greenlet.dead)
+
+
+@dataclass
+class Gatherer:
+    """Runs tasks to their end. `rounds` counts the batches that went out."""
+
+    limit: Callable[[Task], Any] = lambda task: None  # arms a clock for the coming slice
+    tasks: list[Task] = field(default_factory=list)
+    finished: Callable[[Task], None] = lambda task: None
+    rounds: int = 0
+    _hub: Any = None
+    _current: Task | None = None
+    _known: dict[tuple[HostLink, bool, str], Answer] = field(default_factory=dict)
+
+    def run(self, tasks: Iterable[Task]) -> None:
+        """Runs all tasks; returns when each has ended. What one raises beyond its own judgement ends all."""
+        global _active
+        self.tasks = list(tasks)
+        self._hub = greenlet.getcurrent()
+        _active, backend.runner = self, self.ask
+        try:
+            for task in self.tasks:
+                task._greenlet = greenlet.greenlet(task.run)
+                self._step(task)
+            while waiting := [task for task in self.tasks if not task.done]:
+                self._move(waiting)
+        finally:
+            _active, backend.runner = None, backend.run_at_once
+            for task in self.tasks:
+                if not task.done:
+                    task._greenlet.throw(greenlet.GreenletExit)
+
+    def ask(self, request: Request) -> tuple[Answer, int]:
+        """What `host.run` comes to: the answer, once the batch is back."""
+        task = self._task()
+        known = self._known.get(_key(request))
+        if known is not None:
+            return known, 1
+        if task is None:
+            return backend.run_at_once(request)
+        task.request = request
+        answer: Answer = self._suspend(task)
+        return answer, task.attempts
+
+    def sleep(self, seconds: float) -> None:
+        """Lets the others run for at least `seconds`."""
+        task = self._task()
+        if task is None:
+            time.sleep(seconds)
+            return
+        task.wake = time.monotonic() + seconds
+        self._suspend(task)
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Lets the others run until `ready` holds."""
+        while not ready():
+            self.sleep(0.02)
+
+    @property
+    def task(self) -> Task | None:
+        """The check that runs now."""
+        return self._task()
+
+    def _task(self) -> Task | None:
+        running = self._current
+        return running if running is not None and greenlet.getcurrent() is running._greenlet else None
+
+    def _suspend(self, task: Task) -> Any:
+        self._hub.switch()
+        if task._throw is not None:
+            thrown, task._throw = task._throw, None
+            raise thrown
+        value, task._value = task._value, None
+        return value
+
+    def _move(self, waiting: list[Task]) -> None:
+        requests = [task for task in waiting if task.request is not None]
+        if requests:
+            self._send(requests)
+            return
+        now = time.monotonic()
+        late = [task for task in waiting if task.deadline and task.deadline <= now]
+        due = late or [task for task in waiting if task.wake is not None and task.wake <= now]
+        if not due:
+            time.sleep(max(0.0, min(task.wake for task in waiting if task.wake is not None) - now))
+            return
+        for task in due:
+            task.wake = None
+            if task in late:
+                task._throw = OutOfTime("the check did not end within its deadline")
+            self._step(task)
+
+    def _step(self, task: Task) -> None:
+        self._current = task
+        task.before()
+        try:
+            self.limit(task)
+            task._greenlet.switch()
+        finally:
+            self.limit(Task("", lambda: None))
+            task.after()
+            self._current = None
+        if task.done:
+            self.finished(task)
+
+    def _send(self, waiting: list[Task]) -> None:
+        groups: dict[tuple[HostLink, bool], list[Task]] = defaultdict(list)
+        for task in waiting:
+            assert task.request is not None
+            groups[task.request.link, task.request.root].append(task)
+        for (link, root), tasks in groups.items():
+            self._send_to(link, root, tasks)
+
+    def _send_to(self, link: HostLink, root: bool, tasks: list[Task]) -> None:
+        commands: list[Command] = []
+        places: dict[str, int] = {}
+        slots = [self._slot(task, commands, places) for task in tasks]
+        prelude = [text for text in _CONSTANT if (link, root, text) not in self._known and text not in places]
+        commands += [Command(text, 20.0) for text in prelude]
+        self.rounds += 1
+        try:
+            answers, attempts = link.execute(commands, root=root)
+        except SshError as fault:
+            for task in tasks:
+                task.request, task._throw = None, fault
+                self._step(task)
+            return
+        for command, answer in zip(commands, answers, strict=True):
+            if command.text in _CONSTANT and not answer.expired:
+                self._known[link, root, command.text] = answer
+        for task, slot in zip(tasks, slots, strict=True):
+            task.request, task._value = None, answers[slot]
+            task.attempts = max(task.attempts, attempts)
+            self._step(task)
+
+    @staticmethod
+    def _slot(task: Task, commands: list[Command], places: dict[str, int]) -> int:
+        assert task.request is not None
+        command = task.request.command
+        if command.text in places and commands[places[command.text]].deadline >= command.deadline:
+            return places[command.text]
+        if command.text in _CONSTANT or _PURE.fullmatch(command.text):
+            places[command.text] = len(commands)
+        commands.append(command)
+        return len(commands) - 1
+
+
+def _key(request: Request) -> tuple[HostLink, bool, str]:
+    return request.link, request.root, request.command.text
+
+
+_active: Gatherer | None = None
+
+
+def active() -> Gatherer | None:
+    """The gatherer that runs checks just now, if any."""
+    return _active
+
+
+def sleep(seconds: float) -> None:
+    """Waits; other checks go on meanwhile where they are gathered."""
+    if _active is not None:
+        _active.sleep(seconds)
+    else:
+        time.sleep(seconds)

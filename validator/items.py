@@ -1,0 +1,179 @@
+"""pytest items as tasks: many are set up at the same time, and each finds pytest as if it were alone.
+
+pytest runs one item after the other, with one stack of what is set up (SetupState) and one cached value a fixture.
+A slice of an item swaps in its own stack and its own function-scoped values, and takes them out again; what is shared
+(session, module, class) stays shared, is set up once, and goes when the last item that needs it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import greenlet  # type: ignore[import-untyped]
+import pytest
+from _pytest.fixtures import FixtureDef
+from _pytest.runner import CallInfo
+from _pytest.scope import Scope
+
+from validator import gather
+from validator.backend import BatchBackend
+
+# They change something that all items share, or catch what all items write: an item with one of these runs alone.
+_ALONE = frozenset(
+    {"capsys", "capfd", "capsysbinary", "capfdbinary", "capteesys", "caplog"}
+    | {"monkeypatch", "recwarn", "pytester", "testdir", "doctest_namespace"}
+)
+# They wrap a phase of an item and expect the next one only after it: capture is done here instead.
+_WRAPPERS = ("capturemanager", "logging-plugin", "threadexception", "unraisableexception", "timeout")
+_NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt, greenlet.GreenletExit)
+_HIGHER = (Scope.Class, Scope.Module, Scope.Package, Scope.Session)
+
+
+def can_gather(item: pytest.Item) -> bool:
+    """Whether an item only looks at a host of ours, and depends on nothing that must be its own."""
+    if not isinstance(item, pytest.Function) or item.get_closest_marker("live") is not None:
+        return False
+    callspec = getattr(item, "callspec", None)
+    host = callspec.params.get("_testinfra_host") if callspec else None
+    if callspec is None or not isinstance(getattr(host, "backend", None), BatchBackend):
+        return False
+    if _ALONE & set(item.fixturenames):
+        return False
+    shared = {name for name, scope in callspec._arg2scope.items() if scope in _HIGHER}
+    return shared <= {"_testinfra_host"}
+
+
+class Items:
+    """The items of one gathering. `reports` of an item are complete once it has ended."""
+
+    def __init__(self, session: pytest.Session, items: list[pytest.Function], nextitem: pytest.Item | None) -> None:
+        self.session = session
+        self.items = items
+        self.nextitem = nextitem
+        self.reports: dict[pytest.Item, list[pytest.TestReport]] = {item: [] for item in items}
+        self._left = dict.fromkeys(items)
+        self._entries: dict[Any, Any] = {}  # SetupState's entry of every node that is set up
+        self._busy: dict[Any, gather.Task] = {}  # shared fixtures that are being made, by whom
+        self._slices: dict[pytest.Item, _Slice] = {item: _Slice(self, item) for item in items}
+
+    def tasks(self) -> list[gather.Task]:
+        """One task an item, in the items' order."""
+        return [
+            gather.Task(item.nodeid, lambda item=item: self._protocol(item), one.enter, one.leave)  # type: ignore[misc]
+            for item, one in self._slices.items()
+        ]
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """While it lasts, a shared fixture is made by one item, and the others that want it wait for it."""
+        real = FixtureDef.execute
+
+        def execute(fixture: Any, request: Any) -> Any:
+            gatherer = gather.active()
+            task = gatherer.task if gatherer else None
+            if fixture._scope is Scope.Function or gatherer is None or task is None:
+                return real(fixture, request)
+            gatherer.wait_until(lambda: self._busy.get(fixture) in (None, task))
+            if self._busy.get(fixture) is task:
+                return real(fixture, request)
+            self._busy[fixture] = task
+            try:
+                return real(fixture, request)
+            finally:
+                del self._busy[fixture]
+
+        FixtureDef.execute = execute  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            FixtureDef.execute = real  # type: ignore[method-assign]
+
+    def _protocol(self, item: pytest.Function) -> None:
+        try:
+            if self._phase(item, "setup").passed:
+                self._phase(item, "call")
+        finally:
+            del self._left[item]
+            self._phase(item, "teardown", nextitem=self._next(item))
+            item._request = False  # type: ignore[assignment]
+            item.funcargs = None  # type: ignore[assignment]
+
+    def _phase(self, item: pytest.Function, when: Any, **arguments: Any) -> pytest.TestReport:
+        hook = self._hook(item, f"pytest_runtest_{when}")
+        call = CallInfo.from_call(lambda: hook(item=item, **arguments), when=when, reraise=_NOT_A_VERDICT)
+        self._slices[item].add_sections(when)
+        report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        self.reports[item].append(report)
+        return report
+
+    def _hook(self, item: pytest.Function, name: str) -> Any:
+        manager = item.config.pluginmanager
+        removed = [manager.get_plugin(wrapper) for wrapper in _WRAPPERS]
+        removed += list(getattr(item.ihook, "remove_mods", ()))
+        return manager.subset_hook_caller(name, [plugin for plugin in removed if plugin is not None])
+
+    def _next(self, item: pytest.Function) -> pytest.Item | None:
+        """Whoever of those that still need something shares most with `item`: what they share must stay."""
+        chain = item.listchain()
+        rest = [*self._left, *([self.nextitem] if self.nextitem is not None else [])]
+
+        def shared(other: pytest.Item) -> int:
+            return sum(1 for mine, theirs in zip(chain, other.listchain(), strict=False) if mine is theirs)
+
+        return max(rest, key=shared, default=None)
+
+
+class _Slice:
+    """What one item has set up while it is suspended, and what it has printed."""
+
+    def __init__(self, owner: Items, item: pytest.Function) -> None:
+        self.owner = owner
+        self.item = item
+        self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}
+        self._out, self._err = io.StringIO(), io.StringIO()
+        self._sudo: Any = None
+        self._streams: tuple[Any, Any] = (None, None)
+        host: Any = item.callspec.params["_testinfra_host"]
+        self._backend: BatchBackend = host.backend
+
+    def enter(self) -> None:
+        entries = self.owner._entries
+        stack = {node: entries[node] for node in self.item.listchain() if node in entries}
+        self.owner.session._setupstate.stack = stack
+        for fixture, (cached, finalizers) in self._fixtures.items():
+            fixture.cached_result = cached
+            fixture._finalizers[:] = finalizers
+        if self._sudo is not None:
+            self._backend.__dict__["get_command"] = self._sudo
+        self._streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (self._out, self._err)
+
+    def leave(self) -> None:
+        sys.stdout, sys.stderr = self._streams
+        # `with host.sudo()` puts its own get_command on the backend that all items share.
+        self._sudo = self._backend.__dict__.pop("get_command", None)
+        stack = self.owner.session._setupstate.stack
+        for node in self.item.listchain():
+            self.owner._entries.pop(node, None)
+        self.owner._entries.update(stack)
+        self._fixtures = {}
+        for fixture in self._own_fixtures():
+            self._fixtures[fixture] = (fixture.cached_result, list(fixture._finalizers))
+            fixture.cached_result = None
+            fixture._finalizers.clear()
+
+    def add_sections(self, when: str) -> None:
+        for name, stream in (("stdout", self._out), ("stderr", self._err)):
+            if stream.getvalue():
+                self.item.add_report_section(when, name, stream.getvalue())
+                stream.seek(0)
+                stream.truncate()
+
+    def _own_fixtures(self) -> set[Any]:
+        known = {fixture for found in self.item._fixtureinfo.name2fixturedefs.values() for fixture in found}
+        if self.item._request:
+            known |= set(self.item._request._fixture_defs.values())
+        return {fixture for fixture in known if fixture._scope is Scope.Function and fixture.argname != "request"}
