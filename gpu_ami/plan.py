@@ -70,9 +70,9 @@ class Plan:
         Returns the path of plan.json. `packer build -var-file=OUT/packer.pkrvars.json packer/` works with them.
         """
         out_dir.mkdir(parents=True, exist_ok=True)
-        _write_json(out_dir / ANSIBLE_FILE, ansible_variables(self))
-        _write_json(out_dir / PACKER_FILE, packer_variables(self, place, out_dir.resolve() / ANSIBLE_FILE))
-        _write_json(out_dir / PLAN_FILE, self.document)
+        write_json(out_dir / ANSIBLE_FILE, ansible_variables(self))
+        write_json(out_dir / PACKER_FILE, packer_variables(self, place, out_dir.resolve() / ANSIBLE_FILE))
+        write_json(out_dir / PLAN_FILE, self.document)
         return out_dir / PLAN_FILE
 
 
@@ -86,7 +86,18 @@ def make_plan(recipe: Path, place: Place, overrides: Sequence[str] = ()) -> Plan
     from gpu_ami.recipes.resolve import resolve
 
     facts = load_facts()
-    return Plan(sealed(at_place(resolve(read_recipe(recipe, facts, overrides), facts), place)))
+    document = resolve(read_recipe(recipe, facts, overrides), facts)
+    return Plan(sealed(at_place(_with_recorded_ami(document, place), place)))
+
+
+def _with_recorded_ami(document: dict[str, Any], place: Place) -> dict[str, Any]:
+    """The source AMI that the image's lock records for the region; ids mean something only in AWS itself."""
+    from gpu_ami.lock import recorded_ami
+
+    if place.endpoint or place.guest_endpoint or place.source_ami:
+        return document
+    recorded = recorded_ami(document, place.region)
+    return document | {"source_ami": {"id": recorded}} if recorded else document
 
 
 def canonical_json(document: Any) -> str:
@@ -186,7 +197,7 @@ def ansible_variables(plan: Plan) -> dict[str, Any]:
     return variables
 
 
-def _write_json(path: Path, document: Any) -> None:
+def write_json(path: Path, document: Any) -> None:
     """Whole or not at all: a reader never sees half a file, nor does a crash leave one."""
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     beside = path.with_name(f".{path.name}.{os.getpid()}")

@@ -188,16 +188,3 @@ def _override_value(text: str, grammar: Keys, parts: Sequence[str]) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-
-
-def explain(recipe: Recipe) -> list[tuple[str, Any, str]]:
-    """Every value of the merged recipe: key path, value, layer that set it; in the order of the layers' keys."""
-
-    def leaves(values: Mapping[str, Any], path: str) -> list[tuple[str, Any, str]]:
-        found: list[tuple[str, Any, str]] = []
-        for key, value in values.items():
-            below = f"{path}.{key}" if path else key
-            found += leaves(value, below) if isinstance(value, dict) else [(below, value, recipe.origin(below))]
-        return found
-
-    return leaves(recipe.values, "")
