@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import threading
 import time
 import uuid
@@ -141,7 +140,6 @@ class QemuMachine:
                 [qemu, *command_line(spec)],
                 cwd=spec.folder,
                 stdout=stderr.fileno(),
-                stderr=subprocess.STDOUT,
                 death_signal=signal.SIGKILL,
             )
         self.identity: ProcessIdentity | None = identify(self.process.pid)
