@@ -36,7 +36,7 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             "ansible": Keys({"core": Choice(tuple(facts.ansible["releases"]))}, needed=("core",)),
             "source_ami": _source_ami(),
             "build": Keys(
-                {"instance_type": instance_type, "root_volume_gib": Integer(4, 16384, "GiB")},
+                {"instance_type": _builder(facts), "root_volume_gib": Integer(4, 16384, "GiB")},
                 needed=("instance_type", "root_volume_gib"),
             ),
             # Its version is not needed: layers below set the flavour also where there is no NVIDIA driver.
@@ -60,6 +60,13 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
         },
         needed=(*OF_THE_RECIPE, "architecture", "node", "build", "roles", "ansible", "cloudwatch_agent", "telemetry"),
     )
+
+
+def _builder(facts: Facts) -> Named:
+    """Any instance type can build an image; of accelerated families the facts know them all."""
+    table = facts.instance_types
+    others = rf"(?!({'|'.join(table['families'])})\.)[a-z][a-z0-9-]*\.[a-z0-9-]+"
+    return Named("instance type", table["instance_types"], "g5.12xlarge", others)
 
 
 def _source_ami() -> Keys:

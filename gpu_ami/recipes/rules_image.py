@@ -18,10 +18,10 @@ def types_are_built_for(world: World, _chosen: Assignment) -> Iterator[Conflict]
 
 def types_have_architecture(world: World, _chosen: Assignment) -> Iterator[Conflict]:
     wanted = world.values["architecture"]
-    of_recipe = [(name, "instance_types", row) for name, row in world.instance_types.items()]
+    named = [(name, "instance_types", row) for name, row in world.instance_types.items()]
     builder = str(world.values["build"]["instance_type"])
-    row = world.facts.instance_types["instance_types"][builder]
-    for name, path, found in [*of_recipe, (builder, "build.instance_type", row)]:
+    row = world.facts.instance_types["instance_types"].get(builder)
+    for name, path, found in [*named, *([(builder, "build.instance_type", row)] if row else [])]:
         if found["architecture"] != wanted:
             text = f"{name} is {found['architecture']}, the image is {wanted}"
             nearest = f"architecture {found['architecture']}, or instance types of {wanted}"

@@ -70,16 +70,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Named:
-    """The name of a row in a table too long to print; `what` says of which."""
+    """The name of a row in a table too long to print; `what` says of which.
+
+    pattern: names of another kind that are taken as they are (a builder need not be an accelerated instance type).
+    """
 
     what: str
     names: Collection[str]
     example: str
+    pattern: str = ""
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, str):
             yield Mistake(path, f"expected {self.what} such as {self.example}, found {_found(value)}")
-        elif value not in self.names:
+        elif value not in self.names and not (self.pattern and re.fullmatch(self.pattern, value)):
             yield Mistake(path, f"no {self.what} {value!r} in the facts{did_you_mean(value, self.names)}")
 
 

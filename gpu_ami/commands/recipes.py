@@ -1,0 +1,86 @@
+"""`gpu-ami recipes`: the images that there are, and what is in each."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.commands import Outcome
+from gpu_ami.log import Progress
+
+_EPILOG = """\
+examples:
+  gpu-ami recipes                       all of them, a line each
+  gpu-ami recipes eks neuron            those with both words in name, system, node family or contents
+  gpu-ami recipes --json                everything, for machines
+
+To add an image, write variables/recipes/<image>.yml (see CONTRIBUTING.md) and run gpu-ami plan --lock on it.
+"""
+_SHOWN = ("nvidia_driver", "cuda", "efa", "neuron")
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "recipes", help="list the images and what is in each", description="Lists the recipes.", epilog=_EPILOG
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="show those that have all these words")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
+    from gpu_ami.recipes.facts import VARIABLES
+
+    entries = [_entry(path) for path in sorted((VARIABLES / "recipes").glob("*.yml"))]
+    found = [entry for entry in entries if all(word.lower() in _text(entry) for word in args.words)]
+    header = ("image", "system", "node", "arch", "driver", "CUDA", "EFA", "Neuron", "instance types")
+    rows = [header, *(_row(entry) for entry in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header) - 1)]
+    lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in rows]
+    ended = [entry["image"] for entry in found if entry["end_of_life"]]
+    if ended:
+        lines += ["", f"* past its end of life: {', '.join(ended)}"]
+    return Outcome("\n".join([*lines, "", f"{len(found)} of {len(entries)} images"]), found)
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    from gpu_ami.errors import UsageError
+    from gpu_ami.recipes.facts import load_facts
+    from gpu_ami.recipes.layers import read_recipe
+    from gpu_ami.recipes.remarks import READ_ON
+    from gpu_ami.recipes.resolve import resolve
+
+    try:
+        plan = resolve(read_recipe(path, load_facts()), load_facts())
+    except UsageError as error:
+        return {"image": path.stem, "error": error.message, "end_of_life": False}
+    return {
+        "image": path.stem,
+        "description": plan["description"],
+        "os": f"{plan['os']['id']} {plan['os']['version']}",
+        "end_of_life": plan["os"]["end_of_life"] < READ_ON,
+        "node": " ".join(plan["node"].values()),
+        "architecture": plan["architecture"],
+        "versions": {name: plan[name]["version"] for name in _versions(plan)},
+        "instance_types": [one["name"] for one in plan["instance_types"]],
+        "roles": plan["roles"],
+    }
+
+
+def _versions(plan: dict[str, Any]) -> list[str]:
+    """Components of the plan, installed or brought along by the base AMI."""
+    from gpu_ami.recipes.world import COMPONENTS
+
+    return [name for name in COMPONENTS if name in plan]
+
+
+def _text(entry: dict[str, Any]) -> str:
+    return " ".join(str(value) for value in entry.values()).lower()
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    if "error" in entry:
+        return (entry["image"], "does not resolve", "", "", "", "", "", "", entry["error"])
+    system = entry["os"] + ("*" if entry["end_of_life"] else "")
+    versions = [entry["versions"].get(name, "-") for name in _SHOWN]
+    return (entry["image"], system, entry["node"], entry["architecture"], *versions, " ".join(entry["instance_types"]))
