@@ -88,17 +88,22 @@ class Reconciler:
 
     def absorb(self) -> None:
         """Takes over what API calls have changed. Quick; in any thread."""
+        changed = False
         with self.lock:
             for instance in self.ec2.instances():
                 unit = self.units.get(instance.id)
                 if unit is None:
                     self._admit(instance)
+                    changed = True
                 elif instance.state != unit.shown:
                     unit.wanted = instance.state
                     self._show(unit, _TRANSITION[unit.wanted])
+                    changed = True
             for job in self.images.absorb():
                 self._assign(job)
-        self.wake()
+                changed = True
+        if changed:  # the daemon's own loop calls this too: waking it each time would have it spin
+            self.wake()
 
     def _admit(self, instance: Any) -> None:
         self.ec2.settle_launch(instance)
