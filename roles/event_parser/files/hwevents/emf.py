@@ -64,17 +64,14 @@ def to_line(document: Dict[str, Any]) -> bytes:
 def read_instance(dmi: str = "/sys/class/dmi/id", cloud: str = "/var/lib/cloud/data") -> Dict[str, str]:
     """Instance id and type without a network: the board's asset tag (Nitro), else what cloud-init noted. Empty elsewhere."""
     found = {}  # type: Dict[str, str]
-    candidates = (
-        ("InstanceId", (dmi + "/board_asset_tag", cloud + "/instance-id")),
-        ("InstanceType", (dmi + "/product_name",)),
-    )
-    if not (_first_line(dmi + "/sys_vendor") or "").startswith("Amazon EC2"):
-        candidates = (("InstanceId", (cloud + "/instance-id",)),)
-    for key, paths in candidates:
-        for path in paths:
-            value = _first_line(path)
-            if value and (value.startswith("i-") if key == "InstanceId" else "." in value):
-                found.setdefault(key, value[:64])
+    nitro = (_first_line(dmi + "/sys_vendor") or "").startswith("Amazon EC2")
+    for path in ([dmi + "/board_asset_tag"] if nitro else []) + [cloud + "/instance-id"]:
+        value = _first_line(path)
+        if value and value.startswith("i-"):
+            found.setdefault("InstanceId", value[:64])
+    instance_type = _first_line(dmi + "/product_name")
+    if nitro and instance_type and "." in instance_type:
+        found["InstanceType"] = instance_type[:64]
     return found
 
 

@@ -25,6 +25,12 @@ _SXID = re.compile(
 )
 _FOLLOW_UP = re.compile(r"(?:Severity\s+\d+\s+Engine instance|Data\s*\{)")
 _LOST = re.compile(r"(?:NVRM:\s+)+GPU\s+(?:at\s+)?(?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r")):\s+GPU has fallen off the bus\b")
+# One printk of three lines: /dev/kmsg shows its line feeds as \\x0a, dmesg and journalctl break the line.
+_LOST_WHOLE = re.compile(
+    r"(?:NVRM:\s+)+The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r"))\s*(?:\\x0a|\n)\s*(?:NVRM:\s+)*\(PCI ID: "
+    r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has\s*(?:\\x0a|\n)\s*(?:NVRM:\s+)*"
+    r"fallen off the bus and is not responding to commands\b"
+)
 _LOST_FIRST = re.compile(r"(?:NVRM:\s+)+The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r"))\s*$")
 _LOST_MIDDLE = re.compile(r"(?:NVRM:\s+)+\(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has\s*$")
 _LOST_LAST = re.compile(r"(?:NVRM:\s+)+fallen off the bus and is not responding to commands\.?\s*$")
@@ -199,10 +205,13 @@ def _parse_nvrm(text: str) -> Optional[Fact]:
 
 
 def _parse_loss(text: str) -> Optional[Fact]:
-    for part, pattern in ((0, _LOST), (1, _LOST_FIRST)):
+    for part, pattern, message in (
+        (0, _LOST, "GPU has fallen off the bus."),
+        (0, _LOST_WHOLE, "fallen off the bus and is not responding to commands."),
+        (1, _LOST_FIRST, ""),
+    ):
         found = pattern.match(text)
         if found:
-            message = "GPU has fallen off the bus." if part == 0 else ""
             return Lost(normalise_pci(found.group("pci")), found.group("raw"), message, part)
     if _LOST_MIDDLE.match(text):
         return Lost("", "", "", 2)

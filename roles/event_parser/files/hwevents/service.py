@@ -207,7 +207,7 @@ class Service:
         kernel = record.facility == kmsg.KERNEL_FACILITY
         if record.seq > self.raw_seq and (kernel or isinstance(fact, (Xid, Sxid, Lost))):
             if "NVRM:" in record.text or isinstance(fact, Sxid):
-                raw_lines.append(raw_line(record))
+                raw_lines.append(raw_line(record, isinstance(fact, Lost)))
         if isinstance(fact, Broken):
             self.counts["malformed"] += 1
         elif fact is not None:
@@ -323,11 +323,16 @@ class Service:
             self.outbox.commit(time.monotonic())
 
 
-def raw_line(record: kmsg.Record) -> bytes:
-    """As `dmesg` prints it, which is what the old system's log held: `[   12.345678] NVRM: …`, stripped, one line."""
+def raw_line(record: kmsg.Record, several: bool) -> bytes:
+    """As `dmesg` prints it, which is what the old system's log held: `[   12.345678] NVRM: …`, stripped.
+
+    `several` breaks the driver's three-line record as dmesg does. No other record is broken: a process name with a line
+    feed in it must not forge a line.
+    """
     seconds, micros = divmod(record.monotonic_us, 1000000)
     text = "[%5d.%06d] %s" % (seconds, micros, record.text)
-    return text.strip().encode("utf-8", "replace") + b"\n"
+    lines = text.split("\\x0a") if several else [text]
+    return b"".join(line.strip().encode("utf-8", "replace") + b"\n" for line in lines)
 
 
 def _empty(fd: int) -> None:

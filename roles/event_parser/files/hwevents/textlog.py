@@ -218,7 +218,7 @@ class TextParser:
         """One line in (with or without its end), the events that are complete by now out."""
         self._number += 1
         line = None
-        if b"Xid" in raw or b"NVRM" in raw:
+        if b"Xid" in raw or b"NVRM" in raw or b"gpu-ami/event" in raw:
             text = raw.decode("utf-8", "replace")
             own = _own_event(text, self._number)
             if own:

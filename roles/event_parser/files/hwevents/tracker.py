@@ -110,7 +110,8 @@ class Tracker:
         if fact.code == _FALLEN_OFF:
             for opened in self._queue:
                 event = opened.event
-                if event["kind"] == "gpu_lost" and event["pci"] == fact.pci and event["origin"] == moment.origin:
+                same = event["kind"] == "gpu_lost" and event["pci"] == fact.pci and event["origin"] == moment.origin
+                if same and _within(opened.moment.clock_us, moment.clock_us, LOST_SETTLE_US):
                     opened.folded, opened.settles = True, False
 
     def _feed_sxid(self, moment: Moment, fact: Sxid, now_us: Optional[int]) -> None:

@@ -1,0 +1,532 @@
+"""The live service: exactly once across crashes, rotation and full disks; losses counted. A socket pair is its kmsg."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.events import parser_module
+
+BOOT = "11111111-2222-3333-4444-555555555555"
+kmsg = parser_module("kmsg")
+service_module = parser_module("service")
+sinks = parser_module("sinks")
+state_module = parser_module("state")
+
+
+def record(seq: int, text: str, priority: int = 4, microseconds: int | None = None) -> bytes:
+    return f"{priority},{seq},{seq * 1000 if microseconds is None else microseconds},c;{text}\n".encode()
+
+
+def xid(seq: int, code: int = 31, priority: int = 4) -> bytes:
+    return record(seq, f"NVRM: Xid (PCI:0000:00:1e): {code}, pid=1, name=job {seq}, Ch 00000008", priority)
+
+
+def noise(seq: int) -> bytes:
+    return record(seq, "usb 1-1: new device")
+
+
+class Bench:
+    """The paths of one service and a kernel ring that remembers everything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ring: list[bytes] = []
+        self.boot = BOOT
+        self.far: socket.socket | None = None
+        (folder / "state").mkdir()
+        (folder / "run").mkdir()
+        self.options = service_module.Options()
+        self.options.raw_log = str(folder / "gpuevent.log")
+        self.options.json_log = str(folder / "gpuevent.jsonl")
+        self.options.state_dir = str(folder / "state")
+        self.options.status_path = str(folder / "run" / "status.json")
+        self.options.policy = str(folder / "no-policy.json")
+        self.options.nvidia_smi = str(folder / "no-nvidia-smi")
+
+    def start(self) -> Any:
+        """A service that finds the ring from its oldest record, as /dev/kmsg gives it."""
+        if self.far is not None:
+            self.far.close()
+        near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        near.setblocking(False)
+        self.far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        service = service_module.Service(self.options, kmsg.Source(near.detach()), self.boot)
+        for raw in self.ring:
+            self.far.send(raw)
+        return service
+
+    def print(self, *records: bytes) -> None:
+        """The kernel prints."""
+        assert self.far is not None
+        for raw in records:
+            self.ring.append(raw)
+            self.far.send(raw)
+
+    def raw(self) -> list[str]:
+        return _lines(self.folder, "gpuevent.log")
+
+    def documents(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in _lines(self.folder, "gpuevent.jsonl")]
+
+    def events(self) -> list[dict[str, Any]]:
+        return [one for one in self.documents() if one["kind"] in ("xid", "sxid", "gpu_lost")]
+
+    def seqs(self) -> list[int]:
+        return [one["seq"] for one in self.events()]
+
+
+def _lines(folder: Path, name: str) -> list[str]:
+    parts = [path for path in (folder / f"{name}.1", folder / name) if path.exists()]
+    text = "".join(path.read_text(encoding="utf-8") for path in parts)
+    assert text == "" or text.endswith("\n"), "a torn line"
+    return text.splitlines()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    if made.far is not None:
+        made.far.close()
+
+
+def settle(service: Any) -> None:
+    """All that can be read is read, and what waits for more lines has waited long enough."""
+    service._drain()
+    service._commit([], everything=True)
+
+
+def test_events_and_raw_lines_are_written(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(noise(0), xid(1), noise(2), xid(3, 79))
+    settle(service)
+    assert bench.raw() == [
+        "[    0.001000] NVRM: Xid (PCI:0000:00:1e): 31, pid=1, name=job 1, Ch 00000008",
+        "[    0.003000] NVRM: Xid (PCI:0000:00:1e): 79, pid=1, name=job 3, Ch 00000008",
+    ]
+    assert [(one["seq"], one["code"], one["origin"], one["boot_id"]) for one in bench.events()] == [
+        (1, 31, "kernel", BOOT), (3, 79, "kernel", BOOT),
+    ]  # fmt: skip
+
+
+def test_userland_records_are_drills_and_quotations_are_nothing(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(
+        xid(0, 79, priority=12), record(1, "said NVRM: Xid (PCI:0000:00:1e): 79, x", 12), xid(2, 79, priority=4)
+    )
+    bench.print(record(3, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  1.2.3 forged", 12))
+    settle(service)
+    assert [(one["seq"], one["origin"]) for one in bench.events()] == [(0, "userland"), (2, "kernel")]
+    assert len(bench.raw()) == 2
+    drill, fault = bench.events()
+    assert drill["DrillEvents"] == 1 and "XidEvents" not in drill
+    assert fault["XidEvents"] == 1 and "DrillEvents" not in fault
+
+
+def test_every_line_is_an_embedded_metric_document(bench: Bench) -> None:
+    service = bench.start()
+    service.instance = {"InstanceId": "i-0123456789abcdef0", "InstanceType": "p4d.24xlarge"}
+    bench.print(xid(5), record(6, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 23 x"))
+    settle(service)
+    service._heartbeat()
+    kinds = set()
+    for document in bench.documents():
+        kinds.add(document["kind"])
+        directive = document["_aws"]["CloudWatchMetrics"]
+        assert isinstance(document["_aws"]["Timestamp"], int)
+        for one in directive:
+            assert 0 < len(one["Metrics"]) <= 100
+            for metric in one["Metrics"]:
+                assert isinstance(document[metric["Name"]], int | float)
+            for dimensions in one["Dimensions"]:
+                assert len(dimensions) <= 30
+                assert all(isinstance(document[name], str) and document[name] for name in dimensions)
+            assert ["InstanceId"] in one["Dimensions"]
+    assert kinds == {"xid", "sxid", "loss", "heartbeat"}
+
+
+def test_lost_records_are_counted_exactly(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = bench.start()
+    bench.print(noise(0), xid(1))
+    settle(service)
+    real, broken = os.read, [True]
+
+    def read(fd: int, size: int) -> bytes:
+        if fd == service.source.fd and broken and broken.pop():
+            raise OSError(errno.EPIPE, "overwritten")
+        return real(fd, size)
+
+    monkeypatch.setattr(os, "read", read)
+    bench.print(xid(42))
+    settle(service)
+    assert (service.source.lost, service.source.overruns) == (40, 1)
+    [loss] = [one for one in bench.documents() if one["kind"] == "loss"]
+    assert (loss["RecordsLost"], loss["before_seq"]) == (40, 42)
+    assert bench.seqs() == [1, 42]
+
+
+def test_records_before_the_first_that_survived_are_lost(bench: Bench) -> None:
+    bench.ring = [xid(10), xid(11)]
+    service = bench.start()
+    settle(service)
+    assert service.source.lost == 10
+
+
+def test_records_read_before_a_restart_are_not_lost_when_the_ring_forgets_them(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(*(noise(seq) for seq in range(50)))
+    settle(service)
+    service.outbox.save_cursor(service.cursor(), False, 0.0)
+    bench.ring = [noise(50), xid(51)]
+    service = bench.start()
+    settle(service)
+    assert service.source.lost == 0
+    assert bench.seqs() == [51]
+
+
+def test_strange_records_are_counted_and_do_no_harm(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(b"garbage", b";", b",,,;", b"4,x,3,-;NVRM: Xid", b"4,1,9;NVRM: Xid (PCI:0000:00:1e): 1", b"\xff" * 100)
+    bench.print(
+        record(2, "NVRM: Xid (PCI:0000:"), record(3, "NVRM: Xid (PCI:0000:00:1e): 31, \\xff\\xfe\\x5c\\x1b[31m")
+    )
+    bench.print(
+        b"4,4,4,c,caller=T1,new=1;NVRM: Xid (PCI:0000:00:1e): 13, x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:00:1e.0\n"
+    )
+    settle(service)
+    assert [(one["seq"], one["message"]) for one in bench.events()] == [(3, "\ufffd\ufffd\\\\x1b[31m"), (4, "x")]
+    assert service._malformed() == 7
+
+
+def test_follow_ups_of_a_switch_are_one_event_but_all_raw_lines(bench: Bench) -> None:
+    head = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, "
+    service = bench.start()
+    bench.print(record(0, head + "Non-fatal, Link 23 x"), record(1, head + "Severity 0 Engine instance 23"))
+    service._drain()
+    assert bench.events() == [] and len(bench.raw()) == 2, "the head waits for its follow-ups, the raw lines do not"
+    bench.print(record(2, head + "Data {0x1}"))
+    settle(service)
+    assert [(one["seq"], len(one["follow_ups"])) for one in bench.events()] == [(0, 2)]
+    assert len(bench.raw()) == 3
+
+
+def test_restart_while_an_event_waits_for_its_follow_ups(bench: Bench) -> None:
+    head = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, "
+    service = bench.start()
+    bench.print(xid(0), record(1, head + "Non-fatal, Link 23 x"), xid(2))
+    service._drain()
+    service = bench.start()
+    bench.print(record(3, head + "Data {0x1}"))
+    settle(service)
+    assert bench.seqs() == [0, 1, 2]
+    assert len(bench.raw()) == 4
+    assert service.source.lost == 0
+
+
+def test_clean_restart_repeats_nothing_and_finds_what_came_meanwhile(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(xid(0), xid(1))
+    settle(service)
+    service._stop()
+    bench.ring += [xid(2)]
+    service = bench.start()
+    settle(service)
+    assert bench.seqs() == [0, 1, 2]
+    assert len(bench.raw()) == 3
+
+
+def test_identity_and_incident_survive_a_restart(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(record(0, "NVRM: GPU at PCI:0000:00:1e: GPU-12345678-1234-1234-1234-123456789abc"), xid(1, 48))
+    settle(service)
+    service._stop()
+    bench.ring = [xid(2, 45)]
+    service = bench.start()
+    settle(service)
+    first, second = bench.events()
+    assert second["uuid"] == "GPU-12345678-1234-1234-1234-123456789abc"
+    assert second["incident"]["id"] == first["incident"]["id"]
+    assert (second["incident"]["root"], second["incident"]["members"], second["action"]) == (48, 2, "IGNORE")
+
+
+def test_another_boot_begins_anew(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(record(0, "NVRM: GPU at PCI:0000:00:1e: GPU-12345678-1234-1234-1234-123456789abc"), xid(1), xid(2))
+    settle(service)
+    service._stop()
+    bench.boot, bench.ring = BOOT.replace("1", "9"), [xid(0), xid(1)]
+    service = bench.start()
+    settle(service)
+    assert [(one["boot_id"][0], one["seq"]) for one in bench.events()] == [("1", 1), ("1", 2), ("9", 0), ("9", 1)]
+    assert bench.events()[-1]["uuid"] is None, "the same address may be another board on another host"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "other"}', "\x00\x00"])
+def test_without_a_checkpoint_the_log_itself_says_what_is_done(bench: Bench, content: str) -> None:
+    service = bench.start()
+    bench.print(xid(0), xid(1))
+    settle(service)
+    (bench.folder / "state" / "state.json").write_text(content)
+    bench.ring += [xid(2)]
+    service = bench.start()
+    settle(service)
+    assert bench.seqs() == [0, 1, 2]
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing of the service runs after it."""
+
+
+def _kill_at(monkeypatch: pytest.MonkeyPatch, countdown: int, part: float) -> Callable[[], int]:
+    """The process dies in its n-th write or rename, having done `part` of it. Gives the number of calls so far."""
+    calls = [0]
+    write, replace = os.write, os.replace
+
+    def dying_write(fd: int, data: bytes) -> int:
+        calls[0] += 1
+        if calls[0] == countdown:
+            if part:
+                write(fd, data[: max(1, int(len(data) * part))])
+            raise Killed
+        return write(fd, data)
+
+    def dying_replace(source: str, target: str) -> None:
+        calls[0] += 1
+        if calls[0] == countdown:
+            if part == 1:
+                replace(source, target)
+            raise Killed
+        replace(source, target)
+
+    monkeypatch.setattr(os, "write", dying_write)
+    monkeypatch.setattr(os, "replace", dying_replace)
+    return lambda: calls[0]
+
+
+@pytest.mark.parametrize("part", [0, 0.5, 1])
+def test_killed_at_any_write_nothing_is_lost_torn_or_doubled(tmp_path: Path, part: float) -> None:
+    """Every write and rename of a run is once the last thing that the process does, before, half and wholly done."""
+    countdown, survived = 0, False
+    while not survived:
+        countdown += 1
+        folder = tmp_path / str(countdown)
+        folder.mkdir()
+        bench = Bench(folder)
+        with pytest.MonkeyPatch.context() as patch:
+            service = bench.start()
+            calls = _kill_at(patch, countdown, part)
+            try:
+                for first in (0, 4, 8):
+                    bench.print(xid(first), noise(first + 1), xid(first + 2, 79), xid(first + 3, 45))
+                    service._drain()
+                survived = True
+            except Killed:
+                pass
+            printed = len(bench.ring)
+            assert survived or calls() == countdown
+        bench.ring += [xid(printed + number) for number in range(2)]
+        settle(bench.start())
+        wanted = [seq for seq in range(printed + 2) if seq % 4 != 1 or seq >= printed]
+        assert bench.seqs() == wanted, f"killed in write {countdown}"
+        assert len(bench.raw()) == len(wanted)
+        assert bench.far is not None
+        bench.far.close()
+    assert countdown > 12, "the run had so few writes that the test proves little"
+
+
+def test_rotation_by_rename_loses_nothing(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(xid(0))
+    settle(service)
+    for name in ("gpuevent.log", "gpuevent.jsonl"):
+        (bench.folder / name).rename(bench.folder / f"{name}.1")
+    bench.print(xid(1))
+    settle(service)
+    (bench.folder / "gpuevent.log").unlink()
+    (bench.folder / "gpuevent.log").touch()
+    bench.print(xid(2))
+    settle(service)
+    assert bench.seqs() == [0, 1, 2]
+    assert len((bench.folder / "gpuevent.log.1").read_text().splitlines()) == 1
+    assert len((bench.folder / "gpuevent.log").read_text().splitlines()) == 1
+    assert (bench.folder / "gpuevent.log").stat().st_mode & 0o777 == 0o644
+
+
+def test_kill_during_a_write_and_rotation_before_the_restart(bench: Bench) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        service = bench.start()
+        _kill_at(patch, 3, 0.5)  # 1 state, 2 raw, 3 JSON
+        bench.print(xid(0))
+        with pytest.raises(Killed):
+            service._drain()
+    for name in ("gpuevent.log", "gpuevent.jsonl"):
+        (bench.folder / name).rename(bench.folder / f"{name}.1")
+        (bench.folder / name).touch()
+    bench.print(xid(1))
+    settle(bench.start())
+    assert bench.seqs() == [0, 1]
+    assert len(bench.raw()) == 2
+
+
+def test_a_file_at_its_cap_is_rolled_once(bench: Bench) -> None:
+    bench.options.raw_cap, bench.options.json_cap = 300, 1 << 30
+    service = bench.start()
+    for seq in range(6):
+        bench.print(xid(seq))
+        settle(service)
+    assert (bench.folder / "gpuevent.log.1").stat().st_size >= 300
+    assert (bench.folder / "gpuevent.log").stat().st_size < 400
+    assert bench.seqs() == list(range(6))
+
+
+def _full_disk(patch: pytest.MonkeyPatch, room: list[int]) -> None:
+    """Writes beyond `room[0]` bytes fail as on a full ext4, after taking what fits."""
+    write = os.write
+
+    def limited(fd: int, data: bytes) -> int:
+        if room[0] <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        count = write(fd, data[: room[0]])
+        room[0] -= count
+        return count
+
+    patch.setattr(os, "write", limited)
+
+
+@pytest.mark.parametrize("room", [0, 1, 100, 300, 500, 900, 1500, 3000])
+def test_full_disk_is_reported_once_counted_and_made_up_for(
+    bench: Bench, capsys: pytest.CaptureFixture[str], room: int
+) -> None:
+    service = bench.start()
+    with pytest.MonkeyPatch.context() as patch:
+        _full_disk(patch, [room])
+        for seq in range(5):
+            bench.print(xid(seq))
+            service._drain()
+        assert service.outbox.backlog > 0
+        assert service.outbox.errors >= 1
+        assert service.source.last_seq == 4, "the reader goes on"
+    service.outbox.retry_at = 0.0
+    bench.print(xid(5))
+    settle(service)
+    assert service.outbox.backlog == 0 and service.outbox.dropped == 0
+    assert bench.seqs() == list(range(6))
+    assert len(bench.raw()) == 6
+    told = capsys.readouterr().err
+    assert told.count("No space left on device") == 1
+    assert "writable again" in told
+
+
+@pytest.mark.parametrize("room", [0, 100, 700, 1500, 3000])
+def test_killed_while_the_disk_is_full(bench: Bench, room: int) -> None:
+    service = bench.start()
+    with pytest.MonkeyPatch.context() as patch:
+        _full_disk(patch, [room])
+        for seq in range(5):
+            bench.print(xid(seq))
+            service._drain()
+    settle(bench.start())
+    assert bench.seqs() == list(range(5))
+    assert len(bench.raw()) == 5
+
+
+def test_what_the_memory_cannot_hold_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parser_module("outbox"), "_CAPACITY", 4000)
+    service = bench.start()
+    with pytest.MonkeyPatch.context() as patch:
+        _full_disk(patch, [0])
+        for seq in range(20):
+            bench.print(xid(seq))
+            service._drain()
+    service.outbox.retry_at = 0.0
+    settle(service)
+    written = len(bench.events()) + len(bench.raw())
+    assert service.outbox.dropped > 0
+    assert written + service.outbox.dropped == 40
+
+
+def test_unwritable_folder_is_retried_with_growing_patience(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = bench.start()
+    bench.options.raw_log = service.outbox.raw.path = str(bench.folder / "gone" / "gpuevent.log")
+    waits = []
+    bench.print(xid(0))
+    service._drain()
+    for _ in range(8):
+        now = service.outbox.retry_at
+        service.outbox.commit(now)
+        waits.append(service.outbox.retry_at - now)
+    assert waits[:3] == [2.0, 4.0, 8.0] and waits[-1] == 30.0
+    (bench.folder / "gone").mkdir()
+    assert service.outbox.commit(service.outbox.retry_at)
+    assert (bench.folder / "gone" / "gpuevent.log").read_text().count("\n") == 1
+
+
+def test_a_flood_is_written_in_order(bench: Bench) -> None:
+    service = bench.start()
+    for first in range(0, 3000, 100):
+        bench.print(*(xid(seq, 45) for seq in range(first, first + 100)))
+        service._drain()
+    assert bench.seqs() == list(range(3000))
+
+
+def test_status_tells_source_progress_and_pulse(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    service = bench.start()
+    bench.print(noise(0), xid(1), xid(2, priority=12))
+    settle(service)
+    service._heartbeat()
+    main = parser_module("main")
+    assert main.main(["status", "--status-path", bench.options.status_path]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["alive"] and status["pid"] == os.getpid() and 0 <= status["heartbeat_age_s"] < 60
+    assert (status["source"], status["last_seq"], status["checkpoint_seq"]) == ("/dev/kmsg", 2, 2)
+    assert (status["events"], status["drills"], status["raw_lines"], status["records_lost"]) == (1, 1, 2, 0)
+
+
+def test_status_of_a_service_that_stopped_long_ago(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    main = parser_module("main")
+    assert main.main(["status", "--status-path", bench.options.status_path]) == 1
+    assert "no status" in json.loads(capsys.readouterr().out)["why"]
+    service = bench.start()
+    service._heartbeat()
+    path = Path(bench.options.status_path)
+    status = json.loads(path.read_text())
+    path.write_text(json.dumps(status | {"heartbeat_monotonic_s": status["heartbeat_monotonic_s"] - 1000}))
+    assert main.main(["status", "--status-path", bench.options.status_path]) == 1
+    assert json.loads(capsys.readouterr().out)["alive"] is False
+
+
+def test_nothing_is_due_when_idle_but_the_heartbeat(bench: Bench) -> None:
+    service = bench.start()
+    bench.print(noise(0), xid(1))
+    settle(service)
+    service.outbox.save_cursor(service.cursor(), False, 0.0)
+    now = service_module.time.monotonic()
+    assert 59000 < service._timeout_ms(now + 60) <= 60001
+    bench.print(record(2, "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Non-fatal, Link 23 x"))
+    service._drain()
+    assert service._timeout_ms(service_module.time.monotonic() + 60) <= 51, "an open event is due in 50 ms"
+
+
+def test_policy_can_be_read_again(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    service = bench.start()
+    bench.print(xid(0, 63))
+    settle(service)
+    Path(bench.options.policy).write_text(
+        '{"xid": {"63": {"severity": "fatal", "action": "RESET_GPU"}, "64": {"severity": "x"}}}'
+    )
+    service._on_signal(service_module.signal.SIGHUP, None)
+    bench.print(xid(1, 63))
+    settle(service)
+    first, second = bench.events()
+    assert (first["severity"], first["decided_by"]) == ("warning", "catalogue")
+    assert (second["severity"], second["action"], second["decided_by"]) == ("fatal", "RESET_GPU", "policy")
+    assert "+policy:" in second["catalogue"]
+    assert "64.severity: 'x' is none of info, app, warning, critical, fatal" in capsys.readouterr().err
