@@ -19,7 +19,7 @@ from typing import Any
 from testinfra.backend import base
 
 from validator.shell import Answer, Command, NotRoot, Shell
-from validator.ssh import CommandExpired, Connection, ConnectionDropped, Target, TransportFault, connect
+from validator.ssh import CommandExpired, Connection, ConnectionDropped, Target, TransportFault, configured, connect
 
 _REACH_AGAIN_SECONDS = 20.0
 
@@ -204,25 +204,16 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
 
 def _target(spec: Any, ssh_config: str | None, key_file: str | None, timeout: float | None) -> Target:
     values: dict[str, Any] = {"address": spec.name, "known_hosts": DEFAULTS.known_hosts}
-    configured = _configured(spec.name, ssh_config)
-    values["address"] = configured.get("hostname", spec.name)
-    values["user"] = spec.user or configured.get("user") or getpass.getuser()
-    values["port"] = int(spec.port or configured.get("port", 22))
-    identity = key_file or next(iter(configured.get("identityfile", [])), None)
+    known = configured(spec.name, Path(ssh_config).expanduser() if ssh_config else None)
+    values["address"] = known.get("hostname", spec.name)
+    values["user"] = spec.user or known.get("user") or getpass.getuser()
+    values["port"] = int(spec.port or known.get("port", 22))
+    identity = key_file or next(iter(known.get("identityfile", [])), None)
     # Without a key named, whoever runs this by hand expects what ssh would do.
     values |= {"key_file": Path(identity).expanduser() if identity else None, "password": spec.password}
     values |= {"agent": identity is None, "search_keys": identity is None}
     values["connect_timeout"] = float(timeout or DEFAULTS.connect_timeout)
     return Target(**values)
-
-
-def _configured(name: str, ssh_config: str | None) -> dict[str, Any]:
-    import paramiko
-
-    path = Path(ssh_config).expanduser() if ssh_config else Path.home() / ".ssh" / "config"
-    if not path.exists():
-        return {}
-    return dict(paramiko.SSHConfig.from_path(str(path)).lookup(name))
 
 
 __all__ = ["DEFAULTS", "BatchBackend", "HostLink", "NotRoot", "Request", "close_all", "link_to"]

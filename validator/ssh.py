@@ -11,13 +11,14 @@ import base64
 import contextlib
 import errno
 import hashlib
+import logging
 import shlex
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from validator.ssh_faults import (
     AuthRefused,
@@ -36,24 +37,10 @@ if TYPE_CHECKING:
     import paramiko
 
 __all__ = [
-    "AuthRefused",
-    "CommandExpired",
-    "Connection",
-    "ConnectionDropped",
-    "Finished",
-    "HostKeyChanged",
-    "HostRefused",
-    "HostSilent",
-    "HostUnreachable",
-    "KeyFileUnusable",
-    "SshError",
-    "Target",
-    "TransportFault",
-    "bounded",
-    "connect",
-    "parse_url",
-    "wait_until_ready",
-]
+    "AuthRefused", "CommandExpired", "Connection", "ConnectionDropped", "Finished", "HostKeyChanged", "HostRefused",
+    "HostSilent", "HostUnreachable", "KeyFileUnusable", "SshError", "Target", "TransportFault",
+    "bounded", "configured", "connect", "parse_url",
+]  # fmt: skip
 
 _CHUNK = 1 << 16
 _SLACK_SECONDS = 1.0  # how long after a command's deadline the far end has to end it and to tell us
@@ -303,6 +290,8 @@ def connect(where: Target | str, **options: object) -> Connection:
     """
     import paramiko
 
+    # What it logs, with a traceback for every refused connection, our faults say in one line.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     target = parse_url(where, **options) if isinstance(where, str) else where
 
     clock = time.monotonic()
@@ -332,24 +321,12 @@ def connect(where: Target | str, **options: object) -> Connection:
     return Connection(target, transport, host_key, stages)
 
 
-def wait_until_ready(target: Target, seconds: float, poll: float = 0.5) -> Connection:
-    """Connects as soon as the host lets us in, trying every `poll` seconds.
+def configured(name: str, config: Path | None = None) -> dict[str, Any]:
+    """What OpenSSH's client configuration says of a host: hostname, user, port, identityfile (a list)."""
+    import paramiko
 
-    A refused key counts as "not yet" too, because cloud-init installs it some time after sshd has started. Raises the
-    last fault when `seconds` are over. A changed host key and an unreadable key file are raised at once.
-    """
-    until = time.monotonic() + seconds
-    while True:
-        started = time.monotonic()
-        try:
-            return connect(target)
-        except (HostKeyChanged, KeyFileUnusable):
-            raise
-        except TransportFault as fault:
-            if time.monotonic() >= until:
-                fault.message = f"{fault.message} (waited {seconds:.0f} s)"
-                raise
-        time.sleep(max(0.0, min(poll - (time.monotonic() - started), until - time.monotonic())))
+    path = config or Path.home() / ".ssh" / "config"
+    return dict(paramiko.SSHConfig.from_path(str(path)).lookup(name)) if path.exists() else {}
 
 
 def _open_socket(target: Target) -> socket.socket:
@@ -374,16 +351,21 @@ def _negotiate(transport: paramiko.Transport, target: Target) -> None:
     import paramiko
 
     where = f"{target.address}:{target.port}"
+    started = time.monotonic()
     try:
-        transport.start_client(timeout=target.banner_timeout)
+        transport.start_client(timeout=2 * target.banner_timeout)
     except (paramiko.SSHException, EOFError, OSError) as error:
         text = str(error)
-        if isinstance(error, EOFError) or "EOF" in text or isinstance(error, ConnectionError):
+        # paramiko says "Error reading SSH protocol banner" of both: who went away did so before the time was up.
+        early = time.monotonic() - started < target.banner_timeout - 0.05
+        if isinstance(error, EOFError | ConnectionError) or (early and "banner" in text):
             raise ConnectionDropped(f"{where} ended the connection before it was set up ({text or 'EOF'})") from error
         if "banner" in text or "Timeout" in text or isinstance(error, TimeoutError):
             hint = "something accepts there, but it is not (yet) an SSH server"
             raise HostSilent(f"{where} sent no SSH banner within {target.banner_timeout:g} s", hint) from error
         raise ConnectionDropped(f"{where}: key exchange failed ({text})") from error
+    if not transport.initial_kex_done:  # start_client says nothing when its own deadline is over
+        raise HostSilent(f"{where} did not finish the key exchange within {2 * target.banner_timeout:g} s")
 
 
 def _authenticate(transport: paramiko.Transport, target: Target) -> None:

@@ -57,13 +57,7 @@ def value(series: Series, look: int = 0) -> float:
 
 
 def arrive(cloudwatch: FakeCloudWatch, machine: FakeMachine = MACHINE) -> metrics.Arrival:
-    function = (
-        metrics.arrival.__wrapped__
-        if hasattr(metrics.arrival, "__wrapped__")
-        else metrics.arrival._get_wrapped_function()
-    )
-    found: metrics.Arrival = function(CONFIG, machine, cloudwatch)
-    return found
+    return metrics.collect(CONFIG, machine, cloudwatch)
 
 
 def test_every_gpu_and_the_aggregate_are_expected() -> None:
