@@ -87,6 +87,8 @@ def _stage(package: Package, tree: Path) -> None:
         destination = tree / _filled(target, package)
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(sources / source, destination, ignore=ignored, dirs_exist_ok=True)
+    for folder in package.entry.get("directories", ()):
+        (tree / folder).mkdir(parents=True, exist_ok=True)
     for link, target in package.entry.get("links", {}).items():
         path = tree / _filled(link, package)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ def summary(gpus, readings, version, cuda, timestamp):
     for gpu, now in zip(gpus, readings):
         usage = "%sMiB / %sMiB" % (_or_na(now.memory_used), _or_na(now.memory_total))
         power = "%sW / %sW" % (_whole(now.power_draw), _whole(now.power_limit))
-        lines.append("| %3d  %-27s Off |   %s Off | %20s |" % (gpu.index, gpu.name[:27], gpu.bus_id, "0"))
+        lines.append("| %3d  %-30s Off |   %s Off | %20s |" % (gpu.index, gpu.name[:30], gpu.bus_id, "0"))
         lines.append("| N/A  %3dC    P0 %23s | %22s | %7d%%      Default |" % (now.temperature_gpu, power, usage, now.utilization_gpu))
         lines.append(_RULE)
     lines += ["", "+" + "-" * 89 + "+", "| %-87s |" % "Processes:", "|" + "=" * 89 + "|", "| %-87s |" % " No running processes found",

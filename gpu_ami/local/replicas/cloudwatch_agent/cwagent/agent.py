@@ -1,0 +1,159 @@
+"""The agent's main program: translate the configuration, check that it can start, collect until SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from . import HOME, configuration, gpu, version
+from .aws import Service
+from .journal import Journal
+from .metadata import Metadata, Unavailable
+
+_PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
+
+
+def main() -> int:
+    journal = Journal(HOME + "/logs/amazon-cloudwatch-agent.log")
+    try:
+        config = configuration.load_folder(_PARTS)
+    except configuration.Refused as error:
+        for mistake in error.mistakes:
+            journal.error(mistake)
+        return _fail(journal, "Configuration validation first phase failed")
+    if not config.get("metrics") and not config.get("logs"):
+        return _fail(journal, f"no metrics and no logs are configured in {_PARTS}; run amazon-cloudwatch-agent-ctl -a fetch-config")
+    if "nvidia_gpu" in config.get("metrics", {}).get("metrics_collected", {}):
+        refusal = gpu.check_rights()
+        if refusal:
+            return _fail(journal, f"Error running agent: plugin nvidia_smi cannot be started: {refusal}")
+    write_translation(config, HOME + "/etc")
+    try:
+        _become(config.get("agent", {}).get("run_as_user", "root"))
+    except (KeyError, OSError) as error:
+        return _fail(journal, f"agent.run_as_user: {error}")
+    journal.info(f"Starting AmazonCloudWatchAgent CWAgent/{version()} (gpu-ami replica; linux; amd64)")
+    stop = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: stop.set())
+    failed = _collect(config, Metadata(), journal, stop)
+    journal.info("Stopping AmazonCloudWatchAgent")
+    return 1 if failed else 0
+
+
+def _fail(journal: Journal, text: str) -> int:
+    journal.error(text)
+    print(f"E! {text}", file=sys.stderr)
+    return 1
+
+
+def _become(user: str) -> None:
+    import pwd
+
+    entry = pwd.getpwnam(user)
+    if entry.pw_uid == os.geteuid():
+        return
+    for folder, _, names in os.walk(HOME + "/logs"):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            os.chown(path, entry.pw_uid, entry.pw_gid)
+    os.initgroups(user, entry.pw_gid)
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+
+
+def write_translation(config: dict[str, Any], folder: str) -> None:
+    """What the agent runs with, beside the parts: .yaml (JSON is YAML), and a .toml by which ctl knows "configured"."""
+    agent = config.get("agent", {})
+    head = f"[agent]\n  interval = \"{agent.get('metrics_collection_interval', 60)}s\"\n  logfile = \"{HOME}/logs/amazon-cloudwatch-agent.log\"\n"
+    for name, text in (("yaml", json.dumps(config, indent=2) + "\n"), ("toml", head)):
+        path = f"{folder}/amazon-cloudwatch-agent.{name}"
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(path + ".new", path)
+
+
+def _identify(config: dict[str, Any], metadata: Metadata, journal: Journal, stop: threading.Event) -> tuple[str, str] | None:
+    """(region, instance id), waited for as long as it takes: without them nothing can be published."""
+    wait = 1.0
+    while not stop.is_set():
+        try:
+            document = metadata.document()
+            return config.get("agent", {}).get("region") or str(document["region"]), str(document["instanceId"])
+        except (Unavailable, ValueError, KeyError) as error:
+            journal.error(f"[ec2] no instance identity yet, again in {wait:.0f} s: {error}")
+        stop.wait(wait)
+        wait = min(2 * wait, 60.0)
+    return None
+
+
+def _collect(config: dict[str, Any], metadata: Metadata, journal: Journal, stop: threading.Event) -> bool:
+    """Runs metrics and logs side by side until `stop`; True if one of them ended by itself."""
+    who = _identify(config, metadata, journal, stop)
+    if who is None:
+        return False
+    region, instance_id = who
+    failed = threading.Event()
+
+    def supervise(work: Any) -> None:
+        try:
+            work.run()
+        except Exception as error:  # systemd restarts us: a part that died must not look like a part that is silent
+            journal.error(f"[agent] {type(work).__name__}: {type(error).__name__}: {error}")
+            failed.set()
+            stop.set()
+
+    threads = [threading.Thread(target=supervise, args=(work,), name=type(work).__name__) for work in _parts(
+        config, metadata, journal, stop, region, instance_id)]
+    for thread in threads:
+        thread.start()
+    while not stop.is_set():
+        stop.wait(3600)
+    for thread in threads:
+        thread.join(60)
+    return failed.is_set()
+
+
+def _parts(
+    config: dict[str, Any], metadata: Metadata, journal: Journal, stop: threading.Event, region: str, instance_id: str
+) -> list[Any]:
+    found: list[Any] = []
+    if config.get("metrics"):
+        from .metrics import Metrics
+
+        section = config["metrics"]
+        service = Service("monitoring", region, section.get("endpoint_override"), metadata, journal, stop)
+
+        def resolve(name: str) -> str | None:
+            value = metadata.dimension(name)
+            if value is None:
+                journal.warn(f"[processors.ec2tagger] {name} is not known, the dimension is left out")
+            return value
+
+        found.append(Metrics(section, config.get("agent", {}), service, resolve, journal, stop))
+    if config.get("logs"):
+        from .logs import Logs
+
+        section = config["logs"]
+        service = Service("logs", region, section.get("endpoint_override"), metadata, journal, stop)
+        found.append(Logs(section, service, lambda text: placeholders(text, instance_id), HOME + "/logs/state", journal, stop))
+    return found
+
+
+def placeholders(text: str, instance_id: str) -> str:
+    """{instance_id}, {hostname}, {local_hostname}, {ip_address}, {date} of a group's or stream's name."""
+    hostname = os.uname().nodename
+    values = {"instance_id": instance_id, "hostname": hostname, "local_hostname": hostname, "date": time.strftime("%Y-%m-%d")}
+    if "{ip_address}" in text:
+        values["ip_address"] = hostname
+        with contextlib.suppress(OSError):
+            values["ip_address"] = socket.gethostbyname(hostname)
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", value)
+    return text

@@ -1,0 +1,213 @@
+"""amazon-cloudwatch-agent-ctl: takes configuration parts into amazon-cloudwatch-agent.d, starts, stops, tells the status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from . import HOME, UNIT, configuration, version
+
+_PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
+_TRANSLATED = (HOME + "/etc/amazon-cloudwatch-agent.toml", HOME + "/etc/amazon-cloudwatch-agent.yaml")
+_LEVELS = ("INFO", "DEBUG", "WARN", "ERROR", "OFF")
+USAGE = """
+usage:  amazon-cloudwatch-agent-ctl -a
+        stop|start|status|fetch-config|append-config|remove-config|set-log-level|help
+        [-m ec2|onPremise|onPrem|auto]
+        [-c default|all|file:<file-path>]
+        [-s]
+        [-l INFO|DEBUG|WARN|ERROR|OFF]
+
+(gpu-ami replica; ssm: configurations are not fetched by it.)
+"""
+# What `-c default` means: memory and disk use, as the agent's own default.
+_DEFAULT = {"metrics": {"metrics_collected": {"mem": {"measurement": ["mem_used_percent"]},
+                                              "disk": {"measurement": ["used_percent"], "resources": ["*"]}}}}
+
+
+class UsageError(Exception):
+    pass
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    names = {"-a": "action", "-m": "mode", "-c": "config", "-l": "level", "-o": "otel"}
+    found = {"mode": "ec2"}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "-s":
+            found["restart"] = "yes"
+        elif word in names and rest:
+            found[names[word]] = rest.pop(0)
+        else:
+            raise UsageError(f"Invalid option: {word}")
+    if "action" not in found:
+        raise UsageError("-a is required")
+    return found
+
+
+def main(words: list[str]) -> int:
+    try:
+        options = _options(words)
+        return _act(options["action"], options)
+    except UsageError as error:
+        print(f"{error}\n{USAGE}", file=sys.stderr)
+        return 1
+
+
+def _act(action: str, options: dict[str, str]) -> int:
+    if action in ("fetch-config", "append-config", "remove-config"):
+        return _configure(action, options)
+    if action == "status":
+        print(json.dumps(status(), indent=2))
+        return 0
+    if action == "start":
+        return _start()
+    if action in ("stop", "prep-restart", "cond-restart"):
+        return _systemctl("stop" if action == "stop" else "try-restart", UNIT)
+    if action == "set-log-level":
+        if options.get("level") not in _LEVELS:
+            raise UsageError(f"Invalid log level: {options.get('level')}")
+        return _set_level(options["level"])
+    if action == "help":
+        print(USAGE)
+        return 0
+    raise UsageError(f"Invalid action: {action}")
+
+
+def _systemctl(*words: str) -> int:
+    return subprocess.run(["systemctl", *words], stdin=subprocess.DEVNULL, check=False).returncode
+
+
+def _show(name: str) -> str:
+    done = subprocess.run(["systemctl", "show", "--value", "-p", name, UNIT], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return done.stdout.decode().strip()
+
+
+def status() -> dict[str, str]:
+    """As the agent's: status, starttime (RFC 3339, UTC), configstatus, version."""
+    running = _show("ActiveState") == "active"
+    started = ""
+    if running:
+        # Monotonic microseconds since boot: free of time zones.
+        with open("/proc/uptime", encoding="ascii") as file:
+            booted = time.time() - float(file.read().split()[0])
+        seconds = booted + int(_show("ExecMainStartTimestampMonotonic")) / 1e6
+        started = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(seconds))
+    return {
+        "status": "running" if running else "stopped",
+        "starttime": started,
+        "configstatus": "configured" if _parts() or os.path.exists(_TRANSLATED[0]) else "not configured",
+        "version": version(),
+    }
+
+
+def _parts() -> list[str]:
+    names = sorted(os.listdir(_PARTS)) if os.path.isdir(_PARTS) else []
+    return [os.path.join(_PARTS, name) for name in names if not name.endswith(".tmp")]
+
+
+def _start() -> int:
+    if not _parts():
+        print("amazon-cloudwatch-agent is not configured. Applying amazon-cloudwatch-agent default configuration.")
+        code = _configure("fetch-config", {"config": "default"})
+        if code:
+            return code
+    return _systemctl("enable", "--quiet", UNIT) or _systemctl("restart", UNIT)
+
+
+def _source(config: str | None) -> tuple[str, str]:
+    """(name in the folder, content) of -c."""
+    if not config:
+        raise UsageError("-c is required")
+    if config == "default":
+        return "default", json.dumps(_DEFAULT, indent=2) + "\n"
+    kind, _, path = config.partition(":")
+    if kind != "file" or not path:
+        raise UsageError(f"-c {config}: this replica takes default, all, and file:<path>")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return f"file_{os.path.basename(path)}", file.read()
+    except OSError as error:
+        raise UsageError(f"Fail to fetch the config: {error}") from error
+
+
+def _configure(action: str, options: dict[str, str]) -> int:
+    print("****** processing amazon-cloudwatch-agent ******")
+    os.makedirs(_PARTS, exist_ok=True)
+    code = _remove(options.get("config")) if action == "remove-config" else _take(action, options.get("config"))
+    if code or "restart" not in options:
+        return code
+    return _systemctl("enable", "--quiet", UNIT) or _systemctl("restart", UNIT)
+
+
+def _take(action: str, config: str | None) -> int:
+    """fetch-config replaces all parts, append-config adds one or replaces the one of its name; nothing changes on a mistake."""
+    name, content = _source(config)
+    final = os.path.join(_PARTS, name)
+    fresh = final + ".tmp"
+    with open(fresh, "w", encoding="utf-8") as file:
+        file.write(content)
+    print(f"Successfully fetched the config and saved in {fresh}")
+    kept = [] if action == "fetch-config" else [path for path in _parts() if path != final]
+    if not _validated([*kept, fresh]):
+        os.unlink(fresh)
+        return 1
+    for path in _parts():
+        if path not in kept and path != final:
+            os.unlink(path)
+    os.replace(fresh, final)
+    return 0
+
+
+def _remove(config: str | None) -> int:
+    if config == "all":
+        gone = _parts()
+    else:
+        name = _source(config)[0] if config == "default" else f"file_{os.path.basename((config or '').partition(':')[2])}"
+        gone = [path for path in _parts() if os.path.basename(path) == name]
+        if not gone:
+            print(f"E! {config}: no such part in {_PARTS}", file=sys.stderr)
+            return 1
+    left = [path for path in _parts() if path not in gone]
+    if left and not _validated(left):
+        return 1
+    for path in gone:
+        os.unlink(path)
+    return 0
+
+
+def _validated(paths: list[str]) -> bool:
+    print("Start configuration validation...")
+    try:
+        config = configuration.combine(paths)
+    except configuration.Refused as error:
+        for mistake in error.mistakes:
+            print(f"E! {mistake}", file=sys.stderr)
+        print(f"Configuration validation first phase failed. Agent version: {version()}. "
+              "Verify the JSON input is only using features supported by this version.", file=sys.stderr)
+        return False
+    from .agent import write_translation
+
+    write_translation(config, HOME + "/etc")
+    print("Configuration validation first phase succeeded\nConfiguration validation second phase succeeded\n"
+          "Configuration validation succeeded")
+    return True
+
+
+def _set_level(level: str) -> int:
+    """The level goes where the agent keeps it: etc/env-config.json."""
+    path = HOME + "/etc/env-config.json"
+    try:
+        with open(path, encoding="utf-8") as file:
+            environment = json.load(file)
+    except (OSError, ValueError):
+        environment = {}
+    environment["CWAGENT_LOG_LEVEL"] = level
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(environment, file)
+    os.replace(path + ".new", path)
+    return 0

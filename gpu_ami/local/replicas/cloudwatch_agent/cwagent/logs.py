@@ -1,0 +1,198 @@
+"""Log files to CloudWatch Logs: events, batches, groups, streams and retention."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .aws import Service, ServiceError, Stopping
+from .journal import Journal
+from .tail import Tail
+from .timestamps import TimestampFormat
+
+_POLL_SECONDS = 0.5
+_EVENT_BYTES = 1024 * 1024 - 26  # an event with its overhead
+_BATCH_BYTES, _BATCH_EVENTS, _BATCH_SPAN_MS = 1024 * 1024, 10000, 24 * 3600 * 1000
+_TRUNCATED = b"[Truncated...]"
+_DEFAULT_FLUSH = 5.0
+
+Event = tuple[int, str, int, int]  # time in ms, text, inode, offset after it
+
+
+class Stream:
+    """One entry of collect_list on one file."""
+
+    def __init__(self, entry: dict[str, Any], path: str, names: Callable[[str], str], state_folder: str) -> None:
+        self.tail = Tail(path, state_folder)
+        self.group = names(entry.get("log_group_name") or path)
+        self.stream = names(entry.get("log_stream_name") or "{instance_id}")
+        self.retention = int(entry.get("retention_in_days", -1))
+        self.group_class = entry.get("log_group_class")
+        form = entry.get("timestamp_format")
+        self._format = TimestampFormat(form, utc=entry.get("timezone") == "UTC") if form else None
+        start = entry.get("multi_line_start_pattern")
+        self._start = self._format if start == "{timestamp_format}" else re.compile(start) if start else None
+        self._filters = [(item["type"], re.compile(item["expression"])) for item in entry.get("filters", [])]
+        self._encoding = entry.get("encoding", "utf-8")
+        self._open: tuple[bytes, int, int] | None = None  # an event that may still get lines
+        self._opened = 0.0
+        self._last_time = 0
+        self.events: list[Event] = []
+        self.since = 0.0
+        self.skipped: tuple[int, int] | None = None  # filtered-out lines are behind us too
+        self.ready = False
+
+    def read(self) -> None:
+        """Takes in what the file has got."""
+        for line, inode, offset in self.tail.lines():
+            if self._open and self._continues(line):
+                self._open = (self._open[0] + b"\n" + line, inode, offset)
+                continue
+            self.close_event()
+            self._open, self._opened = (line, inode, offset), time.monotonic()
+        # A line that nothing follows is whole soon enough: nobody waits for the next fault to see this one.
+        if self._open and time.monotonic() - self._opened >= _POLL_SECONDS:
+            self.close_event()
+
+    def _continues(self, line: bytes) -> bool:
+        if self._start is None:
+            return line[:1] in (b" ", b"\t")
+        text = line.decode(self._encoding, "replace")
+        found = self._start.find(text) if isinstance(self._start, TimestampFormat) else self._start.search(text)
+        return found is None
+
+    def close_event(self) -> None:
+        if self._open is None:
+            return
+        (raw, inode, offset), self._open = self._open, None
+        if len(raw) > _EVENT_BYTES:
+            raw = raw[: _EVENT_BYTES - len(_TRUNCATED)] + _TRUNCATED
+        text = raw.decode(self._encoding, "replace").rstrip("\r\n")
+        if not text or not self._passes(text):
+            self.skipped = (inode, offset)
+            return
+        if not self.events:
+            self.since = time.monotonic()
+        self.events.append((self._time_of(text), text, inode, offset))
+
+    def _passes(self, text: str) -> bool:
+        return all((pattern.search(text) is not None) == (kind == "include") for kind, pattern in self._filters)
+
+    def _time_of(self, text: str) -> int:
+        found = self._format.find(text) if self._format else None
+        if found is not None:
+            self._last_time = int(found * 1000)
+        elif self._format is None or not self._last_time:
+            return int(time.time() * 1000)
+        return self._last_time
+
+
+class Logs:
+    """The logs section at work, in a thread of its own."""
+
+    def __init__(
+        self, section: dict[str, Any], service: Service, names: Callable[[str], str], state_folder: str, journal: Journal,
+        stop: threading.Event,
+    ) -> None:
+        self._service, self._journal, self._stop, self._names, self._state = service, journal, stop, names, state_folder
+        self._flush_every = float(section.get("force_flush_interval", _DEFAULT_FLUSH))
+        self._entries = section.get("logs_collected", {}).get("files", {}).get("collect_list", [])
+        self.streams: dict[tuple[int, str], Stream] = {}
+
+    def run(self) -> None:
+        while not self._stop.is_set():
+            self.step()
+            self._stop.wait(_POLL_SECONDS)
+        for stream in self.streams.values():
+            stream.read()
+            stream.close_event()
+            self._publish(stream, last=True)
+
+    def step(self) -> None:
+        """One round: new files, new lines, what is due for sending."""
+        for number, entry in enumerate(self._entries):
+            for path in self._paths(entry["file_path"]):
+                if (number, path) not in self.streams:
+                    self.streams[number, path] = Stream(entry, path, self._names, self._state)
+                    self._journal.info(f"[inputs.logfile] Reading from {path}")
+        for stream in self.streams.values():
+            stream.read()
+            size = sum(len(event[1]) + 26 for event in stream.events)
+            full = size >= _BATCH_BYTES or len(stream.events) >= _BATCH_EVENTS
+            if stream.events and (full or time.monotonic() - stream.since >= self._flush_every):
+                self._publish(stream)
+
+    @staticmethod
+    def _paths(pattern: str) -> list[str]:
+        if not glob.has_magic(pattern):
+            return [pattern] if os.path.exists(pattern) else []
+        found = sorted((path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)), key=os.path.getmtime)
+        return found[-1:]  # the newest alone, as the agent without publish_multi_logs
+
+    def _publish(self, stream: Stream, *, last: bool = False) -> None:
+        while stream.events:
+            batch = _batch(stream.events)
+            try:
+                self._put(stream, batch, last)
+            except ServiceError as error:
+                self._journal.error(f"[outputs.cloudwatchlogs] {len(batch)} events of {stream.tail.path} dropped: {error}")
+            except Stopping as error:
+                self._journal.error(f"[outputs.cloudwatchlogs] {stream.tail.path}: {error}")
+                return  # the state has not moved: the next start sends them
+            del stream.events[: len(batch)]
+            stream.tail.save(batch[-1][2], batch[-1][3])
+        if stream.skipped:
+            stream.tail.save(*stream.skipped)
+            stream.skipped = None
+
+    def _put(self, stream: Stream, batch: list[Event], last: bool) -> None:
+        if not stream.ready:
+            self._create(stream, last)
+        events = [{"timestamp": stamp, "message": text} for stamp, text, _, _ in sorted(batch, key=lambda event: event[0])]
+        request = {"logGroupName": stream.group, "logStreamName": stream.stream, "logEvents": events}
+        try:
+            self._call("PutLogEvents", request, last)
+        except ServiceError as error:
+            if error.code != "ResourceNotFoundException":
+                raise
+            self._create(stream, last)  # somebody has deleted it
+            self._call("PutLogEvents", request, last)
+
+    def _create(self, stream: Stream, last: bool) -> None:
+        group = {"logGroupName": stream.group}
+        if self._unless_there("CreateLogGroup", {**group, "logGroupClass": stream.group_class} if stream.group_class else group, last):
+            self._journal.info(f"[outputs.cloudwatchlogs] created log group {stream.group}")
+        if stream.retention > 0:
+            self._call("PutRetentionPolicy", {**group, "retentionInDays": stream.retention}, last)
+        if self._unless_there("CreateLogStream", {**group, "logStreamName": stream.stream}, last):
+            self._journal.info(f"[outputs.cloudwatchlogs] created log stream {stream.group}/{stream.stream}")
+        stream.ready = True
+
+    def _unless_there(self, action: str, request: dict[str, Any], last: bool) -> bool:
+        try:
+            self._call(action, request, last)
+        except ServiceError as error:
+            if error.code != "ResourceAlreadyExistsException":
+                raise
+            return False
+        return True
+
+    def _call(self, action: str, request: dict[str, Any], last: bool) -> None:
+        self._service.call("application/x-amz-json-1.1", json.dumps(request).encode(), f"Logs_20140328.{action}", last=last)
+
+
+def _batch(events: list[Event]) -> list[Event]:
+    """The first events that fit into one PutLogEvents: count, bytes, and 24 hours from the earliest to the latest."""
+    size, low, high = 0, events[0][0], events[0][0]
+    for count, (stamp, text, _, _) in enumerate(events):
+        low, high = min(low, stamp), max(high, stamp)
+        size += len(text.encode()) + 26
+        if count and (size > _BATCH_BYTES or count >= _BATCH_EVENTS or high - low > _BATCH_SPAN_MS):
+            return events[:count]
+    return list(events)

@@ -1,0 +1,149 @@
+"""Metrics: sampling each plugin at its interval, dimensions and roll-ups, and PutMetricData in batches."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+from . import configuration, gpu, host
+from .aws import Service, ServiceError, Stopping
+from .journal import Journal
+
+_LARGEST_BATCH = 1000  # datums in one PutMetricData
+_VERSION = "2010-08-01"
+_UNITS = {
+    "mem": {"used_percent": "Percent", "available_percent": "Percent"},
+    "disk": {"used_percent": "Percent"},
+    "cpu": {name: "Percent" for name in configuration.PLUGINS["cpu"][1]},
+}
+_BYTES = {"mem": ("total", "available", "free", "used"), "disk": ("total", "free", "used")}
+
+Datum = dict[str, Any]
+
+
+class Plugin:
+    """One section of metrics_collected: what it measures, how often, under which names."""
+
+    def __init__(self, name: str, section: dict[str, Any], default_interval: float) -> None:
+        self.name = name
+        self.section = section
+        self.interval = float(section.get("metrics_collection_interval", default_interval))
+        self.due = 0.0
+        prefix = configuration.PLUGINS[name][0]
+        self.published: dict[str, tuple[str, str]] = {}  # measurement → (metric name, unit)
+        for item in section["measurement"]:
+            given = item if isinstance(item, dict) else {"name": item}
+            bare = configuration.bare_name(name, given["name"])
+            unit = "Bytes" if bare in _BYTES.get(name, ()) else _UNITS.get(name, {}).get(bare, "None")
+            self.published[bare] = (given.get("rename", f"{prefix}_{bare}"), given.get("unit", unit))
+        self.dropped = {configuration.bare_name(name, item) for item in section.get("drop_original_metrics", [])}
+        self._cpu = host.Cpu()
+
+    def sample(self) -> tuple[float, host.Sample]:
+        if self.name == "nvidia_gpu":
+            return gpu.sample()
+        source: Callable[[dict[str, object]], host.Sample] = {"cpu": self._cpu.sample, "mem": host.memory, "disk": host.disk}[self.name]
+        return time.time(), source(self.section)
+
+
+class Metrics:
+    """The metrics section at work, in a thread of its own."""
+
+    def __init__(
+        self, section: dict[str, Any], agent: dict[str, Any], service: Service, resolve: Callable[[str], str | None],
+        journal: Journal, stop: threading.Event,
+    ) -> None:
+        self._service, self._journal, self._stop, self._resolve = service, journal, stop, resolve
+        self._namespace = section.get("namespace", "CWAgent")
+        self._flush_every = float(section.get("force_flush_interval", 60))
+        default = float(agent.get("metrics_collection_interval", 60))
+        collected = section["metrics_collected"]
+        self.plugins = [Plugin(name, part, default) for name, part in collected.items() if name in configuration.PLUGINS]
+        for name in collected.keys() - configuration.PLUGINS.keys():
+            journal.warn(f"[metrics] {name} is not collected: " + ("the replica has no such plugin" if name in configuration.FOREIGN_PLUGINS
+                         else "no such plugin"))
+        self._rollups: list[list[str]] = section.get("aggregation_dimensions", [])
+        self._wanted = list(section.get("append_dimensions", {}))
+        # The agent drops `host` as soon as anything is appended (ruleTagExclude.go).
+        self._own = {} if self._wanted or agent.get("omit_hostname") else {"host": os.uname().nodename}
+        self._appended: dict[str, str] | None = None
+        self._queue: list[Datum] = []
+
+    def run(self) -> None:
+        flush_at = time.monotonic() + self._flush_every
+        while not self._stop.is_set():
+            now = time.time()
+            for plugin in self.plugins:
+                if now >= plugin.due:
+                    # On the whole multiple of the interval, as the agent rounds (round_interval).
+                    plugin.due = (now // plugin.interval + 1) * plugin.interval
+                    self._collect(plugin)
+            if self._queue and (time.monotonic() >= flush_at or len(self._queue) >= _LARGEST_BATCH):
+                self._flush()
+                flush_at = time.monotonic() + self._flush_every
+            until = min([plugin.due - time.time() for plugin in self.plugins] + [flush_at - time.monotonic()])
+            self._stop.wait(max(0.05, until if self._queue or self.plugins else 1.0))
+        self._flush(last=True)
+
+    def _collect(self, plugin: Plugin) -> None:
+        try:
+            stamp, rows = plugin.sample()
+        except (gpu.SampleFailed, OSError) as error:
+            self._journal.error(f"[inputs.{configuration.PLUGINS[plugin.name][0]}] Error in plugin: {error}")
+            return
+        appended = self._append()
+        for dimensions, values in rows:
+            full = {**dimensions, **self._own, **plugin.section.get("append_dimensions", {}), **appended}
+            for measurement, (name, unit) in plugin.published.items():
+                if measurement in values:
+                    self._queue += self.datums(plugin, name, unit, values[measurement], full, stamp, measurement)
+
+    def datums(
+        self, plugin: Plugin, name: str, unit: str, value: float, dimensions: dict[str, str], stamp: float, measurement: str
+    ) -> list[Datum]:
+        """The metric, and one copy for each set of aggregation_dimensions that it has all dimensions of."""
+        base = {"name": name, "unit": unit, "value": value, "time": stamp, "resolution": 1 if plugin.interval < 60 else 60}
+        found = [] if measurement in plugin.dropped else [{**base, "dimensions": dimensions}]
+        for wanted in self._rollups:
+            if all(key in dimensions for key in wanted) and len(wanted) < len(dimensions):
+                found.append({**base, "dimensions": {key: dimensions[key] for key in wanted}})
+        return found
+
+    def _append(self) -> dict[str, str]:
+        if self._appended is None:
+            found = {name: self._resolve(name) for name in self._wanted}
+            self._appended = {name: value for name, value in found.items() if value}
+        return self._appended
+
+    def _flush(self, *, last: bool = False) -> None:
+        while self._queue:
+            batch = self._queue[:_LARGEST_BATCH]
+            try:
+                self._service.call("application/x-www-form-urlencoded; charset=utf-8", encode(self._namespace, batch), last=last)
+            except ServiceError as error:
+                self._journal.error(f"[outputs.cloudwatch] {len(batch)} datums dropped: {error}")
+            except Stopping as error:
+                if not last:
+                    return  # run() flushes once more
+                self._journal.error(f"[outputs.cloudwatch] {len(self._queue)} datums lost at the end: {error}")
+                self._queue.clear()
+            del self._queue[: len(batch)]
+
+
+def encode(namespace: str, batch: list[Datum]) -> bytes:
+    """PutMetricData in the query protocol."""
+    pairs = [("Action", "PutMetricData"), ("Version", _VERSION), ("Namespace", namespace)]
+    for number, datum in enumerate(batch, 1):
+        base = f"MetricData.member.{number}."
+        pairs.append((base + "MetricName", datum["name"]))
+        for position, (key, value) in enumerate(sorted(datum["dimensions"].items()), 1):
+            pairs += [(f"{base}Dimensions.member.{position}.Name", key), (f"{base}Dimensions.member.{position}.Value", value)]
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(datum["time"]))
+        pairs += [(base + "Timestamp", stamp), (base + "Value", repr(float(datum["value"]))), (base + "Unit", datum["unit"])]
+        if datum["resolution"] == 1:
+            pairs.append((base + "StorageResolution", "1"))
+    return urllib.parse.urlencode(pairs).encode()
