@@ -89,7 +89,8 @@ def temporary_key(cloud: Cloud, run: Run, tags: Mapping[str, str]) -> Iterator[s
     try:
         yield name
     finally:
-        cloud.delete_key(name)
+        with runs.cleaning_up(run):
+            cloud.delete_key(name)
 
 
 @contextmanager
@@ -100,7 +101,8 @@ def launched(cloud: Cloud, ami: str, instance_type: str, key: str, run: Run, tag
     try:
         yield instance_id
     finally:
-        cloud.terminate([instance_id])
+        with runs.cleaning_up(run):
+            cloud.terminate([instance_id])
 
 
 class Boot:

@@ -1,7 +1,7 @@
 """Runs of the driver on this machine: an id, a temporary key, and a record by which `sweep` knows a dead run.
 
 A record (`<home>/runs/<id>/run.json`) is written before anything is created in a cloud and removed after everything
-is gone; a record whose process has ended is a run that left something behind.
+is gone, also when the run fails; a record whose process has ended is a run that left something behind.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ TAG_EXPIRES = "gpu-ami:expires"
 TAG_RECIPE = "gpu-ami:recipe"
 TAG_PLAN = "gpu-ami:plan"
 LIFETIME = timedelta(hours=4)
+_LEFT_BEHIND = "left-behind"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -100,8 +101,21 @@ def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Ru
     run = Run(identity, as_text(started), as_text(started + lifetime), folder, pid, process_started(pid), place)
     record = {key: str(value) for key, value in asdict(run).items()}
     (folder / "run.json").write_text(json.dumps(record, indent=1))
-    yield run  # on an error too the block's own clean-up has run by now, so the record can go
-    forget(folder)
+    try:
+        yield run
+    finally:  # on an error and on Ctrl-C too: the block's own clean-up has run by now
+        if not (folder / _LEFT_BEHIND).exists():
+            forget(folder)
+
+
+@contextmanager
+def cleaning_up(run: Run) -> Iterator[None]:
+    """Around a clean-up: should it fail, the run's record stays, so that `sweep` finds what is left."""
+    try:
+        yield
+    except BaseException:
+        (run.folder / _LEFT_BEHIND).touch()
+        raise
 
 
 def forget(folder: Path) -> None:

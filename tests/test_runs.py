@@ -19,11 +19,16 @@ def test_a_run_is_registered_while_it_lasts(home: Path) -> None:
     assert runs.records(home) == [] and not run.folder.exists()
 
 
-def test_a_run_that_fails_is_forgotten_only_after_its_own_cleanup(home: Path) -> None:
+def test_a_run_that_fails_is_forgotten_after_its_own_cleanup(home: Path) -> None:
     with pytest.raises(ValueError, match="boom"), runs.begin(home, "local"):
         raise ValueError("boom")
-    # What the block could not clean is for sweep: the record stays and its process is ours, which still lives.
-    assert [one.alive for one in runs.records(home)] == [True]
+    assert runs.records(home) == []
+
+
+def test_a_run_whose_cleanup_failed_is_kept_for_sweep(home: Path) -> None:
+    with pytest.raises(ValueError, match="boom"), runs.begin(home, "local") as run, runs.cleaning_up(run):
+        raise ValueError("boom")
+    assert [one.id for one in runs.records(home)] == [run.id]
 
 
 @pytest.mark.parametrize(
