@@ -11,6 +11,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,7 @@ class Task:
     run: Callable[[], None]
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
+    world: object = None  # whom it shares fixtures with; for validator/items.py
     deadline: float = 0.0  # time.monotonic(); 0 for none
     attempts: int = 1
     request: Request | None = None
@@ -172,30 +174,53 @@ class Gatherer:
         for task in waiting:
             assert task.request is not None
             groups[task.request.link, task.request.root].append(task)
-        for (link, root), tasks in groups.items():
-            self._send_to(link, root, tasks)
-
-    def _send_to(self, link: HostLink, root: bool, tasks: list[Task]) -> None:
-        commands: list[Command] = []
-        places: dict[str, int] = {}
-        slots = [self._slot(task, commands, places) for task in tasks]
-        prelude = [text for text in _CONSTANT if (link, root, text) not in self._known and text not in places]
-        commands += [Command(text, 20.0) for text in prelude]
+        batches = [_Batch(link, root, tasks) for (link, root), tasks in groups.items()]
+        for batch in batches:
+            batch.compose(self._known)
         self.rounds += 1
-        try:
-            answers, attempts = link.execute(commands, root=root)
-        except SshError as fault:
-            for task in tasks:
-                task.request, task._throw = None, fault
-                self._step(task)
-            return
-        for command, answer in zip(commands, answers, strict=True):
+        hosts: dict[HostLink, list[_Batch]] = defaultdict(list)
+        for batch in batches:
+            hosts[batch.link].append(batch)
+        if len(hosts) == 1:
+            _execute(batches)
+        else:
+            with ThreadPoolExecutor(len(hosts)) as pool:
+                list(pool.map(_execute, hosts.values()))
+        for batch in batches:
+            self._hand_out(batch)
+
+    def _hand_out(self, batch: _Batch) -> None:
+        for command, answer in zip(batch.commands, batch.answers, strict=False):
             if command.text in _CONSTANT and not answer.expired:
-                self._known[link, root, command.text] = answer
-        for task, slot in zip(tasks, slots, strict=True):
-            task.request, task._value = None, answers[slot]
-            task.attempts = max(task.attempts, attempts)
+                self._known[batch.link, batch.root, command.text] = answer
+        for task, slot in zip(batch.tasks, batch.slots, strict=True):
+            task.request = None
+            if batch.fault is not None:
+                task._throw = batch.fault
+            else:
+                task._value = batch.answers[slot]
+            task.attempts = max(task.attempts, batch.attempts)
             self._step(task)
+
+
+@dataclass
+class _Batch:
+    """What goes to one shell of one host at once, and what came back: answers, or the fault that all share."""
+
+    link: HostLink
+    root: bool
+    tasks: list[Task]
+    commands: list[Command] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)  # of each task: where its answer is
+    answers: list[Answer] = field(default_factory=list)
+    attempts: int = 1
+    fault: SshError | None = None
+
+    def compose(self, known: dict[tuple[HostLink, bool, str], Answer]) -> None:
+        places: dict[str, int] = {}
+        self.slots = [self._slot(task, self.commands, places) for task in self.tasks]
+        prelude = [text for text in _CONSTANT if (self.link, self.root, text) not in known and text not in places]
+        self.commands += [Command(text, 20.0) for text in prelude]
 
     @staticmethod
     def _slot(task: Task, commands: list[Command], places: dict[str, int]) -> int:
@@ -207,6 +232,14 @@ class Gatherer:
             places[command.text] = len(commands)
         commands.append(command)
         return len(commands) - 1
+
+
+def _execute(batches: list[_Batch]) -> None:
+    for batch in batches:
+        try:
+            batch.answers, batch.attempts = batch.link.execute(batch.commands, root=batch.root)
+        except SshError as fault:
+            batch.fault = fault
 
 
 def _key(request: Request) -> tuple[HostLink, bool, str]:

@@ -1,8 +1,9 @@
 """pytest items as tasks: many are set up at the same time, and each finds pytest as if it were alone.
 
 pytest runs one item after the other, with one stack of what is set up (SetupState) and one cached value a fixture.
-A slice of an item swaps in its own stack and its own function-scoped values, and takes them out again; what is shared
-(session, module, class) stays shared, is set up once, and goes when the last item that needs it has ended.
+A slice of an item swaps in its own stack and its own function-scoped values, and takes them out again. What is shared
+(class, module, package) is shared among the items of one host, is set up once, and goes when the last item that needs
+it has ended; what is of the session is shared among all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _ALONE = frozenset(
 # They wrap a phase of an item and expect the next one only after it: capture is done here instead.
 _WRAPPERS = ("capturemanager", "logging-plugin", "threadexception", "unraisableexception", "timeout")
 _NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt, greenlet.GreenletExit)
-_HIGHER = (Scope.Class, Scope.Module, Scope.Package, Scope.Session)
+_OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
+_HIGHER = (*_OF_A_HOST, Scope.Session)
 
 
 def can_gather(item: pytest.Item) -> bool:
@@ -56,14 +58,17 @@ class Items:
         self.nextitem = nextitem
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {item: [] for item in items}
         self._left = dict.fromkeys(items)
-        self._entries: dict[Any, Any] = {}  # SetupState's entry of every node that is set up
         self._busy: dict[Any, gather.Task] = {}  # shared fixtures that are being made, by whom
-        self._slices: dict[pytest.Item, _Slice] = {item: _Slice(self, item) for item in items}
+        self._session_entry: dict[Any, Any] = {}
+        worlds: dict[Any, _World] = {}
+        self._slices = {
+            item: _Slice(self, item, worlds.setdefault(_host_of(item), _World(self._session_entry))) for item in items
+        }
 
     def tasks(self) -> list[gather.Task]:
         """One task an item, in the items' order."""
         return [
-            gather.Task(item.nodeid, lambda item=item: self._protocol(item), one.enter, one.leave)  # type: ignore[misc]
+            gather.Task(item.nodeid, lambda item=item: self._protocol(item), one.enter, one.leave, one.world)  # type: ignore[misc]
             for item, one in self._slices.items()
         ]
 
@@ -77,14 +82,16 @@ class Items:
             task = gatherer.task if gatherer else None
             if fixture._scope is Scope.Function or gatherer is None or task is None:
                 return real(fixture, request)
-            gatherer.wait_until(lambda: self._busy.get(fixture) in (None, task))
-            if self._busy.get(fixture) is task:
+            world = None if fixture._scope is Scope.Session else task.world
+            key = (fixture, world)
+            gatherer.wait_until(lambda: self._busy.get(key) in (None, task))
+            if self._busy.get(key) is task:
                 return real(fixture, request)
-            self._busy[fixture] = task
+            self._busy[key] = task
             try:
                 return real(fixture, request)
             finally:
-                del self._busy[fixture]
+                del self._busy[key]
 
         FixtureDef.execute = execute  # type: ignore[method-assign,assignment]
         try:
@@ -116,37 +123,88 @@ class Items:
         removed += list(getattr(item.ihook, "remove_mods", ()))
         return manager.subset_hook_caller(name, [plugin for plugin in removed if plugin is not None])
 
-    def _next(self, item: pytest.Function) -> pytest.Item | None:
+    def _next(self, item: pytest.Function) -> Any:
         """Whoever of those that still need something shares most with `item`: what they share must stay."""
         chain = item.listchain()
-        rest = [*self._left, *([self.nextitem] if self.nextitem is not None else [])]
+        world = self._slices[item].world
+        rest: list[Any] = [other for other in self._left if self._slices[other].world is world]
+        if not rest and self._left:
+            return _OnlySession(self.session)  # other hosts go on: what is of this one goes, what is of all stays
+        if self.nextitem is not None and not self._left:
+            rest.append(self.nextitem)
 
-        def shared(other: pytest.Item) -> int:
+        def shared(other: Any) -> int:
             return sum(1 for mine, theirs in zip(chain, other.listchain(), strict=False) if mine is theirs)
 
         return max(rest, key=shared, default=None)
 
 
+class _OnlySession:
+    """Stands for a next item that shares nothing but the session."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+
+    def listchain(self) -> list[Any]:
+        return [self._session]
+
+
+class _World:
+    """What is set up for one host: nodes below the session, and values of fixtures that its items share."""
+
+    def __init__(self, session_entry: dict[Any, Any]) -> None:
+        self.session_entry = session_entry
+        self.entries: dict[Any, Any] = {}  # SetupState's entry of every node
+        self.fixtures: dict[Any, tuple[Any, list[Any]]] = {}
+
+    def stack(self, item: pytest.Item) -> dict[Any, Any]:
+        known = self.session_entry | self.entries
+        return {node: known[node] for node in item.listchain() if node in known}
+
+    def keep(self, item: pytest.Item, stack: dict[Any, Any]) -> None:
+        for node in item.listchain():
+            kept = self.session_entry if isinstance(node, pytest.Session) else self.entries
+            kept.pop(node, None)
+            if node in stack:
+                kept[node] = stack[node]
+
+
+def _host_of(item: pytest.Function) -> Any:
+    return item.callspec.params["_testinfra_host"]
+
+
+def _take(fixtures: set[Any]) -> dict[Any, tuple[Any, list[Any]]]:
+    taken = {}
+    for fixture in fixtures:
+        taken[fixture] = (fixture.cached_result, list(fixture._finalizers))
+        fixture.cached_result = None
+        fixture._finalizers.clear()
+    return taken
+
+
+def _give(fixtures: dict[Any, tuple[Any, list[Any]]]) -> None:
+    for fixture, (cached, finalizers) in fixtures.items():
+        fixture.cached_result = cached
+        fixture._finalizers[:] = finalizers
+
+
 class _Slice:
     """What one item has set up while it is suspended, and what it has printed."""
 
-    def __init__(self, owner: Items, item: pytest.Function) -> None:
+    def __init__(self, owner: Items, item: pytest.Function, world: _World) -> None:
         self.owner = owner
         self.item = item
+        self.world = world
         self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}
         self._out, self._err = io.StringIO(), io.StringIO()
         self._sudo: Any = None
         self._streams: tuple[Any, Any] = (None, None)
-        host: Any = item.callspec.params["_testinfra_host"]
-        self._backend: BatchBackend = host.backend
+        self._backend: BatchBackend = _host_of(item).backend
 
     def enter(self) -> None:
-        entries = self.owner._entries
-        stack = {node: entries[node] for node in self.item.listchain() if node in entries}
-        self.owner.session._setupstate.stack = stack
-        for fixture, (cached, finalizers) in self._fixtures.items():
-            fixture.cached_result = cached
-            fixture._finalizers[:] = finalizers
+        self.owner.session._setupstate.stack = self.world.stack(self.item)
+        _give(self.world.fixtures)
+        _give(self._fixtures)
         if self._sudo is not None:
             self._backend.__dict__["get_command"] = self._sudo
         self._streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (self._out, self._err)
@@ -155,15 +213,10 @@ class _Slice:
         sys.stdout, sys.stderr = self._streams
         # `with host.sudo()` puts its own get_command on the backend that all items share.
         self._sudo = self._backend.__dict__.pop("get_command", None)
-        stack = self.owner.session._setupstate.stack
-        for node in self.item.listchain():
-            self.owner._entries.pop(node, None)
-        self.owner._entries.update(stack)
-        self._fixtures = {}
-        for fixture in self._own_fixtures():
-            self._fixtures[fixture] = (fixture.cached_result, list(fixture._finalizers))
-            fixture.cached_result = None
-            fixture._finalizers.clear()
+        self.world.keep(self.item, self.owner.session._setupstate.stack)
+        known = self._known_fixtures() | self._fixtures.keys() | self.world.fixtures.keys()
+        self._fixtures = _take({fixture for fixture in known if fixture._scope is Scope.Function})
+        self.world.fixtures |= _take({fixture for fixture in known if fixture._scope in _OF_A_HOST})
 
     def add_sections(self, when: str) -> None:
         for name, stream in (("stdout", self._out), ("stderr", self._err)):
@@ -172,8 +225,8 @@ class _Slice:
                 stream.seek(0)
                 stream.truncate()
 
-    def _own_fixtures(self) -> set[Any]:
+    def _known_fixtures(self) -> set[Any]:
         known = {fixture for found in self.item._fixtureinfo.name2fixturedefs.values() for fixture in found}
         if self.item._request:
             known |= set(self.item._request._fixture_defs.values())
-        return {fixture for fixture in known if fixture._scope is Scope.Function and fixture.argname != "request"}
+        return {fixture for fixture in known if fixture.argname != "request"}

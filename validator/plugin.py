@@ -7,6 +7,7 @@ is UNPROVEN with its reason; a fault of the transport is UNPROVEN too, because i
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import backend, gather, results
+from validator import backend, evidence, gather, results
 from validator.items import Items, can_gather
 from validator.observe import Observe, unproven
 from validator.plan import Plan
@@ -39,8 +40,8 @@ _BACKEND = "validator.backend.BatchBackend"
 class Run:
     """What this process has found so far."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self.results = Results(config.getoption("hosts") or "local://")
+    def __init__(self) -> None:
+        self.hosts: dict[str, tuple[Any, Results]] = {}  # by testinfra's id of the host: the host, what it gave
         self.plan: Plan | None = None
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of gathered items, until they are told
         self.rounds = 0
@@ -75,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
     backend.DEFAULTS.connect_timeout = config.getoption("connect_timeout")
-    run = config.stash[RUN] = Run(config)
+    run = config.stash[RUN] = Run()
     plan_file: Path | None = config.getoption("plan")
     if plan_file is not None:
         try:
@@ -97,10 +98,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    checks = session.config.stash[RUN].results.checks
+    hosts = session.config.stash[RUN].hosts
     for item in session.items:
+        host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
+        name = host.backend.get_pytest_id() if host is not None else "local://"
         check = item.stash[CHECK] = _describe(item)
-        checks[check.id] = check
+        hosts.setdefault(name, (host, Results(name)))[1].checks[check.id] = check
 
 
 def _describe(item: pytest.Item) -> Check:
@@ -227,22 +230,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     run = config.stash.get(RUN, None)
     if run is None or config.getoption("collectonly"):
         return
-    host = _host_under_test(session)
-    if host is not None:
-        from validator import evidence
-
-        evidence.finish(host, run.results, config.getoption("evidence"))
-    if config.getoption("results") is not None:
-        run.results.write(config.getoption("results"))
+    for name, (host, found) in run.hosts.items():
+        if host is not None:
+            evidence.finish(as_root(host), found, _of_host(config.getoption("evidence"), name, run))
+        path = _of_host(config.getoption("results"), name, run)
+        if path is not None:
+            found.write(path)
     backend.close_all()
 
 
-def _host_under_test(session: pytest.Session) -> Any:
-    for item in session.items:
-        host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
-        if host is not None:
-            return as_root(host)
-    return None
+def _of_host(path: Path | None, name: str, run: Run) -> Path | None:
+    """The path itself, or with several hosts one of its own for each: checks.json → checks-10.0.0.4_22.json."""
+    if path is None or len(run.hosts) == 1:
+        return path
+    return path.with_name(f"{path.stem}-{re.sub('[^A-Za-z0-9.-]+', '_', name.partition('://')[2])}{path.suffix}")
 
 
 def as_root(host: Any) -> Any:
