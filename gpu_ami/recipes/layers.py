@@ -17,7 +17,7 @@ from typing import Any
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.facts import VARIABLES, Facts, read_yaml
 from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
-from gpu_ami.recipes.schema import Keys, Mistake
+from gpu_ami.recipes.schema import Keys, Mistake, key_path
 
 COMMAND_LINE = "--set"
 
@@ -58,7 +58,7 @@ def _merge(
     into: dict[str, Any], layer: Mapping[Any, Any], path: str, origin: str, origins: dict[str, str], bad: set[str]
 ) -> None:
     for key, value in layer.items():
-        below = f"{path}.{key}" if path else str(key)
+        below = key_path(path, key)
         if any(wrong == below or wrong.startswith(f"{below}[") for wrong in bad):
             # Kept as a gap, so that one mistake is not reported a second time as something missing.
             origins[below] = origin
@@ -89,7 +89,7 @@ def layered(
     for kind, key in (("os", "os"), ("nodes", "node")):
         name = _named(key, settings, image, layers.values)
         below = variables / kind / f"{name}.yml"
-        if name is not None and re.fullmatch(r"\w+", name) and below.is_file():
+        if name is not None and re.fullmatch(r"\w{1,64}", name) and below.is_file():
             laid.add(kind)
             layers.lay(_layer(below), f"{kind}/{name}.yml", grammar)
     layers.lay(image, path.name, grammar)

@@ -40,10 +40,12 @@ def gpu_runs_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
             first, last = limits.get("driver", {}).get("first"), limits.get("driver", {}).get("last")
             if first and not at_least(driver, first):
                 text = f"driver {driver} does not know {gpu.named}: needs ≥ {first}"
-                yield Conflict("nvidia_driver.version", text, limits["source"], ("nvidia_driver",), _apart(world))
-            if last and not at_most(driver, last):
+            elif last and not at_most(driver, last):
                 text = f"driver {driver} no longer drives {gpu.named}: R{last} is the last that does"
-                yield Conflict("nvidia_driver.version", text, limits["source"], ("nvidia_driver",), _apart(world))
+            else:
+                continue
+            apart = _apart(world)
+            yield Conflict("nvidia_driver.version", text, limits["source"], () if apart else ("nvidia_driver",), apart)
 
 
 def _apart(world: World) -> str:
@@ -51,7 +53,7 @@ def _apart(world: World) -> str:
     releases = world.facts.driver_releases
     if any(all(drives(gpu, release) for gpu in world.gpus) for release in releases):
         return ""
-    return "no driver is for all of them; make an image for each: " + "; ".join(
+    return "an image for each, as no driver is for all: " + ", ".join(
         f"{', '.join(gpu.instance_types)} with {[one for one in releases if drives(gpu, one)][-1]}"
         for gpu in world.gpus
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gpu_ami.recipes.versions import at_least, at_most
 from gpu_ami.recipes.world import LABELS, Assignment, Conflict, World
@@ -98,22 +98,23 @@ def python_for(world: World) -> str | None:
 
 def accelerators_have_drivers(world: World, _chosen: Assignment) -> Iterator[Conflict]:
     """One accelerator vendor an image, and its driver in it."""
-    source = "one image, one accelerator: the event parser and the agent are configured for one vendor"
+    types = ", ".join(world.values["instance_types"])
     if len(world.accelerators) > 1:
-        text = f"{' and '.join(sorted(world.accelerators))} accelerators in one image"
-        yield Conflict("instance_types", text, source, nearest="an image for each")
+        text = f"{' and '.join(sorted(world.accelerators))} accelerators in one image: {types}"
+        why = "event parser and agent are configured for one vendor"
+        yield Conflict("instance_types", text, why, nearest="an image for each")
         return
     for vendor, component in (("nvidia", "nvidia_driver"), ("neuron", "neuron")):
         has = "version" in world.section(component) or component in world.provided
         label = LABELS[component]
         if vendor in world.accelerators and not has:
-            text = (
-                f"{', '.join(world.values['instance_types'])}: {vendor} accelerators, and no {label} version is given"
-            )
-            yield Conflict(f"{component}.version", text, source, nearest=f"{component}.version newest")
+            text = f"{types}: {vendor} accelerators, and no {label} version is given"
+            why = "an accelerator without its driver has nothing to measure"
+            yield Conflict(f"{component}.version", text, why, nearest=f"{component}.version newest")
         elif has and world.accelerators and vendor not in world.accelerators:
-            text = f"a {label}, but none of {', '.join(world.values['instance_types'])} has {vendor} accelerators"
-            yield Conflict(component, text, source, nearest=f"leave out {component}")
+            text = f"a {label}, but none of {types} has {vendor} accelerators"
+            why = "a driver without its accelerator stops at boot"
+            yield Conflict(component, text, why, nearest=f"leave out {component}")
 
 
 def telemetry_is_of_the_accelerator(world: World, _chosen: Assignment) -> Iterator[Conflict]:
@@ -148,12 +149,18 @@ def neuron_drives_devices(world: World, chosen: Assignment) -> Iterator[Conflict
             yield Conflict("neuron.version", text, row["source"], ("neuron",))
 
 
-def neuron_has_packages(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    row = world.facts.neuron["releases"][chosen["neuron"]]
-    if world.os_name not in row["operating_systems"]:
-        text = f"Neuron {chosen['neuron']} has no packages for {world.os_name}"
-        nearest = f"os {' or '.join(row['operating_systems'])}"
-        yield Conflict("neuron.version", text, row["source"], nearest=nearest)
+def _has_packages(component: str) -> Callable[[World, Assignment], Iterator[Conflict]]:
+    """Where the facts say for which systems a release is made, the image's must be among them."""
+
+    def rule(world: World, chosen: Assignment) -> Iterator[Conflict]:
+        row = world.facts.releases(component)[chosen[component]]
+        systems = row.get("operating_systems")
+        if systems and world.os_name not in systems and component not in world.provided:
+            text = f"{LABELS[component]} {chosen[component]} is not made for {world.os_name}"
+            nearest = f"os {' or '.join(systems)}"
+            yield Conflict(f"{component}.version", text, row["source"], (component,), nearest)
+
+    return rule
 
 
 def mkl_has_architecture(world: World, chosen: Assignment) -> Iterator[Conflict]:
@@ -190,6 +197,6 @@ IMAGE_RULES = (
 )
 COMPONENT_RULES = (
     (("neuron",), neuron_drives_devices),
-    (("neuron",), neuron_has_packages),
+    *(((name,), _has_packages(name)) for name in ("neuron", "efa", "ofi_nccl")),
     (("mkl",), mkl_has_architecture),
 )

@@ -18,6 +18,12 @@ class Mistake:
     message: str
 
 
+def key_path(path: str, key: Any) -> str:
+    """The path of a key below another; a key that is no plain word is quoted, so that it can be seen."""
+    word = key if isinstance(key, str) and re.fullmatch(r"[\w-]+", key) else repr(key)
+    return f"{path}.{word}" if path else word
+
+
 @dataclass(frozen=True)
 class Text:
     """Text that matches `pattern` whole; `example` teaches it."""
@@ -114,7 +120,7 @@ class Keys:
             yield Mistake(path or "(whole file)", f"expected keys and values, found {_found(value)}")
             return
         for key, item in value.items():
-            below = f"{path}.{key}" if path else str(key)
+            below = key_path(path, key)
             kind = self.keys.get(key) if isinstance(key, str) else None
             if kind is None:
                 yield Mistake(below, f"unknown key{did_you_mean(key, self.keys)}; allowed: {', '.join(self.keys)}")

@@ -9,7 +9,7 @@ from gpu_ami.recipes.facts import did_you_mean
 from gpu_ami.recipes.rules_driver import DRIVER_RULES, runs_natively
 from gpu_ami.recipes.rules_image import COMPONENT_RULES, IMAGE_RULES, base_keeps_its_own
 from gpu_ami.recipes.rules_network import NETWORK_RULES
-from gpu_ami.recipes.versions import matching, nearest_first, parts
+from gpu_ami.recipes.versions import matching, nearest_branch_first, nearest_first, parts
 from gpu_ami.recipes.world import COMPONENTS, LABELS, Assignment, Conflict, World
 
 Rule = Callable[[World, Assignment], Iterator[Conflict]]
@@ -49,9 +49,9 @@ def solve(world: World) -> Solution:
 
 def _unknown(world: World, name: str, wish: str) -> Conflict:
     known = list(world.facts.releases(name))
-    near = nearest_first(wish, known)[:4]
+    near = nearest_branch_first(wish, known)[:4]
     shown = ", ".join(sorted(near, key=parts))
-    text = f"no release {wish} of {LABELS[name]} in the facts{did_you_mean(wish, known)}; the nearest known: {shown}"
+    text = f"no {LABELS[name]} {wish} in the facts{did_you_mean(wish, known)}; the nearest known: {shown}"
     return Conflict(
         f"{name}.version", text, f"variables/facts/{'nvidia_drivers' if name == 'nvidia_driver' else name}.yml"
     )
@@ -123,13 +123,15 @@ def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) ->
         left = list(_judge(world, changed, only=name))
         if not left:
             return version
-        if fallback is None and not any(one.path == conflict.path and one.source == conflict.source for one in left):
+        if fallback is None and not any(one.path == conflict.path for one in left):
             fallback = version
     return fallback
 
 
 def _by_nearness(world: World, chosen: Assignment, name: str) -> list[str]:
-    order = nearest_first(chosen[name], list(world.facts.releases(name)))
+    # A driver is taken from a branch that is maintained, so its newest; of all else the next release is the least change.
+    by_nearness = nearest_branch_first if name == "nvidia_driver" else nearest_first
+    order = by_nearness(chosen[name], list(world.facts.releases(name)))
     return _natives_first(world, chosen, name, order)
 
 

@@ -42,12 +42,13 @@ def matching(wish: str, known: Iterable[str]) -> list[str]:
 
 
 def nearest_first(version: str, known: Sequence[str]) -> list[str]:
-    """Known versions by nearness: first the branches nearest to it, and in each the newest release first."""
-    order = sorted({branch(one) for one in known}, key=int)
-    here = branch(version)
-    place = order.index(here) if here in order else len([one for one in order if int(one) < int(here)])
+    """Known versions, the nearest in their order first; of two as near, the newer."""
+    order = sorted({*known, version}, key=parts)
+    here = order.index(version)
+    return sorted(known, key=lambda one: (abs(order.index(one) - here), -order.index(one)))
 
-    def distance(one: str) -> tuple[int, tuple[int, ...]]:
-        return abs(order.index(branch(one)) - place), tuple(-number for number in parts(one))
 
-    return sorted(known, key=distance)
+def nearest_branch_first(version: str, known: Sequence[str]) -> list[str]:
+    """Known versions by their branches' nearness; of a branch, the newest release first."""
+    here = int(branch(version))
+    return sorted(known, key=lambda one: (abs(int(branch(one)) - here), *(-number for number in parts(one))))
