@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import struct
@@ -138,7 +137,7 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
         "--variant=apt",
         "--architectures=amd64",
         f"--include={packages}",
-        # Both before anything is unpacked, so that our initramfs settings and dpkg filters count from the first package.
+        # Both before anything is unpacked: initramfs settings and dpkg filters count from the first package.
         *(f"--dpkgopt={line}" for line in _dpkg_filters()),
         "--dpkgopt=force-confold",
         f"--essential-hook=sync-in {overlay} /",
@@ -189,12 +188,13 @@ def _write_disk(tree: Path, disk: Path, root_uuid: str) -> None:
     scratch = disk.parent / "tree"
     script = (
         'set -e; mkdir -p "$1"; tar -C "$1" --numeric-owner --xattrs --exclude="./dev/*" -xf "$0"; '
-        '"$2" -q -t ext4 -L root -U "$3" -d "$1" -E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -O ^metadata_csum '
-        '-F "$5" "$6"k; rm -rf "$1"'
+        '"$2" -q -t ext4 -L root -U "$3" -d "$1" -O ^metadata_csum '
+        '-E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -F "$5" "$6"k; rm -rf "$1"'
     )
     mke2fs = find_tool("mke2fs", package="e2fsprogs")
-    arguments = [tree, scratch, mke2fs, root_uuid, str(PARTITION_OFFSET), disk, str(size // 1024)]
-    inside = [] if os.geteuid() == 0 else [find_tool("unshare", package="util-linux"), "--map-root-user", "--map-auto"]
+    arguments: list[str | Path] = [tree, scratch, mke2fs, root_uuid, str(PARTITION_OFFSET), disk, str(size // 1024)]
+    namespace = [find_tool("unshare", package="util-linux"), "--map-root-user", "--map-auto"]
+    inside = [] if os.geteuid() == 0 else namespace
     run([*inside, "sh", "-c", script, *arguments], timeout=300, error=CloudError)
 
 
@@ -204,8 +204,3 @@ def mbr(first_sector: int, sectors: int) -> bytes:
     entry = b"\x80" + beyond + b"\x83" + beyond + struct.pack("<II", first_sector, sectors)
     signature = struct.pack("<I", 0x67707561)
     return bytes(440) + signature + bytes(2) + entry + bytes(48) + b"\x55\xaa"
-
-
-def describe(image: BaseImage) -> str:
-    """JSON for `region status`."""
-    return json.dumps({"path": str(image.path), "name": image.name, "ssh_user": image.ssh_user})

@@ -95,7 +95,11 @@ def _build(base: Path, root: Path, key: packages.SigningKey, agent_package: Path
     work = Path(tempfile.mkdtemp(prefix="build-", dir=base))
     try:
         table = packages.load_table()
-        origin = {package.name: "replica" for family in ("nvidia_driver", "cloudwatch_agent") for package in packages.listed(family)}
+        origin = {
+            package.name: "replica"
+            for family in ("nvidia_driver", "cloudwatch_agent")
+            for package in packages.listed(family)
+        }
         _add_driver(work, table["nvidia_driver"], key)
         _add_agent(work, table["cloudwatch_agent"], key, agent_package)
         if agent_package is not None:

@@ -77,7 +77,12 @@ def build(package: Package, into: Path) -> Path:
         _normalise(tree)
         dpkg_deb = find_tool("dpkg-deb", package="dpkg")
         environment = {"SOURCE_DATE_EPOCH": str(SOURCE_DATE_EPOCH)}
-        run([dpkg_deb, "--root-owner-group", "-Zgzip", "--build", tree, deb], timeout=120, env=environment, error=CloudError)
+        run(
+            [dpkg_deb, "--root-owner-group", "-Zgzip", "--build", tree, deb],
+            timeout=120,
+            env=environment,
+            error=CloudError,
+        )
     return deb
 
 
@@ -248,10 +253,8 @@ def write_repository(folder: Path, key: SigningKey) -> None:
 def _stanza(deb: Path) -> str:
     control = run([find_tool("dpkg-deb", package="dpkg"), "--field", deb], timeout=30, error=CloudError).stdout
     data = deb.read_bytes()
-    return (
-        f"{control.rstrip()}\nFilename: ./{deb.name}\nSize: {len(data)}\nMD5sum: {hashlib.md5(data, usedforsecurity=False).hexdigest()}\n"
-        f"SHA256: {hashlib.sha256(data).hexdigest()}\n"
-    )
+    sums = f"Size: {len(data)}\nSHA256: {hashlib.sha256(data).hexdigest()}\n"
+    return f"{control.rstrip()}\nFilename: ./{deb.name}\n{sums}"
 
 
 def sources_digest() -> str:

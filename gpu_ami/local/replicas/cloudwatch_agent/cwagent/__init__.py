@@ -1,4 +1,4 @@
-"""gpu-ami replica of the Amazon CloudWatch agent. Python's standard library alone; few imports, for machines under emulation."""
+"""gpu-ami replica of the Amazon CloudWatch agent. Python's standard library alone, and few imports of it."""
 
 from __future__ import annotations
 

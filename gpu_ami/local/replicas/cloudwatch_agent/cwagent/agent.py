@@ -29,7 +29,10 @@ def main() -> int:
             journal.error(mistake)
         return _fail(journal, "Configuration validation first phase failed")
     if not config.get("metrics") and not config.get("logs"):
-        return _fail(journal, f"no metrics and no logs are configured in {_PARTS}; run amazon-cloudwatch-agent-ctl -a fetch-config")
+        return _fail(
+            journal,
+            f"no metrics and no logs are configured in {_PARTS}; run amazon-cloudwatch-agent-ctl -a fetch-config",
+        )
     if "nvidia_gpu" in config.get("metrics", {}).get("metrics_collected", {}):
         refusal = gpu.check_rights()
         if refusal:
@@ -71,7 +74,8 @@ def _become(user: str) -> None:
 def write_translation(config: dict[str, Any], folder: str) -> None:
     """What the agent runs with, beside the parts: .yaml (JSON is YAML), and a .toml by which ctl knows "configured"."""
     agent = config.get("agent", {})
-    head = f"[agent]\n  interval = \"{agent.get('metrics_collection_interval', 60)}s\"\n  logfile = \"{HOME}/logs/amazon-cloudwatch-agent.log\"\n"
+    interval = agent.get("metrics_collection_interval", 60)
+    head = f'[agent]\n  interval = "{interval}s"\n  logfile = "{HOME}/logs/amazon-cloudwatch-agent.log"\n'
     for name, text in (("yaml", json.dumps(config, indent=2) + "\n"), ("toml", head)):
         path = f"{folder}/amazon-cloudwatch-agent.{name}"
         with open(path + ".new", "w", encoding="utf-8") as file:
@@ -79,7 +83,9 @@ def write_translation(config: dict[str, Any], folder: str) -> None:
         os.replace(path + ".new", path)
 
 
-def _identify(config: dict[str, Any], metadata: Metadata, journal: Journal, stop: threading.Event) -> tuple[str, str] | None:
+def _identify(
+    config: dict[str, Any], metadata: Metadata, journal: Journal, stop: threading.Event
+) -> tuple[str, str] | None:
     """(region, instance id), waited for as long as it takes: without them nothing can be published."""
     wait = 1.0
     while not stop.is_set():
@@ -109,8 +115,10 @@ def _collect(config: dict[str, Any], metadata: Metadata, journal: Journal, stop:
             failed.set()
             stop.set()
 
-    threads = [threading.Thread(target=supervise, args=(work,), name=type(work).__name__) for work in _parts(
-        config, metadata, journal, stop, region, instance_id)]
+    threads = [
+        threading.Thread(target=supervise, args=(work,), name=type(work).__name__)
+        for work in _parts(config, metadata, journal, stop, region, instance_id)
+    ]
     for thread in threads:
         thread.start()
     while not stop.is_set():
@@ -142,14 +150,21 @@ def _parts(
 
         section = config["logs"]
         service = Service("logs", region, section.get("endpoint_override"), metadata, journal, stop)
-        found.append(Logs(section, service, lambda text: placeholders(text, instance_id), HOME + "/logs/state", journal, stop))
+        found.append(
+            Logs(section, service, lambda text: placeholders(text, instance_id), HOME + "/logs/state", journal, stop)
+        )
     return found
 
 
 def placeholders(text: str, instance_id: str) -> str:
     """{instance_id}, {hostname}, {local_hostname}, {ip_address}, {date} of a group's or stream's name."""
     hostname = os.uname().nodename
-    values = {"instance_id": instance_id, "hostname": hostname, "local_hostname": hostname, "date": time.strftime("%Y-%m-%d")}
+    values = {
+        "instance_id": instance_id,
+        "hostname": hostname,
+        "local_hostname": hostname,
+        "date": time.strftime("%Y-%m-%d"),
+    }
     if "{ip_address}" in text:
         values["ip_address"] = hostname
         with contextlib.suppress(OSError):

@@ -20,8 +20,15 @@ from typing import Any
 from .journal import Journal
 from .metadata import Metadata, Unavailable
 
-_RETRIED = ("Throttling", "ThrottlingException", "ServiceUnavailable", "ServiceUnavailableException", "InternalFailure",
-            "OperationAbortedException", "RequestLimitExceeded")
+_RETRIED = (
+    "Throttling",
+    "ThrottlingException",
+    "ServiceUnavailable",
+    "ServiceUnavailableException",
+    "InternalFailure",
+    "OperationAbortedException",
+    "RequestLimitExceeded",
+)
 _STALE_CREDENTIALS = ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId")
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 
@@ -42,7 +49,9 @@ def _hmac(key: bytes, text: str) -> bytes:
     return hmac.new(key, text.encode(), hashlib.sha256).digest()
 
 
-def sign(credentials: Any, region: str, service: str, headers: dict[str, str], body: bytes, now: float) -> dict[str, str]:
+def sign(
+    credentials: Any, region: str, service: str, headers: dict[str, str], body: bytes, now: float
+) -> dict[str, str]:
     """The headers with Signature Version 4 for `POST /` (docs.aws.amazon.com, "Create a signed AWS API request")."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     signed = {name.lower(): value for name, value in headers.items()} | {"x-amz-date": stamp}
@@ -66,7 +75,9 @@ def sign(credentials: Any, region: str, service: str, headers: dict[str, str], b
 class Service:
     """One endpoint of one service ("monitoring", "logs")."""
 
-    def __init__(self, name: str, region: str, endpoint: str | None, metadata: Metadata, journal: Journal, stop: threading.Event) -> None:
+    def __init__(
+        self, name: str, region: str, endpoint: str | None, metadata: Metadata, journal: Journal, stop: threading.Event
+    ) -> None:
         url = urllib.parse.urlsplit(endpoint or f"https://{name}.{region}.amazonaws.com")
         self._name, self._region, self._metadata, self._journal, self._stop = name, region, metadata, journal, stop
         self._host = url.netloc
@@ -125,7 +136,9 @@ def _refusal(status: int, content: bytes) -> ServiceError:
     text = content.decode("utf-8", "replace")
     try:
         found = json.loads(text)
-        return ServiceError(status, str(found.get("__type", "")).rpartition("#")[2], str(found.get("message", found.get("Message", ""))))
+        return ServiceError(
+            status, str(found.get("__type", "")).rpartition("#")[2], str(found.get("message", found.get("Message", "")))
+        )
     except (ValueError, AttributeError):
         code = re.search(r"<Code>([^<]*)</Code>", text)
         message = re.search(r"<Message>([^<]*)</Message>", text)

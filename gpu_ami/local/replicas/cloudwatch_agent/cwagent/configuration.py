@@ -1,7 +1,7 @@
 """The agent's JSON: reading a folder of parts, merging them, and refusing what the translator refuses.
 
-Rules as in aws/amazon-cloudwatch-agent (ab55b8da): translator/translate/metrics/config/registered_metrics.go (allow-list),
-translator/config/schema.json (sections), translator/jsonconfig/mergeJsonUtil (merging).
+Rules as in aws/amazon-cloudwatch-agent (ab55b8da): translator/translate/metrics/config/registered_metrics.go
+(allow-list), translator/config/schema.json (sections), translator/jsonconfig/mergeJsonUtil (merging).
 """
 
 from __future__ import annotations
@@ -12,10 +12,23 @@ import re
 from typing import Any
 
 NVIDIA_MEASUREMENTS = (
-    "utilization_gpu", "utilization_memory", "temperature_gpu", "power_draw", "fan_speed", "memory_total", "memory_used",
-    "memory_free", "pcie_link_gen_current", "pcie_link_width_current", "encoder_stats_session_count",
-    "encoder_stats_average_fps", "encoder_stats_average_latency", "clocks_current_graphics", "clocks_current_sm",
-    "clocks_current_memory", "clocks_current_video",
+    "utilization_gpu",
+    "utilization_memory",
+    "temperature_gpu",
+    "power_draw",
+    "fan_speed",
+    "memory_total",
+    "memory_used",
+    "memory_free",
+    "pcie_link_gen_current",
+    "pcie_link_width_current",
+    "encoder_stats_session_count",
+    "encoder_stats_average_fps",
+    "encoder_stats_average_latency",
+    "clocks_current_graphics",
+    "clocks_current_sm",
+    "clocks_current_memory",
+    "clocks_current_video",
 )
 # Plugin key → (prefix of the published names, what it measures).
 PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -26,15 +39,57 @@ PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Plugins of the agent that this replica has not got: accepted, named in the log, not collected.
 FOREIGN_PLUGINS = (
-    "collectd", "diskio", "efa", "ethtool", "jmx", "net", "netstat", "otlp", "processes", "procstat", "prometheus", "statsd", "swap",
+    "collectd",
+    "diskio",
+    "efa",
+    "ethtool",
+    "jmx",
+    "net",
+    "netstat",
+    "otlp",
+    "processes",
+    "procstat",
+    "prometheus",
+    "statsd",
+    "swap",
 )
 APPENDABLE = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
 RETENTION_DAYS = (
-    -1, 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653,
+    -1,
+    1,
+    3,
+    5,
+    7,
+    14,
+    30,
+    60,
+    90,
+    120,
+    150,
+    180,
+    365,
+    400,
+    545,
+    731,
+    1096,
+    1827,
+    2192,
+    2557,
+    2922,
+    3288,
+    3653,
 )
 _METRICS_KEYS = (
-    "namespace", "append_dimensions", "aggregation_dimensions", "force_flush_interval", "metrics_collected",
-    "metrics_destinations", "endpoint_override", "credentials", "service.name", "deployment.environment",
+    "namespace",
+    "append_dimensions",
+    "aggregation_dimensions",
+    "force_flush_interval",
+    "metrics_collected",
+    "metrics_destinations",
+    "endpoint_override",
+    "credentials",
+    "service.name",
+    "deployment.environment",
 )
 _STREAM_NAMES = re.compile(r"\{(?!instance_id\}|hostname\}|local_hostname\}|ip_address\}|date\})[^}]*\}")
 
@@ -121,9 +176,13 @@ def _check_metrics(metrics: dict[str, Any], found: list[tuple[str, str]]) -> Non
     appended = metrics.get("append_dimensions", {})
     for key, value in appended.items() if isinstance(appended, dict) else [("", appended)]:
         if key not in APPENDABLE or value != f"${{aws:{key}}}":
-            found.append((f"/metrics/append_dimensions/{key}", f"{value!r} is none of the dimensions that EC2 can give"))
+            found.append(
+                (f"/metrics/append_dimensions/{key}", f"{value!r} is none of the dimensions that EC2 can give")
+            )
     rollups = metrics.get("aggregation_dimensions", [])
-    if not isinstance(rollups, list) or not all(isinstance(item, list) and all(isinstance(k, str) for k in item) for item in rollups):
+    if not isinstance(rollups, list) or not all(
+        isinstance(item, list) and all(isinstance(k, str) for k in item) for item in rollups
+    ):
         found.append(("/metrics/aggregation_dimensions", "a list of lists of dimension names is wanted"))
     for name, section in collected.items():
         _check_plugin(name, section, found)

@@ -1,4 +1,4 @@
-"""amazon-cloudwatch-agent-ctl: takes configuration parts into amazon-cloudwatch-agent.d, starts, stops, tells the status."""
+"""amazon-cloudwatch-agent-ctl: takes parts into amazon-cloudwatch-agent.d, starts, stops, tells the status."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ usage:  amazon-cloudwatch-agent-ctl -a
 (gpu-ami replica; ssm: configurations are not fetched by it.)
 """
 # What `-c default` means: memory and disk use, as the agent's own default.
-_DEFAULT = {"metrics": {"metrics_collected": {"mem": {"measurement": ["mem_used_percent"]},
-                                              "disk": {"measurement": ["used_percent"], "resources": ["*"]}}}}
+_DEFAULT = {
+    "metrics": {
+        "metrics_collected": {
+            "mem": {"measurement": ["mem_used_percent"]},
+            "disk": {"measurement": ["used_percent"], "resources": ["*"]},
+        }
+    }
+}
 
 
 class UsageError(Exception):
@@ -83,7 +89,9 @@ def _systemctl(*words: str) -> int:
 
 
 def _show(name: str) -> str:
-    done = subprocess.run(["systemctl", "show", "--value", "-p", name, UNIT], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    done = subprocess.run(
+        ["systemctl", "show", "--value", "-p", name, UNIT], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
     return done.stdout.decode().strip()
 
 
@@ -145,7 +153,7 @@ def _configure(action: str, options: dict[str, str]) -> int:
 
 
 def _take(action: str, config: str | None) -> int:
-    """fetch-config replaces all parts, append-config adds one or replaces the one of its name; nothing changes on a mistake."""
+    """fetch-config replaces all parts, append-config one or none of them; a mistake changes nothing."""
     name, content = _source(config)
     final = os.path.join(_PARTS, name)
     fresh = final + ".tmp"
@@ -167,7 +175,9 @@ def _remove(config: str | None) -> int:
     if config == "all":
         gone = _parts()
     else:
-        name = _source(config)[0] if config == "default" else f"file_{os.path.basename((config or '').partition(':')[2])}"
+        name = (
+            _source(config)[0] if config == "default" else f"file_{os.path.basename((config or '').partition(':')[2])}"
+        )
         gone = [path for path in _parts() if os.path.basename(path) == name]
         if not gone:
             print(f"E! {config}: no such part in {_PARTS}", file=sys.stderr)
@@ -187,14 +197,19 @@ def _validated(paths: list[str]) -> bool:
     except configuration.Refused as error:
         for mistake in error.mistakes:
             print(f"E! {mistake}", file=sys.stderr)
-        print(f"Configuration validation first phase failed. Agent version: {version()}. "
-              "Verify the JSON input is only using features supported by this version.", file=sys.stderr)
+        print(
+            f"Configuration validation first phase failed. Agent version: {version()}. "
+            "Verify the JSON input is only using features supported by this version.",
+            file=sys.stderr,
+        )
         return False
     from .agent import write_translation
 
     write_translation(config, HOME + "/etc")
-    print("Configuration validation first phase succeeded\nConfiguration validation second phase succeeded\n"
-          "Configuration validation succeeded")
+    print(
+        "Configuration validation first phase succeeded\nConfiguration validation second phase succeeded\n"
+        "Configuration validation succeeded"
+    )
     return True
 
 

@@ -16,7 +16,11 @@ _PLACES = {
     "utilization_gpu": ("utilization/gpu_util",),
     "utilization_memory": ("utilization/memory_util",),
     "temperature_gpu": ("temperature/gpu_temp",),
-    "power_draw": ("gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw", "power_readings/power_draw"),
+    "power_draw": (
+        "gpu_power_readings/power_draw",
+        "gpu_power_readings/instant_power_draw",
+        "power_readings/power_draw",
+    ),
     "fan_speed": ("fan_speed",),
     "memory_total": ("fb_memory_usage/total",),
     "memory_used": ("fb_memory_usage/used",),
@@ -53,12 +57,19 @@ def sample(program: str = PROGRAM) -> tuple[float, list[tuple[dict[str, str], di
     """(time, [(dimensions, {measurement: value})]), one entry a GPU. A value that the board has not got is absent."""
     try:
         done = subprocess.run(
-            [program, "-q", "-x"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_SECONDS, check=False
+            [program, "-q", "-x"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SampleFailed(f"{program} -q -x: {error}") from error
     if done.returncode != 0:
-        raise SampleFailed(f"{program} -q -x ended with {done.returncode}: {done.stdout.decode('utf-8', 'replace').strip()[:300]}")
+        raise SampleFailed(
+            f"{program} -q -x ended with {done.returncode}: {done.stdout.decode('utf-8', 'replace').strip()[:300]}"
+        )
     return parse(done.stdout)
 
 
@@ -71,7 +82,11 @@ def parse(text: bytes) -> tuple[float, list[tuple[dict[str, str], dict[str, floa
         raise SampleFailed(f"nvidia-smi's XML: {error}") from error
     gpus = []
     for index, gpu in enumerate(root.iter("gpu")):
-        dimensions = {"index": str(index), "name": gpu.findtext("product_name", ""), "arch": gpu.findtext("product_architecture", "")}
+        dimensions = {
+            "index": str(index),
+            "name": gpu.findtext("product_name", ""),
+            "arch": gpu.findtext("product_architecture", ""),
+        }
         values = {}
         for measurement, places in _PLACES.items():
             value = _number(gpu, places)

@@ -5,8 +5,27 @@ from __future__ import annotations
 import os
 
 # Pseudo file systems say nothing about space.
-_IGNORED = {"autofs", "bpf", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "fusectl", "hugetlbfs", "mqueue", "overlay", "proc",
-            "pstore", "ramfs", "securityfs", "squashfs", "sysfs", "tmpfs", "tracefs"}
+_IGNORED = {
+    "autofs",
+    "bpf",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "overlay",
+    "proc",
+    "pstore",
+    "ramfs",
+    "securityfs",
+    "squashfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+}
 
 Sample = list[tuple[dict[str, str], dict[str, float]]]
 
@@ -35,8 +54,12 @@ def memory(section: dict[str, object]) -> Sample:
     total, available, free = rows["MemTotal"], rows["MemAvailable"], rows["MemFree"]
     used = total - available
     values = {
-        "total": float(total), "available": float(available), "free": float(free), "used": float(used),
-        "used_percent": 100.0 * used / total, "available_percent": 100.0 * available / total,
+        "total": float(total),
+        "available": float(available),
+        "free": float(free),
+        "used": float(used),
+        "used_percent": 100.0 * used / total,
+        "available_percent": 100.0 * available / total,
     }
     return [({}, values)]
 
@@ -56,5 +79,7 @@ def disk(section: dict[str, object]) -> Sample:
         if total:
             dimensions = {"path": path, "device": device.rpartition("/")[2], "fstype": kind}
             percent = 100.0 * used / max(1, used + free)
-            found.append((dimensions, {"total": float(total), "free": float(free), "used": float(used), "used_percent": percent}))
+            found.append(
+                (dimensions, {"total": float(total), "free": float(free), "used": float(used), "used_percent": percent})
+            )
     return found

@@ -10,7 +10,7 @@ _LARGEST = 10 * 1024 * 1024
 
 
 class Journal:
-    """Appends lines; a file of more than 10 MiB becomes .1. Repeated errors are kept: they are what an operator counts."""
+    """Appends lines; a file of more than 10 MiB becomes .1."""
 
     def __init__(self, path: str) -> None:
         self._path = path

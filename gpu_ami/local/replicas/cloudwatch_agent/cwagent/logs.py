@@ -97,7 +97,12 @@ class Logs:
     """The logs section at work, in a thread of its own."""
 
     def __init__(
-        self, section: dict[str, Any], service: Service, names: Callable[[str], str], state_folder: str, journal: Journal,
+        self,
+        section: dict[str, Any],
+        service: Service,
+        names: Callable[[str], str],
+        state_folder: str,
+        journal: Journal,
         stop: threading.Event,
     ) -> None:
         self._service, self._journal, self._stop, self._names, self._state = service, journal, stop, names, state_folder
@@ -132,7 +137,9 @@ class Logs:
     def _paths(pattern: str) -> list[str]:
         if not glob.has_magic(pattern):
             return [pattern] if os.path.exists(pattern) else []
-        found = sorted((path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)), key=os.path.getmtime)
+        found = sorted(
+            (path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)), key=os.path.getmtime
+        )
         return found[-1:]  # the newest alone, as the agent without publish_multi_logs
 
     def _publish(self, stream: Stream, *, last: bool = False) -> None:
@@ -141,7 +148,9 @@ class Logs:
             try:
                 self._put(stream, batch, last)
             except ServiceError as error:
-                self._journal.error(f"[outputs.cloudwatchlogs] {len(batch)} events of {stream.tail.path} dropped: {error}")
+                self._journal.error(
+                    f"[outputs.cloudwatchlogs] {len(batch)} events of {stream.tail.path} dropped: {error}"
+                )
             except Stopping as error:
                 self._journal.error(f"[outputs.cloudwatchlogs] {stream.tail.path}: {error}")
                 return  # the state has not moved: the next start sends them
@@ -154,7 +163,9 @@ class Logs:
     def _put(self, stream: Stream, batch: list[Event], last: bool) -> None:
         if not stream.ready:
             self._create(stream, last)
-        events = [{"timestamp": stamp, "message": text} for stamp, text, _, _ in sorted(batch, key=lambda event: event[0])]
+        events = [
+            {"timestamp": stamp, "message": text} for stamp, text, _, _ in sorted(batch, key=lambda event: event[0])
+        ]
         request = {"logGroupName": stream.group, "logStreamName": stream.stream, "logEvents": events}
         try:
             self._call("PutLogEvents", request, last)
@@ -166,7 +177,9 @@ class Logs:
 
     def _create(self, stream: Stream, last: bool) -> None:
         group = {"logGroupName": stream.group}
-        if self._unless_there("CreateLogGroup", {**group, "logGroupClass": stream.group_class} if stream.group_class else group, last):
+        if self._unless_there(
+            "CreateLogGroup", {**group, "logGroupClass": stream.group_class} if stream.group_class else group, last
+        ):
             self._journal.info(f"[outputs.cloudwatchlogs] created log group {stream.group}")
         if stream.retention > 0:
             self._call("PutRetentionPolicy", {**group, "retentionInDays": stream.retention}, last)
@@ -184,7 +197,9 @@ class Logs:
         return True
 
     def _call(self, action: str, request: dict[str, Any], last: bool) -> None:
-        self._service.call("application/x-amz-json-1.1", json.dumps(request).encode(), f"Logs_20140328.{action}", last=last)
+        self._service.call(
+            "application/x-amz-json-1.1", json.dumps(request).encode(), f"Logs_20140328.{action}", last=last
+        )
 
 
 def _batch(events: list[Event]) -> list[Event]:

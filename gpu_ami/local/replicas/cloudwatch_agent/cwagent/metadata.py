@@ -52,7 +52,9 @@ class Metadata:
         with self._lock:
             token, until = self._token
             if time.monotonic() >= until:
-                token = self._request("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)})
+                token = self._request(
+                    "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_SECONDS)}
+                )
                 self._token = (token, time.monotonic() + _TOKEN_SECONDS / 2)
             return self._request("GET", "/latest/" + path, {"X-aws-ec2-metadata-token": token})
 
@@ -77,7 +79,9 @@ class Metadata:
             if "AWS_ACCESS_KEY_ID" in os.environ:
                 environment = os.environ
                 token = environment.get("AWS_SESSION_TOKEN", "")
-                return Credentials(environment["AWS_ACCESS_KEY_ID"], environment["AWS_SECRET_ACCESS_KEY"], token, float("inf"))
+                return Credentials(
+                    environment["AWS_ACCESS_KEY_ID"], environment["AWS_SECRET_ACCESS_KEY"], token, float("inf")
+                )
             if self._credentials is None or time.time() > self._credentials.expires - _REFRESH_BEFORE:
                 self._credentials = self._fetch_credentials()
             return self._credentials

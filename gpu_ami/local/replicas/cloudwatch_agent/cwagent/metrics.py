@@ -18,7 +18,7 @@ _VERSION = "2010-08-01"
 _UNITS = {
     "mem": {"used_percent": "Percent", "available_percent": "Percent"},
     "disk": {"used_percent": "Percent"},
-    "cpu": {name: "Percent" for name in configuration.PLUGINS["cpu"][1]},
+    "cpu": dict.fromkeys(configuration.PLUGINS["cpu"][1], "Percent"),
 }
 _BYTES = {"mem": ("total", "available", "free", "used"), "disk": ("total", "free", "used")}
 
@@ -46,7 +46,11 @@ class Plugin:
     def sample(self) -> tuple[float, host.Sample]:
         if self.name == "nvidia_gpu":
             return gpu.sample()
-        source: Callable[[dict[str, object]], host.Sample] = {"cpu": self._cpu.sample, "mem": host.memory, "disk": host.disk}[self.name]
+        source: Callable[[dict[str, object]], host.Sample] = {
+            "cpu": self._cpu.sample,
+            "mem": host.memory,
+            "disk": host.disk,
+        }[self.name]
         return time.time(), source(self.section)
 
 
@@ -54,18 +58,27 @@ class Metrics:
     """The metrics section at work, in a thread of its own."""
 
     def __init__(
-        self, section: dict[str, Any], agent: dict[str, Any], service: Service, resolve: Callable[[str], str | None],
-        journal: Journal, stop: threading.Event,
+        self,
+        section: dict[str, Any],
+        agent: dict[str, Any],
+        service: Service,
+        resolve: Callable[[str], str | None],
+        journal: Journal,
+        stop: threading.Event,
     ) -> None:
         self._service, self._journal, self._stop, self._resolve = service, journal, stop, resolve
         self._namespace = section.get("namespace", "CWAgent")
         self._flush_every = float(section.get("force_flush_interval", 60))
         default = float(agent.get("metrics_collection_interval", 60))
         collected = section["metrics_collected"]
-        self.plugins = [Plugin(name, part, default) for name, part in collected.items() if name in configuration.PLUGINS]
+        self.plugins = [
+            Plugin(name, part, default) for name, part in collected.items() if name in configuration.PLUGINS
+        ]
         for name in collected.keys() - configuration.PLUGINS.keys():
-            journal.warn(f"[metrics] {name} is not collected: " + ("the replica has no such plugin" if name in configuration.FOREIGN_PLUGINS
-                         else "no such plugin"))
+            journal.warn(
+                f"[metrics] {name} is not collected: "
+                + ("the replica has no such plugin" if name in configuration.FOREIGN_PLUGINS else "no such plugin")
+            )
         self._rollups: list[list[str]] = section.get("aggregation_dimensions", [])
         self._wanted = list(section.get("append_dimensions", {}))
         # The agent drops `host` as soon as anything is appended (ruleTagExclude.go).
@@ -103,10 +116,23 @@ class Metrics:
                     self._queue += self.datums(plugin, name, unit, values[measurement], full, stamp, measurement)
 
     def datums(
-        self, plugin: Plugin, name: str, unit: str, value: float, dimensions: dict[str, str], stamp: float, measurement: str
+        self,
+        plugin: Plugin,
+        name: str,
+        unit: str,
+        value: float,
+        dimensions: dict[str, str],
+        stamp: float,
+        measurement: str,
     ) -> list[Datum]:
         """The metric, and one copy for each set of aggregation_dimensions that it has all dimensions of."""
-        base = {"name": name, "unit": unit, "value": value, "time": stamp, "resolution": 1 if plugin.interval < 60 else 60}
+        base = {
+            "name": name,
+            "unit": unit,
+            "value": value,
+            "time": stamp,
+            "resolution": 1 if plugin.interval < 60 else 60,
+        }
         found = [] if measurement in plugin.dropped else [{**base, "dimensions": dimensions}]
         for wanted in self._rollups:
             if all(key in dimensions for key in wanted) and len(wanted) < len(dimensions):
@@ -123,7 +149,9 @@ class Metrics:
         while self._queue:
             batch = self._queue[:_LARGEST_BATCH]
             try:
-                self._service.call("application/x-www-form-urlencoded; charset=utf-8", encode(self._namespace, batch), last=last)
+                self._service.call(
+                    "application/x-www-form-urlencoded; charset=utf-8", encode(self._namespace, batch), last=last
+                )
             except ServiceError as error:
                 self._journal.error(f"[outputs.cloudwatch] {len(batch)} datums dropped: {error}")
             except Stopping as error:
@@ -141,9 +169,16 @@ def encode(namespace: str, batch: list[Datum]) -> bytes:
         base = f"MetricData.member.{number}."
         pairs.append((base + "MetricName", datum["name"]))
         for position, (key, value) in enumerate(sorted(datum["dimensions"].items()), 1):
-            pairs += [(f"{base}Dimensions.member.{position}.Name", key), (f"{base}Dimensions.member.{position}.Value", value)]
+            pairs += [
+                (f"{base}Dimensions.member.{position}.Name", key),
+                (f"{base}Dimensions.member.{position}.Value", value),
+            ]
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(datum["time"]))
-        pairs += [(base + "Timestamp", stamp), (base + "Value", repr(float(datum["value"]))), (base + "Unit", datum["unit"])]
+        pairs += [
+            (base + "Timestamp", stamp),
+            (base + "Value", repr(float(datum["value"]))),
+            (base + "Unit", datum["unit"]),
+        ]
         if datum["resolution"] == 1:
             pairs.append((base + "StorageResolution", "1"))
     return urllib.parse.urlencode(pairs).encode()

@@ -59,7 +59,7 @@ class Tail:
             return 0, 0
 
     def lines(self) -> list[tuple[bytes, int, int]]:
-        """Complete lines that are new: (line, inode, offset after it). Moves on to the next file only when one is read out."""
+        """Complete lines that are new: (line, inode, offset after it). A rotated file is read out first."""
         if self._file is None and not self._open():
             return []
         found = self._drain()

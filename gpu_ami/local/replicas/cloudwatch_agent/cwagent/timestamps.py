@@ -6,12 +6,30 @@ import calendar
 import re
 import time
 
-_MONTHS = {name: number for number, name in enumerate(("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1)}
+_MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), 1
+    )
+}
 _DIRECTIVES = {
-    "Y": r"(?P<Y>\d{4})", "y": r"(?P<y>\d{2})", "m": r"(?P<m>\d{1,2})", "d": r"(?P<d>\d{1,2})", "H": r"(?P<H>\d{1,2})",
-    "I": r"(?P<I>\d{1,2})", "M": r"(?P<M>\d{2})", "S": r"(?P<S>\d{2})", "f": r"(?P<f>\d{1,9})", "p": r"(?P<p>AM|PM|am|pm)",
-    "b": r"(?P<b>[A-Za-z]{3})", "B": r"(?P<B>[A-Za-z]+)", "a": r"[A-Za-z]{3}", "A": r"[A-Za-z]+", "z": r"(?P<z>Z|[+-]\d{2}:?\d{2})",
-    "Z": r"(?P<Z>[A-Z]{3,4})", "%": "%",
+    "Y": r"(?P<Y>\d{4})",
+    "y": r"(?P<y>\d{2})",
+    "m": r"(?P<m>\d{1,2})",
+    "d": r"(?P<d>\d{1,2})",
+    "H": r"(?P<H>\d{1,2})",
+    "I": r"(?P<I>\d{1,2})",
+    "M": r"(?P<M>\d{2})",
+    "S": r"(?P<S>\d{2})",
+    "f": r"(?P<f>\d{1,9})",
+    "p": r"(?P<p>AM|PM|am|pm)",
+    "b": r"(?P<b>[A-Za-z]{3})",
+    "B": r"(?P<B>[A-Za-z]+)",
+    "a": r"[A-Za-z]{3}",
+    "A": r"[A-Za-z]+",
+    "z": r"(?P<z>Z|[+-]\d{2}:?\d{2})",
+    "Z": r"(?P<Z>[A-Z]{3,4})",
+    "%": "%",
 }
 
 
@@ -43,12 +61,24 @@ class TimestampFormat:
         hour = int(part.get("H") or part.get("I") or 0)
         if part.get("p"):
             hour = hour % 12 + (12 if part["p"].lower() == "pm" else 0)
-        fields = (year, int(month), int(part.get("d") or today.tm_mday), hour, int(part.get("M") or 0), int(part.get("S") or 0), 0, 0, -1)
+        fields = (
+            year,
+            int(month),
+            int(part.get("d") or today.tm_mday),
+            hour,
+            int(part.get("M") or 0),
+            int(part.get("S") or 0),
+            0,
+            0,
+            -1,
+        )
         fraction = float("0." + part["f"]) if part.get("f") else 0.0
         zone = part.get("z")
         if zone:
             return calendar.timegm(fields) - _offset(zone) + fraction
-        return (calendar.timegm(fields) if self._utc or part.get("Z") in ("UTC", "GMT") else time.mktime(fields)) + fraction
+        return (
+            calendar.timegm(fields) if self._utc or part.get("Z") in ("UTC", "GMT") else time.mktime(fields)
+        ) + fraction
 
 
 def _offset(zone: str) -> int:

@@ -1,1 +1,1 @@
-"""gpu-ami replica of nvidia-smi. Standard library alone and few imports: under emulation an import is tens of milliseconds."""
+"""gpu-ami replica of nvidia-smi. Few imports: under emulation one is tens of milliseconds."""

@@ -1,9 +1,19 @@
 """The command line: what is asked, in what form, and the exit codes of the original."""
 
+from __future__ import annotations
+
 import sys
 import time
 
 from . import driver
+
+TYPE_CHECKING = False  # importing typing alone is a tenth of the start-up
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TextIO
+
+    from .driver import Gpu
+    from .report import Tree
 
 HELP = """NVIDIA System Management Interface -- v{version} (gpu-ami replica)
 
@@ -15,8 +25,8 @@ nvidia-smi [OPTION1 [ARG1]] [OPTION2 [ARG2]] ...
     -L, --list-gpus             Display a list of GPUs.
     -q, --query                 Display GPU info.
     -x, --xml-format            With -q: as XML.
-    -d, --display=              With -q: MEMORY, UTILIZATION, ECC, TEMPERATURE, POWER, CLOCK, COMPUTE, PIDS, PERFORMANCE,
-                                ROW_REMAPPER, ENCODER_STATS; several with commas.
+    -d, --display=              With -q: MEMORY, UTILIZATION, ECC, TEMPERATURE, POWER, CLOCK, COMPUTE, PIDS,
+                                PERFORMANCE, ROW_REMAPPER, ENCODER_STATS; several with commas.
     -i, --id=                   Target a GPU: index, UUID or PCI bus id; several with commas.
     -f, --filename=             Write to a file instead of standard output.
     -l, --loop=                 Print again every so many seconds until Ctrl-C.
@@ -27,26 +37,32 @@ nvidia-smi [OPTION1 [ARG1]] [OPTION2 [ARG2]] ...
     nvlink -s | -e | -c         NVLink status, error counters, capabilities.
 """
 _LONG = {
-    "--help": "-h", "--list-gpus": "-L", "--query": "-q", "--xml-format": "-x", "--display": "-d", "--id": "-i", "--filename": "-f",
+    "--help": "-h",
+    "--list-gpus": "-L",
+    "--query": "-q",
+    "--xml-format": "-x",
+    "--display": "-d",
+    "--id": "-i",
+    "--filename": "-f",
     "--loop": "-l",
 }
 _WITH_VALUE = ("-d", "-i", "-f", "-l", "--format", "--query-gpu", "--query-remapped-rows", "--query-compute-apps")
 _PLAIN = ("-h", "-L", "-q", "-x", "--version")
 
 
-def _parse(words):
-    """{option: value or True}; Failure 1 for an option that is not one."""
-    options = {}
+def _parse(words: list[str]) -> dict[str, str]:
+    """{option: value, or "" for one without}; Failure 1 for an option that is not one."""
+    options: dict[str, str] = {}
     rest = list(words)
     while rest:
         word, equals, value = rest.pop(0).partition("=")
         word = _LONG.get(word, word)
         if word in _PLAIN and not equals:
-            options[word] = True
+            options[word] = ""
         elif word in _WITH_VALUE:
             if not equals:
                 if not rest:
-                    raise driver.Failure("Option \"" + word + "\" requires a value.\n", 1)
+                    raise driver.Failure('Option "' + word + '" requires a value.\n', 1)
                 value = rest.pop(0)
             options[word] = value
         else:
@@ -54,12 +70,18 @@ def _parse(words):
     return options
 
 
-def own_version():
+def own_version() -> str:
     with open(__file__.rpartition("/smi/")[0] + "/VERSION", encoding="ascii") as file:
         return file.read().strip()
 
 
-def main(words, root="", now=time.time, out=None, own=None):
+def main(
+    words: list[str],
+    root: str = "",
+    now: Callable[[], float] = time.time,
+    out: TextIO | None = None,
+    own: str | None = None,
+) -> int:
     """Runs one command; its exit code. `root`, `now`, `out` and `own` (version) are there for tests."""
     out = out or sys.stdout
     try:
@@ -80,7 +102,7 @@ def main(words, root="", now=time.time, out=None, own=None):
         return 0
 
 
-def _emit(options, text, out):
+def _emit(options: dict[str, str], text: str, out: TextIO) -> None:
     if "-f" in options:
         with open(options["-f"], "w", encoding="utf-8") as file:
             file.write(text)
@@ -89,7 +111,7 @@ def _emit(options, text, out):
         out.flush()
 
 
-def _answer(options, root, seconds, own):
+def _answer(options: dict[str, str], root: str, seconds: float, own: str) -> str:
     if "-h" in options:
         return HELP.format(version=own)
     if "--version" in options:
@@ -107,14 +129,19 @@ def _answer(options, root, seconds, own):
     return _report(options, gpus, version, len(everything), seconds)
 
 
-def _versions(root, own):
+def _versions(root: str, own: str) -> str:
     loaded = driver.loaded_version(root)
     library = own.rsplit(".", 1)[0] if own.count(".") == 2 else own
-    rows = (("NVIDIA-SMI version", own), ("NVML version", library), ("DRIVER version", loaded), ("CUDA Version", driver.cuda_version(own)))
+    rows = (
+        ("NVIDIA-SMI version", own),
+        ("NVML version", library),
+        ("DRIVER version", loaded),
+        ("CUDA Version", driver.cuda_version(own)),
+    )
     return "".join(title.ljust(20) + ": " + value + "\n" for title, value in rows)
 
 
-def _csv(name, options, gpus, version, count, seconds):
+def _csv(name: str, options: dict[str, str], gpus: list[Gpu], version: str, count: int, seconds: float) -> str:
     from . import query
     from .readings import Readings
 
@@ -130,7 +157,7 @@ def _csv(name, options, gpus, version, count, seconds):
     return query.csv(names, rows[0], rows, form, query.ALIASES)
 
 
-def _report(options, gpus, version, count, seconds):
+def _report(options: dict[str, str], gpus: list[Gpu], version: str, count: int, seconds: float) -> str:
     from . import report
     from .readings import Readings
 
@@ -150,29 +177,33 @@ def _report(options, gpus, version, count, seconds):
     return report.text(gpus, trees, version, driver.cuda_version(version), timestamp, count)
 
 
-def _sections(tree, words, sections):
-    kept = ()
+def _sections(tree: Tree, words: str, sections: dict[str, tuple[str, ...]]) -> Tree:
+    kept: tuple[str, ...] = ()
     for word in words.split(","):
         if word.strip().upper() not in sections:
-            raise driver.Failure("Invalid display type: \"" + word + "\".\n", 2)
+            raise driver.Failure('Invalid display type: "' + word + '".\n', 2)
         kept += sections[word.strip().upper()]
     return [row for row in tree if row[1] in kept]
 
 
-def _links(words, root, own):
+def _links(words: list[str], root: str, own: str) -> str:
     driver.check_versions(root, own)
     gpus = driver.gpus(root)
     from . import links
 
     if words[0] == "topo":
         if words[1:] not in (["-m"], ["--matrix"]):
-            raise driver.Failure("Invalid combination of input arguments. Please run 'nvidia-smi topo -h' for help.\n", 1)
+            raise driver.Failure(
+                "Invalid combination of input arguments. Please run 'nvidia-smi topo -h' for help.\n", 1
+            )
         return links.topology(gpus)
     what = {"-s": "-s", "--status": "-s", "-e": "-e", "--errorcounters": "-e", "-c": "-c", "--capabilities": "-c"}
     if not words[1:] or words[1] not in what:
         raise driver.Failure("Invalid combination of input arguments. Please run 'nvidia-smi nvlink -h' for help.\n", 1)
     if words[2:]:
         if words[2] not in ("-i", "--id") or len(words) != 4:
-            raise driver.Failure("Invalid combination of input arguments. Please run 'nvidia-smi nvlink -h' for help.\n", 1)
+            raise driver.Failure(
+                "Invalid combination of input arguments. Please run 'nvidia-smi nvlink -h' for help.\n", 1
+            )
         gpus = driver.select(gpus, words[3])
     return links.nvlink(gpus, what[words[1]])

@@ -1,23 +1,39 @@
 """What the driver shows: /proc/driver/nvidia and /sys/bus/pci."""
 
+from __future__ import annotations
+
 import os
 
-CUDA_VERSION = {"535": "12.2", "550": "12.4", "555": "12.5", "560": "12.6", "565": "12.7", "570": "12.8", "575": "12.9", "580": "13.0"}
+CUDA_VERSION = {
+    "535": "12.2",
+    "550": "12.4",
+    "555": "12.5",
+    "560": "12.6",
+    "565": "12.7",
+    "570": "12.8",
+    "575": "12.9",
+    "580": "13.0",
+}
 NO_ENCODER = ("A100", "A30", "H100", "H200", "H20", "B200", "B300", "GB200", "GH200")
 # Links and GB/s a link of the boards that sit on NVLink, by a part of the name (NVIDIA's product briefs).
-NVLINK = (("A100-SXM", 12, "25"), ("H100 80GB HBM3", 18, "26.562"), ("H200", 18, "26.562"), ("B200", 18, "53.125"),
-          ("V100-SXM", 6, "25.781"))
+NVLINK = (
+    ("A100-SXM", 12, "25"),
+    ("H100 80GB HBM3", 18, "26.562"),
+    ("H200", 18, "26.562"),
+    ("B200", 18, "53.125"),
+    ("V100-SXM", 6, "25.781"),
+)
 
 
 class Failure(Exception):
     """What nvidia-smi prints instead of an answer, and its exit code."""
 
-    def __init__(self, message, code):
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.message, self.code = message, code
 
 
-def _read(path):
+def _read(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -28,7 +44,7 @@ def _read(path):
 class Gpu:
     """One board as the driver describes it; `values` holds the description's lines."""
 
-    def __init__(self, index, address, values, root):
+    def __init__(self, index: int, address: str, values: dict[str, str], root: str) -> None:
         self.index, self.address, self.values = index, address, values
         domain, bus, device = address.split(":")
         # NVML prints the domain with eight digits and hexadecimal in capitals.
@@ -39,19 +55,19 @@ class Gpu:
         self.nvlink = next(((count, speed) for part, count, speed in NVLINK if part in self.name), None)
         self._sys = root + "/sys/bus/pci/devices/" + address
 
-    def number(self, key):
+    def number(self, key: str) -> int | None:
         """An integer of the description; None where the board has none."""
         text = self.values.get(key, "")
         return int(float(text)) if text.replace(".", "", 1).isdigit() else None
 
-    def cpu_affinity(self):
+    def cpu_affinity(self) -> str:
         return (_read(self._sys + "/local_cpulist") or "N/A").strip() or "N/A"
 
-    def numa_node(self):
+    def numa_node(self) -> str:
         return (_read(self._sys + "/numa_node") or "N/A").strip().replace("-1", "N/A")
 
 
-def loaded_version(root):
+def loaded_version(root: str) -> str:
     """The module's version from /proc/driver/nvidia/version; Failure 9 when no module answers."""
     text = _read(root + "/proc/driver/nvidia/version")
     if text:
@@ -65,27 +81,29 @@ def loaded_version(root):
     )
 
 
-def check_versions(root, own):
+def check_versions(root: str, own: str) -> str:
     """The module's version. NVML answers only the module of its own version: Failure 18."""
     loaded = loaded_version(root)
     if loaded != own:
         library = own.rsplit(".", 1)[0] if own.count(".") == 2 else own
-        raise Failure("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: " + library, 18)
+        raise Failure(
+            "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: " + library, 18
+        )
     return loaded
 
 
-def cuda_version(version):
+def cuda_version(version: str) -> str:
     return CUDA_VERSION.get(version.partition(".")[0], "N/A")
 
 
-def gpus(root):
+def gpus(root: str) -> list[Gpu]:
     """All GPUs in the order of their addresses; Failure 6 when there is none."""
     base = root + "/proc/driver/nvidia/gpus"
     try:
         addresses = sorted(os.listdir(base))
     except OSError:
         addresses = []
-    found = []
+    found: list[Gpu] = []
     for address in addresses:
         text = _read(base + "/" + address + "/board") or ""
         values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
@@ -96,20 +114,17 @@ def gpus(root):
     return found
 
 
-def select(found, wanted):
+def select(found: list[Gpu], wanted: str | None) -> list[Gpu]:
     """-i: indices, UUIDs or bus ids, comma separated."""
     if wanted is None:
         return found
     chosen = [
-        gpu
-        for item in wanted.split(",")
-        for gpu in found
-        if item in (str(gpu.index), gpu.uuid) or _same_bus(item, gpu)
+        gpu for item in wanted.split(",") for gpu in found if item in (str(gpu.index), gpu.uuid) or _same_bus(item, gpu)
     ]
     if not chosen:
         raise Failure("No devices were found", 6)
     return chosen
 
 
-def _same_bus(item, gpu):
+def _same_bus(item: str, gpu: Gpu) -> bool:
     return ":" in item and gpu.bus_id.endswith(item.upper().lstrip("0").rjust(len("0000:00:00.0"), "0"))

@@ -1,4 +1,10 @@
-"""`nvidia-smi nvlink` and `nvidia-smi topo -m`. A board knows nothing of its links: their number follows from its model."""
+"""`nvidia-smi nvlink` and `nvidia-smi topo -m`. The number of links follows from a board's model."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .driver import Gpu
 
 LEGEND = """
 Legend:
@@ -13,12 +19,16 @@ Legend:
 """
 _COUNTERS = ("Replay Errors", "Recovery Errors", "CRC Errors")
 _CAPABILITIES = (
-    ("P2P is supported", "true"), ("Access to system memory supported", "true"), ("P2P atomics supported", "true"),
-    ("System memory atomics supported", "true"), ("SLI is supported", "true"), ("Link is supported", "true"),
+    ("P2P is supported", "true"),
+    ("Access to system memory supported", "true"),
+    ("P2P atomics supported", "true"),
+    ("System memory atomics supported", "true"),
+    ("SLI is supported", "true"),
+    ("Link is supported", "true"),
 )
 
 
-def nvlink(gpus, what):
+def nvlink(gpus: list[Gpu], what: str) -> str:
     lines = []
     for gpu in gpus:
         lines.append("GPU %d: %s (UUID: %s)" % (gpu.index, gpu.name, gpu.uuid))
@@ -33,7 +43,7 @@ def nvlink(gpus, what):
     return "\n".join(lines) + "\n"
 
 
-def topology(gpus):
+def topology(gpus: list[Gpu]) -> str:
     names = ["GPU%d" % gpu.index for gpu in gpus]
     lines = ["\t" + "\t".join(names) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
     for gpu, name in zip(gpus, names):
@@ -42,7 +52,7 @@ def topology(gpus):
     return "\n".join(lines) + "\n" + LEGEND
 
 
-def _connection(gpu, other):
+def _connection(gpu: Gpu, other: Gpu) -> str:
     if gpu is other:
         return " X "
     if gpu.nvlink and other.nvlink:

@@ -1,63 +1,121 @@
 """--query-gpu, --query-remapped-rows, --query-compute-apps: fields, units, CSV."""
 
+from __future__ import annotations
+
 from .driver import Failure
+
+TYPE_CHECKING = False  # importing typing alone is a tenth of the start-up
+if TYPE_CHECKING:
+    from .driver import Gpu
+    from .readings import Readings
+
+    Cell = tuple[object, str]  # value, None where the board has none; unit
+    Row = dict[str, Cell]
 
 # Names that nvidia-smi takes for another field; the header shows the field's own name.
 ALIASES = {
-    "gpu_name": "name", "gpu_uuid": "uuid", "gpu_serial": "serial", "gpu_bus_id": "pci.bus_id",
-    "clocks.gr": "clocks.current.graphics", "clocks.sm": "clocks.current.sm", "clocks.mem": "clocks.current.memory",
-    "clocks.video": "clocks.current.video", "clocks.max.gr": "clocks.max.graphics", "clocks.max.mem": "clocks.max.memory",
-    "pcie.link.gen.gpucurrent": "pcie.link.gen.current", "clocks_throttle_reasons.active": "clocks_event_reasons.active",
+    "gpu_name": "name",
+    "gpu_uuid": "uuid",
+    "gpu_serial": "serial",
+    "gpu_bus_id": "pci.bus_id",
+    "clocks.gr": "clocks.current.graphics",
+    "clocks.sm": "clocks.current.sm",
+    "clocks.mem": "clocks.current.memory",
+    "clocks.video": "clocks.current.video",
+    "clocks.max.gr": "clocks.max.graphics",
+    "clocks.max.mem": "clocks.max.memory",
+    "pcie.link.gen.gpucurrent": "pcie.link.gen.current",
+    "clocks_throttle_reasons.active": "clocks_event_reasons.active",
 }
 _ERRORS = ("corrected", "uncorrected")
 _WHEN = ("volatile", "aggregate")
 _PLACES = ("device_memory", "dram", "register_file", "l1_cache", "l2_cache", "texture_memory", "cbu", "sram", "total")
 _REASONS = (
-    "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "hw_thermal_slowdown",
-    "hw_power_brake_slowdown", "sw_thermal_slowdown", "sync_boost",
+    "gpu_idle",
+    "applications_clocks_setting",
+    "sw_power_cap",
+    "hw_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+    "sw_thermal_slowdown",
+    "sync_boost",
 )
 
 
-def _ecc(gpu):
+def _ecc(gpu: Gpu) -> str:
     return "Enabled" if gpu.values.get("architecture") not in ("Maxwell", "Kepler", "Pascal") else "[N/A]"
 
 
-def _remaps(gpu):
+def _remaps(gpu: Gpu) -> bool:
     return gpu.values.get("architecture") not in ("Maxwell", "Kepler", "Pascal", "Volta", "Turing")
 
 
-def _place_of(gpu):
+def _place_of(gpu: Gpu) -> dict[str, str]:
     domain, bus, device = gpu.address.split(":")
-    return {"pci.domain": "0x" + domain.upper(), "pci.bus": "0x" + bus.upper(), "pci.device": "0x" + device.split(".")[0].upper()}
+    return {
+        "pci.domain": "0x" + domain.upper(),
+        "pci.bus": "0x" + bus.upper(),
+        "pci.device": "0x" + device.split(".")[0].upper(),
+    }
 
 
-def fields(gpu, now, version, count, timestamp):
+def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) -> Row:
     """Field → (value or None, unit) of one GPU."""
-    table = {
-        "timestamp": (timestamp, ""), "driver_version": (version, ""), "count": (count, ""), "name": (gpu.name, ""),
-        "index": (gpu.index, ""), "uuid": (gpu.uuid, ""), "serial": (gpu.values.get("serial"), ""), "pci.bus_id": (gpu.bus_id, ""),
-        "vbios_version": (gpu.values.get("vbios"), ""), "compute_cap": (gpu.values.get("compute_capability"), ""),
-        "pstate": ("P0", ""), "persistence_mode": ("Disabled", ""), "compute_mode": ("Default", ""),
-        "display_active": ("Disabled", ""), "display_mode": ("Enabled", ""), "accounting.mode": ("Disabled", ""),
-        "gom.current": (None, ""), "addressing_mode": ("HMM", ""),
+    table: Row = {
+        "timestamp": (timestamp, ""),
+        "driver_version": (version, ""),
+        "count": (count, ""),
+        "name": (gpu.name, ""),
+        "index": (gpu.index, ""),
+        "uuid": (gpu.uuid, ""),
+        "serial": (gpu.values.get("serial"), ""),
+        "pci.bus_id": (gpu.bus_id, ""),
+        "vbios_version": (gpu.values.get("vbios"), ""),
+        "compute_cap": (gpu.values.get("compute_capability"), ""),
+        "pstate": ("P0", ""),
+        "persistence_mode": ("Disabled", ""),
+        "compute_mode": ("Default", ""),
+        "display_active": ("Disabled", ""),
+        "display_mode": ("Enabled", ""),
+        "accounting.mode": ("Disabled", ""),
+        "gom.current": (None, ""),
+        "addressing_mode": ("HMM", ""),
         "mig.mode.current": ("Disabled" if gpu.nvlink and _remaps(gpu) else None, ""),
         "mig.mode.pending": ("Disabled" if gpu.nvlink and _remaps(gpu) else None, ""),
-        "pcie.link.gen.current": (now.pcie_gen, ""), "pcie.link.gen.max": (now.pcie_gen, ""),
-        "pcie.link.gen.gpumax": (now.pcie_gen, ""), "pcie.link.gen.hostmax": (now.pcie_gen, ""),
-        "pcie.link.width.current": (now.pcie_width, ""), "pcie.link.width.max": (now.pcie_width, ""),
-        "fan.speed": (None, "%"), "utilization.gpu": (now.utilization_gpu, "%"), "utilization.memory": (now.utilization_memory, "%"),
-        "utilization.encoder": (0, "%"), "utilization.decoder": (0, "%"), "utilization.jpeg": (0, "%"), "utilization.ofa": (0, "%"),
-        "memory.total": (now.memory_total, "MiB"), "memory.reserved": (now.memory_reserved, "MiB"),
-        "memory.used": (now.memory_used, "MiB"), "memory.free": (now.memory_free, "MiB"),
-        "temperature.gpu": (now.temperature_gpu, ""), "temperature.gpu.tlimit": (None, ""), "temperature.memory": (now.temperature_memory, ""),
-        "power.management": ("Enabled", ""), "power.draw": (_watts(now.power_draw), "W"),
-        "power.draw.average": (_watts(now.power_draw), "W"), "power.draw.instant": (_watts(now.power_draw), "W"),
+        "pcie.link.gen.current": (now.pcie_gen, ""),
+        "pcie.link.gen.max": (now.pcie_gen, ""),
+        "pcie.link.gen.gpumax": (now.pcie_gen, ""),
+        "pcie.link.gen.hostmax": (now.pcie_gen, ""),
+        "pcie.link.width.current": (now.pcie_width, ""),
+        "pcie.link.width.max": (now.pcie_width, ""),
+        "fan.speed": (None, "%"),
+        "utilization.gpu": (now.utilization_gpu, "%"),
+        "utilization.memory": (now.utilization_memory, "%"),
+        "utilization.encoder": (0, "%"),
+        "utilization.decoder": (0, "%"),
+        "utilization.jpeg": (0, "%"),
+        "utilization.ofa": (0, "%"),
+        "memory.total": (now.memory_total, "MiB"),
+        "memory.reserved": (now.memory_reserved, "MiB"),
+        "memory.used": (now.memory_used, "MiB"),
+        "memory.free": (now.memory_free, "MiB"),
+        "temperature.gpu": (now.temperature_gpu, ""),
+        "temperature.gpu.tlimit": (None, ""),
+        "temperature.memory": (now.temperature_memory, ""),
+        "power.management": ("Enabled", ""),
+        "power.draw": (_watts(now.power_draw), "W"),
+        "power.draw.average": (_watts(now.power_draw), "W"),
+        "power.draw.instant": (_watts(now.power_draw), "W"),
         "encoder.stats.sessionCount": (0 if gpu.has_encoder else None, ""),
         "encoder.stats.averageFps": (0 if gpu.has_encoder else None, ""),
         "encoder.stats.averageLatency": (0 if gpu.has_encoder else None, ""),
-        "ecc.mode.current": (_ecc(gpu), ""), "ecc.mode.pending": (_ecc(gpu), ""),
-        "retired_pages.single_bit_ecc.count": (None, ""), "retired_pages.double_bit.count": (None, ""), "retired_pages.pending": (None, ""),
-        "clocks_event_reasons.supported": ("0x00000000000001FF", ""), "clocks_event_reasons.active": ("0x0000000000000000", ""),
+        "ecc.mode.current": (_ecc(gpu), ""),
+        "ecc.mode.pending": (_ecc(gpu), ""),
+        "retired_pages.single_bit_ecc.count": (None, ""),
+        "retired_pages.double_bit.count": (None, ""),
+        "retired_pages.pending": (None, ""),
+        "clocks_event_reasons.supported": ("0x00000000000001FF", ""),
+        "clocks_event_reasons.active": ("0x0000000000000000", ""),
         "fabric.state": ("Completed" if gpu.nvlink and gpu.nvlink[0] > 12 else None, ""),
         "fabric.status": ("Success" if gpu.nvlink and gpu.nvlink[0] > 12 else None, ""),
     }
@@ -73,50 +131,72 @@ def fields(gpu, now, version, count, timestamp):
     for kind in _ERRORS:
         for when in _WHEN:
             for place in _PLACES:
-                known = _ecc(gpu) == "Enabled" and place not in ("texture_memory", "cbu", "device_memory", "register_file", "l1_cache")
+                known = _ecc(gpu) == "Enabled" and place not in (
+                    "texture_memory",
+                    "cbu",
+                    "device_memory",
+                    "register_file",
+                    "l1_cache",
+                )
                 table["ecc.errors." + kind + "." + when + "." + place] = (0 if known else None, "")
     table.update((key, (value, "")) for key, value in _place_of(gpu).items())
     return table
 
 
-def _watts(value):
+def _watts(value: float | None) -> str | None:
     return None if value is None else format(value, ".2f")
 
 
-def remapped_rows(gpu):
+def remapped_rows(gpu: Gpu) -> Row:
     known = _remaps(gpu)
     return {
-        "gpu_name": (gpu.name, ""), "gpu_bus_id": (gpu.bus_id, ""), "gpu_serial": (gpu.values.get("serial"), ""),
-        "gpu_uuid": (gpu.uuid, ""), "remapped_rows.correctable": (0 if known else None, ""), "remapped_rows.uncorrectable": (0 if known else None, ""),
-        "remapped_rows.pending": ("No" if known else None, ""), "remapped_rows.failure": ("No" if known else None, ""),
+        "gpu_name": (gpu.name, ""),
+        "gpu_bus_id": (gpu.bus_id, ""),
+        "gpu_serial": (gpu.values.get("serial"), ""),
+        "gpu_uuid": (gpu.uuid, ""),
+        "remapped_rows.correctable": (0 if known else None, ""),
+        "remapped_rows.uncorrectable": (0 if known else None, ""),
+        "remapped_rows.pending": ("No" if known else None, ""),
+        "remapped_rows.failure": ("No" if known else None, ""),
         "remapped_rows.histogram.max": (_banks(gpu) if known else None, ""),
-        **{"remapped_rows.histogram." + part: (0 if known else None, "") for part in ("high", "partial", "low", "none")},
+        **{
+            "remapped_rows.histogram." + part: (0 if known else None, "") for part in ("high", "partial", "low", "none")
+        },
     }
 
 
-def _banks(gpu):
+def _banks(gpu: Gpu) -> int:
     return 640 if gpu.nvlink else 192
 
 
 # Nothing computes on these boards, so only the header is ever printed.
-COMPUTE_APPS = {
+COMPUTE_APPS: Row = {
     name: (None, "MiB" if name == "used_gpu_memory" else "")
-    for name in ("timestamp", "gpu_name", "gpu_bus_id", "gpu_serial", "gpu_uuid", "pid", "process_name", "used_gpu_memory")
+    for name in (
+        "timestamp",
+        "gpu_name",
+        "gpu_bus_id",
+        "gpu_serial",
+        "gpu_uuid",
+        "pid",
+        "process_name",
+        "used_gpu_memory",
+    )
 }
 COMPUTE_ALIASES = {"name": "process_name", "used_memory": "used_gpu_memory"}
 
 
-def csv(names, known, rows, form, aliases):
+def csv(names: list[str], known: Row, rows: list[Row], form: list[str], aliases: dict[str, str]) -> str:
     """CSV text. known: {field: (any value, unit)}; rows: the same a GPU; form: the words after --format=."""
     if "csv" not in form:
-        raise Failure("Missing \"csv\" in \"--format=\" switch.\n", 2)
+        raise Failure('Missing "csv" in "--format=" switch.\n', 2)
     for word in form:
         if word not in ("csv", "noheader", "nounits"):
-            raise Failure("\"" + word + "\" is not a valid format option.\n", 2)
+            raise Failure('"' + word + '" is not a valid format option.\n', 2)
     chosen = [aliases.get(name, name) for name in names]
     for given, name in zip(names, chosen):
         if name not in known:
-            raise Failure("Field \"" + given + "\" is not a valid field to query.\n", 2)
+            raise Failure('Field "' + given + '" is not a valid field to query.\n', 2)
     lines = []
     if "noheader" not in form:
         lines.append(", ".join(name + (" [" + known[name][1] + "]" if known[name][1] else "") for name in chosen))
@@ -125,7 +205,7 @@ def csv(names, known, rows, form, aliases):
     return "\n".join(lines) + "\n"
 
 
-def _cell(pair, with_unit):
+def _cell(pair: Cell, with_unit: bool) -> str:
     value, unit = pair
     if value is None:
         return "[N/A]"

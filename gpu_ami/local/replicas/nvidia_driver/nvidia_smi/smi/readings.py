@@ -3,11 +3,17 @@
 A board of the local region computes nothing; it behaves as under a load that rises and falls over some ten minutes.
 """
 
+from __future__ import annotations
+
 import math
 from binascii import crc32
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .driver import Gpu
 
-def _wave(uuid, what, seconds, period):
+
+def _wave(uuid: str, what: str, seconds: float, period: float) -> float:
     """0..1, a slow and a slower sine with phases of this board and quantity."""
     phase = crc32((uuid + what).encode()) / 0xFFFFFFFF * 2 * math.pi
     slow = math.sin(2 * math.pi * seconds / period + phase)
@@ -18,7 +24,7 @@ def _wave(uuid, what, seconds, period):
 class Readings:
     """MiB, %, W, MHz, degrees Celsius; None where the board has no such sensor."""
 
-    def __init__(self, gpu, seconds):
+    def __init__(self, gpu: Gpu, seconds: float) -> None:
         load = _wave(gpu.uuid, "load", seconds, 600)
         # A heat sink follows the load, late and damped.
         warmth = _wave(gpu.uuid, "load", seconds - 40, 600)
@@ -31,20 +37,21 @@ class Readings:
         self.temperature_memory = round(34 + 36 * warmth) if not gpu.has_encoder else None
         total = gpu.number("memory_mib")
         self.memory_total = total
+        self.memory_reserved: int | None = None
+        self.memory_used: int | None = None
+        self.memory_free: int | None = None
         if total is not None:
             self.memory_reserved = max(256, total // 64)
             usable = total - self.memory_reserved
             self.memory_used = round(usable * (0.10 + 0.55 * _wave(gpu.uuid, "memory", seconds, 1800)))
             self.memory_free = usable - self.memory_used
-        else:
-            self.memory_reserved = self.memory_used = self.memory_free = None
         self.clocks = {name: self._clock(gpu.number("clock_" + name + "_mhz"), name, load) for name in CLOCKS}
         self.max_clocks = {name: gpu.number("clock_" + name + "_mhz") for name in CLOCKS}
         self.pcie_gen = gpu.number("pcie_gen")
         self.pcie_width = gpu.number("pcie_width")
 
     @staticmethod
-    def _clock(maximum, name, load):
+    def _clock(maximum: int | None, name: str, load: float) -> int | None:
         if maximum is None or name == "memory":  # memory runs at its full clock in P0
             return maximum
         return min(maximum, 15 * round(maximum * (0.55 + 0.45 * load) / 15))

@@ -1,26 +1,37 @@
 """The whole report of `nvidia-smi -q`: one tree of (title, tag, value or children), printed as text or as XML.
 
-The tree follows the driver branch's layout: nvsmi_device_v12, with power_draw before R570 and instant_power_draw from it.
+The layout is nvsmi_device_v12, with power_draw before R570 and instant_power_draw from it on.
 """
 
+from __future__ import annotations
+
 from . import query
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Union
+
+    from .driver import Gpu
+    from .readings import Readings
+
+    Tree = list[tuple[str, str, Union[str, "Tree"]]]
 
 NA = "N/A"
 
 
-def _or_na(value, unit=""):
+def _or_na(value: object, unit: str = "") -> str:
     return NA if value is None else str(value) + (" " + unit if unit else "")
 
 
-def gpu_tree(gpu, now, version, timestamp):
+def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
     """[(title, tag, value | children)] of one GPU, in the order of the original."""
     facts = query.fields(gpu, now, version, 0, timestamp)
 
-    def fact(name):
+    def fact(name: str) -> str:
         value, unit = facts[name]
         return _or_na(None if value == "[N/A]" else value, unit)
 
-    domain, bus, device = gpu.address.split(":")
     return [
         ("Product Name", "product_name", gpu.name),
         ("Product Brand", "product_brand", "NVIDIA"),
@@ -29,120 +40,225 @@ def gpu_tree(gpu, now, version, timestamp):
         ("Display Active", "display_active", fact("display_active")),
         ("Persistence Mode", "persistence_mode", fact("persistence_mode")),
         ("Addressing Mode", "addressing_mode", fact("addressing_mode")),
-        ("MIG Mode", "mig_mode", [
-            ("Current", "current_mig", fact("mig.mode.current")), ("Pending", "pending_mig", fact("mig.mode.pending"))]),
+        (
+            "MIG Mode",
+            "mig_mode",
+            [
+                ("Current", "current_mig", fact("mig.mode.current")),
+                ("Pending", "pending_mig", fact("mig.mode.pending")),
+            ],
+        ),
         ("Accounting Mode", "accounting_mode", fact("accounting.mode")),
         ("Serial Number", "serial", _or_na(gpu.values.get("serial"))),
         ("GPU UUID", "uuid", gpu.uuid),
         ("Minor Number", "minor_number", gpu.values.get("minor", NA)),
         ("VBIOS Version", "vbios_version", fact("vbios_version")),
         ("GSP Firmware Version", "gsp_firmware_version", version),
-        ("PCI", "pci", [
-            ("Bus", "pci_bus", fact("pci.bus")), ("Device", "pci_device", fact("pci.device")), ("Domain", "pci_domain", fact("pci.domain")),
-            ("Bus Id", "pci_bus_id", gpu.bus_id),
-            ("GPU Link Info", "pci_gpu_link_info", [
-                ("PCIe Generation", "pcie_gen", [
-                    ("Max", "max_link_gen", _or_na(now.pcie_gen)), ("Current", "current_link_gen", _or_na(now.pcie_gen)),
-                    ("Device Current", "device_current_link_gen", _or_na(now.pcie_gen)),
-                    ("Device Max", "max_device_link_gen", _or_na(now.pcie_gen)), ("Host Max", "max_host_link_gen", _or_na(now.pcie_gen))]),
-                ("Link Width", "link_widths", [
-                    ("Max", "max_link_width", _width(now)), ("Current", "current_link_width", _width(now))])]),
-            ("Replays Since Reset", "replay_counter", "0"), ("Replay Number Rollovers", "replay_rollover_counter", "0")]),
+        (
+            "PCI",
+            "pci",
+            [
+                ("Bus", "pci_bus", fact("pci.bus")),
+                ("Device", "pci_device", fact("pci.device")),
+                ("Domain", "pci_domain", fact("pci.domain")),
+                ("Bus Id", "pci_bus_id", gpu.bus_id),
+                (
+                    "GPU Link Info",
+                    "pci_gpu_link_info",
+                    [
+                        (
+                            "PCIe Generation",
+                            "pcie_gen",
+                            [
+                                ("Max", "max_link_gen", _or_na(now.pcie_gen)),
+                                ("Current", "current_link_gen", _or_na(now.pcie_gen)),
+                                ("Device Current", "device_current_link_gen", _or_na(now.pcie_gen)),
+                                ("Device Max", "max_device_link_gen", _or_na(now.pcie_gen)),
+                                ("Host Max", "max_host_link_gen", _or_na(now.pcie_gen)),
+                            ],
+                        ),
+                        (
+                            "Link Width",
+                            "link_widths",
+                            [("Max", "max_link_width", _width(now)), ("Current", "current_link_width", _width(now))],
+                        ),
+                    ],
+                ),
+                ("Replays Since Reset", "replay_counter", "0"),
+                ("Replay Number Rollovers", "replay_rollover_counter", "0"),
+            ],
+        ),
         ("Fan Speed", "fan_speed", fact("fan.speed")),
         ("Performance State", "performance_state", "P0"),
-        ("Clocks Event Reasons", "clocks_event_reasons", [
-            (title, "clocks_event_reason_" + tag, "Not Active") for title, tag in _REASONS]),
-        ("FB Memory Usage", "fb_memory_usage", [
-            (part.capitalize(), part, fact("memory." + part)) for part in ("total", "reserved", "used", "free")]),
+        (
+            "Clocks Event Reasons",
+            "clocks_event_reasons",
+            [(title, "clocks_event_reason_" + tag, "Not Active") for title, tag in _REASONS],
+        ),
+        (
+            "FB Memory Usage",
+            "fb_memory_usage",
+            [(part.capitalize(), part, fact("memory." + part)) for part in ("total", "reserved", "used", "free")],
+        ),
         ("Compute Mode", "compute_mode", "Default"),
-        ("Utilization", "utilization", [
-            (title, tag, fact("utilization." + name)) for title, tag, name in _UTILIZATION]),
-        ("Encoder Stats", "encoder_stats", [
-            ("Active Sessions", "session_count", fact("encoder.stats.sessionCount")),
-            ("Average FPS", "average_fps", fact("encoder.stats.averageFps")),
-            ("Average Latency", "average_latency", fact("encoder.stats.averageLatency"))]),
-        ("ECC Mode", "ecc_mode", [
-            ("Current", "current_ecc", fact("ecc.mode.current")), ("Pending", "pending_ecc", fact("ecc.mode.pending"))]),
-        ("ECC Errors", "ecc_errors", [
-            (when.capitalize(), when, [
-                (place.upper() + " " + title, place + "_" + tag, fact("ecc.errors." + kind + "." + when + "." + place))
-                for place in ("sram", "dram") for title, tag, kind in _ECC])
-            for when in ("volatile", "aggregate")]),
+        (
+            "Utilization",
+            "utilization",
+            [(title, tag, fact("utilization." + name)) for title, tag, name in _UTILIZATION],
+        ),
+        (
+            "Encoder Stats",
+            "encoder_stats",
+            [
+                ("Active Sessions", "session_count", fact("encoder.stats.sessionCount")),
+                ("Average FPS", "average_fps", fact("encoder.stats.averageFps")),
+                ("Average Latency", "average_latency", fact("encoder.stats.averageLatency")),
+            ],
+        ),
+        (
+            "ECC Mode",
+            "ecc_mode",
+            [
+                ("Current", "current_ecc", fact("ecc.mode.current")),
+                ("Pending", "pending_ecc", fact("ecc.mode.pending")),
+            ],
+        ),
+        (
+            "ECC Errors",
+            "ecc_errors",
+            [
+                (
+                    when.capitalize(),
+                    when,
+                    [
+                        (
+                            place.upper() + " " + title,
+                            place + "_" + tag,
+                            fact("ecc.errors." + kind + "." + when + "." + place),
+                        )
+                        for place in ("sram", "dram")
+                        for title, tag, kind in _ECC
+                    ],
+                )
+                for when in ("volatile", "aggregate")
+            ],
+        ),
         ("Remapped Rows", "remapped_rows", _remapped(gpu)),
-        ("Temperature", "temperature", [
-            ("GPU Current Temp", "gpu_temp", _or_na(now.temperature_gpu, "C")),
-            ("GPU T.Limit Temp", "gpu_temp_tlimit", NA),
-            ("Memory Current Temp", "memory_temp", _or_na(now.temperature_memory, "C"))]),
-        ("GPU Power Readings", "gpu_power_readings", _power(now, version, fact)),
+        (
+            "Temperature",
+            "temperature",
+            [
+                ("GPU Current Temp", "gpu_temp", _or_na(now.temperature_gpu, "C")),
+                ("GPU T.Limit Temp", "gpu_temp_tlimit", NA),
+                ("Memory Current Temp", "memory_temp", _or_na(now.temperature_memory, "C")),
+            ],
+        ),
+        ("GPU Power Readings", "gpu_power_readings", _power(version, fact)),
         ("Clocks", "clocks", _clocks(now.clocks)),
-        ("Applications Clocks", "applications_clocks", [
-            ("Graphics", "graphics_clock", _or_na(now.max_clocks["graphics"], "MHz")),
-            ("Memory", "mem_clock", _or_na(now.max_clocks["memory"], "MHz"))]),
+        (
+            "Applications Clocks",
+            "applications_clocks",
+            [
+                ("Graphics", "graphics_clock", _or_na(now.max_clocks["graphics"], "MHz")),
+                ("Memory", "mem_clock", _or_na(now.max_clocks["memory"], "MHz")),
+            ],
+        ),
         ("Max Clocks", "max_clocks", _clocks(now.max_clocks)),
         ("Processes", "processes", []),
     ]
 
 
 _REASONS = (
-    ("Idle", "gpu_idle"), ("Applications Clocks Setting", "applications_clocks_setting"), ("SW Power Cap", "sw_power_cap"),
-    ("HW Slowdown", "hw_slowdown"), ("HW Thermal Slowdown", "hw_thermal_slowdown"),
-    ("HW Power Brake Slowdown", "hw_power_brake_slowdown"), ("Sync Boost", "sync_boost"), ("SW Thermal Slowdown", "sw_thermal_slowdown"),
+    ("Idle", "gpu_idle"),
+    ("Applications Clocks Setting", "applications_clocks_setting"),
+    ("SW Power Cap", "sw_power_cap"),
+    ("HW Slowdown", "hw_slowdown"),
+    ("HW Thermal Slowdown", "hw_thermal_slowdown"),
+    ("HW Power Brake Slowdown", "hw_power_brake_slowdown"),
+    ("Sync Boost", "sync_boost"),
+    ("SW Thermal Slowdown", "sw_thermal_slowdown"),
     ("Display Clock Setting", "display_clocks_setting"),
 )
 _UTILIZATION = (
-    ("Gpu", "gpu_util", "gpu"), ("Memory", "memory_util", "memory"), ("Encoder", "encoder_util", "encoder"),
-    ("Decoder", "decoder_util", "decoder"), ("JPEG", "jpeg_util", "jpeg"), ("OFA", "ofa_util", "ofa"),
+    ("Gpu", "gpu_util", "gpu"),
+    ("Memory", "memory_util", "memory"),
+    ("Encoder", "encoder_util", "encoder"),
+    ("Decoder", "decoder_util", "decoder"),
+    ("JPEG", "jpeg_util", "jpeg"),
+    ("OFA", "ofa_util", "ofa"),
 )
 _ECC = (("Correctable", "correctable", "corrected"), ("Uncorrectable", "uncorrectable", "uncorrected"))
 
 
-def _width(now):
+def _width(now: Readings) -> str:
     return NA if now.pcie_width is None else str(now.pcie_width) + "x"
 
 
-def _clocks(clocks):
-    return [(title, tag, _or_na(clocks[name], "MHz")) for title, tag, name in (
-        ("Graphics", "graphics_clock", "graphics"), ("SM", "sm_clock", "sm"), ("Memory", "mem_clock", "memory"),
-        ("Video", "video_clock", "video"))]
-
-
-def _power(now, version, fact):
-    if int(version.partition(".")[0]) >= 570:
-        drawn = [("Average Power Draw", "average_power_draw", fact("power.draw.average")),
-                 ("Instantaneous Power Draw", "instant_power_draw", fact("power.draw.instant"))]
-    else:
-        drawn = [("Power Draw", "power_draw", fact("power.draw"))]
+def _clocks(clocks: dict[str, int | None]) -> Tree:
     return [
-        ("Power State", "power_state", "P0"), *drawn, ("Current Power Limit", "current_power_limit", fact("power.limit")),
-        ("Requested Power Limit", "requested_power_limit", fact("power.limit")),
-        ("Default Power Limit", "default_power_limit", fact("power.default_limit")),
-        ("Min Power Limit", "min_power_limit", fact("power.min_limit")), ("Max Power Limit", "max_power_limit", fact("power.max_limit")),
+        (title, tag, _or_na(clocks[name], "MHz"))
+        for title, tag, name in (
+            ("Graphics", "graphics_clock", "graphics"),
+            ("SM", "sm_clock", "sm"),
+            ("Memory", "mem_clock", "memory"),
+            ("Video", "video_clock", "video"),
+        )
     ]
 
 
-def _remapped(gpu):
+def _power(version: str, fact: Callable[[str], str]) -> Tree:
+    if int(version.partition(".")[0]) >= 570:
+        drawn = [
+            ("Average Power Draw", "average_power_draw", fact("power.draw.average")),
+            ("Instantaneous Power Draw", "instant_power_draw", fact("power.draw.instant")),
+        ]
+    else:
+        drawn = [("Power Draw", "power_draw", fact("power.draw"))]
+    return [
+        ("Power State", "power_state", "P0"),
+        *drawn,
+        ("Current Power Limit", "current_power_limit", fact("power.limit")),
+        ("Requested Power Limit", "requested_power_limit", fact("power.limit")),
+        ("Default Power Limit", "default_power_limit", fact("power.default_limit")),
+        ("Min Power Limit", "min_power_limit", fact("power.min_limit")),
+        ("Max Power Limit", "max_power_limit", fact("power.max_limit")),
+    ]
+
+
+def _remapped(gpu: Gpu) -> str | Tree:
     rows = query.remapped_rows(gpu)
 
-    def row(name):
+    def row(name: str) -> str:
         return _or_na(rows["remapped_rows." + name][0])
 
     banks = " bank(s)"
     if row("failure") == NA:
         return NA
     return [
-        ("Correctable Error", "remapped_row_corr", row("correctable")), ("Uncorrectable Error", "remapped_row_unc", row("uncorrectable")),
-        ("Pending", "remapped_row_pending", row("pending")), ("Remapping Failure Occurred", "remapped_row_failure", row("failure")),
-        ("Bank Remap Availability Histogram", "row_remapper_histogram", [
-            (part.capitalize(), "row_remapper_histogram_" + part, row("histogram." + part) + banks)
-            for part in ("max", "high", "partial", "low", "none")]),
+        ("Correctable Error", "remapped_row_corr", row("correctable")),
+        ("Uncorrectable Error", "remapped_row_unc", row("uncorrectable")),
+        ("Pending", "remapped_row_pending", row("pending")),
+        ("Remapping Failure Occurred", "remapped_row_failure", row("failure")),
+        (
+            "Bank Remap Availability Histogram",
+            "row_remapper_histogram",
+            [
+                (part.capitalize(), "row_remapper_histogram_" + part, row("histogram." + part) + banks)
+                for part in ("max", "high", "partial", "low", "none")
+            ],
+        ),
     ]
 
 
-def xml(gpus, trees, version, cuda, timestamp):
+def xml(gpus: list[Gpu], trees: list[Tree], version: str, cuda: str, timestamp: str) -> str:
     lines = [
-        '<?xml version="1.0" ?>', '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">', "<nvidia_smi_log>",
-        "\t<timestamp>" + timestamp + "</timestamp>", "\t<driver_version>" + version + "</driver_version>",
-        "\t<cuda_version>" + cuda + "</cuda_version>", "\t<attached_gpus>" + str(len(gpus)) + "</attached_gpus>",
+        '<?xml version="1.0" ?>',
+        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">',
+        "<nvidia_smi_log>",
+        "\t<timestamp>" + timestamp + "</timestamp>",
+        "\t<driver_version>" + version + "</driver_version>",
+        "\t<cuda_version>" + cuda + "</cuda_version>",
+        "\t<attached_gpus>" + str(len(gpus)) + "</attached_gpus>",
     ]
     for gpu, tree in zip(gpus, trees):
         lines.append('\t<gpu id="' + gpu.bus_id + '">')
@@ -152,7 +268,7 @@ def xml(gpus, trees, version, cuda, timestamp):
     return "\n".join(lines) + "\n"
 
 
-def _xml_lines(tree, indent, lines):
+def _xml_lines(tree: Tree, indent: str, lines: list[str]) -> None:
     for _title, tag, value in tree:
         if isinstance(value, list):
             lines.append(indent + "<" + tag + ">")
@@ -162,14 +278,20 @@ def _xml_lines(tree, indent, lines):
             lines.append(indent + "<" + tag + ">" + _escaped(value) + "</" + tag + ">")
 
 
-def _escaped(text):
+def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def text(gpus, trees, version, cuda, timestamp, count):
+def text(gpus: list[Gpu], trees: list[Tree], version: str, cuda: str, timestamp: str, count: int) -> str:
     lines = [
-        "", "==============NVSMI LOG==============", "", _line("Timestamp", timestamp, 0), _line("Driver Version", version, 0),
-        _line("CUDA Version", cuda, 0), "", _line("Attached GPUs", str(count), 0),
+        "",
+        "==============NVSMI LOG==============",
+        "",
+        _line("Timestamp", timestamp, 0),
+        _line("Driver Version", version, 0),
+        _line("CUDA Version", cuda, 0),
+        "",
+        _line("Attached GPUs", str(count), 0),
     ]
     for gpu, tree in zip(gpus, trees):
         lines.append("GPU " + gpu.bus_id)
@@ -178,11 +300,11 @@ def text(gpus, trees, version, cuda, timestamp, count):
     return "\n".join(lines) + "\n"
 
 
-def _line(title, value, indent):
+def _line(title: str, value: str, indent: int) -> str:
     return (" " * indent + title).ljust(42) + ": " + value
 
 
-def _text_lines(tree, indent, lines):
+def _text_lines(tree: Tree, indent: int, lines: list[str]) -> None:
     for title, _tag, value in tree:
         if isinstance(value, list) and value:
             lines.append(" " * indent + title)
@@ -193,8 +315,15 @@ def _text_lines(tree, indent, lines):
 
 # -d: what each word keeps of the report.
 SECTIONS = {
-    "MEMORY": ("fb_memory_usage",), "UTILIZATION": ("utilization", "encoder_stats"), "ECC": ("ecc_mode", "ecc_errors"),
-    "TEMPERATURE": ("temperature",), "POWER": ("gpu_power_readings",),
-    "CLOCK": ("clocks", "applications_clocks", "max_clocks"), "COMPUTE": ("compute_mode",), "PIDS": ("processes",),
-    "PERFORMANCE": ("performance_state", "clocks_event_reasons"), "ROW_REMAPPER": ("remapped_rows",), "ENCODER_STATS": ("encoder_stats",),
+    "MEMORY": ("fb_memory_usage",),
+    "UTILIZATION": ("utilization", "encoder_stats"),
+    "ECC": ("ecc_mode", "ecc_errors"),
+    "TEMPERATURE": ("temperature",),
+    "POWER": ("gpu_power_readings",),
+    "CLOCK": ("clocks", "applications_clocks", "max_clocks"),
+    "COMPUTE": ("compute_mode",),
+    "PIDS": ("processes",),
+    "PERFORMANCE": ("performance_state", "clocks_event_reasons"),
+    "ROW_REMAPPER": ("remapped_rows",),
+    "ENCODER_STATS": ("encoder_stats",),
 }
