@@ -12,6 +12,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 NAMESPACE = "GpuAmi/Events"
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _COUNTED_AS = {"xid": "XidEvents", "sxid": "SxidEvents", "gpu_lost": "GpuLostEvents"}
 
 
@@ -58,7 +59,7 @@ def report_document(kind: str, wall_us: int, instance: Dict[str, str], fields: D
 
 def to_line(document: Dict[str, Any]) -> bytes:
     """Pure ASCII, so no reader can split it elsewhere than at its end."""
-    return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+    return _encode(document).encode("ascii") + b"\n"
 
 
 def read_instance(dmi: str = "/sys/class/dmi/id", cloud: str = "/var/lib/cloud/data") -> Dict[str, str]:

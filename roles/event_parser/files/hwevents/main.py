@@ -18,7 +18,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=VERSION)
     verbs = parser.add_subparsers(dest="verb")
     run = verbs.add_parser("run", help="the service: /dev/kmsg to the two log files (the default)")
-    run.add_argument("--source", default=Options.source)
+    run.add_argument("--source", default=Options.source, help="default: %(default)s; fd:N for an open socket of records")
     run.add_argument("--raw-log", default=Options.raw_log)
     run.add_argument("--json-log", default=Options.json_log)
     run.add_argument("--state-dir", default=Options.state_dir)
@@ -44,13 +44,15 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from .kmsg import Source
     from .service import Options, Service
 
     options = Options()
     for name, value in vars(args).items():
         setattr(options, name, value)
     try:
-        service = Service(options)
+        given = Source(int(args.source[3:])) if args.source.startswith("fd:") else None
+        service = Service(options, given)
     except OSError as error:
         print("cannot start: %s: %s" % (error.filename or options.source, error.strerror), file=sys.stderr)
         return 1

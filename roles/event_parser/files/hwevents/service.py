@@ -22,7 +22,7 @@ from .state import StateFile, last_logged, read_boot_id
 from .tracker import Tracker
 
 _BATCH = 512
-_SETTLE_CURSOR_S = 1.0
+_SETTLE_S = 1.0
 
 
 class Options:
@@ -58,7 +58,7 @@ class Service:
         self.outbox = Outbox(
             FileSink(options.raw_log, options.raw_cap),
             FileSink(options.json_log, options.json_cap),
-            StateFile(os.path.join(options.state_dir, "state.json")),
+            StateFile(options.state_dir),
             _report,
         )
         self.raw_seq = -1
@@ -71,6 +71,7 @@ class Service:
         self._started = time.monotonic()
         self._last_save = 0.0
         self._wake_ups = 0
+        self._status_due = False
         cursor = self._resume()
         self.source = source or kmsg.Source.open(options.source, cursor)
         self.source.last_seq = cursor
@@ -174,8 +175,8 @@ class Service:
             due.append(self.outbox.retry_at)
         if self._snapshot:
             due.append(self._snapshot.deadline)
-        if self._unsaved():
-            due.append(self._last_save + _SETTLE_CURSOR_S)
+        if self._unsaved() or self._status_due:
+            due.append(self._last_save + _SETTLE_S)
         return max(0, int((min(due) - now) * 1000) + 1)
 
     def _unsaved(self) -> bool:
@@ -193,10 +194,16 @@ class Service:
             if self.source.records + self.source.skipped - before < _BATCH or self._stopping:
                 break
         now = time.monotonic()
-        if self._unsaved() and now - self._last_save >= _SETTLE_CURSOR_S:
-            self.outbox.sync(now)
+        if (self._unsaved() or self._status_due) and now - self._last_save >= _SETTLE_S:
+            self._settle(now)
+
+    def _settle(self, now: float) -> None:
+        """A second after the last event: onto the platter, and into the status; nothing of it delays an event's line."""
+        self._last_save = now
+        self.outbox.sync(now)
+        if self._unsaved():
             self.outbox.save_cursor(self.cursor(), False, now)
-            self._last_save = now
+        self._write_status()
 
     def _take(self, raw: bytes, raw_lines: List[bytes]) -> None:
         record = kmsg.parse_record(raw)
@@ -226,9 +233,7 @@ class Service:
             self.outbox.put(Batch(raw_lines, lines, self.cursor()))
             self._last_save = now
         if self.outbox.backlog:
-            self.outbox.commit(now)
-            if not self.outbox.backlog:
-                self._write_status()
+            self._status_due = self.outbox.commit(now)
 
     def _event_line(self, event: Dict[str, Any], now: float) -> bytes:
         self.counts["drills" if event["origin"] == "userland" else "events"] += 1
@@ -291,6 +296,7 @@ class Service:
         }  # fmt: skip
 
     def _write_status(self) -> None:
+        self._status_due = False
         document = dict(self._status(), schema="gpu-ami/event-parser-status/1", heartbeat_monotonic_s=time.monotonic())
         fresh = self.options.status_path + ".new"
         try:

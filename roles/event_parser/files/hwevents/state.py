@@ -1,13 +1,16 @@
 """The checkpoint: which records are done, what the tracker remembers, and what was promised to the log files.
 
-One JSON file, replaced atomically. Identity of a record is {boot id, sequence number}; times are for display only.
+Identity of a record is {boot id, sequence number}; times are for display only. Two files take turns, each overwritten in
+place by one write and closed by a checksum: a death in the middle leaves the other one, which is the state before. (A
+rename would be as safe, but ext4 then flushes the file's data: milliseconds between a fault and its line.)
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Optional
+import zlib
+from typing import Any, Dict, Optional, Tuple
 
 SCHEMA = "gpu-ami/event-parser-state/1"
 
@@ -18,34 +21,61 @@ def read_boot_id(path: str = "/proc/sys/kernel/random/boot_id") -> str:
 
 
 class StateFile:
-    """`load` gives {} for a missing or unreadable file: the log files' own tail is the fallback."""
+    """`folder/checkpoint.0` and `.1`: a header line `generation length crc32`, then JSON.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    `load` gives {} where neither is whole: the log files' own tail is the fallback.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.paths = [os.path.join(folder, "checkpoint.%d" % slot) for slot in (0, 1)]
+        self._generation = 0
+        self._fds = [-1, -1]
 
     def load(self) -> Dict[str, Any]:
-        try:
-            with open(self.path, encoding="utf-8", errors="surrogateescape") as file:
-                document = json.load(file)
-        except (OSError, ValueError):
-            return {}
-        return document if isinstance(document, dict) and document.get("schema") == SCHEMA else {}
+        newest = {}  # type: Dict[str, Any]
+        for slot, path in enumerate(self.paths):
+            generation, document = _read_slot(path)
+            if generation > self._generation:
+                # The next save goes to the other slot: generation and slot are of the same parity.
+                self._generation, newest = generation + (generation % 2 != slot), document
+        return newest
 
     def save(self, document: Dict[str, Any], durable: bool = False) -> None:
-        """Raises OSError and leaves the old state in place."""
+        """Raises OSError and leaves the state before in place; the next attempt overwrites the failed one."""
         document["schema"] = SCHEMA
-        raw = json.dumps(document, separators=(",", ":")).encode("ascii")
-        fresh = self.path + ".new"
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            done = 0
-            while done < len(raw):
-                done += os.write(fd, raw[done:])
-            if durable:
-                os.fdatasync(fd)
-        finally:
-            os.close(fd)
-        os.replace(fresh, self.path)
+        generation = self._generation + 1
+        body = json.dumps(document, separators=(",", ":")).encode("ascii")
+        raw = b"%d %d %d\n%s" % (generation, len(body), zlib.crc32(body) & 0xFFFFFFFF, body)
+        slot = generation % 2
+        if self._fds[slot] < 0:
+            self._fds[slot] = os.open(self.paths[slot], os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        done = 0
+        while done < len(raw):
+            done += os.pwrite(self._fds[slot], raw[done:], done)
+        if durable:
+            os.fdatasync(self._fds[slot])
+        self._generation = generation
+
+    def close(self) -> None:
+        for slot, fd in enumerate(self._fds):
+            if fd >= 0:
+                os.close(fd)
+            self._fds[slot] = -1
+
+
+def _read_slot(path: str) -> "Tuple[int, Dict[str, Any]]":
+    """(generation, document); (0, {}) for what is missing, torn or of another schema."""
+    try:
+        with open(path, "rb") as file:
+            header, _, rest = file.read().partition(b"\n")
+        generation, length, checksum = (int(field) for field in header.split())
+        body = rest[:length]
+        if generation < 1 or len(body) != length or zlib.crc32(body) & 0xFFFFFFFF != checksum:
+            return 0, {}
+        document = json.loads(body.decode("ascii"))
+    except (OSError, ValueError):
+        return 0, {}
+    return (generation, document) if isinstance(document, dict) and document.get("schema") == SCHEMA else (0, {})
 
 
 def last_logged(path: str, boot_id: str, tail: int = 65536) -> Optional[int]:
