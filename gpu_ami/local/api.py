@@ -50,7 +50,8 @@ class Refusal:
 
     def body(self) -> bytes:
         error = f"<Error><Code>{self.code}</Code><Message>{escape(self.message)}</Message></Error>"
-        return f"<?xml version='1.0' encoding='UTF-8'?><Response><Errors>{error}</Errors><RequestID>local</RequestID></Response>".encode()
+        response = f"<Response><Errors>{error}</Errors><RequestID>local</RequestID></Response>"
+        return f"<?xml version='1.0' encoding='UTF-8'?>{response}".encode()
 
 
 class Api:
@@ -67,7 +68,10 @@ class Api:
         refusal = self._refuse(call, environ)
         if refusal:
             return _send(start_response, "400 BAD REQUEST", [("Content-Type", "text/xml")], refusal.body())
-        snapshot_tags = _take_snapshot_tags(call, environ)
+        snapshot_tags = _take_snapshot_tags(call)
+        if call.action == "RunInstances":  # IMDSv2 is this region's default; a launch may still say `optional`
+            call.parameters.setdefault("MetadataOptions.HttpTokens", "required")
+        _write_call(call, environ)
         status, headers, body = _collect(self._app, environ)
         if status.startswith("200"):
             body = self._after(call, body, snapshot_tags)
@@ -80,9 +84,7 @@ class Api:
         if call.action == "RunInstances":
             return self._refuse_launch(call)
         if call.action == "CreateImage":
-            instance = self._ec2.instance(call.parameters.get("InstanceId", ""))
-            if instance is not None and instance.state not in ("running", "stopping", "stopped"):
-                return Refusal("IncorrectInstanceState", f"The instance '{instance.id}' is {instance.state}: no image can be made of it")
+            return self._refuse_image(call)
         if call.action == "StartInstances":
             return self._refuse_start(call)
         return None
@@ -99,11 +101,23 @@ class Api:
             return Refusal("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
         return None
 
+    def _refuse_image(self, call: Call) -> Refusal | None:
+        instance = self._ec2.instance(call.parameters.get("InstanceId", ""))
+        if instance is not None and instance.state not in ("running", "stopping", "stopped"):
+            said = f"The instance '{instance.id}' is {instance.state}: no image can be made of it"
+            return Refusal("IncorrectInstanceState", said)
+        name = call.parameters.get("Name")
+        for image in self._ec2.images().values():
+            if image.name == name and image.owner_id == self._ec2.account:
+                return Refusal("InvalidAMIName.Duplicate", f"AMI name {name} is already in use by AMI {image.id}")
+        return None
+
     def _refuse_start(self, call: Call) -> Refusal | None:
         for instance_id in call.members("InstanceId"):
             instance = self._ec2.instance(instance_id)
             if instance is not None and instance.state not in ("running", "pending", "stopped"):
-                return Refusal("IncorrectInstanceState", f"The instance '{instance_id}' is {instance.state}: it cannot be started now")
+                said = f"The instance '{instance_id}' is {instance.state}: it cannot be started now"
+                return Refusal("IncorrectInstanceState", said)
         return None
 
     def _after(self, call: Call, body: bytes, snapshot_tags: Mapping[str, str]) -> bytes:
@@ -119,18 +133,10 @@ class Api:
             elif call.action == "StopInstances" and call.flag("Force"):
                 self._reconciler.force(instance_id)
         if call.action == "RunInstances":
-            self._require_tokens(call, body)
-            body = body.replace(b"<code>16</code>", b"<code>0</code>").replace(b"<name>running</name>", b"<name>pending</name>")
+            body = body.replace(b"<code>16</code>", b"<code>0</code>")
+            body = body.replace(b"<name>running</name>", b"<name>pending</name>")
         self._reconciler.absorb()
         return body
-
-    def _require_tokens(self, call: Call, body: bytes) -> None:
-        """IMDSv2 is this region's default; only a launch that says `optional` gets the old kind."""
-        if "MetadataOptions.HttpTokens" not in call.parameters:
-            for instance_id in _texts(body, "instanceId"):
-                instance = self._ec2.instance(instance_id)
-                if instance is not None:
-                    instance.metadata_options.http_tokens = "required"
 
     def _announce(self, call: Call, body: bytes, snapshot_tags: Mapping[str, str]) -> None:
         for image_id in _texts(body, "imageId"):
@@ -163,24 +169,24 @@ def read_call(environ: Environ) -> Call | None:
     return Call(action, parameters) if action else None
 
 
-def _take_snapshot_tags(call: Call, environ: Environ) -> dict[str, str]:
+def _write_call(call: Call, environ: Environ) -> None:
+    """Puts the call's parameters, which we may have changed, back into the request."""
+    query = urlencode(call.parameters)
+    if environ.get("REQUEST_METHOD") == "POST":
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(query.encode()), str(len(query))
+    else:
+        environ["QUERY_STRING"] = query
+
+
+def _take_snapshot_tags(call: Call) -> dict[str, str]:
     """Takes tags for the snapshot out of a CreateImage call (moto refuses them) and returns them."""
-    if call.action != "CreateImage":
-        return {}
     tags: dict[str, str] = {}
-    kept = dict(call.parameters)
-    for key, kind in call.parameters.items():
-        found = re.fullmatch(r"(TagSpecification\.\d+)\.ResourceType", key)
-        if found is None or kind != "snapshot":
-            continue
-        mine = {name: value for name, value in call.parameters.items() if name.startswith(f"{found[1]}.")}
-        for name, value in mine.items():
-            kept.pop(name)
-            if name.endswith(".Key"):
-                tags[value] = mine.get(name.removesuffix(".Key") + ".Value", "")
-    if len(kept) < len(call.parameters):
-        body = urlencode(_renumbered(kept)).encode()
-        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+    kinds = [found for key in call.parameters if (found := re.fullmatch(r"(TagSpecification\.\d+)\.ResourceType", key))]
+    for kind in kinds if call.action == "CreateImage" else []:
+        if call.parameters[kind[0]] == "snapshot":
+            mine = {name: value for name, value in call.parameters.items() if name.startswith(f"{kind[1]}.")}
+            tags |= {value: mine.get(f"{name[:-4]}.Value", "") for name, value in mine.items() if name.endswith(".Key")}
+            call.parameters = _renumbered({name: value for name, value in call.parameters.items() if name not in mine})
     return tags
 
 

@@ -38,7 +38,8 @@ class Board:
         """BAR2's content: the description as `key: value` lines, NUL-padded to 4 KiB, then zeros."""
         text = "".join(f"{key}: {value}\n" for key, value in self.description.items()).encode()
         if len(text) >= _DESCRIPTION_BYTES:
-            raise UsageError(f"the description of GPU {self.index} has {len(text)} bytes; a board holds {_DESCRIPTION_BYTES - 1}")
+            most = _DESCRIPTION_BYTES - 1
+            raise UsageError(f"GPU {self.index}: {len(text)} bytes of description; a board holds {most}")
         return text.ljust(BOARD_BYTES, b"\0")
 
 
@@ -153,5 +154,6 @@ def _root_complex(buses: Sequence[int], slot: int) -> list[str]:
 def _parse(board: Board) -> tuple[int, int, int]:
     found = _ADDRESS.fullmatch(board.pci.lower())
     if found is None or found["domain"] != "0000":
-        raise UsageError(f"GPU {board.index}: {board.pci!r} is no PCI address of domain 0000", hint="write it as 0000:10:1c.0")
+        said = f"GPU {board.index}: {board.pci!r} is no PCI address of domain 0000"
+        raise UsageError(said, hint="write it as 0000:10:1c.0")
     return int(found["bus"], 16), int(found["slot"], 16), int(found["function"], 16)

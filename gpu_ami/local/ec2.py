@@ -164,7 +164,7 @@ class Ec2:
     def _profile_of(self, instance: Any) -> Any | None:
         found = instance.iam_instance_profile
         arn = found.get("Arn") if isinstance(found, dict) else None
-        return next((profile for profile in self._iam.instance_profiles.values() if profile.arn == arn), None) if arn else None
+        return next((profile for profile in self._iam.instance_profiles.values() if profile.arn == arn), None)
 
     def _reservation_of(self, instance: Any) -> str:
         found = (one.id for one in self.backend.reservations.values() if instance in one.instances)

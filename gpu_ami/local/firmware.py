@@ -100,5 +100,6 @@ def _dump(file_system: str, path: str, target: Path) -> Path | None:
 def _required(file_system: str, path: str, target: Path) -> Path:
     found = _dump(file_system, path, target)
     if found is None:
-        raise MachineError(f"the image's boot menu names {path}, which is not in the image", hint="run update-grub in the image")
+        said = f"the image's boot menu names {path}, which is not in the image"
+        raise MachineError(said, hint="run update-grub in the image")
     return found

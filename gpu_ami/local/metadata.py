@@ -152,8 +152,8 @@ def _interface(view: InstanceView, group_names: str) -> dict[str, Node]:
 
 def _profile(view: InstanceView) -> str:
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    info = {"Code": "Success", "LastUpdated": now, "InstanceProfileArn": view.profile_arn, "InstanceProfileId": view.profile_id}
-    return json.dumps(info, indent=2)
+    identity = {"InstanceProfileArn": view.profile_arn, "InstanceProfileId": view.profile_id}
+    return json.dumps({"Code": "Success", "LastUpdated": now, **identity}, indent=2)
 
 
 def _credentials() -> str:
@@ -204,7 +204,11 @@ class Tokens:
 
     def valid(self, token: str) -> bool:
         with self._lock:
-            return any(hmac.compare_digest(token.encode(), known.encode()) and end > self._clock() for known, end in self._until.items())
+            counting = [known for known, end in self._until.items() if end > self._clock()]
+        return any(hmac.compare_digest(token.encode(), known.encode()) for known in counting)
+
+
+_BYTES = (("Content-Type", "application/octet-stream"),)
 
 
 @dataclass(frozen=True)
@@ -244,7 +248,8 @@ class Metadata:
         seconds = headers.get("x-aws-ec2-metadata-token-ttl-seconds", "")
         if not seconds.isascii() or not seconds.isdigit() or not 1 <= int(seconds) <= _MAX_TTL:
             return Answer(400)
-        return Answer(200, self._tokens.issue(int(seconds)).encode(), (("X-aws-ec2-metadata-token-ttl-seconds", seconds),))
+        headers_back = (("X-aws-ec2-metadata-token-ttl-seconds", seconds),)
+        return Answer(200, self._tokens.issue(int(seconds)).encode(), headers_back)
 
 
 def _read(view: InstanceView, version: str, rest: str) -> Answer:
@@ -253,7 +258,7 @@ def _read(view: InstanceView, version: str, rest: str) -> Answer:
     if version not in VERSIONS:
         return Answer(404)
     if rest.rstrip("/") == "user-data":
-        return Answer(404) if view.user_data is None else Answer(200, view.user_data, (("Content-Type", "application/octet-stream"),))
+        return Answer(404) if view.user_data is None else Answer(200, view.user_data, _BYTES)
     tree = build_tree(view)
     if not rest:
         names = [f"{name}/" if name == "meta-data" else name for name in tree]
@@ -308,7 +313,7 @@ class MetadataServer(ThreadingMixIn, UnixStreamServer):
         with short_path(socket_path) as name:
             super().__init__(name, _Handler)
         os.chmod(socket_path, 0o600)  # noqa: PTH101
-        threading.Thread(target=self.serve_forever, args=(0.2,), name=f"metadata {socket_path.parent.name}", daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.2,), name="metadata", daemon=True).start()
 
     def close(self) -> None:
         self.shutdown()

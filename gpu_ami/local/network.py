@@ -33,4 +33,5 @@ def claim_network() -> Network:
                 claim.close()
                 continue
             return Network(f"127.{second}.0.0/16", port, claim)
-    raise CloudError("no free loopback network for the local region", hint="gpu-ami region down in homes that you no longer use")
+    hint = "gpu-ami region down in homes that you no longer use"
+    raise CloudError("no free loopback network for the local region", hint=hint)

@@ -125,7 +125,7 @@ class Exit:
 
 
 class QemuMachine:
-    """A running machine. Start it from a thread that lives as long as the machine shall: the kernel ends QEMU with it."""
+    """A running machine. The kernel ends QEMU with the thread that made this object: let that one live long enough."""
 
     def __init__(self, spec: MachineSpec, wake: Callable[[], None]) -> None:
         self.spec = spec

@@ -9,9 +9,9 @@
 holder releases it or ends by whatever means (kill -9 included). `embedded=False` (`gpu-ami region up`): till `down`.
 A region that is already up is shared, whoever started it.
 
-In place: the base image is an AMI of owner 136693071363 with a name like debian-12-amd64-*; an instance's sshd is at its
-private address (127.x.y.z), port `place.ssh_port`; user `admin`, key from the launch's key pair. Images are kept in the
-home and are there again, under the same ids, at the next `up`.
+In place: the base image is an AMI of owner 136693071363 with a name like debian-12-amd64-*; an instance's sshd is at
+its private address (127.x.y.z), port `place.ssh_port`; user `admin`, key from the launch's key pair. Images are kept in
+the home and are there again, under the same ids, at the next `up`.
 """
 
 from __future__ import annotations

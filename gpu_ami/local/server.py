@@ -297,7 +297,8 @@ def main(argv: list[str]) -> int:
             return error.exit_code
         except Exception as error:  # the caller must hear of it; the traceback is in the log
             if not status.closed:
-                print(json.dumps({"message": f"{type(error).__name__}: {error}", "hint": f"see {layout.log}"}), file=status)
+                said = {"message": f"{type(error).__name__}: {error}", "hint": f"see {layout.log}"}
+                print(json.dumps(said), file=status)
             raise
     return 0
 

@@ -1,0 +1,154 @@
+"""`gpu-ami region`: the local region, by hand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.log import Progress
+
+_EPILOG = """\
+The local region is EC2, CloudWatch, Logs, SSM, IAM and STS on this machine's loopback, with a QEMU machine behind every
+running instance. prove, build and validate bring it up by themselves and take it down when they end; `region up` keeps
+it up, so that the next command starts at once and other tools (aws, boto3, packer) can use it.
+
+  gpu-ami region up                     then: status says how the AWS CLI reaches it
+  gpu-ami region status
+  gpu-ami region console i-…            what the instance wrote to its serial port
+  gpu-ami region ssh i-…                a shell on an instance of a run that is still going on
+  gpu-ami region ssh i-… -- dmesg       one command on it
+  gpu-ami region down                   ends every instance; images stay
+"""
+_KEY_FILE_TAG = "gpu-ami:key-file"
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "region",
+        help="the local region: up, down, status, ssh, console",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs.add_parser("up", help="bring it up till `region down`")
+    verbs.add_parser("down", help="end it and every instance in it; images stay")
+    verbs.add_parser("status", help="what runs, what is kept, how to reach it")
+    console = verbs.add_parser("console", help="an instance's serial console")
+    console.add_argument("instance", metavar="INSTANCE", help="i-…")
+    ssh = verbs.add_parser("ssh", help="a shell, or a command, on an instance")
+    ssh.add_argument("instance", metavar="INSTANCE", help="i-…")
+    ssh.add_argument("--user", default="admin", help="default: %(default)s")
+    ssh.add_argument("--identity", type=Path, metavar="FILE", help="private key (default: that of the instance's run)")
+    ssh.add_argument("remote", nargs="*", metavar="COMMAND", help="run this instead of a shell")
+    for verb in verbs.choices.values():
+        verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="result as JSON")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    verbs = {"up": _up, "down": _down, "status": _status, "console": _console, "ssh": _ssh}
+    return verbs[args.verb](args, progress)
+
+
+def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami.home import home_dir
+    from gpu_ami.local import mirror, region
+
+    mirror.ensure(home_dir(), agent_package=None, progress=progress)
+    region.up(embedded=False, progress=progress)
+    return _status(args, progress)
+
+
+def _down(_args: argparse.Namespace, _progress: Progress) -> Outcome:
+    from gpu_ami.local import region
+
+    was_there = region.down()
+    return Outcome("the local region is down" if was_there else "the local region was not up", {"was_up": was_there})
+
+
+def _status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
+    from gpu_ami.local import region
+
+    found = region.status()
+    return Outcome("\n".join(describe(found)), found)
+
+
+def describe(found: Mapping[str, Any]) -> list[str]:
+    """`gpu_ami.local.region.status` as lines."""
+    if found["up"]:
+        kept = "till `gpu-ami region down`" if found["persistent"] else "as long as a command uses it"
+        lines = [
+            f"up {kept}, in {found['home']}",
+            f"  endpoint {found['endpoint']}  subnet {found['subnet_id']}  ssh port {found['ssh_port']}",
+            f"  export AWS_ENDPOINT_URL={found['endpoint']} AWS_DEFAULT_REGION={found['region']}"
+            " AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local",
+        ]
+    else:
+        lines = [f"down; home {found['home']}"]
+    if found["acceleration"]:
+        lines.append(f"machines run by {found['acceleration']}")
+    for one in found["instances"]:
+        lines.append(f"instance {one['id']}  {one['state']:13}  {one['type']:14}  {one['address']}  {one['image']}")
+    for one in found["images"]:
+        lines.append(f"image    {one['id']}  {one['created'][:16]}  {one['name']}")
+    return lines
+
+
+def _console(args: argparse.Namespace, _progress: Progress) -> Outcome:
+    from gpu_ami.local import region
+
+    text = region.console(None, args.instance)
+    return Outcome(text, {"instance": args.instance, "console": text})
+
+
+def _ssh(args: argparse.Namespace, _progress: Progress) -> Outcome:
+    from gpu_ami.home import home_dir
+    from gpu_ami.local import region
+
+    found = region.status()
+    running = {one["id"]: one for one in found["instances"] if one["state"] == "running"}
+    if args.instance not in running:
+        known = f"running: {', '.join(running)}" if running else "no instance is running"
+        raise UsageError(f"{args.instance} is not a running instance of the local region", hint=known)
+    instance = running[args.instance]
+    key = args.identity or find_key(instance, home_dir())
+    command = ssh_command(instance["address"], found["ssh_port"], args.user, key, args.remote)
+    if args.json or not (args.remote or sys.stdout.isatty()):
+        return Outcome(shlex.join(command), {"command": command})
+    # The shell needs this terminal and our place in the process tree: it takes over.
+    os.execvp(command[0], command)
+
+
+def find_key(instance: Mapping[str, Any], home: Path) -> Path:
+    """The private key of the run that launched the instance. UsageError: that run has ended, or it was no run."""
+    from gpu_ami import runs
+
+    tags = instance["tags"]
+    candidates = [Path(tags[_KEY_FILE_TAG])] if _KEY_FILE_TAG in tags else []
+    candidates += [record.folder / "id_ed25519" for record in runs.records(home) if record.id == tags.get(runs.TAG_RUN)]
+    for key in candidates:
+        if key.is_file():
+            return key
+    hint = "--identity FILE names the key that it was launched with"
+    raise UsageError(f"no key for {instance['id']} is at hand", hint=hint)
+
+
+def ssh_command(address: str, port: int, user: str, key: Path, remote: list[str]) -> list[str]:
+    """ssh to an instance; its host key is new with every instance, so it is not kept."""
+    options = {
+        "StrictHostKeyChecking": "no",
+        "UserKnownHostsFile": "/dev/null",
+        "LogLevel": "ERROR",
+        "IdentitiesOnly": "yes",
+    }
+    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+    return ["ssh", *words, "-i", str(key), "-p", str(port), f"{user}@{address}", *remote]
