@@ -36,6 +36,13 @@ SSH_USER = "admin"
 DISK_BYTES = 8 * 1024**3
 _BUILD_SECONDS = 1200.0
 _KEPT_SECONDS = 7 * 24 * 3600.0
+_MMDEBSTRAP = ("--variant=apt", "--architectures=amd64", "--dpkgopt=force-confold")
+# $0 tar, $1 scratch folder, $2 mke2fs, $3 UUID, $4 offset in bytes, $5 disk, $6 KiB
+_DISK_SCRIPT = (
+    'set -e; mkdir -p "$1"; tar -C "$1" --numeric-owner --xattrs --exclude="./dev/*" -xf "$0"; '
+    '"$2" -q -t ext4 -L root -U "$3" -d "$1" -O ^metadata_csum '
+    '-E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -F "$5" "$6"k; rm -rf "$1"'
+)
 _ARCHIVE = (
     f"deb http://deb.debian.org/debian {SUITE} main",
     f"deb http://deb.debian.org/debian {SUITE}-updates main",
@@ -54,8 +61,8 @@ class BaseImage:
 
 
 def digest() -> str:
-    """Of all that makes the image: package list, files, this module, the UTC month (Debian moves on)."""
-    sha = hashlib.sha256(Path(__file__).read_bytes())
+    """Of all that makes the image: package list, files, how they are put together."""
+    sha = hashlib.sha256(repr((SUITE, DISK_BYTES, _MMDEBSTRAP, _DISK_SCRIPT)).encode())
     for path in sorted(SOURCE.rglob("*")):
         if path.is_file():
             sha.update(f"{path.relative_to(SOURCE)}\0{path.stat().st_mode & 0o111:o}\0".encode())
@@ -134,12 +141,10 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
     command: list[str | Path] = [
         find_tool("mmdebstrap", package="mmdebstrap"),
         f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
-        "--variant=apt",
-        "--architectures=amd64",
+        *_MMDEBSTRAP,
         f"--include={packages}",
         # Both before anything is unpacked: initramfs settings and dpkg filters count from the first package.
         *(f"--dpkgopt={line}" for line in _dpkg_filters()),
-        "--dpkgopt=force-confold",
         f"--essential-hook=sync-in {overlay} /",
         f'--customize-hook={customise} "$1" {root_uuid} {masked}',
         SUITE,
@@ -186,16 +191,11 @@ def _write_disk(tree: Path, disk: Path, root_uuid: str) -> None:
         handle.truncate(DISK_BYTES)
         handle.write(mbr(PARTITION_OFFSET // 512, size // 512))
     scratch = disk.parent / "tree"
-    script = (
-        'set -e; mkdir -p "$1"; tar -C "$1" --numeric-owner --xattrs --exclude="./dev/*" -xf "$0"; '
-        '"$2" -q -t ext4 -L root -U "$3" -d "$1" -O ^metadata_csum '
-        '-E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -F "$5" "$6"k; rm -rf "$1"'
-    )
     mke2fs = find_tool("mke2fs", package="e2fsprogs")
     arguments: list[str | Path] = [tree, scratch, mke2fs, root_uuid, str(PARTITION_OFFSET), disk, str(size // 1024)]
     namespace = [find_tool("unshare", package="util-linux"), "--map-root-user", "--map-auto"]
     inside = [] if os.geteuid() == 0 else namespace
-    run([*inside, "sh", "-c", script, *arguments], timeout=300, error=CloudError)
+    run([*inside, "sh", "-c", _DISK_SCRIPT, *arguments], timeout=300, error=CloudError)
 
 
 def mbr(first_sector: int, sectors: int) -> bytes:
