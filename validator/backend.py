@@ -30,7 +30,7 @@ class Defaults:
 
     command_deadline: float = 60.0
     known_hosts: Path | None = None
-    connect_timeout: float = 10.0
+    connect_timeout: float = 15.0
 
 
 DEFAULTS = Defaults()
@@ -44,6 +44,7 @@ class HostLink:
         self.fault: TransportFault | None = None
         self.reconnects = 0
         self.rounds = 0
+        self.commands = 0
         self.execs = 0
         self.connections = 0
         self._connection: Connection | None = None
@@ -65,6 +66,7 @@ class HostLink:
     def execute(self, commands: Sequence[Command], *, root: bool, resend: bool = True) -> tuple[list[Answer], int]:
         """Answers in the commands' order, and the attempts it took. `resend=False`: what must not happen twice."""
         self.rounds += 1
+        self.commands += len(commands)
         try:
             return self._shell(root).execute(commands), 1
         except ConnectionDropped as dropped:
@@ -73,6 +75,16 @@ class HostLink:
             if not resend:
                 raise
         return self._shell(root).execute(commands), 2
+
+    @property
+    def cost(self) -> dict[str, int]:
+        """What the host was asked for: connections, executions (shells), round trips (batches), commands."""
+        return {
+            "connections": self.connections,
+            "executions": self.execs,
+            "round_trips": self.rounds,
+            "commands": self.commands,
+        }
 
     def close(self) -> None:
         for shell in self._shells.values():
@@ -212,7 +224,7 @@ def _target(spec: Any, ssh_config: str | None, key_file: str | None, timeout: fl
     # Without a key named, whoever runs this by hand expects what ssh would do.
     values |= {"key_file": Path(identity).expanduser() if identity else None, "password": spec.password}
     values |= {"agent": identity is None, "search_keys": identity is None}
-    values["connect_timeout"] = float(timeout or DEFAULTS.connect_timeout)
+    values["connect_timeout"] = values["banner_timeout"] = float(timeout or DEFAULTS.connect_timeout)
     return Target(**values)
 
 

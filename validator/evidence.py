@@ -73,6 +73,8 @@ def finish(host: Any, results: Results, folder: Path | None) -> None:
         rc, out, _ = answers[name]
         if rc == 0 and out.strip():
             results.facts[name] = out.decode(errors="replace").strip().splitlines()[0]
+    if isinstance(host.backend, BatchBackend):
+        results.facts["transport"] = host.backend.link.cost
     results.replicas += replicas(answers["replica packages"][1].decode(), answers["replica module"][1].decode())
     if folder is not None:
         for name in COMMANDS:

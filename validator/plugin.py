@@ -62,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--command-deadline", type=float, default=60.0, help="seconds a command [%(default)s]")
     group.addoption("--check-deadline", type=float, default=1200.0, help="seconds a check [%(default)s]")
     group.addoption("--serial", action="store_true", help="run one check after the other, a round trip a command")
-    group.addoption("--connect-timeout", type=float, default=10.0, help="seconds for a host to answer [%(default)s]")
+    group.addoption("--connect-timeout", type=float, default=15.0, help="seconds for a host to answer [%(default)s]")
 
 
 def pytest_configure(config: pytest.Config) -> None:

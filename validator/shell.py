@@ -32,8 +32,8 @@ _PRELUDE = r"""umask 077; m={mark}
 for d in /dev/shm /run /tmp; do d=$(mktemp -d $d/validator.XXXXXX 2>/dev/null) && break; done; [ -d "$d" ] || exit 125
 trap 'rm -rf "$d"' EXIT; trap 'exit 1' HUP TERM PIPE
 command -v timeout >/dev/null || {{ echo 'timeout (coreutils) is missing' >&2; exit 126; }}
-k() {{ for p in /proc/[0-9]*; do
-grep -qzx "VALIDATOR_MARK=$m-$1" $p/environ && kill -9 ${{p#/proc/}}; done 2>/dev/null; }}
+k() {{ for p in $(grep -lzx "VALIDATOR_MARK=$m-$1" /proc/[0-9]*/environ 2>/dev/null); do
+p=${{p#/proc/}}; kill -9 ${{p%/environ}} 2>/dev/null; done; }}
 x() {{ read -r a b </proc/uptime
 ( ulimit -f {blocks}; VALIDATOR_MARK=$m-$1 exec timeout -k 1 $2 sh -c "$3" ) >$d/$1.o 2>$d/$1.e </dev/null; r=$?
 case $r in 124|137) k $1;; esac; read -r c b </proc/uptime; echo $r $a $c >$d/$1.r; printf .; }}
