@@ -1,0 +1,175 @@
+"""Checks that are gathered come out as if each had run alone, in few round trips; each fault stays with its cause."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Breakable, Sshd
+
+ROOT = Path(__file__).resolve().parents[2]
+ANYBODYS = Path(__file__).parent / "data" / "test_anybodys.py"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of pytest printed, and its checks.json."""
+
+    text: str
+    document: dict[str, Any]
+    seconds: float
+
+    def check(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(one for one in self.document["checks"] if one["id"].endswith(f"::{name}"))
+        return found
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        return {one["id"].rpartition("::")[2]: one["verdict"] for one in self.document["checks"]}
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(sshd: Sshd, tmp_path: Path) -> Run:
+    """`run(file or source, *options, port=…)`: pytest with our plugin, as a user starts it."""
+
+    def start(source: Path | str, *options: str, port: int = sshd.port, host: str = "127.0.0.1") -> Outcome:
+        file = source if isinstance(source, Path) else tmp_path / "test_given.py"
+        if isinstance(source, str):
+            file.write_text(source)
+        results = tmp_path / "checks.json"
+        command = [
+            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "-rA",
+            "--tb=line", f"--ssh-identity-file={sshd.key}", f"--results={results}",
+            f"--rootdir={file.parent}", f"--hosts=ssh://{sshd.target().user}@{host}:{port}", *options, str(file),
+        ]  # fmt: skip
+        started = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        seconds = time.monotonic() - started
+        assert results.exists(), done.stdout + done.stderr
+        return Outcome(done.stdout, json.loads(results.read_text()), seconds)
+
+    return start
+
+
+def test_any_file_comes_out_the_same(run: Run) -> None:
+    gathered, serial = run(ANYBODYS), run(ANYBODYS, "--serial")
+    assert gathered.verdicts == serial.verdicts
+    assert [name for name, verdict in gathered.verdicts.items() if verdict != "PASS"] == [
+        "test_skipped",
+        "test_expected_to_fail",
+        "test_fails",
+        "test_fixture_is_missing",
+    ]
+    assert gathered.check("test_skipped") | {"seconds": 0} == serial.check("test_skipped") | {"seconds": 0}
+    lines = [re.findall(r"^(?:PASSED|FAILED|ERROR|XFAIL|SKIPPED) \S+", one.text, re.M) for one in (gathered, serial)]
+    assert lines[0] == lines[1]
+    for text in ("printed by one", "told before failing"):
+        assert gathered.text.count(text) == serial.text.count(text) == 1
+
+
+MANY = """
+import pytest
+@pytest.mark.parametrize("number", range(100))
+def test_look(host, number):
+    assert host.file(f"/etc/none{number}").exists is False
+    assert host.file("/etc/passwd").is_file
+    assert host.package("coreutils").is_installed
+    assert host.run("echo %s", str(number)).stdout == f"{number}\\n"
+"""
+
+
+def test_one_execution_and_few_round_trips(run: Run) -> None:
+    outcome = run(MANY)
+    assert set(outcome.verdicts.values()) == {"PASS"}
+    cost = outcome.document["facts"]["transport"]
+    assert (cost["connections"], cost["executions"]) == (1, 1)
+    assert cost["round_trips"] <= 7  # detection, four steps of each check, one look of the plugin's own
+
+
+def test_live_checks_come_last_and_alone(run: Run) -> None:
+    outcome = run(
+        "import pytest, time\nORDER = []\n"
+        "@pytest.mark.live\ndef test_changes(host):\n    host.run('true'); assert len(ORDER) == 3; host.run('true')\n"
+        "@pytest.mark.parametrize('n', range(3))\ndef test_looks(host, n):\n    host.run('true'); ORDER.append(n)\n"
+    )
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
+    assert list(outcome.verdicts)[-1] == "test_changes"
+
+
+def test_hung_command_ends_at_its_deadline_and_others_do_not_care(run: Run) -> None:
+    outcome = run(
+        "def test_hangs(host):\n    host.run('sleep 8153', timeout=1)\n"
+        "def test_other(host):\n    assert host.run('echo fine').stdout == 'fine\\n'\n"
+    )
+    assert outcome.verdicts == {"test_hangs": "FAIL", "test_other": "PASS"}
+    assert "command did not end within 1 s: sleep 8153" in outcome.check("test_hangs")["message"]
+    assert subprocess.run(["pgrep", "-f", "sleep 815[3]"], stdout=subprocess.DEVNULL).returncode == 1
+    assert outcome.seconds < 30  # not the 60 of a command without a deadline of its own
+
+
+def test_silent_host_costs_one_deadline(run: Run, serve: Callable[[Callable[[socket.socket], None]], int]) -> None:
+    port = serve(lambda _: time.sleep(30))
+    source = "import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_it(host, n):\n    host.run('true')\n"
+    outcome = run(source, "--connect-timeout=4", port=port)
+    assert outcome.seconds < 16  # five deadlines would be 20 s
+    assert set(outcome.verdicts.values()) == {"UNPROVEN"}
+    messages = {one["message"] for one in outcome.document["checks"]}
+    assert len(messages) == 1
+    assert "sent no SSH banner within 4 s" in messages.pop()
+
+
+def test_lost_connection_is_made_again_once_and_shows(run: Run, breakable: Breakable) -> None:
+    def cut_when_busy() -> None:
+        while not breakable.connections:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        breakable.cut()
+
+    threading.Thread(target=cut_when_busy, daemon=True).start()
+    outcome = run(
+        "def test_slow(host):\n    assert host.run('sleep 3; echo done').stdout == 'done\\n'\n", port=breakable.port
+    )
+    check = outcome.check("test_slow")
+    assert (check["verdict"], check["attempts"]) == ("FLAKY", 2), outcome.text
+    assert check["message"] == "passed only after the connection had been lost and made again"
+    assert breakable.connections == 2
+
+
+def test_check_that_hangs_here_ends_too(run: Run) -> None:
+    outcome = run(
+        "def test_loops(host):\n    while True: pass\ndef test_other(host):\n    host.run('true')\n",
+        "--check-deadline=2",
+    )
+    assert outcome.check("test_loops")["verdict"] == "FAIL"
+    assert "did not end within its deadline" in outcome.check("test_loops")["message"]
+
+
+def test_each_host_has_its_own_fixtures_and_results(run: Run, sshd: Sshd, tmp_path: Path) -> None:
+    file = tmp_path / "test_both.py"
+    file.write_text(
+        "import pytest\n@pytest.fixture(scope='module')\ndef name(host):\n"
+        "    yield host.backend.get_pytest_id(), host.check_output('echo up')\n"
+        "@pytest.mark.parametrize('n', range(3))\ndef test_it(host, name, n):\n"
+        "    assert name == (host.backend.get_pytest_id(), 'up'); assert host.run('true').rc == 0\n"
+    )
+    user = sshd.target().user
+    both = f"--hosts=ssh://{user}@127.0.0.1:{sshd.port},ssh://{user}@localhost:{sshd.port}"
+    with pytest.raises(AssertionError, match="6 passed"):  # there is no single checks.json then
+        run(file, both)
+    for host in ("127.0.0.1", "localhost"):
+        document = json.loads((tmp_path / f"checks-{host}_{sshd.port}.json").read_text())
+        assert [one["verdict"] for one in document["checks"]] == ["PASS"] * 3
+        assert document["facts"]["transport"]["connections"] == 1
