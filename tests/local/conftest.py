@@ -1,0 +1,192 @@
+"""A region without machines: real moto, real images on disk, fake power."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.local.qemu import Exit
+from gpu_ami.local.state import ImageRecord, Layout
+from gpu_ami.log import Progress
+
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp test"
+CIDR = "127.99.0.0/16"
+
+
+class FakeMachine:
+    """Does what it is told and remembers it; the test says how it ends."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.told: list[str] = []
+        self.ended: Exit | None = None
+
+    def poll(self) -> Exit | None:
+        return self.ended
+
+    def power_down(self) -> None:
+        self.told.append("power_down")
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+
+@dataclass
+class FakeMachines:
+    layout: Layout
+    started: list[FakeMachine] = field(default_factory=list)
+    discarded: list[str] = field(default_factory=list)
+    broken: str = ""
+
+    def prepare(self, instance: Any) -> str:
+        folder = self.layout.instance(instance.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "disk.raw").write_bytes(instance.id.encode())
+        return str(instance.id)
+
+    def power_on(self, prepared: str) -> FakeMachine:
+        if self.broken:
+            raise RuntimeError(self.broken)
+        self.started.append(FakeMachine())
+        return self.started[-1]
+
+    def discard(self, instance_id: str) -> None:
+        self.discarded.append(instance_id)
+
+
+def at_once(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        future.set_result(function(*arguments))
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World:
+    """Everything of a region but the daemon and QEMU. `settle` is the daemon's loop, a few times round."""
+
+    def __init__(self, home: Path) -> None:
+        from gpu_ami.local.ec2 import Ec2
+        from gpu_ami.local.images import ImageStore
+        from gpu_ami.local.reconcile import Reconciler
+
+        self.layout = Layout(home)
+        self.layout.make()
+        self.clock = Clock()
+        self.ec2 = Ec2(CIDR)
+        quiet = Progress("quiet")
+        self.images = ImageStore(self.layout, self.ec2, at_once, lambda: None, quiet)
+        self.machines = FakeMachines(self.layout)
+        self.reconciler = Reconciler(
+            self.ec2, self.machines, self.images, at_once, lambda: None, quiet, self.clock
+        )
+        self.images.register(base_image(self.layout))
+        self.images.register_saved()
+
+    def settle(self, rounds: int = 4) -> None:
+        for _ in range(rounds):
+            self.reconciler.absorb()
+            self.reconciler.step()
+
+    @property
+    def machine(self) -> FakeMachine:
+        return self.machines.started[-1]
+
+    def launch(self, **changes: Any) -> Any:
+        """An instance as RunInstances makes it; absorbed, not yet running."""
+        backend = self.ec2.backend
+        if "k" not in backend.key_pairs:
+            backend.import_key_pair("k", PUBLIC_KEY.encode(), {})
+        asked: dict[str, Any] = {
+            "instance_type": "g5.12xlarge",
+            "is_instance_type_default": False,
+            "region_name": "us-east-1",
+            "subnet_id": self.ec2.subnet_id,
+            "key_name": "k",
+            "security_group_ids": [self.ec2.group_id],
+            "tags": {"instance": {"Name": "one"}},
+        }
+        image = changes.pop("image_id", BASE_ID)
+        user_data = changes.pop("user_data", None)
+        instance = backend.run_instances(image, 1, user_data, [], **(asked | changes)).instances[0]
+        self.reconciler.absorb()
+        return instance
+
+
+BASE_ID = "ami-0000000000000000b"
+
+
+def base_image(layout: Layout) -> ImageRecord:
+    disk = layout.home / "base.raw"
+    disk.write_bytes(b"base")
+    return ImageRecord(
+        id=BASE_ID,
+        name="debian-12-amd64-test",
+        description="",
+        owner_id="136693071363",
+        architecture="x86_64",
+        root_device_name="/dev/xvda",
+        snapshot_id="snap-0000000000000000b",
+        size_gib=8,
+        creation_date="2026-11-01T00:00:00.000Z",
+        public=True,
+        disk=str(disk),
+    )
+
+
+@pytest.fixture
+def empty_moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """moto's state is the process's: every test starts from none, and leaves none."""
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+    from moto.backends import get_backend
+
+    def reset() -> None:
+        for service in ("ec2", "iam", "kms"):
+            get_backend(service).reset()  # type: ignore[arg-type]
+
+    reset()
+    yield
+    reset()
+
+
+@pytest.fixture
+def world(empty_moto: None, tmp_path: Path) -> World:
+    return World(tmp_path / "home")
+
+
+@pytest.fixture
+def endpoint(world: World) -> Iterator[str]:
+    """The API of `world` on a port, with the daemon's loop turning by itself."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
+
+    from gpu_ami.local.api import Api
+
+    api = Api(DomainDispatcherApplication(create_backend_app), world.reconciler, world.images, world.layout)
+    server = make_server("127.0.0.1", 0, api, threaded=True, request_handler=MotoRequestHandler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.shutdown()
+    thread.join()
