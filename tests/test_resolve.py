@@ -148,8 +148,8 @@ def _strange(rng: random.Random) -> Any:
     component = rng.choice(COMPONENTS)
     return rng.choice(
         [
-            None, True, 0, -1, 580, 12.4, 10**30, float("nan"), "", "newest", "580", "12", "99999.9", "latest", [], {}, [[]],
-            {"version": None}, {"version": []}, {1: 2}, {None: {}}, "../../etc/passwd", "\x00", "x" * 10_000,
+            None, True, 0, -1, 580, 12.4, 10**30, float("nan"), "", "newest", "580", "12", "99999.9", "latest", [], {},
+            [[]], {"version": None}, {"version": []}, {1: 2}, {None: {}}, "../../etc/passwd", "\x00", "x" * 10_000,
             _word(rng), rng.choice(list(facts.releases(component))), rng.choice(list(facts.operating_systems)),
             rng.choice(list(facts.node_families)), [rng.choice(list(facts.instance_types["instance_types"]))],
             {"version": rng.choice(list(facts.releases(component)))}, "arm64", "boot", "proprietary", "graphics",
@@ -159,7 +159,7 @@ def _strange(rng: random.Random) -> Any:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_recipes_end_in_a_plan_or_an_error_with_a_path(seed: int) -> None:
-    """4 × 2,500 mutated recipes; a traceback is a failure, an error without a key path too."""
+    """4 times 2,500 mutated recipes; a traceback is a failure, an error without a key path too."""
     rng, facts = random.Random(seed), load_facts()
     documents = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in RECIPES]
     ended = {"plan": 0, "error": 0}

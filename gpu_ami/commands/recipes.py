@@ -47,7 +47,6 @@ def _entry(path: Path) -> dict[str, Any]:
     from gpu_ami.errors import UsageError
     from gpu_ami.recipes.facts import load_facts
     from gpu_ami.recipes.layers import read_recipe
-    from gpu_ami.recipes.remarks import READ_ON
     from gpu_ami.recipes.resolve import resolve
 
     try:
@@ -58,7 +57,7 @@ def _entry(path: Path) -> dict[str, Any]:
         "image": path.stem,
         "description": plan["description"],
         "os": f"{plan['os']['id']} {plan['os']['version']}",
-        "end_of_life": plan["os"]["end_of_life"] < READ_ON,
+        "end_of_life": plan["os"]["end_of_life"] < load_facts().read_on,
         "node": " ".join(plan["node"].values()),
         "architecture": plan["architecture"],
         "versions": {name: plan[name]["version"] for name in _versions(plan)},

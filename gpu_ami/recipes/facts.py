@@ -95,6 +95,11 @@ class Facts:
         """Every known driver release → the row of its branch, oldest first."""
         return {release: row for row in self.nvidia_drivers["branches"].values() for release in row["releases"]}
 
+    @cached_property
+    def read_on(self) -> str:
+        """The newest date of any row. What has ended is judged by it: the same files always give the same plan."""
+        return max(str(row["date"]) for _, row in self.rows())
+
     def releases(self, component: str) -> Row:
         """Known releases of a component that a recipe gives a version of, each with its row."""
         if component == "nvidia_driver":

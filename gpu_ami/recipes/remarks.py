@@ -8,9 +8,6 @@ from gpu_ami.recipes.sources import Sources
 from gpu_ami.recipes.versions import branch
 from gpu_ami.recipes.world import World
 
-# Facts were read on this day; what has ended is judged by it, so that the same files always give the same plan.
-READ_ON = "2026-11-21"
-
 
 def remark(world: World, versions: Mapping[str, str], sources: Sources) -> None:
     """Adds the notes to the plan."""
@@ -23,14 +20,14 @@ def remark(world: World, versions: Mapping[str, str], sources: Sources) -> None:
 
 def _ended(world: World, versions: Mapping[str, str], sources: Sources) -> None:
     system = world.os
-    if system["end_of_life"] < READ_ON:
+    if system["end_of_life"] < world.facts.read_on:
         sources.note(
             f"{world.os_name} reached its end of life on {system['end_of_life']}: {system.get('cost', 'no updates')}"
         )
     driver = versions.get("nvidia_driver")
     if driver:
         row = world.facts.driver_releases[driver]
-        if row["end_of_support"] < READ_ON[:7]:
+        if row["end_of_support"] < world.facts.read_on[:7]:
             sources.note(
                 f"driver {driver}: support of R{branch(driver)} ended in {row['end_of_support']} ({row['source']})"
             )

@@ -129,7 +129,7 @@ def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) ->
 
 
 def _by_nearness(world: World, chosen: Assignment, name: str) -> list[str]:
-    # A driver is taken from a branch that is maintained, so its newest; of all else the next release is the least change.
+    # A driver is taken from a branch that is maintained, so its newest; of all else, the next.
     by_nearness = nearest_branch_first if name == "nvidia_driver" else nearest_first
     order = by_nearness(chosen[name], list(world.facts.releases(name)))
     return _natives_first(world, chosen, name, order)
