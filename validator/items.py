@@ -82,8 +82,10 @@ class Items:
             task = gatherer.task if gatherer else None
             if fixture._scope is Scope.Function or gatherer is None or task is None:
                 return real(fixture, request)
-            world = None if fixture._scope is Scope.Session else task.world
-            key = (fixture, world)
+            place: tuple[Any, Any] = (None, None)
+            if fixture._scope is not Scope.Session:
+                place = (task.world, _scope_node(request._pyfuncitem, fixture))
+            key = (fixture, *place)
             gatherer.wait_until(lambda: self._busy.get(key) in (None, task))
             if self._busy.get(key) is task:
                 return real(fixture, request)
@@ -155,7 +157,19 @@ class _World:
     def __init__(self, session_entry: dict[Any, Any]) -> None:
         self.session_entry = session_entry
         self.entries: dict[Any, Any] = {}  # SetupState's entry of every node
-        self.fixtures: dict[Any, tuple[Any, list[Any]]] = {}
+        # By the node that they belong to (one definition serves many modules): what fixtures hold.
+        self.fixtures: dict[Any, dict[Any, tuple[Any, list[Any]]]] = {}
+
+    def give(self, item: pytest.Item) -> None:
+        for node in item.listchain():
+            _give(self.fixtures.get(node, {}))
+
+    def take(self, item: pytest.Item, known: set[Any]) -> None:
+        for node in item.listchain():
+            known |= self.fixtures.get(node, {}).keys()
+        for fixture in known:
+            if fixture._scope in _OF_A_HOST:
+                self.fixtures.setdefault(_scope_node(item, fixture), {}).update(_take({fixture}))
 
     def stack(self, item: pytest.Item) -> dict[Any, Any]:
         known = self.session_entry | self.entries
@@ -171,6 +185,13 @@ class _World:
 
 def _host_of(item: pytest.Function) -> Any:
     return item.callspec.params["_testinfra_host"]
+
+
+def _scope_node(item: pytest.Item, fixture: Any) -> Any:
+    """The node that a fixture's value belongs to: an item's class, module or package."""
+    kinds = {Scope.Class: pytest.Class, Scope.Module: pytest.Module, Scope.Package: pytest.Package}
+    kind = kinds.get(fixture._scope)
+    return (item.getparent(kind) if kind is not None else None) or (item if kind is pytest.Class else item.session)
 
 
 def _take(fixtures: set[Any]) -> dict[Any, tuple[Any, list[Any]]]:
@@ -203,7 +224,7 @@ class _Slice:
 
     def enter(self) -> None:
         self.owner.session._setupstate.stack = self.world.stack(self.item)
-        _give(self.world.fixtures)
+        self.world.give(self.item)
         _give(self._fixtures)
         if self._sudo is not None:
             self._backend.__dict__["get_command"] = self._sudo
@@ -214,9 +235,9 @@ class _Slice:
         # `with host.sudo()` puts its own get_command on the backend that all items share.
         self._sudo = self._backend.__dict__.pop("get_command", None)
         self.world.keep(self.item, self.owner.session._setupstate.stack)
-        known = self._known_fixtures() | self._fixtures.keys() | self.world.fixtures.keys()
+        known = self._known_fixtures() | self._fixtures.keys()
         self._fixtures = _take({fixture for fixture in known if fixture._scope is Scope.Function})
-        self.world.fixtures |= _take({fixture for fixture in known if fixture._scope in _OF_A_HOST})
+        self.world.take(self.item, known)
 
     def add_sections(self, when: str) -> None:
         for name, stream in (("stdout", self._out), ("stderr", self._err)):

@@ -54,7 +54,7 @@ def test_parser_reads_the_kernel_log(host: Any, observe: Observe) -> None:
 
 def test_parser_has_a_heartbeat(host: Any, observe: Observe) -> None:
     """The parser wrote its status within the last two heartbeats: a reader that hangs is active too."""
-    status = host.run("cat /run/gpu-ami/event-parser.json && cut -d' ' -f1 /proc/uptime")
+    status = host.run("cat /run/gpu-ami/event-parser.json && echo && cut -d' ' -f1 /proc/uptime")
     if status.rc != 0:
         observe.fail(f"the parser leaves no status: {status.stderr.strip()}")
     document, _, uptime = status.stdout.strip().rpartition("\n")

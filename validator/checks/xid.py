@@ -24,9 +24,11 @@ _FILE_SECONDS = 20.0
 _INJECT = r"""
 printf 'start %s\n' "$(date +%s.%N)"
 printf '%s' "$2" >"$1" || exit 3
-n=$3; shift 3; i=0
+n=$3; shift 3; read -r up rest </proc/uptime; end=$((${up%.*} + 20))
 for file; do
-  until grep -qaF -- "$n" "$file" 2>/dev/null; do i=$((i+1)); [ $i -lt 400 ] || break 2; sleep 0.05; done
+  until grep -qaF -- "$n" "$file" 2>/dev/null; do
+    read -r up rest </proc/uptime; [ ${up%.*} -lt $end ] || break 2; sleep 0.05
+  done
   printf 'seen %s\n' "$(date +%s.%N)"
 done
 """
