@@ -68,7 +68,8 @@ class Xids:
     def from_userland(self, pci: str, observe: Observe) -> Injection:
         nonce = f"nonce={secrets.token_hex(8)}"
         body = f"{_CODE}, pid={_PID}, name={_PROCESS}, Ch 00000010, intr 00000000. MMU Fault: {nonce}"
-        return self._inject("/dev/kmsg", f"<4>NVRM: Xid (PCI:{pci[:-2]}): {body}", nonce, pci, observe)
+        # Without the newline the kernel keeps the record open, and shows it to nobody, until the next one comes.
+        return self._inject("/dev/kmsg", f"<4>NVRM: Xid (PCI:{pci[:-2]}): {body}\n", nonce, pci, observe)
 
     def _inject(self, file: str, text: str, nonce: str, pci: str, observe: Observe) -> Injection:
         words = " ".join(shlex.quote(word) for word in (file, text, nonce, self.raw_log, self.json_log))
