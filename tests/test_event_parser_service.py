@@ -282,6 +282,20 @@ def test_without_a_checkpoint_the_log_itself_says_what_is_done(bench: Bench, con
     assert bench.seqs() == [0, 1, 2]
 
 
+def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    """Also where what is there happens to be JSON: a later write's beginning over an earlier one's end."""
+    state = state_module.StateFile(str(tmp_path))
+    for seq in (1111, 2222, 3333):
+        state.save({"seq": seq})
+    newest = tmp_path / "checkpoint.1"
+    assert b"3333" in newest.read_bytes()
+    newest.write_bytes(newest.read_bytes().replace(b"3333", b"3931"))
+    again = state_module.StateFile(str(tmp_path))
+    assert again.load()["seq"] == 2222
+    again.save({"seq": 4444})
+    assert state_module.StateFile(str(tmp_path)).load()["seq"] == 4444
+
+
 class Killed(BaseException):
     """As SIGKILL: nothing of the service runs after it."""
 
@@ -541,3 +555,22 @@ def test_policy_can_be_read_again(bench: Bench, capsys: pytest.CaptureFixture[st
     assert (second["severity"], second["action"], second["decided_by"]) == ("fatal", "RESET_GPU", "policy")
     assert "+policy:" in second["catalogue"]
     assert "64.severity: 'x' is none of info, app, warning, critical, fatal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024\n", "470.256.02"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.45.04  Release Build  (builder)\n", "595.45.04"),
+        ("NVRM version: something else\n", None),
+        (None, None),
+    ],
+)
+def test_loaded_driver_is_asked_where_its_banner_is_gone(bench: Bench, text: str | None, version: str | None) -> None:
+    bench.options.driver_version = str(bench.folder / "version")
+    if text:
+        Path(bench.options.driver_version).write_text(text)
+    service = bench.start()
+    bench.print(xid(0))
+    settle(service)
+    assert bench.events()[0]["driver"] == version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -35,6 +36,7 @@ class Options:
     status_path = "/run/gpu-ami/event-parser.json"
     policy = "/etc/gpu-ami/xid-policy.json"
     nvidia_smi = "/usr/bin/nvidia-smi"
+    driver_version = "/proc/driver/nvidia/version"
     heartbeat_s = 60.0
     raw_cap = 64 * 1024 * 1024
     json_cap = 256 * 1024 * 1024
@@ -73,6 +75,7 @@ class Service:
         self._wake_ups = 0
         self._status_due = False
         cursor = self._resume()
+        self.tracker.driver = self.tracker.driver or read_driver(options.driver_version)
         self.source = source or kmsg.Source.open(options.source, cursor)
         self.source.last_seq = cursor
         self.source.seen_seq = max(cursor, self.raw_seq)
@@ -261,8 +264,7 @@ class Service:
 
     def _heartbeat(self) -> None:
         """A line that proves the way to CloudWatch alive, a sign of life for systemd, and the status file."""
-        if "InstanceId" not in self.instance:
-            self.instance = emf.read_instance()
+        self._learn_surroundings()
         fields = dict(self._status(), Heartbeat=1, RecordsLost=0, LagSeconds=round(self._last_lag, 6))
         for name, total in (("RecordsMalformed", self._malformed()), ("EventsDropped", self.outbox.dropped),
                             ("SinkErrors", self.outbox.errors), ("RecordsRead", self.source.records)):  # fmt: skip
@@ -278,6 +280,13 @@ class Service:
         self._write_status()
         state = "%d records, %d events, %d lost" % (self.source.records, self.counts["events"], self.source.lost)
         self.notifier.send("WATCHDOG=1", "STATUS=" + state)
+
+    def _learn_surroundings(self) -> None:
+        """What may come later than this service: cloud-init's note of the instance, the driver's module."""
+        if "InstanceId" not in self.instance:
+            self.instance = emf.read_instance()
+        if self.tracker.driver is None:
+            self.tracker.driver = read_driver(self.options.driver_version)
 
     def _malformed(self) -> int:
         return self.counts["malformed"] + self.source.malformed
@@ -339,6 +348,16 @@ def raw_line(record: kmsg.Record, several: bool) -> bytes:
     text = "[%5d.%06d] %s" % (seconds, micros, record.text)
     lines = text.split("\\x0a") if several else [text]
     return b"".join(line.strip().encode("utf-8", "replace") + b"\n" for line in lines)
+
+
+def read_driver(path: str) -> Optional[str]:
+    """The loaded driver's version; None where none is loaded. The banner in the kernel log says it too, if it survived."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            found = re.search(r"Kernel Module\b.*?\s(\d{3}\.\d+(?:\.\d+)?)\s", file.readline())
+    except OSError:
+        return None
+    return found.group(1) if found else None
 
 
 def _empty(fd: int) -> None:

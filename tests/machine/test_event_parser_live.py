@@ -1,0 +1,397 @@
+"""The event parser on a booted machine of the local region: what it may not lose, repeat, or believe.
+
+    pytest -m machine tests/machine/test_event_parser_live.py
+
+One machine (g5.12xlarge, emulated), from the newest image that was built here, else from the base image with the
+driver's packages and the role's files put on it. The driver's module prints the kernel's own Xids on request. Every
+test counts what was printed, written and lost, and wants the numbers to agree exactly.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import statistics
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami import runs
+from gpu_ami.events import parser_folder
+from gpu_ami.home import home_dir
+from gpu_ami.log import Progress
+from validator import ssh
+
+pytestmark = pytest.mark.machine
+
+TYPE = "g5.12xlarge"
+RAW, JSON_LOG = "/var/log/gpuevent.log", "/var/log/gpuevent.jsonl"
+UNIT = "aws-hw-monitor.service"
+HOME = "/opt/aws/cloudwatch/nvidia"
+STATUS = f"python3 -sSE {HOME}/aws-hwaccel-event-parser.py status"
+# The driver prints Xids: argv = count, tag, code, seconds between two of them.
+FLOOD = """
+import glob, sys, time
+count, tag, code, pause = int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
+with open(sorted(glob.glob("/proc/driver/nvidia/gpus/*/xid"))[0], "wb", 0) as driver:
+    for number in range(count):
+        driver.write(("%s, %s n=%d" % (code, tag, number)).encode())
+        if pause:
+            time.sleep(pause)
+"""
+# The sequence number of the newest record in the kernel's ring.
+NEWEST = """
+import errno, os
+fd, newest = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK), -1
+while True:
+    try:
+        newest = int(os.read(fd, 16384).split(b",")[1])
+    except BlockingIOError:
+        break
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+print(newest)
+"""
+
+
+@dataclass
+class Guest:
+    """The machine under test; survives its reboots."""
+
+    target: ssh.Target
+    connection: ssh.Connection | None = None
+    tags: int = field(default=0)
+
+    def connected(self) -> ssh.Connection:
+        deadline = time.monotonic() + 240
+        while self.connection is None or not self.connection.alive:
+            try:
+                self.connection = ssh.connect(self.target)
+            except ssh.TransportFault:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+        return self.connection
+
+    def sudo(self, command: str, timeout: float = 120, check: bool = True) -> str:
+        done = self.connected().run(f"sudo -n sh -c {shlex.quote(command)}", timeout=timeout)
+        output = (done.out + done.err).decode(errors="replace")
+        assert done.rc == 0 or not check, f"{command}: {done.rc}\n{output}"
+        return done.out.decode(errors="replace")
+
+    def tag(self, name: str) -> str:
+        """A word that no other record of this run has."""
+        self.tags += 1
+        return f"{name}{self.tags}-{int(time.time())}"
+
+    def put(self, content: bytes, path: str) -> None:
+        self.connected().put(content, "/tmp/put")
+        self.sudo(f"install -o root -g root -m 0644 /tmp/put {path}")
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.sudo(STATUS, check=False))
+        return found
+
+    def xid(self, text: str) -> None:
+        """The kernel prints one Xid."""
+        self.sudo(f"echo {shlex.quote(text)} > $(ls /proc/driver/nvidia/gpus/*/xid | head -1)")
+
+    def flood(self, count: int, tag: str, *, pause: float = 0, meanwhile: str = "true") -> None:
+        """`count` Xids 45, `pause` seconds apart, while another command runs."""
+        flood = f"python3 -c {shlex.quote(FLOOD)} {count} {tag} 45 {pause}"
+        self.sudo(f"({meanwhile}) & {flood}; wait", timeout=400)
+
+    def documents(self, word: str) -> list[dict[str, Any]]:
+        """Lines of the JSON log and its rotated part that hold `word`."""
+        found = self.sudo(f"cat {JSON_LOG}.1 {JSON_LOG} 2>/dev/null | grep -aF -- {shlex.quote(word)} || true")
+        return [json.loads(line) for line in found.splitlines()]
+
+    def raw(self, word: str) -> list[str]:
+        return self.sudo(f"cat {RAW}.1 {RAW} 2>/dev/null | grep -aF -- {word} || true").splitlines()
+
+    def until(self, what: str, condition: Callable[[], bool], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{self.sudo(STATUS, check=False)}"
+            time.sleep(0.5)
+
+    def is_active(self) -> bool:
+        return self.sudo(f"systemctl is-active {UNIT}", check=False).strip() == "active"
+
+    def quiet(self) -> None:
+        """Till the service has read and written all that the kernel has printed."""
+        self.until("the service is up", self.is_active)
+        newest = int(self.sudo(f"python3 -c {shlex.quote(NEWEST)}"))
+        self.until(f"record {newest} is read", lambda: self.status().get("last_seq", -1) >= newest)
+        self.until("all is written", lambda: self.status().get("backlog_bytes", 1) == 0)
+
+
+def numbers(lines: list[str], tag: str) -> list[int]:
+    return [int(found) for line in lines for found in re.findall(rf"{re.escape(tag)} n=(\d+)", line)]
+
+
+def assert_exactly_once(guest: Guest, tag: str, count: int) -> None:
+    """Each of `count` printed Xids is one event and one raw line, in order."""
+    assert numbers([one["message"] for one in guest.documents(tag)], tag) == list(range(count))
+    assert numbers(guest.raw(tag), tag) == list(range(count))
+
+
+@pytest.fixture(scope="module")
+def guest() -> Iterator[Guest]:
+    from gpu_ami import machine
+    from gpu_ami.aws import Cloud
+    from gpu_ami.local import region
+
+    progress = Progress("plain")
+    place = region.up(embedded=True, progress=progress)
+    try:
+        with ExitStack() as stack:
+            cloud = Cloud(place)
+            run = stack.enter_context(runs.begin(home_dir(), "local"))
+            tags = {"gpu-ami:run": run.id, "gpu-ami:expires": run.expires}
+            images = sorted(cloud.ec2.describe_images()["Images"], key=lambda image: image["CreationDate"])
+            built = [image["ImageId"] for image in images if image["Name"].startswith("gpu-ami_")]
+            base = [image["ImageId"] for image in images if image["Name"].startswith("debian-12-amd64-")]
+            key = stack.enter_context(machine.temporary_key(cloud, run, tags))
+            identity = stack.enter_context(machine.launched(cloud, (built or base)[-1], TYPE, key, run, tags))
+            found = machine.Boot(cloud, run, "admin", progress, threading.Event()).follow(identity, TYPE)
+            made = Guest(ssh.parse_url(found.url, key_file=found.key_file, known_hosts=found.known_hosts))
+            if not built:
+                with progress.stage("driver and parser"):
+                    install_driver(made, place.mirror.url)
+            install_parser(made)
+            yield made
+    finally:
+        region.release()
+
+
+def install_driver(guest: Guest, mirror: str) -> None:
+    """The replica driver from the region's package mirror, as the role does it."""
+    repository = f"{mirror}/developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64"
+    guest.sudo(
+        f"python3 -c \"import urllib.request as u; open('/usr/share/keyrings/nv.gpg','wb').write("
+        f"u.urlopen('{repository}/gpu-ami-archive-keyring.gpg').read())\" && "
+        f"echo 'deb [signed-by=/usr/share/keyrings/nv.gpg] {repository} ./' > /etc/apt/sources.list.d/nv.list && "
+        "apt-get -qq update -o Dir::Etc::sourcelist=sources.list.d/nv.list -o Dir::Etc::sourceparts=- && "
+        "DEBIAN_FRONTEND=noninteractive apt-get -qqy install --no-install-recommends nvidia-driver-cuda=550.163.01-1 "
+        "nvidia-smi=550.163.01-1 nvidia-kernel-open-dkms=550.163.01-1",
+        timeout=400,
+    )
+    guest.sudo("modprobe nvidia")
+
+
+def install_parser(guest: Guest) -> None:
+    """This checkout's parser, by the table of the role's files/README.md; on a built image, over the one there."""
+    files = parser_folder()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in [
+            files / "aws-hwaccel-event-parser.py",
+            *(files / "hwevents").glob("*.py"),
+            *(files / "hwevents" / "data").iterdir(),
+        ]:
+            archive.add(path, arcname=str(path.relative_to(files)), filter=_roots)
+    guest.put(packed.getvalue(), "/tmp/parser.tgz")
+    guest.sudo(f"systemctl stop {UNIT} || true; mkdir -p {HOME} /etc/gpu-ami")
+    guest.sudo(f"tar -xzf /tmp/parser.tgz -C {HOME} && python3 -m compileall -q {HOME}/hwevents")
+    guest.put((files / "aws-hw-monitor.service").read_bytes(), f"/etc/systemd/system/{UNIT}")
+    guest.put((files / "gpu-ami-events.logrotate").read_bytes(), "/etc/logrotate.d/gpu-ami-events")
+    guest.sudo(f"systemctl daemon-reload && systemctl enable -q --now {UNIT}")
+    guest.sudo("echo on > /proc/sys/kernel/printk_devkmsg")
+
+
+def _roots(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    return entry
+
+
+def test_service_is_up_and_tells_of_itself(guest: Guest) -> None:
+    guest.quiet()
+    status = guest.status()
+    assert status["alive"] and status["source"] == "/dev/kmsg"
+    assert guest.sudo(f"systemctl show -P Type -P NRestarts {UNIT}").split() == ["notify", "0"]
+    resident = guest.sudo(f"grep VmRSS /proc/{status['pid']}/status").split()[1]
+    print(f"\nRSS: {resident} kB")
+
+
+def test_recovery_state_of_the_boards_was_taken_at_the_start(guest: Guest) -> None:
+    guest.until("a recovery line", lambda: bool(guest.documents('"kind":"recovery"')), 90)
+    boards = guest.documents('"kind":"recovery"')
+    assert [board["answered"] for board in boards] == [True] * 4
+    assert all(board["uuid"].startswith("GPU-") and board["RowRemapPending"] == 0 for board in boards)
+
+
+def test_kernel_and_userland_are_told_apart_and_logger_makes_nothing(guest: Guest) -> None:
+    tag = guest.tag("origin")
+    line = f"NVRM: Xid (PCI:0000:00:1b): 79, pid=1, name=drill, {tag} userland"
+    guest.xid(f"63, {tag} kernel")
+    guest.sudo(f"echo '<4>{line}' > /dev/kmsg; echo '<0>{line}' > /dev/kmsg")
+    guest.sudo(f"logger '{line} logger'; logger -t kernel '{line} logger'")
+    guest.sudo(f"logger -t NVRM -p kern.err 'Xid (PCI:0000:00:1b): 79, {tag} logger'")
+    guest.sudo(f"echo 'somebody said {line} quoted' > /dev/kmsg; systemd-cat -t kernel echo '{line} cat'")
+    guest.sudo("sync")
+    guest.quiet()
+    found = [(one["code"], one["origin"], one["message"].split()[-1]) for one in guest.documents(tag)]
+    assert found == [(63, "kernel", "kernel"), (79, "userland", "userland"), (79, "userland", "userland")]
+    assert [line.split()[-1] for line in guest.raw(tag)] == ["kernel", "userland", "userland"]
+    fault = guest.documents(tag)[0]
+    assert fault["uuid"].startswith("GPU-") and fault["driver"].split(".")[0].isdigit()
+    assert fault["XidEvents"] == 1 and guest.documents(tag)[1]["DrillEvents"] == 1
+
+
+def test_kernel_to_file_takes_milliseconds(guest: Guest) -> None:
+    tag = guest.tag("lag")
+    guest.flood(100, tag, pause=0.05)
+    guest.quiet()
+    assert_exactly_once(guest, tag, 100)
+    lags = sorted(one["LagSeconds"] * 1000 for one in guest.documents(tag))
+    print(f"\nkernel to file, emulated: p50 {statistics.median(lags):.1f} ms, p99 {lags[98]:.1f}, worst {lags[-1]:.1f}")
+
+
+def test_killed_in_a_flood_again_and_again(guest: Guest) -> None:
+    tag, count = guest.tag("kill"), 3000
+    lost_before = sum(one["RecordsLost"] for one in guest.documents('"kind":"loss"'))
+    killer = f"for n in 1 2 3 4 5 6; do sleep 1; systemctl kill -s KILL {UNIT}; done"
+    guest.flood(count, tag, pause=0.003, meanwhile=killer)
+    guest.quiet()
+    lost = sum(one["RecordsLost"] for one in guest.documents('"kind":"loss"')) - lost_before
+    restarts = int(guest.sudo(f"systemctl show -P NRestarts {UNIT}"))
+    written = f"events {len(guest.documents(tag))}, raw lines {len(guest.raw(tag))}"
+    print(f"\nprinted {count}, {written}, lost {lost}, restarts {restarts}")
+    assert restarts >= 3 and lost == 0
+    assert_exactly_once(guest, tag, count)
+
+
+def test_overrun_ring_is_counted_to_the_record(guest: Guest) -> None:
+    tag = guest.tag("overrun")
+    guest.quiet()
+    before = guest.status()
+    guest.sudo(f"systemctl kill -s STOP {UNIT}")
+    try:
+        size = int(guest.sudo("python3 -c 'import ctypes; print(ctypes.CDLL(None).klogctl(10, None, 0))'"))
+        count = size // 32  # more than its descriptors, whatever the length
+        guest.flood(count, tag)
+    finally:
+        guest.sudo(f"systemctl kill -s CONT {UNIT}")
+    guest.quiet()
+    after = guest.status()
+    events = numbers([one["message"] for one in guest.documents(tag)], tag)
+    lost = after["records_lost"] - before["records_lost"]
+    print(f"\nring {size} bytes, printed {count}, events {len(events)}, lost {lost}")
+    assert after["pid"] == before["pid"] and after["overruns"] > before["overruns"]
+    assert lost > 0 and events == list(range(count - len(events), count)), "what survived in the ring is whole"
+    assert after["records_read"] - before["records_read"] + lost == after["last_seq"] - before["last_seq"]
+    assert 0 <= lost - (count - len(events)) <= 3, "all that was lost were Xids of the flood, but for its neighbours"
+
+
+def test_restart_repeats_nothing_and_finds_what_came_meanwhile(guest: Guest) -> None:
+    tag = guest.tag("restart")
+    for number in range(6):
+        guest.sudo(f"systemctl {'stop' if number % 2 else 'restart'} {UNIT}")
+        guest.xid(f"31, {tag} n={number}")
+    guest.sudo(f"systemctl start {UNIT}")
+    guest.quiet()
+    assert_exactly_once(guest, tag, 6)
+
+
+def test_rotation_in_a_flood(guest: Guest) -> None:
+    tag, count = guest.tag("rotate"), 1500
+    guest.sudo(f"rm -f {RAW}.* {JSON_LOG}.*")
+    guest.flood(count, tag, pause=0.004, meanwhile="sleep 3; logrotate -f /etc/logrotate.d/gpu-ami-events")
+    guest.quiet()
+    assert guest.sudo(
+        f"test -s {RAW}.1 -a -s {RAW} -a -s {JSON_LOG}.1 -a -s {JSON_LOG} && stat -c %a {RAW} {JSON_LOG}"
+    ).split() == ["644", "644"]
+    assert_exactly_once(guest, tag, count)
+
+
+def test_full_disk(guest: Guest) -> None:
+    tag = guest.tag("full")
+    before = guest.status()
+    try:
+        guest.sudo("fallocate -l $(( $(df --output=avail -B1 / | tail -1) - 65536 )) /var/fill")
+        guest.sudo("dd if=/dev/zero of=/var/fill2 bs=4096 2>/dev/null || true")  # root's reserve too
+        guest.flood(200, tag)
+        guest.until("the service notices", lambda: guest.status()["sink_errors"] > before["sink_errors"])
+        during = guest.status()
+        assert during["pid"] == before["pid"] and during["backlog_bytes"] > 0
+    finally:
+        guest.sudo("rm -f /var/fill /var/fill2")
+    guest.quiet()
+    assert guest.status()["events_dropped"] == before["events_dropped"]
+    assert "No space left on device" in guest.sudo(f"journalctl -u {UNIT} --no-pager")
+    assert_exactly_once(guest, tag, 200)
+
+
+def test_idle_it_wakes_for_the_heartbeat_alone(guest: Guest) -> None:
+    guest.quiet()
+    time.sleep(3)
+    pid = guest.status()["pid"]
+    count = f"grep -h ^voluntary /proc/{pid}/status"
+    before, records = int(guest.sudo(count).split()[1]), guest.status()["last_seq"]
+    time.sleep(120)
+    woken, printed = int(guest.sudo(count).split()[1]) - before, guest.status()["last_seq"] - records
+    print(f"\nwake-ups in two minutes: {woken}, kernel records meanwhile: {printed}")
+    assert woken <= 2 * 4 + 3 * printed, "two heartbeats, a few switches each for their writes"
+
+
+def test_stuck_reader_is_restarted_by_the_watchdog(guest: Guest) -> None:
+    tag = guest.tag("watchdog")
+    drop_in = f"/run/systemd/system/{UNIT}.d"
+    settings = r"[Service]\nWatchdogSec=8\nTimeoutAbortSec=2\n"
+    guest.sudo(f"mkdir -p {drop_in}; printf '{settings}' > {drop_in}/watchdog.conf")
+    guest.sudo(f"systemctl daemon-reload; systemctl restart {UNIT}")
+    try:
+        guest.quiet()
+        pid = guest.status()["pid"]
+        guest.sudo(f"kill -STOP {pid}")
+        guest.xid(f"31, {tag} n=0")
+        main_pid = f"systemctl show -P MainPID {UNIT}"
+        guest.until("another process", lambda: guest.sudo(main_pid).strip() not in (str(pid), "0"))
+        guest.quiet()
+        assert_exactly_once(guest, tag, 1)
+    finally:
+        guest.sudo(f"rm -rf {drop_in}; systemctl daemon-reload; systemctl restart {UNIT}")
+
+
+def test_reboot(guest: Guest) -> None:
+    """Nothing of the last boot is told again; what the new one printed before the service was up is there."""
+    tag = guest.tag("reboot")
+    guest.flood(50, tag)
+    guest.quiet()
+    boot = guest.sudo("cat /proc/sys/kernel/random/boot_id").strip()
+    known = len(guest.documents('"kind":"xid"'))
+    guest.sudo("sync; systemd-run --quiet --on-active=1 systemctl reboot")
+    assert guest.connection is not None
+    guest.connection.close()
+    time.sleep(5)
+    guest.until(
+        "another boot",
+        lambda: guest.sudo("cat /proc/sys/kernel/random/boot_id", check=False).strip() not in (boot, ""),
+        300,
+    )
+    guest.sudo("modprobe nvidia || true")
+    guest.xid(f"31, {tag} n=50")
+    guest.quiet()
+    assert_exactly_once(guest, tag, 51)
+    events = guest.documents('"kind":"xid"')
+    assert len(events) == known + 1
+    assert events[-1]["boot_id"] != boot
+    assert guest.status()["boot_id"] == events[-1]["boot_id"]
+
+
+def test_nothing_was_malformed_or_dropped(guest: Guest) -> None:
+    beats = guest.documents('"kind":"heartbeat"')
+    assert beats and all(beat["EventsDropped"] == 0 and beat["RecordsMalformed"] == 0 for beat in beats)
+    assert Path(parser_folder() / "README.md").is_file()
