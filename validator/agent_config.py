@@ -50,7 +50,7 @@ def installed(host: Any) -> dict[str, Any]:
     """The configuration that the agent on a host runs with. ValueError names a file that is not JSON."""
     # One command for all files: name, newline, content, record separator.
     each = 'echo "$f"; cat -- "$f"; printf "\\036"'
-    done = host.run(f'cd {DIRECTORY} && for f in *; do [ -f "$f" ] && {{ {each}; }}; done')
+    done = host.run(f'cd {DIRECTORY} && for f in *; do [ -f "$f" ] && {{ {each}; }}; done', pure=True)
     configs = []
     for record in done.stdout.split("\x1e"):
         name, _, text = record.lstrip("\n").partition("\n")

@@ -140,11 +140,12 @@ def close_all() -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """A command that a check asks a host to run."""
+    """A command that a check asks a host to run. pure: it only looks, so asked twice at a time it is run once."""
 
     link: HostLink
     command: Command
     root: bool
+    pure: bool = False
 
 
 def run_at_once(request: Request) -> tuple[Answer, int]:
@@ -196,12 +197,15 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
         return data.encode()
 
     def run(self, command: str, *args: str, **kwargs: Any) -> base.CommandResult:
-        """Runs one command. CommandExpired past its deadline; a TransportFault when the host cannot be reached."""
-        deadline = float(kwargs.pop("timeout", None) or DEFAULTS.command_deadline)
+        """Runs one command. CommandExpired past its deadline; a TransportFault when the host cannot be reached.
+
+        timeout: its deadline in seconds. pure: see Request.
+        """
+        deadline = float(kwargs.get("timeout") or DEFAULTS.command_deadline)
         # `with host.sudo()` replaces get_command on the instance and wraps the text itself.
         text = self.get_command(command, *args)
         root = self.sudo and self.sudo_user is None
-        answer, _ = runner(Request(self.link, Command(text, deadline), root))
+        answer, _ = runner(Request(self.link, Command(text, deadline), root, bool(kwargs.get("pure"))))
         if answer.expired:
             tail = (answer.stdout + answer.stderr)[-500:]
             raise CommandExpired(text, deadline, self.decode(tail).strip())

@@ -228,7 +228,7 @@ class _Batch:
         command = task.request.command
         if command.text in places and commands[places[command.text]].deadline >= command.deadline:
             return places[command.text]
-        if command.text in _CONSTANT or _PURE.fullmatch(command.text):
+        if task.request.pure or command.text in _CONSTANT or _PURE.fullmatch(command.text):
             places[command.text] = len(commands)
         commands.append(command)
         return len(commands) - 1

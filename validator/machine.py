@@ -59,7 +59,7 @@ class MachineUnderTest:
     @functools.cached_property
     def metadata(self) -> dict[str, Any]:
         """instance-id, instance-type, ami-id, region, public-keys. UNPROVEN where there is no metadata service."""
-        done = self.host.run(f"python3 -c {shlex.quote(_METADATA)}")
+        done = self.host.run(f"python3 -c {shlex.quote(_METADATA)}", pure=True)
         if done.rc != 0:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             unproven(f"the instance metadata service does not answer on the host ({last})")
@@ -76,7 +76,7 @@ class MachineUnderTest:
     @functools.cached_property
     def clock(self) -> Clock:
         before = time.time()
-        shown = float(self.host.check_output("date +%s.%N"))
+        shown = float(self.host.run("date +%s.%N").stdout)
         return Clock(shown - time.time(), shown - before)
 
     def require_clock(self) -> None:
@@ -101,7 +101,7 @@ class MachineUnderTest:
     @functools.cached_property
     def gpus(self) -> list[smi.Gpu]:
         """What nvidia-smi shows. UNPROVEN where there is none, because the driver checks say so already."""
-        done = self.host.run("nvidia-smi -q -x")
+        done = self.host.run("nvidia-smi -q -x", pure=True)
         if done.rc != 0:
             said = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
             unproven(f"nvidia-smi -q -x ended with {done.rc}: {said[0]}")

@@ -42,6 +42,7 @@ class Run:
 
     def __init__(self) -> None:
         self.hosts: dict[str, tuple[Any, Results]] = {}  # by testinfra's id of the host: the host, what it gave
+        self.machines: dict[Any, MachineUnderTest] = {}
         self.plan: Plan | None = None
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of gathered items, until they are told
         self.rounds = 0
@@ -276,8 +277,11 @@ def machine(_testinfra_host: Any, request: pytest.FixtureRequest) -> MachineUnde
     """What the machine under test is: instance, boot, clock."""
     from validator.machine import MachineUnderTest
 
-    option = request.config.getoption
-    return MachineUnderTest(as_root(_testinfra_host), option("instance_id"), option("instance_type"))
+    option, machines = request.config.getoption, request.config.stash[RUN].machines
+    if _testinfra_host not in machines:
+        found = MachineUnderTest(as_root(_testinfra_host), option("instance_id"), option("instance_type"))
+        machines[_testinfra_host] = found
+    return machines[_testinfra_host]
 
 
 @pytest.fixture(scope="session")
