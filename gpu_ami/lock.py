@@ -161,14 +161,22 @@ def resolve_source_ami(cloud: Cloud, plan: Mapping[str, Any]) -> dict[str, str]:
     if "id" in source:
         ami, through = source["id"], "id"
     elif "ssm" in source:
-        ami = cloud.client("ssm").get_parameter(Name=source["ssm"])["Parameter"]["Value"]
-        through = f"ssm:{source['ssm']}"
+        ami, through = _parameter(cloud, source["ssm"]), f"ssm:{source['ssm']}"
     else:
         ami, through = _newest(cloud, plan), f"{source['owner']}:{source['name']}"
     image = cloud.image(ami)
     if image is None:
         raise UsageError(f"source AMI {ami} ({through}) is not in {cloud.place.region}")
     return {"id": ami, "name": image.get("Name", ""), "created": image.get("CreationDate", ""), "through": through}
+
+
+def _parameter(cloud: Cloud, name: str) -> str:
+    ssm = cloud.client("ssm")
+    try:
+        return str(ssm.get_parameter(Name=name)["Parameter"]["Value"])
+    except ssm.exceptions.ParameterNotFound as error:
+        hint = "set source_ami in the --where file, or owner and name in the recipe"
+        raise UsageError(f"no SSM parameter {name} in {cloud.place.region}", hint=hint) from error
 
 
 def _newest(cloud: Cloud, plan: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,8 +186,15 @@ def packer_variables(plan: Plan, place: Place, ansible_vars_file: Path) -> dict[
         "root_volume_gib": document["build"]["root_volume_gib"],
         "ssh_username": document["os"]["ssh_user"],
         "ansible_vars_file": str(ansible_vars_file),
+        **_own_ansible(),
         **where,
     }
+
+
+def _own_ansible() -> dict[str, str]:
+    """The ansible-playbook beside our interpreter, so that Packer by hand finds it without an activated environment."""
+    own = Path(sys.executable).with_name("ansible-playbook")
+    return {"ansible_command": str(own)} if own.exists() else {}
 
 
 def ansible_variables(plan: Plan) -> dict[str, Any]:
