@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from xml.sax.saxutils import escape
 
-from gpu_ami.local.ec2 import REGION
+from gpu_ami.local.boards import load_gpu_facts
+from gpu_ami.local.ec2 import INSTANCE_TYPES, REGION
 from gpu_ami.local.images import ImageStore, Request
 from gpu_ami.local.qemu import read_console
 from gpu_ami.local.reconcile import Reconciler
@@ -69,8 +70,8 @@ class Api:
         if refusal:
             return _send(start_response, "400 BAD REQUEST", [("Content-Type", "text/xml")], refusal.body())
         snapshot_tags = _take_snapshot_tags(call)
-        if call.action == "RunInstances":  # IMDSv2 is this region's default; a launch may still say `optional`
-            call.parameters.setdefault("MetadataOptions.HttpTokens", "required")
+        if call.action == "RunInstances":
+            self._fill_launch(call)
         _write_call(call, environ)
         status, headers, body = _collect(self._app, environ)
         if status.startswith("200"):
@@ -96,10 +97,19 @@ class Api:
             return Refusal("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
         if image is not None and image.state != "available":
             return Refusal("InvalidAMIID.Unavailable", f"The image id '[{image_id}]' is {image.state}")
+        instance_type = call.parameters.get("InstanceType", "")
+        if instance_type and not (instance_type in INSTANCE_TYPES or load_gpu_facts(instance_type)):
+            return Refusal("InvalidInstanceType", f"The instance type '{instance_type}' does not exist")
         key = call.parameters.get("KeyName")
         if key and key not in self._ec2.backend.key_pairs:
             return Refusal("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
         return None
+
+    def _fill_launch(self, call: Call) -> None:
+        """The region's defaults: IMDSv2 (a launch may still say `optional`) and the subnet that leads to machines."""
+        call.parameters.setdefault("MetadataOptions.HttpTokens", "required")
+        if not any(key.startswith("NetworkInterface.") for key in call.parameters):
+            call.parameters.setdefault("SubnetId", self._ec2.subnet_id)
 
     def _refuse_image(self, call: Call) -> Refusal | None:
         instance = self._ec2.instance(call.parameters.get("InstanceId", ""))
@@ -180,13 +190,16 @@ def _write_call(call: Call, environ: Environ) -> None:
 
 def _take_snapshot_tags(call: Call) -> dict[str, str]:
     """Takes tags for the snapshot out of a CreateImage call (moto refuses them) and returns them."""
+    if call.action != "CreateImage":
+        return {}
+    given = call.parameters
     tags: dict[str, str] = {}
-    kinds = [found for key in call.parameters if (found := re.fullmatch(r"(TagSpecification\.\d+)\.ResourceType", key))]
-    for kind in kinds if call.action == "CreateImage" else []:
-        if call.parameters[kind[0]] == "snapshot":
-            mine = {name: value for name, value in call.parameters.items() if name.startswith(f"{kind[1]}.")}
-            tags |= {value: mine.get(f"{name[:-4]}.Value", "") for name, value in mine.items() if name.endswith(".Key")}
-            call.parameters = _renumbered({name: value for name, value in call.parameters.items() if name not in mine})
+    for kind in [key for key, value in given.items() if value == "snapshot" and key.endswith(".ResourceType")]:
+        mine = [name for name in given if name.startswith(kind.removesuffix("ResourceType"))]
+        keys = [name for name in mine if name.endswith(".Key")]
+        tags |= {given[name]: given.get(name.removesuffix("Key") + "Value", "") for name in keys}
+        given = {name: value for name, value in given.items() if name not in mine}
+    call.parameters = _renumbered(given)
     return tags
 
 

@@ -57,13 +57,18 @@ def boards_of(instance_id: str, instance_type: str, facts: Path = _FACTS) -> tup
     gpu = load_gpu_facts(instance_type, facts)
     if gpu is None or gpu.get("vendor", "nvidia") != "nvidia":
         return ()
-    addresses = gpu.get("pci") or []
+    addresses = gpu.get("pci") or assumed_addresses(gpu["count"])
     if len(addresses) != gpu["count"]:
         raise UsageError(
             f"{facts}: instance_types.{instance_type}.gpu.pci: {len(addresses)} addresses for {gpu['count']} GPUs",
             hint="give one PCI address a GPU",
         )
     return tuple(Board(index, pci, _describe(instance_id, index, pci, gpu)) for index, pci in enumerate(addresses))
+
+
+def assumed_addresses(count: int) -> list[str]:
+    """Where EC2 puts the GPUs of most types: the last slots of bus 0. For types whose addresses the facts lack."""
+    return [f"0000:00:{0x1F - count + index:02x}.0" for index in range(count)]
 
 
 def _describe(instance_id: str, index: int, pci: str, gpu: Mapping[str, Any]) -> dict[str, str]:
@@ -89,6 +94,8 @@ def _describe(instance_id: str, index: int, pci: str, gpu: Mapping[str, Any]) ->
         "pcie_gen": gpu["pcie_gen"],
         "pcie_width": gpu["pcie_width"],
     }
+    if not gpu.get("pci"):
+        values["pci_source"] = "assumed, the facts have no address"
     return {key: str(value) for key, value in values.items()}
 
 

@@ -17,6 +17,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.parse import default_timestamp_parser
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
+from moto.ec2.models.instance_types import INSTANCE_TYPES as _MOTO_TYPES
 from moto.ec2.models.instances import StateReason
 from moto.iam.models import iam_backends
 
@@ -26,6 +27,7 @@ from gpu_ami.local.state import ImageRecord
 REGION = "us-east-1"
 ZONE = f"{REGION}a"
 PROFILE = "gpu-ami-local"
+INSTANCE_TYPES = frozenset(_MOTO_TYPES)  # EC2's, as of moto's release
 # EC2's codes: docs.aws.amazon.com, API reference, InstanceState.
 _CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 _ASSUME = {

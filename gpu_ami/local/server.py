@@ -99,9 +99,7 @@ class Daemon:
     """Everything that runs; `run` returns when the region goes down."""
 
     def __init__(self, settings: Settings) -> None:
-        # moto reads these when it is imported.
-        os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
-        os.environ["MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION"] = "true"
+        os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # only images that have a disk
         from gpu_ami.local.ec2 import Ec2
         from gpu_ami.local.images import ImageStore
         from gpu_ami.local.reconcile import Reconciler
