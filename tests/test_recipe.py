@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,3 +133,56 @@ def where(folder: Path) -> Path:
     path = folder / "aws.yml"
     path.write_text("region: eu-central-1\n")
     return path
+
+
+def call(module: str, *words: str) -> Any:
+    """A command below the command line's frame."""
+    import argparse
+    from importlib import import_module
+
+    from gpu_ami.log import Progress
+
+    parser = argparse.ArgumentParser()
+    import_module(f"gpu_ami.commands.{module}").register(parser.add_subparsers())
+    args = parser.parse_args([module, *words])
+    return args.execute(args, Progress("quiet"))
+
+
+def test_recipes_lists_every_image_with_what_is_in_it() -> None:
+    outcome = call("recipes")
+    images = [path.stem for path in (ROOT / "variables" / "recipes").glob("*.yml")]
+    assert f"{len(images)} of {len(images)} images" in outcome.text
+    (line,) = [line for line in outcome.text.splitlines() if line.startswith("ecs-al2023-gpu ")]
+    assert line.split() == (
+        [
+            "ecs-al2023-gpu",
+            "amzn",
+            "2023",
+            "ecs",
+            "x86_64",
+            "580.178.04",
+            "-",
+            "-",
+            "-",
+            "g5.12xlarge",
+            "g6.12xlarge",
+            "p4d.24xlarge",
+            "p5.48xlarge",
+        ]
+    )
+    assert "* past its end of life: al2-base, al2-ecs, ubuntu1804-base, ubuntu2004-base" in outcome.text
+    assert {entry["image"] for entry in outcome.data} == set(images)
+
+
+def test_recipes_finds_by_words() -> None:
+    assert [entry["image"] for entry in call("recipes", "eks", "neuron").data] == ["eks-1.34-al2023-neuron"]
+    assert "0 of " in call("recipes", "nothing-like-it").text
+
+
+def test_facts_command_answers_one_question() -> None:
+    assert "NVIDIA H100 80GB HBM3" in call("facts", "p5.48xlarge").text
+    assert call("facts", "--driver", "580").data["end of support"] == "2028-06"
+    with pytest.raises(UsageError, match="ask for one thing"):
+        call("facts")
+    with pytest.raises(UsageError, match="ask for one thing"):
+        call("facts", "p5.48xlarge", "--driver", "580")
