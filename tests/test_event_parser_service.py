@@ -461,6 +461,26 @@ def test_killed_while_the_disk_is_full(bench: Bench, room: int) -> None:
     assert len(bench.raw()) == 5
 
 
+@pytest.mark.parametrize("room", [0, 700, 1500, 3000])
+def test_restarted_while_the_disk_is_still_full(bench: Bench, room: int) -> None:
+    service = bench.start()
+    with pytest.MonkeyPatch.context() as patch:
+        _full_disk(patch, [room])
+        for seq in range(5):
+            bench.print(xid(seq))
+            service._drain()
+        for _ in range(2):
+            service = bench.start()
+            service._drain()
+        bench.print(xid(5))
+        service._drain()
+        assert service.outbox.backlog > 0 and service.source.last_seq == 5
+    service.outbox.retry_at = 0.0
+    settle(service)
+    assert bench.seqs() == list(range(6))
+    assert len(bench.raw()) == 6
+
+
 def test_what_the_memory_cannot_hold_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser_module("outbox"), "_CAPACITY", 4000)
     service = bench.start()

@@ -85,9 +85,10 @@ class Guest:
 
     def sudo(self, command: str, timeout: float = 120, check: bool = True) -> str:
         done = self.connected().run(f"sudo -n sh -c {shlex.quote(command)}", timeout=timeout)
-        output = (done.out + done.err).decode(errors="replace")
-        assert done.rc == 0 or not check, f"{command}: {done.rc}\n{output}"
-        return done.out.decode(errors="replace")
+        assert done.rc == 0 or not check, (
+            f"{command}: {done.rc}\n{(done.stdout + done.stderr).decode(errors='replace')}"
+        )
+        return done.stdout.decode(errors="replace")
 
     def tag(self, name: str) -> str:
         """A word that no other record of this run has."""
@@ -164,7 +165,11 @@ def guest() -> Iterator[Guest]:
             base = [image["ImageId"] for image in images if image["Name"].startswith("debian-12-amd64-")]
             key = stack.enter_context(machine.temporary_key(cloud, run, tags))
             identity = stack.enter_context(machine.launched(cloud, (built or base)[-1], TYPE, key, run, tags))
-            found = machine.Boot(cloud, run, "admin", progress, threading.Event()).follow(identity, TYPE)
+            boot = machine.Boot(cloud, run, "admin", progress, threading.Event())
+            try:
+                found = boot.follow(identity, TYPE)
+            except ssh.TransportFault:  # a busy emulator may drop the first connection; the machine boots on
+                found = boot.follow(identity, TYPE)
             made = Guest(ssh.parse_url(found.url, key_file=found.key_file, known_hosts=found.known_hosts))
             if not built:
                 with progress.stage("driver and parser"):

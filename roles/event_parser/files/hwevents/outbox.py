@@ -51,10 +51,17 @@ class Outbox:
         """Bytes that are not on disk yet."""
         return self._queued + len(self.raw.pending) + len(self.lines.pending)
 
-    def recover(self, state: Dict[str, Any]) -> int:
-        """Completes what the process before us had promised; the number of bytes that were missing."""
+    def recover(self, state: Dict[str, Any], now: float) -> int:
+        """Completes what the process before us had promised, now or when the disk lets us; the missing bytes' number."""
         intent = state.get("intent") or {}
-        return self.raw.recover(intent.get("raw")) + self.lines.recover(intent.get("json"))
+        missing = 0
+        for sink, promised in ((self.raw, intent.get("raw")), (self.lines, intent.get("json"))):
+            try:
+                missing += sink.recover(promised)
+            except OSError as error:
+                self._failed(error, now)
+        self.commit(now)
+        return missing
 
     def put(self, batch: Batch) -> None:
         size = len(batch.raw) + len(batch.json)

@@ -85,13 +85,9 @@ class Service:
     def _resume(self) -> int:
         """Finishes the last process's promise and gives the sequence number to go on after (-1: from the oldest)."""
         state = self.outbox.state.load()
-        try:
-            completed = self.outbox.recover(state)
-        except OSError as error:
-            _report("cannot complete the last run's lines: %s" % error)
-            completed = 0
+        completed = self.outbox.recover(state, time.monotonic())
         if completed:
-            _report("completed %d bytes that the last run had promised" % completed)
+            _report("the last run had promised %d bytes more than it wrote: they are made up for" % completed)
         if state.get("boot_id") == self.boot_id:
             self.tracker.remember(state.get("memory", {}))
             self.raw_seq = int(state.get("raw_seq", -1))
@@ -236,7 +232,8 @@ class Service:
             self.outbox.put(Batch(raw_lines, lines, self.cursor()))
             self._last_save = now
         if self.outbox.backlog:
-            self._status_due = self.outbox.commit(now)
+            self.outbox.commit(now)
+            self._status_due = True
 
     def _event_line(self, event: Dict[str, Any], now: float) -> bytes:
         self.counts["drills" if event["origin"] == "userland" else "events"] += 1

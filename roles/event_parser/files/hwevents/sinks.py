@@ -78,24 +78,18 @@ class FileSink:
         self.fd, self.inode = -1, -1
 
     def recover(self, intent: Optional[Dict[str, Any]]) -> int:
-        """Completes an earlier process's promise; the number of bytes that were missing. Raises OSError."""
+        """Takes over an earlier process's promise: what is missing of it becomes `pending`. The number of such bytes."""
         if not intent:
             return 0
         data = str(intent["data"]).encode("utf-8", "surrogateescape")
         path = self._find(int(intent["inode"]))
         if path is None:
             return 0
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            present = os.fstat(fd).st_size - int(intent["offset"])
-            missing = data[present:] if 0 <= present < len(data) else b""
-            done = 0
-            while done < len(missing):
-                done += os.write(fd, missing[done:])
-        finally:
-            os.close(fd)
-        self.written += len(missing)
-        return len(missing)
+        self.fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self.inode, self.size = int(intent["inode"]), os.fstat(self.fd).st_size
+        present = self.size - int(intent["offset"])
+        self.pending = data[present:] if 0 <= present < len(data) else b""
+        return len(self.pending)
 
     def _find(self, inode: int) -> Optional[str]:
         """The file of that inode: the log itself or a rotated sibling."""
