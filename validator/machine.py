@@ -73,6 +73,11 @@ class MachineUnderTest:
     def instance_type(self) -> str:
         return self._instance_type or self.metadata["instance-type"]
 
+    @property
+    def known_type(self) -> str:
+        """The instance type if anybody has asked for it; "" else. Asks nothing of the host."""
+        return self._instance_type or str(self.__dict__.get("metadata", {}).get("instance-type", ""))
+
     @functools.cached_property
     def clock(self) -> Clock:
         before = time.time()

@@ -7,6 +7,7 @@ is UNPROVEN with its reason; a fault of the transport is UNPROVEN too, because i
 
 from __future__ import annotations
 
+import datetime
 import re
 import signal
 import threading
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import backend, evidence, gather, results
+from validator import backend, evidence, gather, results, waivers
 from validator.items import Items, can_gather
 from validator.observe import Observe, unproven
 from validator.plan import Plan
@@ -44,6 +45,7 @@ class Run:
         self.hosts: dict[str, tuple[Any, Results]] = {}  # by testinfra's id of the host: the host, what it gave
         self.machines: dict[Any, MachineUnderTest] = {}
         self.plan: Plan | None = None
+        self.waivers: list[waivers.Waiver] = []
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of gathered items, until they are told
         self.rounds = 0
 
@@ -53,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--plan", metavar="FILE", type=Path, help="plan.json that the image was built from")
     group.addoption("--results", metavar="FILE", type=Path, help="write checks.json there")
     group.addoption("--evidence", metavar="DIR", type=Path, help="keep logs and states of the host there")
+    group.addoption("--waivers", metavar="FILE", type=Path, help="checks that may be red, why, and until when")
     group.addoption("--instance-id", metavar="ID", help="the instance's id; default: what its metadata say")
     group.addoption("--instance-type", metavar="TYPE", help="its type; default: what its metadata say")
     group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
@@ -84,6 +87,11 @@ def pytest_configure(config: pytest.Config) -> None:
             run.plan = Plan.load(plan_file)
         except (OSError, ValueError) as error:
             raise pytest.UsageError(f"--plan: {error}") from error
+    if config.getoption("waivers") is not None:
+        try:
+            run.waivers = waivers.load(config.getoption("waivers"))
+        except (OSError, ValueError) as error:
+            raise pytest.UsageError(f"--waivers: {error}") from error
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
@@ -234,10 +242,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     for name, (host, found) in run.hosts.items():
         if host is not None:
             evidence.finish(as_root(host), found, _of_host(config.getoption("evidence"), name, run))
+        found.waivers = waivers.apply(run.waivers, found.checks.values(), _where(run, host), datetime.date.today())
         path = _of_host(config.getoption("results"), name, run)
         if path is not None:
             found.write(path)
     backend.close_all()
+
+
+def _where(run: Run, host: Any) -> dict[str, str]:
+    """What a waiver's scope is compared with; "" where it is not known."""
+    machine = run.machines.get(host)
+    plan = run.plan.plain() if run.plan is not None else {}
+    return {"image": str(plan.get("image", "")), "instance_type": machine.known_type if machine else ""}
 
 
 def _of_host(path: Path | None, name: str, run: Run) -> Path | None:

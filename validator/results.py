@@ -26,6 +26,7 @@ class Check:
     seconds: float = 0.0
     attempts: int = 1
     hops: list[dict[str, Any]] = field(default_factory=list)
+    waived: dict[str, Any] | None = None  # the waiver that covers a red verdict
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Results:
     checks: dict[str, Check] = field(default_factory=dict)
     replicas: list[dict[str, str]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    waivers: list[dict[str, Any]] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
         """Whole or not at all: a reader never sees half a file."""
@@ -45,6 +47,7 @@ class Results:
             "checks": [asdict(check) for check in self.checks.values()],
             "replicas": self.replicas,
             "facts": self.facts,
+            "waivers": self.waivers,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from validator.ssh import Connection
 
 WORKERS = 4
-_SLACK_SECONDS = 5.0  # beyond a command's deadline, for the far end to kill it and to answer
+_SLACK_SECONDS = 15.0  # beyond a command's deadline, for the far end to kill it and to answer
 _START_SECONDS = 30.0
 _OUTPUT_BLOCKS = 1 << 17  # of 512 bytes: no command may print more than 64 MiB
 

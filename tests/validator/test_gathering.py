@@ -18,7 +18,7 @@ import pytest
 from conftest import Breakable, Sshd
 
 ROOT = Path(__file__).resolve().parents[2]
-ANYBODYS = Path(__file__).parent / "data" / "test_anybodys.py"
+ANYBODYS = Path(__file__).parent / "data" / "anybodys.py"
 
 
 @dataclass(frozen=True)

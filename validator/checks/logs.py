@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_stream_is_this_instances_alone(
     """The stream holds nothing from before this instance existed and names no other instance."""
     group = plan["telemetry"][which]
     stream = plan["telemetry"]["log_stream"].replace("{instance_id}", machine.instance_id)
-    events = cloudwatch.events(group, stream)
+    events = cloudwatch.wait(lambda: cloudwatch.events(group, stream) or None, cloudwatch.arrival_seconds)
     if not events:
         unproven(f"group {group} has no events in stream {stream}")
     early = [event for event in events if event.ingested < machine.first_boot_time - 60]
@@ -112,10 +113,17 @@ def test_retention_is_the_planned_one(
     groups = {file.group: file.retention_days for file in files}
     wanted = plan["cloudwatch_agent"].plain()["config"]
     planned = {file.group: file.retention_days for file in agent_config.log_files(wanted, {})}
-    found = {}
+    found: dict[str, int | None] = {}
     for group in groups:
-        try:
-            found[group] = cloudwatch.retention_days(group)
-        except LookupError:
+        days = cloudwatch.wait(functools.partial(_retention, cloudwatch, group), cloudwatch.arrival_seconds)
+        if days is None:
             unproven(f"log group {group} is not there")
+        found[group] = days[0]
     observe.same(found, planned, "retention in days")
+
+
+def _retention(cloudwatch: CloudWatch, group: str) -> tuple[int | None] | None:
+    try:
+        return (cloudwatch.retention_days(group),)
+    except LookupError:
+        return None

@@ -84,13 +84,14 @@ def test_capsys(host, capsys):
     assert host.run("true").rc == 0
 
 
+@pytest.fixture(scope="class")
+def of_class(host):
+    return host.run("echo class").stdout
+
+
 class TestClass:
     def setup_method(self):
         self.set_up = 5
-
-    @pytest.fixture(scope="class")
-    def of_class(self, host):
-        return host.run("echo class").stdout
 
     def test_a(self, host, of_class):
         assert (self.set_up, of_class) == (5, "class\n")
