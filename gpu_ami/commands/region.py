@@ -25,7 +25,7 @@ it up, so that the next command starts at once and other tools (aws, boto3, pack
   gpu-ami region status
   gpu-ami region console i-…            what the instance wrote to its serial port
   gpu-ami region ssh i-…                a shell on an instance of a run that is still going on
-  gpu-ami region ssh i-… -- dmesg       one command on it
+  gpu-ami region ssh i-… dmesg -T       one command on it
   gpu-ami region down                   ends every instance; images stay
 """
 _KEY_FILE_TAG = "gpu-ami:key-file"
@@ -48,7 +48,8 @@ def register(subparsers: Any) -> None:
     ssh.add_argument("instance", metavar="INSTANCE", help="i-…")
     ssh.add_argument("--user", default="admin", help="default: %(default)s")
     ssh.add_argument("--identity", type=Path, metavar="FILE", help="private key (default: that of the instance's run)")
-    ssh.add_argument("remote", nargs="*", metavar="COMMAND", help="run this instead of a shell")
+    # As with ssh itself: options before the instance, everything after it is the command.
+    ssh.add_argument("remote", nargs=argparse.REMAINDER, metavar="COMMAND", help="run this instead of a shell")
     for verb in verbs.choices.values():
         verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="result as JSON")
     parser.set_defaults(execute=execute)
@@ -121,8 +122,9 @@ def _ssh(args: argparse.Namespace, _progress: Progress) -> Outcome:
         raise UsageError(f"{args.instance} is not a running instance of the local region", hint=known)
     instance = running[args.instance]
     key = args.identity or find_key(instance, home_dir())
-    command = ssh_command(instance["address"], found["ssh_port"], args.user, key, args.remote)
-    if args.json or not (args.remote or sys.stdout.isatty()):
+    remote = args.remote[1:] if args.remote[:1] == ["--"] else args.remote
+    command = ssh_command(instance["address"], found["ssh_port"], args.user, key, remote)
+    if args.json or not (remote or sys.stdout.isatty()):
         return Outcome(shlex.join(command), {"command": command})
     # The shell needs this terminal and our place in the process tree: it takes over.
     os.execvp(command[0], command)

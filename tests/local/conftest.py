@@ -98,9 +98,7 @@ class World:
         quiet = Progress("quiet")
         self.images = ImageStore(self.layout, self.ec2, at_once, lambda: None, quiet)
         self.machines = FakeMachines(self.layout)
-        self.reconciler = Reconciler(
-            self.ec2, self.machines, self.images, at_once, lambda: None, quiet, self.clock
-        )
+        self.reconciler = Reconciler(self.ec2, self.machines, self.images, at_once, lambda: None, quiet, self.clock)
         self.images.register(base_image(self.layout))
         self.images.register_saved()
 

@@ -42,7 +42,12 @@ def state(ec2: Any, instance: dict[str, Any]) -> str:
 
 
 def test_the_base_image_is_found_as_packer_looks_for_it(ec2: Any) -> None:
-    filters = {"name": "debian-12-amd64-*", "state": "available", "root-device-type": "ebs", "virtualization-type": "hvm"}
+    filters = {
+        "name": "debian-12-amd64-*",
+        "state": "available",
+        "root-device-type": "ebs",
+        "virtualization-type": "hvm",
+    }
     images = ec2.describe_images(
         Owners=["136693071363"], Filters=[{"Name": name, "Values": [value]} for name, value in filters.items()]
     )["Images"]
@@ -136,11 +141,18 @@ def test_an_image_carries_its_tags_and_its_snapshot_s(ec2: Any, world: World) ->
         {"ResourceType": "snapshot", "Tags": [{"Key": "of", "Value": "snapshot & more"}]},
         {"ResourceType": "image", "Tags": [{"Key": "of", "Value": "image"}]},
     ]
-    asked = {"InstanceId": instance["InstanceId"], "Name": "made", "NoReboot": True, "TagSpecifications": specifications}
+    asked = {
+        "InstanceId": instance["InstanceId"],
+        "Name": "made",
+        "NoReboot": True,
+        "TagSpecifications": specifications,
+    }
     image_id = ec2.create_image(**asked)["ImageId"]
     world.settle()
     image = ec2.describe_images(ImageIds=[image_id])["Images"][0]
-    snapshot = ec2.describe_snapshots(SnapshotIds=[image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]])["Snapshots"][0]
+    snapshot = ec2.describe_snapshots(SnapshotIds=[image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]])["Snapshots"][
+        0
+    ]
     assert (image["State"], image["Tags"]) == ("available", [{"Key": "of", "Value": "image"}])
     assert snapshot["Tags"] == [{"Key": "of", "Value": "snapshot & more"}]
     with pytest.raises(ClientError, match=f"already in use by AMI {image_id}"):

@@ -45,7 +45,7 @@ def test_a_board_describes_itself(tmp_path: Path) -> None:
     assert len(content) == 64 * 1024
     text = content[:4096].rstrip(b"\0").decode()
     lines = dict(line.split(": ", 1) for line in text.splitlines())
-    assert list(lines)[0] == "magic"
+    assert next(iter(lines)) == "magic"
     uuid, serial = lines.pop("uuid"), lines.pop("serial")
     assert uuid.startswith("GPU-") and len(uuid) == 40
     assert serial.isdigit()
@@ -71,7 +71,9 @@ def test_a_board_describes_itself(tmp_path: Path) -> None:
 
 def test_boards_stay_the_same_for_an_instance_and_differ_between_two(tmp_path: Path) -> None:
     path = facts(tmp_path)
-    uuids = [board.description["uuid"] for name in ("i-1", "i-1", "i-2") for board in boards_of(name, "two.small", path)]
+    uuids = [
+        board.description["uuid"] for name in ("i-1", "i-1", "i-2") for board in boards_of(name, "two.small", path)
+    ]
     assert uuids[:2] == uuids[2:4]
     assert len(set(uuids)) == 4
 
@@ -117,7 +119,9 @@ def test_boards_on_bus_0_sit_there() -> None:
 
 
 def test_other_buses_hang_below_root_complexes_of_their_own() -> None:
-    options = device_options([board(0, "0000:10:1c.0"), board(1, "0000:10:1d.0"), board(2, "0000:a0:00.0")], [0, 2, 0x1F])
+    options = device_options(
+        [board(0, "0000:10:1c.0"), board(1, "0000:10:1d.0"), board(2, "0000:a0:00.0")], [0, 2, 0x1F]
+    )
     devices = [option for option in options if "pxb" in option or "bridge" in option]
     assert devices == [
         "pxb-pcie,id=root0f,bus_nr=15,bus=pcie.0,addr=0x1",

@@ -56,7 +56,18 @@ def disk_with(tmp_path: Path, files: dict[str, str]) -> Path:
     tree.mkdir(exist_ok=True)
     with disk.open("wb") as stream:
         stream.truncate(16 * 1024**2)
-    command = [find_tool("mke2fs", package="e2fsprogs"), "-q", "-t", "ext4", "-d", tree, "-E", "offset=1048576", disk, "15360k"]
+    command = [
+        find_tool("mke2fs", package="e2fsprogs"),
+        "-q",
+        "-t",
+        "ext4",
+        "-d",
+        tree,
+        "-E",
+        "offset=1048576",
+        disk,
+        "15360k",
+    ]
     run(command, timeout=60)
     return disk
 

@@ -119,7 +119,11 @@ def test_tags_show_where_they_are_enabled() -> None:
 
 def test_the_identity_document_names_the_instance() -> None:
     document = json.loads(look_up(build_tree(VIEW), "dynamic/instance-identity/document") or "")
-    assert (document["instanceId"], document["region"], document["privateIp"]) == (VIEW.instance_id, "us-east-1", VIEW.address)
+    assert (document["instanceId"], document["region"], document["privateIp"]) == (
+        VIEW.instance_id,
+        "us-east-1",
+        VIEW.address,
+    )
 
 
 def test_credentials_have_the_form_that_clients_read() -> None:

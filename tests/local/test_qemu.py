@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ from gpu_ami.local.firmware import Boot
 from gpu_ami.local.qemu import (
     Exit,
     MachineSpec,
-    Qmp,
     QemuMachine,
+    Qmp,
     cap_console,
     command_line,
     read_console,
@@ -44,7 +45,7 @@ def spec(tmp_path: Path) -> MachineSpec:
 
 
 def options(command: list[str], name: str) -> list[str]:
-    return [value for key, value in zip(command, command[1:], strict=False) if key == name]
+    return [value for key, value in pairwise(command) if key == name]
 
 
 def test_the_guest_cannot_get_out(spec: MachineSpec) -> None:

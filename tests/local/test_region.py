@@ -100,7 +100,8 @@ def test_a_region_dies_with_its_holder(home: Path) -> None:
         "from gpu_ami.log import Progress\n"
         "image = lambda home, _: base_image.BaseImage(home / 'base.raw', 'debian-12-amd64-test', 'admin', '0')\n"
         "base_image.ensure = image\n"
-        "region.up(Path(sys.argv[1]), embedded=True, progress=Progress('quiet'))\nprint('up', flush=True)\ntime.sleep(60)\n"
+        "region.up(Path(sys.argv[1]), embedded=True, progress=Progress('quiet'))\n"
+        "print('up', flush=True)\ntime.sleep(60)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(region.__file__).parents[2])}
     holder = subprocess.Popen([sys.executable, "-c", script, str(home)], stdout=subprocess.PIPE, env=environment)
