@@ -36,6 +36,12 @@ def _ended(world: World, versions: Mapping[str, str], sources: Sources) -> None:
 def _kernel_modules(world: World, versions: Mapping[str, str], sources: Sources) -> None:
     if "nvidia_driver" not in versions or "nvidia_driver" in world.provided:
         return
+    for gpu in world.gpus:
+        reported = gpu.model.get("reported")
+        if reported and branch(versions["nvidia_driver"]) == reported["branch"]:
+            sources.note(
+                f"{reported['fault']} were reported for {gpu.named} with R{reported['branch']}: {gpu.model['source']}"
+            )
     faulty = [name for name in world.instance_types if world.family(name).get("gsp") is False]
     if faulty and world.flavour == "open":
         source = world.facts.gpudirect["gsp"]["source"]
