@@ -11,6 +11,8 @@ from gpu_ami.recipes.sources import Sources
 from gpu_ami.recipes.versions import at_least, branch
 from gpu_ami.recipes.world import LABELS, World
 
+# From this generation on, NVSwitch needs NVIDIA's subnet manager beside the fabric manager: amazon-eks-ami 81fec2e8.
+_NVLSM_FROM = 4
 _AWS_ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
 
 Section = dict[str, Any]
@@ -101,7 +103,11 @@ def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str,
                 "package": names[key].format(branch=branch(driver)),
                 "package_version": f"{driver}{revision}",
                 "instance_types": list(needed_on),
+                "repository": nvidia_repository(world, sources),
             }
+    nvlsm = [name for name in world.nvswitch if world.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
+    if nvlsm:
+        found["fabric_manager"]["nvlsm_instance_types"] = nvlsm
     return found
 
 
