@@ -9,7 +9,9 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _apart(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def _apart(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     if request.node.get_closest_marker("machine"):
         return  # machines share the home, and the base image in it, of whoever runs them
     monkeypatch.setenv("GPU_AMI_HOME", str(tmp_path_factory.mktemp("home")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,11 @@ from gpu_ami.place import Place
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp test"
 
 
+@pytest.fixture(autouse=True)
+def _no_list_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # seconds for each fresh moto; the tests make their own
+
+
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
     with mock_aws():
@@ -36,7 +42,7 @@ def run(home: Path) -> Iterator[runs.Run]:
 
 @functools.cache
 def an_ami(cloud: Cloud) -> str:
-    return str(cloud.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"])
+    return str(cloud.ec2.register_image(Name="base", RootDeviceName="/dev/xvda", Architecture="x86_64")["ImageId"])
 
 
 def launch(cloud: Cloud, run: runs.Run, **changes: Any) -> str:
@@ -56,7 +62,9 @@ def test_launch_carries_everything_from_the_creating_call(
 ) -> None:
     cloud.import_key("k", PUBLIC_KEY, run.tags())
     sent = keyless(monkeypatch, cloud)
-    instance_id = cloud.launch(Launch(an_ami(cloud), "g5.12xlarge", "k", run.tags(recipe="r"), machine.dead_man_user_data(7)))
+    instance_id = cloud.launch(
+        Launch(an_ami(cloud), "g5.12xlarge", "k", run.tags(recipe="r"), machine.dead_man_user_data(7))
+    )
     request = sent[0]
     assert request["MetadataOptions"]["HttpTokens"] == "required"
     assert request["InstanceInitiatedShutdownBehavior"] == "terminate"
@@ -75,7 +83,13 @@ def test_place_reaches_the_launch(run: runs.Run, monkeypatch: pytest.MonkeyPatch
         iam = plain.client("iam")
         iam.create_instance_profile(InstanceProfileName="gpu-node")
         cloud = Cloud(
-            Place(name="aws", region="us-east-1", subnet_id=subnet, security_group_ids=(group,), instance_profile="gpu-node")
+            Place(
+                name="aws",
+                region="us-east-1",
+                subnet_id=subnet,
+                security_group_ids=(group,),
+                instance_profile="gpu-node",
+            )
         )
         cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
         sent = keyless(monkeypatch, cloud)
@@ -140,8 +154,8 @@ def test_no_credentials_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> Non
 def dead_record(home: Path, identity: str, place: str = "aws") -> None:
     folder = home / "runs" / identity
     folder.mkdir(parents=True)
-    text = f'{{"id": "{identity}", "expires": "2999-01-01T00:00:00Z", "pid": "4194303", "pid_started": "1", "place": "{place}"}}'
-    (folder / "run.json").write_text(text)
+    record = {"id": identity, "expires": "2999-01-01T00:00:00Z", "pid": "4194303", "pid_started": "1", "place": place}
+    (folder / "run.json").write_text(json.dumps(record))
 
 
 def test_sweep_takes_leftovers_and_nothing_else(cloud: Cloud, home: Path) -> None:
@@ -184,4 +198,6 @@ def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkey
         raise CloudError("UnauthorizedOperation")
 
     monkeypatch.setattr(cloud, "remove", refuse)
-    assert [one.outcome for one in sweep.sweep_cloud(cloud, home, Progress("quiet"))] == ["not removed: UnauthorizedOperation"]
+    assert [one.outcome for one in sweep.sweep_cloud(cloud, home, Progress("quiet"))] == [
+        "not removed: UnauthorizedOperation"
+    ]

@@ -37,7 +37,8 @@ def test_the_line_is_all_there() -> None:
 @pytest.mark.parametrize(
     ("error", "exit_code"),
     [
-        (ImageFailed("x"), 1), (UsageError("x"), 2), (BuildError("x"), 3), (CloudError("x"), 4), (CapacityError("x"), 5),
+        (ImageFailed("x"), 1), (UsageError("x"), 2), (BuildError("x"), 3), (CloudError("x"), 4),
+        (CapacityError("x"), 5),
         (KeyboardInterrupt(), 130),
     ],
 )  # fmt: skip

@@ -20,7 +20,9 @@ def test_makefile_installs_what_the_doctor_asks_for() -> None:
     assert set(doctor.TOOLS.values()) <= set(found.group(1).replace("\\", " ").split())
 
 
-def test_missing_tool_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_tool_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     real = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name, **rest: None if name == "qemu-img" else real(name, **rest))
     assert cli.main(["doctor", "-q"]) == 2

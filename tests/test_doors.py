@@ -78,7 +78,8 @@ def test_who_prints_and_exits() -> None:
         f"{name}:{line}: {call}"
         for name, tree in sources()
         for call, line, keywords in calls(tree)
-        if name not in CALLS[call] and "file" not in keywords.split()  # print(file=…) writes a file or a stream it was given
+        if name not in CALLS[call]
+        and "file" not in keywords.split()  # print(file=…) writes a file or a stream it was given
     ]
     assert found == []
 
@@ -93,5 +94,7 @@ def test_heavy_imports_wait_until_they_are_needed() -> None:
     import sys
 
     code = "import sys, gpu_ami.cli; gpu_ami.cli._parser(); print(*sorted({m.partition('.')[0] for m in sys.modules}))"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
     assert loaded & heavy == set()

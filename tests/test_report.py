@@ -65,7 +65,11 @@ def test_verdict(found: Report, verdict: str, exit_code: int) -> None:
         (a_report(a_host(), simulated=True), "rehearsed"),
         (a_report(HostReport("g5.12xlarge", checks=a_host().checks, facts={})), "rehearsed"),
         (
-            a_report(HostReport("g5.12xlarge", checks=a_host().checks, facts={"hardware": "real"}, replicas=[{"package": "p"}])),
+            a_report(
+                HostReport(
+                    "g5.12xlarge", checks=a_host().checks, facts={"hardware": "real"}, replicas=[{"package": "p"}]
+                )
+            ),
             "rehearsed",
         ),
         (a_report(a_host(hygiene="PASS"), a_host(event_parser="FAIL")), "none"),
@@ -79,9 +83,19 @@ def test_certificate_names_what_it_did_not_prove() -> None:
     host = a_host(hygiene="PASS")
     host.checks.append(a_check("xid", "UNPROVEN", id="xid::test_real", message="no GPU to provoke"))
     host.replicas.append({"package": "nvidia-open-dkms", "version": "1"})
-    found = a_report(host, simulated=True, unproven=["p4d.24xlarge"], cuda={"version": "12.4"}, notes=["a row is unverified"])
+    found = a_report(
+        host, simulated=True, unproven=["p4d.24xlarge"], cuda={"version": "12.4"}, notes=["a row is unverified"]
+    )
     named = "\n".join(certificate.certify(found).content["not_proven"])
-    for part in ("p4d.24xlarge: not booted", "no GPU to provoke", "real GPUs", "nvidia-open-dkms 1", "cuda 12.4", "unverified", "T4"):
+    for part in (
+        "p4d.24xlarge: not booted",
+        "no GPU to provoke",
+        "real GPUs",
+        "nvidia-open-dkms 1",
+        "cuda 12.4",
+        "unverified",
+        "T4",
+    ):
         assert part in named
 
 
@@ -102,15 +116,26 @@ def test_report_survives_the_way_through_its_file(tmp_path: Path) -> None:
 
 
 def test_junit_counts_every_verdict(tmp_path: Path) -> None:
-    found = a_report(a_host(xid="FAIL", logs="UNPROVEN"), HostReport("p4d.24xlarge", error="no ssh\nmore", error_verdict="ERROR"))
+    found = a_report(
+        a_host(xid="FAIL", logs="UNPROVEN"), HostReport("p4d.24xlarge", error="no ssh\nmore", error_verdict="ERROR")
+    )
     root = ElementTree.fromstring(found.junit().partition("\n")[2])
-    assert len(root.findall(".//failure")) == 1 and len(root.findall(".//skipped")) == 1 and len(root.findall(".//error")) == 1
+    assert (
+        len(root.findall(".//failure")) == 1
+        and len(root.findall(".//skipped")) == 1
+        and len(root.findall(".//error")) == 1
+    )
     assert root.find(".//error").get("message") == "no ssh"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), ("{", "not JSON"), ("[]", "schema is None"), ('{"schema": "gpu-ami/plan/1"}', "expected 'gpu-ami/report/1'")],
+    [
+        (None, "No such file"),
+        ("{", "not JSON"),
+        ("[]", "schema is None"),
+        ('{"schema": "gpu-ami/plan/1"}', "expected 'gpu-ami/report/1'"),
+    ],
 )
 def test_wrong_report_file(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "report.json"
@@ -133,5 +158,11 @@ def test_certificate_of_the_same_report_is_the_same(tmp_path: Path) -> None:
 def test_last_words_name_failure_and_files(tmp_path: Path) -> None:
     found = a_report(a_host(xid="FAIL"), unproven=["p4d.24xlarge"])
     text = line.verdict_text(found, certificate.certify(found), tmp_path)
-    for part in ("FAIL g5.12xlarge xid::test_it", "xid: observed 2, planned 1", "not booted: p4d.24xlarge", "no certificate", str(tmp_path)):
+    for part in (
+        "FAIL g5.12xlarge xid::test_it",
+        "xid: observed 2, planned 1",
+        "not booted: p4d.24xlarge",
+        "no certificate",
+        str(tmp_path),
+    ):
         assert part in text

@@ -66,9 +66,7 @@ def test_missing_program_is_named() -> None:
 
 def test_stop_all_ends_what_another_thread_waits_for() -> None:
     found: list[int] = []
-    thread = threading.Thread(
-        target=lambda: found.append(run.run(["sleep", "60"], timeout=60, check=False).returncode)
-    )
+    thread = threading.Thread(target=lambda: found.append(run.run(["sleep", "60"], timeout=60, check=False).returncode))
     thread.start()
     while not run._running:
         time.sleep(0.01)

@@ -33,7 +33,13 @@ def test_a_run_whose_cleanup_failed_is_kept_for_sweep(home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("pid", "started", "alive"),
-    [(os.getpid(), runs.process_started(os.getpid()), True), (os.getpid(), "1", False), (2**22 - 1, "5", False), (1, "", False)],
+    [
+        (os.getpid(), runs.process_started(os.getpid()), True),
+        (os.getpid(), "1", False),
+        (2**22 - 1, "5", False),
+        (1, "", False),
+    ],
+    ids=["ours", "our pid, another start", "no such process", "no start time"],  # the same in every worker
 )
 def test_a_process_is_its_pid_and_its_start_time(pid: int, started: str, alive: bool) -> None:
     assert runs.is_alive(pid, started) is alive
@@ -48,7 +54,13 @@ def test_half_written_record_is_a_dead_run(home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("expires", "passed"),
-    [("2020-01-01T00:00:00Z", True), ("2999-01-01T00:00:00Z", False), ("", False), ("soon", False), ("2020-01-01", False)],
+    [
+        ("2020-01-01T00:00:00Z", True),
+        ("2999-01-01T00:00:00Z", False),
+        ("", False),
+        ("soon", False),
+        ("2020-01-01", False),
+    ],
 )
 def test_expiry(expires: str, passed: bool) -> None:
     assert runs.has_expired(expires) is passed
