@@ -106,11 +106,15 @@ def _document(recipe: Path) -> tuple[Recipe, dict[str, Any]]:
 
 
 def _differences(locked: Any, planned: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Path, locked and planned value of everything that differs, as deep down as both have the same shape."""
     if isinstance(locked, dict) and isinstance(planned, dict):
         for key in [*locked, *(key for key in planned if key not in locked)]:
             if path or key not in _CITATIONS:
                 below = f"{path}.{key}" if path else key
                 yield from _differences(locked.get(key), planned.get(key), below)
+    elif isinstance(locked, list) and isinstance(planned, list) and len(locked) == len(planned):
+        for index, (before, after) in enumerate(zip(locked, planned, strict=True)):
+            yield from _differences(before, after, f"{path}[{index}]")
     elif locked != planned:
         yield path, locked, planned
 

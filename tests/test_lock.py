@@ -113,6 +113,16 @@ def test_change_of_a_layer_is_named_as_the_reason(locks: Path) -> None:
     assert str(change) == "build.root_volume_gib: 61 → 60  (facts or os/al2023.yml changed)"
 
 
+def test_change_inside_a_list_is_named_by_its_place(locks: Path) -> None:
+    types = load_lock(lock_file(RECIPE.stem, locks))["plan"]["instance_types"]
+    relock(locks, instance_types=[types[0] | {"vcpus": 95}, *types[1:]])
+    (change,) = changes(RECIPE, locks)
+    assert str(change).startswith("instance_types[0].vcpus: 95 → 96")
+    relock(locks, instance_types=types[:1])
+    (change,) = changes(RECIPE, locks)
+    assert change.path == "instance_types"
+
+
 def test_change_of_citations_alone_is_a_change_too(locks: Path) -> None:
     relock(locks, sources=[])
     (change,) = changes(RECIPE, locks)
