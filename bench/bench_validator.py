@@ -1,0 +1,215 @@
+"""What a check costs: gathered over one connection, against `pytest --hosts=paramiko://` with the same files.
+
+A real sshd on loopback, reached through a proxy that adds a round trip time; A and B take turns, medians of the runs.
+
+    python bench/bench_validator.py                     # 30 and 300 checks, 1 and 8 hosts, 0, 20 and 60 ms
+    python bench/bench_validator.py --checks 30 --hosts 1 --rtt 20 --repeat 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import getpass
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+_SSHD = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host_key
+PidFile none
+AuthorizedKeysFile {folder}/key.pub
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+MaxStartups 200
+MaxSessions 200
+"""
+# The mix of a usual suite: files, packages, users, commands, a content, an owner, kernel settings.
+_CHECKS = """
+import pytest
+
+N = {count}
+CASES = [(kind, number) for number in range(-(-N // 30)) for kind in (
+    ["exists"] * 8 + ["package"] * 6 + ["user"] * 3 + ["run"] * 8 + ["contains", "content", "owner", "sysctl", "sysctl"])]
+PATHS = ["/etc/passwd", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/fstab", "/usr/bin/env", "/tmp", "/proc/version"]
+PACKAGES = ["bash", "coreutils", "dpkg", "grep", "sed", "tar"]
+
+
+@pytest.mark.parametrize(("kind", "number", "at"), [(k, n, at) for at, (k, n) in enumerate(CASES[:N])])
+def test_it(host, kind, number, at):
+    if kind == "exists":
+        assert host.file(PATHS[at % 8]).exists
+    elif kind == "package":
+        assert host.package(PACKAGES[at % 6]).is_installed
+    elif kind == "user":
+        assert host.user(["root", "daemon", "bin"][at % 3]).exists
+    elif kind == "run":
+        assert host.run("echo %s", str(at)).rc == 0
+    elif kind == "contains":
+        assert host.file("/etc/passwd").contains("root")
+    elif kind == "content":
+        assert b"root" in host.file("/etc/passwd").content
+    elif kind == "owner":
+        file = host.file("/etc/passwd")
+        assert (file.user, file.group, file.mode) == ("root", "root", 0o644)
+    else:
+        assert host.sysctl(["kernel.ostype", "kernel.pid_max"][at % 2])
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def sshd(folder: Path) -> Iterator[int]:
+    """An sshd of our own, as the user who runs this."""
+    program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        raise SystemExit("sshd is missing: apt-get install openssh-server")
+    for name in ("host_key", "key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    port = free_port()
+    folder.chmod(0o755)
+    (folder / "config").write_text(_SSHD.format(port=port, folder=folder))
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    process = subprocess.Popen([program, "-D", "-f", folder / "config"], stdin=subprocess.DEVNULL)
+    try:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.02)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+class DelayProxy(threading.Thread):
+    """Passes bytes on `delay` seconds later, in each direction; as many ports as hosts."""
+
+    def __init__(self, behind: int, delay: float, ports: int) -> None:
+        super().__init__(daemon=True)
+        self.behind, self.delay = behind, delay
+        self.connections = 0
+        self.ports: list[int] = []
+        self._count = ports
+        self._ready = threading.Event()
+        self.start()
+        self._ready.wait(10)
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        servers = [await asyncio.start_server(self._join, "127.0.0.1", 0) for _ in range(self._count)]
+        self.ports = [server.sockets[0].getsockname()[1] for server in servers]
+        self._ready.set()
+        await asyncio.gather(*(server.serve_forever() for server in servers))
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        back_reader, back_writer = await asyncio.open_connection("127.0.0.1", self.behind)
+        for stream in (writer, back_writer):
+            stream.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.gather(self._pump(reader, back_writer), self._pump(back_reader, writer))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        sender = asyncio.create_task(self._send(queue, writer))
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                queue.put_nowait((time.monotonic() + self.delay, data))
+        queue.put_nowait((time.monotonic() + self.delay, b""))
+        await sender
+
+    @staticmethod
+    async def _send(queue: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                due, data = await queue.get()
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                if not data:
+                    break
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+
+
+def pytest(folder: Path, file: Path, hosts: list[str], ours: bool) -> float:
+    """Seconds that one whole process takes, from start to exit."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", str(file)]
+    command += [f"--hosts={','.join(hosts)}", f"--ssh-identity-file={folder / 'key'}"]
+    if ours:
+        command += ["-p", "validator.plugin", f"--results={folder / 'checks.json'}"]
+    started = time.monotonic()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    seconds = time.monotonic() - started
+    if done.returncode != 0:
+        raise SystemExit(done.stdout[-3000:] + done.stderr[-2000:])
+    return seconds
+
+
+def cost(folder: Path) -> dict[str, Any]:
+    """What the last gathered run asked of each host: the most of any."""
+    found = [json.loads(path.read_text())["facts"]["transport"] for path in folder.glob("checks*.json")]
+    return {key: max(one[key] for one in found) for key in found[0]}
+
+
+def measure(folder: Path, port: int, user: str, checks: int, hosts: int, rtt_ms: int, repeat: int) -> dict[str, Any]:
+    """Medians of both ways, taking turns."""
+    proxy = DelayProxy(port, rtt_ms / 2000, hosts)
+    file = folder / f"test_{checks}.py"
+    file.write_text(_CHECKS.format(count=checks))
+    for old in folder.glob("checks*.json"):
+        old.unlink()
+    ours, theirs = [], []
+    for _ in range(repeat):
+        ours.append(pytest(folder, file, [f"ssh://{user}@127.0.0.1:{one}" for one in proxy.ports], True))
+        theirs.append(pytest(folder, file, [f"paramiko://{user}@127.0.0.1:{one}" for one in proxy.ports], False))
+    result = {
+        "checks": checks, "hosts": hosts, "rtt_ms": rtt_ms, "repeat": repeat,
+        "gathered_s": round(statistics.median(ours), 2), "paramiko_s": round(statistics.median(theirs), 2),
+    }  # fmt: skip
+    return result | {"ratio": round(result["paramiko_s"] / result["gathered_s"], 1)} | cost(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checks", type=int, nargs="+", default=[30, 300])
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--rtt", type=int, nargs="+", default=[0, 20, 60], metavar="MS")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument(
+        "--user", default=getpass.getuser(), help="who logs in: a slow .bashrc is paid by each paramiko://"
+    )
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, sshd(Path(name)) as port:
+        for hosts in given.hosts:
+            for checks in given.checks:
+                for rtt in given.rtt:
+                    print(
+                        json.dumps(measure(Path(name), port, given.user, checks, hosts, rtt, given.repeat)), flush=True
+                    )
+
+
+if __name__ == "__main__":
+    main()
