@@ -85,7 +85,7 @@ def validate(root: Path, folder: Path, place: Place) -> None:
     _initialise(packer, root)
     command = [packer.program, "validate", f"-var-file={folder / PACKER_FILE}"]
     command += [f"-var={name}={value}" for name, value in _ansible(place).items()]
-    run([*command, packer.template(root)], timeout=120, env=_quiet() | _credentials(place), error=BuildError)
+    run([*command, packer.template(root)], timeout=120, env=_quiet() | _access(place), error=BuildError)
 
 
 def build(
@@ -127,7 +127,7 @@ def build(
         done = run(
             [*command, packer.template(root)],
             timeout=timeout,
-            env=_quiet() | _credentials(place) | _polling(poll_seconds, timeout) | {"TMPDIR": private},
+            env=_quiet() | _access(place) | _polling(poll_seconds, timeout) | {"TMPDIR": private},
             check=False,
             on_line=reader.line,
             stop_with=signal.SIGINT,
@@ -189,13 +189,15 @@ def _quiet() -> dict[str, str]:
     return {"CHECKPOINT_DISABLE": "1", "PACKER_LOG": "0", "PACKER_NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1"}
 
 
-def _credentials(place: Place) -> dict[str, str]:
-    """The place's own keys, where it has any; else Packer finds AWS's as every SDK does."""
-    if place.credentials is None:
-        return {}
-    keys = place.credentials
-    unset = dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
-    return unset | {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
+def _access(place: Place) -> dict[str, str]:
+    """The place's own endpoint and keys, where it has any; else Packer finds AWS and its keys as every SDK does."""
+    # The amazon plugin asks some things past its custom_endpoint_ec2; its SDK reads this one for all of them.
+    access = {"AWS_ENDPOINT_URL_EC2": place.endpoint} if place.endpoint else {}
+    if place.credentials is not None:
+        keys = place.credentials
+        access |= dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
+        access |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
+    return access
 
 
 def _polling(seconds: int, timeout: float) -> dict[str, str]:
