@@ -45,8 +45,9 @@ import pytest
 
 N = {count}
 CASES = [(kind, number) for number in range(-(-N // 30)) for kind in (
-    ["exists"] * 8 + ["package"] * 6 + ["user"] * 3 + ["run"] * 8 + ["contains", "content", "owner", "sysctl", "sysctl"])]
-PATHS = ["/etc/passwd", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/fstab", "/usr/bin/env", "/tmp", "/proc/version"]
+    ["exists"] * 8 + ["package"] * 6 + ["user"] * 3 + ["run"] * 8
+    + ["contains", "content", "owner", "sysctl", "sysctl"])]
+PATHS = ["/etc/passwd", "/etc/group", "/etc/hostname", "/etc/hosts", "/etc/fstab", "/usr/bin/env", "/tmp", "/proc"]
 PACKAGES = ["bash", "coreutils", "dpkg", "grep", "sed", "tar"]
 
 
