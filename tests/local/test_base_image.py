@@ -50,7 +50,15 @@ def test_master_boot_record_has_one_linux_partition_at_one_mebibyte() -> None:
 
 def test_package_list_has_what_roles_and_region_build_on() -> None:
     listed = set(base_image._listed("packages.txt"))
-    assert {"linux-headers-cloud-amd64", "dkms", "gcc", "cloud-init", "openssh-server", "python3-apt", "libpam-systemd"} <= listed
+    assert {
+        "linux-headers-cloud-amd64",
+        "dkms",
+        "gcc",
+        "cloud-init",
+        "openssh-server",
+        "python3-apt",
+        "libpam-systemd",
+    } <= listed
     assert all(" " not in name and "#" not in name for name in listed)
 
 

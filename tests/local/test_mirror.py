@@ -47,7 +47,18 @@ def _get(port: int, path: str, method: str = "GET") -> tuple[int, bytes]:
 def _keyring(tree: mirror.MirrorTree, tmp_path: Path) -> Path:
     """The published key as gpgv takes it."""
     ring = tmp_path / "ring.gpg"
-    run(["gpg", "--batch", "--yes", "--output", ring, "--dearmor", tree.root / AGENT / "assets/amazon-cloudwatch-agent.gpg"], timeout=30)
+    run(
+        [
+            "gpg",
+            "--batch",
+            "--yes",
+            "--output",
+            ring,
+            "--dearmor",
+            tree.root / AGENT / "assets/amazon-cloudwatch-agent.gpg",
+        ],
+        timeout=30,
+    )
     return ring
 
 
@@ -89,7 +100,15 @@ def test_server_gives_files_and_says_no_otherwise(port: int, tree: mirror.Mirror
 
 @pytest.mark.parametrize(
     "path",
-    ["/../keys/pubring.kbx", "/%2e%2e/%2e%2e/keys/pubring.kbx", "/a/../../current/mirror.json", "//etc/passwd", "/mirror.json", "/%00", "/link/passwd"],
+    [
+        "/../keys/pubring.kbx",
+        "/%2e%2e/%2e%2e/keys/pubring.kbx",
+        "/a/../../current/mirror.json",
+        "//etc/passwd",
+        "/mirror.json",
+        "/%00",
+        "/link/passwd",
+    ],
 )
 def test_server_gives_nothing_from_outside_its_tree(port: int, tree: mirror.MirrorTree, path: str) -> None:
     link = tree.root / "link"
@@ -108,7 +127,8 @@ def test_daemon_serves_what_is_there(home: Path, tree: mirror.MirrorTree) -> Non
 def _vendor_package(folder: Path, name: str = "amazon-cloudwatch-agent") -> Path:
     control = folder / "tree/DEBIAN/control"
     control.parent.mkdir(parents=True)
-    control.write_text(f"Package: {name}\nVersion: 1.300090.0b9-1\nArchitecture: amd64\nMaintainer: vendor <v@example>\nDescription: real\n")
+    fields = f"Package: {name}\nVersion: 1.300090.0b9-1\nArchitecture: amd64\n"
+    control.write_text(f"{fields}Maintainer: vendor <v@example>\nDescription: real\n")
     run(["dpkg-deb", "--root-owner-group", "--build", folder / "tree", folder / "vendor.deb"], timeout=30)
     return folder / "vendor.deb"
 

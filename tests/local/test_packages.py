@@ -1,4 +1,4 @@
-"""Replica packages and their repository: the same bytes every time, the right content, signatures that mean something."""
+"""Replica packages and their repository: the same bytes every time, the right content, signatures that hold."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def test_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("nvidia-kernel-open-dkms", ["/usr/src/nvidia-550.163.01/dkms.conf", "/usr/src/nvidia-550.163.01/nv-version.mk"]),
+        (
+            "nvidia-kernel-open-dkms",
+            ["/usr/src/nvidia-550.163.01/dkms.conf", "/usr/src/nvidia-550.163.01/nv-version.mk"],
+        ),
         ("nvidia-smi", ["/usr/bin/nvidia-smi", "/usr/lib/nvidia-smi/smi/cli.py", "/usr/lib/nvidia-smi/VERSION"]),
         ("nvidia-driver-cuda", []),
         (
@@ -134,7 +137,13 @@ def _colons(validity: str, expires: int) -> str:
 
 @pytest.mark.parametrize(
     ("shown", "usable"),
-    [(_colons("u", 4000000000), True), (_colons("e", 4000000000), False), (_colons("u", 1000), False), (_colons("u", 0), False), ("", False)],
+    [
+        (_colons("u", 4000000000), True),
+        (_colons("e", 4000000000), False),
+        (_colons("u", 1000), False),
+        (_colons("u", 0), False),
+        ("", False),
+    ],
 )
 def test_key_near_its_end_is_not_used(shown: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "run", lambda *_, **__: Completed(("gpg",), 0, shown, "", 0.0))

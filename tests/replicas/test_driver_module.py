@@ -1,0 +1,41 @@
+"""The replica driver's kernel module: it builds without a warning where kernel headers are, and says what it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.local import packages
+from gpu_ami.run import run
+
+HEADERS = sorted(Path("/lib/modules").glob("*/build/Makefile"))
+SOURCE = packages.REPLICAS / "nvidia_driver/module"
+
+
+@pytest.mark.skipif(
+    not HEADERS or not shutil.which("gcc"), reason="no kernel headers (linux-headers-cloud-amd64) or no gcc here"
+)
+def test_module_builds_for_the_installed_headers(tmp_path: Path) -> None:
+    tree = tmp_path / "nvidia"
+    shutil.copytree(SOURCE, tree)
+    (tree / "nv-version.mk").write_text("NV_VERSION := 550.163.01\nNV_BUILD_DATE := Sat Nov 21 00:00:00 UTC 2026\n")
+    done = run(["make", "-C", tree, f"KERNEL_UNAME={HEADERS[-1].parts[3]}", "W=1"], timeout=300)
+    assert "warning:" not in done.stdout + done.stderr
+    text = (tree / "nvidia.ko").read_bytes()
+    for line in (
+        b"description=gpu-ami replica of the NVIDIA kernel module",
+        b"version=550.163.01",
+        b"license=Dual MIT/GPL",
+        b"alias=pci:v00001AF4d00001110sv*sd*bc*sc*i*",
+    ):
+        assert line in text
+
+
+def test_driver_lines_are_printed_as_the_driver_prints_them() -> None:
+    """KERN_CONT is what gives the driver's records their level, facility and flag in /dev/kmsg."""
+    calls = [line.strip() for file in SOURCE.glob("*.c") for line in file.read_text().splitlines() if "printk(" in line]
+    drivers_own = [call for call in calls if "NVRM: " in call]
+    assert len(drivers_own) >= 5 and all(call.startswith('printk(KERN_CONT "NVRM: ') for call in drivers_own)
+    assert any('"NVRM: Xid (PCI:%s): %u, %s\\n"' in call for call in drivers_own)

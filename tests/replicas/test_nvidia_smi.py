@@ -1,0 +1,188 @@
+"""The nvidia-smi replica against a folder that looks like a machine's /proc: forms, fields, exit codes, readings."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as tree
+from collections.abc import Callable
+
+import pytest
+
+from gpu_ami.local.replicas.cloudwatch_agent.cwagent import configuration
+from gpu_ami.local.replicas.cloudwatch_agent.cwagent import gpu as agent_gpu
+from gpu_ami.local.replicas.nvidia_driver.nvidia_smi.smi.cli import main
+
+from .conftest import A10G, A100, VERSION
+
+NOW = 1795269000.25
+Machine = Callable[..., str]
+
+
+def smi(root: str, *words: str, own: str = VERSION, now: float = NOW) -> tuple[int, str]:
+    out = io.StringIO()
+    return main(list(words), root=root, now=lambda: now, out=out, own=own), out.getvalue()
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split(", ") for line in text.splitlines()]
+
+
+def test_list_of_gpus(machine: Machine) -> None:
+    assert smi(machine(), "-L") == (
+        0,
+        "GPU 0: NVIDIA A10G (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
+        "GPU 1: NVIDIA A10G (UUID: GPU-00000001-0000-0000-0000-000000000000)\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["-L"], ["-q", "-x"], ["--query-gpu=index", "--format=csv"], ["nvlink", "-s"], ["topo", "-m"], []]
+)
+def test_without_a_module_it_is_exit_9(machine: Machine, words: list[str]) -> None:
+    code, text = smi(machine(loaded=None), *words)
+    assert code == 9 and text.startswith(
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    )
+
+
+def test_without_a_gpu_it_is_exit_6(machine: Machine) -> None:
+    assert smi(machine(count=0), "-q") == (6, "No devices were found\n")
+
+
+def test_module_of_another_version_is_exit_18(machine: Machine) -> None:
+    code, text = smi(machine(loaded="550.144.03"), "-L")
+    assert (code, text) == (
+        18,
+        "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.163\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--query-gpu=index,foo", "--format=csv"], 2, 'Field "foo" is not a valid field to query.'),
+        (["--query-gpu=index"], 2, 'Missing "--format=" switch.'),
+        (["--query-gpu=index", "--format=noheader"], 2, 'Missing "csv" in "--format=" switch.'),
+        (["--query-gpu=index", "--format=csv,nice"], 2, '"nice" is not a valid format option.'),
+        (["--nonsense"], 1, "Invalid combination of input arguments."),
+        (["-L", "-i", "7"], 6, "No devices were found"),
+        (["-q", "-d", "FOO"], 2, 'Invalid display type: "FOO"'),
+        (["nvlink", "-z"], 1, "Invalid combination of input arguments."),
+        (["-i"], 1, 'Option "-i" requires a value.'),
+    ],
+)
+def test_wrong_questions(machine: Machine, words: list[str], code: int, said: str) -> None:
+    found, text = smi(machine(), *words)
+    assert found == code and text.startswith(said)
+
+
+def test_csv_with_header_and_units(machine: Machine) -> None:
+    code, text = smi(machine(), "--query-gpu=index,name,memory.total,clocks.sm,fan.speed,compute_cap", "--format=csv")
+    head, first, _ = rows(text)
+    assert code == 0
+    assert head == ["index", "name", "memory.total [MiB]", "clocks.current.sm [MHz]", "fan.speed [%]", "compute_cap"]
+    assert (
+        first[:3] == ["0", "NVIDIA A10G", "23028 MiB"] and first[3].endswith(" MHz") and first[4:] == ["[N/A]", "8.6"]
+    )
+
+
+def test_csv_of_one_gpu_without_header_and_units(machine: Machine) -> None:
+    fields = "index,pci.bus_id,memory.total,pci.domain"
+    assert smi(machine(), f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "00000000:00:1C.0") == (
+        0,
+        "1, 00000000:00:1C.0, 23028, 0x0000\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted", ["1", "GPU-00000001-0000-0000-0000-000000000000", "0000:00:1c.0", "00000000:00:1C.0"]
+)
+def test_a_gpu_can_be_named_in_every_way(machine: Machine, wanted: str) -> None:
+    assert smi(machine(), "--query-gpu=index", "--format=csv,noheader", "-i", wanted) == (0, "1\n")
+
+
+def test_remapped_rows_and_compute_apps(machine: Machine) -> None:
+    root = machine(count=1)
+    wanted = "gpu_bus_id,remapped_rows.uncorrectable,remapped_rows.pending,remapped_rows.failure"
+    assert smi(root, f"--query-remapped-rows={wanted}", "--format=csv,noheader") == (0, "00000000:00:1B.0, 0, No, No\n")
+    assert smi(root, "--query-compute-apps=pid,used_memory", "--format=csv") == (0, "pid, used_gpu_memory [MiB]\n")
+
+
+def test_xml_has_every_measurement_that_the_agent_reads(machine: Machine) -> None:
+    _, text = smi(machine(), "-q", "-x")
+    _, gpus = agent_gpu.parse(text.encode())
+    assert [dimensions for dimensions, _ in gpus] == [
+        {"index": str(index), "name": "NVIDIA A10G", "arch": "Ampere"} for index in range(2)
+    ]
+    # A data-centre board has no fan of its own.
+    assert set(gpus[0][1]) == set(configuration.NVIDIA_MEASUREMENTS) - {"fan_speed"}
+
+
+def test_boards_without_an_encoder_have_no_encoder_statistics(machine: Machine) -> None:
+    _, text = smi(machine(A100, 8), "-q", "-x")
+    _, gpus = agent_gpu.parse(text.encode())
+    assert len(gpus) == 8
+    assert {name for name in configuration.NVIDIA_MEASUREMENTS if name not in gpus[0][1]} == {
+        "fan_speed",
+        "encoder_stats_session_count",
+        "encoder_stats_average_fps",
+        "encoder_stats_average_latency",
+    }
+
+
+@pytest.mark.parametrize(("version", "tag"), [("550.163.01", "power_draw"), ("570.172.08", "instant_power_draw")])
+def test_power_stands_where_the_branch_has_it(machine: Machine, version: str, tag: str) -> None:
+    text = smi(machine(loaded=version), "-q", "-x", own=version)[1]
+    root = tree.fromstring(text)
+    power = root.find("gpu/gpu_power_readings")
+    assert power is not None and [child.tag for child in power if "draw" in child.tag][-1] == tag
+    assert root.findtext("driver_version") == version
+    assert agent_gpu.parse(text.encode())[1][0][1]["power_draw"] > 0
+
+
+def test_report_in_text_and_its_sections(machine: Machine) -> None:
+    root = machine()
+    code, text = smi(root, "-q")
+    assert code == 0 and "Attached GPUs                             : 2" in text and "GPU 00000000:00:1C.0" in text
+    only = smi(root, "-q", "-d", "MEMORY,TEMPERATURE", "-i", "0")[1]
+    assert "FB Memory Usage" in only and "GPU Current Temp" in only and "Product Name" not in only
+
+
+def test_values_stay_within_the_board_and_move_smoothly(machine: Machine) -> None:
+    root = machine(count=1)
+    fields = "utilization.gpu,power.draw,temperature.gpu,memory.used,memory.free,memory.reserved,clocks.sm"
+    last: list[float] = []
+    seen: list[list[float]] = []
+    for second in range(0, 3600, 5):
+        _, text = smi(root, f"--query-gpu={fields}", "--format=csv,noheader,nounits", now=NOW + second)
+        values = [float(cell) for cell in text.split(", ")]
+        assert 0 <= values[0] <= 100 and 0 < values[1] <= 300 and 20 <= values[2] <= 90 and 0 < values[6] <= 1710
+        assert sum(values[3:6]) == int(A10G["memory_mib"])
+        if last:
+            assert abs(values[0] - last[0]) <= 5 and abs(values[2] - last[2]) <= 3
+        last = values
+        seen.append(values)
+    assert all(len({values[column] for values in seen}) > 10 for column in (0, 1, 2, 3))
+    assert smi(root, f"--query-gpu={fields}", "--format=csv") == smi(root, f"--query-gpu={fields}", "--format=csv")
+
+
+def test_nvlink_and_topology(machine: Machine) -> None:
+    root = machine(A100, 2)
+    status = smi(root, "nvlink", "-s")[1]
+    assert status.count("25 GB/s") == 24
+    errors = smi(root, "nvlink", "-e", "-i", "1")[1]
+    assert errors.startswith("GPU 1:") and "\t Link 11: CRC Errors: 0" in errors
+    matrix = smi(root, "topo", "-m")[1].splitlines()
+    assert matrix[1].split("\t")[:3] == ["GPU0", " X ", "NV12"]
+
+
+def test_versions_help_and_summary(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = machine()
+    assert "DRIVER version      : 550.163.01" in smi(root, "--version")[1]
+    assert "--query-gpu" in smi(root, "-h")[1]
+    table = smi(root)[1].splitlines()
+    assert "CUDA Version: 12.4" in table[2]
+    assert len({len(line) for line in table[1:8]}) == 1
+    target = tmp_path_factory.mktemp("out") / "report.xml"
+    assert smi(root, "-q", "-x", "-f", str(target)) == (0, "")
+    assert tree.parse(target).getroot().findtext("attached_gpus") == "2"
