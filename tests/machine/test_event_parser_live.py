@@ -64,6 +64,17 @@ print(newest)
 """
 
 
+def patiently(call: Callable[[], Any], seconds: float = 600) -> Any:
+    """Again while a busy emulator does not even open a channel: nothing was run then."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except ssh.TransportFault as fault:
+            if "opening channel" not in str(fault) or time.monotonic() > deadline:
+                raise
+
+
 @dataclass
 class Guest:
     """The machine under test; survives its reboots."""
@@ -84,7 +95,8 @@ class Guest:
         return self.connection
 
     def sudo(self, command: str, timeout: float = 120, check: bool = True) -> str:
-        done = self.connected().run(f"sudo -n sh -c {shlex.quote(command)}", timeout=timeout)
+        words = f"sudo -n sh -c {shlex.quote(command)}"
+        done = patiently(lambda: self.connected().run(words, timeout=timeout))
         assert done.rc == 0 or not check, (
             f"{command}: {done.rc}\n{(done.stdout + done.stderr).decode(errors='replace')}"
         )
@@ -166,10 +178,7 @@ def guest() -> Iterator[Guest]:
             key = stack.enter_context(machine.temporary_key(cloud, run, tags))
             identity = stack.enter_context(machine.launched(cloud, (built or base)[-1], TYPE, key, run, tags))
             boot = machine.Boot(cloud, run, "admin", progress, threading.Event())
-            try:
-                found = boot.follow(identity, TYPE)
-            except ssh.TransportFault:  # a busy emulator may drop the first connection; the machine boots on
-                found = boot.follow(identity, TYPE)
+            found = patiently(lambda: boot.follow(identity, TYPE))
             made = Guest(ssh.parse_url(found.url, key_file=found.key_file, known_hosts=found.known_hosts))
             if not built:
                 with progress.stage("driver and parser"):
@@ -212,7 +221,8 @@ def install_parser(guest: Guest) -> None:
     guest.put((files / "aws-hw-monitor.service").read_bytes(), f"/etc/systemd/system/{UNIT}")
     guest.put((files / "gpu-ami-events.logrotate").read_bytes(), "/etc/logrotate.d/gpu-ami-events")
     guest.sudo(f"systemctl daemon-reload && systemctl enable -q --now {UNIT}")
-    guest.sudo("echo on > /proc/sys/kernel/printk_devkmsg")
+    # No limit on userland's records, and none of the floods on the emulated serial line.
+    guest.sudo("echo on > /proc/sys/kernel/printk_devkmsg; dmesg -n 1")
 
 
 def _roots(entry: tarfile.TarInfo) -> tarfile.TarInfo:
