@@ -1,4 +1,4 @@
-"""nvidia_gpu: `nvidia-smi -q -x`, one process a sample, five seconds at most (plugins/inputs/nvidia_smi)."""
+"""nvidia_gpu: `nvidia-smi -q -x`, one process a sample (plugins/inputs/nvidia_smi)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import time
 from typing import Any
 
 PROGRAM = "/usr/bin/nvidia-smi"
-_SECONDS = 5.0
+# The agent allows five. Under emulation, with other machines booting beside, our nvidia-smi alone can take those.
+_SECONDS = 20.0
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 # measurement → where it stands in a <gpu>; the second place is the layout of R570 and later.
 _PLACES = {
