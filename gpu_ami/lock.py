@@ -17,7 +17,6 @@ from gpu_ami.plan import Plan, sealed, write_json
 from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts
 from gpu_ami.recipes.layers import Recipe, read_recipe
 from gpu_ami.recipes.resolve import resolve
-from gpu_ami.recipes.versions import NEWEST
 
 if TYPE_CHECKING:
     from gpu_ami.aws import Cloud
@@ -112,6 +111,11 @@ def _differences(locked: Any, planned: Any, path: str) -> Iterator[tuple[str, An
             if path or key not in _CITATIONS:
                 below = f"{path}.{key}" if path else key
                 yield from _differences(locked.get(key), planned.get(key), below)
+    elif isinstance(locked, list) and isinstance(planned, list) and _are_lines(locked) and _are_lines(planned):
+        yield from ((path, line, None) for line in locked if line not in planned)
+        yield from ((path, None, line) for line in planned if line not in locked)
+        if sorted(locked) == sorted(planned) and locked != planned:
+            yield path, locked, planned
     elif isinstance(locked, list) and isinstance(planned, list) and len(locked) == len(planned):
         for index, (before, after) in enumerate(zip(locked, planned, strict=True)):
             yield from _differences(before, after, f"{path}[{index}]")
@@ -119,16 +123,19 @@ def _differences(locked: Any, planned: Any, path: str) -> Iterator[tuple[str, An
         yield path, locked, planned
 
 
+def _are_lines(value: list[Any]) -> bool:
+    return all(isinstance(one, str) for one in value)
+
+
 def _why(path: str, asked: Recipe, locked: Mapping[str, Any], facts: Facts) -> str:
     """The nearest reason: a wish that now has another answer, the recipe itself, or the facts below it."""
     component = path.partition(".")[0]
-    wish = asked.values.get(component, {}).get("version") if isinstance(asked.values.get(component), dict) else None
+    section = asked.values.get(component)
+    wish = section.get("version") if isinstance(section, dict) else None
     if asked.sha256 != locked["recipe"]["sha256"]:
         return f"{asked.file.name} changed"
-    if wish is not None and path.endswith("version"):
-        known = wish != NEWEST and wish in _known(facts, component)
-        if not known:
-            return f"{asked.origin(f'{component}.version')} asks for {wish}, and the facts have another answer now"
+    if path == f"{component}.version" and wish is not None and wish not in _known(facts, component):
+        return f"{asked.origin(path)} asks for {wish}, and the facts have another answer now"
     return f"facts or {asked.origin(path)} changed"
 
 

@@ -171,6 +171,12 @@ def test_keys_are_whole_fingerprints() -> None:
     assert all(re.fullmatch(r"[0-9A-F]{40}", value) for value in found)
 
 
+def test_key_files_are_named_after_their_keys() -> None:
+    """NVIDIA names a key's file by the last 8 digits of its fingerprint."""
+    for key in FACTS.driver_packages["keys"].values():
+        assert key["fingerprint"].endswith(key["file"].removesuffix(".pub").upper())
+
+
 def test_wanted_families_are_known_built_or_refused() -> None:
     wanted = {
         "p2", "p3", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200",

@@ -45,6 +45,11 @@ def _last_from(rows: Sequence[Row], driver: str) -> Row:
     return [row for row in rows if at_least(driver, row["from"])][-1]
 
 
+def _revision(world: World, names: Row) -> str:
+    """What follows the version in the package's: `-1`, `-1ubuntu1`, `-1.amzn2023`."""
+    return str(names["revision"]).format(dist=world.os["nvidia_repository"].get("dist", ""))
+
+
 def nvidia_repository(world: World, sources: Sources) -> Section:
     """NVIDIA's package repository for the image's system, and the key that signs it."""
     facts = world.facts.driver_packages
@@ -67,7 +72,7 @@ def _driver(world: World, versions: Mapping[str, str], sources: Sources) -> Sect
     version = versions["nvidia_driver"]
     names = _last_from(world.facts.driver_packages["drivers"][_style(world)], version)
     sources.add(f"driver package names of {_style(world)}", names)
-    package_version = f"{version}{names['revision']}"
+    package_version = f"{version}{_revision(world, names)}"
     modules = {flavour: name.format(branch=branch(version)) for flavour, name in names["module"].items()}
     section: Section = {
         "version": version,
@@ -92,7 +97,6 @@ def _driver(world: World, versions: Mapping[str, str], sources: Sources) -> Sect
 def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str, Section]:
     """Fabric manager where there is an NVSwitch, IMEX where memory spans machines; both of the driver's version."""
     names = _last_from(world.facts.driver_packages["fabric_manager"][_style(world)], driver)
-    revision = _last_from(world.facts.driver_packages["drivers"][_style(world)], driver)["revision"]
     imex = [name for name in world.instance_types if world.family(name).get("imex")]
     found: dict[str, Section] = {}
     for component, needed_on, key in (("fabric_manager", world.nvswitch, "package"), ("imex", imex, "imex")):
@@ -101,7 +105,7 @@ def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str,
             found[component] = {
                 "version": driver,
                 "package": names[key].format(branch=branch(driver)),
-                "package_version": f"{driver}{revision}",
+                "package_version": f"{driver}{_revision(world, names)}",
                 "instance_types": list(needed_on),
                 "repository": nvidia_repository(world, sources),
             }
@@ -129,7 +133,9 @@ def _cuda(world: World, versions: Mapping[str, str], sources: Sources) -> Sectio
         mode = "minor"
         if not at_least(driver, world.facts.cuda["majors"][branch(version)]["floor"]):
             mode = "forward"
-            packages[_library(world, "cuda_compat", version)] = f"{row['minimum_driver']}-1"
+            compat = _library(world, "cuda_compat", version)
+            packages[compat] = f"{row['minimum_driver']}-1"
+            sources.note(f"not established: that {compat} is packaged as {packages[compat]}")
         sources.note(_compatibility(mode, driver, version, row["minimum_driver"]))
     return _from_nvidia(world, sources, packages, version=version, compatibility=mode)
 
@@ -158,9 +164,11 @@ def _suffix(cuda: str) -> str:
 
 
 def _nccl(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
-    cuda = versions.get("cuda", world.facts.nccl["releases"][versions["nccl"]]["cuda"][-1])
+    row = world.facts.nccl["releases"][versions["nccl"]]
+    cuda = versions.get("cuda", row["cuda"][-1])
     package_version = f"{versions['nccl']}-1+cuda{_suffix(cuda)}"
-    sources.note(f"not established: that NCCL {versions['nccl']} is packaged as {package_version}")
+    if cuda not in row.get("packaged", []):
+        sources.note(f"not established: that NCCL {versions['nccl']} is packaged as {package_version}")
     return _from_nvidia(world, sources, {_library(world, "nccl", cuda): package_version}, version=versions["nccl"])
 
 
