@@ -285,7 +285,7 @@ def test_wishes() -> None:
         (answers.about_instance_type, "inf1.xlarge", ["Neuron: 2.23.0"]),
         (answers.about_driver, "580", ["end of support: 2028-06", "Volta (7.0)", "580.178.04"]),
         (answers.about_driver, "550.163.01", ["branch: 550"]),
-        (answers.about_cuda, "13.0", ["made for driver: >= 580.65.06", "9.12.0"]),
+        (answers.about_cuda, "13.0", ["made for driver: >= 580.95.05", "9.12.0"]),
         (answers.about_efa, "1.49", ["libfabric: 2.4.0"]),
         (answers.about_os, "al2", ["end of life: 2026-06-30", "node families: ec2, ecs"]),
     ],
