@@ -160,13 +160,19 @@ class Reconciler:
         elif unit.machine and unit.wanted == "stopped":
             self._bring_down(unit)
         elif unit.machine is None and unit.preparing is None:
-            if unit.wanted == "terminated":
-                self.machines.discard(unit.id)
-            self._show(unit, unit.wanted)
-            self._progress.note(f"{unit.id}: {unit.wanted}")
+            self._settle(unit)
         elif unit.preparing and unit.preparing.done():
             unit.preparing = None
             self.wake()
+
+    def _settle(self, unit: Unit) -> None:
+        """The machine is off, as wanted: so it is shown, once."""
+        if unit.shown == unit.wanted:
+            return
+        if unit.wanted == "terminated":
+            self.machines.discard(unit.id)
+        self._show(unit, unit.wanted)
+        self._progress.note(f"{unit.id}: {unit.wanted}")
 
     def _notice_exit(self, unit: Unit) -> None:
         ended = unit.machine.poll() if unit.machine else None

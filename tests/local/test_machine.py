@@ -123,7 +123,7 @@ class Guest:
         return None if done.returncode == 255 else done.stdout
 
     def await_shell(self) -> None:
-        until(lambda: self.run("true") is not None, 240, region.console(None, self.id)[-2000:])
+        until(lambda: self.run("true") is not None, 600, region.console(None, self.id)[-2000:])
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_the_guest_reaches_metadata_and_api_and_nothing_else(guest: Guest) -> No
 
 
 def test_cloud_init_took_key_and_user_data_from_ec2(guest: Guest) -> None:
-    until(lambda: "running" not in (guest.run("cloud-init status") or "running"), 120, "cloud-init does not end")
+    until(lambda: "running" not in (guest.run("cloud-init status") or "running"), 300, "cloud-init does not end")
     assert (guest.run("cat /run/mark; cloud-id") or "").split() == ["from-user-data", "aws"]
 
 
@@ -164,7 +164,7 @@ def test_a_reboot_is_a_new_boot(guest: Guest, ec2: Any) -> None:
     boot_id = "cat /proc/sys/kernel/random/boot_id"
     before = guest.run(boot_id)
     ec2.reboot_instances(InstanceIds=[guest.id])
-    until(lambda: guest.run(boot_id) not in (None, before), 240, "no second boot")
+    until(lambda: guest.run(boot_id) not in (None, before), 600, "no second boot")
 
 
 def test_a_machine_that_is_killed_is_stopped_and_says_why(guest: Guest) -> None:
