@@ -39,7 +39,7 @@ class World:
                     "grep -caF*gpuevent.log": lambda text: self.count(self.raw, text),
                     "grep -caF*gpuevent.jsonl": lambda text: self.count(self.json, text),
                     "cat /run/gpu-ami*": lambda _: json.dumps(self.status()),
-                    "systemctl show*": "366\n",
+                    "systemctl show*": f"SubState={broken.get('state', 'running')}\nMainPID=366\n",
                 }
             )
         )
@@ -112,6 +112,7 @@ def test_the_whole_way(judge: Judge) -> None:
 @pytest.mark.parametrize(
     ("broken", "verdict", "message"),
     [
+        ({"state": "dead"}, "UNPROVEN", "the parser does not run: see event_parser::test_parser_lives_and_is_enabled"),
         ({"no_orders": True}, "UNPROVEN", "this driver takes no orders for an Xid"),
         ({"refused": True}, "UNPROVEN", f"{KERNEL_FILE} takes no Xid: Permission denied"),
         ({"deaf": True}, "FAIL", "did not reach /var/log/gpuevent.log within 20 s"),

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from validator.checks.event_parser import require_parser
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.machine import MachineUnderTest
-from validator.observe import Observe, output, unproven
+from validator.observe import Observe, unproven
 from validator.smi import pci_address
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
@@ -105,6 +106,7 @@ def xids(host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch
 def test_kernel_xid_arrives_once(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """An Xid that the driver prints reaches both logs and both streams, exactly once, as a kernel's message."""
     machine.require_clock()
+    require_parser(xids.host)
     files = xids.kernel_files()
     if not files:
         unproven("this driver takes no orders for an Xid (/proc/driver/nvidia/gpus/*/xid): see test_drill_is_labelled")
@@ -170,6 +172,7 @@ def _require_fields(xids: Xids, sent: Injection, origin: str, observe: Observe) 
 def test_drill_is_labelled(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """A line that a process wrote to /dev/kmsg arrives as well, but labelled userland: a drill triggers no repair."""
     machine.require_clock()
+    require_parser(xids.host)
     if xids.drill is None:
         xids.drill = xids.from_userland(machine.gpus[0].pci if machine.gpus else "0000:00:1e.0", observe)
     sent = xids.drill
@@ -182,11 +185,11 @@ def test_drill_is_labelled(xids: Xids, machine: MachineUnderTest, observe: Obser
 
 def test_parser_is_alive_after_all(host: Any, observe: Observe) -> None:
     """After all that this proof provoked, the parser still reads /dev/kmsg and has lost nothing."""
+    pid = require_parser(host)["MainPID"]
     status = host.run("cat /run/gpu-ami/event-parser.json")
     if status.rc != 0:
         observe.fail(f"the parser leaves no status: {status.stderr.strip()}")
     told = json.loads(status.stdout)
-    pid = output(host, "systemctl show -p MainPID --value aws-hw-monitor.service").strip()
     kept = {key: told.get(key) for key in ("pid", "source", "records_lost", "sink_errors", "events_dropped")}
     wanted = {"pid": int(pid), "source": "/dev/kmsg", "records_lost": 0, "sink_errors": 0, "events_dropped": 0}
     observe.same(kept, wanted, "the parser's status")
