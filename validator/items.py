@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import greenlet  # type: ignore[import-untyped]
 import pytest
 from _pytest.fixtures import FixtureDef
 from _pytest.runner import CallInfo
@@ -30,7 +29,7 @@ _ALONE = frozenset(
 )
 # They wrap a phase of an item and expect the next one only after it: capture is done here instead.
 _WRAPPERS = ("capturemanager", "logging-plugin", "threadexception", "unraisableexception", "timeout")
-_NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt, greenlet.GreenletExit)
+_NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt)
 _OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
 _HIGHER = (*_OF_A_HOST, Scope.Session)
 
@@ -113,7 +112,9 @@ class Items:
 
     def _phase(self, item: pytest.Function, when: Any, **arguments: Any) -> pytest.TestReport:
         hook = self._hook(item, f"pytest_runtest_{when}")
-        call = CallInfo.from_call(lambda: hook(item=item, **arguments), when=when, reraise=_NOT_A_VERDICT)
+        call = CallInfo.from_call(
+            lambda: hook(item=item, **arguments), when=when, reraise=(*_NOT_A_VERDICT, gather.greenlet.GreenletExit)
+        )
         self._slices[item].add_sections(when)
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         self.reports[item].append(report)

@@ -149,7 +149,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def _gathers(config: pytest.Config) -> bool:
     option = config.getoption
     steps = any(option(name, False) for name in ("serial", "usepdb", "trace", "setuponly", "setupshow", "setupplan"))
-    return not steps and not hasattr(config, "workerinput")
+    return gather.available() and not steps and not hasattr(config, "workerinput")
+
+
+def pytest_report_header() -> str:
+    if gather.available():
+        return "validator: checks are gathered"
+    return "validator: greenlet is not installed, so checks run one after the other, a round trip a command"
 
 
 def _gather(run: Run, session: pytest.Session, first: pytest.Item) -> None:
