@@ -17,6 +17,7 @@ import hashlib
 import os
 import shutil
 import struct
+import tarfile
 import tempfile
 import time
 import uuid
@@ -114,9 +115,8 @@ def _scratch(base: Path) -> Iterator[Path]:
 
 def _build(work: Path, image: BaseImage, progress: Progress) -> None:
     root_uuid = str(uuid.uuid5(uuid.NAMESPACE_DNS, image.name))
-    overlay = work / "overlay"
-    shutil.copytree(SOURCE / "rootfs", overlay)
-    _normalise_modes(overlay)
+    overlay = work / "overlay.tar"
+    _pack_overlay(overlay)
     tree = work / "tree.tar"
     with progress.stage("install packages"):
         _bootstrap(overlay, work, tree, root_uuid)
@@ -125,11 +125,18 @@ def _build(work: Path, image: BaseImage, progress: Progress) -> None:
     (work / "disk.raw").rename(image.path)
 
 
-def _normalise_modes(tree: Path) -> None:
-    """A checkout's umask must not show in the image."""
-    for path in (tree, *tree.rglob("*")):
-        executable = path.is_dir() or os.access(path, os.X_OK)
-        path.chmod(0o755 if executable else 0o644)
+def _pack_overlay(archive: Path) -> None:
+    """Our files as root's, whoever builds: neither a checkout's owner nor its umask may show in the image."""
+
+    def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        member.mode = 0o755 if member.isdir() or member.mode & 0o111 else 0o644
+        return member
+
+    with tarfile.open(archive, "w") as tar:
+        for path in sorted((SOURCE / "rootfs").iterdir()):
+            tar.add(path, arcname=path.name, filter=as_root)
 
 
 def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
@@ -145,7 +152,7 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
         f"--include={packages}",
         # Both before anything is unpacked: initramfs settings and dpkg filters count from the first package.
         *(f"--dpkgopt={line}" for line in _dpkg_filters()),
-        f"--essential-hook=sync-in {overlay} /",
+        f"--essential-hook=tar-in {overlay} /",
         f'--customize-hook={customise} "$1" {root_uuid} {masked}',
         SUITE,
         tree,

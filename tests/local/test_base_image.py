@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,8 +91,11 @@ def _tools(monkeypatch: pytest.MonkeyPatch, *, mke2fs_works: bool) -> list[str]:
         words = [str(word) for word in command]
         calls.append(Path(words[0]).name)
         if words[0] == "mmdebstrap":
-            overlay = Path(next(word for word in words if word.startswith("--essential-hook=sync-in")).split()[1])
-            assert oct((overlay / "etc/fstab").stat().st_mode & 0o777) == "0o644"
+            hook = next(word for word in words if word.startswith("--essential-hook=tar-in"))
+            with tarfile.open(hook.split()[1]) as overlay:
+                members = {member.name: member for member in overlay}
+            assert {(member.uid, member.gid) for member in members.values()} == {(0, 0)}
+            assert (members["etc/fstab"].mode, members["etc"].mode) == (0o644, 0o755)
             Path(words[words.index(base_image.SUITE) + 1]).write_bytes(b"tar")
         elif not mke2fs_works:
             raise CloudError("mke2fs ended with 1")
