@@ -48,6 +48,12 @@ def available() -> bool:
     return greenlet is not None
 
 
+def killed() -> type[BaseException]:
+    """What is thrown into a check that nobody will hear any more."""
+    kind: type[BaseException] = greenlet.GreenletExit
+    return kind
+
+
 class OutOfTime(Exception):
     """A check, or the whole run, is past its deadline."""
 

@@ -113,7 +113,7 @@ class Items:
     def _phase(self, item: pytest.Function, when: Any, **arguments: Any) -> pytest.TestReport:
         hook = self._hook(item, f"pytest_runtest_{when}")
         call = CallInfo.from_call(
-            lambda: hook(item=item, **arguments), when=when, reraise=(*_NOT_A_VERDICT, gather.greenlet.GreenletExit)
+            lambda: hook(item=item, **arguments), when=when, reraise=(*_NOT_A_VERDICT, gather.killed())
         )
         self._slices[item].add_sections(when)
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
