@@ -164,9 +164,10 @@ def test_command_fails_on_a_stale_lock(
 
 
 @pytest.fixture
-def cloud() -> Iterator[Cloud]:
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     from moto import mock_aws
 
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # seconds for each fresh moto
     with mock_aws():
         yield Cloud(AWS)
 
