@@ -73,7 +73,7 @@ def running_local_place(home: Path) -> Place | None:
     """The local region's place if it is up; None otherwise (nothing is started for a host that runs already)."""
     from gpu_ami.local import region
 
-    return region.up(home, embedded=False, progress=Progress("quiet")) if region.is_up(home) else None
+    return region.local_place(home) if region.is_up(home) else None
 
 
 def check_recipe(recipe: Path, overrides: Sequence[str]) -> None:

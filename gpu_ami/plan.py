@@ -122,14 +122,25 @@ def at_place(document: Mapping[str, Any], place: Place) -> dict[str, Any]:
     """The document as a place needs it: vendors' URLs at its mirror, the agent at its endpoint, its source AMI."""
     placed: dict[str, Any] = _mirrored(document, place.mirror) if place.mirror else dict(document)
     if place.guest_endpoint:
-        agent = dict(placed["cloudwatch_agent"])
-        for name, section in (("config", "logs"), ("gpu_config", "metrics")):
-            config = agent[name]
-            agent[name] = config | {section: config[section] | {"endpoint_override": place.guest_endpoint}}
-        placed["cloudwatch_agent"] = agent
+        placed["cloudwatch_agent"] = _agent_at(placed["cloudwatch_agent"], place.guest_endpoint)
     if place.source_ami:
         placed["source_ami"] = {"id": place.source_ami}
     return placed
+
+
+def _agent_at(agent: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
+    """The agent's two documents for a guest that reaches AWS's API at `endpoint` alone.
+
+    The Auto Scaling group's name is an EC2 tag, which the agent asks for at AWS's own address whatever the override
+    says, and it publishes no metric until it has an answer (plugins/processors/ec2tagger): that dimension goes.
+    """
+    logs, metrics = agent["config"]["logs"], agent["gpu_config"]["metrics"]
+    dimensions = {name: value for name, value in metrics["append_dimensions"].items() if name != "AutoScalingGroupName"}
+    override = {"endpoint_override": endpoint}
+    return dict(agent) | {
+        "config": agent["config"] | {"logs": logs | override},
+        "gpu_config": agent["gpu_config"] | {"metrics": metrics | {"append_dimensions": dimensions} | override},
+    }
 
 
 def _mirrored(value: Any, mirror: Mirror) -> Any:

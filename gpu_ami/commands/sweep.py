@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         place = load_place(args.where)
         swept += sweep.sweep_cloud(Cloud(place), home, progress, dry_run=args.dry_run)
     elif region.is_up(home):
-        place = region.up(home, embedded=False, progress=progress)
+        place = region.local_place(home)
         swept += sweep.sweep_cloud(Cloud(place), home, progress, dry_run=args.dry_run)
     elif not args.dry_run:
         for what in region.clean_leftovers(home):
