@@ -139,9 +139,11 @@ def test_playbook_refuses_to_run_without_the_plan(roles: list[str] | None, playb
     """An image without hygiene, or one of no role at all, is never made by mistake."""
     import json
 
+    # --check: were the refusal ever to fail, this machine must not be taken for the builder.
     given = [] if roles is None else ["--extra-vars", json.dumps({"gpu_ami_roles": roles})]
     done = _ansible(
         "ansible-playbook",
+        "--check",
         "--connection=local",
         "--inventory=nobody,",
         "--become-method=su",
