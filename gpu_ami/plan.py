@@ -134,13 +134,15 @@ def _agent_at(agent: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
     The Auto Scaling group's name is an EC2 tag, which the agent asks for at AWS's own address whatever the override
     says, and it publishes no metric until it has an answer (plugins/processors/ec2tagger): that dimension goes.
     """
-    logs, metrics = agent["config"]["logs"], agent["gpu_config"]["metrics"]
-    dimensions = {name: value for name, value in metrics["append_dimensions"].items() if name != "AutoScalingGroupName"}
     override = {"endpoint_override": endpoint}
-    return dict(agent) | {
-        "config": agent["config"] | {"logs": logs | override},
-        "gpu_config": agent["gpu_config"] | {"metrics": metrics | {"append_dimensions": dimensions} | override},
-    }
+    config, gpu_config = agent["config"], agent["gpu_config"]
+    placed = dict(agent) | {"config": config | {"logs": config["logs"] | override}}
+    if gpu_config:  # none where the plan measures no GPU
+        metrics = gpu_config["metrics"]
+        asked = metrics["append_dimensions"].items()
+        dimensions = {name: value for name, value in asked if name != "AutoScalingGroupName"}
+        placed["gpu_config"] = gpu_config | {"metrics": metrics | {"append_dimensions": dimensions} | override}
+    return placed
 
 
 def _mirrored(value: Any, mirror: Mirror) -> Any:

@@ -91,6 +91,18 @@ def test_image_without_gpu_metrics_has_no_gpu_config() -> None:
     assert "nvidia_driver" not in plan.document
 
 
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_can_be_planned_at_a_mirror(recipe: Path) -> None:
+    plan = make_plan(recipe, LOCAL)
+    assert plan["cloudwatch_agent"]["config"]["logs"]["endpoint_override"] == LOCAL.guest_endpoint
+
+
+def test_own_endpoint_has_no_auto_scaling_groups() -> None:
+    """The agent asks AWS itself for that name, and publishes nothing until it is told."""
+    placed = make_plan(RECIPE, LOCAL)["cloudwatch_agent"]["gpu_config"]["metrics"]["append_dimensions"]
+    assert set(placed) == {"ImageId", "InstanceId", "InstanceType"}
+
+
 def test_place_may_name_the_source_ami() -> None:
     plan = make_plan(RECIPE, Place(name="x", region="us-east-1", source_ami="ami-0123456789abcdef0"))
     assert plan["source_ami"] == {"id": "ami-0123456789abcdef0"}
