@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,6 +80,19 @@ def running_local_place(home: Path) -> Place | None:
 def check_recipe(recipe: Path, overrides: Sequence[str]) -> None:
     """UsageError with all mistakes of a recipe, before anything is started for it."""
     make_plan(recipe, Place(name="nowhere", region="us-east-1"), overrides)
+
+
+def agent_version(agent_package: Path | None) -> list[str]:
+    """The override that makes a plan ask for the release that a given agent package is of."""
+    if agent_package is None:
+        return []
+    from gpu_ami.local import packages
+
+    version = packages.control_field(agent_package, "Version")
+    found = re.match(r"\d+\.\d+\.\d+", version)
+    if not found:
+        raise UsageError(f"--agent-package {agent_package}: version {version!r}, expected one like 1.300071.0b1234-1")
+    return [f"cloudwatch_agent.version={found[0]}"]
 
 
 def plan_stage(recipe: Path, overrides: Sequence[str], out: Path, at: Standing) -> Plan:

@@ -53,9 +53,7 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             "container_toolkit": _versioned("1.18.1"),
             "neuron": _versioned("2.33.0"),
             "mkl": _versioned("2020.0-088"),
-            "cloudwatch_agent": Keys(
-                {"version": Choice(tuple(facts.cloudwatch_agent["versions"]))}, needed=("version",)
-            ),
+            "cloudwatch_agent": Keys({"version": Text("1.300071.0", r"\d+\.\d+\.\d+")}, needed=("version",)),
             **_observed(facts),
         },
         needed=(*OF_THE_RECIPE, "architecture", "node", "build", "roles", "ansible", "cloudwatch_agent", "telemetry"),

@@ -274,7 +274,8 @@ def _mkl(world: World, versions: Mapping[str, str], sources: Sources) -> Section
 def agent_section(world: World, sources: Sources) -> Section:
     """The CloudWatch agent's package."""
     facts, version = world.facts.cloudwatch_agent, str(world.section("cloudwatch_agent")["version"])
-    release = facts["versions"][version]
+    # A release that the facts do not know is planned all the same: what is there is checked when it is installed.
+    release = facts["versions"].get(version, facts["other_versions"])
     kind = "rpm" if world.os["family"] == "redhat" else "deb"
     folder = f"{world.os['cloudwatch_agent']}/{_AWS_ARCHITECTURES[world.values['architecture']]}/{release['directory']}"
     url = f"{facts['base_url']}/{folder}/amazon-cloudwatch-agent.{kind}"
