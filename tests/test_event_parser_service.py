@@ -171,6 +171,10 @@ def test_lost_records_are_counted_exactly(bench: Bench, monkeypatch: pytest.Monk
     [loss] = [one for one in bench.documents() if one["kind"] == "loss"]
     assert (loss["RecordsLost"], loss["before_seq"]) == (40, 42)
     assert bench.seqs() == [1, 42]
+    bench.ring = [xid(45)]
+    service = bench.start()
+    settle(service)
+    assert (service.source.lost, service.lost()) == (2, 42), "a restart does not forget what this boot has lost"
 
 
 def test_records_before_the_first_that_survived_are_lost(bench: Bench) -> None:

@@ -122,7 +122,7 @@ class Guest:
     def flood(self, count: int, tag: str, *, pause: float = 0, meanwhile: str = "true") -> None:
         """`count` Xids 45, `pause` seconds apart, while another command runs."""
         flood = f"python3 -c {shlex.quote(FLOOD)} {count} {tag} 45 {pause}"
-        self.sudo(f"({meanwhile}) & {flood}; wait", timeout=400)
+        self.sudo(f"({meanwhile}) & {flood}; wait", timeout=600)
 
     def documents(self, word: str) -> list[dict[str, Any]]:
         """Lines of the JSON log and its rotated part that hold `word`."""
@@ -141,12 +141,12 @@ class Guest:
     def is_active(self) -> bool:
         return self.sudo(f"systemctl is-active {UNIT}", check=False).strip() == "active"
 
-    def quiet(self) -> None:
+    def quiet(self, seconds: float = 60) -> None:
         """Till the service has read and written all that the kernel has printed."""
         self.until("the service is up", self.is_active)
         newest = int(self.sudo(f"python3 -c {shlex.quote(NEWEST)}"))
-        self.until(f"record {newest} is read", lambda: self.status().get("last_seq", -1) >= newest)
-        self.until("all is written", lambda: self.status().get("backlog_bytes", 1) == 0)
+        self.until(f"record {newest} is read", lambda: self.status().get("last_seq", -1) >= newest, seconds)
+        self.until("all is written", lambda: self.status().get("backlog_bytes", 1) == 0, seconds)
 
 
 def numbers(lines: list[str], tag: str) -> list[int]:
@@ -299,7 +299,7 @@ def test_overrun_ring_is_counted_to_the_record(guest: Guest) -> None:
         guest.flood(count, tag)
     finally:
         guest.sudo(f"systemctl kill -s CONT {UNIT}")
-    guest.quiet()
+    guest.quiet(400)  # tens of thousands of events under emulation
     after = guest.status()
     events = numbers([one["message"] for one in guest.documents(tag)], tag)
     lost = after["records_lost"] - before["records_lost"]

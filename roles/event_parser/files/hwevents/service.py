@@ -68,6 +68,7 @@ class Service:
         self._beat_now = False
         self._snapshot = None  # type: Optional[Snapshot]
         self._snapshot_done = False
+        self._lost_before = 0  # in this boot, by the processes before this one
         self._reported = {}  # type: Dict[str, int]
         self._last_lag = 0.0
         self._started = time.monotonic()
@@ -92,6 +93,7 @@ class Service:
             self.tracker.remember(state.get("memory", {}))
             self.raw_seq = int(state.get("raw_seq", -1))
             self._snapshot_done = bool(state.get("snapshot_done"))
+            self._lost_before = int(state.get("lost", 0))
             return int(state.get("seq", -1))
         logged = None if state else last_logged(self.options.json_log, self.boot_id)
         if logged is not None:
@@ -107,8 +109,13 @@ class Service:
             "seq": self.source.last_seq if oldest is None else oldest - 1,
             "raw_seq": self.raw_seq,
             "snapshot_done": self._snapshot_done,
+            "lost": self.lost(),
             "memory": self.tracker.memory(),
         }
+
+    def lost(self) -> int:
+        """Kernel records of this boot that nobody could read, restarts included."""
+        return self._lost_before + self.source.lost
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT. Never ends for what it reads or for a disk that is full."""
@@ -247,7 +254,7 @@ class Service:
         if not lost:
             return []
         _report("%d kernel records were overwritten before they could be read" % lost)
-        fields = {"boot_id": self.boot_id, "RecordsLost": lost, "records_lost_total": self.source.lost, "before_seq": self.source.last_seq}
+        fields = {"boot_id": self.boot_id, "RecordsLost": lost, "records_lost_total": self.lost(), "before_seq": self.source.last_seq}
         return [self._document("loss", fields, {"RecordsLost": "Count"})]
 
     def _since(self, name: str, total: int) -> int:
@@ -275,7 +282,7 @@ class Service:
         self.outbox.sync(now)
         self._last_save = now
         self._write_status()
-        state = "%d records, %d events, %d lost" % (self.source.records, self.counts["events"], self.source.lost)
+        state = "%d records, %d events, %d lost" % (self.source.records, self.counts["events"], self.lost())
         self.notifier.send("WATCHDOG=1", "STATUS=" + state)
 
     def _learn_surroundings(self) -> None:
@@ -294,7 +301,7 @@ class Service:
             "heartbeat_period_s": self._period(), "uptime_s": round(time.monotonic() - self._started, 3),
             "last_seq": self.source.last_seq, "records_read": self.source.records, "events": self.counts["events"],
             "drills": self.counts["drills"], "raw_lines": self.counts["raw_lines"], "malformed": self._malformed(),
-            "records_lost": self.source.lost, "overruns": self.source.overruns, "events_dropped": self.outbox.dropped,
+            "records_lost": self.lost(), "overruns": self.source.overruns, "events_dropped": self.outbox.dropped,
             "sink_errors": self.outbox.errors, "backlog_bytes": self.outbox.backlog, "wake_ups": self._wake_ups,
             "checkpoint_seq": self.outbox.saved_cursor.get("seq", -1), "catalogue": self.catalogue.version,
             "policy_errors": self.catalogue.policy_errors, "driver": self.tracker.driver,
