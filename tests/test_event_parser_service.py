@@ -524,6 +524,41 @@ def test_a_flood_is_written_in_order(bench: Bench) -> None:
     assert bench.seqs() == list(range(3000))
 
 
+def test_the_heart_beats_in_a_flood_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood that never ends must not look like a reader that is stuck."""
+    monkeypatch.setattr(service_module, "_BATCH", 10)
+    service = bench.start()
+    bench.print(*(noise(seq) for seq in range(100)))
+    service._next_beat = 0.0
+    service._drain()
+    assert service.source.records == 10, "it comes back to the loop that beats"
+    service._next_beat = float("inf")
+    service._drain()
+    assert service.source.records == 100
+
+
+def test_ready_before_the_backlog_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A ring of four megabytes takes a slow processor longer than systemd waits for a start."""
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(address)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        service = bench.start()
+        bench.print(xid(0))
+        assert bench.far is not None
+        bench.far.close()
+        told: list[tuple[str, int]] = []
+        real = service.notifier.send
+        monkeypatch.setattr(
+            service.notifier, "send", lambda *fields: (told.append((fields[0], service.source.records)), real(*fields))
+        )
+        service.run()
+        first = listener.recv(4096).decode()
+    assert first.startswith("READY=1\n")
+    assert told[0] == ("READY=1", 0) and ("WATCHDOG=1", 0) in told and told[-1] == ("STOPPING=1", 1)
+    assert bench.seqs() == [0]
+
+
 def test_status_tells_source_progress_and_pulse(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     service = bench.start()
     bench.print(noise(0), xid(1), xid(2, priority=12))

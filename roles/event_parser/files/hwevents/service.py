@@ -66,6 +66,7 @@ class Service:
         self.raw_seq = -1
         self._stopping = False
         self._beat_now = False
+        self._next_beat = float("inf")
         self._snapshot = None  # type: Optional[Snapshot]
         self._snapshot_done = False
         self._lost_before = 0  # in this boot, by the processes before this one
@@ -121,18 +122,20 @@ class Service:
         """Until SIGTERM or SIGINT. Never ends for what it reads or for a disk that is full."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write)
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(signum, self._on_signal)
+        before = [
+            (signum, signal.signal(signum, self._on_signal))
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+        ]
         poller = select.poll()
         poller.register(self.source.fd, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
+        # Ready is who will miss nothing from here on. What the ring holds already may take longer than a start may.
+        self.notifier.send("READY=1", "STATUS=reading %s" % self.options.source)
+        self._beat()
         self._drain()
         self._start_snapshot(poller)
-        self._heartbeat()
-        self.notifier.send("READY=1", "STATUS=reading %s" % self.options.source)
-        next_beat = time.monotonic() + self._period()
         while not self._stopping and not self.source.ended:
-            ready = poller.poll(self._timeout_ms(next_beat))
+            ready = poller.poll(self._timeout_ms(self._next_beat))
             self._wake_ups += 1
             if any(fd == wake_read for fd, _ in ready):
                 _empty(wake_read)
@@ -142,11 +145,16 @@ class Service:
             now = time.monotonic()
             if self._snapshot and now >= self._snapshot.deadline:
                 self._end_snapshot(poller)
-            if now >= next_beat or self._beat_now:
-                self._beat_now = False
-                self._heartbeat()
-                next_beat = time.monotonic() + self._period()
+            if now >= self._next_beat or self._beat_now:
+                self._beat()
         self._stop(wake_read, wake_write)
+        for signum, handler in before:
+            signal.signal(signum, handler)
+
+    def _beat(self) -> None:
+        self._beat_now = False
+        self._heartbeat()
+        self._next_beat = time.monotonic() + self._period()
 
     def _stop(self, *pipe: int) -> None:
         self.notifier.send("STOPPING=1")
@@ -189,7 +197,9 @@ class Service:
         return not self.outbox.backlog and self.outbox.saved_cursor.get("seq") != self.cursor()["seq"]
 
     def _drain(self) -> None:
-        """Reads until the kernel has no more, in batches, so that a flood's first event is on disk while the rest is read."""
+        """Reads until the kernel has no more or the heart must beat: in batches, so that a flood's first event is on disk
+        while the rest is read.
+        """
         while True:
             before = self.source.records + self.source.skipped
             raw_lines = []  # type: List[bytes]
@@ -198,6 +208,8 @@ class Service:
                     self._take(raw, raw_lines)
             self._commit(raw_lines)
             if self.source.records + self.source.skipped - before < _BATCH or self._stopping:
+                break
+            if time.monotonic() >= self._next_beat:
                 break
         now = time.monotonic()
         if (self._unsaved() or self._status_due) and now - self._last_save >= _SETTLE_S:
