@@ -202,6 +202,12 @@ class Cloud:
         with _translated(f"requiring IMDSv2 on {ami}"):
             self.ec2.modify_image_attribute(ImageId=ami, ImdsSupport={"Value": "v2.0"})
 
+    def harden(self, instance_id: str) -> None:
+        """Makes a running instance ask for IMDSv2 (ModifyInstanceMetadataOptions): a builder of a Packer before 1.7."""
+        self.wait_for_state(instance_id, "running", 300)  # EC2 refuses the call while the instance is pending
+        with _translated(f"requiring IMDSv2 on {instance_id}"):
+            self.ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpTokens="required")
+
     def tagged(self, key: str) -> list[Resource]:
         """Everything here that can hold money or a secret and carries the tag `key`: what `sweep` looks through.
 

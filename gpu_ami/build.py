@@ -82,6 +82,7 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
         expires=run.expires,
         key_name=f"{key_name(run.id)}-builder",
         progress=progress,
+        on_builder=cloud.harden,
     )
     cloud.require_imds_v2(made.ami)
     image = cloud.image(made.ami)

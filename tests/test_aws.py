@@ -142,6 +142,12 @@ def test_errors_of_aws(
     assert caught.value.exit_code == exit_code
 
 
+def test_builder_is_made_to_ask_for_imds_v2(cloud: Cloud, run: runs.Run) -> None:
+    found = cloud.ec2.run_instances(ImageId=an_ami(cloud), MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    cloud.harden(found)
+    assert cloud.instance(found)["MetadataOptions"]["HttpTokens"] == "required"
+
+
 def test_missing_image_is_none(cloud: Cloud) -> None:
     assert cloud.image("ami-0123456789abcdef0") is None
 
