@@ -8,6 +8,7 @@ is UNPROVEN with its reason; a fault of the transport is UNPROVEN too, because i
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import signal
 import threading
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from validator.machine import MachineUnderTest
 
 pytest.register_assert_rewrite("validator.checks")
+# testinfra registers itself where plugins load by themselves; a second time would be refused.
+pytest_plugins = ["testinfra.plugin"] if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") else []
 
 RUN = pytest.StashKey["Run"]()
 CHECK = pytest.StashKey[Check]()
@@ -74,8 +77,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
     config.addinivalue_line("markers", "live: changes or provokes something; runs alone, after all read-only checks")
     config.addinivalue_line("markers", "tier(name): T0 offline, T1 boot, T2 one GPU, T3 all GPUs, T4 several nodes")
-    if not config.pluginmanager.has_plugin("pytest11.testinfra") and not config.pluginmanager.has_plugin("testinfra"):
-        config.pluginmanager.import_plugin("testinfra.plugin")
     testinfra.backend.BACKENDS["ssh"] = _BACKEND
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
