@@ -136,7 +136,7 @@ def not_proven(report: Report, replicas: list[str]) -> list[str]:
         )
     found += [f"the vendor's own package of {one}: a replica stood in for it" for one in replicas]
     found += [f"{one}: planned, installed by no role of this image" for one in _planned_only(report.plan)]
-    found += [f"the plan relies on what is not established: {note}" for note in report.plan.get("notes", [])]
+    found += [f"noted in the plan: {note}" for note in report.plan.get("notes", [])]
     return [*found, *OUT_OF_REACH]
 
 

@@ -53,32 +53,29 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
             for name in (key_name(record.id), f"{key_name(record.id)}-builder"):
                 tags = {runs.TAG_RUN: record.id}
                 found += [(Resource("key-pair", key, tags), "its run has died") for key in cloud.named_keys(name)]
-    return [
-        swept for resource, reason in _in_order(found) for swept in _remove(cloud, resource, reason, progress, dry_run)
-    ]
+    return [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
 
 
 def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:
-    # Instances first: groups and volumes hang on them. A resource that was found twice goes once.
+    # Instances first: groups and volumes hang on them. What was found in two ways (by its tag, on its builder) goes once.
     unique = {(resource.kind, resource.id): (resource, reason) for resource, reason in found}
+    for resource, reason in found:
+        for kind, identity in resource.attached:
+            unique.setdefault((kind, identity), (Resource(kind, identity, resource.tags), reason))
     return sorted(unique.values(), key=lambda item: item[0].kind != "instance")
 
 
-def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, dry_run: bool) -> list[Swept]:
+def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, dry_run: bool) -> Swept:
     run = resource.tags.get(runs.TAG_RUN, "")
-    swept = []
-    attached = [Resource(kind, identity, resource.tags) for kind, identity in resource.attached]
-    for one in (resource, *attached):
-        outcome = "would be removed"
-        if not dry_run:
-            try:
-                cloud.remove(one)
-                outcome = "removed"
-            except CloudError as error:
-                outcome = f"not removed: {error.message}"
-        progress.note(f"{one.kind} {one.id} of run {run} ({reason}): {outcome}")
-        swept.append(Swept(one.kind, one.id, run, reason, outcome))
-    return swept
+    outcome = "would be removed"
+    if not dry_run:
+        try:
+            cloud.remove(resource)
+            outcome = "removed"
+        except CloudError as error:
+            outcome = f"not removed: {error.message}"
+    progress.note(f"{resource.kind} {resource.id} of run {run} ({reason}): {outcome}")
+    return Swept(resource.kind, resource.id, run, reason, outcome)
 
 
 def forget_dead_runs(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
