@@ -57,7 +57,7 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
 
 
 def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:
-    # Instances first: groups and volumes hang on them. What was found in two ways (by its tag, on its builder) goes once.
+    # Instances first: groups and volumes hang on them. What was found in two ways (by tag, on its builder) goes once.
     unique = {(resource.kind, resource.id): (resource, reason) for resource, reason in found}
     for resource, reason in found:
         for kind, identity in resource.attached:
