@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import build as builds
-from gpu_ami import certificate, proof, report, runs
+from gpu_ami import certificate, page, proof, report, runs
 from gpu_ami.aws import Cloud
 from gpu_ami.errors import UsageError
 from gpu_ami.home import home_dir
@@ -139,9 +139,10 @@ def validate_stage(plan: Plan, ami: str, out: Path, at: Standing, ask: Ask) -> r
 
 
 def certify_stage(found: report.Report, out: Path) -> certificate.Certificate:
-    """report.json → certificate.json, certificate.md."""
+    """report.json → certificate.json, certificate.md, report.html."""
     drawn = certificate.certify(found)
     drawn.write(out)
+    page.write(found.to_json(), drawn.content, out)
     return drawn
 
 

@@ -1,0 +1,350 @@
+"""report.html: what a reader must see, in which order, and that no text of a report becomes part of the page."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami import certificate, line, page
+from gpu_ami.page_text import VERDICTS, short, t
+from gpu_ami.report import CORE, FAIL, FLAKY, PASS, UNAVAILABLE, UNPROVEN, HostReport, Report
+
+ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser", "hygiene"]
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&amp;\x1b[31mred\x1b[0m\x1b]0;title\x07\u202egnp.exe"
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """The page as a browser sees it: elements with their attributes, text, and whether what opens also closes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.headings: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == [], f"never closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {key: value or "" for key, value in attrs}))
+        if tag in ("h1", "h2", "h3", "h4"):
+            self.headings.append("")
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open and self._open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self._open:
+            return
+        self.text += data
+        if any(tag in ("h1", "h2", "h3", "h4") for tag in self._open):
+            self.headings[-1] += data
+
+    def having(self, tag: str, **attributes: str) -> list[dict[str, str]]:
+        wanted = {key.rstrip("_"): value for key, value in attributes.items()}
+        return [given for name, given in self.elements if name == tag and wanted.items() <= given.items()]
+
+
+def a_check(role: str, verdict: str = PASS, **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"{role}::test_it", "role": role, "tier": "T1", "verdict": verdict, "promise": f"{role} keeps it.",
+        "observed": "1", "planned": "1", "message": "" if verdict == PASS else f"{role}: observed 2, planned 1",
+        "seconds": 0.5, "attempts": 1, "hops": [],
+    } | more  # fmt: skip
+
+
+def a_host(instance_type: str = "g5.12xlarge", *further: dict[str, Any], **verdicts: str) -> HostReport:
+    checks = [a_check(role, verdicts.get(role, PASS)) for role in CORE]
+    boot = {"running": 2.0, "ssh": 20.0, "systemd": 30.0}
+    facts = {"hardware": "real", "kernel": "6.1.0", "boot_id": "b-1"}
+    return HostReport(instance_type, "i-1", "ssh://admin@127.0.0.2:2222", boot, [*checks, *further], [], facts)
+
+
+def a_report(*hosts: HostReport, simulated: bool = False, unproven: list[str] | None = None, **plan: Any) -> Report:
+    content = {"image": "x", "digest": "sha256:1", "roles": ROLES, "instance_types": []} | plan
+    times = ("2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z")
+    stages = [
+        {"stage": "boot g5.12xlarge", "level": 1, "seconds": 30.0, "outcome": "done"},
+        {"stage": "prove ami-1", "level": 0, "seconds": 60.0, "outcome": "failed"},
+    ]
+    return Report(content, "ami-1", "aws", "us-east-1", simulated, "run-1", *times, list(hosts), stages, unproven or [])
+
+
+def drawn(report: Report, evidence: list[str] | None = None) -> str:
+    return page.page(report.to_json(), certificate.certify(report).content, evidence or [])
+
+
+def error_host() -> HostReport:
+    return HostReport("p4d.24xlarge", "i-2", error="no SSH within 600 s\nlast lines: Kernel", error_verdict="ERROR")
+
+
+def unavailable_host() -> HostReport:
+    return HostReport("p5.48xlarge", error="InsufficientInstanceCapacity", error_verdict=UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("report", "verdict", "level"),
+    [
+        (a_report(a_host()), PASS, "certified"),
+        (a_report(a_host(), simulated=True), PASS, "rehearsed"),
+        (a_report(a_host(xid=FAIL)), FAIL, "no certificate"),
+        (a_report(a_host(xid=FLAKY)), FLAKY, "no certificate"),
+        (a_report(a_host(xid=UNPROVEN)), UNPROVEN, "no certificate"),
+        (a_report(a_host(), unproven=["p4d.24xlarge"]), UNPROVEN, "no certificate"),
+        (a_report(a_host(), error_host()), "ERROR", "no certificate"),
+        (a_report(a_host(), unavailable_host()), UNAVAILABLE, "no certificate"),
+        (a_report(), UNPROVEN, "no certificate"),
+    ],
+)
+def test_verdict_and_level_come_first_in_words(report: Report, verdict: str, level: str) -> None:
+    read = Reader(drawn(report))
+    assert " ".join(read.headings[0].split()) == f"Proof of x{VERDICTS[verdict][0]} {verdict} {level}"
+    assert VERDICTS[verdict][1] in read.text
+    assert read.headings[1] == "Not proven"
+
+
+def test_every_verdict_of_a_check_is_told_in_words_and_signs() -> None:
+    checks = [a_check("extra", verdict, id=f"extra::test_{verdict}") for verdict in VERDICTS]
+    text = drawn(a_report(a_host("g5.12xlarge", *checks)))
+    for verdict, (sign, _) in VERDICTS.items():
+        assert f'<span class="badge {verdict}">{sign} {verdict}</span>' in text
+    assert len({sign for sign, _ in VERDICTS.values()}) == len(VERDICTS)
+
+
+def test_sections_in_the_order_of_reading() -> None:
+    waiver = {"check": "logs::*", "reason": "known", "owner": "ops", "expires": "2027-01-31", "state": "used"}
+    report = a_report(a_host("g5.12xlarge", a_check("logs", FAIL, waived=waiver)), a_host("p4d.24xlarge"))
+    read = Reader(drawn(report, ["report.json", "evidence/g5.12xlarge/console.log"]))
+    told = [heading.strip() for heading in read.headings]
+    wanted = ["Not proven", "g5.12xlarge ✗ FAIL", "p4d.24xlarge ✓ PASS", "Waivers", "Where the time went", "Evidence"]
+    assert [one for one in told if one in wanted] == wanted
+    levels = [int(tag[1]) for tag, _ in read.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels)), "a heading level skipped"
+
+
+def test_failures_stand_open_and_passes_folded() -> None:
+    read = Reader(drawn(a_report(a_host(xid=FAIL, logs=UNPROVEN))))
+    checks = [given for given in read.having("details") if given["class"].startswith("check")]
+    assert len(checks) == len(CORE)
+    assert all(("open" in given) is (given["class"] != "check PASS") for given in checks)
+    roles = {given["class"]: "open" in given for given in read.having("details") if given["class"].startswith("role")}
+    assert roles == {"role FAIL": True, "role UNPROVEN": True, "role PASS": False}
+    red = next(given["id"] for given in checks if given["class"] == "check FAIL")
+    assert read.having("a", href=f"#{red}"), "the top has no link to the failed check"
+
+
+def test_failure_shows_message_observed_and_planned_whole() -> None:
+    observed, planned = {"series": [f"gpu{index}" for index in range(99)]}, "x" * 500
+    failed = a_check("metrics", FAIL, observed=observed, planned=planned, message="line 1\n  line 2")
+    text = Reader(drawn(a_report(a_host("g5.12xlarge", failed)))).text
+    assert "line 1\n  line 2" in text
+    assert json.dumps(observed, indent=1) in text
+    assert planned in text
+
+
+def test_not_proven_loses_no_line() -> None:
+    report = a_report(
+        HostReport("g5.12xlarge", checks=a_host().checks, replicas=[{"package": "nvidia-smi", "version": "550"}]),
+        error_host(), simulated=True, unproven=["p5.48xlarge"], cuda={"version": "12.4"},
+        notes=["not established: the A10G", "driver 550: support ended"],
+    )  # fmt: skip
+    lines = certificate.certify(report).content["not_proven"]
+    box = Reader(drawn(report).partition('<section class="caution">')[2].partition("</section>")[0]).text
+    assert len(lines) >= 9
+    for line_ in lines:
+        core = re.sub(
+            "^the plan relies on what is not established: (not established: )?|^the vendor's own package of "
+            "|: a replica stood in for it$|: planned, installed by no role of this image$", "", line_
+        )  # fmt: skip
+        assert core in box, line_
+
+
+def test_host_that_could_not_be_checked_says_why() -> None:
+    read = Reader(drawn(a_report(a_host(), error_host())))
+    assert "p4d.24xlarge ! ERROR" in [heading.strip() for heading in read.headings]
+    assert "no SSH within 600 s\nlast lines: Kernel" in read.text
+    assert "0 checks" in read.text
+
+
+def test_hops_follow_each_other_and_event_is_shown() -> None:
+    hops = [{"hop": "kernel → file", "seconds": 1.0}, {"hop": "file → agent", "seconds": 3.0}]
+    event = {"kind": "xid", "code": 31, "origin": "kernel"}
+    check = a_check("xid", hops=hops, observed=event, planned=event)
+    text = drawn(a_report(a_host("g5.12xlarge", check), a_host("p4d.24xlarge", check)))
+    assert "--from:0.00%;--wide:25.00%" in text and "--from:25.00%;--wide:75.00%" in text
+    assert text.count("<h3>Captured event</h3>") == 2
+    assert '<tr><th scope="row">file → agent</th><td>3.00 s</td><td>3.00 s</td></tr>' in text
+
+
+def test_boot_and_stages_are_drawn_to_scale() -> None:
+    text = drawn(a_report(a_host()))
+    assert "<span>ssh</span><span>20.0 s</span>" in text and "--from:6.67%;--wide:60.00%" in text
+    assert "failed after 60.0 s" in text and "--from:0.00%;--wide:50.00%" in text
+    report = a_report(a_host())
+    report.stages[0]["start"] = 30.0  # a run that knows when its stages began
+    assert "--from:50.00%;--wide:50.00%" in drawn(report)
+
+
+@pytest.mark.parametrize("state", ["used", "unused", "expired"])
+def test_waivers_are_told_with_their_state(state: str) -> None:
+    report = a_report(a_host()).to_json()
+    report["hosts"][0]["waivers"] = [
+        {"check": "logs::test_x", "reason": "upstream bug", "owner": "ops", "expires": "2027-01-31", "state": state}
+    ]
+    text = Reader(page.page(report, None, [])).text
+    assert f"Waiver ({state}) of logs::test_x by ops until 2027-01-31: upstream bug" in text
+
+
+def test_waived_failure_stays_red_and_says_waived() -> None:
+    waiver = {"check": "logs::*", "reason": "known", "owner": "ops", "expires": "2027-01-31", "state": "used"}
+    text = drawn(a_report(a_host("g5.12xlarge", a_check("logs", FAIL, waived=waiver))))
+    assert '<span class="badge FAIL">✗ FAIL, waived</span>' in text
+    assert "by ops until 2027-01-31: known" in text
+
+
+def hostile(value: Any) -> Any:
+    """The same shape, with hostile text wherever there is text that decides nothing."""
+    if isinstance(value, dict):
+        fixed = ("verdict", "error_verdict", "schema")
+        return {key: one if key in fixed else hostile(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [hostile(one) for one in value]
+    return value + HOSTILE if isinstance(value, str) else value
+
+
+def test_hostile_text_stays_text() -> None:
+    waiver = {"check": "a::b", "reason": "r", "owner": "o", "expires": "e", "scope": {"image": "i"}, "state": "used"}
+    event = {"kind": "xid", "code": "31"}
+    further = [
+        a_check("logs", FAIL, waived=waiver, observed=None),
+        a_check("xid", hops=[{"hop": "a → b", "seconds": 1}], event=event),
+    ]
+    host = a_host("g5.12xlarge", *further)
+    host.replicas = [{"package": "p", "version": "1", "what": "w"}]
+    good = a_report(host, error_host(), simulated=True, unproven=["p5"], notes=["n"], cuda={"version": "1"}).to_json()
+    names = ["evidence/g5.12xlarge/console.log", f"evidence/g5.12xlarge/{HOSTILE.replace('/', '')}"]
+    clean, text = Reader(page.page(good, None, names[:1])), page.page(hostile(copy.deepcopy(good)), None, names)
+    read = Reader(text)
+    read_tags = {tag for tag, _ in read.elements}
+    assert read_tags <= {tag for tag, _ in clean.elements}, read_tags
+    assert "<script>alert(1)</script>" in read.text, "shown, as text"
+    for given in (given for _, given in read.elements):
+        assert not any(key.startswith("on") for key in given), given
+        assert "script" not in given.get("class", "") + given.get("id", "") + given.get("style", "")
+    text.encode("utf-8")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", text)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("<b>&\"'", "&lt;b&gt;&amp;&quot;&#x27;"),
+        ("\x1b[1;31mFAIL\x1b[0m", "FAIL"),
+        ("a\x1b]0;x\x07\x00\rb\x7f", "a␛]0;x␇␀␍b⟨U+007F⟩"),
+        ("one\r\ntwo\tthree", "one\ntwo\tthree"),
+        ("exe.\u202egnp \ud800", "exe.⟨U+202E⟩gnp ⟨U+D800⟩"),
+        (None, "None"),
+    ],
+)
+def test_text(given: object, shown: str) -> None:
+    assert t(given) == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ([], "none"),
+        ({}, "none"),
+        (None, "nothing"),
+        ("a\n b", "a b"),
+        ([1, "é"], '[1, "é"]'),
+        ("x" * 97, "x" * 95 + "…"),
+    ],
+)
+def test_short(given: object, shown: str) -> None:
+    assert short(given) == shown
+
+
+def test_page_loads_nothing_from_anywhere() -> None:
+    text = drawn(a_report(a_host(xid=FAIL), notes=["https://example.org/x"]), ["report.json"])
+    read = Reader(text)
+    assert not {"script", "link", "img", "iframe", "object", "embed", "form", "base"} & {
+        tag for tag, _ in read.elements
+    }
+    assert not any("src" in given or "srcset" in given for _, given in read.elements)
+    assert all(re.match(r"#|report\.json$", given["href"]) for given in read.having("a"))
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    assert style and "url(" not in style and "@import" not in style
+    policy = next(given["content"] for given in read.having("meta") if "http-equiv" in given)
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline';")
+
+
+def test_links_within_the_page_have_a_target() -> None:
+    read = Reader(drawn(a_report(a_host(xid=FAIL), a_host("p4d.24xlarge", metrics=FLAKY), error_host())))
+    targets = [given["id"] for _, given in read.elements if "id" in given]
+    assert len(targets) == len(set(targets))
+    links = [given["href"] for given in read.having("a")]
+    assert len(links) >= 6
+    assert {link[1:] for link in links} <= set(targets)
+
+
+def test_evidence_is_linked_only_below_the_page_and_of_this_report() -> None:
+    paths = [
+        "report.json", "evidence/g5.12xlarge/console.log", "evidence/g5.12xlarge/odd name:#1%.log",
+        "evidence/p4d.24xlarge/console.log", "/etc/passwd", "../secret", "evidence/g5.12xlarge/../../x",
+        "javascript:alert(1)",
+    ]  # fmt: skip
+    read = Reader(drawn(a_report(a_host()), paths))
+    links = [given["href"] for given in read.having("a") if not given["href"].startswith("#")]
+    assert links == [
+        "report.json", "javascript%3Aalert%281%29",
+        "evidence/g5.12xlarge/console.log", "evidence/g5.12xlarge/odd%20name%3A%231%25.log",
+    ]  # fmt: skip
+    assert "Of an earlier run, and not linked: p4d.24xlarge." in read.text
+
+
+def test_evidence_of_a_host_that_came_by_address() -> None:
+    host = HostReport("", "", "ssh://admin@10.0.0.7:22", checks=a_host().checks)
+    assert 'href="evidence/10.0.0.7_22/kernel.log"' in drawn(a_report(host), ["evidence/10.0.0.7_22/kernel.log"])
+
+
+@pytest.mark.parametrize("key", ["report_sha256", "level", "verdict"])
+def test_certificate_of_something_else_is_not_shown(key: str) -> None:
+    report = a_report(a_host(), simulated=True)
+    content = {**certificate.certify(report).content, key: "certified", "not_proven": ["nothing at all"]}
+    read = Reader(page.page(report.to_json(), content, ["certificate.json", "report.json"]))
+    assert "no certificate" in read.headings[0]
+    assert "is not its certificate" in read.text
+    assert "nothing at all" not in read.text and "real GPUs: the boards were simulated" in read.text
+    assert not read.having("a", href="certificate.json") and read.having("a", href="report.json")
+
+
+def test_without_a_certificate_the_page_claims_none() -> None:
+    read = Reader(page.page(a_report(a_host()).to_json(), None, []))
+    assert "PASS no certificate" in read.headings[0] and "No certificate was issued." in read.text
+    assert "endurance" in read.text
+
+
+def test_certify_stage_writes_the_page_with_links_that_exist(tmp_path: Path) -> None:
+    report = a_report(a_host(), simulated=True)
+    report.write(tmp_path)
+    folder = tmp_path / "evidence" / "g5.12xlarge"
+    folder.mkdir(parents=True)
+    (folder / "console.log").write_text("[    0.0] Linux")
+    (folder / "elsewhere").symlink_to("/etc/hostname")
+    line.certify_stage(report, tmp_path)
+    read = Reader((tmp_path / page.PAGE_FILE).read_text(encoding="utf-8"))
+    links = [given["href"] for given in read.having("a") if not given["href"].startswith("#")]
+    assert "evidence/g5.12xlarge/console.log" in links and "certificate.md" in links and len(links) == 5
+    assert all((tmp_path / link).is_file() for link in links)
