@@ -29,15 +29,9 @@ _LEVELS = {
 }
 # The certificate's sentences that differ in one part alone, told once: pattern of the sentence, heading.
 _REASONS = (
-    (
-        re.compile("the vendor's own package of (.+): a replica stood in for it"),
-        "Replicas stood in for the vendors' own",
-    ),
+    (re.compile("the vendor's own package of (.+): a replica stood in for it"), "Packages that a replica stood in for"),
     (re.compile("(.+): planned, installed by no role of this image"), "Planned, installed by no role of this image"),
-    (
-        re.compile("the plan relies on what is not established: (?:not established: )?(.+)"),
-        "Relied on, and not established",
-    ),
+    (re.compile("noted in the plan: (.+)"), "Noted in the plan"),
 )
 # What a certificate must have in common with the one that the report gives, to be this report's.
 _BINDING = ("report_sha256", "verdict", "level")

@@ -89,7 +89,7 @@ def _check(check: Json, anchor: str) -> str:
     return (
         f'<details class="check {kind_of(verdict)}" id="{anchor}"{"" if verdict == PASS else " open"}><summary>'
         f'{badge(verdict, ", waived" if waived else "")} <span class="promise">{promise}</span>'
-        f'{_compared(observed, planned)}</summary><div class="body">{body}'
+        f'{_compared(observed, planned) if verdict == PASS else ""}</summary><div class="body">{body}'
         f'<p class="soft small"><code>{t(check["id"])}</code> {fine}</p></div></details>'
     )
 
@@ -108,7 +108,7 @@ def _whole(observed: object, planned: object) -> str:
 
 
 def _compared(observed: object, planned: object) -> str:
-    """Observed against planned in the check's own line; the whole values stand in its fold."""
+    """Observed against planned in the check's own line; values that are longer stand whole in its fold."""
     if observed is None and planned is None:
         return ""
     if observed == planned:

@@ -33,8 +33,7 @@ def t(value: object) -> str:
 
 
 def _visible(found: re.Match[str]) -> str:
-    code = ord(found.group())
-    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+    return f"⟨U+{ord(found.group()):04X}⟩"
 
 
 def full(value: object) -> str:
