@@ -192,7 +192,7 @@ def _quiet() -> dict[str, str]:
 def _access(place: Place) -> dict[str, str]:
     """The place's own endpoint and keys, where it has any; else Packer finds AWS and its keys as every SDK does."""
     # The amazon plugin asks some things past its custom_endpoint_ec2; its SDK reads this one for all of them.
-    access = {"AWS_ENDPOINT_URL_EC2": place.endpoint} if place.endpoint else {}
+    access = {"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {}
     if place.credentials is not None:
         keys = place.credentials
         access |= dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")

@@ -174,7 +174,8 @@ def packer_variables(plan: Plan, place: Place, ansible_vars_file: Path) -> dict[
         "custom_endpoint": place.endpoint or "",
         "subnet_id": place.subnet_id or "",
         "security_group_ids": list(place.security_group_ids),
-        "instance_profile": place.instance_profile or "",
+        # A builder calls no AWS API, so it gets no rights; only a session through SSM needs the profile.
+        "instance_profile": (place.instance_profile or "") if place.ssh_interface == "session_manager" else "",
         "kms_key_id": place.kms_key_id or "",
         "ssh_interface": place.ssh_interface,
         "ssh_port": place.ssh_port,
