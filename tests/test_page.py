@@ -351,3 +351,25 @@ def test_certify_stage_writes_the_page_with_links_that_exist(tmp_path: Path) -> 
     links = [given["href"] for given in read.having("a") if not given["href"].startswith("#")]
     assert "evidence/g5.12xlarge/console.log" in links and "certificate.md" in links and len(links) == 5
     assert all((tmp_path / link).is_file() for link in links)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb, as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_contrast(scheme: str) -> None:
+    style = drawn(a_report(a_host())).partition("<style>")[2].partition("</style>")[0]
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", one)) for one in re.findall(r":root \{(.*?)\}", style, re.S)
+    )
+    colours = light if scheme == "light" else light | dark
+    papers = ("paper", "card", "code", "caution-paper")
+    pairs = [(ink, paper) for ink in ("ink", "soft", "link") for paper in papers]
+    pairs += [("on", verdict) for verdict in VERDICTS] + [(PASS, "card"), (PASS, "paper")]
+    for ink, paper in pairs:
+        bright, dim = sorted((luminance(colours[ink]), luminance(colours[paper])), reverse=True)
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5, f"{scheme}: {ink} {colours[ink]} on {paper} {colours[paper]}"
