@@ -15,6 +15,8 @@ _ESCAPES = {"%!(PACKER_COMMA)": ",", "\\n": "\n", "\\r": ""}
 _HEAD = re.compile(r"^(?:==>|-->)?\s*(?:[\w.-]+\.[\w-]+):\s?")
 _TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(?P<name>.+?)\] \**$")
 _BUILDER = re.compile(r"^Instance ID: (?P<id>i-[0-9a-f]+)$")
+# Kept in the log; as progress they would hide the stages among them.
+_DETAIL = re.compile(r"^(?:\s|Adding tag: |==> |AMIs were created|No volumes to clean up)")
 # The word that Ansible puts before what went wrong, and the marker of its last line.
 _FAILED = re.compile(r"^(?:fatal|failed): \[|^\[ERROR\]|^ERROR!")
 
@@ -33,6 +35,7 @@ class Reader:
         self._task: tuple[str, float] | None = None
         self._last: deque[str] = deque(maxlen=_TAIL_LINES)
         self._errors: list[str] = []
+        self._playing = False  # Ansible speaks: current Packers say its lines as if they were their own
 
     def line(self, raw: str) -> None:
         """One line of Packer's output; what is no record (a crash of Packer's) is kept as it is."""
@@ -69,7 +72,10 @@ class Reader:
         if task:
             self._task_ended()
             self._task = (task["name"], time.monotonic())
-        elif kind == "say":
+        elif text.startswith(("PLAY [", "PLAY RECAP")):
+            self._task_ended()
+            self._playing = text.startswith("PLAY [")
+        elif kind == "say" and not self._playing and not _DETAIL.match(text):
             self._task_ended()
             self._note(text)
         if builder and self._on_builder:
