@@ -208,7 +208,7 @@ def idle(way: str, seconds: float) -> dict[str, float]:
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    count, samples, seconds = (20000, 200, 10.0) if quick else (100000, 1000, 65.0)
+    count, samples, seconds = (20000, 200, 10.0) if quick else (100000, 1000, 125.0)
     found: dict[str, Any] = {"python": platform.python_version(), "cpus": os.cpu_count(), "records": count}
     found["load"] = round(os.getloadavg()[0], 1)
     for way in WAYS:

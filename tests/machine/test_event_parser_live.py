@@ -138,6 +138,13 @@ class Guest:
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{self.sudo(STATUS, check=False)}"
             time.sleep(0.5)
 
+    def boot_id(self) -> str:
+        """Empty while the machine is on its way down."""
+        try:
+            return self.sudo("cat /proc/sys/kernel/random/boot_id").strip()
+        except ssh.TransportFault:
+            return ""
+
     def is_active(self) -> bool:
         return self.sudo(f"systemctl is-active {UNIT}", check=False).strip() == "active"
 
@@ -358,7 +365,7 @@ def test_idle_it_wakes_for_the_heartbeat_alone(guest: Guest) -> None:
     time.sleep(120)
     woken, printed = int(guest.sudo(count).split()[1]) - before, guest.status()["last_seq"] - records
     print(f"\nwake-ups in two minutes: {woken}, kernel records meanwhile: {printed}")
-    assert woken <= 2 * 4 + 3 * printed, "two heartbeats, a few switches each for their writes"
+    assert woken <= 2 * 3 + 3 * printed, "two or three heartbeats, and a write that waits for the disk now and then"
 
 
 def test_stuck_reader_is_restarted_by_the_watchdog(guest: Guest) -> None:
@@ -385,7 +392,7 @@ def test_reboot(guest: Guest) -> None:
     tag = guest.tag("reboot")
     guest.flood(50, tag)
     guest.quiet()
-    boot = guest.sudo("cat /proc/sys/kernel/random/boot_id").strip()
+    boot = guest.boot_id()
     known = len(guest.documents('"kind":"xid"'))
     guest.sudo("sync; systemd-run --quiet --on-active=1 systemctl reboot")
     assert guest.connection is not None

@@ -291,7 +291,8 @@ class Service:
         now = time.monotonic()
         self.outbox.put(Batch([], [self._document("heartbeat", fields, metrics)], self.cursor()))
         self.outbox.commit(now)
-        self.outbox.sync(now)
+        if self._status_due:  # events, not heartbeats, are worth waiting for a disk
+            self.outbox.sync(now)
         self._last_save = now
         self._write_status()
         state = "%d records, %d events, %d lost" % (self.source.records, self.counts["events"], self.lost())
