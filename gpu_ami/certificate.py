@@ -77,7 +77,7 @@ def certify(report: Report) -> Certificate:
 
 def _digest(report: Report) -> str:
     canonical = json.dumps(report.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
-    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+    return "sha256:" + hashlib.sha256(canonical.encode(errors="backslashreplace")).hexdigest()
 
 
 def _level(report: Report, replicas: list[str]) -> str:
@@ -101,7 +101,7 @@ def _host(host: HostReport, report: Report) -> dict[str, Any]:
         "seconds",
         "attempts",
         "hops",
-        "waiver",
+        "waived",
         "event",
     )
     checks = [{key: check[key] for key in kept if key in check} for check in host.checks]
@@ -126,6 +126,7 @@ def not_proven(report: Report, replicas: list[str]) -> list[str]:
         found += [
             f"{where}: {role}: no check of it passed" for role in host.unproven_roles(report.roles) if not host.error
         ]
+        found += [f"{where}: {one}" for one in _waivers(host)]
         for check in host.checks:
             if check["verdict"] in (UNPROVEN, FLAKY):
                 reason = (check.get("message") or check["verdict"]).splitlines()[0]
@@ -138,6 +139,16 @@ def not_proven(report: Report, replicas: list[str]) -> list[str]:
     found += [f"{one}: planned, installed by no role of this image" for one in _planned_only(report.plan)]
     found += [f"noted in the plan: {note}" for note in report.plan.get("notes", [])]
     return [*found, *OUT_OF_REACH]
+
+
+def _waivers(host: HostReport) -> list[str]:
+    told = []
+    for check in host.checks:
+        waived = check.get("waived")
+        if waived:
+            until = f"waived by {waived['owner']} until {waived['expires']}"
+            told.append(f"{check['id']}: {check['verdict']}, {until}: {waived['reason']}")
+    return told + [f"waiver of {one['check']} is {one['state']}" for one in host.waivers if one["state"] != "used"]
 
 
 _MARKS = {"PASS": "✅", "FAIL": "❌", "FLAKY": "⚠️", "UNPROVEN": "◻️", "UNAVAILABLE": "⛔"}

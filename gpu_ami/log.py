@@ -17,12 +17,13 @@ class Progress:
     """One run's progress. Thread-safe: hosts are proved side by side.
 
     mode: "plain" (a line a step), "terminal" (the same with colour), "json" (one object a line), "quiet".
-    times: seconds of every finished stage, in order, for the report.
+    times: of every finished stage, in order, for the report: its start since the run began, and how long it took (s).
     """
 
     mode: str = "plain"
     stream: IO[str] = field(default_factory=lambda: sys.stderr)
     times: list[dict[str, object]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
     _depth: threading.local = field(default_factory=threading.local)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -40,8 +41,9 @@ class Progress:
         finally:
             self._depth.level = level
             seconds = round(time.monotonic() - started, 2)
+            start, ended = round(started - self.began, 2), {"seconds": seconds, "outcome": outcome}
             with self._lock:
-                self.times.append({"stage": name, "level": level, "seconds": seconds, "outcome": outcome})
+                self.times.append({"stage": name, "level": level, "start": start} | ended)
             self._say(outcome, name, level, seconds)
 
     def note(self, text: str) -> None:

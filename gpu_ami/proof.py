@@ -82,6 +82,7 @@ class Proof:
                 hint=f"see {folder}/validator.log",
             ) from error
         host.checks, host.replicas, host.facts = found["checks"], found.get("replicas", []), found.get("facts", {})
+        host.waivers = found.get("waivers", [])
         if not host.checks:
             raise MachineError(
                 f"no check ran on {target.url}",
@@ -113,7 +114,7 @@ class Proof:
 
     def _environment(self) -> dict[str, str]:
         keys = self.place.credentials if self.place else None
-        env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
+        env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
         if keys:
             env |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
         return env
@@ -169,6 +170,7 @@ def _prove_host(proof: Proof, boot: machines.Boot, host: HostReport) -> None:
         with proof.progress.stage(f"check {host.instance_type}"):
             found = proof.check(target)
         host.checks, host.replicas, host.facts = found.checks, found.replicas, found.facts
+        host.waivers = found.waivers
     except GpuAmiError as error:
         _record_error(host, error)
     finally:

@@ -34,6 +34,7 @@ class HostReport:
     checks: list[dict[str, Any]] = field(default_factory=list)
     replicas: list[dict[str, Any]] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    waivers: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
     error_verdict: str = ""
 
@@ -43,14 +44,14 @@ class HostReport:
         return [*(role for role in CORE if role in roles or role in always)]
 
     def unproven_roles(self, roles: Sequence[str]) -> list[str]:
-        passed = {check["role"] for check in self.checks if check["verdict"] == PASS}
+        passed = {check["role"] for check in self.checks if check["verdict"] == PASS or check.get("waived")}
         return [role for role in self.core_roles(roles) if role not in passed]
 
     def verdict(self, roles: Sequence[str]) -> str:
-        """This host's verdict: its worst check, or what kept it from being checked."""
+        """This host's verdict: its worst check that nobody has waived, or what kept it from being checked."""
         if self.error_verdict:
             return self.error_verdict
-        found = {check["verdict"] for check in self.checks}
+        found = {check["verdict"] for check in self.checks if not check.get("waived")}
         for verdict in (FAIL, FLAKY, UNAVAILABLE):
             if verdict in found:
                 return verdict
@@ -85,7 +86,10 @@ class Report:
         return next(verdict for verdict in ORDER if verdict in found)
 
     def failures(self) -> list[tuple[HostReport, dict[str, Any]]]:
-        return [(host, one) for host in self.hosts for one in host.checks if one["verdict"] in (FAIL, FLAKY)]
+        red = (FAIL, FLAKY)
+        return [
+            (host, one) for host in self.hosts for one in host.checks if one["verdict"] in red and not one.get("waived")
+        ]
 
     def to_json(self) -> dict[str, Any]:
         hosts = [asdict(host) | {"verdict": host.verdict(self.roles)} for host in self.hosts]
@@ -125,7 +129,11 @@ def _junit_case(suite: ElementTree.Element, check: Mapping[str, Any]) -> None:
     )
     message = str(check.get("message", ""))
     first = message.splitlines()[0] if message else check["verdict"]
-    if check["verdict"] in (FAIL, FLAKY):
+    if check.get("waived"):
+        waived = check["waived"]
+        reason = f"{check['verdict']}, waived by {waived['owner']} until {waived['expires']}: {waived['reason']}"
+        ElementTree.SubElement(case, "skipped", message=reason)
+    elif check["verdict"] in (FAIL, FLAKY):
         ElementTree.SubElement(case, "failure", message=first, type=str(check["verdict"])).text = message
     elif check["verdict"] != PASS:
         ElementTree.SubElement(case, "skipped", message=f"{check['verdict']}: {first}")
@@ -134,7 +142,8 @@ def _junit_case(suite: ElementTree.Element, check: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Whole or not at all: a reader, or a run that was cut off, never sees half a file."""
     part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
+    # A host may print what is no UTF-8: one odd byte must not cost a run its report.
+    part.write_text(text, encoding="utf-8", errors="backslashreplace")
     part.replace(path)
 
 

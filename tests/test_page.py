@@ -126,7 +126,7 @@ def test_sections_in_the_order_of_reading() -> None:
     report = a_report(a_host("g5.12xlarge", a_check("logs", FAIL, waived=waiver)), a_host("p4d.24xlarge"))
     read = Reader(drawn(report, ["report.json", "evidence/g5.12xlarge/console.log"]))
     told = [heading.strip() for heading in read.headings]
-    wanted = ["Not proven", "g5.12xlarge ✗ FAIL", "p4d.24xlarge ✓ PASS", "Waivers", "Where the time went", "Evidence"]
+    wanted = ["Not proven", "g5.12xlarge ✓ PASS", "p4d.24xlarge ✓ PASS", "Waivers", "Where the time went", "Evidence"]
     assert [one for one in told if one in wanted] == wanted
     levels = [int(tag[1]) for tag, _ in read.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 and levels.count(1) == 1

@@ -166,3 +166,27 @@ def test_last_words_name_failure_and_files(tmp_path: Path) -> None:
         str(tmp_path),
     ):
         assert part in text
+
+
+WAIVER = {"check": "hygiene::*", "owner": "release", "expires": "2027-01-01", "reason": "ticket 7", "state": "used"}
+
+
+def test_waived_check_is_no_failure_but_stays_in_the_certificate() -> None:
+    host = a_host(hygiene="PASS")
+    host.checks.append(a_check("hygiene", "FAIL", waived=WAIVER))
+    host.waivers = [WAIVER, WAIVER | {"check": "boot::x", "state": "unused"}]
+    found = a_report(host)
+    drawn = certificate.certify(found)
+    assert found.verdict == "PASS" and found.failures() == []
+    named = "\n".join(drawn.content["not_proven"])
+    assert "hygiene::test_it: FAIL, waived by release until 2027-01-01: ticket 7" in named
+    assert "waiver of boot::x is unused" in named
+    assert "waived by release" in found.junit()
+
+
+def test_odd_bytes_of_a_host_cost_no_report(tmp_path: Path) -> None:
+    host = a_host(boot="FAIL")
+    host.checks[0]["message"] = "\udcff\x1b[31m"
+    found = a_report(host)
+    certificate.certify(report.load(found.write(tmp_path))).write(tmp_path)
+    assert "udcff" in (tmp_path / "report.json").read_text()

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from gpu_ami.log import Progress
 
 _EPILOG = """\
-Reads OUT/report.json and writes OUT/certificate.json and OUT/certificate.md. Levels: rehearsed (simulated hardware or
-a replica package took part) < certified (real hardware, vendor packages). A report that is not a PASS gets none.
+Reads OUT/report.json and writes OUT/certificate.json, certificate.md and report.html. Levels: rehearsed (simulated
+hardware or a replica took part) < certified (real hardware, vendor packages). Without a PASS there is none.
 """
 
 

@@ -38,7 +38,9 @@ def register(subparsers: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, help="gpu-ami region VERB --help says more"
+    )
     verbs.add_parser("up", help="bring it up till `region down`")
     verbs.add_parser("down", help="end it and every instance in it; images stay")
     verbs.add_parser("status", help="what runs, what is kept, how to reach it")

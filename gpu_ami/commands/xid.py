@@ -23,7 +23,7 @@ instance in /etc/gpu-ami/xid-policy.json.
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("xid", help="explain an Xid or SXid: cause, severity, action on EC2", epilog=_EPILOG)
-    parser.add_argument("code", nargs="+", metavar="CODE")
+    parser.add_argument("code", nargs="+", metavar="CODE", help="number of an Xid (63) or SXid (12028)")
     parser.add_argument("--driver", metavar="VERSION", help="driver version whose numbering counts")
     parser.set_defaults(execute=execute)
 
