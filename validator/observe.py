@@ -56,6 +56,10 @@ class Observe:
         """One stage of a way that an event took, for the report's timeline."""
         self._check.hops.append({"hop": name, "seconds": round(seconds, 3)})
 
+    def event(self, captured: dict[str, Any]) -> None:
+        """The event that was captured, with all its fields, for the report."""
+        self._check.event = captured
+
 
 def _shown(value: Any, most: int = 1500) -> str:
     text = ", ".join(str(entry) for entry in value) if isinstance(value, list) and value else repr(value)

@@ -26,6 +26,7 @@ class Check:
     seconds: float = 0.0
     attempts: int = 1
     hops: list[dict[str, Any]] = field(default_factory=list)
+    event: dict[str, Any] | None = None  # the event that it saw captured, whole
     waived: dict[str, Any] | None = None  # the waiver that covers a red verdict
 
 

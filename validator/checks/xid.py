@@ -158,6 +158,8 @@ def _require_once(xids: Xids, sent: Injection, observe: Observe) -> None:
 def _require_fields(xids: Xids, sent: Injection, origin: str, observe: Observe) -> None:
     (event,) = xids.arrived(xids.json_group, sent.nonce) or []
     fields = json.loads(event.message)
+    # What is there for CloudWatch's embedded metrics alone says nothing of the fault.
+    observe.event({key: value for key, value in fields.items() if key != "_aws"})
     wanted = {"kind": "xid", "code": _CODE, "pci": sent.pci, "pid": _PID, "process": _PROCESS, "origin": origin}
     found = {key: fields.get(key) for key in wanted}
     found["pci"] = pci_address(str(found["pci"]))
