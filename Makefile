@@ -6,14 +6,15 @@ RECIPE ?= variables/recipes/debian12-gpu.yml
 OUT ?= out
 # gpu_ami/doctor.py names the same packages; tests/test_doctor.py compares.
 PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv \
-            openssh-client openssh-server python3-venv shellcheck make git gcc libc6-dev
+            openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup packages venv test lint unit prove bench clean
+.PHONY: help setup packages venv test lint unit prove machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "make test    linters and tests (no machine is booted)"
+	@echo "make faults  plant faults in the image that make prove built;  make machine   the tests that boot machines"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
 
 setup: packages venv
@@ -42,18 +43,22 @@ $(STAMP): pyproject.toml
 
 test: setup lint unit
 
+# packer fmt and validate, ansible-lint (production) and yamllint are tests: tests/test_packer_template.py, tests/test_roles.py
 lint:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	packer fmt -check packer/
-	$(VENV)/bin/yamllint -s .
-	ANSIBLE_HOME=$(CURDIR)/.ansible PATH=$(CURDIR)/$(VENV)/bin:$$PATH $(VENV)/bin/ansible-lint --offline -q
 
 unit:
 	$(VENV)/bin/python -m pytest -n auto -m "not machine"
 
 prove: setup
 	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE)))
+
+faults: setup
+	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE)))
+
+machine: setup
+	$(VENV)/bin/python -m pytest -m machine
 
 bench: setup
 	for bench in bench/bench_*.py; do $(VENV)/bin/python $$bench || exit; done

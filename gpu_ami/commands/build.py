@@ -39,6 +39,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     out = stages.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
-    with line.standing(args.where, progress, args.agent_package) as at:
+    with line.standing(args.where, progress, stages.agent_package(args, progress)) as at:
         made = line.build_stage(plan, out, at, fresh=args.fresh)
     return Outcome(f"{made.ami} in {made.region} ({made.place}) → {out}/build.json", asdict(made))

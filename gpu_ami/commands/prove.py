@@ -44,10 +44,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import line, report
 
     options = stages.validator_options(args)
-    overrides = [*line.agent_version(args.agent_package), *args.set]
+    agent = stages.agent_package(args, progress)
+    overrides = [*line.agent_version(agent), *args.set]
     line.check_recipe(args.recipe, overrides)
     out = args.out or Path("out") / args.recipe.stem
-    with line.standing(args.where, progress, args.agent_package) as at:
+    with line.standing(args.where, progress, agent) as at:
         plan = line.plan_stage(args.recipe, overrides, out, at)
         made = line.build_stage(plan, out, at, fresh=args.fresh)
         found = line.validate_stage(plan, made.ami, out, at, line.Ask(args.instance_type, args.checks, options))

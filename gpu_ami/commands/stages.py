@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.log import Progress
 
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 
@@ -15,8 +19,20 @@ def add_where(parser: argparse.ArgumentParser) -> None:
 
 
 def add_agent_package(parser: argparse.ArgumentParser) -> None:
-    text = "the vendor's own amazon-cloudwatch-agent.deb; the local region then serves it instead of the replica"
+    text = "the vendor's amazon-cloudwatch-agent.deb, or `download`: the local region serves it instead of the replica"
     parser.add_argument("--agent-package", type=Path, metavar="FILE", help=text)
+
+
+def agent_package(args: argparse.Namespace, progress: Progress) -> Path | None:
+    """The file that --agent-package names, fetched and verified first where it says `download`."""
+    given: Path | None = args.agent_package
+    if given != Path("download"):
+        return given
+    from gpu_ami.home import home_dir
+    from gpu_ami.local import vendor
+    from gpu_ami.recipes.facts import load_facts
+
+    return vendor.download_agent(home_dir(), load_facts().cloudwatch_agent, progress)
 
 
 def add_checks(parser: argparse.ArgumentParser) -> None:

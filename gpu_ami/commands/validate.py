@@ -61,7 +61,7 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Any, Pa
     plan = Plan.load(out / PLAN_FILE)
     ask = line.Ask(args.instance_type, args.checks, stages.validator_options(args))
     ami = args.ami or build.load(out).ami
-    with line.standing(args.where, progress, args.agent_package) as at:
+    with line.standing(args.where, progress, stages.agent_package(args, progress)) as at:
         return line.validate_stage(plan, ami, out, at, ask), out
 
 
