@@ -44,11 +44,6 @@ _DISK_SCRIPT = (
     '"$2" -q -t ext4 -L root -U "$3" -d "$1" -O ^metadata_csum '
     '-E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -F "$5" "$6"k; rm -rf "$1"'
 )
-_ARCHIVE = (
-    f"deb http://deb.debian.org/debian {SUITE} main",
-    f"deb http://deb.debian.org/debian {SUITE}-updates main",
-    f"deb http://deb.debian.org/debian-security {SUITE}-security main",
-)
 
 
 @dataclass(frozen=True)
@@ -175,11 +170,11 @@ def _proxies() -> dict[str, str]:
 
 
 def archive_lines() -> list[str]:
-    """sources.list lines for bookworm: the mirror that this host's own apt uses, else deb.debian.org."""
+    """sources.list lines for bookworm: the mirror that this host's own apt uses; none: mmdebstrap's default."""
     try:
         apt_get = find_tool("apt-get", package="apt")
     except MissingTool:
-        return list(_ARCHIVE)
+        return []
     form = "$(ORIGIN)|$(CODENAME)|$(REPO_URI)|$(COMPONENT)"
     listed = run([apt_get, "indextargets", "--format", form, "Created-By: Packages"], timeout=30, check=False)
     rows = [line.split("|") for line in listed.stdout.splitlines()]
@@ -188,7 +183,7 @@ def archive_lines() -> list[str]:
         for origin, codename, uri, component in (row for row in rows if len(row) == 4)
         if origin == "Debian" and component == "main" and codename.partition("-")[0] == SUITE
     ]
-    return lines if any(f" {SUITE} main" in line for line in lines) else list(_ARCHIVE)
+    return lines if any(f" {SUITE} main" in line for line in lines) else []
 
 
 def _write_disk(tree: Path, disk: Path, root_uuid: str) -> None:
