@@ -7,6 +7,7 @@ The faults are data, `validator/faults/<role>.yml`, a list of
     undo        sh script that mends it; whatever it puts aside lies under /run
     caught_by   the check that must turn red
     also        checks (patterns) that are rightly red too, with the reason as a comment
+    last        true where what it leaves behind cannot be undone: tried after all others
     live        true where only the checks that provoke something see it (the whole proof runs then)
 """
 
@@ -22,8 +23,8 @@ from typing import Any
 from gpu_ami.errors import MachineError, UsageError
 from gpu_ami.proof import Proof, Target
 
-_KEYS = {"id", "breaks", "plant", "undo", "caught_by", "also", "live"}
-_REQUIRED = _KEYS - {"also", "live"}
+_KEYS = {"id", "breaks", "plant", "undo", "caught_by", "also", "live", "last"}
+_REQUIRED = _KEYS - {"also", "live", "last"}
 _RED = ("FAIL", "FLAKY")
 _SCRIPT_SECONDS = 120.0
 
@@ -39,6 +40,7 @@ class Fault:
     caught_by: str
     also: tuple[str, ...] = ()
     live: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def load(folder: Path, only: Sequence[str] = ()) -> list[Fault]:
     mistakes += [f"no fault is called {name}" for name in only if name not in ids]
     if mistakes:
         raise UsageError(f"{folder}: {len(mistakes)} mistakes", details=mistakes, hint="gpu-ami faults --list")
-    return [fault for fault in faults if not only or fault.id in only]
+    chosen = [fault for fault in faults if not only or fault.id in only]
+    return sorted(chosen, key=lambda fault: fault.last)
 
 
 def try_all(proof: Proof, target: Target, faults: Sequence[Fault]) -> Iterator[Trial]:
