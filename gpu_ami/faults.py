@@ -45,12 +45,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one fault. outcome: detected, wrong check, missed, or collateral (checks red without cause)."""
+    """What came of one fault. outcome: detected, wrong check, missed, collateral (checks red without cause), not planted."""
 
     fault: Fault
     outcome: str
     red: tuple[str, ...]
     message: str = ""
+
+
+class NotPlanted(MachineError):
+    """A fault's script failed: nothing was shown of its check."""
 
 
 def load(folder: Path, only: Sequence[str] = ()) -> list[Fault]:
@@ -87,8 +91,11 @@ def try_all(proof: Proof, target: Target, faults: Sequence[Fault]) -> Iterator[T
         )
     for fault in faults:
         with proof.progress.stage(f"fault {fault.id}"):
-            with planted(target, fault):
-                trial = judge(fault, _red(_checked(proof, target, fault)))
+            try:
+                with planted(target, fault):
+                    trial = judge(fault, _red(_checked(proof, target, fault)))
+            except NotPlanted as error:  # the other faults can still be tried: what was done of it has been undone
+                trial = Trial(fault, "not planted", (), str(error))
             proof.progress.note(f"{trial.outcome}: {', '.join(trial.red) or 'no check is red'}")
         yield trial
 
@@ -106,7 +113,10 @@ def _checked(proof: Proof, target: Target, fault: Fault) -> list[dict[str, Any]]
 def planted(target: Target, fault: Fault) -> Iterator[None]:
     """The machine is broken inside the block and mended after it, however the block ends."""
     try:
-        _script(target, f"set -e\n{fault.plant}", f"fault {fault.id} could not be planted")
+        try:
+            _script(target, f"set -e\n{fault.plant}", f"fault {fault.id} could not be planted")
+        except MachineError as error:
+            raise NotPlanted(error.message, details=error.details) from error
         yield
     finally:
         _script(target, fault.undo, f"fault {fault.id} could not be undone")

@@ -90,5 +90,7 @@ def summary(trials: list[Trial]) -> str:
     """A line a fault, then how many of them had each outcome."""
     lines = [f"{one.outcome:12} {one.fault.id:34} {', '.join(one.red)}" for one in trials]
     outcomes = [one.outcome for one in trials]
-    counts = [f"{outcomes.count(name)} {name}" for name in ("detected", "missed", "wrong check", "collateral")]
+    counts = [
+        f"{outcomes.count(name)} {name}" for name in ("detected", "missed", "wrong check", "collateral", "not planted")
+    ]
     return "\n".join([*lines, "", f"{len(trials)} faults: {', '.join(counts)}"])
