@@ -45,7 +45,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one fault. outcome: detected, wrong check, missed, collateral (checks red without cause), not planted."""
+    """What came of one fault. outcome: detected, wrong check, missed, collateral (red without cause), not planted."""
 
     fault: Fault
     outcome: str
