@@ -56,16 +56,16 @@ def _fetch(url: str, path: Path) -> None:
 
 def _verify(folder: Path, fingerprint: str, url: str) -> None:
     """The key is the one that the facts name, and it has signed the package."""
-    gpg, gpgv = find_tool("gpg", package="gnupg"), find_tool("gpgv", package="gpgv")
-    ring = folder / "ring.gpg"
-    shown = run(
-        [gpg, "--homedir", folder, "--batch", "--with-colons", "--show-keys", folder / "key"], timeout=60, check=False
-    ).stdout
-    found = [line.split(":")[9] for line in shown.splitlines() if line.startswith("fpr:")]
-    if fingerprint not in found[:1]:
-        raise CloudError(f"{url}: signed by key {', '.join(found) or 'none'}, expected {fingerprint}")
-    run([gpg, "--homedir", folder, "--batch", "--quiet", "--import", folder / "key"], timeout=60)
-    run([gpg, "--homedir", folder, "--batch", "--output", ring, "--export", fingerprint], timeout=60)
+    gpgv, ring = find_tool("gpgv", package="gpgv"), folder / "ring.gpg"
+    # A home of gpg's needs a short path, which the state directory's need not be; no agent is wanted for public keys.
+    with tempfile.TemporaryDirectory(prefix="gpu-ami-") as home:
+        gpg = [find_tool("gpg", package="gnupg"), "--homedir", home, "--batch", "--quiet", "--no-autostart"]
+        shown = run([*gpg, "--with-colons", "--show-keys", folder / "key"], timeout=60, check=False).stdout
+        found = [line.split(":")[9] for line in shown.splitlines() if line.startswith("fpr:")]
+        if fingerprint not in found[:1]:
+            raise CloudError(f"{url}: signed by key {', '.join(found) or 'none'}, expected {fingerprint}")
+        run([*gpg, "--import", folder / "key"], timeout=60)
+        run([*gpg, "--output", ring, "--export", fingerprint], timeout=60)
     done = run([gpgv, "--keyring", ring, folder / f"{_PACKAGE}.sig", folder / _PACKAGE], timeout=120, check=False)
     if done.returncode != 0:
         raise CloudError(f"{url}: its signature is not good", details=done.stderr.splitlines()[-3:])
