@@ -1,4 +1,4 @@
-"""The live service: exactly once across crashes, rotation and full disks; losses counted. A socket pair is its kmsg."""
+"""The live service: exactly once across crashes and restarts; losses counted. A socket pair is its kmsg."""
 
 from __future__ import annotations
 
@@ -6,102 +6,25 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from parser_bench import (  # noqa: F401  (make_bench is the fixture `bench`)
+    BOOT,
+    Bench,
+    Killed,
+    kill_at,
+    kmsg,
+    make_bench,
+    noise,
+    record,
+    service_module,
+    settle,
+    state_module,
+    xid,
+)
 
 from gpu_ami.events import parser_module
-
-BOOT = "11111111-2222-3333-4444-555555555555"
-kmsg = parser_module("kmsg")
-service_module = parser_module("service")
-sinks = parser_module("sinks")
-state_module = parser_module("state")
-
-
-def record(seq: int, text: str, priority: int = 4, microseconds: int | None = None) -> bytes:
-    return f"{priority},{seq},{seq * 1000 if microseconds is None else microseconds},c;{text}\n".encode()
-
-
-def xid(seq: int, code: int = 31, priority: int = 4) -> bytes:
-    return record(seq, f"NVRM: Xid (PCI:0000:00:1e): {code}, pid=1, name=job {seq}, Ch 00000008", priority)
-
-
-def noise(seq: int) -> bytes:
-    return record(seq, "usb 1-1: new device")
-
-
-class Bench:
-    """The paths of one service and a kernel ring that remembers everything."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.ring: list[bytes] = []
-        self.boot = BOOT
-        self.far: socket.socket | None = None
-        (folder / "state").mkdir()
-        (folder / "run").mkdir()
-        self.options = service_module.Options()
-        self.options.raw_log = str(folder / "gpuevent.log")
-        self.options.json_log = str(folder / "gpuevent.jsonl")
-        self.options.state_dir = str(folder / "state")
-        self.options.status_path = str(folder / "run" / "status.json")
-        self.options.policy = str(folder / "no-policy.json")
-        self.options.nvidia_smi = str(folder / "no-nvidia-smi")
-
-    def start(self) -> Any:
-        """A service that finds the ring from its oldest record, as /dev/kmsg gives it."""
-        if self.far is not None:
-            self.far.close()
-        near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        near.setblocking(False)
-        self.far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
-        service = service_module.Service(self.options, kmsg.Source(near.detach()), self.boot)
-        for raw in self.ring:
-            self.far.send(raw)
-        return service
-
-    def print(self, *records: bytes) -> None:
-        """The kernel prints."""
-        assert self.far is not None
-        for raw in records:
-            self.ring.append(raw)
-            self.far.send(raw)
-
-    def raw(self) -> list[str]:
-        return _lines(self.folder, "gpuevent.log")
-
-    def documents(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in _lines(self.folder, "gpuevent.jsonl")]
-
-    def events(self) -> list[dict[str, Any]]:
-        return [one for one in self.documents() if one["kind"] in ("xid", "sxid", "gpu_lost")]
-
-    def seqs(self) -> list[int]:
-        return [one["seq"] for one in self.events()]
-
-
-def _lines(folder: Path, name: str) -> list[str]:
-    parts = [path for path in (folder / f"{name}.1", folder / name) if path.exists()]
-    text = "".join(path.read_text(encoding="utf-8") for path in parts)
-    assert text == "" or text.endswith("\n"), "a torn line"
-    return text.splitlines()
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    if made.far is not None:
-        made.far.close()
-
-
-def settle(service: Any) -> None:
-    """All that can be read is read, and what waits for more lines has waited long enough."""
-    service._drain()
-    service._commit([], everything=True)
 
 
 def test_events_and_raw_lines_are_written(bench: Bench) -> None:
@@ -300,36 +223,6 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     assert state_module.StateFile(str(tmp_path)).load()["seq"] == 4444
 
 
-class Killed(BaseException):
-    """As SIGKILL: nothing of the service runs after it."""
-
-
-def _kill_at(monkeypatch: pytest.MonkeyPatch, countdown: int, part: float) -> Callable[[], int]:
-    """The process dies in its n-th write, having done `part` of it. Gives the number of calls so far."""
-    calls = [0]
-    write, pwrite = os.write, os.pwrite
-
-    def dying_write(fd: int, data: bytes) -> int:
-        calls[0] += 1
-        if calls[0] == countdown:
-            if part:
-                write(fd, data[: max(1, int(len(data) * part))])
-            raise Killed
-        return write(fd, data)
-
-    def dying_pwrite(fd: int, data: bytes, offset: int) -> int:
-        calls[0] += 1
-        if calls[0] == countdown:
-            if part:
-                pwrite(fd, data[: max(1, int(len(data) * part))], offset)
-            raise Killed
-        return pwrite(fd, data, offset)
-
-    monkeypatch.setattr(os, "write", dying_write)
-    monkeypatch.setattr(os, "pwrite", dying_pwrite)
-    return lambda: calls[0]
-
-
 @pytest.mark.parametrize("part", [0, 0.5, 1])
 def test_killed_at_any_write_nothing_is_lost_torn_or_doubled(tmp_path: Path, part: float) -> None:
     """Every write of a run is once the last thing that the process does: not begun, half done, wholly done."""
@@ -341,7 +234,7 @@ def test_killed_at_any_write_nothing_is_lost_torn_or_doubled(tmp_path: Path, par
         bench = Bench(folder)
         with pytest.MonkeyPatch.context() as patch:
             service = bench.start()
-            calls = _kill_at(patch, countdown, part)
+            calls = kill_at(patch, countdown, part)
             try:
                 for first in range(0, 24, 4):
                     bench.print(xid(first), noise(first + 1), xid(first + 2, 79), xid(first + 3, 45))
@@ -359,161 +252,6 @@ def test_killed_at_any_write_nothing_is_lost_torn_or_doubled(tmp_path: Path, par
         assert bench.far is not None
         bench.far.close()
     assert countdown > 15, "the run had so few writes that the test proves little"
-
-
-def test_rotation_by_rename_loses_nothing(bench: Bench) -> None:
-    service = bench.start()
-    bench.print(xid(0))
-    settle(service)
-    for name in ("gpuevent.log", "gpuevent.jsonl"):
-        (bench.folder / name).rename(bench.folder / f"{name}.1")
-    bench.print(xid(1))
-    settle(service)
-    (bench.folder / "gpuevent.log").unlink()
-    (bench.folder / "gpuevent.log").touch()
-    bench.print(xid(2))
-    settle(service)
-    assert bench.seqs() == [0, 1, 2]
-    assert len((bench.folder / "gpuevent.log.1").read_text().splitlines()) == 1
-    assert len((bench.folder / "gpuevent.log").read_text().splitlines()) == 1
-    assert (bench.folder / "gpuevent.log").stat().st_mode & 0o777 == 0o644
-
-
-def test_kill_during_a_write_and_rotation_before_the_restart(bench: Bench) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        service = bench.start()
-        _kill_at(patch, 3, 0.5)  # 1 state, 2 raw, 3 JSON
-        bench.print(xid(0))
-        with pytest.raises(Killed):
-            service._drain()
-    for name in ("gpuevent.log", "gpuevent.jsonl"):
-        (bench.folder / name).rename(bench.folder / f"{name}.1")
-        (bench.folder / name).touch()
-    bench.print(xid(1))
-    settle(bench.start())
-    assert bench.seqs() == [0, 1]
-    assert len(bench.raw()) == 2
-
-
-def test_a_file_at_its_cap_is_rolled_once(bench: Bench) -> None:
-    bench.options.raw_cap, bench.options.json_cap = 300, 1 << 30
-    service = bench.start()
-    for seq in range(6):
-        bench.print(xid(seq))
-        settle(service)
-    assert (bench.folder / "gpuevent.log.1").stat().st_size >= 300
-    assert (bench.folder / "gpuevent.log").stat().st_size < 400
-    assert bench.seqs() == list(range(6))
-
-
-def _full_disk(patch: pytest.MonkeyPatch, room: list[int]) -> None:
-    """Writes beyond `room[0]` bytes fail as on a full ext4, after taking what fits."""
-    write, pwrite = os.write, os.pwrite
-
-    def limited_in_place(fd: int, data: bytes, offset: int) -> int:
-        if room[0] <= 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        count = pwrite(fd, data[: room[0]], offset)
-        room[0] -= count
-        return count
-
-    def limited(fd: int, data: bytes) -> int:
-        if room[0] <= 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        count = write(fd, data[: room[0]])
-        room[0] -= count
-        return count
-
-    patch.setattr(os, "write", limited)
-    patch.setattr(os, "pwrite", limited_in_place)
-
-
-@pytest.mark.parametrize("room", [0, 1, 100, 300, 500, 900, 1500, 3000])
-def test_full_disk_is_reported_once_counted_and_made_up_for(
-    bench: Bench, capsys: pytest.CaptureFixture[str], room: int
-) -> None:
-    service = bench.start()
-    with pytest.MonkeyPatch.context() as patch:
-        _full_disk(patch, [room])
-        for seq in range(5):
-            bench.print(xid(seq))
-            service._drain()
-        assert service.outbox.backlog > 0
-        assert service.outbox.errors >= 1
-        assert service.source.last_seq == 4, "the reader goes on"
-    service.outbox.retry_at = 0.0
-    bench.print(xid(5))
-    settle(service)
-    assert service.outbox.backlog == 0 and service.outbox.dropped == 0
-    assert bench.seqs() == list(range(6))
-    assert len(bench.raw()) == 6
-    told = capsys.readouterr().err
-    assert told.count("No space left on device") == 1
-    assert "writable again" in told
-
-
-@pytest.mark.parametrize("room", [0, 100, 700, 1500, 3000])
-def test_killed_while_the_disk_is_full(bench: Bench, room: int) -> None:
-    service = bench.start()
-    with pytest.MonkeyPatch.context() as patch:
-        _full_disk(patch, [room])
-        for seq in range(5):
-            bench.print(xid(seq))
-            service._drain()
-    settle(bench.start())
-    assert bench.seqs() == list(range(5))
-    assert len(bench.raw()) == 5
-
-
-@pytest.mark.parametrize("room", [0, 700, 1500, 3000])
-def test_restarted_while_the_disk_is_still_full(bench: Bench, room: int) -> None:
-    service = bench.start()
-    with pytest.MonkeyPatch.context() as patch:
-        _full_disk(patch, [room])
-        for seq in range(5):
-            bench.print(xid(seq))
-            service._drain()
-        for _ in range(2):
-            service = bench.start()
-            service._drain()
-        bench.print(xid(5))
-        service._drain()
-        assert service.outbox.backlog > 0 and service.source.last_seq == 5
-    service.outbox.retry_at = 0.0
-    settle(service)
-    assert bench.seqs() == list(range(6))
-    assert len(bench.raw()) == 6
-
-
-def test_what_the_memory_cannot_hold_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parser_module("outbox"), "_CAPACITY", 4000)
-    service = bench.start()
-    with pytest.MonkeyPatch.context() as patch:
-        _full_disk(patch, [0])
-        for seq in range(20):
-            bench.print(xid(seq))
-            service._drain()
-    service.outbox.retry_at = 0.0
-    settle(service)
-    written = len(bench.events()) + len(bench.raw())
-    assert service.outbox.dropped > 0
-    assert written + service.outbox.dropped == 40
-
-
-def test_unwritable_folder_is_retried_with_growing_patience(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = bench.start()
-    bench.options.raw_log = service.outbox.raw.path = str(bench.folder / "gone" / "gpuevent.log")
-    waits = []
-    bench.print(xid(0))
-    service._drain()
-    for _ in range(8):
-        now = service.outbox.retry_at
-        service.outbox.commit(now)
-        waits.append(service.outbox.retry_at - now)
-    assert waits[:3] == [2.0, 4.0, 8.0] and waits[-1] == 30.0
-    (bench.folder / "gone").mkdir()
-    assert service.outbox.commit(service.outbox.retry_at)
-    assert (bench.folder / "gone" / "gpuevent.log").read_text().count("\n") == 1
 
 
 def test_a_flood_is_written_in_order(bench: Bench) -> None:
