@@ -92,8 +92,8 @@ _QMP = """\
 import json, socket, sys
 server = socket.socket(socket.AF_UNIX); server.bind("qmp.sock"); server.listen()
 client, _ = server.accept()
-lines = client.makefile("rw")
-def say(x): lines.write(json.dumps(x) + "\\n"); lines.flush()
+lines = client.makefile("r")  # not "rw": writing to such a file drops what it has read ahead
+def say(x): client.sendall(json.dumps(x).encode() + b"\\n")
 say({"QMP": {}})
 assert json.loads(lines.readline())["execute"] == "qmp_capabilities"
 say({"return": {}})
