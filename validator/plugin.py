@@ -76,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import testinfra.backend
 
     config.addinivalue_line("markers", "live: changes or provokes something; runs alone, after all read-only checks")
+    config.addinivalue_line("markers", "planned(section): left out where the plan has no such section")
     config.addinivalue_line("markers", "tier(name): T0 offline, T1 boot, T2 one GPU, T3 all GPUs, T4 several nodes")
     testinfra.backend.BACKENDS["ssh"] = _BACKEND
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
@@ -102,9 +103,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Mod
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    plan = config.stash[RUN].plan
+    left_out = [item for item in items if plan is not None and not _is_planned(item, plan)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     # Live checks change the machine: nothing that only looks may come after them.
     items.sort(key=lambda item: item.get_closest_marker("live") is not None)
+
+
+def _is_planned(item: pytest.Item, plan: Plan) -> bool:
+    return all(str(marker.args[0]) in plan for marker in item.iter_markers("planned"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
