@@ -44,6 +44,7 @@ class Place:
     endpoint: URL where *we* reach the AWS API; None: AWS itself. guest_endpoint: where an *instance* reaches it.
     instance_profile: name of the profile that instances run with. ssh_interface: as in Packer's amazon-ebs.
     ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there.
+    kernel: series of the kernel that every machine there boots, whatever its AMI's own would be.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Place:
     mirror: Mirror | None = None
     guest_endpoint: str | None = None
     simulated: bool = False
+    kernel: str | None = None
     credentials: Credentials | None = None
 
 

@@ -125,7 +125,22 @@ def at_place(document: Mapping[str, Any], place: Place) -> dict[str, Any]:
         placed["cloudwatch_agent"] = _agent_at(placed["cloudwatch_agent"], place.guest_endpoint)
     if place.source_ami:
         placed["source_ami"] = {"id": place.source_ami}
+    if place.kernel and place.kernel != placed["kernel"]["version"]:
+        placed |= _with_kernel(placed, place)
     return placed
+
+
+def _with_kernel(document: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """The kernel's section and a note, where machines of the place boot another series than the image's own AMI."""
+    from gpu_ami.recipes.facts import load_facts
+    from gpu_ami.recipes.surroundings import kernel_section
+
+    system, assumed = document["os"], document["kernel"]["version"]
+    rows = load_facts().operating_systems.values()
+    row = next(row for row in rows if (row["id"], row["version"]) == (system["id"], system["version"]))
+    note = f"not proven here: kernel {assumed}; machines of {place.name} boot {place.kernel}"
+    section = kernel_section(row, str(place.kernel), document["architecture"])
+    return {"kernel": section, "notes": [*document["notes"], note]}
 
 
 def _agent_at(agent: Mapping[str, Any], endpoint: str) -> dict[str, Any]:

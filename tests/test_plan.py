@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -250,3 +251,25 @@ def test_recipe_folder_lists_at_least_twenty_images_of_every_family() -> None:
     assert {document.get("telemetry", {}).get("profile", "compute") for document in documents} == {
         "compute", "graphics", "neuron",
     }  # fmt: skip
+
+
+def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
+    """The kernel's packages are of the series that really boots, and the plan says what that does not prove."""
+    recipe = ROOT / "variables" / "recipes" / "eks-1.33-al2023-gpu.yml"
+    assumed = make_plan(recipe, AWS)
+    booted = make_plan(recipe, dataclasses.replace(LOCAL, kernel="6.1"))
+    assert assumed["kernel"] == {
+        "version": "6.12",
+        "package": "kernel6.12",
+        "headers": "kernel6.12-devel-{release}",
+        "hold": ["kernel6.12", "kernel6.12-devel", "kernel6.12-headers"],
+    }
+    assert booted["kernel"] == {
+        "version": "6.1",
+        "package": "kernel",
+        "headers": "kernel-devel-{release}",
+        "hold": ["kernel", "kernel-devel", "kernel-headers"],
+    }
+    note = "not proven here: kernel 6.12; machines of local boot 6.1"
+    assert note in booted["notes"] and note not in assumed["notes"]
+    assert make_plan(RECIPE, dataclasses.replace(LOCAL, kernel="6.1"))["notes"] == make_plan(RECIPE, LOCAL)["notes"]

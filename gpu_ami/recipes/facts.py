@@ -85,6 +85,8 @@ class Facts:
     container_toolkit: Row
     neuron: Row
     mkl: Row
+    lustre: Row
+    tuning: Row
     gpudirect: Row
     ansible: Row
     cloudwatch_agent: Row
@@ -102,7 +104,7 @@ class Facts:
 
     def releases(self, component: str) -> Row:
         """Known releases of a component that a recipe gives a version of, each with its row."""
-        if component == "nvidia_driver":
+        if component in ("nvidia_driver", "fabric_manager", "imex"):  # released together
             return self.driver_releases
         if component == "cloudwatch_agent":
             return self.cloudwatch_agent["versions"]  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import Facts
-from gpu_ami.recipes.schema import Choice, Flag, Integer, Keys, Kind, ListOf, Named, Text
+from gpu_ami.recipes.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Text
 from gpu_ami.recipes.versions import NEWEST
 
 ARCHITECTURES = ("x86_64", "arm64")
@@ -50,9 +50,11 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             "ofi_nccl": _versioned("1.14.0"),
             "gdrcopy": _versioned('"2.5"'),
             "dcgm": _versioned("4.4.2"),
-            "container_toolkit": _versioned("1.18.1"),
+            "container_toolkit": _versioned("1.18.1", runtime=Choice(tuple(facts.container_toolkit["runtimes"]))),
             "neuron": _versioned("2.33.0"),
             "mkl": _versioned("2020.0-088"),
+            "lustre": Keys({"key_fingerprint": Text("40 hex digits", r"[0-9A-Fa-f]{40}")}),
+            "tuning": _tuning(),
             "cloudwatch_agent": Keys({"version": Text("1.300071.0", r"\d+\.\d+\.\d+")}, needed=("version",)),
             **_observed(facts),
         },
@@ -65,6 +67,17 @@ def _builder(facts: Facts) -> Named:
     table = facts.instance_types
     others = rf"(?!({'|'.join(table['families'])})\.)[a-z][a-z0-9-]*\.[a-z0-9-]+"
     return Named("instance type", table["instance_types"], "g5.12xlarge", others)
+
+
+def _tuning() -> Keys:
+    profiles = r"\d+g\.\d+gb(,\d+g\.\d+gb)*"
+    return Keys(
+        {
+            "clocks": Flag(),
+            "sysctl": MapOf(r"[a-z0-9_]+([./][\w-]+)+", "net.core.rmem_max", Text('"67108864"', r"[^\n]{1,200}")),
+            "mig": MapOf(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "p4d.24xlarge", Text("3g.20gb,3g.20gb", profiles)),
+        }
+    )
 
 
 def _source_ami() -> Keys:

@@ -146,12 +146,14 @@ def _named(key: str, *documents: Any) -> str | None:
     return None
 
 
+# Included by other roles; a plan has no key for them.
+_HELPER_ROLES = {"vendor_key", "vendor_packages"}
+
+
 def known_roles(variables: Path = VARIABLES) -> tuple[str, ...]:
-    """The roles that there are, by name: a folder each."""
-    folders = (variables.parent / "roles").glob("*/")
-    return tuple(
-        sorted({"cloudwatch_agent", "event_parser", "hygiene", "nvidia_driver"} | {path.name for path in folders})
-    )
+    """The roles that there are, by name: a folder each, but for those that only other roles include."""
+    folders = {path.name for path in (variables.parent / "roles").glob("*/")} - _HELPER_ROLES
+    return tuple(sorted({"cloudwatch_agent", "event_parser", "hygiene", "nvidia_driver"} | folders))
 
 
 def _parse_overrides(overrides: Sequence[str], grammar: Keys) -> tuple[dict[str, Any], list[str]]:

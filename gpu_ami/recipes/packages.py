@@ -26,14 +26,17 @@ def sections(world: World, versions: Mapping[str, str], sources: Sources) -> dic
         if name in versions:
             sources.add(f"{LABELS[name]} {versions[name]}", world.facts.releases(name)[versions[name]])
             found[name] = _provided(world, name) or write(world, versions, sources)
-            if name == "nvidia_driver" and name not in world.provided:
-                found |= _beside_the_driver(world, versions[name], sources)
+            if name == "nvidia_driver":
+                beside = _beside_a_provided_driver if name in world.provided else _beside_the_driver
+                found |= beside(world, versions[name], sources)
     return found
 
 
 def _provided(world: World, name: str) -> Section | None:
-    if name not in world.provided:
-        return None
+    return _of_the_base(world, name) if name in world.provided else None
+
+
+def _of_the_base(world: World, name: str) -> Section:
     return {"version": world.provided[name], "provided_by": f"{world.node_name} {world.node_version}"}
 
 
@@ -113,6 +116,17 @@ def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str,
     if nvlsm:
         found["fabric_manager"]["nvlsm_instance_types"] = nvlsm
     return found
+
+
+def _beside_a_provided_driver(world: World, _driver: str, _sources: Sources) -> dict[str, Section]:
+    """The base AMI's own, where its release notes name them: what was promised is checked, not installed."""
+    imex = [name for name in world.instance_types if world.family(name).get("imex")]
+    needed = {"fabric_manager": list(world.nvswitch), "imex": imex}
+    return {
+        name: _of_the_base(world, name) | {"instance_types": types}
+        for name, types in needed.items()
+        if types and name in world.provided
+    }
 
 
 def _from_nvidia(world: World, sources: Sources, packages: Mapping[str, str], **more: Any) -> Section:
@@ -216,8 +230,13 @@ def _container_toolkit(world: World, versions: Mapping[str, str], sources: Sourc
     kind = "rpm" if world.os["family"] == "redhat" else "deb"
     architecture = {"rpm": {"x86_64": "x86_64", "arm64": "aarch64"}, "deb": _AWS_ARCHITECTURES}[kind]
     sources.add("the container toolkit's key", facts)
+    of_the_base = world.node.get("container_runtime")
+    runtime = world.section("container_toolkit").get("runtime") or of_the_base or "docker"
+    package = "" if runtime == of_the_base else facts["runtimes"][runtime][world.os["family"]]
     return {
         "version": version,
+        "runtime": runtime,
+        "runtime_package": package,
         "packages": {"nvidia-container-toolkit": f"{version}-1", "nvidia-container-toolkit-base": f"{version}-1"},
         "cdi": facts["releases"][version]["cdi"],
         "repository": {

@@ -12,6 +12,7 @@ from gpu_ami.recipes.remarks import remark
 from gpu_ami.recipes.rules_image import python_for
 from gpu_ami.recipes.solve import solve
 from gpu_ami.recipes.sources import Sources
+from gpu_ami.recipes.surroundings import kernel_section, lustre_section, node_section, tuning_section
 from gpu_ami.recipes.world import Conflict, World
 
 _GPU_KEYS = (
@@ -33,7 +34,13 @@ def resolve(recipe: Recipe, facts: Facts) -> dict[str, Any]:
     if world.node_release:
         sources.add(f"{world.node_name} {world.node_version}", world.node_release)
     types = [_instance_type(world, name, sources) for name in values["instance_types"]]
-    components = sections(world, solution.versions, sources)
+    components = {
+        "kernel": kernel_section(system, world.kernel, values["architecture"]),
+        **node_section(world),
+        **sections(world, solution.versions, sources),
+        **lustre_section(world, sources),
+        **tuning_section(world, sources),
+    }
     telemetry = _telemetry(world)
     agent = agent_section(world, sources) | {
         "config": agent_config(telemetry, values["event_parser"], None),
@@ -51,7 +58,6 @@ def resolve(recipe: Recipe, facts: Facts) -> dict[str, Any]:
         | {"python": python_for(world), "end_of_life": system["end_of_life"]},
         "architecture": values["architecture"],
         "node": {"family": world.node_name} | ({"version": world.node_version} if world.node_version else {}),
-        "kernel": {"version": world.kernel},
         "source_ami": source_ami(world),
         "build": values["build"],
         "instance_types": types,

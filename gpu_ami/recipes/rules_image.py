@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gpu_ami.recipes.surroundings import SURROUNDING_RULES
 from gpu_ami.recipes.versions import at_least, at_most
 from gpu_ami.recipes.world import LABELS, Assignment, Conflict, World
 
@@ -194,6 +195,7 @@ IMAGE_RULES = (
     accelerators_have_drivers,
     telemetry_is_of_the_accelerator,
     logs_are_apart,
+    *SURROUNDING_RULES,
 )
 COMPONENT_RULES = (
     (("neuron",), neuron_drives_devices),

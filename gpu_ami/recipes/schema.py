@@ -139,7 +139,27 @@ class Keys:
                 yield from kind.missing(value[key], f"{path}.{key}" if path else key)
 
 
-Kind = Text | Integer | Flag | Choice | Named | ListOf | Keys
+@dataclass(frozen=True)
+class MapOf:
+    """A mapping whose keys match `pattern` (`example` teaches it), all values of one kind."""
+
+    pattern: str
+    example: str
+    item: Kind
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, dict):
+            yield Mistake(path, f"expected keys and values, found {_found(value)}")
+            return
+        for key, item in value.items():
+            below = key_path(path, key)
+            if not isinstance(key, str) or not re.fullmatch(self.pattern, key):
+                yield Mistake(below, f"expected a key like {self.example}")
+            else:
+                yield from self.item.check(item, below)
+
+
+Kind = Text | Integer | Flag | Choice | Named | ListOf | Keys | MapOf
 
 
 def _found(value: Any) -> str:
