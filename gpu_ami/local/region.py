@@ -37,6 +37,7 @@ from gpu_ami.place import Credentials, Mirror, Place
 from gpu_ami.run import spawn
 
 _UP_SECONDS = 60.0
+KERNEL_SERIES = "6.1"  # Debian 12's, which is in every base image of the region
 _DOWN_SECONDS = 30.0
 # moto takes any keys; these say in a log where they belong.
 _CREDENTIALS = Credentials("gpu-ami-local", "gpu-ami-local")
@@ -76,6 +77,7 @@ def local_place(home: Path | None = None) -> Place:
         mirror=Mirror(f"http://{MIRROR_ADDRESS}", signing_key(layout.home).fingerprint),
         guest_endpoint=f"http://{API_ADDRESS}",
         simulated=True,
+        kernel=KERNEL_SERIES,
         credentials=_CREDENTIALS,
     )
 
@@ -172,6 +174,7 @@ def _place(described: dict[str, Any]) -> Place:
         mirror=Mirror(mirror["url"], mirror["key_fingerprint"]) if mirror else None,
         guest_endpoint=described["guest_endpoint"],
         simulated=True,
+        kernel=KERNEL_SERIES,
         credentials=_CREDENTIALS,
     )
 
