@@ -165,9 +165,9 @@ class Mirror:
         self._root = home / "mirror" / "current"
         self._server: ThreadingHTTPServer | None = None
 
-    def start(self) -> int:
-        """Serves from a thread of its own; the port on 127.0.0.1."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self._root))
+    def start(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> int:
+        """Serves from a thread of its own; the port (a free one of the loopback, unless `address` says another)."""
+        server = ThreadingHTTPServer(address, _handler(self._root))
         server.daemon_threads = True
         self._server = server
         threading.Thread(target=server.serve_forever, name="package-mirror", daemon=True).start()
