@@ -109,7 +109,8 @@ def test_what_is_downloaded_is_verified_before_it_is_used(role: str) -> None:
         fetched = [index for index, text in enumerate(tasks) if "ansible.builtin.get_url" in text]
         if fetched:
             refused = [index for index, text in enumerate(tasks) if "Refuse" in text and index > fetched[-1]]
-            used = [index for index, text in enumerate(tasks) if "import-export" in text or "'deb':" in text]
+            uses = re.compile("import-export|_install.yml|unarchive")
+            used = [index for index, text in enumerate(tasks) if uses.search(text)]
             assert refused and used and max(refused) < min(used), path
 
 

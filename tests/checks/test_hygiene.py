@@ -74,6 +74,8 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (hygiene.test_no_password_lets_in, {"cut*": "root:hash\nadmin:\nx:*\n"}, "FAIL", "password: root, admin"),
     (hygiene.test_no_package_cache, {"find*": ""}, "PASS", ""),
     (hygiene.test_no_package_cache, {"find*": "/var/cache/apt/archives/x.deb\n"}, "FAIL", "archives/x.deb"),
+    (hygiene.test_no_private_key_of_the_build, {"find*": ""}, "PASS", ""),
+    (hygiene.test_no_private_key_of_the_build, {"find*": "/var/lib/dkms/mok.key\n"}, "FAIL", "dkms/mok.key"),
 ]
 
 

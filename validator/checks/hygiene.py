@@ -127,3 +127,14 @@ def test_no_package_cache(host: Any, observe: Observe) -> None:
         r" -type f \( -name '*.deb' -o -name '*.rpm' \) 2>/dev/null"
     )
     observe.nothing(_lines(found.stdout), "cached packages")
+
+
+def test_no_private_key_of_the_build(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """No private key is older than this instance: every machine of the image would share it (DKMS signs with one)."""
+    since = int(min(machine.first_boot_time, machine.boot_time)) - 2
+    found = host.run(
+        "find /etc /root /home /opt /srv /usr/local /var/lib -xdev -type f -size -64k"
+        r" \( -name '*.key' -o -name '*.pem' -o -name '*.priv' -o -name 'id_*' \)"
+        f" ! -newermt @{since} -exec grep -lIE -e '-----BEGIN ([A-Z]+ )*PRIVATE KEY' {{}} + 2>/dev/null"
+    )
+    observe.nothing(_lines(found.stdout), "private keys made before this instance's first boot")
