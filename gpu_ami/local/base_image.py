@@ -68,38 +68,68 @@ def digest() -> str:
 
 def ensure(home: Path, progress: Progress) -> BaseImage:
     """The image in `home/base`, built when what makes it has changed (about a minute)."""
-    base = home / "base"
-    base.mkdir(parents=True, exist_ok=True)
-    wanted = digest()
-    image = BaseImage(base / f"{NAME}-{wanted}.raw", f"{NAME}-{wanted}", SSH_USER, wanted)
-    with _only_one(base / "lock"):
+    image = _image(home / "base")
+    with only_one(home / "base") as base:
         if image.path.exists():
             os.utime(image.path)
             return image
-        for stale in base.glob("build-*"):
-            shutil.rmtree(stale, ignore_errors=True)
-        with progress.stage("base image: Debian 12 by mmdebstrap"), _scratch(base) as work:
-            _build(work, image, progress)
-        _forget_old(base)
+        archive = _archive(base, progress)
+        with progress.stage("write the disk"), scratch(base) as work:
+            _write_disk(archive, work / "disk.raw", root_uuid())
+            (work / "disk.raw").rename(image.path)
     return image
 
 
+def ensure_archive(home: Path, progress: Progress) -> Path:
+    """The image's tree as a tar, of which personalities and cells are made; kept beside the image."""
+    with only_one(home / "base") as base:
+        return _archive(base, progress)
+
+
+def _image(base: Path) -> BaseImage:
+    wanted = digest()
+    return BaseImage(base / f"{NAME}-{wanted}.raw", f"{NAME}-{wanted}", SSH_USER, wanted)
+
+
+def root_uuid() -> str:
+    """Of the root file system: the boot menu in the tree names it, so every disk made of that tree has it."""
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{NAME}-{digest()}"))
+
+
+def _archive(base: Path, progress: Progress) -> Path:
+    archive = base / f"{NAME}-{digest()}.tar"
+    if archive.exists():
+        os.utime(archive)
+        return archive
+    for stale in base.glob("build-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    with progress.stage("base image: Debian 12 by mmdebstrap"), scratch(base) as work:
+        overlay = work / "overlay.tar"
+        pack_overlay(SOURCE / "rootfs", overlay)
+        _bootstrap(overlay, work, work / "tree.tar", root_uuid())
+        (work / "tree.tar").rename(archive)
+    _forget_old(base)
+    return archive
+
+
 def _forget_old(base: Path) -> None:
-    """Images of former recipes, but not young ones: overlays of stopped instances may still lie on them."""
-    for old in base.glob(f"{NAME}-*.raw"):
+    """What former recipes made, but not young ones: overlays of stopped instances may still lie on them."""
+    for old in (*base.glob(f"{NAME}-*.raw"), *base.glob(f"{NAME}-*.tar")):
         if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
             old.unlink()
 
 
 @contextlib.contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    with lock.open("w") as handle:
+def only_one(base: Path) -> Iterator[Path]:
+    """`base`, made where it is not there; one process at a time is inside the block."""
+    base.mkdir(parents=True, exist_ok=True)
+    with (base / "lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield base
 
 
 @contextlib.contextmanager
-def _scratch(base: Path) -> Iterator[Path]:
+def scratch(base: Path) -> Iterator[Path]:
     work = Path(tempfile.mkdtemp(prefix="build-", dir=base))
     work.chmod(0o755)  # mmdebstrap's unprivileged user reads from it
     try:
@@ -108,19 +138,7 @@ def _scratch(base: Path) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _build(work: Path, image: BaseImage, progress: Progress) -> None:
-    root_uuid = str(uuid.uuid5(uuid.NAMESPACE_DNS, image.name))
-    overlay = work / "overlay.tar"
-    _pack_overlay(overlay)
-    tree = work / "tree.tar"
-    with progress.stage("install packages"):
-        _bootstrap(overlay, work, tree, root_uuid)
-    with progress.stage("write the disk"):
-        _write_disk(tree, work / "disk.raw", root_uuid)
-    (work / "disk.raw").rename(image.path)
-
-
-def _pack_overlay(archive: Path) -> None:
+def pack_overlay(folder: Path, archive: Path) -> None:
     """Our files as root's, whoever builds: neither a checkout's owner nor its umask may show in the image."""
 
     def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -130,7 +148,7 @@ def _pack_overlay(archive: Path) -> None:
         return member
 
     with tarfile.open(archive, "w") as tar:
-        for path in sorted((SOURCE / "rootfs").iterdir()):
+        for path in sorted(folder.iterdir()):
             tar.add(path, arcname=path.name, filter=as_root)
 
 

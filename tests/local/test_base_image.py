@@ -113,8 +113,10 @@ def test_image_is_built_once_and_kept(home: Path, monkeypatch: pytest.MonkeyPatc
     image = base_image.ensure(home, QUIET)
     assert image.path.stat().st_size == 4 * 1024 * 1024 and image.ssh_user == "admin"
     assert base_image.ensure(home, QUIET) == image
+    archive = base_image.ensure_archive(home, QUIET)
+    assert archive.read_bytes() == b"tar"
     assert calls.count("mmdebstrap") == 1
-    assert sorted(path.name for path in (home / "base").iterdir()) == [image.path.name, "lock"]
+    assert sorted(path.name for path in (home / "base").iterdir()) == [image.path.name, archive.name, "lock"]
 
 
 def test_broken_build_leaves_nothing_half_done(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +124,7 @@ def test_broken_build_leaves_nothing_half_done(home: Path, monkeypatch: pytest.M
     (home / "base/build-dead").mkdir(parents=True)  # of a build that was killed
     with pytest.raises(CloudError, match="mke2fs"):
         base_image.ensure(home, QUIET)
-    assert [path.name for path in (home / "base").iterdir()] == ["lock"]
+    assert sorted(path.name for path in (home / "base").iterdir()) == [f"{base_image._image(home).name}.tar", "lock"]
 
 
 def test_images_of_former_recipes_go_when_they_are_old(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,297 @@
+"""Inside a cell: process 1 of its namespaces. Builds the root, serves the mirror there, and lets ssh in.
+
+Started by gpu_ami.local.cell under unshare. This process stays outside the root that it builds, so everything in there
+finds itself in a chroot: systemd's tools then work on files and leave out what would need a running system.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.local import base_image
+from gpu_ami.local.qemu import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
+from gpu_ami.run import find_tool, run, spawn
+
+# What would reach the host's kernel, which a cell shares: its modules, its log, its clock, its power switch.
+_DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
+_PR_SET_NAME = 15
+# uname(2) is the host's; programs of the tree ask through this (built by the tree's own compiler, which has no C
+# library's headers, and named in /etc/ld.so.preload). 63: SYS_uname on x86_64; six fields of 65 bytes: release is [2].
+_UNAME = """\
+long syscall(long number, ...);
+char *strcpy(char *to, const char *from);
+
+int uname(char (*fields)[65])
+{
+	long failed = syscall(63, fields);
+
+	if (!failed)
+		strcpy(fields[2], RELEASE);
+	return failed;
+}
+"""
+
+# update-grub asks about the device under /, which is none here: the answers that a machine of this base would give.
+_GRUB_PROBE = """\
+#!/bin/sh
+case "$*" in
+    *target=device*) echo /dev/vda1 ;;
+    *target=fs_uuid*) echo UUID ;;
+    *target=fs_label*) echo root ;;
+    *target=fs*) echo ext2 ;;
+    *target=partuuid*) echo 67707561-01 ;;
+    *target=partmap*) echo msdos ;;
+    *target=compatibility_hint*) echo hd0,msdos1 ;;
+    *target=hints_string*) echo "--hint-bios=hd0,msdos1" ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What gpu_ami.local.cell passes. layers: topmost first; door: listening socket of the host; said: a pipe."""
+
+    folder: str
+    layers: list[str]
+    kernel: str
+    home: str
+    devices: dict[str, int]
+    public_key: str
+    door: int
+    said: int
+
+
+class Room:
+    """The root of the cell, and how to act on it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.folder = Path(settings.folder)
+        self.root = self.folder / "root"
+
+    def mount(self, *words: str | Path) -> None:
+        run([find_tool("mount", package="mount"), *words], cwd=self.folder, timeout=30, error=CloudError)
+
+    def inside(self, *words: str) -> None:
+        """Runs a command of the tree in it."""
+        command: list[str | Path] = [find_tool("chroot", package="coreutils"), self.root, *words]
+        run(command, timeout=60, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, error=CloudError)
+
+    def write(self, path: str, content: str, mode: int = 0o644) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content, encoding="utf-8")
+        target.chmod(mode)
+
+    def build(self) -> str:
+        """Everything up to a root that one can log in to; the login user's name."""
+        self._lay_root()
+        self._make_dev()
+        self._make_proc()
+        self._make_sys()
+        self._pretend_kernel()
+        self.write("usr/sbin/grub-probe", _GRUB_PROBE.replace("UUID", base_image.root_uuid()), 0o755)
+        for address in (MIRROR_ADDRESS, API_ADDRESS, METADATA_ADDRESS):
+            self.inside("ip", "address", "add", f"{address}/32", "dev", "lo")
+        self.inside("ip", "link", "set", "lo", "up")
+        return self._make_user()
+
+    def _lay_root(self) -> None:
+        lower = [f"layer{index}" for index in range(len(self.settings.layers))]
+        for name, layer in zip(lower, self.settings.layers, strict=True):
+            (self.folder / name).symlink_to(layer)
+        (self.folder / "memory").mkdir()
+        self.root.mkdir()
+        self.mount("-t", "tmpfs", "-o", "mode=755", "cell", "memory")
+        for name in ("upper", "work", "proc-sys", "sys", "sys-upper", "sys-work"):
+            (self.folder / "memory" / name).mkdir(mode=0o755)
+        self.mount(
+            "-t", "overlay", "cell", "root",
+            "-o", f"lowerdir={':'.join(lower)},upperdir=memory/upper,workdir=memory/work",
+        )  # fmt: skip
+        self.mount("-t", "tmpfs", "-o", "mode=755,nosuid", "run", "root/run")
+        (self.root / "run/sshd").mkdir(mode=0o755)
+
+    def _make_dev(self) -> None:
+        dev = self.root / "dev"
+        dev.mkdir(exist_ok=True)
+        self.mount("-t", "tmpfs", "-o", "mode=755,nosuid", "dev", "root/dev")
+        for name in ("null", "zero", "full", "random", "urandom", "tty"):
+            (dev / name).touch()
+            self.mount("--bind", f"/dev/{name}", f"root/dev/{name}")
+        for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+            (dev / name).symlink_to(f"/proc/self/fd{target}")
+        for name, options in (("pts", "devpts:newinstance,ptmxmode=0666,mode=620,gid=5"), ("shm", "tmpfs:mode=1777")):
+            (dev / name).mkdir()
+            kind, _, how = options.partition(":")
+            self.mount("-t", kind, "-o", how, name, f"root/dev/{name}")
+        (dev / "ptmx").symlink_to("pts/ptmx")
+        for path in (*device_nodes(self.settings.devices), "kmsg"):
+            (dev / path).parent.mkdir(exist_ok=True)
+            (dev / path).touch(mode=0o666)
+
+    def _make_proc(self) -> None:
+        """/proc with a copy of /proc/sys: what a role sets there stays in the cell."""
+        self.mount("-t", "proc", "proc", "root/proc")
+        copy = self.folder / "memory/proc-sys"
+        copy_settings(self.root / "proc/sys", copy)
+        (copy / "kernel/osrelease").write_text(f"{self.settings.kernel}\n")
+        (copy / "kernel/random").mkdir(exist_ok=True)
+        self.mount("--bind", "root/proc/sys/kernel/random", "memory/proc-sys/kernel/random")
+        self.mount("--rbind", "memory/proc-sys", "root/proc/sys")
+        if (self.root / "proc/sysrq-trigger").exists():
+            self.mount("--bind", "/dev/null", "root/proc/sysrq-trigger")
+
+    def _make_sys(self) -> None:
+        """The kernel's own /sys below, and above it what the cell adds or a role writes."""
+        upper = self.folder / "memory/sys-upper"
+        for index in range(self.settings.devices.get("efa", 0)):
+            (upper / f"class/infiniband/rdmap{index}s0").mkdir(parents=True)
+        self.mount("-t", "sysfs", "sys", "memory/sys")
+        layers = "lowerdir=memory/sys,upperdir=memory/sys-upper,workdir=memory/sys-work"
+        self.mount("-t", "overlay", "sys", "root/sys", "-o", layers)
+
+    def _pretend_kernel(self) -> None:
+        self.write("run/uname.c", _UNAME)
+        library = "/usr/lib/x86_64-linux-gnu/libcell-uname.so"
+        release = f'-DRELEASE="{self.settings.kernel}"'
+        self.inside("gcc", "-shared", "-nostdlib", "-fPIC", "-O", release, "-o", library, "/run/uname.c")
+        (self.root / "run/uname.c").unlink()
+        self.write("etc/ld.so.preload", f"{library}\n")
+
+    def _make_user(self) -> str:
+        """The login user, as cloud-init makes it at a machine's first boot, and a host key."""
+        user = default_user(self.root)
+        name = str(user["name"])
+        groups = ",".join(user.get("groups", ()))
+        self.inside("useradd", "-m", "-s", user["shell"], "-c", user.get("gecos", ""), "-G", groups, name)
+        rules = user.get("sudo") or []
+        lines = "".join(f"{name} {rule}\n" for rule in ([rules] if isinstance(rules, str) else rules))
+        self.write("etc/sudoers.d/90-cloud-init-users", lines, 0o440)
+        self.write(f"home/{name}/.ssh/authorized_keys", f"{self.settings.public_key}\n", 0o600)
+        self.inside("chown", "-R", f"{name}:{name}", f"/home/{name}/.ssh")
+        self.inside("chmod", "700", f"/home/{name}/.ssh")
+        self.inside("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/ssh_host_ed25519_key")
+        return name
+
+
+def device_nodes(devices: Mapping[str, int]) -> Iterable[str]:
+    """Names below /dev, as the drivers make them."""
+    yield from (f"nvidia{index}" for index in range(devices.get("gpu", 0)))
+    yield from ("nvidiactl",) if devices.get("gpu") else ()
+    yield from (f"nvidia-nvswitch{index}" for index in range(devices.get("nvswitch", 0)))
+    yield from ("nvidia-nvswitchctl",) if devices.get("nvswitch") else ()
+    yield from (f"infiniband/uverbs{index}" for index in range(devices.get("efa", 0)))
+    yield from (f"neuron{index}" for index in range(devices.get("neuron", 0)))
+
+
+def copy_settings(source: Path, target: Path) -> None:
+    """/proc/sys as plain files; what cannot be read (it exists) is left out, and so is what is bound from the host."""
+    for folder, folders, files in os.walk(source):
+        here = target / Path(folder).relative_to(source)
+        here.mkdir(exist_ok=True)
+        folders[:] = [name for name in folders if name not in ("binfmt_misc", "random")]
+        for name in files:
+            try:
+                content = (Path(folder) / name).read_bytes()
+            except OSError:
+                continue
+            (here / name).write_bytes(content)
+
+
+def default_user(root: Path) -> dict[str, Any]:
+    """cloud-init's default user as the tree's configuration has it: the last file that names one counts."""
+    import yaml
+
+    user: dict[str, Any] = {}
+    for path in (root / "etc/cloud/cloud.cfg", *sorted((root / "etc/cloud/cloud.cfg.d").glob("*.cfg"))):
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        user = (document.get("system_info") or {}).get("default_user") or user
+    if not user.get("name"):
+        raise CloudError(f"{root}/etc/cloud names no default user")
+    return user
+
+
+def serve_mirror(home: Path) -> str | None:
+    """Serves the home's package mirror at its address; None where there is none."""
+    from gpu_ami.local.mirror import Mirror
+
+    if not (home / "mirror" / "current").exists():
+        return None
+    Mirror(home).start((MIRROR_ADDRESS, 80))
+    return f"http://{MIRROR_ADDRESS}"
+
+
+def let_in(room: Room, door: socket.socket, stopped: threading.Event) -> None:
+    """One sshd of the tree a connection, till `stopped`; ends nobody's processes but collects those that have ended."""
+    selector = selectors.DefaultSelector()
+    selector.register(door, selectors.EVENT_READ)
+    while not stopped.is_set():
+        if selector.select(0.5):
+            connection, _ = door.accept()
+            with connection:
+                _serve_ssh(room, connection)
+        _collect()
+
+
+def _serve_ssh(room: Room, connection: socket.socket) -> None:
+    limits = f"--bounding-set=-{',-'.join(_DROPPED)}"
+    spawn(
+        ["sh", "-c", 'exec "$@" <&$0 >&$0', str(connection.fileno()),
+         find_tool("env", package="coreutils"), "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+         find_tool("setpriv", package="util-linux"), limits,
+         find_tool("chroot", package="coreutils"), room.root, "/usr/sbin/sshd", "-i", "-e"],
+        stdout=None, stderr=None, death_signal=None, pass_fds=[connection.fileno()],
+    )  # fmt: skip
+
+
+def _collect() -> None:
+    """Process 1 is the parent of every orphan."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+
+
+def main(argv: list[str]) -> int:
+    """Builds the room and serves it; what goes wrong before that goes to the pipe, one line of JSON."""
+    settings = Settings(**json.loads(argv[1]))
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    # Facts and tools ask process 1 for its name to learn which init manages the services.
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"systemd", 0, 0, 0)
+    socket.sethostname("ip-127-0-0-1")
+    with os.fdopen(settings.said, "w") as said, socket.socket(fileno=settings.door) as door:
+        room = Room(settings)
+        try:
+            user = room.build()
+            mirror = serve_mirror(Path(settings.home))
+        except GpuAmiError as error:
+            print(json.dumps({"error": error.message, "details": error.details}), file=said)
+            return error.exit_code
+        except Exception as error:  # whoever waits must hear of it; the traceback is in the log
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=said)
+            raise
+        print(json.dumps({"user": user, "mirror": mirror}), file=said)
+        said.close()
+        let_in(room, door, stopped)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv))
