@@ -160,8 +160,11 @@ class Cloud:
             state = found["State"]["Name"]
             if state == wanted:
                 return found
-            reason = found.get("StateReason", {}).get("Message", "")
-            if state in ("terminated", "shutting-down") and wanted != "terminated":
+            why = found.get("StateReason", {})
+            reason = why.get("Message", "")
+            # A start that fails goes back to `stopped`; the reason of the stop before it is the user's (Client.…).
+            failed = state == "stopped" and wanted == "running" and why.get("Code", "").startswith("Server.")
+            if failed or (state in ("terminated", "shutting-down") and wanted != "terminated"):
                 # EC2 reports lack of capacity on this path too (Server.InsufficientInstanceCapacity).
                 kind = CapacityError if "InsufficientInstanceCapacity" in reason else CloudError
                 raise kind(f"{instance_id} is {state} while we waited for {wanted}", details=[reason] if reason else [])
@@ -185,6 +188,16 @@ class Cloud:
             return base64.b64decode(output, validate=True).decode(errors="replace")
         except ValueError:
             return output
+
+    def stop(self, instance_id: str) -> None:
+        """Orders StopInstances; the guest shuts down by itself."""
+        with _translated(f"stopping {instance_id}"):
+            self.ec2.stop_instances(InstanceIds=[instance_id])
+
+    def start(self, instance_id: str) -> None:
+        """Orders StartInstances; on AWS the instance comes up on another host. CapacityError where there is none."""
+        with _translated(f"starting {instance_id}"):
+            self.ec2.start_instances(InstanceIds=[instance_id])
 
     def terminate(self, instance_ids: list[str]) -> None:
         if instance_ids:

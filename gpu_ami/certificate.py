@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami import __version__
-from gpu_ami.report import FLAKY, PASS, UNPROVEN, HostReport, Report, write_text
+from gpu_ami.report import COMES_BACK, FLAKY, PASS, UNPROVEN, HostReport, Report, write_text
 
 SCHEMA = "gpu-ami/certificate/1"
 # What no check of this suite reaches, whatever the report says. Named in every certificate.
@@ -93,6 +93,7 @@ def _host(host: HostReport, report: Report) -> dict[str, Any]:
         "id",
         "role",
         "tier",
+        "after",
         "verdict",
         "promise",
         "observed",
@@ -126,9 +127,11 @@ def not_proven(report: Report, replicas: list[str]) -> list[str]:
         found += [
             f"{where}: {role}: no check of it passed" for role in host.unproven_roles(report.roles) if not host.error
         ]
+        found += [f"{where}: {one}" for one in host.unproven_restarts(report.roles) if not host.error]
         found += [f"{where}: {one}" for one in _waivers(host)]
         for check in host.checks:
-            if check["verdict"] in (UNPROVEN, FLAKY):
+            told = check["id"].startswith(f"{COMES_BACK}@") and check["after"] in host.restarts and not host.error
+            if check["verdict"] in (UNPROVEN, FLAKY) and not told:
                 reason = (check.get("message") or check["verdict"]).splitlines()[0]
                 found.append(f"{where}: {check['id']}: {check['verdict']}: {reason}")
     if report.simulated:

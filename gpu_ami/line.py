@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import build as builds
-from gpu_ami import certificate, page, proof, report, runs
+from gpu_ami import certificate, page, proof, report, restart, runs
 from gpu_ami.aws import Cloud
 from gpu_ami.errors import UsageError
 from gpu_ami.home import home_dir
@@ -120,17 +120,19 @@ def build_stage(plan: Plan, out: Path, at: Standing, *, fresh: bool) -> builds.B
 
 @dataclass(frozen=True)
 class Ask:
-    """What the proof is asked beside plan and image: instance types, further checks, options for the validator."""
+    """What the proof is asked beside plan and image: instance types, further checks, validator's options, restarts."""
 
     instance_types: Sequence[str] = ()
     checks: Sequence[Path] = ()
     options: Sequence[str] = ()
+    restarts: Sequence[str] = restart.RESTARTS
 
 
 def validate_stage(plan: Plan, ami: str, out: Path, at: Standing, ask: Ask) -> report.Report:
     """plan.json + an AMI → report.json, junit.xml, evidence/."""
     chosen = proof.choose_types(plan.document, ask.instance_types)
-    wanted = proof.Proof(plan.document, out / PLAN_FILE, at.place, out, at.progress, ask.checks, ask.options)
+    given = (ask.checks, ask.options, ask.restarts)
+    wanted = proof.Proof(plan.document, out / PLAN_FILE, at.place, out, at.progress, *given)
     with at.progress.stage(f"prove {ami} on {', '.join(chosen)}"):
         hosts = proof.prove_image(wanted, at.cloud, at.run, ami, chosen)
     found = proof.assemble(wanted, at.run, ami, hosts)

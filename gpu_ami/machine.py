@@ -6,10 +6,9 @@ where it stopped; a machine that does not boot gives its console's last lines.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,40 +17,39 @@ from typing import TYPE_CHECKING
 from gpu_ami import run as process
 from gpu_ami import runs
 from gpu_ami.aws import Cloud, Launch
-from gpu_ami.errors import GpuAmiError, MachineError
+from gpu_ami.errors import MachineError
 from gpu_ami.sweep import key_name
+from validator.kernel import troubles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpu_ami.log import Progress
     from gpu_ami.runs import Run
-    from validator.ssh import Connection
+    from validator.ssh import Connection, Target
 
 BOOT_SECONDS = 600.0  # p4d and larger need minutes on AWS, an emulated machine one
 _POLL_SECONDS = 0.5
 _CONSOLE_LINES = 30
-# What a kernel prints on its way down; a console with one of these is the image's fault, not the network's.
-PANIC = re.compile(
-    r"Kernel panic - not syncing|Oops: [0-9a-f]{4}|BUG: unable to handle|general protection fault|"
-    r"VFS: Unable to mount root|Gave up waiting for root|You are in emergency mode|watchdog: BUG: soft lockup"
-)
 # Terminates the machine even if nobody is left to do it: shutdown means terminate for every instance that we launch.
+# A boothook runs at every boot, so a restart does not disarm it; it runs before the jobs that a timer waits for, so
+# nobody may wait for the timer.
 _DEAD_MAN = """\
+#cloud-boothook
 #!/bin/sh
 # The driver of this run may die; this machine then ends itself after {minutes} minutes.
-systemd-run --quiet --unit=gpu-ami-dead-man --on-active={minutes}m systemctl poweroff
+systemd-run --quiet --no-block --unit=gpu-ami-dead-man --on-active={minutes}m systemctl poweroff
 """
 
 
 def dead_man_user_data(minutes: int) -> str:
-    """User data with which an instance ends itself `minutes` after its first boot."""
+    """User data with which an instance ends itself `minutes` after each of its boots."""
     return _DEAD_MAN.format(minutes=minutes)
 
 
 @dataclass
 class Machine:
-    """One running instance, how it is reached, and the seconds of each stage of its boot."""
+    """One running instance, how it is reached, which boot of it, and the seconds of each stage of that boot."""
 
     instance_id: str
     instance_type: str
@@ -61,6 +59,8 @@ class Machine:
     key_file: Path
     known_hosts: Path
     stages: dict[str, float] = field(default_factory=dict)
+    boot_id: str = ""
+    host_key: str = ""  # what sshd showed at the first boot, and must show ever after
 
     @property
     def url(self) -> str:
@@ -113,89 +113,163 @@ class Boot:
 
     def follow(self, instance_id: str, instance_type: str, timeout: float = BOOT_SECONDS) -> Machine:
         """Waits for every stage under one deadline. MachineError: the stage that failed, and the console's tail."""
-        started = time.monotonic()
-        deadline = started + timeout
-        place = self.cloud.place
         machine = Machine(
             instance_id,
             instance_type,
             "",
-            place.ssh_port,
+            self.cloud.place.ssh_port,
             self.user,
             self.run.key_file,
             self.run.folder / "known_hosts",
         )
-        try:
-            found = self.cloud.wait_for_state(instance_id, "running", timeout, self.cancelled.is_set)
-            machine.address = _address(found, place.ssh_interface)
-            self._mark(machine, "running", started)
-            connection = self._connect(machine, deadline)
-            try:
-                self._mark(machine, "ssh", started)
-                self._settle(machine, connection, deadline, started)
-            finally:
-                connection.close()
-        except GpuAmiError as error:
-            if self.cancelled.is_set() or not isinstance(error, MachineError):
-                raise
-            raise self._with_console(error, machine) from error
+        started = time.monotonic()
+        with self.console_on_error(machine):
+            self.running(machine, timeout, started)
+            self.arrive(machine, started + timeout, started, (CLOUD_INIT, SYSTEMD))
         return machine
 
-    def _mark(self, machine: Machine, stage: str, started: float) -> None:
+    def running(self, machine: Machine, timeout: float, started: float) -> None:
+        """Waits until EC2 says so, and learns the address: it may be another one after every start."""
+        found = self.cloud.wait_for_state(machine.instance_id, "running", timeout, self.cancelled.is_set)
+        machine.address = _address(found, self.cloud.place.ssh_interface)
+        self.mark(machine, "running", started)
+
+    def arrive(
+        self, machine: Machine, deadline: float, started: float, stages: Sequence[Settling], panics: int = 0
+    ) -> None:
+        """Waits for a boot that is not `machine.boot_id` to let us in and to come to rest.
+
+        started: what the stages are timed from (time.monotonic(), as the deadline). panics: how many the console had
+        before.
+        """
+        target = self.target(machine)
+        name = f"{machine.instance_id} ({machine.instance_type})"
+        connection, machine.boot_id = reach(
+            target, deadline, self.cancelled, name, machine.boot_id, lambda: self._fail_on_panic(machine, panics)
+        )
+        try:
+            machine.host_key = connection.host_key
+            self.mark(machine, "ssh", started)
+            settle(connection, name, stages, deadline, self.cancelled, lambda stage: self.mark(machine, stage, started))
+        finally:
+            connection.close()
+
+    def target(self, machine: Machine) -> Target:
+        """How to get in; from the second boot on only to the host key of the first."""
+        from validator import ssh
+
+        known = {"key_file": machine.key_file, "known_hosts": machine.known_hosts}
+        return ssh.parse_url(machine.url, **known, host_key=machine.host_key or "trust-new")
+
+    def mark(self, machine: Machine, stage: str, started: float) -> None:
         machine.stages[stage] = round(time.monotonic() - started, 1)
         self.progress.note(
             f"{machine.instance_type} {machine.instance_id}: {stage} after {machine.stages[stage]:.0f} s"
         )
 
-    def _connect(self, machine: Machine, deadline: float) -> Connection:
-        from validator import ssh, ssh_faults
+    def panics(self, machine: Machine) -> int:
+        """How often a kernel has given up on this machine's console so far."""
+        return len(troubles(self.cloud.console(machine.instance_id)))
 
-        target = ssh.parse_url(machine.url, key_file=machine.key_file, known_hosts=machine.known_hosts)
-        last = "nothing answered yet"
-        while time.monotonic() < deadline and not self.cancelled.is_set():
-            try:
-                return ssh.connect(target)
-            except ssh_faults.HostKeyChanged:
+    def _fail_on_panic(self, machine: Machine, known: int) -> None:
+        found = troubles(self.cloud.console(machine.instance_id))
+        if len(found) > known:
+            raise MachineError(f"{machine.instance_id} ({machine.instance_type}) died while it booted: {found[-1]}")
+
+    @contextmanager
+    def console_on_error(self, machine: Machine) -> Iterator[None]:
+        """Adds the console's last lines to what a machine did wrong."""
+        try:
+            yield
+        except MachineError as error:
+            if self.cancelled.is_set():
                 raise
-            except ssh_faults.TransportFault as error:  # sshd is not up yet, or cloud-init has not put the key there
-                last = str(error)
-                self._fail_on_panic(machine)
-            self.cancelled.wait(_POLL_SECONDS)
-        message = f"{machine.instance_id} ({machine.instance_type}) did not let us in by ssh"
-        raise MachineError(message, details=[f"last answer: {last}"])
+            tail = console_tail(self.cloud.console(machine.instance_id))
+            details = [*error.details, f"the last {len(tail)} lines of its console:", *(f"| {line}" for line in tail)]
+            hint = error.hint or "evidence/ has the whole console"
+            raise MachineError(error.message, details=details, hint=hint) from error
 
-    def _settle(self, machine: Machine, connection: Connection, deadline: float, started: float) -> None:
-        """cloud-init has ended and systemd has no job left. How they ended is for the boot checks to judge."""
-        for stage, command, over in (
-            ("cloud-init", "cloud-init status", lambda out: "status: running" not in out and "not run" not in out),
-            ("systemd", "systemctl is-system-running", lambda out: out.strip() not in ("initializing", "starting", "")),
-        ):
-            self._poll(connection, command, over, deadline, f"{machine.instance_id}: {stage} did not come to an end")
-            self._mark(machine, stage, started)
 
-    def _poll(
-        self, connection: Connection, command: str, over: Callable[[str], bool], deadline: float, failure: str
-    ) -> None:
+@dataclass(frozen=True)
+class Settling:
+    """A stage that ends a boot: what is asked, and whether the answer says that it has come to its end."""
+
+    stage: str
+    command: str
+    over: Callable[[str], bool]
+
+
+# How they ended is for the boot checks to judge.
+CLOUD_INIT = Settling(
+    "cloud-init", "cloud-init status", lambda out: "status: running" not in out and "not run" not in out
+)
+SYSTEMD = Settling(
+    "systemd", "systemctl is-system-running", lambda out: out.strip() not in ("initializing", "starting", "")
+)
+
+
+def reach(
+    target: Target, deadline: float, cancelled: threading.Event, name: str, old_boot: str, look: Callable[[], None]
+) -> tuple[Connection, str]:
+    """A connection to a boot that is not `old_boot`, and that boot's id.
+
+    look: called after each attempt that failed; it raises what makes further ones useless. MachineError: the deadline
+    is over, or another machine answers.
+    """
+    from validator import ssh, ssh_faults
+
+    last = "nothing answered yet"
+    while time.monotonic() < deadline and not cancelled.is_set():
+        try:
+            connection = ssh.connect(target)
+            boot_id = _boot_id(connection)
+            if boot_id != old_boot:
+                return connection, boot_id
+            connection.close()
+            last = f"boot {old_boot} is still up"
+        except ssh_faults.HostKeyChanged as error:
+            raise MachineError(f"{name} is not the machine that it was", details=[str(error)]) from error
+        except ssh_faults.SshError as error:  # sshd is not up yet, or cloud-init has not put the key there
+            last = str(error)
+            look()
+        cancelled.wait(_POLL_SECONDS)
+    raise MachineError(f"{name} did not let us in by ssh", details=[f"last answer: {last}"])
+
+
+def _boot_id(connection: Connection) -> str:
+    try:
+        return connection.run("cat /proc/sys/kernel/random/boot_id", timeout=30).text.strip()
+    except BaseException:
+        connection.close()
+        raise
+
+
+def settle(
+    connection: Connection,
+    name: str,
+    stages: Sequence[Settling],
+    deadline: float,
+    cancelled: threading.Event,
+    mark: Callable[[str], None],
+) -> None:
+    """Waits for each stage in turn; `mark` is told when one is over. MachineError: the first that does not end."""
+    from validator import ssh_faults
+
+    for one in stages:
         out = ""
-        while time.monotonic() < deadline and not self.cancelled.is_set():
-            out = connection.run(command, timeout=60).text
-            if over(out):
-                return
-            self.cancelled.wait(_POLL_SECONDS)
-        raise MachineError(failure, details=[f"$ {command}", *out.splitlines()[-5:]])
-
-    def _fail_on_panic(self, machine: Machine) -> None:
-        console = self.cloud.console(machine.instance_id)
-        found = PANIC.search(console)
-        if found:
-            raise MachineError(
-                f"{machine.instance_id} ({machine.instance_type}) died while it booted: {found.group(0)}"
-            )
-
-    def _with_console(self, error: MachineError, machine: Machine) -> MachineError:
-        tail = console_tail(self.cloud.console(machine.instance_id))
-        details = [*error.details, f"the last {len(tail)} lines of its console:", *(f"| {line}" for line in tail)]
-        return MachineError(error.message, details=details, hint=error.hint or "evidence/ has the whole console")
+        while True:
+            try:
+                out = connection.run(one.command, timeout=60).text
+            except ssh_faults.SshError as error:
+                raise MachineError(f"{name} was lost while it booted", details=[str(error)]) from error
+            if one.over(out):
+                break
+            if time.monotonic() > deadline or cancelled.is_set():
+                raise MachineError(
+                    f"{name}: {one.stage} did not come to an end", details=[f"$ {one.command}", *out.splitlines()[-5:]]
+                )
+            cancelled.wait(_POLL_SECONDS)
+        mark(one.stage)
 
 
 def _address(instance: Mapping[str, object], interface: str) -> str:

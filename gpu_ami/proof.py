@@ -1,7 +1,8 @@
 """The proof: boot the image on each instance type, run the validator on every machine side by side, keep the evidence.
 
 One validator process a host (`python -m pytest -p validator.plugin …`), so a check that hangs or crashes takes nothing
-else with it; all machines are ended whatever happens.
+else with it; after a reboot, and after stop and start, one more for the checks that must survive it. All machines are
+ended whatever happens.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami import machine as machines
+from gpu_ami import restart as restarting
 from gpu_ami import run as process
 from gpu_ami import runs
 from gpu_ami.aws import Cloud
@@ -25,6 +27,7 @@ from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, UsageError
 from gpu_ami.log import Progress
 from gpu_ami.place import Place
 from gpu_ami.report import FAIL, PASS, UNAVAILABLE, UNPROVEN, HostReport, Report
+from validator.kernel import PANIC
 
 HOST_SECONDS = 1800.0  # one host's checks, all together: metrics may take 15 minutes to arrive
 
@@ -42,7 +45,7 @@ class Target:
 
 @dataclass
 class Proof:
-    """What all hosts of one proof share."""
+    """What all hosts of one proof share. restarts: those that are done and checked, of gpu_ami.restart.RESTARTS."""
 
     plan: Mapping[str, Any]
     plan_file: Path | None
@@ -51,21 +54,26 @@ class Proof:
     progress: Progress
     checks: Sequence[Path] = ()
     options: Sequence[str] = ()
+    restarts: Sequence[str] = ()
     cancelled: threading.Event = field(default_factory=threading.Event)
 
-    def evidence(self, target: Target) -> Path:
+    def evidence(self, target: Target, after: str = "") -> Path:
         folder = self.out / "evidence" / (target.instance_type or target.url.rpartition("@")[2].replace(":", "_"))
+        folder = folder / f"after-{after}" if after else folder
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def check(self, target: Target) -> HostReport:
-        """Runs the checks on one host. A host that could not be checked is reported with its error, not dropped."""
-        folder = self.evidence(target)
+    def check(self, target: Target, after: str = "") -> HostReport:
+        """Runs the checks on one host; `after` a restart, those that must survive it.
+
+        MachineError: the host could not be checked.
+        """
+        folder = self.evidence(target, after)
         results = folder / "checks.json"
         results.unlink(missing_ok=True)  # never judge an earlier run's results
         with (folder / "validator.log").open("w", encoding="utf-8", buffering=1) as log:
             done = process.run(
-                self._command(target, results, folder),
+                [*self._command(target, results, folder), *([f"--after={after}"] if after else [])],
                 timeout=HOST_SECONDS,
                 env=self._environment(),
                 check=False,
@@ -89,7 +97,7 @@ class Proof:
                 details=process.describe(done),
                 hint="does --checks name the right folder?",
             )
-        self._say_result(host)
+        self._say_result(host, after)
         return host
 
     def _command(self, target: Target, results: Path, folder: Path) -> list[str | Path]:
@@ -119,12 +127,13 @@ class Proof:
             env |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
         return env
 
-    def _say_result(self, host: HostReport) -> None:
+    def _say_result(self, host: HostReport, after: str) -> None:
         counts: dict[str, int] = {}
         for check in host.checks:
             counts[check["verdict"]] = counts.get(check["verdict"], 0) + 1
         told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-        self.progress.note(f"{host.instance_type or host.host}: {len(host.checks)} checks: {told}")
+        where = f"{host.instance_type or host.host}{f' after {after}' if after else ''}"
+        self.progress.note(f"{where}: {len(host.checks)} checks: {told}")
 
 
 def prove_image(proof: Proof, cloud: Cloud, run: runs.Run, ami: str, instance_types: Sequence[str]) -> list[HostReport]:
@@ -144,7 +153,7 @@ def prove_image(proof: Proof, cloud: Cloud, run: runs.Run, ami: str, instance_ty
         futures = []
         reports: list[HostReport] = []
         for instance_type in instance_types:
-            host = HostReport(instance_type)
+            host = HostReport(instance_type, restarts=list(restarting.RESTARTS))
             reports.append(host)
             try:
                 with proof.progress.stage(f"launch {instance_type}"):
@@ -162,46 +171,85 @@ def prove_image(proof: Proof, cloud: Cloud, run: runs.Run, ami: str, instance_ty
 
 
 def _prove_host(proof: Proof, boot: machines.Boot, host: HostReport) -> None:
+    machine = None
     try:
         with proof.progress.stage(f"boot {host.instance_type}"):
-            booted = boot.follow(host.instance_id, host.instance_type)
-        host.host, host.boot = booted.url, booted.stages
-        target = Target(booted.url, host.instance_type, host.instance_id, booted.key_file, booted.known_hosts)
+            machine = boot.follow(host.instance_id, host.instance_type)
+        host.host, host.boot = machine.url, machine.stages
         with proof.progress.stage(f"check {host.instance_type}"):
-            found = proof.check(target)
+            found = proof.check(_target(machine))
         host.checks, host.replicas, host.facts = found.checks, found.replicas, found.facts
         host.waivers = found.waivers
     except GpuAmiError as error:
         _record_error(host, error)
     finally:
         _keep_console(proof, boot.cloud, host)
+    try:
+        _prove_restarts(proof, boot, host, machine)
+    except GpuAmiError as error:
+        _record_error(host, error)
+
+
+def _target(machine: machines.Machine) -> Target:
+    return Target(machine.url, machine.instance_type, machine.instance_id, machine.key_file, machine.known_hosts)
+
+
+def _prove_restarts(proof: Proof, boot: machines.Boot, host: HostReport, machine: machines.Machine | None) -> None:
+    """Each restart in turn, whatever the checks have said so far, as long as there is a machine to restart."""
+    gone = host.error.partition("\n")[0] if machine is None else ""
+    for how in restarting.RESTARTS:
+        if how not in proof.restarts or machine is None:
+            reason = f"not tried: {gone}" if how in proof.restarts else "not asked for (--restarts)"
+            host.checks.append(restarting.not_done(how, reason))
+            continue
+        try:
+            with proof.progress.stage(f"{how} {host.instance_type}"):
+                after = restarting.restart(boot, machine, how)
+        except GpuAmiError as error:
+            if proof.cancelled.is_set():
+                raise
+            host.checks.append(restarting.not_back(how, error))
+            gone, machine = f"the machine was lost by {how}", None
+        else:
+            host.checks.append(restarting.came_back(how, after.stages, machine.boot_id, after.boot_id, after.url))
+            machine = after
+            _check_again(proof, host, _target(machine), how)
+        finally:
+            _keep_console(proof, boot.cloud, host, how)
+
+
+def _check_again(proof: Proof, host: HostReport, target: Target, how: str) -> None:
+    with proof.progress.stage(f"check {host.instance_type or target.url} after {how}"):
+        found = proof.check(target, how)
+    host.add(found)
+    host.facts[f"after {how}"] = {key: found.facts.get(key) for key in ("boot_id", "kernel", "transport")}
 
 
 def _record_error(host: HostReport, error: GpuAmiError) -> None:
     host.error = str(error)
     if isinstance(error, CapacityError):
         host.error_verdict = UNAVAILABLE
-    elif machines.PANIC.search(host.error):
+    elif PANIC.search(host.error):
         host.error_verdict = FAIL  # the image's own kernel gave up: no network or cloud is to blame
     else:
         host.error_verdict = "ERROR"
 
 
-def _keep_console(proof: Proof, cloud: Cloud, host: HostReport) -> None:
+def _keep_console(proof: Proof, cloud: Cloud, host: HostReport, after: str = "") -> None:
     """The console is evidence whatever the verdict; where it cannot be had, the file says why."""
-    folder = proof.evidence(Target(host.host, host.instance_type))
+    folder = proof.evidence(Target(host.host, host.instance_type), after)
     try:
         console = cloud.console(host.instance_id)
     except GpuAmiError as error:
         console = f"the console could not be read: {error}"
     (folder / "console.log").write_text(console, encoding="utf-8")
     if host.checks:
-        host.checks.append(_judge_console(console))
+        host.checks.append(_judge_console(console, after))
 
 
-def _judge_console(console: str) -> dict[str, Any]:
+def _judge_console(console: str, after: str = "") -> dict[str, Any]:
     """The one check that needs no shell. An empty console proves nothing, and says so."""
-    panic = machines.PANIC.search(console)
+    panic = PANIC.search(console)
     shown = "[" in console  # a kernel's first lines carry timestamps; EC2 may need minutes to show any
     verdict = FAIL if panic else PASS if shown else UNPROVEN
     found = panic.group(0) if panic else f"{len(console.splitlines())} lines, none of them a panic"
@@ -209,17 +257,42 @@ def _judge_console(console: str) -> dict[str, Any]:
         "" if verdict == PASS else f"the console has {found!r}" if panic else "the console was empty: nothing to judge"
     )
     return {
-        "id": "boot::test_console_shows_no_panic", "role": "boot", "tier": "T1", "verdict": verdict,
-        "promise": "The kernel's console shows no panic and no oops.",
+        "id": f"boot::test_console_shows_no_panic{f'@{after}' if after else ''}", "after": after,
+        "role": "boot", "tier": "T1", "verdict": verdict,
+        "promise": f"{f'After {after}: ' if after else ''}The kernel's console shows no panic and no oops.",
         "observed": found, "planned": "no panic, no oops",
         "message": message, "seconds": 0.0, "attempts": 1, "hops": [],
     }  # fmt: skip
 
 
 def prove_host(proof: Proof, target: Target) -> HostReport:
-    """Checks a machine that somebody else booted."""
+    """Checks a machine that somebody else booted; it is rebooted only if that was asked for, and never stopped."""
     with proof.progress.stage(f"check {target.url}"):
-        return proof.check(target)
+        host = proof.check(target)
+    if restarting.REBOOT in proof.restarts:
+        host.restarts = [restarting.REBOOT]
+        _reboot_host(proof, host, target)
+    else:
+        reason = "not asked for: the machine is not ours (--reboot reboots it)"
+        host.checks.append(restarting.not_done(restarting.REBOOT, reason))
+    reason = "not tried: the machine is not ours to stop"
+    host.checks.append(restarting.not_done(restarting.STOP_START, reason))
+    return host
+
+
+def _reboot_host(proof: Proof, host: HostReport, target: Target) -> None:
+    from validator import ssh
+
+    own = target.key_file is None  # without a key named, whoever runs this expects what ssh would do
+    known = {"key_file": target.key_file, "known_hosts": target.known_hosts, "agent": own, "search_keys": own}
+    try:
+        with proof.progress.stage(f"{restarting.REBOOT} {target.url}"):
+            back = restarting.reboot_host(ssh.parse_url(target.url, **known), proof.cancelled)
+    except MachineError as error:
+        host.checks.append(restarting.not_back(restarting.REBOOT, error))
+        return
+    host.checks.append(restarting.came_back(restarting.REBOOT, *back, target.url))
+    _check_again(proof, host, target, restarting.REBOOT)
 
 
 def assemble(proof: Proof, run: runs.Run, ami: str, hosts: list[HostReport]) -> Report:

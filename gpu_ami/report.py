@@ -22,10 +22,16 @@ EXIT_CODES = {PASS: 0, FAIL: 1, FLAKY: 1, UNPROVEN: 1, "ERROR": 4, UNAVAILABLE: 
 # A host is proven when each of these promises has a check that passed on it; without one of them it is UNPROVEN.
 CORE = ("boot", "nvidia_driver", "cloudwatch_agent", "event_parser", "metrics", "logs", "xid")
 
+# The check that a machine comes back from a restart, with the restart's name behind it: …@reboot, …@stop-start.
+COMES_BACK = "boot::test_machine_comes_back"
+
 
 @dataclass
 class HostReport:
-    """One machine: what it was, how it booted, what each check found. error: why there are no checks."""
+    """One machine: what it was, how it booted, what each check found. error: why there are no checks.
+
+    restarts: those without which this machine is not proven; a check that ran again after one has its name in `after`.
+    """
 
     instance_type: str
     instance_id: str = ""
@@ -37,25 +43,51 @@ class HostReport:
     waivers: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
     error_verdict: str = ""
+    restarts: list[str] = field(default_factory=list)
+
+    def add(self, found: HostReport) -> None:
+        """Takes over what a validator found after a restart; a waiver that one of its runs needed was needed."""
+        self.checks += found.checks
+        used = [one for one in found.waivers if one["state"] == "used"]
+        alike = [{**one, "state": ""} for one in used]
+        self.waivers = [one for one in self.waivers if {**one, "state": ""} not in alike] + used
 
     def core_roles(self, roles: Sequence[str]) -> list[str]:
         """The promises that this image makes: roles of the plan, and the loop that every plan closes."""
         always = [role for role in CORE if role not in ("nvidia_driver", "cloudwatch_agent", "event_parser")]
         return [*(role for role in CORE if role in roles or role in always)]
 
-    def unproven_roles(self, roles: Sequence[str]) -> list[str]:
-        passed = {check["role"] for check in self.checks if check["verdict"] == PASS or check.get("waived")}
+    def unproven_roles(self, roles: Sequence[str], after: str = "") -> list[str]:
+        passed = {
+            check["role"]
+            for check in self.checks
+            if (check["verdict"] == PASS or check.get("waived")) and check.get("after", "") == after
+        }
         return [role for role in self.core_roles(roles) if role not in passed]
+
+    def unproven_restarts(self, roles: Sequence[str]) -> list[str]:
+        """The restarts that this machine needed and that did not prove everything, in words."""
+        found = []
+        for restart in self.restarts:
+            back = next((one for one in self.checks if one["id"] == f"{COMES_BACK}@{restart}"), None)
+            if back is None:
+                found.append(f"{restart}: not tried")
+            elif back["verdict"] != PASS and not back.get("waived"):
+                found.append(f"{restart}: {back['verdict']}: {str(back['message']).partition(chr(10))[0]}")
+            else:
+                found += [
+                    f"{role} after {restart}: no check of it passed" for role in self.unproven_roles(roles, restart)
+                ]
+        return found
 
     def verdict(self, roles: Sequence[str]) -> str:
         """This host's verdict: its worst check that nobody has waived, or what kept it from being checked."""
+        found = {check["verdict"] for check in self.checks if not check.get("waived")} & {FAIL, FLAKY, UNAVAILABLE}
         if self.error_verdict:
-            return self.error_verdict
-        found = {check["verdict"] for check in self.checks if not check.get("waived")}
-        for verdict in (FAIL, FLAKY, UNAVAILABLE):
-            if verdict in found:
-                return verdict
-        return UNPROVEN if self.unproven_roles(roles) else PASS
+            found.add(self.error_verdict)
+        elif self.unproven_roles(roles) or self.unproven_restarts(roles):
+            found.add(UNPROVEN)
+        return next((verdict for verdict in ORDER if verdict in found), PASS)
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """The pytest plugin: `pytest -p validator.plugin --hosts=ssh://user@address:port FILES`.
 
 It brings testinfra's `host` over one connection, the fixtures `plan`, `machine`, `cloudwatch` and `observe`, the
-markers `live` (changes or provokes something: runs alone, after all others) and `tier("T1")`, and the verdicts. A skip
-is UNPROVEN with its reason; a fault of the transport is UNPROVEN too, because it says nothing about the image.
+verdicts, and the markers `live` (changes or provokes something: runs alone, after all others), `survives` (runs again
+after a restart) and `tier("T1")`. A skip is UNPROVEN with its reason; a fault of the transport is UNPROVEN too, because
+it says nothing about the image.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import backend, evidence, gather, results, waivers
+from validator import backend, evidence, gather, results, tiers, waivers
 from validator.items import Items, can_gather
 from validator.observe import Observe, unproven
 from validator.plan import Plan
@@ -61,6 +62,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--waivers", metavar="FILE", type=Path, help="checks that may be red, why, and until when")
     group.addoption("--instance-id", metavar="ID", help="the instance's id; default: what its metadata say")
     group.addoption("--instance-type", metavar="TYPE", help="its type; default: what its metadata say")
+    group.addoption("--after", metavar="RESTART", help="the host was restarted: run only what must survive that")
+    group.addoption("--tier", metavar="TIER", choices=tiers.NAMES, help="run only the checks of this tier")
     group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
     group.addoption("--aws-region", metavar="REGION", help="where its metrics and logs arrive")
     group.addoption("--aws-endpoint", metavar="URL", help="CloudWatch's endpoint, if it is not AWS itself")
@@ -78,6 +81,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "live: changes or provokes something; runs alone, after all read-only checks")
     config.addinivalue_line("markers", "planned(section): left out where the plan has no such section")
     config.addinivalue_line("markers", "tier(name): T0 offline, T1 boot, T2 one GPU, T3 all GPUs, T4 several nodes")
+    config.addinivalue_line(
+        "markers", "survives: must hold after a reboot and after stop and start too; runs again then"
+    )
     testinfra.backend.BACKENDS["ssh"] = _BACKEND
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
@@ -104,17 +110,33 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Mod
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    plan = config.stash[RUN].plan
-    left_out = [item for item in items if plan is not None and not _is_planned(item, plan)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+    plan, only = config.stash[RUN].plan, config.getoption("tier")
+    if plan is not None:
+        _keep(config, items, lambda item: _is_planned(item, plan))
+    if config.getoption("after"):
+        _keep(config, items, lambda item: item.get_closest_marker("survives") is not None)
+    if only:
+        _keep(config, items, lambda item: _tier(item) == only)
     # Live checks change the machine: nothing that only looks may come after them.
     items.sort(key=lambda item: item.get_closest_marker("live") is not None)
 
 
 def _is_planned(item: pytest.Item, plan: Plan) -> bool:
     return all(str(marker.args[0]) in plan for marker in item.iter_markers("planned"))
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
+    kept = [item for item in items if wanted(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def _tier(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("tier")
+    name = str(marker.args[0]) if marker and marker.args else "T1"
+    if name not in tiers.NAMES:
+        raise pytest.UsageError(f"{item.nodeid}: tier {name!r} is none of {', '.join(tiers.NAMES)}")
+    return name
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -130,15 +152,26 @@ def _describe(item: pytest.Item) -> Check:
     role = item.path.stem.removeprefix("test_")
     name = getattr(item, "originalname", None) or item.name
     function = getattr(item, "function", None)
-    parameters = [
-        part for part in getattr(getattr(item, "callspec", None), "id", "").split("-") if part and "://" not in part
-    ]
-    suffix = f"[{'-'.join(parameters)}]" if parameters else ""
     promise = ((function.__doc__ if function else "") or name.removeprefix("test_").replace("_", " ")).strip()
-    tier = item.get_closest_marker("tier")
+    promise = promise.split("\n")[0]
+    after = item.config.getoption("after") or ""
     return Check(
-        f"{role}::{name}{suffix}", role, str(tier.args[0]) if tier and tier.args else "T1", promise.split("\n")[0]
+        f"{role}::{name}{_parameters(item)}{f'@{after}' if after else ''}",
+        role,
+        _tier(item),
+        f"After {after}: {promise}" if after else promise,
+        after=after,
     )
+
+
+def _parameters(item: pytest.Item) -> str:
+    """A check's own parameters in brackets; which host it runs on is none of them."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return ""
+    host = callspec.params.get("_testinfra_host")
+    found = f"-{callspec.id}-".replace(f"-{host.backend.get_pytest_id()}-", "-", 1) if host is not None else callspec.id
+    return f"[{found.strip('-')}]" if found.strip("-") else ""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,7 +13,10 @@ PASS, FAIL, FLAKY, UNAVAILABLE, UNPROVEN = "PASS", "FAIL", "FLAKY", "UNAVAILABLE
 
 @dataclass
 class Check:
-    """One promise and what came of it. seconds: wall time; attempts: times its commands had to be sent."""
+    """One promise and what came of it. seconds: wall time; attempts: times its commands had to be sent.
+
+    after: the restart that it was checked again after; its id then ends in "@" and that name.
+    """
 
     id: str
     role: str
@@ -25,6 +28,7 @@ class Check:
     message: str = "did not run"
     seconds: float = 0.0
     attempts: int = 1
+    after: str = ""
     hops: list[dict[str, Any]] = field(default_factory=list)
     event: dict[str, Any] | None = None  # the event that it saw captured, whole
     waived: dict[str, Any] | None = None  # the waiver that covers a red verdict

@@ -18,6 +18,7 @@ used again (--fresh builds anew). Ctrl-C ends everything that was started; after
   gpu-ami prove variables/recipes/debian12-gpu.yml
   gpu-ami prove variables/recipes/debian12-gpu.yml --set telemetry.profile=graphics
   gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml
+  gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    quicker, and never green
 """
 
 
@@ -37,6 +38,7 @@ def register(subparsers: Any) -> None:
     stages.add_agent_package(parser)
     stages.add_instance_types(parser)
     stages.add_checks(parser)
+    stages.add_restarts(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -44,6 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import line, report
 
     options = stages.validator_options(args)
+    ask = line.Ask(args.instance_type, args.checks, options, stages.restarts(args))
     agent = stages.agent_package(args, progress)
     overrides = [*line.agent_version(agent), *args.set]
     line.check_recipe(args.recipe, overrides)
@@ -51,6 +54,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with line.standing(args.where, progress, agent) as at:
         plan = line.plan_stage(args.recipe, overrides, out, at)
         made = line.build_stage(plan, out, at, fresh=args.fresh)
-        found = line.validate_stage(plan, made.ami, out, at, line.Ask(args.instance_type, args.checks, options))
+        found = line.validate_stage(plan, made.ami, out, at, ask)
     drawn = line.certify_stage(found, out)
     return Outcome(line.verdict_text(found, drawn, out), drawn.content, report.EXIT_CODES[found.verdict])

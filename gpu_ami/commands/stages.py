@@ -49,6 +49,18 @@ def add_instance_types(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instance-type", action="append", default=[], metavar="TYPE", help=text)
 
 
+def add_restarts(parser: argparse.ArgumentParser) -> None:
+    text = "restart each machine and check again what must survive: reboot,stop-start (default), one of them, or none"
+    parser.add_argument("--restarts", metavar="LIST", help=text)
+
+
+def restarts(args: argparse.Namespace) -> tuple[str, ...]:
+    """What --restarts says; both where it says nothing. UsageError where it says something else."""
+    from gpu_ami.restart import RESTARTS, parse
+
+    return RESTARTS if args.restarts is None else parse(args.restarts)
+
+
 def validator_options(args: argparse.Namespace) -> list[str]:
     """The validator's options that come from ours. UsageError: a file or folder that is not there."""
     missing = [str(path) for path in [*args.checks, *([args.waivers] if args.waivers else [])] if not path.exists()]

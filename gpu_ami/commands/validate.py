@@ -19,6 +19,7 @@ Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. Exit 0: everything prom
   gpu-ami validate out/debian12-gpu --ami ami-0123456789abcdef0 --where aws.yml
   gpu-ami validate --host ssh://admin@10.0.0.7:22 -i key.pem  any running machine; nothing is launched
   gpu-ami validate --host ssh://admin@10.0.0.7 --checks my_checks/
+  gpu-ami validate --host ssh://admin@10.0.0.7 --reboot       reboots it, too
 """
 
 
@@ -33,6 +34,10 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--instance-id", default="", metavar="ID", help="with --host: its instance id, if AWS is to be asked about it"
     )
+    parser.add_argument(
+        "--reboot", action="store_true", help="with --host: reboot it and check again what must survive"
+    )
+    stages.add_restarts(parser)
     stages.add_where(parser)
     stages.add_agent_package(parser)
     stages.add_instance_types(parser)
@@ -47,6 +52,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(
             "--ami and --host exclude each other", hint="--ami boots machines, --host goes to one that runs"
         )
+    if args.host and args.restarts is not None:
+        raise UsageError("--restarts is for machines that we boot", hint="--host takes --reboot, and is never stopped")
+    if args.reboot and not args.host:
+        raise UsageError("--reboot is for --host", hint="machines that we boot are restarted unless --restarts none")
     found, out = _validate_host(args, progress) if args.host else _validate_ami(args, progress)
     from gpu_ami import line
 
@@ -59,7 +68,7 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Any, Pa
 
     out = stages.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
-    ask = line.Ask(args.instance_type, args.checks, stages.validator_options(args))
+    ask = line.Ask(args.instance_type, args.checks, stages.validator_options(args), stages.restarts(args))
     ami = args.ami or build.load(out).ami
     with line.standing(args.where, progress, stages.agent_package(args, progress)) as at:
         return line.validate_stage(plan, ami, out, at, ask), out
@@ -70,6 +79,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Any, P
     from gpu_ami.home import home_dir
     from gpu_ami.place import load_place
     from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.restart import REBOOT
 
     if args.out and not (args.out / PLAN_FILE).exists():
         raise UsageError(
@@ -90,6 +100,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Any, P
             progress,
             args.checks,
             stages.validator_options(args),
+            (REBOOT,) if args.reboot else (),
         )
         target = proof.Target(args.host, instance_type, args.instance_id, args.identity)
         found = proof.assemble(wanted, run, "", [proof.prove_host(wanted, target)])

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
+from validator import kernel
 from validator.machine import CLOCK_SECONDS, MachineUnderTest
 from validator.observe import Observe, output, unproven
 
 
+@pytest.mark.survives
 def test_no_unit_failed(host: Any, observe: Observe) -> None:
     """No unit failed while it booted: a failed one is a feature that the image promised and does not have."""
     listed = output(host, "systemctl list-units --failed --plain --no-legend --no-pager")
     observe.nothing([line.split()[0] for line in listed.splitlines() if line.strip()], "failed units")
 
 
+@pytest.mark.survives
 def test_system_is_running(host: Any, observe: Observe) -> None:
     """systemd has come to rest: no job waits, nothing is degraded."""
     observe.same(host.run("systemctl is-system-running").stdout.strip(), "running", "systemctl is-system-running")
@@ -40,15 +45,31 @@ def test_datasource_is_ec2(host: Any, observe: Observe) -> None:
         observe.fail(f"cloud-init's datasource is {found}, expected DataSourceEc2")
 
 
+@pytest.mark.survives
 def test_kernel_has_its_modules(host: Any, observe: Observe) -> None:
     """The kernel that runs is one whose modules are installed; else no driver can be loaded after boot."""
-    kernel = output(host, "uname -r").strip()
+    release = output(host, "uname -r").strip()
     listed = host.run("ls -1 /lib/modules").stdout.split()
-    observe(kernel, listed)
-    if kernel not in listed:
-        observe.fail(f"kernel {kernel} runs, but modules are installed for {', '.join(listed) or 'none'}")
+    observe(release, listed)
+    if release not in listed:
+        observe.fail(f"kernel {release} runs, but modules are installed for {', '.join(listed) or 'none'}")
 
 
+@pytest.mark.survives
+def test_kernel_did_not_give_up(host: Any, observe: Observe) -> None:
+    """No boot that the machine remembers had a panic, an oops or a lockup: the kernel's log, and its journal."""
+    # What a process has written to /dev/kmsg is no kernel's: both lists hold the kernel's own facility alone.
+    now = output(host, "dmesg --facility kern --notime")
+    before = host.run("journalctl --quiet --no-pager --output cat _TRANSPORT=kernel SYSLOG_FACILITY=0")
+    boots = host.run("journalctl --quiet --no-pager --list-boots")
+    found = sorted(set(kernel.troubles(now) + kernel.troubles(before.stdout)))
+    remembered = max(1, len(boots.stdout.splitlines()) if before.rc == boots.rc == 0 else 1)
+    observe(found or f"{remembered} boots, none with a panic or an oops", "no panic, no oops")
+    if found:
+        observe.fail(f"the kernel gave up: {'; '.join(found[:5])}")
+
+
+@pytest.mark.survives
 def test_kernel_log_is_calm(host: Any, observe: Observe) -> None:
     """The kernel logged nothing critical in this boot: no oops, no machine check, no failing disk."""
     listed = output(host, "dmesg --level emerg,alert,crit --facility kern --notime")
@@ -63,6 +84,7 @@ def test_clock_is_right(machine: MachineUnderTest, observe: Observe) -> None:
         observe.fail(f"the host's clock is {offset:+.2f} s off ours, allowed are {CLOCK_SECONDS:g} s")
 
 
+@pytest.mark.survives
 def test_instance_type_is_the_one_asked_for(host: Any, machine: MachineUnderTest, plan: Any, observe: Observe) -> None:
     """The machine has the processors and the memory of its instance type, so it is what the plan is about."""
     promised = plan.instance_type(machine.instance_type)

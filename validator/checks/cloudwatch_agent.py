@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from validator import agent_config
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, output
@@ -14,6 +16,7 @@ _HOME = "/opt/aws/amazon-cloudwatch-agent"
 _UNIT = "amazon-cloudwatch-agent.service"
 
 
+@pytest.mark.survives
 def test_agent_is_active_and_enabled(host: Any, observe: Observe) -> None:
     """The agent runs now and starts with every boot."""
     active = host.run("systemctl is-active %s", _UNIT).stdout.strip()
@@ -21,6 +24,7 @@ def test_agent_is_active_and_enabled(host: Any, observe: Observe) -> None:
     observe.same([active, enabled], ["active", "enabled"], _UNIT)
 
 
+@pytest.mark.survives
 def test_agent_does_not_restart(host: Any, observe: Observe) -> None:
     """The agent has not been restarted in this boot: one that dies again and again is active most of the time too."""
     observe.same(output(host, "systemctl show -p NRestarts --value %s", _UNIT).strip(), "0", f"restarts of {_UNIT}")
@@ -38,6 +42,7 @@ def test_agent_is_the_planned_version(host: Any, plan: Any, observe: Observe) ->
         observe.fail(f"package amazon-cloudwatch-agent: found {found or 'none'}, expected {planned}")
 
 
+@pytest.mark.survives
 def test_agent_says_it_is_configured(host: Any, observe: Observe) -> None:
     """The agent itself reports that it runs and is configured."""
     done = host.run(f"{_HOME}/bin/amazon-cloudwatch-agent-ctl -a status -m ec2")

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from validator.observe import Observe, output, unproven
 
 _UNIT = "aws-hw-monitor.service"
@@ -26,6 +28,7 @@ def require_parser(host: Any) -> dict[str, str]:
     return unit
 
 
+@pytest.mark.survives
 def test_parser_lives_and_is_enabled(host: Any, observe: Observe) -> None:
     """The parser's own process runs now and starts with every boot; "active (exited)" would prove nothing."""
     unit = _unit(host)
@@ -36,6 +39,7 @@ def test_parser_lives_and_is_enabled(host: Any, observe: Observe) -> None:
         observe.fail(f"{_UNIT} has no main process")
 
 
+@pytest.mark.survives
 def test_parser_does_not_restart(host: Any, observe: Observe) -> None:
     """The parser has not died in this boot, and systemd would start it again if it did."""
     unit = _unit(host)
@@ -48,6 +52,7 @@ def test_parser_does_not_restart(host: Any, observe: Observe) -> None:
         observe.fail(f"{_UNIT} is not supervised: Restart={unit.get('Restart')}")
 
 
+@pytest.mark.survives
 def test_parser_reads_the_kernel_log(host: Any, observe: Observe) -> None:
     """The parser's main process has /dev/kmsg open: any other source is a snapshot, or can be written by users."""
     pid = require_parser(host)["MainPID"]
@@ -58,6 +63,7 @@ def test_parser_reads_the_kernel_log(host: Any, observe: Observe) -> None:
         observe.fail(f"process {pid} of {_UNIT} does not read /dev/kmsg; it has open: {', '.join(files) or 'nothing'}")
 
 
+@pytest.mark.survives
 def test_parser_has_a_heartbeat(host: Any, observe: Observe) -> None:
     """The parser wrote its status within the last two heartbeats: a reader that hangs is active too."""
     require_parser(host)
@@ -111,6 +117,7 @@ def test_logs_are_rotated(host: Any, plan: Any, observe: Observe) -> None:
         observe.fail(f"no rule of logrotate covers {', '.join(missing)}{said}")
 
 
+@pytest.mark.survives
 def test_kernel_ring_is_large_enough(host: Any, plan: Any, observe: Observe) -> None:
     """The kernel keeps enough of its log that a burst of Xids does not push one out before it is read."""
     wanted = plan["event_parser"]["log_buf_len"]
@@ -118,6 +125,7 @@ def test_kernel_ring_is_large_enough(host: Any, plan: Any, observe: Observe) -> 
     observe.same(found[-1] if found else "not set", wanted, "log_buf_len on the kernel's command line")
 
 
+@pytest.mark.survives
 def test_drivers_own_lines_are_in_the_raw_log(host: Any, plan: Any, observe: Observe) -> None:
     """What the driver said in this boot stands in the raw log, byte for byte after the kernel's prefix."""
     raw = plan["event_parser"]["raw_log"]

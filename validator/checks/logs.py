@@ -38,6 +38,7 @@ def test_planned_streams_are_configured(
 
 
 @pytest.mark.parametrize("which", ["raw_log", "json_log"])
+@pytest.mark.survives
 def test_file_arrives_in_its_stream(
     which: str,
     host: Any,

@@ -103,6 +103,7 @@ def xids(host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch
     return Xids(host, plan, machine, cloudwatch)
 
 
+@pytest.mark.survives
 def test_kernel_xid_arrives_once(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """An Xid that the driver prints reaches both logs and both streams, exactly once, as a kernel's message."""
     machine.require_clock()
@@ -171,6 +172,7 @@ def _require_fields(xids: Xids, sent: Injection, origin: str, observe: Observe) 
         observe.fail(f"the raw stream does not have the line as the driver prints it: {raw!r}")
 
 
+@pytest.mark.survives
 def test_drill_is_labelled(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """A line that a process wrote to /dev/kmsg arrives as well, but labelled userland: a drill triggers no repair."""
     machine.require_clock()
