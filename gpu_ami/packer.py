@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami import runs
+from gpu_ami.converge import ansible_playbook, ansible_settings
 from gpu_ami.errors import BuildError, MissingTool
 from gpu_ami.home import home_dir
 from gpu_ami.log import Progress
@@ -169,19 +170,10 @@ def _initialise(packer: Packer, root: Path) -> None:
 
 
 def _ansible(place: Place) -> dict[str, str]:
-    """Variables for our own ansible-playbook; emulated machines get mitogen, which spares them most Python starts."""
-    own = Path(sys.executable).parent / "ansible-playbook"
-    variables = {"ansible_command": str(own if own.exists() else find_tool("ansible-playbook", package="ansible-core"))}
-    mitogen = find_spec("ansible_mitogen") if place.simulated else None
-    if mitogen and mitogen.submodule_search_locations:
-        plugins = Path(mitogen.submodule_search_locations[0]) / "plugins" / "strategy"
-        settings = [
-            f"ANSIBLE_STRATEGY_PLUGINS={plugins}",
-            "ANSIBLE_STRATEGY=mitogen_linear",
-            "ANSIBLE_DEPRECATION_WARNINGS=False",  # that strategies from outside Ansible will go
-        ]
-        variables["ansible_env_vars"] = json.dumps(settings)
-    return variables
+    """Variables for our own ansible-playbook."""
+    variables = {"ansible_command": ansible_playbook()}
+    settings = ansible_settings(simulated=place.simulated)
+    return variables | ({"ansible_env_vars": json.dumps(settings)} if settings else {})
 
 
 def _quiet() -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 # In the order of `gpu-ami --help`: the line from recipe to certificate first, then what surrounds it.
 NAMES = (
-    "prove", "plan", "build", "validate", "certify", "sweep", "region", "faults", "doctor", "recipes",
+    "prove", "plan", "build", "validate", "certify", "sweep", "region", "attach", "faults", "doctor", "recipes",
     "facts", "import_", "events", "xid", "lint_agent",
 )  # fmt: skip
 

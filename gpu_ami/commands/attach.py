@@ -1,0 +1,60 @@
+"""`gpu-ami attach`: a plan's roles on a machine that runs already."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome, stages
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.log import Progress
+
+_EPILOG = """\
+The same roles that make the image, but the services are started, and hygiene, which takes a builder's keys and logs, is
+left out (playbooks/attach.yml). Says how many tasks there were, which of them changed something, and how long it took.
+Exit 0; 1: with --unchanged, something had drifted from the plan (and is as planned now); 3: a task failed.
+
+  gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem
+  gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem --unchanged    has it drifted?
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser("attach", help="put a plan's roles on a machine that runs", epilog=_EPILOG)
+    parser.add_argument(
+        "out", type=Path, nargs="?", metavar="OUT", help="folder with plan.json (default: the one under out/)"
+    )
+    parser.add_argument("--host", required=True, metavar="URL", help="the machine: ssh://user@address:port")
+    parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help="private key for --host")
+    parser.add_argument("--unchanged", action="store_true", help="exit 1 if anything had to be changed")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami import line
+    from gpu_ami.converge import Machine, converge
+    from gpu_ami.home import home_dir
+    from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables, write_json
+    from validator.ssh import parse_url
+
+    out = stages.existing_plan(args.out)
+    plan = Plan.load(out / PLAN_FILE)
+    try:
+        target = parse_url(args.host)
+    except ValueError as error:
+        raise UsageError(f"--host: {error}") from error
+    if args.identity and not args.identity.is_file():
+        raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
+    place = line.running_local_place(home_dir())
+    local = place is not None and target.address.startswith("127.")
+    write_json(out / ANSIBLE_FILE, ansible_variables(plan))
+    machine = Machine(target.address, target.port, target.user, args.identity, simulated=local)
+    with progress.stage(f"attach {plan.image} to {target.name}"):
+        found = converge(line.source_root(), (out / ANSIBLE_FILE).resolve(), machine, note=progress.note)
+    lines = [found.text(), *(f"  changed: {name}" for name in found.changed)]
+    drifted = bool(found.changed) and args.unchanged
+    return Outcome("\n".join(lines), asdict(found), 1 if drifted else 0)
