@@ -9,11 +9,9 @@ import json
 import os
 import re
 import signal
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a converge says of itself: tasks, changes, failures, from Ansible run for real on this machine's own loopback."""
+"""What a converge says of itself: tasks, changes, failures, of an Ansible that really runs, on this machine alone."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_a_second_time_changes_nothing(root: Path) -> None:
 
 
 def test_a_failure_names_task_and_message(root: Path) -> None:
-    with pytest.raises(BuildError, match="Ensure it is not forbidden: .*forbidden it is"):
+    with pytest.raises(BuildError, match=r"Ensure it is not forbidden: .*forbidden it is"):
         converge(root, variables(root, "forbidden"), _SSH)
 
 
 def test_nobody_there(root: Path) -> None:
     (root / "playbooks" / "attach.yml").write_text(_PLAY.format(file="x").replace("  connection: local\n", ""))
-    with pytest.raises(CloudError, match="nobody@127.0.0.1:9 could not be reached"):
+    with pytest.raises(CloudError, match=r"nobody@127.0.0.1:9 could not be reached"):
         converge(root, variables(root, "a"), _SSH)
 
 
