@@ -57,7 +57,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Converged:
-    """How a run ended. ok: tasks that ran, whether or not they changed something; changed: the names of those that did."""
+    """How a run ended. ok: tasks that ran, changing something or not; changed: the names of those that did."""
 
     ok: int
     changed: tuple[str, ...]
