@@ -41,7 +41,10 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. pci: "0000:00:1b.0"; values: measurement → number (MiB, MHz, W, °C, percent), absent where "N/A"."""
+    """One GPU. pci: "0000:00:1b.0"; values: measurement → number (MiB, MHz, W, °C, percent), absent where "N/A".
+
+    processes: "PID NAME (TYPE)" of each that has it open for work; compute_mode and mig as nvidia-smi says them.
+    """
 
     index: int
     name: str
@@ -49,6 +52,9 @@ class Gpu:
     uuid: str
     pci: str
     values: Mapping[str, float]
+    processes: tuple[str, ...] = ()
+    compute_mode: str = "Default"
+    mig: str = "N/A"
 
 
 def read(xml: str) -> list[Gpu]:
@@ -73,7 +79,14 @@ def _gpu(index: int, node: ElementTree.Element) -> Gpu:
         uuid=_text(node, "uuid"),
         pci=pci_address(node.get("id", "") or _text(node, "pci/pci_bus_id")),
         values=values,
+        processes=tuple(_process(one) for one in node.findall("processes/process_info")),
+        compute_mode=_text(node, "compute_mode") or "Default",
+        mig=_text(node, "mig_mode/current_mig") or "N/A",
     )
+
+
+def _process(node: ElementTree.Element) -> str:
+    return f"{_text(node, 'pid')} {_text(node, 'process_name')} ({_text(node, 'type')})"
 
 
 def _text(node: ElementTree.Element, path: str) -> str:

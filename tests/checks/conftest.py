@@ -25,6 +25,7 @@ Reply = str | tuple[int, str] | tuple[int, str, str] | Callable[[str], "Reply"]
 
 def pytest_configure(config: pytest.Config) -> None:
     """The checks' own markers, which `-p validator.plugin` would bring."""
+    config.addinivalue_line("markers", "asked(option): see validator/checks/conftest.py")
     config.addinivalue_line("markers", "live: see validator/plugin.py")
     config.addinivalue_line("markers", "planned(section): see validator/plugin.py")
     config.addinivalue_line("markers", "survives: see validator/plugin.py")
@@ -138,6 +139,7 @@ def judge() -> Judge:
             "plan": Plan(PLAN),
             "machine": FakeMachine(METADATA),
             "observe": Observe(record),
+            "golden_file": None,
         } | others
         wanted = check.__code__.co_varnames[: check.__code__.co_argcount]
         try:

@@ -6,18 +6,34 @@ from typing import Any
 
 import pytest
 
-from checks.conftest import Judge
+from checks.conftest import PLAN, Judge
 from validator.checks import nvidia_driver as driver
+from validator.oracle import Board, Golden, Hardware
+from validator.plan import Plan
 
 PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\nGCC version:\n"
 ROW = "{index}, 00000000:00:{bus}.0, NVIDIA A10G, {memory}\n"
 BOTH = ROW.format(index=0, bus="1B", memory=23028) + ROW.format(index=1, bus="1C", memory=23028)
 LISTED = "".join(f"GPU {n}: NVIDIA A10G (UUID: GPU-0f0e0d0c-0000-0000-0000-00000000000{n})\n" for n in (0, 1))
+
+
+def bus(*slots: str, gpu: str = "0x10de 0x2237 0x030200 nvidia") -> str:
+    """What PCI_LIST prints: a network card, a bridge of NVIDIA's that is no GPU, and GPUs at 0000:00:<slot>.0."""
+    others = "0000:00:05.0 0x1d0f 0xec20 0x020000 ena\n0000:00:06.0 0x10de 0x1af1 0x068000 nvidia-nvswitch\n"
+    return others + "".join(f"0000:00:{slot}.0 {gpu}\n" for slot in slots)
+
+
+def recorded(memory: int = 23028, simulated: bool = False, driver: str = "550.54.15") -> Golden:
+    boards = tuple(Board(f"0000:00:{slot}.0", "NVIDIA A10G", memory) for slot in ("1b", "1c"))
+    return Golden("g5.12xlarge", Hardware(boards, {}, simulated=simulated, driver=driver), {"when": "2026-11-21"})
+
+
 HARDWARE = {
     "nvidia-smi --query*": BOTH,
     "nvidia-smi -L": LISTED,
     "ls -1 /proc/driver*": "0000:00:1b.0\n0000:00:1c.0\n",
-    "for d in*": "0000:00:1b.0\n0000:00:1c.0\n",
+    "for d in*": bus("1b", "1c"),
+    "cat /proc/driver/nvidia/version": PROC,
 }
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
@@ -76,7 +92,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (driver.test_every_promised_gpu_is_there, HARDWARE, "PASS", ""),
     (
         driver.test_every_promised_gpu_is_there,
-        HARDWARE | {"for d in*": "0000:00:1b.0\n0000:00:1c.0\n0000:00:1d.0\n"},
+        HARDWARE | {"for d in*": bus("1b", "1c", "1d")},
         "FAIL",
         "g5.12xlarge has 2 GPUs, found 3 by PCI",
     ),
@@ -88,9 +104,15 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (
         driver.test_every_promised_gpu_is_there,
-        HARDWARE | {"for d in*": "0000:00:1b.0\n0000:00:1e.0\n"},
+        HARDWARE | {"for d in*": bus("1b", "1e")},
         "FAIL",
         "not the same GPUs",
+    ),
+    (
+        driver.test_every_promised_gpu_is_there,
+        HARDWARE | {"for d in*": bus("1b", "1c", "1d", gpu="0x10de 0x2237 0x030200")},
+        "FAIL",
+        "found 3 by PCI (0000:00:1b.0, 0000:00:1c.0, 0000:00:1d.0)",
     ),
     (
         driver.test_every_promised_gpu_is_there,
@@ -107,10 +129,29 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (driver.test_gpus_are_the_promised_model, HARDWARE, "PASS", ""),
     (
         driver.test_gpus_are_the_promised_model,
-        {"nvidia-smi*": BOTH.replace("23028", "22731", 1)},
+        HARDWARE | {"nvidia-smi --query*": BOTH.replace("23028", "22500", 1)},
         "FAIL",
-        "GPU 0: NVIDIA A10G, 22731; expected NVIDIA A10G, 23028",
+        "GPU 0000:00:1b.0 has 22500 MiB, expected 23028 MiB within 2 %",
     ),
+    (
+        driver.test_gpus_are_the_promised_model,
+        HARDWARE | {"nvidia-smi --query*": BOTH.replace("23028", "22731")},
+        "PASS",
+        "",
+    ),
+    (
+        driver.test_gpus_are_the_promised_model,
+        HARDWARE | {"nvidia-smi --query*": BOTH.replace("A10G", "A10", 1)},
+        "FAIL",
+        "GPU 0000:00:1b.0 is NVIDIA A10, expected NVIDIA A10G",
+    ),
+    (
+        driver.test_gpus_are_the_promised_model,
+        HARDWARE | {"nvidia-smi --query*": BOTH.replace("23028", "[N/A]", 1)},
+        "FAIL",
+        "GPU 00000000:00:1B.0: memory.total is '[N/A]'",
+    ),
+    (driver.test_gpus_are_the_promised_model, HARDWARE | {"nvidia-smi --query*": ""}, "FAIL", "no GPU; expected"),
 ]
 
 
@@ -130,3 +171,47 @@ def test_nvidia_driver(judge: Judge, check: Any, table: dict[str, Any], verdict:
 )
 def test_version_of_both_flavours(line: str, version: str) -> None:
     assert driver.loaded_version(line + "\nGCC version:  gcc version 12.2.0\n") == version
+
+
+@pytest.mark.parametrize(
+    ("golden", "verdict", "message"),
+    [
+        (recorded(), "PASS", ""),
+        (recorded(22731), "FAIL", "GPU 0000:00:1b.0 has 23028 MiB, recorded are 22731 (g5.12xlarge.json of 2026-11-21"),
+        (recorded(22731, simulated=True), "PASS", ""),
+        (recorded(22731, driver="470.256.02"), "PASS", ""),
+    ],
+)
+def test_memory_is_exactly_the_recorded_one(judge: Judge, golden: Golden, verdict: str, message: str) -> None:
+    found = judge(driver.test_gpus_are_the_promised_model, HARDWARE, golden_file=golden)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+    applies = golden.hardware.driver.startswith("550") and not golden.hardware.simulated
+    assert (golden.name in found.check.planned[2]) == applies
+
+
+def with_addresses(*addresses: str) -> Plan:
+    (row,) = PLAN["instance_types"]
+    return Plan(PLAN | {"instance_types": [row | {"gpu": row["gpu"] | {"pci": list(addresses)}}]})
+
+
+def test_the_missing_address_is_named(judge: Judge) -> None:
+    plan = with_addresses("0000:00:1b.0", "0000:00:1d.0")
+    found = judge(driver.test_every_promised_gpu_is_there, HARDWARE, plan=plan)
+    assert found.verdict == "FAIL"
+    assert "no GPU at 0000:00:1d.0 (facts); a GPU at 0000:00:1c.0, where none is promised" in found.message
+    lost = HARDWARE | {"ls -1 /proc/driver*": "0000:00:1b.0\n"}
+    found = judge(driver.test_every_promised_gpu_is_there, lost, plan=with_addresses("0000:00:1b.0", "0000:00:1c.0"))
+    assert found.message.endswith(": no GPU at 0000:00:1c.0 (facts)")
+
+
+def test_addresses_come_from_the_golden_file_where_no_fact_has_them(judge: Judge) -> None:
+    moved = HARDWARE | {
+        "nvidia-smi --query*": BOTH.replace("1C.0", "1D.0"),
+        "ls -1 /proc/driver*": "0000:00:1b.0\n0000:00:1d.0\n",
+        "for d in*": bus("1b", "1d"),
+    }
+    assert judge(driver.test_every_promised_gpu_is_there, moved).verdict == "PASS"
+    found = judge(driver.test_every_promised_gpu_is_there, moved, golden_file=recorded())
+    assert found.verdict == "FAIL"
+    assert "no GPU at 0000:00:1c.0 (g5.12xlarge.json of 2026-11-21 (real hardware))" in found.message
+    assert judge(driver.test_every_promised_gpu_is_there, moved, golden_file=recorded(simulated=True)).verdict == "PASS"

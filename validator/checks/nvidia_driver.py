@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from validator import oracle
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
+from validator.oracle import Golden
 from validator.smi import pci_address
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"
@@ -21,6 +23,7 @@ def loaded_version(text: str) -> str:
     return found[1] if found else ""
 
 
+@pytest.mark.survives
 def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
     """The driver in the kernel is the planned version; another one means that the image drives another stack."""
     planned = plan["nvidia_driver"]["version"]
@@ -95,50 +98,59 @@ def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T3")
-def test_every_promised_gpu_is_there(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """nvidia-smi, the driver and the PCI bus show the same GPUs, as many as the instance type promises."""
+@pytest.mark.survives
+def test_every_promised_gpu_is_there(
+    host: Any, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
+) -> None:
+    """nvidia-smi, the driver and the PCI bus show the same GPUs, as many and where the instance type promises them."""
     promised = plan.instance_type(machine.instance_type)
     count = promised["gpu_count"]
     smi = {pci_address(row[1]) for row in _query(host, observe)}
     listed = host.run("nvidia-smi -L").stdout
     proc = {pci_address(name) for name in host.run("ls -1 /proc/driver/nvidia/gpus").stdout.split()}
-    pci = _on_the_bus(host)
+    bus = [one for one in oracle.pci_devices(host.run(oracle.PCI_LIST, pure=True).stdout) if one.is_gpu]
+    pci = {one.address for one in bus}
+    recorded = oracle.applicable(golden_file, simulated=_simulated(bus))
     seen = {"nvidia-smi": sorted(smi), "/proc/driver/nvidia/gpus": sorted(proc), "PCI": sorted(pci)}
-    observe(seen, count)
+    observe(seen, f"{count} GPUs; compared with {oracle.basis(recorded)}")
+    missing = oracle.address_differences(smi & proc & pci, promised["gpu"].plain(), recorded)
+    where = f": {'; '.join(missing)}" if missing else ""
     wrong = [
-        f"{len(found)} by {where} ({', '.join(found) or 'none'})"
-        for where, found in seen.items()
-        if len(found) != count
+        f"{len(found)} by {by} ({', '.join(found) or 'none'})" for by, found in seen.items() if len(found) != count
     ]
     if wrong:
-        observe.fail(f"{promised['name']} has {count} GPUs, found {'; '.join(wrong)}")
+        observe.fail(f"{promised['name']} has {count} GPUs, found {'; '.join(wrong)}{where}")
     if not smi == proc == pci:
         observe.fail(f"not the same GPUs: {seen}")
+    if missing:
+        observe.fail(f"{promised['name']}: {'; '.join(missing)}")
     names = len(re.findall(r"^GPU \d+: .+ \(UUID: GPU-[0-9a-f-]+\)$", listed, re.MULTILINE))
     if names != count:
         observe.fail(f"nvidia-smi -L lists {names} GPUs, expected {count}: {listed!r}")
 
 
-def _on_the_bus(host: Any) -> set[str]:
-    # A display device of NVIDIA's, or whatever a driver called nvidia has taken: an unbound GPU counts too.
-    found = host.run(
-        "for d in /sys/bus/pci/devices/*; do read -r v <$d/vendor; read -r c <$d/class;"
-        ' n=$(readlink $d/driver); n=${n##*/}; case "$v $c" in "0x10de 0x03"*) n=nvidia;; esac;'
-        ' case "$n" in nvidia|nvidia-gpu) echo ${d##*/};; esac; done'
-    )
-    return {pci_address(name) for name in found.stdout.split()}
+def _simulated(gpus: list[oracle.PciDevice]) -> bool:
+    return any(one.vendor != "10de" for one in gpus)
 
 
 @pytest.mark.tier("T3")
-def test_gpus_are_the_promised_model(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """Each GPU has the promised name and all of its memory."""
-    gpu = plan.instance_type(machine.instance_type)["gpu"]
-    wanted = [gpu["name"], str(gpu["memory_mib"])]
+def test_gpus_are_the_promised_model(
+    host: Any, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
+) -> None:
+    """Each GPU has the promised name and all of its memory: near the fact, and exactly what was recorded."""
+    gpu = plan.instance_type(machine.instance_type)["gpu"].plain()
     rows = _query(host, observe)
-    observe([row[2:4] for row in rows], wanted)
-    wrong = [f"GPU {row[0]}: {', '.join(row[2:4])}" for row in rows if row[2:4] != wanted]
-    if wrong or not rows:
-        observe.fail(f"{'; '.join(wrong) or 'no GPU'}; expected {', '.join(wanted)} (name, MiB)")
+    bus = [one for one in oracle.pci_devices(host.run(oracle.PCI_LIST, pure=True).stdout) if one.is_gpu]
+    version = loaded_version(host.run("cat /proc/driver/nvidia/version").stdout)
+    recorded = oracle.same_branch(oracle.applicable(golden_file, simulated=_simulated(bus)), version)
+    observe([row[2:4] for row in rows], [gpu["name"], str(gpu["memory_mib"]), oracle.basis(recorded)])
+    if not rows:
+        observe.fail(f"no GPU; expected {gpu['name']}, {gpu['memory_mib']} MiB")
+    unread = [f"GPU {row[1]}: memory.total is {row[3]!r}" for row in rows if not row[3].isdigit()]
+    boards = [oracle.Board(pci_address(row[1]), row[2], int(row[3])) for row in rows if row[3].isdigit()]
+    wrong = unread + oracle.model_differences(boards, gpu, recorded)
+    if wrong:
+        observe.fail("; ".join(wrong))
 
 
 def _query(host: Any, observe: Observe) -> list[list[str]]:
