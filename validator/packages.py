@@ -1,0 +1,80 @@
+"""A planned component's packages: which version of each is installed, and whether an upgrade could move it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from validator.observe import Observe, unproven
+
+MISSING = "missing"
+
+
+def planned(plan: Any, section: str) -> dict[str, str]:
+    """Package name → full version of a plan's section. UNPROVEN where the base AMI brings the component along."""
+    row = plan[section].plain()
+    if "provided_by" in row:
+        unproven(f"{section} is the base AMI's ({row['provided_by']}): the plan names no packages of it")
+    alone = {row["package"]: row.get("package_version", row["version"])} if "package" in row else {}
+    return {str(name): str(version) for name, version in (alone | dict(row.get("packages", {}))).items()}
+
+
+def check_installed(host: Any, plan: Any, section: str, observe: Observe) -> None:
+    """Fails unless exactly the planned versions are installed."""
+    __tracebackhide__ = True
+    wanted = planned(plan, section)
+    observe.same(installed(host, wanted, plan["os"]["family"]), wanted, f"packages of {section}")
+
+
+def check_held(host: Any, plan: Any, section: str, observe: Observe) -> None:
+    """Fails unless each planned package is held at its planned version."""
+    __tracebackhide__ = True
+    wanted = planned(plan, section)
+    there = held(host, wanted, plan["os"]["family"])
+    observe(sorted(there), sorted(wanted))
+    free = sorted(set(wanted) - there)
+    if free:
+        observe.fail(f"not held, so an upgrade would move them: {', '.join(free)}")
+
+
+def installed(host: Any, wanted: dict[str, str], family: str) -> dict[str, str]:
+    """Package → installed version ("missing" where none is), written with an epoch where `wanted` writes one."""
+    if family == "debian":
+        found = _dpkg(host, sorted(wanted))
+    else:
+        found = {name: _as_written(version, wanted[name]) for name, version in _rpm(host, sorted(wanted)).items()}
+    return {name: found.get(name, MISSING) for name in wanted}
+
+
+def _dpkg(host: Any, names: list[str]) -> dict[str, str]:
+    shown = host.run(
+        f"dpkg-query -W -f %s {' '.join(['%s'] * len(names))}", "${Package} ${db:Status-Status} ${Version}\\n", *names
+    ).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    return {row[0]: row[2] for row in rows if len(row) == 3 and row[1] == "installed"}
+
+
+def _rpm(host: Any, names: list[str]) -> dict[str, str]:
+    form = "%{NAME} %{EPOCHNUM}:%{VERSION}-%{RELEASE}\\n"
+    shown = host.run(f"rpm -q --qf %s {' '.join(['%s'] * len(names))}", form, *names).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    return {row[0]: row[1] for row in rows if len(row) == 2}  # "package … is not installed" has more words
+
+
+def _as_written(version: str, like: str) -> str:
+    return version if re.match(r"\d+:", like) else re.sub(r"^\d+:", "", version)
+
+
+def held(host: Any, wanted: dict[str, str], family: str) -> set[str]:
+    """Those of `wanted` that no upgrade moves: on hold (apt), or locked to their planned version (dnf)."""
+    if family == "debian":
+        return set(wanted) & set(host.run("apt-mark showhold").stdout.split())
+    locks = host.run("cat /etc/dnf/plugins/versionlock.list /etc/yum/pluginconf.d/versionlock.list").stdout
+    return {name for name, version in wanted.items() if _locked(name, version, locks)}
+
+
+def _locked(name: str, version: str, locks: str) -> bool:
+    bare = re.escape(re.sub(r"^\d+:", "", version))
+    # As dnf 4 writes them (name-epoch:version-release.arch) and as yum does (epoch:name-version-release.arch).
+    pattern = rf"^(\d+:)?{re.escape(name)}-(\d+:)?{bare}(\.|$)"
+    return re.search(pattern, locks, re.MULTILINE) is not None
