@@ -189,7 +189,8 @@ def _nccl(world: World, versions: Mapping[str, str], sources: Sources) -> Sectio
 def _dcgm(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
     row = world.facts.dcgm["releases"][versions["dcgm"]]
     cuda = branch(versions.get("cuda", row["cuda"][-1]))
-    packages = {name.format(cuda=cuda): f"{row['epoch']}{versions['dcgm']}" for name in row["packages"]}
+    package_version = f"{row['epoch']}{versions['dcgm']}{row.get('revision', '')}"
+    packages = {name.format(cuda=cuda): package_version for name in row["packages"]}
     return _from_nvidia(world, sources, packages, version=versions["dcgm"])
 
 
@@ -276,15 +277,17 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Sect
 
 def _mkl(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
     facts = world.facts.mkl
+    family = world.os["family"]
+    repository = facts["repositories"][family]
     sources.add("the MKL repository's key", facts)
     return {
         "version": versions["mkl"],
         "package": facts["releases"][versions["mkl"]]["package"],
         "repository": {
-            "url": f"{facts['base_url']}/mkl/",
-            "suite": "all",
-            "components": ["main"],
-            "key_url": f"{facts['base_url']}/intel-gpg-keys/GPG-PUB-KEY-INTEL-SW-PRODUCTS.PUB",
+            "url": f"{repository['url']}/mkl/",
+            "suite": "all" if family == "debian" else "./",
+            "components": ["main"] if family == "debian" else [],
+            "key_url": f"{repository['url']}/intel-gpg-keys/{repository['key']}",
             "key_fingerprint": facts["key_fingerprint"],
         },
     }

@@ -30,7 +30,10 @@ def node_section(world: World) -> dict[str, Section]:
     """The section of the node family's own role; a plain EC2 instance has none."""
     if world.node_name == "ec2":
         return {}
-    return {f"node_{world.node_name}": {"version": world.node_version or ""}}
+    section: Section = {"version": world.node_version or ""}
+    if world.node_name == "ecs":  # its agent is told what there is to hand out
+        section["accelerator"] = next(iter(sorted(world.accelerators)), "none")
+    return {f"node_{world.node_name}": section}
 
 
 def lustre_section(world: World, sources: Sources) -> dict[str, Section]:
