@@ -147,7 +147,7 @@ def _named(key: str, *documents: Any) -> str | None:
 
 
 # Included by other roles; a plan has no key for them.
-_HELPER_ROLES = {"vendor_key", "vendor_packages"}
+_HELPER_ROLES = {"node_base", "vendor_key", "vendor_packages"}
 
 
 def known_roles(variables: Path = VARIABLES) -> tuple[str, ...]:
