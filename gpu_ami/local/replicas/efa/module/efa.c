@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * gpu-ami replica of the Elastic Fabric Adapter's kernel module: as many RDMA devices as the machine's firmware says
+ * (SMBIOS type 11, "gpu-ami:efa=4"), registered with the kernel's RDMA core, which makes /sys/class/infiniband/rdmap<N>s0
+ * and, with ib_uverbs, /dev/infiniband/uverbs<N>. They carry no data.
+ */
+#include <linux/dmi.h>
+#include <linux/kernel.h>
+#include <linux/module.h>
+#include <linux/string.h>
+#include <rdma/ib_verbs.h>
+
+#define EFA_OEM_STRING "gpu-ami:efa="
+#define EFA_MAXIMUM 64
+
+struct efa_dev {
+	struct ib_device ibdev;
+	unsigned int index;
+};
+
+static struct efa_dev *efa_devices[EFA_MAXIMUM];
+static unsigned int efa_count;
+
+/* How many adapters the firmware names; 0 where it names none. */
+static unsigned int efa_promised(void)
+{
+	const struct dmi_device *found = NULL;
+	unsigned int count;
+
+	while ((found = dmi_find_device(DMI_DEV_TYPE_OEM_STRING, NULL, found))) {
+		if (strncmp(found->name, EFA_OEM_STRING, strlen(EFA_OEM_STRING)))
+			continue;
+		if (!kstrtouint(found->name + strlen(EFA_OEM_STRING), 10, &count) && count <= EFA_MAXIMUM)
+			return count;
+		pr_err("efa: the firmware says \"%s\", expected a number up to %u\n", found->name, EFA_MAXIMUM);
+	}
+	return 0;
+}
+
+static int efa_query_device(struct ib_device *ibdev, struct ib_device_attr *attributes, struct ib_udata *data)
+{
+	memset(attributes, 0, sizeof(*attributes));
+	attributes->vendor_id = 0x1d0f;
+	attributes->vendor_part_id = 0xefa0;
+	attributes->max_pd = 1;
+	return 0;
+}
+
+static int efa_query_port(struct ib_device *ibdev, u32 port, struct ib_port_attr *attributes)
+{
+	attributes->state = IB_PORT_ACTIVE;
+	attributes->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
+	attributes->gid_tbl_len = 1;
+	attributes->pkey_tbl_len = 1;
+	attributes->max_mtu = IB_MTU_4096;
+	attributes->active_mtu = IB_MTU_4096;
+	attributes->active_speed = IB_SPEED_EDR;
+	attributes->active_width = IB_WIDTH_4X;
+	return 0;
+}
+
+static int efa_get_port_immutable(struct ib_device *ibdev, u32 port, struct ib_port_immutable *immutable)
+{
+	immutable->gid_tbl_len = 1;
+	immutable->pkey_tbl_len = 1;
+	return 0;
+}
+
+static int efa_query_gid(struct ib_device *ibdev, u32 port, int index, union ib_gid *gid)
+{
+	memset(gid, 0, sizeof(*gid));
+	gid->raw[0] = 0xfe;
+	gid->raw[1] = 0x80;
+	gid->raw[15] = container_of(ibdev, struct efa_dev, ibdev)->index + 1;
+	return 0;
+}
+
+static int efa_query_pkey(struct ib_device *ibdev, u32 port, u16 index, u16 *pkey)
+{
+	*pkey = 0xffff;
+	return index ? -EINVAL : 0;
+}
+
+static enum rdma_link_layer efa_link_layer(struct ib_device *ibdev, u32 port)
+{
+	return IB_LINK_LAYER_UNSPECIFIED;
+}
+
+/* /dev/infiniband/uverbs<N> opens, and a context can be had; what carries data cannot. */
+static int efa_alloc_ucontext(struct ib_ucontext *context, struct ib_udata *data)
+{
+	return 0;
+}
+
+static void efa_dealloc_ucontext(struct ib_ucontext *context)
+{
+}
+
+static const struct ib_device_ops efa_ops = {
+	.owner = THIS_MODULE,
+	.driver_id = RDMA_DRIVER_EFA,
+	.uverbs_abi_ver = 1,
+	.alloc_ucontext = efa_alloc_ucontext,
+	.dealloc_ucontext = efa_dealloc_ucontext,
+	.get_link_layer = efa_link_layer,
+	.get_port_immutable = efa_get_port_immutable,
+	.query_device = efa_query_device,
+	.query_gid = efa_query_gid,
+	.query_pkey = efa_query_pkey,
+	.query_port = efa_query_port,
+	.size_ib_ucontext = sizeof(struct ib_ucontext),
+};
+
+static int efa_add(unsigned int index)
+{
+	struct efa_dev *device = ib_alloc_device(efa_dev, ibdev);
+	char name[IB_DEVICE_NAME_MAX];
+	int error;
+
+	if (!device)
+		return -ENOMEM;
+	device->index = index;
+	device->ibdev.node_type = RDMA_NODE_UNSPECIFIED;
+	device->ibdev.phys_port_cnt = 1;
+	device->ibdev.num_comp_vectors = 1;
+	ib_set_device_ops(&device->ibdev, &efa_ops);
+	snprintf(name, sizeof(name), "rdmap%us0", index);
+	error = ib_register_device(&device->ibdev, name, NULL);
+	if (error) {
+		ib_dealloc_device(&device->ibdev);
+		return error;
+	}
+	efa_devices[efa_count++] = device;
+	return 0;
+}
+
+static void efa_remove_all(void)
+{
+	while (efa_count) {
+		struct efa_dev *device = efa_devices[--efa_count];
+
+		ib_unregister_device(&device->ibdev);
+		ib_dealloc_device(&device->ibdev);
+	}
+}
+
+static int __init efa_init(void)
+{
+	unsigned int promised = efa_promised();
+	int error;
+
+	/* Nothing is made, and the module does not stay, where there is no adapter. */
+	if (!promised)
+		return -ENODEV;
+	while (efa_count < promised) {
+		error = efa_add(efa_count);
+		if (error) {
+			efa_remove_all();
+			return error;
+		}
+	}
+	pr_info("efa: Elastic Fabric Adapter (EFA) v" EFA_VERSION_STRING ", %u devices\n", efa_count);
+	return 0;
+}
+
+static void __exit efa_exit(void)
+{
+	efa_remove_all();
+}
+
+module_init(efa_init);
+module_exit(efa_exit);
+
+MODULE_LICENSE("Dual BSD/GPL");
+MODULE_DESCRIPTION("gpu-ami replica of the Elastic Fabric Adapter (EFA)");
+MODULE_VERSION(EFA_VERSION_STRING);
+MODULE_SOFTDEP("pre: ib_uverbs");
+/* No PCI device stands for an adapter here, so the machine's maker is what has it loaded. */
+MODULE_ALIAS("dmi*:svnAmazonEC2:*");

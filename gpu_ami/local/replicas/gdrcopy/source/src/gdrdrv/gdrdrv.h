@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: MIT */
+#define GDRDRV_VERSION_STRING "@MINOR@"
