@@ -187,7 +187,7 @@ class Boot:
             tail = console_tail(self.cloud.console(machine.instance_id))
             details = [*error.details, f"the last {len(tail)} lines of its console:", *(f"| {line}" for line in tail)]
             hint = error.hint or "evidence/ has the whole console"
-            raise MachineError(error.message, details=details, hint=hint) from error
+            raise type(error)(error.message, details=details, hint=hint) from error
 
 
 @dataclass(frozen=True)
