@@ -1,0 +1,79 @@
+"""The planned DCGM runs, starts with every boot, and has counted every GPU of this instance type."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from validator import packages
+from validator.machine import MachineUnderTest
+from validator.observe import Observe
+from validator.smi import pci_address
+
+pytestmark = pytest.mark.planned("dcgm")
+
+_UNIT = "nvidia-dcgm.service"
+
+
+def version(text: str) -> str:
+    """What `dcgmi --version` and `nv-hostengine --version` call their version; "" where they name none."""
+    found = re.search(r"(?:^|\s)version\s*:\s*(\d+\.\d+\.\d+)", text, re.MULTILINE | re.IGNORECASE)
+    return found[1] if found else ""
+
+
+def discovered(text: str) -> list[str]:
+    """PCI addresses of the GPUs that `dcgmi discovery -l` lists, as nvidia-smi writes them."""
+    return re.findall(r"PCI Bus ID:\s*([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+\.\d)", text)
+
+
+@pytest.mark.parametrize("program", ["dcgmi", "nv-hostengine"])
+def test_program_is_the_planned_version(host: Any, plan: Any, observe: Observe, program: str) -> None:
+    """The command line and the host engine are both of the planned version: they refuse to talk to another."""
+    done = host.run(f"{program} --version")
+    if done.rc != 0 and not version(done.stdout):
+        observe.fail(f"{program} --version ended with {done.rc}: {(done.stderr or done.stdout).strip()}")
+    observe.same(version(done.stdout), plan["dcgm"]["version"], f"{program} --version")
+
+
+@pytest.mark.tier("T0")
+def test_host_engine_starts_at_boot(host: Any, observe: Observe) -> None:
+    """The host engine starts with every boot."""
+    observe.same(host.run("systemctl is-enabled %s", _UNIT).stdout.strip(), "enabled", f"{_UNIT} at boot")
+
+
+@pytest.mark.tier("T2")
+def test_host_engine_runs(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """The host engine runs where there are GPUs, not restarted once; where there is none, it stays down."""
+    promised = plan.instance_type(machine.instance_type)["gpu_count"]
+    shown = host.run("systemctl show -p ActiveState -p NRestarts %s", _UNIT).stdout
+    state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    wanted = {"ActiveState": "active" if promised else "inactive", "NRestarts": "0"}
+    observe.same({key: state.get(key, "") for key in wanted}, wanted, _UNIT)
+
+
+@pytest.mark.tier("T3")
+def test_every_gpu_is_discovered(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """dcgmi lists every GPU of the instance type: the host engine counts once, so one that came later stays unknown."""
+    promised = plan.instance_type(machine.instance_type)["gpu_count"]
+    done = host.run("dcgmi discovery -l")
+    if done.rc != 0:
+        observe(None, promised)
+        observe.fail(f"dcgmi discovery -l ended with {done.rc}: {(done.stdout + done.stderr).strip()}")
+    found = sorted(pci_address(name) for name in discovered(done.stdout))
+    observe(found, promised)
+    if len(found) != promised:
+        observe.fail(
+            f"{machine.instance_type} has {promised} GPUs, DCGM knows {len(found)} ({', '.join(found) or 'none'})"
+        )
+
+
+def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+    """DCGM's packages have exactly the planned versions."""
+    packages.check_installed(host, plan, "dcgm", observe)
+
+
+def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+    """An upgrade of the system does not move DCGM."""
+    packages.check_held(host, plan, "dcgm", observe)
