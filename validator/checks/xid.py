@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from validator import oracle, provoke, smi
 from validator.checks.event_parser import require_parser
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.machine import MachineUnderTest
@@ -110,7 +111,10 @@ def test_kernel_xid_arrives_once(xids: Xids, machine: MachineUnderTest, observe:
     require_parser(xids.host)
     files = xids.kernel_files()
     if not files:
-        unproven("this driver takes no orders for an Xid (/proc/driver/nvidia/gpus/*/xid): see test_drill_is_labelled")
+        unproven(
+            "this driver takes no orders for an Xid (/proc/driver/nvidia/gpus/*/xid): see test_drill_is_labelled;"
+            " --provoke-xid makes a real one"
+        )
     sent = xids.from_kernel(files[0], observe)
     _require_kernel_origin(xids, sent, observe)
     raw = xids.wait(xids.raw_group, sent.nonce, observe)
@@ -185,6 +189,105 @@ def test_drill_is_labelled(xids: Xids, machine: MachineUnderTest, observe: Obser
     _report_hops(sent, raw[0], structured[0], observe)
     _require_once(xids, sent, observe)
     _require_fields(xids, sent, "userland", observe)
+
+
+@pytest.mark.asked("provoke_xid")
+def test_real_fault_arrives(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
+    """A store out of bounds on a real GPU arrives once as the driver's own Xid, 31 or 13, with the process that did it.
+
+    The GPU takes work afterwards as before.
+    """
+    machine.require_clock()
+    require_parser(xids.host)
+    gpu = _idle_gpu(xids.host)
+    before = provoke.last_seq(xids.host.run(provoke.KMSG).stdout)
+    fault = _run_on_gpu(xids.host, gpu.pci)
+    if fault["outcome"] == "no libcuda":
+        unproven(f"CUDA's driver library is not installed ({fault['message']})")
+    if fault["outcome"] != "faulted":
+        observe.fail(f"no fault could be provoked on GPU {gpu.pci}: {fault['message']}")
+    for record in _printed(xids, before, gpu.pci, observe):
+        xids.wait(xids.raw_group, record.text, observe)
+    printed = _printed(xids, before, gpu.pci, observe)  # others (43, 45) may have followed meanwhile
+    fence = xids.from_userland(gpu.pci, observe)  # what comes after it in a stream says that all before it is there
+    for group in (xids.raw_group, xids.json_group):
+        xids.wait(group, fence.nonce, observe)
+    _require_fault_everywhere(xids, fault, printed, observe)
+    after = _run_on_gpu(xids.host, gpu.pci, only_work=True)
+    if after["outcome"] != "worked":
+        observe.fail(f"GPU {gpu.pci} takes no work after the fault: {after['message']}")
+
+
+def _idle_gpu(host: Any) -> smi.Gpu:
+    bus = [one for one in oracle.pci_devices(host.run(oracle.PCI_LIST).stdout) if one.is_gpu]
+    if not bus:
+        unproven("the machine has no GPU")
+    if any(one.vendor != "10de" for one in bus):
+        unproven("the GPUs are simulated, and simulated hardware cannot fault")
+    try:
+        return provoke.choose(smi.read(host.run("nvidia-smi -q -x").stdout), host.run("ps -eo comm=").stdout.split())
+    except (provoke.Unfit, ValueError) as reason:
+        unproven(str(reason))
+
+
+def _run_on_gpu(host: Any, pci: str, *, only_work: bool = False) -> dict[str, Any]:
+    done = host.run(provoke.command(pci, only_work=only_work), timeout=provoke.SECONDS)
+    return provoke.answer(done.rc, done.stdout, done.stderr)
+
+
+def _printed(xids: Xids, before: int, pci: str, observe: Observe) -> list[provoke.Record]:
+    def look() -> list[provoke.Record] | None:
+        found = provoke.xids(xids.host.run(provoke.KMSG).stdout, before, pci)
+        return found if any(record.code in provoke.CODES for record in found) else None
+
+    found = xids.cloudwatch.wait(look, _FILE_SECONDS)
+    if found is None:
+        others = [record.text for record in provoke.xids(xids.host.run(provoke.KMSG).stdout, before, pci)]
+        observe.fail(
+            f"the process was told of its fault on GPU {pci}, but the kernel printed no Xid"
+            f" {' or '.join(map(str, provoke.CODES))} within {_FILE_SECONDS:.0f} s, only {others or 'nothing'}"
+        )
+    return found
+
+
+def _require_fault_everywhere(
+    xids: Xids, fault: dict[str, Any], printed: list[provoke.Record], observe: Observe
+) -> None:
+    (boot_id,) = xids.host.run("cat /proc/sys/kernel/random/boot_id").stdout.split()
+    since = float(fault["stored"]) - 60
+    raw = xids.cloudwatch.events(xids.raw_group, xids.stream, since) or []
+    streamed = xids.cloudwatch.events(xids.json_group, xids.stream, since) or []
+    lines = xids.host.run("tail -n 2000 %s", xids.json_log).stdout.splitlines()
+    for record in printed:
+        by_place = {
+            xids.json_log: provoke.events(lines, boot_id, record.seq),
+            xids.json_group: provoke.events([event.message for event in streamed], boot_id, record.seq),
+        }
+        counts = {place: len(found) for place, found in by_place.items()}
+        counts[xids.raw_log] = int(xids.host.run("grep -caF -- %s %s", record.text, xids.raw_log).stdout.strip() or 0)
+        counts[xids.raw_group] = sum(record.text in event.message for event in raw)
+        observe.same(counts, dict.fromkeys(counts, 1), f"times that {record.text!r} was found")
+        (event,) = by_place[xids.json_group]
+        wanted = record.fields()
+        observe.same({key: event.get(key) for key in wanted}, wanted, f"fields of the event of {record.text!r}")
+    culprit = next(record for record in printed if record.code in provoke.CODES)
+    _require_culprit(xids, culprit, fault, observe)
+    (event,) = provoke.events([one.message for one in streamed], boot_id, culprit.seq)
+    observe.event({key: value for key, value in event.items() if key != "_aws"})
+    arrived = next(one for one in raw if culprit.text in one.message)
+    observe.hop("store on the GPU → CloudWatch Logs (raw)", arrived.ingested - float(fault["stored"]))
+
+
+def _require_culprit(xids: Xids, culprit: provoke.Record, fault: dict[str, Any], observe: Observe) -> None:
+    wanted = {"code": "31 or 13", "pid": fault["pid"], "process": fault["name"]}
+    found = {"code": culprit.code, "pid": culprit.pid, "process": culprit.process}
+    branch = int(str(xids.plan["nvidia_driver"]["version"]).partition(".")[0])
+    if culprit.pid is None and culprit.process is None and branch >= provoke.PIDS_MAY_LACK:
+        observe(found, f"{wanted}; this driver branch may name no process")
+        return
+    observe(found, wanted)
+    if (culprit.pid, culprit.process) != (fault["pid"], fault["name"]):
+        observe.fail(f"the driver's Xid names {found}, the fault was made by {wanted}: {culprit.text}")
 
 
 def test_parser_is_alive_after_all(host: Any, observe: Observe) -> None:
