@@ -42,6 +42,14 @@ def add_checks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--waivers", type=Path, metavar="FILE", help="checks that are waived: id, reason, owner, expiry, scope (YAML)"
     )
+    text = "make a real fault on an idle GPU of each machine and follow its Xid; harmless to the board (README.md)"
+    parser.add_argument("--provoke-xid", action="store_true", help=text)
+    add_golden(parser)
+
+
+def add_golden(parser: argparse.ArgumentParser) -> None:
+    text = "golden files: what was recorded of each instance type's hardware (default: variables/golden)"
+    parser.add_argument("--golden", type=Path, metavar="DIR", help=text)
 
 
 def add_instance_types(parser: argparse.ArgumentParser) -> None:
@@ -63,10 +71,13 @@ def restarts(args: argparse.Namespace) -> tuple[str, ...]:
 
 def validator_options(args: argparse.Namespace) -> list[str]:
     """The validator's options that come from ours. UsageError: a file or folder that is not there."""
-    missing = [str(path) for path in [*args.checks, *([args.waivers] if args.waivers else [])] if not path.exists()]
+    given = [path for path in (*args.checks, args.waivers, args.golden) if path is not None]
+    missing = [str(path) for path in given if not path.exists()]
     if missing:
         raise UsageError(f"{', '.join(missing)}: no such file or folder")
-    return [f"--waivers={args.waivers}"] if args.waivers else []
+    options = [f"--waivers={args.waivers}"] if args.waivers else []
+    options += [f"--golden={args.golden}"] if args.golden else []
+    return options + ["--provoke-xid"] * args.provoke_xid
 
 
 def existing_plan(out: Path | None) -> Path:
