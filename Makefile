@@ -5,7 +5,7 @@ PYTHON ?= python3
 RECIPE ?= variables/recipes/debian12-gpu.yml
 OUT ?= out
 # gpu_ami/doctor.py names the same packages; tests/test_doctor.py compares.
-PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv \
+PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv rpm createrepo-c \
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/.installed

@@ -23,6 +23,10 @@ TOOLS = {
     "apt-ftparchive": "apt-utils",
     "fakeroot": "fakeroot",
     "gpg": "gnupg",
+    "rpmbuild": "rpm",
+    "rpmsign": "rpm",
+    "createrepo_c": "createrepo-c",
+    "gcc": "gcc",
     "ssh-keygen": "openssh-client",
 }
 LOCAL_ONLY = frozenset(TOOLS) - {"packer", "ssh-keygen"}

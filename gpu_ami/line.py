@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpu_ami import build as builds
 from gpu_ami import certificate, page, proof, report, restart, runs
@@ -35,12 +36,13 @@ def source_root() -> Path:
 
 @dataclass(frozen=True)
 class Standing:
-    """A place that is up, its API, and this run of the driver."""
+    """A place that is up, its API, and this run of the driver. stock: has the place offer a plan's packages."""
 
     place: Place
     cloud: Cloud
     run: runs.Run
     progress: Progress
+    stock: Callable[[Mapping[str, Any]], object] = lambda _plan: None
 
 
 @contextmanager
@@ -54,15 +56,20 @@ def standing(where: Path | None, progress: Progress, agent_package: Path | None 
         with runs.begin(home, place.name) as run:
             yield Standing(place, Cloud(place), run, progress)
         return
-    with runs.begin(home, "local") as run, _local_region(home, progress, agent_package) as place:
-        yield Standing(place, Cloud(place), run, progress)
+    with runs.begin(home, "local") as run, _local_region(home, progress) as place:
+        from gpu_ami.local import mirror
+
+        def stock(plan: Mapping[str, Any] | None) -> object:
+            return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
+
+        stock(None)
+        yield Standing(place, Cloud(place), run, progress, stock)
 
 
 @contextmanager
-def _local_region(home: Path, progress: Progress, agent_package: Path | None) -> Iterator[Place]:
-    from gpu_ami.local import mirror, region
+def _local_region(home: Path, progress: Progress) -> Iterator[Place]:
+    from gpu_ami.local import region
 
-    mirror.ensure(home, agent_package=agent_package, progress=progress)
     place = region.up(home, embedded=True, progress=progress)
     try:
         yield place
@@ -111,6 +118,7 @@ def build_stage(plan: Plan, out: Path, at: Standing, *, fresh: bool) -> builds.B
     if kept:
         at.progress.note(f"build: {kept.ami} was made by this plan and these roles; --fresh builds it anew")
         return kept
+    at.stock(plan.document)
     plan.write(out, at.place)  # the place's endpoint may have moved since the plan was made
     with at.progress.stage(f"build {plan.image}"):
         made = builds.build_image(plan, out, at.cloud, at.run, root, at.progress)

@@ -22,11 +22,13 @@ _MAX_TAGS = 40  # EC2 allows 50 on a resource; ours (run id, recipe, digest, exp
 class Mirror:
     """A signed mirror of the vendors' hosts: `https://HOST/PATH` is found at `{url}/HOST/PATH`.
 
-    `key_fingerprint`: 40 upper-case hex digits of the OpenPGP key that signed everything in it.
+    `key_fingerprint`: 40 upper-case hex digits of the OpenPGP key that signed everything in it. `commit`: of a git
+    repository's URL and tag, where its repositories are not the vendors' own; None: the vendor's commit is there.
     """
 
     url: str
     key_fingerprint: str
+    commit: Callable[[str, str], str | None] = field(default=lambda _url, _tag: None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,8 @@ def _agent_at(agent: Mapping[str, Any], endpoint: str) -> dict[str, Any]:
 
 
 def _mirrored(value: Any, mirror: Mirror) -> Any:
-    """`https://HOST/PATH` in `url` and `*_url` becomes `{mirror}/HOST/PATH`, signed with the mirror's key.
+    """`https://HOST/PATH` in `url` and `*_url` becomes `{mirror}/HOST/PATH`, signed with the mirror's key; a tag's
+    commit becomes the one that the mirror's git repository has.
 
     `sources` are citations, not addresses to fetch from; they have no such keys.
     """
@@ -169,7 +170,10 @@ def _mirrored(value: Any, mirror: Mirror) -> Any:
         return [_mirrored(item, mirror) for item in value]
     if not isinstance(value, dict):
         return value
-    return {key: _mirrored_entry(key, item, mirror) for key, item in value.items()}
+    placed = {key: _mirrored_entry(key, item, mirror) for key, item in value.items()}
+    if {"url", "tag", "commit"} <= value.keys():
+        placed["commit"] = mirror.commit(value["url"], value["tag"]) or value["commit"]
+    return placed
 
 
 def _mirrored_entry(key: str, item: Any, mirror: Mirror) -> Any:

@@ -22,6 +22,7 @@ running instance. prove, build and validate bring it up by themselves and take i
 it up, so that the next command starts at once and other tools (aws, boto3, packer) can use it.
 
   gpu-ami region up                     then: status says how the AWS CLI reaches it
+  gpu-ami region up --plan out/debian12-gpu/plan.json    with that plan's packages, for Packer by hand
   gpu-ami region status
   gpu-ami region console i-…            what the instance wrote to its serial port
   gpu-ami region ssh i-…                a shell on an instance of a run that is still going on
@@ -41,7 +42,9 @@ def register(subparsers: Any) -> None:
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, help="gpu-ami region VERB --help says more"
     )
-    verbs.add_parser("up", help="bring it up till `region down`")
+    up = verbs.add_parser("up", help="bring it up till `region down`")
+    plans = "a plan.json whose packages its mirror is to have (repeatable; build and prove see to it by themselves)"
+    up.add_argument("--plan", type=Path, action="append", default=[], metavar="FILE", help=plans)
     verbs.add_parser("down", help="end it and every instance in it; images stay")
     verbs.add_parser("status", help="what runs, what is kept, how to reach it")
     console = verbs.add_parser("console", help="an instance's serial console")
@@ -65,8 +68,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.home import home_dir
     from gpu_ami.local import mirror, region
+    from gpu_ami.plan import Plan
 
-    mirror.ensure(home_dir(), agent_package=None, progress=progress)
+    plans = [Plan.load(path).document for path in args.plan]
+    for plan in [*plans, None]:
+        mirror.ensure(home_dir(), plan=plan, progress=progress)
     region.up(embedded=False, progress=progress)
     return _status(args, progress)
 

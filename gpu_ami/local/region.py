@@ -67,14 +67,15 @@ def local_place(home: Path | None = None) -> Place:
     running = _ask(layout, {"do": "status"})
     if running is not None:
         return _place(running)
-    from gpu_ami.local.packages import signing_key
+    from gpu_ami.local import replica_git
+    from gpu_ami.local.signing import signing_key
 
     return Place(
         name="local",
         region="us-east-1",
         ssh_interface="private_ip",
         ssh_port=2222,
-        mirror=Mirror(f"http://{MIRROR_ADDRESS}", signing_key(layout.home).fingerprint),
+        mirror=Mirror(f"http://{MIRROR_ADDRESS}", signing_key(layout.home).fingerprint, replica_git.commit),
         guest_endpoint=f"http://{API_ADDRESS}",
         simulated=True,
         kernel=KERNEL_SERIES,
@@ -161,6 +162,8 @@ def _layout(home: Path | None) -> Layout:
 
 
 def _place(described: dict[str, Any]) -> Place:
+    from gpu_ami.local import replica_git
+
     mirror = described["mirror"]
     return Place(
         name="local",
@@ -171,7 +174,7 @@ def _place(described: dict[str, Any]) -> Place:
         instance_profile=described["instance_profile"],
         ssh_interface="private_ip",
         ssh_port=described["ssh_port"],
-        mirror=Mirror(mirror["url"], mirror["key_fingerprint"]) if mirror else None,
+        mirror=Mirror(mirror["url"], mirror["key_fingerprint"], replica_git.commit) if mirror else None,
         guest_endpoint=described["guest_endpoint"],
         simulated=True,
         kernel=KERNEL_SERIES,

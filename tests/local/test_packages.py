@@ -1,26 +1,29 @@
-"""Replica packages and their repository: the same bytes every time, the right content, signatures that hold."""
+"""Replicas as .debs: the same bytes every time, the real package's name, version and paths, everything filled in."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.local import packages
-from gpu_ami.run import Completed, find_tool, run
+from gpu_ami.local import packages, replica_table
+from gpu_ami.local.replica_table import Package, find_row
+from gpu_ami.run import run
+
+from .replica_samples import TABLE, write_table
 
 
-@pytest.fixture(scope="session")
-def key(tmp_path_factory: pytest.TempPathFactory) -> packages.SigningKey:
-    return packages.signing_key(tmp_path_factory.mktemp("signing"))
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = write_table(tmp_path / "replicas")
+    monkeypatch.setattr(replica_table, "REPLICAS", folder)
+    return folder
 
 
-def _named(name: str, version: str = "") -> packages.Package:
-    every = packages.listed("nvidia_driver") + packages.listed("cloudwatch_agent")
-    return next(item for item in every if item.name == name and item.version.startswith(version))
+def _package(name: str, version: str, kind: str = "deb") -> Package:
+    return Package(name, version, kind, "x86_64", find_row("packages", name, kind=kind, asked_by="the test"))
 
 
 def _files(deb: Path) -> dict[str, str]:
@@ -29,136 +32,73 @@ def _files(deb: Path) -> dict[str, str]:
     return {line.split()[5].removeprefix("."): " ".join(line.split()[:2]) for line in listing}
 
 
-def test_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    package = _named("nvidia-smi", "550.163")
-    assert packages.build(package, tmp_path / "a").read_bytes() == packages.build(package, tmp_path / "b").read_bytes()
+def test_same_sources_make_the_same_bytes(tmp_path: Path, table: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        made.append(packages.build(_package("tool-1", "1.2.3-1"), tmp_path / name).read_bytes())
+    assert made[0] == made[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        (
-            "nvidia-kernel-open-dkms",
-            ["/usr/src/nvidia-550.163.01/dkms.conf", "/usr/src/nvidia-550.163.01/nv-version.mk"],
-        ),
-        ("nvidia-smi", ["/usr/bin/nvidia-smi", "/usr/lib/nvidia-smi/smi/cli.py", "/usr/lib/nvidia-smi/VERSION"]),
-        ("nvidia-driver-cuda", []),
-        (
-            "amazon-cloudwatch-agent",
-            [
-                "/etc/systemd/system/amazon-cloudwatch-agent.service",
-                "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl",
-                "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/",
-                "/opt/aws/amazon-cloudwatch-agent/logs/state/",
-                "/usr/bin/amazon-cloudwatch-agent-ctl",
-            ],
-        ),
-    ],
-)
-def test_package_has_the_real_ones_name_version_and_paths(name: str, wanted: list[str], tmp_path: Path) -> None:
-    package = _named(name)
-    deb = packages.build(package, tmp_path)
+def test_package_is_what_its_row_says(tmp_path: Path, table: Path) -> None:
+    deb = packages.build(_package("tool-1", "1:1.2.3-1+x2"), tmp_path)
+    assert deb.name == "tool-1_1.2.3-1+x2_amd64.deb"
     files = _files(deb)
-    assert set(wanted) <= files.keys()
+    assert files["/opt/tool/bin/tool"] == "-rwxr-xr-x root/root"
+    assert files["/etc/tool-1.conf"] == "-rw-r--r-- root/root"
+    assert {"/usr/bin/tool", "/var/lib/tool/"} <= files.keys()
     assert not any("__pycache__" in path for path in files)
-    assert {mode.split()[1] for mode in files.values()} == {"root/root"}
-    fields = {field: packages.control_field(deb, field) for field in ("Package", "Version", "Gpu-Ami-Replica")}
-    assert fields == {"Package": name, "Version": package.full_version, "Gpu-Ami-Replica": "yes"}
+    wanted = {
+        "Package": "tool-1",
+        "Version": "1:1.2.3-1+x2",
+        "Architecture": "amd64",
+        "Depends": "python3 (>= 3.9), libtool (= 1:1.2.3-1+x2)",
+        "Provides": "tool",
+        "Gpu-Ami-Replica": "yes",
+    }
+    assert {field: packages.control_field(deb, field) for field in wanted} == wanted
+    described = packages.control_field(deb, "Description")
+    assert "A tool of branch 1 (gpu-ami replica)" in described and "https://vendor.example/documentation" in described
 
 
-def test_versions_are_filled_in_everywhere(tmp_path: Path) -> None:
-    deb = packages.build(_named("nvidia-kernel-open-dkms", "550.163"), tmp_path)
+def test_placeholders_are_filled_in_everywhere(tmp_path: Path, table: Path) -> None:
+    run(
+        ["dpkg-deb", "--raw-extract", packages.build(_package("tool-1", "1.2.3-1"), tmp_path), tmp_path / "x"],
+        timeout=30,
+    )
+    tree = tmp_path / "x"
+    assert (tree / "opt/tool/bin/tool").read_text() == "#!/bin/sh\necho 1.2.3-1 tool-1 @UNKNOWN@\n"
+    assert (tree / "etc/tool-1.conf").read_text() == "version=1.2.3 of 1.2 in ${version}\n"
+    assert "50% of tool-1 1.2.3" in (tree / "DEBIAN/postinst").read_text()
+    assert (tree / "DEBIAN/conffiles").read_text() == "/etc/tool-1.conf\n"
+
+
+def test_library_is_found_by_its_soname(tmp_path: Path, table: Path) -> None:
+    import ctypes
+
+    deb = packages.build(_package("libtool", "2:4.5-1"), tmp_path)
     run(["dpkg-deb", "--raw-extract", deb, tmp_path / "x"], timeout=30)
-    source = tmp_path / "x/usr/src/nvidia-550.163.01"
-    assert 'PACKAGE_VERSION="550.163.01"' in (source / "dkms.conf").read_text()
-    assert (source / "nv-version.mk").read_text().splitlines()[0] == "NV_VERSION := 550.163.01"
-    assert "nvidia 550.163.01" in (tmp_path / "x/DEBIAN/postinst").read_text()
-    left = [path for path in (tmp_path / "x").rglob("*") if path.is_file() and "@VERSION@" in path.read_text()]
-    assert left == []
+    library = tmp_path / "x/usr/lib/x86_64-linux-gnu/libtool.so.4.5"
+    assert "[libtool.so.4]" in run(["readelf", "-d", library], timeout=30).stdout
+    loaded = ctypes.CDLL(str(library))
+    loaded.tool_version.restype = ctypes.c_char_p
+    assert loaded.tool_version() == b"4.5"
+    assert (tmp_path / "x/DEBIAN/triggers").read_text() == "activate-noawait ldconfig\n"
+
+
+def test_template_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_table(tmp_path / "replicas", TABLE.replace("opt/tool/bin/*", "opt/tool/sbin/*"))
+    monkeypatch.setattr(replica_table, "REPLICAS", folder)
+    with pytest.raises(CloudError, match=r"replica tool-.* no file is called opt/tool/sbin"):
+        packages.build(_package("tool-1", "1.2.3-1"), tmp_path)
+
+
+def test_package_that_dpkg_refuses_is_an_error(tmp_path: Path, table: Path) -> None:
+    with pytest.raises(CloudError, match="dpkg-deb"):
+        packages.build(replace(_package("agent", "1-1"), name="Not A Name"), tmp_path)
 
 
 def test_file_that_is_no_package_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.deb").write_text("no archive")
     with pytest.raises(CloudError, match="dpkg-deb"):
         packages.control_field(tmp_path / "x.deb", "Package")
-
-
-def _repository(folder: Path, key: packages.SigningKey) -> Path:
-    folder.mkdir()
-    packages.build(_named("nvidia-driver-cuda"), folder)
-    packages.write_repository(folder, key)
-    return key.export(folder / "keyring.gpg", armor=False)
-
-
-def _verify(keyring: Path, *files: Path) -> Completed:
-    return run([find_tool("gpgv", package="gpgv"), "--keyring", keyring, *files], timeout=30, check=False)
-
-
-def test_repository_verifies_and_tampering_shows(tmp_path: Path, key: packages.SigningKey) -> None:
-    keyring = _repository(tmp_path / "repo", key)
-    release, inrelease = tmp_path / "repo/Release", tmp_path / "repo/InRelease"
-    assert _verify(keyring, inrelease).returncode == 0
-    assert _verify(keyring, tmp_path / "repo/Release.gpg", release).returncode == 0
-    release.write_text(release.read_text().replace("gpu-ami", "evil", 1))
-    inrelease.write_text(inrelease.read_text().replace("gpu-ami", "evil", 1))
-    assert "BAD signature" in _verify(keyring, tmp_path / "repo/Release.gpg", release).stderr
-    assert _verify(keyring, inrelease).returncode != 0
-
-
-def test_another_key_does_not_verify(tmp_path: Path, key: packages.SigningKey) -> None:
-    _repository(tmp_path / "repo", key)
-    other = packages.signing_key(tmp_path / "other")
-    keyring = other.export(tmp_path / "other.gpg", armor=False)
-    assert other.fingerprint != key.fingerprint
-    assert _verify(keyring, tmp_path / "repo/InRelease").returncode != 0
-
-
-def test_apt_finds_every_package_by_its_sum(tmp_path: Path, key: packages.SigningKey) -> None:
-    _repository(tmp_path / "repo", key)
-    text = (tmp_path / "repo/Packages").read_text()
-    stanza = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line and not line.startswith(" "))
-    deb = tmp_path / "repo" / stanza["Filename"]
-    assert (int(stanza["Size"]), stanza["Package"]) == (deb.stat().st_size, "nvidia-driver-cuda")
-    sum_of_index = run(["sha256sum", tmp_path / "repo/Packages"], timeout=30).stdout.split()[0]
-    assert f" {sum_of_index} {len(text)} Packages\n" in (tmp_path / "repo/Release").read_text()
-
-
-def test_key_stays_and_stays_private(key: packages.SigningKey) -> None:
-    assert packages.signing_key(key.folder.parent) == key
-    assert oct(key.folder.stat().st_mode & 0o777) == "0o700"
-    assert len(key.fingerprint) == 40
-
-
-def _colons(validity: str, expires: int) -> str:
-    return f"sec:{validity}:3072:1:AAAA:1:{expires}::u:::scESC:::+:::23::0:\nfpr:::::::::{'A' * 40}:\n"
-
-
-@pytest.mark.parametrize(
-    ("shown", "usable"),
-    [
-        (_colons("u", 4000000000), True),
-        (_colons("e", 4000000000), False),
-        (_colons("u", 1000), False),
-        (_colons("u", 0), False),
-        ("", False),
-    ],
-)
-def test_key_near_its_end_is_not_used(shown: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "run", lambda *_, **__: Completed(("gpg",), 0, shown, "", 0.0))
-    assert packages._valid_key(["gpg"]) == ("A" * 40 if usable else None)
-
-
-def test_table_names_existing_sources_and_its_documentation() -> None:
-    table = json.loads((packages.REPLICAS / "packages.json").read_text())
-    assert {"550.163.01", "550.144.03"} <= set(table["nvidia_driver"]["versions"])
-    for family in ("nvidia_driver", "cloudwatch_agent"):
-        for package in packages.listed(family):
-            assert package.documentation.startswith("https://") and package.entry["does"]
-            assert all((packages.REPLICAS / family / source).is_dir() for source in package.entry["trees"])
-
-
-def test_package_that_dpkg_refuses_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CloudError, match="dpkg-deb"):
-        packages.build(replace(_named("nvidia-driver-cuda"), name="Not A Name"), tmp_path)

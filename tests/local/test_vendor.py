@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.local import packages, vendor
+from gpu_ami.local import signing, vendor
 from gpu_ami.log import Progress
 
 QUIET = Progress("quiet")
@@ -28,7 +28,7 @@ def shop(tmp_path: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     root = tmp_path / "shop"
     folder = root / "debian/amd64/latest"
     folder.mkdir(parents=True)
-    key = packages.signing_key(tmp_path / "vendor-home")
+    key = signing.signing_key(tmp_path / "vendor-home")
     (folder / "amazon-cloudwatch-agent.deb").write_bytes(b"a package")
     key.sign(folder / "amazon-cloudwatch-agent.deb")
     key.export(root / "key.gpg", armor=True)

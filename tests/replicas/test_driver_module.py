@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local import packages
+from gpu_ami.local.replica_table import REPLICAS
 from gpu_ami.run import run
 
 HEADERS = sorted(Path("/lib/modules").glob("*/build/Makefile"))
-SOURCE = packages.REPLICAS / "nvidia_driver/module"
+SOURCE = REPLICAS / "nvidia_driver/module"
 
 
 @pytest.mark.skipif(

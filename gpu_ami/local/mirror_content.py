@@ -1,0 +1,161 @@
+"""What a tree of the mirror holds, resolved from sections of plans, and how it is laid out below the tree's root."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from gpu_ami.local import apt_repository, replica_archive, replica_git, replica_wants, rpm
+from gpu_ami.local.replica_pool import Pool
+from gpu_ami.local.replica_table import Package, Row, find_row, with_related
+from gpu_ami.local.replica_wants import Download, Repository, Section
+from gpu_ami.local.signing import Gpg
+
+AGENT = "amazon-cloudwatch-agent"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An installer: its row, and what its placeholders stand for."""
+
+    row: Row
+    values: Mapping[str, str]
+    architecture: str
+
+
+@dataclass
+class Content:
+    """repositories: packages of each, by file name. files: one by its path below the root, a package, an archive or a
+    vendor's own file. git: tags of each repository's path."""
+
+    repositories: dict[Repository, dict[str, Package]] = field(default_factory=dict)
+    files: dict[str, tuple[Download, Package | Archive | Path]] = field(default_factory=dict)
+    git: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, section: Section, agent_package: Path | None = None) -> None:
+        """What the section asks for and what comes with it. UsageError: no replica of it."""
+        repository = replica_wants.repository(section)
+        if repository:
+            found = with_related(list(replica_wants.packages(section)))
+            self.repositories.setdefault(repository, {}).update({one.file_name: one for one in found})
+        download = replica_wants.download(section)
+        if download:
+            self.files[download.path] = (download, _file(section, download, agent_package))
+        tagged = replica_wants.git_repository(section)
+        if tagged:
+            find_row("git", replica_git.name_of(tagged[0]), asked_by=f"plan key {section.component}")
+            self.git.setdefault(tagged[0], set()).add(tagged[1])
+
+    def origin(self) -> dict[str, str]:
+        """Package or file name → replica or vendor."""
+        names = {one.name for packages in self.repositories.values() for one in packages.values()}
+        names |= {item.name for _, item in self.files.values() if isinstance(item, Package)}
+        names |= {item.values["name"] for _, item in self.files.values() if isinstance(item, Archive)}
+        names |= {replica_git.name_of(path) for path in self.git}
+        vendor = {AGENT for _, item in self.files.values() if isinstance(item, Path)}
+        return dict.fromkeys(sorted(names), "replica") | dict.fromkeys(vendor, "vendor")
+
+    def identity(self, pool: Pool) -> list[object]:
+        """JSON that differs wherever two contents differ."""
+        repositories = [
+            [repr(where), sorted([name, pool.digest(package)] for name, package in packages.items())]
+            for where, packages in self.repositories.items()
+        ]
+        files = [[repr(download), _identity(item, pool)] for download, item in self.files.values()]
+        git = [
+            [path, sorted(tags), pool.row_digest(find_row("git", replica_git.name_of(path), asked_by=path))]
+            for path, tags in self.git.items()
+        ]
+        return [sorted(repositories), sorted(files), sorted(git)]
+
+    def write(self, root: Path, pool: Pool, gpg: Gpg) -> dict[str, str]:
+        """Everything below `root`, signed; `<path>#<tag>` → commit of the git repositories."""
+        for repository, packages in self.repositories.items():
+            _write_repository(root, repository, packages, pool, gpg)
+        for download, item in self.files.values():
+            _write_file(root, download, item, pool, gpg)
+        commits: dict[str, str] = {}
+        for path, tags in self.git.items():
+            found = replica_git.write_repository(root / path, tags, "the mirror")
+            commits |= {f"{path}#{tag}": commit for tag, commit in found.items()}
+        return commits
+
+
+def resolve(sections: Iterable[Section], agent_package: Path | None = None) -> Content:
+    content = Content()
+    for section in sections:
+        content.add(section, agent_package)
+    return content
+
+
+def _file(section: Section, download: Download, agent_package: Path | None) -> Package | Archive | Path:
+    name = PurePosixPath(download.path).name
+    stem, _, kind = name.rpartition(".")
+    asked_by = f"plan key {section.component}.url"
+    if kind in ("deb", "rpm"):
+        if stem == AGENT and kind == "deb" and agent_package is not None:
+            return agent_package
+        row = find_row("packages", stem, kind=kind, asked_by=asked_by)
+        version = f"{section.content['version']}-{row.entry.get('revision', '1')}"
+        return Package(stem, version, kind, section.architecture, row)
+    row = find_row("archives", name, asked_by=asked_by)
+    return Archive(row, replica_archive.values_of(row, name, section.content), section.architecture)
+
+
+def _identity(item: Package | Archive | Path, pool: Pool) -> str:
+    if isinstance(item, Package):
+        return pool.digest(item)
+    if isinstance(item, Archive):
+        return pool.archive_digest(item.row, item.values, item.architecture)
+    signature = item.with_name(item.name + ".sig")
+    digests = []
+    for path in (item, signature):
+        if path.exists():
+            with path.open("rb") as file:
+                digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return " ".join(digests)
+
+
+def _write_repository(
+    root: Path, repository: Repository, packages: Mapping[str, Package], pool: Pool, gpg: Gpg
+) -> None:
+    built = dict(zip(packages, pool.get(list(packages.values()), gpg), strict=True))
+    flat = repository.flat
+    if flat is None:
+        base = root / repository.path
+        apt_repository.write_suite(base, repository.suite, repository.components, built, gpg)
+    elif repository.kind == "deb":
+        apt_repository.write_flat(root / flat, built, gpg)
+    else:
+        (root / flat).mkdir(parents=True, exist_ok=True)
+        for name, kept in built.items():
+            os.link(kept, root / flat / name)
+        rpm.write_repository(root / flat, gpg)
+    _export(root / repository.key_path, gpg)
+
+
+def _write_file(root: Path, download: Download, item: Package | Archive | Path, pool: Pool, gpg: Gpg) -> None:
+    target = root / download.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(item, Path):
+        shutil.copyfile(item, target)
+        vendor_signature = item.with_name(item.name + ".sig")
+        if vendor_signature.exists():
+            shutil.copyfile(vendor_signature, target.with_name(f"{target.name}.vendor.sig"))
+    elif isinstance(item, Archive):
+        os.link(pool.get_archive(item.row, item.values, item.architecture, gpg), target)
+    else:
+        os.link(pool.get([item], gpg)[0], target)
+    (root / download.signature_path).parent.mkdir(parents=True, exist_ok=True)
+    gpg.sign(target, root / download.signature_path)
+    _export(root / download.key_path, gpg)
+
+
+def _export(path: Path, gpg: Gpg) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        gpg.export(path)

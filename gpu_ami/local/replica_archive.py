@@ -1,0 +1,87 @@
+"""Installers made of replicas: a .tar.gz with scripts and, in its folders, packages (as EFA's installer has them)."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.local import staging
+from gpu_ami.local.replica_table import SOURCE_DATE_EPOCH, Package, Row, fill, find_row, version_values
+
+# Builds packages, or finds them built: the files, in the packages' order.
+Builder = Callable[[list[Package]], list[Path]]
+_MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
+
+
+def values_of(row: Row, file_name: str, section: Mapping[str, Any]) -> dict[str, str]:
+    """Placeholders of an archive: the row's defaults, then what the section says it contains, then its version."""
+    contents = {key: str(value) for key, value in section.get("contents", {}).items()}
+    matched = row.match(file_name)
+    groups = {key: value or "" for key, value in matched.groupdict().items()} if matched else {}
+    defaults = {key: str(value) for key, value in row.entry.get("defaults", {}).items()}
+    version = str(section["version"])
+    return defaults | contents | version_values(version) | {"full_version": version, "name": file_name} | groups
+
+
+def held_packages(row: Row, values: Mapping[str, str], architecture: str) -> dict[str, list[Package]]:
+    """Folder in the archive → the packages that lie there.
+
+    `holds`: kind → folder → `name=version`; a folder with {distribution} is there for each of `distributions`.
+    """
+    found: dict[str, list[Package]] = {}
+    for kind, folders in row.entry.get("holds", {}).items():
+        for distribution in row.entry.get("distributions", {}).get(kind, [""]):
+            there = {**values, "distribution": distribution, "arch": _MACHINES[architecture]}
+            for folder, items in folders.items():
+                found[fill(folder, there)] = [_held(fill(item, there), kind, architecture, values) for item in items]
+    return found
+
+
+def _held(item: str, kind: str, architecture: str, values: Mapping[str, str]) -> Package:
+    name, _, version = item.partition("=")
+    row = find_row("packages", name, kind=kind, asked_by=f"the archive {values['name']}")
+    return Package(name, version or values["version"], kind, architecture, row)
+
+
+def write(row: Row, values: Mapping[str, str], architecture: str, path: Path, build: Builder) -> Path:
+    """Packs the archive; the same content gives the same bytes."""
+    with tempfile.TemporaryDirectory(prefix="gpu-ami-archive-") as name:
+        tree = Path(name) / "tree"
+        tree.mkdir()
+        staging.stage(row, values, tree)
+        held = [
+            (tree / into / package.file_name, package)
+            for into, packages in held_packages(row, values, architecture).items()
+            for package in packages
+        ]
+        for (target, _), file in zip(held, build([package for _, package in held]), strict=True):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        if "list" in row.entry:
+            _write_list(tree / row.entry["list"], [target for target, _ in held])
+        staging.normalise(tree)
+        with (
+            path.open("wb") as raw,
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=SOURCE_DATE_EPOCH) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+        ):
+            for item in sorted(tree.rglob("*")):
+                archive.add(item, item.relative_to(tree).as_posix(), recursive=False, filter=_owned_by_root)
+    return path
+
+
+def _write_list(path: Path, files: list[Path]) -> None:
+    """The archive's packages, a path a line, relative to the list's folder."""
+    lines = sorted(file.relative_to(path.parent).as_posix() for file in files)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
