@@ -3,4 +3,5 @@
 #include "nv-board.c"
 #include "nv-xid.c"
 #include "nv-procfs.c"
+#include "nv-nvswitch.c"
 #include "nv.c"

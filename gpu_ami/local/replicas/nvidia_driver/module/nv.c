@@ -2,7 +2,7 @@
 /*
  * gpu-ami replica of the NVIDIA kernel module: a PCI driver for the boards of gpu-ami's local region (QEMU's
  * ivshmem-plain with a board description in BAR2). It does what a monitoring stack sees of the driver: version, one
- * directory and one device node a GPU, and Xid records.
+ * directory and one device node a GPU and an NVSwitch, and Xid records.
  */
 #include <linux/cdev.h>
 #include <linux/device.h>
@@ -123,19 +123,29 @@ static char *nv_devnode(struct device *dev, umode_t *mode)
 	return NULL;
 }
 
+/* Device nodes of the class are everybody's, as the driver's are. */
+struct class *nv_class_create(const char *name)
+{
+	struct class *made;
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
+	made = class_create(name);
+#else
+	made = class_create(THIS_MODULE, name);
+#endif
+	if (!IS_ERR(made))
+		made->devnode = nv_devnode;
+	return made;
+}
+
 static int nv_devices_init(void)
 {
 	struct device *node;
 	int error;
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 4, 0)
-	nv_class = class_create("nvidia");
-#else
-	nv_class = class_create(THIS_MODULE, "nvidia");
-#endif
+	nv_class = nv_class_create("nvidia");
 	if (IS_ERR(nv_class))
 		return PTR_ERR(nv_class);
-	nv_class->devnode = nv_devnode;
 	error = __register_chrdev(NV_MAJOR, 0, 256, "nvidia-frontend", &nv_fops);
 	if (error)
 		goto class;
@@ -170,11 +180,16 @@ static int __init nv_init(void)
 	error = pci_register_driver(&nv_pci_driver);
 	if (error)
 		goto procfs;
-	if (!list_empty(&nv_gpus))
-		return 0;
+	if (!list_empty(&nv_gpus)) {
+		error = nv_nvswitch_init();
+		if (!error)
+			return 0;
+		goto driver;
+	}
 	/* Like the driver, the module does not stay where there is nothing for it. */
 	printk(KERN_CONT "NVRM: No NVIDIA GPU found.\n");
 	error = -ENODEV;
+driver:
 	pci_unregister_driver(&nv_pci_driver);
 procfs:
 	nv_procfs_exit();
@@ -185,6 +200,7 @@ devices:
 
 static void __exit nv_exit(void)
 {
+	nv_nvswitch_exit();
 	pci_unregister_driver(&nv_pci_driver);
 	nv_procfs_exit();
 	nv_devices_exit();

@@ -3,6 +3,7 @@
 #ifndef NV_H
 #define NV_H
 
+#include <linux/device.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
@@ -33,6 +34,9 @@ struct nv_gpu {
 	char board[NV_BOARD_BYTES + 1];
 };
 
+/* nv.c */
+struct class *nv_class_create(const char *name);
+
 /* nv-board.c */
 int nv_board_read(struct nv_gpu *gpu);
 
@@ -41,6 +45,10 @@ int nv_procfs_init(void);
 void nv_procfs_exit(void);
 int nv_procfs_add(struct nv_gpu *gpu);
 void nv_procfs_remove(struct nv_gpu *gpu);
+
+/* nv-nvswitch.c */
+int nv_nvswitch_init(void);
+void nv_nvswitch_exit(void);
 
 /* nv-xid.c */
 int nv_xid_report(struct nv_gpu *gpu, char *request);
