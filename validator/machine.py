@@ -15,7 +15,7 @@ from validator.observe import unproven
 CLOCK_SECONDS = 2.0  # CloudWatch stamps by the host's clock: beyond this, times prove nothing
 
 # One Python process asks the instance metadata service (IMDSv2) for all that the checks compare with.
-_METADATA = """
+METADATA = """
 import json, urllib.error, urllib.request as u
 base = "http://169.254.169.254/latest/"
 def get(path, method="GET", **headers):
@@ -59,7 +59,7 @@ class MachineUnderTest:
     @functools.cached_property
     def metadata(self) -> dict[str, Any]:
         """instance-id, instance-type, ami-id, region, public-keys. UNPROVEN where there is no metadata service."""
-        done = self.host.run(f"python3 -c {shlex.quote(_METADATA)}", pure=True)
+        done = self.host.run(f"python3 -c {shlex.quote(METADATA)}", pure=True)
         if done.rc != 0:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             unproven(f"the instance metadata service does not answer on the host ({last})")
@@ -98,9 +98,10 @@ class MachineUnderTest:
     @functools.cached_property
     def first_boot_time(self) -> float:
         """When cloud-init first ran for this instance id: what is older on the disk comes from the image."""
-        done = self.host.run("stat -L -c %Y /var/lib/cloud/instance/user-data.txt")
+        # Made once an instance; the files beside it are written anew at every boot.
+        done = self.host.run("stat -L -c %Y /var/lib/cloud/instance/sem/consume_data")
         if done.rc != 0:
-            unproven("cloud-init has left no record of this instance (/var/lib/cloud/instance/user-data.txt)")
+            unproven("cloud-init has left no record of this instance (/var/lib/cloud/instance/sem/consume_data)")
         return float(done.stdout)
 
     @functools.cached_property

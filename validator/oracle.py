@@ -160,17 +160,22 @@ def _ask(run: Run, command: str) -> str:
 
 
 def describe(pci: Sequence[PciDevice], gpus: Iterable[smi.Gpu], topology: str, driver: str = "") -> Hardware:
-    """What three listings amount to. Simulated is hardware whose GPUs are not NVIDIA's on the PCI bus."""
-    vendors = {one.address: one.vendor for one in pci}
+    """What three listings amount to."""
     boards = tuple(Board(one.pci, one.name, int(one.values.get("memory_total", 0))) for one in gpus)
     return Hardware(
         gpus=boards,
         links=read_topology(topology),
         nvswitches=tuple(one.address for one in pci if one.is_nvswitch),
         efa_interfaces=tuple(one.address for one in pci if one.is_efa),
-        simulated=any(vendors.get(board.pci) != "10de" for board in boards),
+        simulated=is_simulated(pci),
         driver=driver,
     )
+
+
+def is_simulated(pci: Iterable[PciDevice]) -> bool:
+    """Whether a GPU is another vendor's on the PCI bus. Without any GPU there nothing is real either."""
+    vendors = {one.vendor for one in pci if one.is_gpu}
+    return vendors != {"10de"}
 
 
 def pci_devices(listed: str) -> list[PciDevice]:

@@ -34,6 +34,7 @@ def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe
     observe.same(loaded_version(shown.stdout), planned, "loaded driver (/proc/driver/nvidia/version)")
 
 
+@pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
     """The next boot loads the planned driver too: for each installed kernel, the module on disk has its version."""
     planned = plan["nvidia_driver"]["version"]
@@ -49,6 +50,7 @@ def test_module_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observ
         observe.fail(f"module nvidia on disk: {'; '.join(wrong) or 'no kernel is installed'}, expected {planned}")
 
 
+@pytest.mark.tier("T0")
 def test_dkms_built_for_every_kernel(host: Any, plan: Any, observe: Observe) -> None:
     """DKMS has built and installed the planned driver for every installed kernel, so that updates rebuild it."""
     if "dkms" not in plan["nvidia_driver"]["package"]:
@@ -66,6 +68,7 @@ def test_dkms_built_for_every_kernel(host: Any, plan: Any, observe: Observe) -> 
         observe.fail(f"DKMS has no nvidia {planned} installed for kernel {', '.join(missing)}; dkms status: {status!r}")
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
     """Driver packages have exactly the planned versions."""
     driver = plan["nvidia_driver"].plain()
@@ -80,6 +83,7 @@ def _package_version(host: Any, name: str, family: str) -> str:
     return str(host.run("rpm -q --qf %s %s || true", "%{VERSION}-%{RELEASE}", name).stdout.strip())
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
     """An upgrade of the system does not change the driver: its packages are held at the planned version."""
     driver = plan["nvidia_driver"].plain()
@@ -110,7 +114,7 @@ def test_every_promised_gpu_is_there(
     proc = {pci_address(name) for name in host.run("ls -1 /proc/driver/nvidia/gpus").stdout.split()}
     bus = [one for one in oracle.pci_devices(host.run(oracle.PCI_LIST, pure=True).stdout) if one.is_gpu]
     pci = {one.address for one in bus}
-    recorded = oracle.applicable(golden_file, simulated=_simulated(bus))
+    recorded = oracle.applicable(golden_file, simulated=oracle.is_simulated(bus))
     seen = {"nvidia-smi": sorted(smi), "/proc/driver/nvidia/gpus": sorted(proc), "PCI": sorted(pci)}
     observe(seen, f"{count} GPUs; compared with {oracle.basis(recorded)}")
     missing = oracle.address_differences(smi & proc & pci, promised["gpu"].plain(), recorded)
@@ -129,10 +133,6 @@ def test_every_promised_gpu_is_there(
         observe.fail(f"nvidia-smi -L lists {names} GPUs, expected {count}: {listed!r}")
 
 
-def _simulated(gpus: list[oracle.PciDevice]) -> bool:
-    return any(one.vendor != "10de" for one in gpus)
-
-
 @pytest.mark.tier("T3")
 def test_gpus_are_the_promised_model(
     host: Any, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
@@ -142,7 +142,7 @@ def test_gpus_are_the_promised_model(
     rows = _query(host, observe)
     bus = [one for one in oracle.pci_devices(host.run(oracle.PCI_LIST, pure=True).stdout) if one.is_gpu]
     version = loaded_version(host.run("cat /proc/driver/nvidia/version").stdout)
-    recorded = oracle.same_branch(oracle.applicable(golden_file, simulated=_simulated(bus)), version)
+    recorded = oracle.same_branch(oracle.applicable(golden_file, simulated=oracle.is_simulated(bus)), version)
     observe([row[2:4] for row in rows], [gpu["name"], str(gpu["memory_mib"]), oracle.basis(recorded)])
     if not rows:
         observe.fail(f"no GPU; expected {gpu['name']}, {gpu['memory_mib']} MiB")

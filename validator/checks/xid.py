@@ -222,7 +222,7 @@ def _idle_gpu(host: Any) -> smi.Gpu:
     bus = [one for one in oracle.pci_devices(host.run(oracle.PCI_LIST).stdout) if one.is_gpu]
     if not bus:
         unproven("the machine has no GPU")
-    if any(one.vendor != "10de" for one in bus):
+    if oracle.is_simulated(bus):
         unproven("the GPUs are simulated, and simulated hardware cannot fault")
     try:
         return provoke.choose(smi.read(host.run("nvidia-smi -q -x").stdout), host.run("ps -eo comm=").stdout.split())
