@@ -264,7 +264,8 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Sect
     sources.add("the Neuron repository's key", facts)
     return {
         "version": versions["neuron"],
-        "packages": {name: version for name, version in packages.items() if version},
+        # Behind the release stands a build number that no release note names.
+        "packages": {name: f"{version}*" for name, version in packages.items() if version},
         "repository": {
             "url": f"{repository['url']}/",
             "suite": world.os["codename"] if family == "debian" else "./",
