@@ -46,7 +46,11 @@ def installed(host: Any, wanted: dict[str, str], family: str) -> dict[str, str]:
     if family == "debian":
         found = _dpkg(host, sorted(wanted))
     else:
-        found = {name: _as_written(version, wanted[name]) for name, version in _rpm(host, sorted(wanted)).items()}
+        found = {
+            name: _as_written(version, wanted[name])
+            for name, version in _rpm(host, sorted(wanted)).items()
+            if name in wanted
+        }
     return {name: found.get(name, MISSING) for name in wanted}
 
 
