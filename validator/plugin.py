@@ -59,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--plan", metavar="FILE", type=Path, help="plan.json that the image was built from")
     group.addoption("--results", metavar="FILE", type=Path, help="write checks.json there")
     group.addoption("--evidence", metavar="DIR", type=Path, help="keep logs and states of the host there")
+    group.addoption("--no-evidence", action="store_true", help="ask a host for nothing beyond what the checks ask")
     group.addoption("--waivers", metavar="FILE", type=Path, help="checks that may be red, why, and until when")
     group.addoption("--instance-id", metavar="ID", help="the instance's id; default: what its metadata say")
     group.addoption("--instance-type", metavar="TYPE", help="its type; default: what its metadata say")
@@ -292,7 +293,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     for name, (host, found) in run.hosts.items():
         if host is not None:
             folder = _of_host(config.getoption("evidence"), name, run)
-            if run.plan is not None or folder is not None:
+            if (run.plan is not None or folder is not None) and not config.getoption("no_evidence"):
                 evidence.finish(as_root(host), found, folder)
             elif isinstance(host.backend, backend.BatchBackend):
                 found.facts["transport"] = host.backend.link.cost  # somebody's own checks: nothing more is asked
