@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,9 +104,12 @@ def measurements(config: Mapping[str, Any]) -> list[str]:
 
 
 def expected_series(
-    config: Mapping[str, Any], gpus: Iterable[Gpu], metadata: Mapping[str, Any]
+    config: Mapping[str, Any], gpus: Iterable[Gpu], metadata: Mapping[str, Any], absent: Collection[str] | None = None
 ) -> dict[Series, Gpu | None]:
-    """Every series that this configuration makes on this machine → its GPU, or None for an aggregate over all."""
+    """Every series that this configuration makes on this machine → its GPU, or None for an aggregate over all.
+
+    absent: measurements that these GPUs never have, by the plan; None where nobody planned: nvidia-smi then decides.
+    """
     metrics = config.get("metrics", {})
     namespace = metrics.get("namespace", DEFAULT_NAMESPACE)
     appended = {
@@ -117,7 +120,9 @@ def expected_series(
     for gpu in gpus:
         own = {"index": str(gpu.index), "name": gpu.name, "arch": gpu.architecture} | appended
         for measurement in measurements(config):
-            if measurement in MAY_BE_ABSENT and measurement not in gpu.values:
+            if absent is None and measurement in MAY_BE_ABSENT and measurement not in gpu.values:
+                continue
+            if absent is not None and measurement in absent:
                 continue
             name = f"nvidia_smi_{measurement}"
             series[Series(namespace, name, tuple(sorted(own.items())))] = gpu

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, Judge
-from validator import agent_config
+from validator import agent_config, smi
 from validator.checks import metrics
 from validator.cloudwatch import Point, Series
+from validator.plan import Plan
 from validator.smi import Gpu
 
 CONFIG = agent_config.merged([PLAN["cloudwatch_agent"]["config"], PLAN["cloudwatch_agent"]["gpu_config"]])
@@ -56,8 +58,10 @@ def value(series: Series, look: int = 0) -> float:
     return {"nvidia_smi_memory_total": 23028.0}.get(series.name, 5.0)
 
 
-def arrive(cloudwatch: FakeCloudWatch, machine: FakeMachine = MACHINE) -> metrics.Arrival:
-    return metrics.collect(CONFIG, machine, cloudwatch)
+def arrive(
+    cloudwatch: FakeCloudWatch, machine: FakeMachine = MACHINE, absent: list[str] | None = None
+) -> metrics.Arrival:
+    return metrics.collect(CONFIG, machine, cloudwatch, absent)
 
 
 def test_every_gpu_and_the_aggregate_are_expected() -> None:
@@ -104,6 +108,7 @@ def test_points_of_an_earlier_run_do_not_count() -> None:
             "FAIL",
             "memory_total: CloudWatch has 22731, the host shows 23028",
         ),
+        ({"nvidia_smi_memory_total": 23028.25}, "FAIL", "CloudWatch has 23028.2, the host shows 23028"),
         ({"nvidia_smi_utilization_gpu": 101.0}, "FAIL", "GPU 0 utilization_gpu: 101 is outside 0 to 100"),
     ],
 )
@@ -141,3 +146,63 @@ def test_a_series_too_many_fails(judge: Judge) -> None:
     found = judge(metrics.test_no_series_too_many, {}, arrival=arrival, cloudwatch=bad)
     assert found.verdict == "FAIL"
     assert f"1 series that the configuration does not make: {extra}" in found.message
+
+
+def test_memory_is_compared_with_the_host_not_with_the_fact(judge: Judge) -> None:
+    gpus = tuple(replace(gpu, values={**gpu.values, "memory_total": 22731.0}) for gpu in GPUS)
+    machine = FakeMachine(METADATA, gpus=gpus)
+    for arrived, verdict in ((22731.0, "PASS"), (23028.0, "FAIL")):
+        cloudwatch = FakeCloudWatch(lambda one, look, arrived=arrived: arrived if "memory" in one.name else 5.0)  # type: ignore[misc]
+        found = judge(metrics.test_values_are_the_boards, {}, arrival=arrive(cloudwatch, machine), machine=machine)
+        assert found.verdict == verdict, found
+
+
+def test_every_measurement_has_its_tolerance() -> None:
+    board = PLAN["instance_types"][0]["gpu"]
+    assert metrics.TOLERANCES.keys() == smi.PATHS.keys()
+    for measurement, told in metrics.TOLERANCES.items():
+        assert told.least < told.most(board, {}), measurement
+    assert metrics.TOLERANCES["power_draw"].most(board, {}) == pytest.approx(330.0)
+    assert metrics.TOLERANCES["clocks_current_memory"].most(board, {}) == 6251.0
+    assert metrics._judge("brightness", 1.0, GPUS[0], board) == [
+        "GPU 0 brightness: 1, but no tolerance is stated for it"
+    ]
+
+
+def test_nobody_waits_for_what_the_plan_calls_absent(judge: Judge) -> None:
+    cloudwatch = FakeCloudWatch(lambda one, look: None if "utilization" in one.name else value(one))
+    arrival = arrive(cloudwatch, absent=["utilization_gpu"])
+    assert next(cloudwatch.looks) == 1, "one look was enough"
+    assert {series.name for series in arrival.expected} == {"nvidia_smi_memory_total"}
+    assert judge(metrics.test_every_series_arrives, {}, arrival=arrival).verdict == "PASS"
+    extra = next(series for series in EXPECTED if "utilization" in series.name)
+    found = judge(metrics.test_no_series_too_many, {}, arrival=arrival, cloudwatch=cloudwatch)
+    assert found.verdict == "FAIL"
+    assert str(extra) in found.message and "(by the plan these GPUs never have utilization_gpu)" in found.message
+
+
+def test_nobody_waits_for_a_value_that_nvidia_smi_does_not_show(judge: Judge) -> None:
+    bare = tuple(replace(gpu, values={"memory_total": 23028.0}) for gpu in GPUS)
+    cloudwatch = FakeCloudWatch(lambda one, look: None if "utilization" in one.name else value(one))
+    arrival = arrive(cloudwatch, FakeMachine(METADATA, gpus=bare), absent=[])
+    assert next(cloudwatch.looks) == 1
+    found = judge(metrics.test_every_series_arrives, {}, arrival=arrival)
+    assert found.verdict == "FAIL"
+    assert "3 of 6 series did not arrive" in found.message and "(nvidia-smi shows no value)" in found.message
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "absent"),
+    [({}, []), ({"absent": {"g5.12xlarge": ["fan_speed"]}}, ["fan_speed"]), ({"absent": {"p5.48xlarge": ["x"]}}, [])],
+)
+def test_what_is_absent_is_the_plans(telemetry: dict[str, Any], absent: list[str]) -> None:
+    plan = Plan(PLAN | {"telemetry": PLAN["telemetry"] | telemetry})
+    assert metrics.planned_absent(plan, MACHINE) == absent
+    assert metrics.planned_absent(None, MACHINE) is None
+    assert metrics.planned_absent(Plan({}), MACHINE) is None
+
+
+def test_without_a_plan_nvidia_smi_says_what_is_absent() -> None:
+    config = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["fan_speed", "memory_total"]}}}}
+    assert {one.name for one in agent_config.expected_series(config, GPUS, METADATA)} == {"nvidia_smi_memory_total"}
+    assert len(agent_config.expected_series(config, GPUS, METADATA, [])) == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,74 @@ from validator import agent_config
 from validator.cloudwatch import CloudWatch, Point, Series
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, unproven
+from validator.plan import Plan
 from validator.smi import Gpu
 
-# Measurement → how far a datapoint may lie from what nvidia-smi shows on the host, in its own unit. The two are taken
-# at different moments: what the board holds constant must be equal, what moves with load only stays within its limits.
-_EQUAL = {"memory_total": 0.5, "pcie_link_width_current": 0.5}
 _PREFIX = "nvidia_smi_"
+Board = Mapping[str, Any]  # the plan's `gpu`
+Shown = Mapping[str, float]  # what nvidia-smi shows of the same GPU on the host
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How a datapoint is judged, in its own unit (MiB, MHz, W, °C, percent).
+
+    slack: how far it may lie from what nvidia-smi shows on the host; None: the two are taken at different moments and
+    the value moves with load, so only the board's limits hold. least, most: those limits.
+    """
+
+    slack: float | None
+    least: float
+    most: Callable[[Board, Shown], float]
+
+
+def _percent(_board: Board, _shown: Shown) -> float:
+    return 100.0
+
+
+def _total(board: Board, shown: Shown) -> float:
+    # The fact is the data sheet's; what a driver reserves is not in its total, so the host's own comes first.
+    return shown.get("memory_total", float(board["memory_mib"]))
+
+
+def _clock(name: str) -> Callable[[Board, Shown], float]:
+    return lambda board, _: float(board["max_clock_mhz"][name])
+
+
+TOLERANCES: Mapping[str, Tolerance] = {
+    "utilization_gpu": Tolerance(None, 0.0, _percent),
+    "utilization_memory": Tolerance(None, 0.0, _percent),
+    "temperature_gpu": Tolerance(None, 10.0, lambda *_: 100.0),
+    "power_draw": Tolerance(None, 1.0, lambda board, _: board["power_limit_w"] * 1.1),  # peaks between two regulations
+    "fan_speed": Tolerance(None, 0.0, _percent),
+    "memory_total": Tolerance(0.0, 0.0, _total),
+    "memory_used": Tolerance(None, 0.0, _total),
+    "memory_free": Tolerance(None, 0.0, _total),
+    "pcie_link_gen_current": Tolerance(None, 1.0, lambda board, _: board["pcie_gen"]),  # an idle link slows down
+    "pcie_link_width_current": Tolerance(0.0, 1.0, lambda board, _: board["pcie_width"]),
+    "encoder_stats_session_count": Tolerance(None, 0.0, lambda *_: 64.0),
+    "encoder_stats_average_fps": Tolerance(None, 0.0, lambda *_: 10_000.0),
+    "encoder_stats_average_latency": Tolerance(None, 0.0, lambda *_: 10_000_000.0),
+    "clocks_current_graphics": Tolerance(None, 0.0, _clock("graphics")),
+    "clocks_current_sm": Tolerance(None, 0.0, _clock("sm")),
+    "clocks_current_memory": Tolerance(None, 0.0, _clock("memory")),
+    "clocks_current_video": Tolerance(None, 0.0, _clock("video")),
+}
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What the agent should publish, and the newest datapoint of each series (None where none came in time)."""
+    """What the agent should publish, and the newest datapoint of each series (None where none came in time).
+
+    never: those of them for which nvidia-smi shows no value, so that nobody waited for them. absent: measurements that
+    these GPUs never have, by the plan.
+    """
 
     expected: Mapping[Series, Gpu | None]
     newest: Mapping[Series, Point | None]
     seconds: float  # from the first look until all were there
+    never: Collection[Series] = ()
+    absent: Collection[str] = ()
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +93,35 @@ def config(host: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def arrival(config: dict[str, Any], machine: MachineUnderTest, cloudwatch: CloudWatch) -> Arrival:
+def arrival(
+    config: dict[str, Any], machine: MachineUnderTest, cloudwatch: CloudWatch, request: pytest.FixtureRequest
+) -> Arrival:
     """What has arrived, looked for once for all checks."""
-    return collect(config, machine, cloudwatch)
+    from validator.plugin import RUN
+
+    return collect(config, machine, cloudwatch, planned_absent(request.config.stash[RUN].plan, machine))
 
 
-def collect(config: Mapping[str, Any], machine: MachineUnderTest, cloudwatch: CloudWatch) -> Arrival:
+def planned_absent(plan: Plan | None, machine: MachineUnderTest) -> list[str] | None:
+    """Measurements that the GPUs of this instance type never have; None where no plan says it."""
+    if plan is None or "telemetry" not in plan:
+        return None
+    return list(plan["telemetry"].plain().get("absent", {}).get(machine.instance_type, []))
+
+
+def collect(
+    config: Mapping[str, Any], machine: MachineUnderTest, cloudwatch: CloudWatch, absent: Collection[str] | None = None
+) -> Arrival:
     """Waits for all series of this machine: for a datapoint of each that was measured after the proof began."""
     machine.require_clock()
     period = agent_config.period(config)
-    expected = agent_config.expected_series(config, machine.gpus, _identity(machine))
+    expected = agent_config.expected_series(config, machine.gpus, _identity(machine), absent)
+    shown = {measurement for gpu in machine.gpus for measurement in gpu.values}
+    never = {
+        series
+        for series, gpu in expected.items()
+        if series.name.removeprefix(_PREFIX) not in (shown if gpu is None else gpu.values)
+    }
     # The period in which the machine came up may hold datapoints of the boot before it: the next one is this boot's.
     since = max(time.time() - period, -(-machine.boot_time // period) * period)
     started = time.monotonic()
@@ -59,10 +131,10 @@ def collect(config: Mapping[str, Any], machine: MachineUnderTest, cloudwatch: Cl
         missing = [series for series, point in newest.items() if point is None]
         found = cloudwatch.points(missing, since, period)
         newest.update({series: points[0] if points else None for series, points in found.items()})
-        return True if all(newest.values()) else None
+        return True if all(point for series, point in newest.items() if series not in never) else None
 
     cloudwatch.wait(look, cloudwatch.arrival_seconds)
-    return Arrival(expected, newest, time.monotonic() - started)
+    return Arrival(expected, newest, time.monotonic() - started, never, absent or ())
 
 
 def _identity(machine: MachineUnderTest) -> dict[str, str]:
@@ -74,7 +146,11 @@ def _identity(machine: MachineUnderTest) -> dict[str, str]:
 @pytest.mark.survives
 def test_every_series_arrives(arrival: Arrival, observe: Observe) -> None:
     """For every GPU and every configured measurement CloudWatch has a datapoint of this very run, dimensions exact."""
-    missing = [str(series) for series, point in arrival.newest.items() if point is None]
+    missing = [
+        f"{series}{' (nvidia-smi shows no value)' if series in arrival.never else ''}"
+        for series, point in arrival.newest.items()
+        if point is None
+    ]
     here = len(arrival.expected) - len(missing)
     observe(
         f"{here} of {len(arrival.expected)} series after {arrival.seconds:.1f} s", f"{len(arrival.expected)} series"
@@ -105,35 +181,16 @@ def test_values_are_the_boards(arrival: Arrival, machine: MachineUnderTest, plan
         observe.fail("; ".join(wrong[:10]))
 
 
-def _judge(measurement: str, value: float, gpu: Gpu, board: Mapping[str, Any]) -> list[str]:
-    shown = gpu.values.get(measurement)
-    slack = _EQUAL.get(measurement)
-    if shown is not None and slack is not None and abs(value - shown) > slack:
+def _judge(measurement: str, value: float, gpu: Gpu, board: Board) -> list[str]:
+    told, shown = TOLERANCES.get(measurement), gpu.values.get(measurement)
+    if told is None:
+        return [f"GPU {gpu.index} {measurement}: {value:g}, but no tolerance is stated for it"]
+    if shown is not None and told.slack is not None and abs(value - shown) > told.slack:
         return [f"GPU {gpu.index} {measurement}: CloudWatch has {value:g}, the host shows {shown:g}"]
-    least, most = limits(measurement, board)
+    least, most = told.least, told.most(board, gpu.values)
     if not least <= value <= most:
         return [f"GPU {gpu.index} {measurement}: {value:g} is outside {least:g} to {most:g}"]
     return []
-
-
-def limits(measurement: str, board: Mapping[str, Any]) -> tuple[float, float]:
-    """Least and most that a board can report (MiB, MHz, W, °C, percent); `board` is the plan's `gpu`."""
-    memory, clocks = float(board["memory_mib"]), board["max_clock_mhz"]
-    known = {
-        "temperature_gpu": (10.0, 100.0),
-        "power_draw": (1.0, board["power_limit_w"] * 1.1),
-        "memory_total": (memory, memory),
-        "memory_used": (0.0, memory),
-        "memory_free": (0.0, memory),
-        "pcie_link_gen_current": (1.0, float(board["pcie_gen"])),
-        "pcie_link_width_current": (1.0, float(board["pcie_width"])),
-        "encoder_stats_session_count": (0.0, 64.0),
-        "encoder_stats_average_fps": (0.0, 10_000.0),
-        "encoder_stats_average_latency": (0.0, 10_000_000.0),
-    }
-    if measurement.startswith("clocks_current_"):
-        return 0.0, float(clocks[measurement.removeprefix("clocks_current_")])
-    return known.get(measurement, (0.0, 100.0))  # utilization and fan speed are percentages
 
 
 @pytest.mark.tier("T3")
@@ -168,4 +225,6 @@ def test_no_series_too_many(
     extra = sorted(str(series) for series in known - arrival.expected.keys())
     observe(f"{len(known)} series known, {len(extra)} unexpected", f"at most {len(arrival.expected)}")
     if extra:
-        observe.fail(f"{len(extra)} series that the configuration does not make: {'; '.join(extra[:5])}")
+        never = [one for one in arrival.absent if any(f"/{_PREFIX}{one}{{" in series for series in extra)]
+        told = f" (by the plan these GPUs never have {', '.join(never)})" if never else ""
+        observe.fail(f"{len(extra)} series that the configuration does not make: {'; '.join(extra[:5])}{told}")
