@@ -93,6 +93,7 @@ install() {
     files= record=
     for file in "$folder"/*."$suffix" "$folder"/rdma-core/*."$suffix" "$folder"/efa-driver/*."$suffix"; do
         [ -f "$file" ] || continue
+        grep -Fxq "$file" package_list.txt || die "unknown package found: $file"
         package=$(basename "$file" ".$suffix")
         if ! wanted "$package"; then
             echo "skipping $package because of the options"
