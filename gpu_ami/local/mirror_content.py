@@ -6,7 +6,9 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpu_ami.local import apt_repository, replica_archive, replica_git, replica_wants, rpm
@@ -61,10 +63,7 @@ class Content:
 
     def identity(self, pool: Pool) -> list[object]:
         """JSON that differs wherever two contents differ."""
-        repositories = [
-            [repr(where), sorted([name, pool.digest(package)] for name, package in packages.items())]
-            for where, packages in self.repositories.items()
-        ]
+        repositories = [[repr(where), _digests(packages, pool)] for where, packages in self.repositories.items()]
         files = [[repr(download), _identity(item, pool)] for download, item in self.files.values()]
         git = [
             [path, sorted(tags), pool.row_digest(find_row("git", replica_git.name_of(path), asked_by=path))]
@@ -73,11 +72,17 @@ class Content:
         return [sorted(repositories), sorted(files), sorted(git)]
 
     def write(self, root: Path, pool: Pool, gpg: Gpg) -> dict[str, str]:
-        """Everything below `root`, signed; `<path>#<tag>` → commit of the git repositories."""
+        """Everything below `root`, signed; `<path>#<tag>` → commit of the git repositories.
+
+        What an earlier tree had too is linked, not made anew.
+        """
+        code = Path(__file__).read_text(encoding="utf-8")
         for repository, packages in self.repositories.items():
-            _write_repository(root, repository, packages, pool, gpg)
+            identity = [code, repr(repository), _digests(packages, pool)]
+            _link(pool.get_folder(identity, partial(_write_repository, repository, packages, pool, gpg)), root)
         for download, item in self.files.values():
-            _write_file(root, download, item, pool, gpg)
+            identity = [code, repr(download), _identity(item, pool)]
+            _link(pool.get_folder(identity, partial(_write_file, download, item, pool, gpg)), root)
         commits: dict[str, str] = {}
         for path, tags in self.git.items():
             found = replica_git.write_repository(root / path, tags, "the mirror")
@@ -120,8 +125,22 @@ def _identity(item: Package | Archive | Path, pool: Pool) -> str:
     return " ".join(digests)
 
 
+def _digests(packages: Mapping[str, Package], pool: Pool) -> list[list[str]]:
+    return sorted([name, pool.digest(package)] for name, package in packages.items())
+
+
+def _link(made: Path, root: Path) -> None:
+    """Links a folder's files into the tree; a key that several of them have is there once."""
+    shutil.copytree(made, root, copy_function=_link_file, dirs_exist_ok=True)
+
+
+def _link_file(source: str, target: str) -> None:
+    with suppress(FileExistsError):
+        os.link(source, target)
+
+
 def _write_repository(
-    root: Path, repository: Repository, packages: Mapping[str, Package], pool: Pool, gpg: Gpg
+    repository: Repository, packages: Mapping[str, Package], pool: Pool, gpg: Gpg, root: Path
 ) -> None:
     built = dict(zip(packages, pool.get(list(packages.values()), gpg), strict=True))
     flat = repository.flat
@@ -138,7 +157,7 @@ def _write_repository(
     _export(root / repository.key_path, gpg)
 
 
-def _write_file(root: Path, download: Download, item: Package | Archive | Path, pool: Pool, gpg: Gpg) -> None:
+def _write_file(download: Download, item: Package | Archive | Path, pool: Pool, gpg: Gpg, root: Path) -> None:
     target = root / download.path
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(item, Path):

@@ -31,14 +31,18 @@ def values_of(row: Row, file_name: str, section: Mapping[str, Any]) -> dict[str,
 def held_packages(row: Row, values: Mapping[str, str], architecture: str) -> dict[str, list[Package]]:
     """Folder in the archive → the packages that lie there.
 
-    `holds`: kind → folder → `name=version`; a folder with {distribution} is there for each of `distributions`.
+    `holds`: kind → folder → `name=version`; a folder with {distribution} is there for each of `distributions`. What the
+    section gives no version for, and `defaults` neither, is not in this archive.
     """
     found: dict[str, list[Package]] = {}
     for kind, folders in row.entry.get("holds", {}).items():
         for distribution in row.entry.get("distributions", {}).get(kind, [""]):
             there = {**values, "distribution": distribution, "arch": _MACHINES[architecture]}
             for folder, items in folders.items():
-                found[fill(folder, there)] = [_held(fill(item, there), kind, architecture, values) for item in items]
+                wanted = [fill(item, there) for item in items]
+                found[fill(folder, there)] = [
+                    _held(item, kind, architecture, values) for item in wanted if "{" not in item
+                ]
     return found
 
 

@@ -9,17 +9,17 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpu_ami.local import packages, replica_archive, replica_git, replica_table, rpm, staging
+from gpu_ami.local import apt_repository, packages, replica_archive, replica_git, replica_table, rpm, staging
 from gpu_ami.local.replica_table import Package, Row
 from gpu_ami.local.signing import Gpg, SigningKey
 
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _BUILDERS = {"deb": packages.build, "rpm": rpm.build}
-_CODE = (packages, rpm, staging, replica_table, replica_archive, replica_git)
+_CODE = (apt_repository, packages, rpm, staging, replica_table, replica_archive, replica_git)
 
 
 class Pool:
@@ -84,6 +84,19 @@ class Pool:
             replica_archive.write(row, values, architecture, fresh, lambda wanted: self.get(wanted, gpg))
             fresh.rename(place)
         os.utime(place.parent)
+        return place
+
+    def get_folder(self, identity: object, fill: Callable[[Path], None]) -> Path:
+        """A folder that `fill` made once for that identity (JSON) and this key."""
+        place = self._folder / _sha(_code_digest(), self._key.fingerprint, json.dumps(identity, sort_keys=True))
+        if not place.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self._folder, prefix="build-") as name:
+                fresh = Path(name) / "folder"
+                fresh.mkdir()
+                fill(fresh)
+                fresh.rename(place)
+        os.utime(place)
         return place
 
     def forget_old(self) -> None:

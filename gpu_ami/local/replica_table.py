@@ -31,8 +31,15 @@ _ARCHIVE_KEYS = {
     "name", "summary", "does", "trees", "templates", "files", "defaults", "holds", "distributions", "list", "real",
 }  # fmt: skip
 _GIT_KEYS = {"name", "summary", "does", "trees", "templates", "files", "real"}
+_SYSTEM = "system"  # kind → `name=version` of the system's own archive, which roles install without saying a version
 _SORTS = {"packages": "package", "archives": "archive", "git": "git repository"}
-_FAMILY_KEYS = {"documentation": None, "packages": _ROW_KEYS, "archives": _ARCHIVE_KEYS, "git": _GIT_KEYS}
+_FAMILY_KEYS = {
+    "documentation": None,
+    _SYSTEM: None,
+    "packages": _ROW_KEYS,
+    "archives": _ARCHIVE_KEYS,
+    "git": _GIT_KEYS,
+}
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
 _TEMPLATE = re.compile(r"@([A-Z][A-Z_]*)@")
 
@@ -73,6 +80,19 @@ def load_rows(folder: Path) -> tuple[Row, ...]:
     if mistakes:
         raise UsageError(f"{len(mistakes)} mistakes in the table of the replicas", details=mistakes)
     return tuple(rows)
+
+
+@functools.cache
+def _system_packages(path: Path) -> Mapping[str, tuple[str, ...]]:
+    found = _read(path).get(_SYSTEM, {}) if path.exists() else {}
+    if not set(found) <= set(_KINDS) or not all("=" in item for items in found.values() for item in items):
+        raise UsageError(f"{path}: {_SYSTEM}: expected lists of name=version under deb and rpm, found {found!r}")
+    return {kind: tuple(items) for kind, items in found.items()}
+
+
+def system_packages(family: str, kind: str) -> tuple[str, ...]:
+    """`name=version` of what the system's own archive has for the family's role."""
+    return _system_packages(REPLICAS / family / TABLE).get(kind, ())
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -13,9 +13,17 @@ from typing import Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.local.qemu import MIRROR_ADDRESS
-from gpu_ami.local.replica_table import Package, find_row
+from gpu_ami.local.replica_table import Package, find_row, system_packages
 
 _KINDS = {"debian": "deb", "redhat": "rpm"}
+# Where each system has its own packages: address, suite and components of an apt repository.
+_SYSTEM = "system"
+_ARCHIVES = {
+    "debian": ("https://deb.debian.org/debian/", "{codename}", ["main"]),
+    "ubuntu": ("https://archive.ubuntu.com/ubuntu/", "{codename}", ["main"]),
+    "amzn": ("https://cdn.amazonlinux.com/{codename}/core/{machine}/", "./", []),
+}
+_MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
 _KEPT = (
     "version", "package", "package_version", "packages", "modules", "repository", "url", "signature_url", "key_url",
     "tag", "contents",
@@ -65,12 +73,14 @@ class Download:
 
 
 def sections(plan: Mapping[str, Any], only: Collection[str] | None = None) -> list[Section]:
-    """The sections that fetch something; of the plan's roles, or of those in `only`."""
+    """The sections that fetch something; of the plan's roles, or of those in `only`. The first is the system's own
+    archive, with what those roles install from it."""
     family = plan["os"]["family"]
     if family not in _KINDS:
         raise UsageError(f"the local region has no packages for systems of family {family!r}")
-    found = []
-    for component in plan["roles"] if only is None else only:
+    roles = plan["roles"] if only is None else only
+    found = [_system_section(plan, roles)]
+    for component in roles:
         section = plan.get(component)
         if not isinstance(section, Mapping) or "provided_by" in section or not {"repository", "url"} & section.keys():
             continue
@@ -78,6 +88,22 @@ def sections(plan: Mapping[str, Any], only: Collection[str] | None = None) -> li
         text = json.dumps(_vendors(kept), sort_keys=True)
         found.append(Section(component, _KINDS[family], plan["architecture"], text))
     return found
+
+
+def _system_section(plan: Mapping[str, Any], roles: Collection[str]) -> Section:
+    system, kind = plan["os"], _KINDS[plan["os"]["family"]]
+    if system["id"] not in _ARCHIVES:
+        raise UsageError(f"the local region has no packages for {system['id']} {system['version']}")
+    url, suite, components = _ARCHIVES[system["id"]]
+    names = {"codename": system["codename"], "machine": _MACHINES[plan["architecture"]]}
+    folder = url.format(**names)
+    repository = {"url": folder, "suite": suite.format(**names), "components": components}
+    wanted = sorted({item for role in roles for item in system_packages(role, kind)})
+    content = {
+        "packages": dict(item.split("=", 1) for item in wanted),
+        "repository": repository | {"key_url": f"{folder}gpu-ami-mirror.pub"},
+    }
+    return Section(_SYSTEM, kind, plan["architecture"], json.dumps(content, sort_keys=True))
 
 
 def _vendors(value: Any) -> Any:
@@ -118,7 +144,8 @@ def packages(section: Section) -> Iterator[Package]:
     names |= dict.fromkeys((content.get("modules") or {}).values(), version)
     for name, full_version in (names | content.get("packages", {})).items():
         row = find_row("packages", name, kind=section.kind, asked_by=f"plan key {section.component}")
-        yield Package(name, full_version, section.kind, section.architecture, row)
+        # A version that ends with * is planned without the build number that the vendor puts behind it.
+        yield Package(name, full_version.removesuffix("*"), section.kind, section.architecture, row)
 
 
 def download(section: Section) -> Download | None:

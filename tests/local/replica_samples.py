@@ -35,6 +35,7 @@ PLAN: dict[str, Any] = {
 }
 TABLE = """
 documentation: https://vendor.example/documentation
+system: {deb: ["agent=0.1-1", libtool=1.9-2], rpm: ["agent=0.1-1.amzn2023"]}
 packages:
   - name: tool-(?P<branch>\\d+)
     summary: A tool of branch {branch}
@@ -94,7 +95,7 @@ def plan(**changes: Any) -> dict[str, Any]:
 
 
 def write_table(folder: Path, table: str = TABLE) -> Path:
-    """A folder as gpu_ami/local/replicas, with one family of that table."""
+    """A folder as gpu_ami/local/replicas, with one family, "family", of that table."""
     family = folder / "family"
     (family / "tree" / "bin").mkdir(parents=True)
     (family / "tree" / "bin" / "tool").write_text("#!/bin/sh\necho @FULL_VERSION@ @NAME@ @UNKNOWN@\n")

@@ -211,6 +211,39 @@ def test_dnf_repository_is_made_for_a_redhat_plan(tmp_path: Path) -> None:
     assert (folder / "repodata/repomd.xml.asc").is_file()
 
 
+@pytest.mark.parametrize(
+    ("system", "index"),
+    [
+        ({"id": "debian", "version": "12", "codename": "bookworm", "family": "debian"}, "deb.debian.org/debian"),
+        ({"id": "ubuntu", "version": "24.04", "codename": "noble", "family": "debian"}, "archive.ubuntu.com/ubuntu"),
+    ],
+)
+def test_systems_own_archive_has_what_the_roles_take_from_it(
+    tmp_path: Path, system: dict[str, str], index: str
+) -> None:
+    made = mirror.ensure(tmp_path, plan=plan(os=system, roles=["family"]), progress=QUIET)
+    dists = made.root / index / "dists" / system["codename"]
+    found = {f"{one['Package']}={one['Version']}" for one in _stanzas(dists / "main/binary-amd64/Packages")}
+    assert found == {"agent=0.1-1", "libtool=1.9-2"}
+    other = mirror.ensure(tmp_path / "other", plan=plan(os=system, roles=["hygiene"]), progress=QUIET)
+    assert _stanzas(other.root / index / "dists" / system["codename"] / "main/binary-amd64/Packages") == []
+
+
+def test_amazon_linux_has_its_own_archive(tmp_path: Path) -> None:
+    system = {"id": "amzn", "version": "2023", "codename": "al2023", "family": "redhat"}
+    made = mirror.ensure(tmp_path, plan=plan(os=system, roles=["family"]), progress=QUIET)
+    folder = made.root / "cdn.amazonlinux.com/al2023/core/x86_64"
+    assert [path.name for path in folder.glob("*.rpm")] == ["agent-0.1-1.amzn2023.x86_64.rpm"]
+    assert (folder / "repodata/repomd.xml").is_file() and (folder / "gpu-ami-mirror.pub").is_file()
+
+
+@pytest.mark.parametrize(("name", "family"), [("sles", "suse"), ("rhel", "redhat")])
+def test_system_without_packages_is_refused(tmp_path: Path, name: str, family: str) -> None:
+    system = {"id": name, "version": "9", "codename": "x", "family": family}
+    with pytest.raises(UsageError, match="the local region has no packages for"):
+        mirror.ensure(tmp_path, plan=plan(os=system), progress=QUIET)
+
+
 def test_only_the_roles_sections_are_wanted_or_those_named(tmp_path: Path) -> None:
     made = mirror.ensure(tmp_path, plan=plan(roles=["agent"]), progress=QUIET)
     assert made.origin == {"agent": "replica"}
@@ -225,8 +258,8 @@ def test_only_the_roles_sections_are_wanted_or_those_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"url": "https://vendor.example/x/nothing.deb", "signature_url": "https://v/s"}, "deb package nothing, .* agent.url"),
-        ({"url": "https://vendor.example/x/nothing.zip", "signature_url": "https://v/s"}, "archive nothing.zip, .* agent.url"),
+        ({"url": "https://vendor.example/no.deb", "signature_url": "https://v/s"}, "deb package no, .* agent.url"),
+        ({"url": "https://vendor.example/no.zip", "signature_url": "https://v/s"}, "archive no.zip, .* agent.url"),
         ({"url": "https://vendor.example/no.git", "tag": "v1"}, "git repository no, for which plan key agent"),
         ({"url": "ftp://vendor.example/agent.deb", "signature_url": "https://v/s"}, "ftp://.*no address"),
         ({"url": "https://v/../../etc/agent.deb", "signature_url": "https://v/s"}, "no address"),
@@ -331,5 +364,5 @@ def test_build_that_fails_leaves_no_tree(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(replica_pool._BUILDERS, "deb", fail)
     with pytest.raises(CloudError):
         mirror.ensure(tmp_path, plan=plan(roles=["agent"]), progress=QUIET)
-    left = {path.name for path in (tmp_path / "mirror").iterdir()}
-    assert left <= {"lock", "asked.json", "pool"} and not any((tmp_path / "mirror/pool").iterdir())
+    assert sorted(path.name for path in (tmp_path / "mirror").iterdir()) == ["asked.json", "lock", "pool"]
+    assert [path.name for path in (tmp_path / "mirror/pool").iterdir() if path.name.startswith("build-")] == []

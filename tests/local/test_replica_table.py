@@ -93,6 +93,7 @@ def test_row_may_be_for_one_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("name: libtool", "name: lib(tool", "name: not a regular expression"),
         ("{deb: [tool],", "{dep: [tool],", "provides: expected lists under deb and rpm"),
         ("git:\n", "gits:\n", "unknown key gits"),
+        ("libtool=1.9-2", "libtool", "system: expected lists of name=version under deb and rpm"),
         ("    revision:", "    kind: zip\n    revision:", "kind: expected deb or rpm, found 'zip'"),
     ],
 )
@@ -100,6 +101,7 @@ def test_mistakes_in_a_table_are_named(tmp_path: Path, before: str, after: str, 
     folder = write_table(tmp_path / "replicas", TABLE.replace(before, after, 1))
     with pytest.raises(UsageError) as error:
         load_rows(folder)
+        replica_table._system_packages(folder / "family/packages.yml")
     assert mistake in str(error.value) and f"{folder}/family/packages.yml" in str(error.value)
 
 
