@@ -1,32 +1,39 @@
-"""Checks of the checks: plant a fault in a good machine, see that the named check turns red and no other, undo it.
+"""Checks of the checks: ways in which an image can be broken, and which check must see each.
 
 The faults are data, `validator/faults/<role>.yml`, a list of
-    id          unique name
-    breaks      what is wrong then, in a sentence
-    plant       sh script, run as root, that breaks it
-    undo        sh script that mends it; whatever it puts aside lies under /run
-    caught_by   the check that must turn red
-    also        checks (patterns) that are rightly red too, with the reason as a comment
-    last        true where what it leaves behind cannot be undone: tried after all others
-    live        true where only the checks that provoke something see it (the whole proof runs then)
+    id             unique name
+    breaks         what is wrong then, in a sentence
+    plant          sh script, run as root, that breaks it
+    undo           sh script that mends it, also where `plant` came only half way; what is put aside lies in /run
+    caught_by      the check that must turn red
+    also           checks (patterns) that are rightly red too, with the reason as a comment
+    last           a number where what it leaves behind cannot be undone: tried after all others, the lowest first
+    live           true where only the checks that provoke something see it (the whole proof runs then)
+    instance_type  pattern of the instance types on which it can be planted (default: all)
+
+How they are tried: gpu_ami/fault_trials.py. What came of them is kept in `faults.json` (schema gpu-ami/faults/1).
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.errors import MachineError, UsageError
-from gpu_ami.proof import Proof, Target
+from gpu_ami.errors import UsageError
 
-_KEYS = {"id", "breaks", "plant", "undo", "caught_by", "also", "live", "last"}
-_REQUIRED = _KEYS - {"also", "live", "last"}
-_RED = ("FAIL", "FLAKY")
-_SCRIPT_SECONDS = 120.0
+SCHEMA = "gpu-ami/faults/1"
+DETECTED, MISSED, WRONG_CHECK, COLLATERAL = "detected", "missed", "wrong check", "collateral"
+NOT_PLANTED, NOT_UNDONE = "not planted", "not undone"
+NOT_TRIED = "not tried"
+OUT_OF_SCOPE = "out of scope"  # this image or instance type has nothing that could break so
+_OUTCOMES = (DETECTED, MISSED, WRONG_CHECK, COLLATERAL, NOT_PLANTED, NOT_UNDONE, OUT_OF_SCOPE, NOT_TRIED)
+_GOOD = (DETECTED, OUT_OF_SCOPE)
+_REQUIRED = {"id", "breaks", "plant", "undo", "caught_by"}
+_KEYS = _REQUIRED | {"also", "live", "last", "instance_type"}
 
 
 @dataclass(frozen=True)
@@ -40,25 +47,36 @@ class Fault:
     caught_by: str
     also: tuple[str, ...] = ()
     live: bool = False
-    last: bool = False
+    last: int = 0
+    instance_type: str = "*"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one fault. outcome: detected, wrong check, missed, collateral (red without cause), not planted."""
+    """What came of one fault. red: the checks that were; message: what the named one said; seconds: the whole trial."""
 
-    fault: Fault
+    id: str
     outcome: str
-    red: tuple[str, ...]
+    red: tuple[str, ...] = ()
     message: str = ""
+    seconds: float = 0.0
 
 
-class NotPlanted(MachineError):
-    """A fault's script failed: nothing was shown of its check."""
+@dataclass(frozen=True)
+class CleanProof:
+    """A whole proof of the good machine. red: false alarms, each with its message."""
+
+    when: str
+    checks: int
+    seconds: float
+    red: Mapping[str, str] = field(default_factory=dict)
 
 
-def load(folder: Path, only: Sequence[str] = ()) -> list[Fault]:
-    """All faults of a folder, or those whose id is in `only`. UsageError names every mistake with file and id."""
+def load(folder: Path, only: Sequence[str] = (), after: str = "") -> list[Fault]:
+    """All faults of a folder in the order in which they are tried; those in `only`, or those that come after `after`.
+
+    UsageError names every mistake with file and id.
+    """
     import yaml
 
     faults: list[Fault] = []
@@ -73,76 +91,86 @@ def load(folder: Path, only: Sequence[str] = ()) -> list[Fault]:
                 faults.append(Fault(**(row | {"also": tuple(row.get("also", ()))})))
     ids = [fault.id for fault in faults]
     mistakes += [f"{name}: the id is used twice" for name in sorted({one for one in ids if ids.count(one) > 1})]
-    mistakes += [f"no fault is called {name}" for name in only if name not in ids]
+    mistakes += [f"no fault is called {name}" for name in (*only, after) if name and name not in ids]
     if mistakes:
         raise UsageError(f"{folder}: {len(mistakes)} mistakes", details=mistakes, hint="gpu-ami faults --list")
-    chosen = [fault for fault in faults if not only or fault.id in only]
-    return sorted(chosen, key=lambda fault: fault.last)
-
-
-def try_all(proof: Proof, target: Target, faults: Sequence[Fault]) -> Iterator[Trial]:
-    """Plants each fault in turn on one good machine. MachineError: the machine was not good to begin with."""
-    before = _red(proof.check(target).checks)
-    if before:
-        raise MachineError(
-            f"{target.url}: {len(before)} checks are red before any fault is planted",
-            details=[f"{name}: {message}" for name, message in before.items()],
-            hint="a fault proves something only on a machine whose checks all pass: gpu-ami validate",
-        )
-    for fault in faults:
-        with proof.progress.stage(f"fault {fault.id}"):
-            try:
-                with planted(target, fault):
-                    trial = judge(fault, _red(_checked(proof, target, fault)))
-            except NotPlanted as error:  # the other faults can still be tried: what was done of it has been undone
-                trial = Trial(fault, "not planted", (), str(error))
-            proof.progress.note(f"{trial.outcome}: {', '.join(trial.red) or 'no check is red'}")
-        yield trial
-
-
-def _checked(proof: Proof, target: Target, fault: Fault) -> list[dict[str, Any]]:
-    # A pipeline that was cut will not deliver later: two minutes instead of the quarter of an hour that AWS may need.
-    options = [*proof.options, "--arrival-seconds=120"]
-    options = options if fault.live else [*options, "-m", "not live"]
-    return Proof(
-        proof.plan, proof.plan_file, proof.place, proof.out, proof.progress, proof.checks, options
-    ).check(target).checks  # fmt: skip
-
-
-@contextmanager
-def planted(target: Target, fault: Fault) -> Iterator[None]:
-    """The machine is broken inside the block and mended after it, however the block ends."""
-    try:
-        try:
-            _script(target, f"set -e\n{fault.plant}", f"fault {fault.id} could not be planted")
-        except MachineError as error:
-            raise NotPlanted(error.message, details=error.details) from error
-        yield
-    finally:
-        _script(target, fault.undo, f"fault {fault.id} could not be undone")
-
-
-def _script(target: Target, text: str, failure: str) -> None:
-    from validator import ssh
-
-    found = ssh.parse_url(target.url, key_file=target.key_file, known_hosts=target.known_hosts)
-    with ssh.connect(found) as connection:
-        done = connection.run("sudo -n sh -s", timeout=_SCRIPT_SECONDS, input=text.encode())
-    if done.rc != 0:
-        said = (done.stdout + done.stderr).decode(errors="replace").strip()
-        raise MachineError(failure, details=[f"ended with {done.rc}", *said.splitlines()[-5:]])
-
-
-def _red(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    return {str(one["id"]): str(one.get("message", "")) for one in checks if one["verdict"] in _RED}
+    ordered = sorted(faults, key=lambda fault: fault.last)
+    first = [fault.id for fault in ordered].index(after) + 1 if after else 0
+    return [fault for fault in ordered[first:] if not only or fault.id in only]
 
 
 def judge(fault: Fault, red: Mapping[str, str]) -> Trial:
-    """Compares the red checks with those that the fault must turn red."""
+    """Compares the red checks (each with its message) with those that the fault must turn red."""
     allowed = (fault.caught_by, *fault.also)
     strange = sorted(name for name in red if not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed))
-    caught = sorted(name for name in red if name == fault.caught_by or name.startswith(f"{fault.caught_by}["))
+    caught = sorted(name for name in red if is_named(fault, name))
     if not caught:
-        return Trial(fault, "wrong check" if red else "missed", tuple(sorted(red)))
-    outcome = "collateral" if strange else "detected"
-    return Trial(fault, outcome, (*caught, *sorted(set(red) - set(caught))), red[caught[0]])
+        return Trial(fault.id, WRONG_CHECK if red else MISSED, tuple(sorted(red)))
+    rest = sorted(set(red) - set(caught))
+    return Trial(fault.id, COLLATERAL if strange else DETECTED, (*caught, *rest), red[caught[0]])
+
+
+def is_named(fault: Fault, check: str) -> bool:
+    """Whether `check` is the one that must see the fault, with whatever parameters."""
+    return check == fault.caught_by or check.startswith(f"{fault.caught_by}[")
+
+
+@dataclass
+class Record:
+    """What is known of one image on one instance type: the last trial of each fault, and every clean proof."""
+
+    image: str
+    instance_type: str
+    trials: dict[str, Trial] = field(default_factory=dict)
+    proofs: list[CleanProof] = field(default_factory=list)
+    earlier: int = 0  # how many of the proofs are of earlier runs
+
+    @classmethod
+    def load(cls, path: Path, image: str, instance_type: str) -> Record:
+        """An earlier run's record of the same image on the same instance type; an empty one where there is none."""
+        found = cls(image, instance_type)
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return found
+        if isinstance(told, dict) and [told.get("image"), told.get("instance_type")] == [image, instance_type]:
+            found.trials = {one["id"]: Trial(**one | {"red": tuple(one["red"])}) for one in told["trials"]}
+            found.proofs = [CleanProof(**one) for one in told["proofs"]]
+            found.earlier = len(found.proofs)
+        return found
+
+    def add(self, trial: Trial) -> None:
+        self.trials[trial.id] = trial
+
+    def is_good(self, scope: Sequence[Fault]) -> bool:
+        """Every fault was detected, and no clean proof of this run gave a false alarm."""
+        return all(self.is_seen(fault) for fault in scope) and not self._alarms
+
+    def is_seen(self, fault: Fault) -> bool:
+        """Whether the fault was detected, or cannot be had here."""
+        return fault.id in self.trials and self.trials[fault.id].outcome in _GOOD
+
+    @property
+    def _alarms(self) -> list[CleanProof]:
+        return [proof for proof in self.proofs[self.earlier :] if proof.red]
+
+    @property
+    def in_a_row(self) -> int:
+        """Clean proofs since the last one that gave a false alarm, earlier runs' among them."""
+        return next((at for at, proof in enumerate(reversed(self.proofs)) if proof.red), len(self.proofs))
+
+    def to_json(self) -> dict[str, Any]:
+        head = {"schema": SCHEMA, "image": self.image, "instance_type": self.instance_type}
+        trials = [asdict(trial) for trial in self.trials.values()]
+        return head | {"trials": trials, "proofs": [asdict(proof) for proof in self.proofs]}
+
+    def summary(self, scope: Sequence[Fault]) -> str:
+        """A line a fault, how many had each outcome, and what the clean proofs gave."""
+        outcomes = {fault.id: self.trials.get(fault.id, Trial(fault.id, NOT_TRIED)) for fault in scope}
+        lines = [f"{one.outcome:12} {one.id:36} {', '.join(one.red) or one.message}" for one in outcomes.values()]
+        found = [one.outcome for one in outcomes.values()]
+        told = [f"{found.count(name)} {name}" for name in _OUTCOMES if name in (DETECTED, MISSED) or name in found]
+        lines += ["", f"{len(found)} faults: {', '.join(told)}"]
+        lines += [f"{self.in_a_row} clean proofs in a row without a false alarm"]
+        lines += [f"    {proof.when}: {name}: {text}" for proof in self._alarms for name, text in proof.red.items()]
+        return "\n".join(lines)

@@ -8,16 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome, stages
 
+FAULTS_FILE = "faults.json"
+
 if TYPE_CHECKING:
-    from gpu_ami.faults import Trial
+    from collections.abc import Sequence
+
+    from gpu_ami.fault_trials import Rig
+    from gpu_ami.faults import Fault, Record
     from gpu_ami.log import Progress
 
 _EPILOG = """\
-Boots the good image once, plants each fault of validator/faults/*.yml in turn, checks, undoes it, reports: detected,
-missed, wrong check, collateral (a check is red without cause). Exit 0: all detected. Writes OUT/faults.json.
+Boots the good image once and proves it clean, then plants each fault of validator/faults/*.yml in turn, checks, undoes
+it, and says what came of it: detected, missed, wrong check, collateral (a check is red without cause), not planted,
+not undone; out of scope are faults that this image or instance type cannot have. At the end a clean proof says that
+the machine is as good as before. Exit 0: every fault was detected, and no clean proof gave a false alarm.
+
+OUT/faults.json keeps the last trial of each fault and every clean proof, from run to run of the same image; Ctrl-C
+undoes what is planted and ends the machine, and --resume goes on.
 
   gpu-ami faults                                   all faults, on the first instance type of the plan
   gpu-ami faults --only parser-stopped --only one-gpu-missing
+  gpu-ami faults --resume                          those that have not been detected on this image yet
+  gpu-ami faults --after metric-removed            those that come after that one
+  gpu-ami faults --proofs 20                       twenty clean proofs in a row first: no false alarm?
   gpu-ami faults --list
 """
 
@@ -30,6 +43,10 @@ def register(subparsers: Any) -> None:
         "out", type=Path, nargs="?", metavar="OUT", help="folder with build.json (default: the one under out/)"
     )
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="only this fault (repeatable)")
+    parser.add_argument("--after", default="", metavar="ID", help="only faults that come after this one")
+    parser.add_argument("--resume", action="store_true", help="only faults that faults.json does not call detected")
+    text = "clean proofs in a row before the first fault [%(default)s]"
+    parser.add_argument("--proofs", type=int, default=1, metavar="N", help=text)
     parser.add_argument("--list", action="store_true", help="only list the faults")
     stages.add_where(parser)
     stages.add_instance_types(parser)
@@ -37,30 +54,37 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    import validator
-    from gpu_ami import faults
+    from gpu_ami import fault_trials, faults
 
-    chosen = faults.load(Path(validator.__file__).parent / "faults", args.only)
+    chosen = faults.load(fault_trials.folder(), args.only, args.after)
     if args.list:
-        lines = [f"{one.id:34} {one.caught_by:62} {one.breaks}" for one in chosen]
+        lines = [f"{one.id:36} {one.caught_by:66} {one.breaks}" for one in chosen]
         return Outcome(
             "\n".join(lines), [{"id": one.id, "breaks": one.breaks, "caught_by": one.caught_by} for one in chosen]
         )
     return _run(args, progress, chosen)
 
 
-def _run(args: argparse.Namespace, progress: Progress, chosen: list[Any]) -> Outcome:
-    import json
+def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> Outcome:
     import threading
 
-    from gpu_ami import build, faults, line, machine, proof
+    from gpu_ami import build, fault_trials, faults, line, machine, proof
+    from gpu_ami.errors import UsageError
     from gpu_ami.plan import PLAN_FILE, Plan
-    from gpu_ami.report import write_text
 
+    if args.proofs < 1:
+        raise UsageError(f"--proofs {args.proofs}: a fault proves something only on a machine that was proved clean")
     out = stages.existing_plan(args.out)
     plan, ami = Plan.load(out / PLAN_FILE), build.load(out).ami
     kind = proof.choose_types(plan.document, args.instance_type)[0]
+    record = faults.Record.load(out / FAULTS_FILE, ami, kind)
+    scope = chosen if args.only else faults.load(fault_trials.folder())
+    if args.resume:
+        chosen = [one for one in chosen if not record.is_seen(one)]
+    if not chosen and args.proofs == 1:
+        return Outcome(record.summary(scope), record.to_json(), 0)
     with line.standing(args.where, progress) as at:
+        at.stock(plan.document)  # what some faults install
         wanted = proof.Proof(plan.document, out / PLAN_FILE, at.place, out / "faults", progress)
         tags = at.run.tags(recipe=plan.image, plan_digest=plan.digest)
         with (
@@ -71,26 +95,34 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Any]) -> Out
                 boot = machine.Boot(at.cloud, at.run, plan["os"]["ssh_user"], progress, threading.Event())
                 booted = boot.follow(instance, kind)
             target = proof.Target(booted.url, kind, instance, booted.key_file, booted.known_hosts)
-            trials = list(faults.try_all(wanted, target, chosen))
-    data = [
-        {
-            "id": one.fault.id,
-            "outcome": one.outcome,
-            "caught_by": one.fault.caught_by,
-            "red": one.red,
-            "message": one.message,
-        }
-        for one in trials
-    ]
-    write_text(out / "faults.json", json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-    return Outcome(summary(trials), data, 0 if all(one.outcome == "detected" for one in trials) else 1)
+            with fault_trials.Rig(wanted, target) as rig:
+                _try(rig, chosen, record, out / FAULTS_FILE, args.proofs)
+    return Outcome(record.summary(scope), record.to_json(), 0 if record.is_good(scope) else 1)
 
 
-def summary(trials: list[Trial]) -> str:
-    """A line a fault, then how many of them had each outcome."""
-    lines = [f"{one.outcome:12} {one.fault.id:34} {', '.join(one.red)}" for one in trials]
-    outcomes = [one.outcome for one in trials]
-    counts = [
-        f"{outcomes.count(name)} {name}" for name in ("detected", "missed", "wrong check", "collateral", "not planted")
-    ]
-    return "\n".join([*lines, "", f"{len(trials)} faults: {', '.join(counts)}"])
+def _try(rig: Rig, chosen: Sequence[Fault], record: Record, path: Path, proofs: int) -> None:
+    import json
+
+    from gpu_ami.errors import MachineError
+    from gpu_ami.report import write_text
+
+    def write() -> None:
+        write_text(path, json.dumps(record.to_json(), ensure_ascii=False, indent=1) + "\n")
+
+    def keep(proof: Any) -> None:
+        record.proofs.append(proof)
+        write()
+
+    for number in range(1, proofs + 1):
+        with rig.proof.progress.stage(f"clean proof {number} of {proofs}"):
+            keep(rig.prove(f"{number} of {proofs}, before any fault"))
+    red = record.proofs[-1].red
+    if red:
+        raise MachineError(
+            f"{rig.target.url}: {len(red)} checks are red before any fault is planted",
+            details=[f"{name}: {message}" for name, message in red.items()],
+            hint="a fault proves something only on a machine whose checks all pass: gpu-ami validate",
+        )
+    for trial in rig.try_all(chosen, keep):
+        record.add(trial)
+        write()

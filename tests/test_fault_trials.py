@@ -1,0 +1,182 @@
+"""How faults are tried: what runs, what is undone, and when a machine is no longer good. The machine is a fake."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_ami import fault_trials
+from gpu_ami.errors import MachineError
+from gpu_ami.fault_trials import Rig, Spoilt
+from gpu_ami.faults import CleanProof, Fault, Trial
+from gpu_ami.log import Progress
+from gpu_ami.proof import Proof, Target
+from validator.ssh_faults import ConnectionDropped
+
+CHECKS = ["boot::test_a", "logs::test_arrives[raw]", "logs::test_arrives[json]", "logs::test_alone", "xid::test_xid"]
+TARGET = Target("ssh://admin@127.0.0.1:2222", "g5.12xlarge")
+
+
+def fault(**given: Any) -> Fault:
+    known = {"id": "x", "breaks": "b", "plant": "break it", "undo": "mend it", "caught_by": "boot::test_a"}
+    return Fault(**(known | given))
+
+
+@dataclasses.dataclass
+class Machine:
+    """A machine on which a script breaks something: script → the checks that are red from then on."""
+
+    breaks: dict[str, set[str]]
+    fails: dict[str, BaseException | int] = dataclasses.field(default_factory=dict)
+    red: set[str] = dataclasses.field(default_factory=set)
+    scripts: list[str] = dataclasses.field(default_factory=list)
+    options: list[list[str]] = dataclasses.field(default_factory=list)
+
+    def run(self, command: str, timeout: float, input: bytes) -> Any:
+        assert command == "sudo -n sh -s"
+        text = input.decode().removeprefix("set -e\n")
+        self.scripts.append(text)
+        failure = self.fails.get(text, 0)
+        if isinstance(failure, BaseException):
+            raise failure
+        self.red = self.breaks.get(text, self.red)
+        return SimpleNamespace(rc=failure, stdout=b"", stderr=b"sh: 1: no such luck\n")
+
+    def check(self, proof: Proof, target: Target) -> Any:
+        self.options.append(list(proof.options))
+        checks = [
+            {"id": name, "verdict": "FAIL" if name in self.red else "PASS", "message": "it is"} for name in CHECKS
+        ]
+        return SimpleNamespace(checks=checks)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine({"break it": {"boot::test_a"}, "mend it": set()})
+
+
+@pytest.fixture
+def rig(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rig:
+    monkeypatch.setattr(Proof, "check", lambda proof, target: machine.check(proof, target))
+    monkeypatch.setattr(Rig, "_connect", lambda rig: machine)
+    made = Rig(Proof({"telemetry": {"interval_s": 10}}, None, None, tmp_path, Progress("quiet")), TARGET)
+    assert dataclasses.replace(made.prove("first"), seconds=0.0) == CleanProof("first", len(CHECKS), 0.0)
+    return made
+
+
+def test_a_fault_is_planted_judged_and_undone(rig: Rig, machine: Machine) -> None:
+    trial = rig.try_one(fault())
+    assert (trial.outcome, trial.red, trial.message) == ("detected", ("boot::test_a",), "it is")
+    assert machine.scripts == ["break it", "mend it"]
+
+
+def test_what_cannot_be_planted_is_undone(rig: Rig, machine: Machine) -> None:
+    machine.fails = {"break it": 1}
+    trial = rig.try_one(fault())
+    assert trial.outcome == "not planted"
+    assert "no such luck" in trial.message
+    assert machine.scripts == ["break it", "mend it"]
+
+
+def test_a_lost_connection_is_a_fault_not_planted(rig: Rig, machine: Machine) -> None:
+    machine.fails = {"break it": ConnectionDropped("it went away", "")}
+    assert rig.try_one(fault()).outcome == "not planted"
+
+
+def test_what_cannot_be_undone_is_said(rig: Rig, machine: Machine) -> None:
+    machine.fails = {"mend it": 1}
+    trial = rig.try_one(fault())
+    assert (trial.outcome, trial.red) == ("not undone", ("boot::test_a",))
+    assert "no such luck" in trial.message
+
+
+def test_an_interrupt_undoes_what_is_planted(rig: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Proof, "check", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rig.try_one(fault())
+    assert machine.scripts == ["break it", "mend it"]
+
+
+@pytest.mark.parametrize("given", [{"caught_by": "efa::test_a"}, {"instance_type": "p4d.*"}])
+def test_what_the_image_cannot_have_is_out_of_scope(rig: Rig, machine: Machine, given: dict[str, str]) -> None:
+    assert rig.try_one(fault(**given)).outcome == "out of scope"
+    assert not machine.scripts
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({}, ["-m", "not live"]),
+        ({"live": True}, []),
+        ({"also": ("boot::*",)}, ["-m", "not live"]),
+        ({"also": ("logs::*",)}, ["-m", "not live", "-k", "not (test_alone or test_arrives)"]),
+        ({"caught_by": "logs::test_arrives", "also": ("logs::*",)}, ["-m", "not live", "-k", "not (test_alone)"]),
+    ],
+)
+def test_a_trial_runs_what_can_tell_something(rig: Rig, given: dict[str, Any], options: list[str]) -> None:
+    assert rig.options(fault(**given)) == ["--no-evidence", "--arrival-seconds=70", *options]
+
+
+def trials(rig: Rig, *faults: Fault) -> tuple[list[Trial], list[CleanProof]]:
+    proofs: list[CleanProof] = []
+    return list(rig.try_all(faults, proofs.append)), proofs
+
+
+def test_a_clean_proof_ends_the_faults_that_can_be_undone(rig: Rig, machine: Machine) -> None:
+    lasting = fault(id="z", plant="stain it", undo="true", last=1)
+    machine.breaks["stain it"] = {"boot::test_a"}
+    found, proofs = trials(rig, fault(), fault(id="y"), fault(id="other", caught_by="efa::test_a"), lasting)
+    assert [trial.outcome for trial in found] == ["detected", "detected", "out of scope", "detected"]
+    assert [(proof.when, dict(proof.red)) for proof in proofs] == [("after 2 faults", {})]
+    assert machine.scripts[-2:] == ["stain it", "true"]
+
+
+def test_a_machine_that_stays_broken_ends_the_trials(rig: Rig, machine: Machine) -> None:
+    machine.breaks |= {"break it": {"logs::test_alone"}, "mend it": {"logs::test_alone"}}
+    proofs: list[CleanProof] = []
+    rest = rig.try_all([fault(), fault(id="y")], proofs.append)
+    assert next(rest).outcome == "wrong check"
+    with pytest.raises(Spoilt, match="not as good as before after x") as caught:
+        next(rest)
+    assert caught.value.details == ("logs::test_alone: it is",)
+    assert proofs[0].red == {"logs::test_alone": "it is"}
+
+
+def test_a_missed_fault_is_followed_by_a_clean_proof(rig: Rig, machine: Machine) -> None:
+    machine.breaks = {}
+    found, proofs = trials(rig, fault())
+    assert [trial.outcome for trial in found] == ["missed"]
+    assert [proof.when for proof in proofs] == ["after x", "after 1 faults"]
+
+
+def test_a_connection_is_made_again_after_it_was_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made: list[Machine] = []
+
+    class Dropping(Machine):
+        alive = True
+
+        def close(self) -> None:
+            self.alive = False
+
+    def connect(_target: object) -> Machine:
+        made.append(Dropping({}, {} if made else {"break it": ConnectionDropped("it went away", "")}))
+        return made[-1]
+
+    monkeypatch.setattr("validator.ssh.connect", connect)
+    with Rig(Proof({}, None, None, tmp_path, Progress("quiet")), TARGET) as rig:
+        with pytest.raises(MachineError, match="it went away"):
+            rig._script("break it")
+        rig._script("mend it")
+        rig._script("mend it")
+    assert [one.scripts for one in made] == [["break it"], ["mend it", "mend it"]]
+
+
+def test_the_faults_lie_beside_the_checks() -> None:
+    assert (fault_trials.folder() / "xid.yml").exists()
