@@ -19,7 +19,6 @@ from gpu_ami.report import COMES_BACK, FLAKY, PASS, UNPROVEN, HostReport, Report
 SCHEMA = "gpu-ami/certificate/1"
 # What no check of this suite reaches, whatever the report says. Named in every certificate.
 OUT_OF_REACH = (
-    "several nodes: EFA traffic between machines, NCCL bandwidth (tier T4)",
     "performance: no bandwidth, clock or throughput was measured",
     "endurance: the image ran for minutes",
 )
@@ -68,6 +67,7 @@ def certify(report: Report) -> Certificate:
         "simulated_hardware": report.simulated,
         "replicas": replicas,
         "proven_on": [_host(host, report) for host in report.hosts],
+        "tiers": report.tiers,
         "not_proven": not_proven(report, replicas),
         "planned_not_installed": _planned_only(report.plan),
         "stages": report.stages,
@@ -84,7 +84,10 @@ def _level(report: Report, replicas: list[str]) -> str:
     if report.verdict != PASS:
         return "none"
     # "certified" is earned: a real board has to have been seen by the checks, on a place that simulates nothing.
-    real = not report.simulated and not replicas and all(host.facts.get("hardware") == "real" for host in report.hosts)
+    booted = [host for host in report.hosts if not host.offline]
+    if not booted:
+        return "none"  # files alone: nothing has run
+    real = not report.simulated and not replicas and all(host.facts.get("hardware") == "real" for host in booted)
     return "certified" if real and report.image else "rehearsed"
 
 
@@ -121,6 +124,12 @@ def _planned_only(plan: Mapping[str, Any]) -> list[str]:
 def not_proven(report: Report, replicas: list[str]) -> list[str]:
     """Everything that a reader might take for proven and that is not, in words."""
     found = [f"instance type {name}: not booted" for name in report.unproven_instance_types]
+    for tier in report.tiers:
+        named = f"tier {tier['name']}, {tier['title']}"
+        if tier["verdict"] == PASS:
+            found.append(f"{named}: a PASS does not prove {tier['does_not_prove']}")
+        else:
+            found.append(f"{named}: {tier['verdict']}: {tier['reason']}: nothing shows that {tier['proves']}")
     for host in report.hosts:
         where = host.instance_type or host.host
         found += [f"{where}: {host.error.splitlines()[0]}"] if host.error else []
@@ -157,10 +166,10 @@ def _waivers(host: HostReport) -> list[str]:
 _MARKS = {"PASS": "✅", "FAIL": "❌", "FLAKY": "⚠️", "UNPROVEN": "◻️", "UNAVAILABLE": "⛔"}
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, most: int = 120) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = " ".join(text.split()).replace("|", "\\|")
-    return text if len(text) <= 120 else text[:117] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def markdown(content: Mapping[str, Any]) -> str:
@@ -180,6 +189,11 @@ def markdown(content: Mapping[str, Any]) -> str:
     ]
     lines += [f"| simulated hardware | {'yes' if content['simulated_hardware'] else 'no'} |"]
     lines += [f"| replicas | {', '.join(content['replicas']) or 'none'} |", ""]
+    lines += ["| tier | | proves | does not prove |", "|---|---|---|---|"]
+    for one in content["tiers"]:
+        told = [f"{one['name']} {one['title']}", one["verdict"], one["proves"], one["does_not_prove"]]
+        lines.append(f"| {' | '.join(_cell(cell, 400) for cell in told)} |")
+    lines.append("")
     for host in content["proven_on"]:
         lines += _host_markdown(host)
     lines += ["## Not proven", "", *(f"- {one}" for one in content["not_proven"]), ""]

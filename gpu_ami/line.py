@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami import build as builds
-from gpu_ami import certificate, page, proof, report, restart, runs
+from gpu_ami import certificate, image_files, page, proof, report, restart, runs
 from gpu_ami.aws import Cloud
 from gpu_ami.errors import UsageError
 from gpu_ami.home import home_dir
@@ -36,13 +37,17 @@ def source_root() -> Path:
 
 @dataclass(frozen=True)
 class Standing:
-    """A place that is up, its API, and this run of the driver. stock: has the place offer a plan's packages."""
+    """A place that is up, its API, and this run of the driver.
+
+    stock: has the place offer a plan's packages. images: where AMIs lie as files, if they do.
+    """
 
     place: Place
     cloud: Cloud
     run: runs.Run
     progress: Progress
     stock: Callable[[Mapping[str, Any]], object] = lambda _plan: None
+    images: Path | None = None
 
 
 @contextmanager
@@ -63,7 +68,7 @@ def standing(where: Path | None, progress: Progress, agent_package: Path | None 
             return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
 
         stock(None)
-        yield Standing(place, Cloud(place), run, progress, stock)
+        yield Standing(place, Cloud(place), run, progress, stock, home / "images")
 
 
 @contextmanager
@@ -141,9 +146,11 @@ def validate_stage(plan: Plan, ami: str, out: Path, at: Standing, ask: Ask) -> r
     chosen = proof.choose_types(plan.document, ask.instance_types)
     given = (ask.checks, ask.options, ask.restarts)
     wanted = proof.Proof(plan.document, out / PLAN_FILE, at.place, out, at.progress, *given)
+    files = image_files.find(at.images, ami)
+    look = functools.partial(image_files.check, wanted, files.path) if files.path else None
     with at.progress.stage(f"prove {ami} on {', '.join(chosen)}"):
-        hosts = proof.prove_image(wanted, at.cloud, at.run, ami, chosen)
-    found = proof.assemble(wanted, at.run, ami, hosts)
+        hosts = proof.prove_image(wanted, at.cloud, at.run, ami, chosen, look)
+    found = proof.assemble(wanted, at.run, ami, hosts, files.reason)
     found.write(out)
     return found
 

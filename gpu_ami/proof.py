@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,13 +34,14 @@ HOST_SECONDS = 1800.0  # one host's checks, all together: metrics may take 15 mi
 
 @dataclass(frozen=True)
 class Target:
-    """What a validator process needs to know of one host."""
+    """What a validator process needs to know of one host. name: its evidence folder, if not the instance type's."""
 
     url: str
     instance_type: str = ""
     instance_id: str = ""
     key_file: Path | None = None
     known_hosts: Path | None = None
+    name: str = ""
 
 
 @dataclass
@@ -58,13 +59,14 @@ class Proof:
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def evidence(self, target: Target, after: str = "") -> Path:
-        folder = self.out / "evidence" / (target.instance_type or target.url.rpartition("@")[2].replace(":", "_"))
+        name = target.name or target.instance_type or target.url.rpartition("@")[2].replace(":", "_")
+        folder = self.out / "evidence" / name
         folder = folder / f"after-{after}" if after else folder
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def check(self, target: Target, after: str = "") -> HostReport:
-        """Runs the checks on one host; `after` a restart, those that must survive it.
+    def check(self, target: Target, after: str = "", options: Sequence[str] = ()) -> HostReport:
+        """Runs the checks on one host; `after` a restart, those that must survive it. options: for this host alone.
 
         MachineError: the host could not be checked.
         """
@@ -73,14 +75,14 @@ class Proof:
         results.unlink(missing_ok=True)  # never judge an earlier run's results
         with (folder / "validator.log").open("w", encoding="utf-8", buffering=1) as log:
             done = process.run(
-                [*self._command(target, results, folder), *([f"--after={after}"] if after else [])],
+                [*self._command(target, results, folder), *([f"--after={after}"] if after else []), *options],
                 timeout=HOST_SECONDS,
                 env=self._environment(),
                 check=False,
                 on_line=lambda line: print(line, file=log),
                 error=MachineError,
             )
-        host = HostReport(target.instance_type, target.instance_id, target.url)
+        host = HostReport(target.instance_type, target.instance_id, target.name or target.url)
         try:
             found = json.loads(results.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -136,10 +138,17 @@ class Proof:
         self.progress.note(f"{where}: {len(host.checks)} checks: {told}")
 
 
-def prove_image(proof: Proof, cloud: Cloud, run: runs.Run, ami: str, instance_types: Sequence[str]) -> list[HostReport]:
+def prove_image(
+    proof: Proof,
+    cloud: Cloud,
+    run: runs.Run,
+    ami: str,
+    instance_types: Sequence[str],
+    files: Callable[[], HostReport] | None = None,
+) -> list[HostReport]:
     """Boots `ami` once on each instance type, side by side, and checks every machine.
 
-    Errors of one machine end in its own report; Ctrl-C ends them all.
+    files: checks the image's files meanwhile. Errors of one machine end in its own report; Ctrl-C ends them all.
     """
     tags = dict(cloud.place.tags) | run.tags(
         recipe=str(proof.plan.get("image", "")), plan_digest=str(proof.plan.get("digest", ""))
@@ -148,9 +157,10 @@ def prove_image(proof: Proof, cloud: Cloud, run: runs.Run, ami: str, instance_ty
     with ExitStack() as stack:
         stack.callback(process.stop_all)
         key = stack.enter_context(machines.temporary_key(cloud, run, tags))
-        pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types)))
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         stack.callback(proof.cancelled.set)
         futures = []
+        offline = pool.submit(files) if files else None
         reports: list[HostReport] = []
         for instance_type in instance_types:
             host = HostReport(instance_type, restarts=list(restarting.RESTARTS))
@@ -167,7 +177,7 @@ def prove_image(proof: Proof, cloud: Cloud, run: runs.Run, ami: str, instance_ty
             while not future.done():  # a wait without end would not see Ctrl-C
                 time.sleep(0.1)
             future.result()
-        return reports
+        return [*([offline.result()] if offline else []), *reports]
 
 
 def _prove_host(proof: Proof, boot: machines.Boot, host: HostReport) -> None:
@@ -295,9 +305,10 @@ def _reboot_host(proof: Proof, host: HostReport, target: Target) -> None:
     _check_again(proof, host, target, restarting.REBOOT)
 
 
-def assemble(proof: Proof, run: runs.Run, ami: str, hosts: list[HostReport]) -> Report:
+def assemble(proof: Proof, run: runs.Run, ami: str, hosts: list[HostReport], no_files: str = "") -> Report:
     """The report of all hosts; instance types of the plan that no host stood for are named."""
-    planned = [one["name"] for one in proof.plan.get("instance_types", [])]
+    # Who had only files looked at has asked for no machine: the tiers say that none was booted.
+    planned = [one["name"] for one in proof.plan.get("instance_types", []) if not all(host.offline for host in hosts)]
     seen = {host.instance_type for host in hosts}
     place = proof.place
     return Report(
@@ -312,6 +323,7 @@ def assemble(proof: Proof, run: runs.Run, ami: str, hosts: list[HostReport]) -> 
         hosts=hosts,
         stages=list(proof.progress.times),
         unproven_instance_types=[name for name in planned if name not in seen],
+        no_files=no_files,
     )
 
 

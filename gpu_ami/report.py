@@ -13,6 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from gpu_ami.errors import UsageError
+from validator.tiers import TIERS
 
 SCHEMA = "gpu-ami/report/1"
 PASS, FAIL, FLAKY, UNAVAILABLE, UNPROVEN = "PASS", "FAIL", "FLAKY", "UNAVAILABLE", "UNPROVEN"
@@ -31,6 +32,7 @@ class HostReport:
     """One machine: what it was, how it booted, what each check found. error: why there are no checks.
 
     restarts: those without which this machine is not proven; a check that ran again after one has its name in `after`.
+    offline: this is no machine, but the image's files, of which nothing was booted (tier T0).
     """
 
     instance_type: str
@@ -44,6 +46,7 @@ class HostReport:
     error: str = ""
     error_verdict: str = ""
     restarts: list[str] = field(default_factory=list)
+    offline: bool = False
 
     def add(self, found: HostReport) -> None:
         """Takes over what a validator found after a restart; a waiver that one of its runs needed was needed."""
@@ -54,6 +57,8 @@ class HostReport:
 
     def core_roles(self, roles: Sequence[str]) -> list[str]:
         """The promises that this image makes: roles of the plan, and the loop that every plan closes."""
+        if self.offline:
+            return []
         always = [role for role in CORE if role not in ("nvidia_driver", "cloudwatch_agent", "event_parser")]
         return [*(role for role in CORE if role in roles or role in always)]
 
@@ -80,19 +85,45 @@ class HostReport:
                 ]
         return found
 
+    @staticmethod
+    def _passed(checks: Sequence[Mapping[str, Any]]) -> bool:
+        return any(check["verdict"] == PASS for check in checks)
+
+    @property
+    def name(self) -> str:
+        return self.instance_type or self.host
+
+    def of_tier(self, name: str) -> list[dict[str, Any]]:
+        """Its checks of a tier. What files alone decide says of a booted machine what T1 says of it."""
+        mine = {name} if self.offline or name != "T1" else {"T0", "T1"}
+        return [check for check in self.checks if check["tier"] in mine]
+
+    def tier_verdict(self, name: str, roles: Sequence[str]) -> str:
+        """The worst of its checks of a tier; UNPROVEN where none passed, or where a restart was not proven."""
+        checks = self.of_tier(name)
+        found = {check["verdict"] for check in checks if not check.get("waived")} & {FAIL, FLAKY, UNAVAILABLE}
+        if self.error_verdict:
+            found.add(self.error_verdict)
+        if not self._passed(checks) or (name == "T1" and self.unproven_restarts(roles)):
+            found.add(UNPROVEN)
+        return next((verdict for verdict in ORDER if verdict in found), PASS)
+
     def verdict(self, roles: Sequence[str]) -> str:
         """This host's verdict: its worst check that nobody has waived, or what kept it from being checked."""
         found = {check["verdict"] for check in self.checks if not check.get("waived")} & {FAIL, FLAKY, UNAVAILABLE}
         if self.error_verdict:
             found.add(self.error_verdict)
-        elif self.unproven_roles(roles) or self.unproven_restarts(roles):
+        elif self.unproven_roles(roles) or self.unproven_restarts(roles) or not self._passed(self.checks):
             found.add(UNPROVEN)
         return next((verdict for verdict in ORDER if verdict in found), PASS)
 
 
 @dataclass
 class Report:
-    """A whole proof. `plan` is the plan's content; `image` the AMI, or "" for a host that came by address."""
+    """A whole proof. `plan` is the plan's content; `image` the AMI, or "" for a host that came by address.
+
+    no_files: why tier T0 was not tried.
+    """
 
     plan: Mapping[str, Any]
     image: str
@@ -105,6 +136,7 @@ class Report:
     hosts: list[HostReport] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)
     unproven_instance_types: list[str] = field(default_factory=list)
+    no_files: str = ""
 
     @property
     def roles(self) -> list[str]:
@@ -117,6 +149,31 @@ class Report:
             found.add(UNPROVEN)
         return next(verdict for verdict in ORDER if verdict in found)
 
+    @property
+    def tiers(self) -> list[dict[str, Any]]:
+        """Of each tier: its verdict over all machines, why it is no PASS, and what it does not prove even then."""
+        return [asdict(tier) | self._tier(tier.name) for tier in TIERS]
+
+    def _tier(self, name: str) -> dict[str, Any]:
+        hosts = [host for host in self.hosts if host.offline is (name == "T0")]
+        found = {host.tier_verdict(name, self.roles) for host in hosts}
+        absent = [] if name == "T0" else self.unproven_instance_types
+        if absent or not hosts:
+            found.add(UNPROVEN)
+        verdict = next(one for one in ORDER if one in found)
+        where = [host.name for host in hosts if host.tier_verdict(name, self.roles) == verdict] + [*absent]
+        if verdict == PASS:
+            reason = ""
+        elif name == "T4":
+            reason = "no check of this suite reaches it yet"
+        elif not hosts:
+            reason = (
+                self.no_files or "the image's files were not looked at" if name == "T0" else "no machine was checked"
+            )
+        else:
+            reason = f"on {', '.join(where)}"
+        return {"verdict": verdict, "reason": reason, "checks": sum(len(host.of_tier(name)) for host in hosts)}
+
     def failures(self) -> list[tuple[HostReport, dict[str, Any]]]:
         red = (FAIL, FLAKY)
         return [
@@ -125,7 +182,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         hosts = [asdict(host) | {"verdict": host.verdict(self.roles)} for host in self.hosts]
-        head = {"schema": SCHEMA, "verdict": self.verdict}
+        head = {"schema": SCHEMA, "verdict": self.verdict, "tiers": self.tiers}
         return head | {key: value for key, value in asdict(self).items() if key != "hosts"} | {"hosts": hosts}
 
     def write(self, folder: Path) -> Path:
@@ -201,7 +258,7 @@ def load(path: Path) -> Report:
     hosts = [
         HostReport(**{key: value for key, value in host.items() if key != "verdict"}) for host in data.pop("hosts")
     ]
-    kept = {key: value for key, value in data.items() if key not in ("schema", "verdict")}
+    kept = {key: value for key, value in data.items() if key not in ("schema", "verdict", "tiers")}
     try:
         return Report(**kept, hosts=hosts)
     except TypeError as error:

@@ -11,6 +11,7 @@ import copy
 import getpass
 import shlex
 import time
+import urllib.parse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from testinfra.backend import base
 
+from validator.offline import Entered, Image, enter
 from validator.shell import Answer, Command, NotRoot, Shell
 from validator.ssh import CommandExpired, Connection, ConnectionDropped, Target, TransportFault, configured, connect
 
@@ -37,9 +39,9 @@ DEFAULTS = Defaults()
 
 
 class HostLink:
-    """The connection to one host and its shells. `attempts`: how often a batch had to be sent."""
+    """The connection to one host, or into an image's files, and its shells."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target | Image) -> None:
         self.target = target
         self.fault: TransportFault | None = None
         self.reconnects = 0
@@ -47,16 +49,16 @@ class HostLink:
         self.commands = 0
         self.execs = 0
         self.connections = 0
-        self._connection: Connection | None = None
+        self._connection: Connection | Entered | None = None
         self._shells: dict[bool, Shell] = {}
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> Connection | Entered:
         if self.fault is not None:
             raise self.fault
         if self._connection is None:
             try:
-                self._connection = connect(self.target)
+                self._connection = self._connect()
             except TransportFault as fault:
                 self.fault = fault
                 raise
@@ -105,7 +107,7 @@ class HostLink:
         until = time.monotonic() + _REACH_AGAIN_SECONDS
         while True:
             try:
-                self._connection = connect(self.target)
+                self._connection = self._connect()
             except TransportFault as fault:
                 if time.monotonic() < until and fault.kind in ("refused", "dropped"):
                     time.sleep(0.5)
@@ -117,6 +119,9 @@ class HostLink:
             self.reconnects += 1
             return
 
+    def _connect(self) -> Connection | Entered:
+        return enter(self.target) if isinstance(self.target, Image) else connect(self.target)
+
     def _forget(self) -> None:
         self._shells.clear()
         if self._connection is not None:
@@ -124,10 +129,10 @@ class HostLink:
         self._connection = None
 
 
-_links: dict[Target, HostLink] = {}
+_links: dict[Target | Image, HostLink] = {}
 
 
-def link_to(target: Target) -> HostLink:
+def link_to(target: Target | Image) -> HostLink:
     """The one link to a host in this process."""
     return _links.setdefault(target, HostLink(target))
 
@@ -173,8 +178,9 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
     ) -> None:
         spec = self.parse_hostspec(hostspec)
         super().__init__(spec.name, sudo=bool(rest.get("sudo")), sudo_user=rest.get("sudo_user"))
-        self.link = link_to(_target(spec, ssh_config, ssh_identity_file, timeout))
-        self.port = self.link.target.port
+        target = _target(spec, ssh_config, ssh_identity_file, timeout)
+        self.link = link_to(target)
+        self.port = target.port
 
     def as_root(self) -> BatchBackend:
         """The same link, through its root shell."""
@@ -184,6 +190,8 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
 
     def get_pytest_id(self) -> str:
         target = self.link.target
+        if isinstance(target, Image):
+            return f"image://{target.path}"
         return f"ssh://{target.address}" + (f":{target.port}" if target.port != 22 else "")
 
     @property
@@ -218,6 +226,17 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
         return text  # as root: the root shell takes it
 
 
+class ImageBackend(BatchBackend):
+    """What `--hosts=image://PATH` (PATH percent-encoded) means: the same shell, within the files of an image."""
+
+    NAME = "image"
+
+    def __init__(self, hostspec: str, **_: Any) -> None:
+        path = Path(urllib.parse.unquote(hostspec))
+        base.BaseBackend.__init__(self, str(path))
+        self.link = link_to(Image(path))
+
+
 def _target(spec: Any, ssh_config: str | None, key_file: str | None, timeout: float | None) -> Target:
     values: dict[str, Any] = {"address": spec.name, "known_hosts": DEFAULTS.known_hosts}
     known = configured(spec.name, Path(ssh_config).expanduser() if ssh_config else None)
@@ -232,4 +251,4 @@ def _target(spec: Any, ssh_config: str | None, key_file: str | None, timeout: fl
     return Target(**values)
 
 
-__all__ = ["DEFAULTS", "BatchBackend", "HostLink", "NotRoot", "Request", "close_all", "link_to"]
+__all__ = ["DEFAULTS", "BatchBackend", "HostLink", "ImageBackend", "NotRoot", "Request", "close_all", "link_to"]

@@ -7,7 +7,7 @@ import re
 # Each with what prints it. A line of a process's own crash ("traps: x[1] general protection fault ip:…") is none.
 PANIC = re.compile(
     r"Kernel panic - not syncing"  # panic()
-    r"|\bOops: [0-9a-f]{4}\b|\bOops: general protection fault"  # die(), x86 and arm64; the latter since Linux 6.10
+    r"|\bOops: [0-9a-f]{4,16}\b|\bOops: general protection fault"  # die(), x86 and arm64; the latter since Linux 6.10
     r"|BUG: unable to handle|BUG: kernel NULL pointer dereference|Unable to handle kernel"  # page faults
     r"|kernel BUG at |general protection fault(?:, (?:probably|maybe)|: [0-9a-f]{4} \[)"  # BUG(); #GP in the kernel
     r"|BUG: soft lockup|Watchdog detected hard LOCKUP|watchdog: Watchdog detected"  # the watchdogs

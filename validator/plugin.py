@@ -40,6 +40,7 @@ CHECK = pytest.StashKey[Check]()
 _CHECKS = Path(__file__).parent / "checks"
 _twins: dict[backend.HostLink, Any] = {}
 _BACKEND = "validator.backend.BatchBackend"
+_IMAGE_BACKEND = "validator.backend.ImageBackend"
 
 
 class Run:
@@ -85,7 +86,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "survives: must hold after a reboot and after stop and start too; runs again then"
     )
-    testinfra.backend.BACKENDS["ssh"] = _BACKEND
+    config.addinivalue_line("markers", "offline: only for an image's files (--hosts=image://PATH)")
+    testinfra.backend.BACKENDS |= {"ssh": _BACKEND, "image": _IMAGE_BACKEND}
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
     backend.DEFAULTS.connect_timeout = config.getoption("connect_timeout")
@@ -114,6 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     plan, only = config.stash[RUN].plan, config.getoption("tier")
     if plan is not None:
         _keep(config, items, lambda item: _is_planned(item, plan))
+    _keep(config, items, lambda item: item.get_closest_marker("offline") is None or _is_offline(item))
     if config.getoption("after"):
         _keep(config, items, lambda item: item.get_closest_marker("survives") is not None)
     if only:
@@ -124,6 +127,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_planned(item: pytest.Item, plan: Plan) -> bool:
     return all(str(marker.args[0]) in plan for marker in item.iter_markers("planned"))
+
+
+def _is_offline(item: pytest.Item) -> bool:
+    host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
+    return host is not None and isinstance(host.backend, backend.ImageBackend)
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
@@ -294,7 +302,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if host is not None:
             folder = _of_host(config.getoption("evidence"), name, run)
             if (run.plan is not None or folder is not None) and not config.getoption("no_evidence"):
-                evidence.finish(as_root(host), found, folder)
+                evidence.finish(as_root(host), found, folder, restarted=bool(config.getoption("after")))
             elif isinstance(host.backend, backend.BatchBackend):
                 found.facts["transport"] = host.backend.link.cost  # somebody's own checks: nothing more is asked
         found.waivers = waivers.apply(run.waivers, found.checks.values(), _where(run, host), datetime.date.today())

@@ -20,6 +20,7 @@ from validator.ssh import CommandExpired, ConnectionDropped, TransportFault
 if TYPE_CHECKING:
     import paramiko
 
+    from validator.offline import Channel, Entered
     from validator.ssh import Connection
 
 WORKERS = 4
@@ -71,7 +72,7 @@ class Answer:
 class Shell:
     """`sh` as the user that logs in or, with `root`, by one `sudo -n sh`."""
 
-    def __init__(self, connection: Connection, *, root: bool = False) -> None:
+    def __init__(self, connection: Connection | Entered, *, root: bool = False) -> None:
         self.connection = connection
         self.batches = 0
         self.commands = 0
@@ -80,7 +81,7 @@ class Shell:
         self.root = root
         self._channel = self._start("sudo -n sh" if root and connection.target.user != "root" else "sh")
 
-    def _start(self, command: str) -> paramiko.Channel:
+    def _start(self, command: str) -> paramiko.Channel | Channel:
         channel = self.connection.open(f"exec {command}")
         channel.sendall(_PRELUDE.format(mark=self._mark, blocks=_OUTPUT_BLOCKS).encode())
         self._channel = channel

@@ -1,4 +1,4 @@
-"""`gpu-ami validate`: boot an AMI on each instance type, or go to a running host, and check it."""
+"""`gpu-ami validate`: boot an AMI on each instance type, go to a running host, or into an image's files; check it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. Exit 0: everything prom
   gpu-ami validate --host ssh://admin@10.0.0.7:22 -i key.pem  any running machine; nothing is launched
   gpu-ami validate --host ssh://admin@10.0.0.7 --checks my_checks/
   gpu-ami validate --host ssh://admin@10.0.0.7 --reboot       reboots it, too
+  sudo gpu-ami validate out/debian12-gpu --root /mnt          the files of an image: a mounted tree, or a raw disk
 """
 
 
@@ -30,6 +31,9 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--ami", metavar="AMI", help="check this AMI instead of the one in build.json")
     parser.add_argument("--host", metavar="URL", help="check this running machine: ssh://user@address:port")
+    parser.add_argument(
+        "--root", type=Path, metavar="PATH", help="check the files of an image: a mounted tree, a raw disk"
+    )
     parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help="private key for --host")
     parser.add_argument(
         "--instance-id", default="", metavar="ID", help="with --host: its instance id, if AWS is to be asked about it"
@@ -48,15 +52,19 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import report
 
-    if args.host and args.ami:
+    if sum(map(bool, (args.host, args.ami, args.root))) > 1:
         raise UsageError(
-            "--ami and --host exclude each other", hint="--ami boots machines, --host goes to one that runs"
+            "--ami, --host and --root exclude each other",
+            hint="--ami boots machines, --host goes to one that runs, --root into files",
         )
+    if args.root and (args.reboot or args.restarts is not None):
+        raise UsageError("--root has nothing to restart: it boots nothing")
     if args.host and args.restarts is not None:
         raise UsageError("--restarts is for machines that we boot", hint="--host takes --reboot, and is never stopped")
     if args.reboot and not args.host:
         raise UsageError("--reboot is for --host", hint="machines that we boot are restarted unless --restarts none")
-    found, out = _validate_host(args, progress) if args.host else _validate_ami(args, progress)
+    kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
+    found, out = kind(args, progress)
     from gpu_ami import line
 
     return Outcome(line.verdict_text(found, None, out), found.to_json(), report.EXIT_CODES[found.verdict])
@@ -78,14 +86,10 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Any, P
     from gpu_ami import line, proof, runs
     from gpu_ami.home import home_dir
     from gpu_ami.place import load_place
-    from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.plan import PLAN_FILE
     from gpu_ami.restart import REBOOT
 
-    if args.out and not (args.out / PLAN_FILE).exists():
-        raise UsageError(
-            f"{args.out}: there is no {PLAN_FILE} in it", hint="without OUT a host is checked without a plan"
-        )
-    plan = Plan.load(args.out / PLAN_FILE) if args.out else None
+    plan = _plan_of(args)
     if args.identity and not args.identity.is_file():
         raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
     place = load_place(args.where) if args.where else line.running_local_place(home_dir())
@@ -104,5 +108,34 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Any, P
         )
         target = proof.Target(args.host, instance_type, args.instance_id, args.identity)
         found = proof.assemble(wanted, run, "", [proof.prove_host(wanted, target)])
+    found.write(out)
+    return found, out
+
+
+def _plan_of(args: argparse.Namespace) -> Any:
+    """The plan in OUT; None where no OUT was given. UsageError: there is none in it."""
+    from gpu_ami.plan import PLAN_FILE, Plan
+
+    if args.out and not (args.out / PLAN_FILE).exists():
+        raise UsageError(
+            f"{args.out}: there is no {PLAN_FILE} in it", hint="without OUT a host is checked without a plan"
+        )
+    return Plan.load(args.out / PLAN_FILE) if args.out else None
+
+
+def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Any, Path]:
+    from gpu_ami import image_files, proof, runs
+    from gpu_ami.home import home_dir
+    from gpu_ami.plan import PLAN_FILE
+
+    plan = _plan_of(args)
+    why_not = image_files.unusable(args.root)
+    if why_not:
+        raise UsageError(f"--root {args.root}: {why_not}")
+    out = args.out or Path("out") / "files"
+    given = (None, out, progress, args.checks, stages.validator_options(args))
+    wanted = proof.Proof(plan.document if plan else {}, out / PLAN_FILE if plan else None, *given)
+    with runs.begin(home_dir(), "files") as run:
+        found = proof.assemble(wanted, run, "", [image_files.check(wanted, args.root)])
     found.write(out)
     return found, out

@@ -30,6 +30,7 @@ def test_agent_does_not_restart(host: Any, observe: Observe) -> None:
     observe.same(output(host, "systemctl show -p NRestarts --value %s", _UNIT).strip(), "0", f"restarts of {_UNIT}")
 
 
+@pytest.mark.tier("T0")
 def test_agent_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
     """The installed agent has the planned version."""
     planned = plan["cloudwatch_agent"]["version"]
@@ -54,6 +55,7 @@ def test_agent_says_it_is_configured(host: Any, observe: Observe) -> None:
     observe.same({key: told.get(key) for key in wanted}, wanted, "amazon-cloudwatch-agent-ctl -a status")
 
 
+@pytest.mark.tier("T0")
 def test_installed_configuration_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
     """The agent runs with exactly the planned configuration: every metric and every log file, and no other."""
     agent = plan["cloudwatch_agent"].plain()

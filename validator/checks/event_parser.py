@@ -105,6 +105,7 @@ def test_files_are_roots_alone(host: Any, plan: Any, observe: Observe) -> None:
         observe.fail(f"not root's alone: {', '.join(wrong)}")
 
 
+@pytest.mark.tier("T0")
 def test_logs_are_rotated(host: Any, plan: Any, observe: Observe) -> None:
     """Both logs are rotated: an error storm must not fill the disk."""
     logs = [plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]]

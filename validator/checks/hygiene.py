@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
 
@@ -70,6 +72,7 @@ def test_cloud_init_ran_for_this_instance(host: Any, machine: MachineUnderTest, 
     observe.same(sorted(known), [machine.instance_id], "instances that cloud-init knows")
 
 
+@pytest.mark.tier("T0")
 def test_no_shell_history(host: Any, observe: Observe) -> None:
     """No user has a history: it tells how the image was built, at worst with credentials."""
     found = host.run(
@@ -79,6 +82,7 @@ def test_no_shell_history(host: Any, observe: Observe) -> None:
     observe.nothing(_lines(found.stdout), "histories")
 
 
+@pytest.mark.tier("T0")
 def test_no_build_tools_left(host: Any, observe: Observe) -> None:
     """Ansible and Packer left no working files: they hold variables and scripts of the build."""
     found = host.run(
@@ -95,6 +99,7 @@ def test_no_builder_logs(host: Any, machine: MachineUnderTest, observe: Observe)
     observe.nothing(_lines(found.stdout), "logs written before this instance's first boot")
 
 
+@pytest.mark.tier("T0")
 def test_no_foreign_journal(host: Any, observe: Observe) -> None:
     """The journal holds this machine's entries alone."""
     mine = host.run("cat /etc/machine-id").stdout.strip()
@@ -114,12 +119,14 @@ def test_no_foreign_instance_id(host: Any, machine: MachineUnderTest, observe: O
     observe.nothing(strange, "other instances' ids")
 
 
+@pytest.mark.tier("T0")
 def test_no_password_lets_in(host: Any, observe: Observe) -> None:
     """No account has a password, least of all an empty one: EC2 lets in by key alone."""
     rows = [line.split(":") for line in _lines(output(host, "cut -d: -f1,2 /etc/shadow | sed 's/:\\$.*/:hash/'"))]
     observe.nothing([name for name, secret in rows if not re.match(r"[!*]", secret)], "accounts with a usable password")
 
 
+@pytest.mark.tier("T0")
 def test_no_package_cache(host: Any, observe: Observe) -> None:
     """No downloaded package is left: it is dead weight in every volume."""
     found = host.run(
