@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from validator.backend import BatchBackend
-from validator.results import Results
+from validator.backend import BatchBackend, ImageBackend
+from validator.results import FAIL, Results
 from validator.shell import Command
 from validator.ssh import SshError
 
@@ -37,7 +37,26 @@ COMMANDS: Mapping[str, str] = {
     "parser-state.txt": "tail -n +1 /run/gpu-ami/event-parser.json /var/lib/gpu-ami/event-parser/* 2>&1",
     "memory.txt": "free -m; df -h; ps -eo pid,user,stat,rss,etime,comm",
 }
+# Of a boot that is not the first: what the others hold has not changed since, and a restart shall not cost minutes.
+OF_EACH_BOOT = frozenset(
+    {"kernel.log", "journal.log", "failed-units.txt", "nvidia-smi.xml", "agent.log", "gpuevent.log", "gpuevent.jsonl"}
+    | {"parser.txt", "parser-state.txt"}
+)
+# Of an image whose kernel does not run: the others would tell of the machine that looks at it.
+OF_FILES = frozenset({"packages.txt", "agent-config.json", "agent-config.toml"})
 _DEADLINE = 60.0
+# The vendor's own report takes a minute and more, and may hang with the board: only where a check has failed.
+BUG_REPORT = "nvidia-bug-report.log.gz"
+BUG_REPORT_SECONDS = 180.0
+BUG_REPORT_BYTES = 16 << 20
+_NO_BUG_REPORT = 127
+_BUG_REPORT = (
+    f"command -v nvidia-bug-report.sh >/dev/null || exit {_NO_BUG_REPORT}; d=$(mktemp -d) && cd $d || exit 1;"
+    " trap 'rm -rf $d' EXIT;"
+    f" timeout -k 5 {BUG_REPORT_SECONDS - 20:g} nvidia-bug-report.sh --safe-mode --output-file $d/report.log >out 2>&1;"
+    f" r=$?; cat report.log* 2>/dev/null | head -c {BUG_REPORT_BYTES};"
+    " tail -n 5 out >&2; wc -c report.log* >&2; exit $r"
+)
 _FACTS: Mapping[str, str] = {
     "kernel": "uname -r",
     "boot_id": "cat /proc/sys/kernel/random/boot_id",
@@ -56,12 +75,16 @@ _REPLICA_PACKAGES = f"dpkg-query -W -f '{_REPLICA_FORMAT}' | grep -i '^yes'"
 _REPLICA_MODULE = "modinfo -F description nvidia; modinfo -F version nvidia"
 
 
-def finish(host: Any, results: Results, folder: Path | None) -> None:
+def finish(host: Any, results: Results, folder: Path | None, *, restarted: bool = False) -> None:
     """Fills facts and replicas and, with a folder, keeps the evidence. A host that is gone leaves a note instead."""
-    commands = dict(_FACTS) | {"replica packages": _REPLICA_PACKAGES, "replica module": _REPLICA_MODULE}
+    facts, files = _wanted(host, results, restarted)
+    commands = {name: Command(_FACTS[name], _DEADLINE) for name in facts}
+    if not restarted:  # no package comes or goes by a restart
+        commands["replica packages"] = Command(_REPLICA_PACKAGES, _DEADLINE)
+        commands["replica module"] = Command(_REPLICA_MODULE, _DEADLINE)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        commands |= {f"file {name}": command for name, command in COMMANDS.items()}
+        commands |= {f"file {name}": command for name, command in files.items()}
     try:
         answers = _ask(host, commands)
     except SshError as fault:
@@ -69,26 +92,51 @@ def finish(host: Any, results: Results, folder: Path | None) -> None:
         if folder is not None:
             (folder / "unreachable.txt").write_text(f"{fault}\n", encoding="utf-8")
         return
-    for name in _FACTS:
+    for name in facts:
         rc, out, _ = answers[name]
         if rc == 0 and out.strip():
             results.facts[name] = out.decode(errors="replace").strip().splitlines()[0]
     if isinstance(host.backend, BatchBackend):
         results.facts["transport"] = host.backend.link.cost
-    results.replicas += replicas(answers["replica packages"][1].decode(), answers["replica module"][1].decode())
+    if not restarted:
+        packages, module = answers["replica packages"][1], answers["replica module"][1]
+        results.replicas += replicas(packages.decode(), module.decode())
     if folder is not None:
-        for name in COMMANDS:
-            rc, out, err = answers[f"file {name}"]
-            said = b"" if rc == 0 and out else b"\n[ended with %d] " % rc + err
-            (folder / name).write_bytes(out + said)
+        for name in files:
+            _keep(folder, name, *answers[f"file {name}"])
 
 
-def _ask(host: Any, commands: Mapping[str, str]) -> dict[str, tuple[int, bytes, bytes]]:
+def _wanted(host: Any, results: Results, restarted: bool) -> tuple[list[str], dict[str, Command]]:
+    """Facts and files that are asked for: after a restart few, of an image's files those that need no kernel."""
+    failed = any(check.verdict == FAIL for check in results.checks.values())
+    names, facts = set(COMMANDS), list(_FACTS)
+    if isinstance(host.backend, ImageBackend):
+        names, facts = set(OF_FILES), ["os", "agent"]
+    elif restarted:
+        names, facts = names if failed else set(OF_EACH_BOOT), ["kernel", "boot_id", "driver"]
+    files = {name: Command(text, _DEADLINE) for name, text in COMMANDS.items() if name in names}
+    if failed and not isinstance(host.backend, ImageBackend):
+        files[BUG_REPORT] = Command(_BUG_REPORT, BUG_REPORT_SECONDS)
+    return facts, files
+
+
+def _keep(folder: Path, name: str, rc: int, out: bytes, err: bytes) -> None:
+    said = b"" if rc == 0 and out else b"\n[ended with %d] " % rc + err
+    if name != BUG_REPORT:
+        (folder / name).write_bytes(out + said)
+    elif rc != _NO_BUG_REPORT:  # not where there is no such script
+        if out:
+            (folder / name).write_bytes(out)
+        if said or len(out) >= BUG_REPORT_BYTES:  # what is said of a compressed file stands beside it
+            cut = b"cut at %d bytes\n" % BUG_REPORT_BYTES if len(out) >= BUG_REPORT_BYTES else b""
+            (folder / f"{name}.txt").write_bytes(cut + said.lstrip() + (err if not said else b""))
+
+
+def _ask(host: Any, commands: Mapping[str, Command]) -> dict[str, tuple[int, bytes, bytes]]:
     if isinstance(host.backend, BatchBackend):
-        batch = [Command(text, _DEADLINE) for text in commands.values()]
-        answers, _ = host.backend.link.execute(batch, root=True)
+        answers, _ = host.backend.link.execute(list(commands.values()), root=True)
         return {name: (answer.rc, answer.stdout, answer.stderr) for name, answer in zip(commands, answers, strict=True)}
-    ran = {name: host.run(text) for name, text in commands.items()}
+    ran = {name: host.run(command.text) for name, command in commands.items()}
     return {name: (done.rc, done.stdout_bytes, done.stderr_bytes) for name, done in ran.items()}
 
 
