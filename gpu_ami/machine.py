@@ -32,13 +32,14 @@ BOOT_SECONDS = 600.0  # p4d and larger need minutes on AWS, an emulated machine 
 _POLL_SECONDS = 0.5
 _CONSOLE_LINES = 30
 # Terminates the machine even if nobody is left to do it: shutdown means terminate for every instance that we launch.
-# A boothook runs at every boot, so a restart does not disarm it; it runs before the jobs that a timer waits for, so
-# nobody may wait for the timer.
+# A boothook runs at every boot, so a restart does not disarm it. It runs before the jobs that a timer waits for, which
+# wait for cloud-init, which waits for whoever holds its output: so it is left behind.
 _DEAD_MAN = """\
 #cloud-boothook
 #!/bin/sh
 # The driver of this run may die; this machine then ends itself after {minutes} minutes.
-systemd-run --quiet --no-block --unit=gpu-ami-dead-man --on-active={minutes}m systemctl poweroff
+exec </dev/null >/dev/null 2>&1
+setsid systemd-run --quiet --unit=gpu-ami-dead-man --on-active={minutes}m systemctl poweroff &
 """
 
 
