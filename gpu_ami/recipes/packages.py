@@ -92,6 +92,13 @@ def _driver(world: World, versions: Mapping[str, str], sources: Sources) -> Sect
             for gpu in world.gpus
             for name in gpu.instance_types
         }
+        facts = world.facts.nvidia_drivers["pci_ids"]
+        sources.add("PCI ids of GPUs", facts)
+        section["flavour_by_pci_id"] = {
+            facts["ids"][gpu.row["name"]]: section["flavour_by_instance_type"][gpu.instance_types[0]]
+            for gpu in world.gpus
+            if gpu.row["name"] in facts["ids"]
+        }
     if "gsp" in world.section("nvidia_driver"):
         section["gsp"] = world.section("nvidia_driver")["gsp"]
     return section
