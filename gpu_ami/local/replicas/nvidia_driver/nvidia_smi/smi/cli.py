@@ -33,6 +33,10 @@ nvidia-smi [OPTION1 [ARG1]] [OPTION2 [ARG2]] ...
     --query-gpu=FIELDS          With --format=csv[,noheader][,nounits].
     --query-remapped-rows=FIELDS
     --query-compute-apps=FIELDS
+    -pm, -ac, -rac, -lgc, -rgc, -mig, --gpu-reset
+                                Persistence mode, application clocks, locked clocks, MIG mode, reset.
+    mig -lgi | -cgi PROFILES [-C] | -dgi
+                                GPU instances.
     topo -m                     How GPUs and NUMA nodes are connected.
     nvlink -s | -e | -c         NVLink status, error counters, capabilities.
 """
@@ -46,6 +50,11 @@ _LONG = {
     "--filename": "-f",
     "--loop": "-l",
 }
+# Options that set something, and the command that divides GPUs: settings.py.
+SETTINGS = (
+    "mig", "-pm", "--persistence-mode", "-ac", "--applications-clocks", "-rac", "--reset-applications-clocks", "-lgc",
+    "--lock-gpu-clocks", "-rgc", "--reset-gpu-clocks", "-mig", "--multi-instance-gpu", "-r", "--gpu-reset",
+)  # fmt: skip
 _WITH_VALUE = ("-d", "-i", "-f", "-l", "--format", "--query-gpu", "--query-remapped-rows", "--query-compute-apps")
 _PLAIN = ("-h", "-L", "-q", "-x", "--version")
 
@@ -89,6 +98,9 @@ def main(
         if words and words[0] in ("nvlink", "topo"):
             out.write(_links(words, root, own))
             return 0
+        if words and any(word.partition("=")[0] in SETTINGS for word in words):
+            out.write(_settings(words, root, own))
+            return 0
         options = _parse(words)
         while True:
             _emit(options, _answer(options, root, now(), own), out)
@@ -123,10 +135,20 @@ def _answer(options: dict[str, str], root: str, seconds: float, own: str) -> str
     everything = driver.gpus(root)
     gpus = driver.select(everything, options.get("-i"))
     if "-L" in options:
-        return "".join("GPU %d: %s (UUID: %s)\n" % (gpu.index, gpu.name, gpu.uuid) for gpu in gpus)
+        return "".join(_line(gpu) for gpu in gpus)
     if queries:
         return _csv(queries[0], options, gpus, version, len(everything), seconds)
     return _report(options, gpus, version, len(everything), seconds)
+
+
+def _line(gpu: Gpu) -> str:
+    from . import settings
+
+    text = "GPU %d: %s (UUID: %s)\n" % (gpu.index, gpu.name, gpu.uuid)
+    for number, name in enumerate(settings.instances(gpu)):
+        uuid = "MIG-" + gpu.uuid[4:-1] + "%x" % number
+        text += "  %s Device %2d: (UUID: %s)\n" % (("MIG " + name).ljust(15), number, uuid)
+    return text
 
 
 def _versions(root: str, own: str) -> str:
@@ -184,6 +206,19 @@ def _sections(tree: Tree, words: str, sections: dict[str, tuple[str, ...]]) -> T
             raise driver.Failure('Invalid display type: "' + word + '".\n', 2)
         kept += sections[word.strip().upper()]
     return [row for row in tree if row[1] in kept]
+
+
+def _settings(words: list[str], root: str, own: str) -> str:
+    from . import settings
+
+    driver.check_versions(root, own)
+    gpus = driver.gpus(root)
+    if words[0] == "mig":
+        return settings.mig(words[1:], gpus)
+    asked = settings.wanted(words)
+    if asked is None or asked[3]:
+        raise driver.Failure("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n", 1)
+    return settings.apply(asked[0], asked[1], driver.select(gpus, asked[2]))
 
 
 def _links(words: list[str], root: str, own: str) -> str:

@@ -45,7 +45,7 @@ class Gpu:
     """One board as the driver describes it; `values` holds the description's lines."""
 
     def __init__(self, index: int, address: str, values: dict[str, str], root: str) -> None:
-        self.index, self.address, self.values = index, address, values
+        self.index, self.address, self.values, self.root = index, address, values, root
         domain, bus, device = address.split(":")
         # NVML prints the domain with eight digits and hexadecimal in capitals.
         self.bus_id = (domain.zfill(8) + ":" + bus + ":" + device).upper()

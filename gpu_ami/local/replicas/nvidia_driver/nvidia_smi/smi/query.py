@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import settings
 from .driver import Failure
 
 TYPE_CHECKING = False  # importing typing alone is a tenth of the start-up
@@ -22,6 +23,8 @@ ALIASES = {
     "clocks.sm": "clocks.current.sm",
     "clocks.mem": "clocks.current.memory",
     "clocks.video": "clocks.current.video",
+    "clocks.applications.gr": "clocks.applications.graphics",
+    "clocks.applications.mem": "clocks.applications.memory",
     "clocks.max.gr": "clocks.max.graphics",
     "clocks.max.mem": "clocks.max.memory",
     "pcie.link.gen.gpucurrent": "pcie.link.gen.current",
@@ -50,6 +53,12 @@ def _remaps(gpu: Gpu) -> bool:
     return gpu.values.get("architecture") not in ("Maxwell", "Kepler", "Pascal", "Volta", "Turing")
 
 
+def _mig(gpu: Gpu, key: str) -> str | None:
+    if not settings.divisible(gpu):
+        return None
+    return "Enabled" if settings.state(gpu).get(key) else "Disabled"
+
+
 def _place_of(gpu: Gpu) -> dict[str, str]:
     domain, bus, device = gpu.address.split(":")
     return {
@@ -73,15 +82,15 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         "vbios_version": (gpu.values.get("vbios"), ""),
         "compute_cap": (gpu.values.get("compute_capability"), ""),
         "pstate": ("P0", ""),
-        "persistence_mode": ("Disabled", ""),
+        "persistence_mode": ("Enabled" if settings.persistence(gpu) else "Disabled", ""),
         "compute_mode": ("Default", ""),
         "display_active": ("Disabled", ""),
         "display_mode": ("Enabled", ""),
         "accounting.mode": ("Disabled", ""),
         "gom.current": (None, ""),
         "addressing_mode": ("HMM", ""),
-        "mig.mode.current": ("Disabled" if gpu.nvlink and _remaps(gpu) else None, ""),
-        "mig.mode.pending": ("Disabled" if gpu.nvlink and _remaps(gpu) else None, ""),
+        "mig.mode.current": (_mig(gpu, "mig"), ""),
+        "mig.mode.pending": (_mig(gpu, "pending_mig"), ""),
         "pcie.link.gen.current": (now.pcie_gen, ""),
         "pcie.link.gen.max": (now.pcie_gen, ""),
         "pcie.link.gen.gpumax": (now.pcie_gen, ""),
@@ -125,7 +134,9 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
     for name, clock in now.clocks.items():
         table["clocks.current." + name] = (clock, "MHz")
         table["clocks.max." + name] = (now.max_clocks[name], "MHz")
-        table["clocks.applications." + name] = (now.max_clocks[name], "MHz")
+    memory, graphics = settings.application_clocks(gpu)
+    table["clocks.applications.memory"] = (memory, "MHz")
+    table["clocks.applications.graphics"] = (graphics, "MHz")
     for reason in _REASONS:
         table["clocks_event_reasons." + reason] = table["clocks_throttle_reasons." + reason] = ("Not Active", "")
     for kind in _ERRORS:

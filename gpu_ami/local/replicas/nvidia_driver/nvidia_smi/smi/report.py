@@ -159,8 +159,8 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
             "Applications Clocks",
             "applications_clocks",
             [
-                ("Graphics", "graphics_clock", _or_na(now.max_clocks["graphics"], "MHz")),
-                ("Memory", "mem_clock", _or_na(now.max_clocks["memory"], "MHz")),
+                ("Graphics", "graphics_clock", fact("clocks.applications.graphics")),
+                ("Memory", "mem_clock", fact("clocks.applications.memory")),
             ],
         ),
         ("Max Clocks", "max_clocks", _clocks(now.max_clocks)),
