@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The checks' own markers, which `-p validator.plugin` would bring."""
     config.addinivalue_line("markers", "asked(option): see validator/checks/conftest.py")
     config.addinivalue_line("markers", "live: see validator/plugin.py")
+    config.addinivalue_line("markers", "offline: see validator/plugin.py")
     config.addinivalue_line("markers", "planned(section): see validator/plugin.py")
     config.addinivalue_line("markers", "survives: see validator/plugin.py")
     config.addinivalue_line("markers", "tier(name): see validator/plugin.py")

@@ -11,6 +11,11 @@ from validator.checks import boot
 from validator.machine import Clock
 
 DONE = '{"v1": {"datasource": "DataSourceEc2Local", "errors": []}}'
+CALM = {
+    "dmesg*": "Linux version 6.1\n",
+    "journalctl*SYSLOG_FACILITY=0": "Linux version 6.1\n" * 2,
+    "journalctl*--list-boots": "-1 a\n 0 b\n",
+}
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (boot.test_no_unit_failed, {"systemctl*": ""}, "PASS", ""),
@@ -55,6 +60,25 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         {"uname -r": "6.1.0-44\n", "ls*": "6.1.0-50\n"},
         "FAIL",
         "kernel 6.1.0-44 runs, but modules are installed for 6.1.0-50",
+    ),
+    (boot.test_kernel_did_not_give_up, CALM, "PASS", ""),
+    (
+        boot.test_kernel_did_not_give_up,
+        CALM | {"dmesg*": "Linux version 6.1\nBUG: unable to handle page fault for address: 0\n"},
+        "FAIL",
+        "the kernel gave up: BUG: unable to handle page fault",
+    ),
+    (
+        boot.test_kernel_did_not_give_up,
+        CALM | {"journalctl*SYSLOG_FACILITY=0": "Oops: 0002 [#1] PREEMPT SMP\n"},
+        "FAIL",
+        "the kernel gave up: Oops: 0002 [#1]",
+    ),
+    (
+        boot.test_kernel_did_not_give_up,
+        CALM | {"dmesg*": (1, "", "dmesg: read kernel buffer failed: Operation not permitted")},
+        "FAIL",
+        "Operation not permitted",
     ),
     (boot.test_kernel_log_is_calm, {"dmesg*": ""}, "PASS", ""),
     (
