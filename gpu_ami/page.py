@@ -54,6 +54,7 @@ def page(report_json: Json, certificate_json: Json | None, evidence: Sequence[st
     body = [
         _verdict(report, statement, str(issued["level"]) if issued else "none", foreign),
         _not_proven(statement["not_proven"]),
+        _tiers(report),
         *(machine(host, report, f"m{at}") for at, host in enumerate(report.hosts, 1)),
         _waivers(report_json),
         _times(report),
@@ -155,6 +156,17 @@ def _not_proven(lines: Sequence[str]) -> str:
         if found
     ]
     return '<section class="caution">\n<h2>Not proven</h2>\n' + "\n".join(parts) + "\n</section>"
+
+
+def _tiers(report: Report) -> str:
+    """How deep the proof reached: each tier with its verdict, and what even a PASS leaves open."""
+    rows = ""
+    for one in report.tiers:
+        why = f"{badge(one['verdict'])} {t(one['reason'])}"
+        proves = f"<p>{t(one['proves'][0].upper() + one['proves'][1:])}.</p>"
+        open_ = f'<p class="soft small">Does not prove {t(one["does_not_prove"])}.</p>'
+        rows += f"<dt>{t(one['name'])} {t(one['title'])}</dt><dd>{why}{proves}{open_}</dd>"
+    return f'<section class="tiers">\n<h2>How deep it went</h2>\n<dl>{rows}</dl>\n</section>'
 
 
 # Times
