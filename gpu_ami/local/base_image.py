@@ -59,11 +59,16 @@ class BaseImage:
 def digest() -> str:
     """Of all that makes the image: package list, files, how they are put together."""
     sha = hashlib.sha256(repr((SUITE, DISK_BYTES, _MMDEBSTRAP, _DISK_SCRIPT)).encode())
-    for path in sorted(SOURCE.rglob("*")):
-        if path.is_file():
-            sha.update(f"{path.relative_to(SOURCE)}\0{path.stat().st_mode & 0o111:o}\0".encode())
-            sha.update(path.read_bytes())
+    add_files(sha, SOURCE)
     return sha.hexdigest()[:16]
+
+
+def add_files(sha: hashlib._Hash, folder: Path) -> None:
+    """Adds names, modes and content of a folder's files to a digest."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            sha.update(f"{path.relative_to(folder)}\0{path.stat().st_mode & 0o111:o}\0".encode())
+            sha.update(path.read_bytes())
 
 
 def ensure(home: Path, progress: Progress) -> BaseImage:
@@ -153,11 +158,11 @@ def pack_overlay(folder: Path, archive: Path) -> None:
 
 
 def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
-    packages = ",".join(_listed("packages.txt"))
+    packages = ",".join(listed(SOURCE / "packages.txt"))
     customise = work / "customise"
     customise.write_text((SOURCE / "customise.sh").read_text())
     customise.chmod(0o755)
-    masked = " ".join(_listed("masked.txt"))
+    masked = " ".join(listed(SOURCE / "masked.txt"))
     command: list[str | Path] = [
         find_tool("mmdebstrap", package="mmdebstrap"),
         f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
@@ -171,11 +176,12 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
         tree,
         *archive_lines(),
     ]
-    run(command, timeout=_BUILD_SECONDS, env=_proxies(), error=CloudError)
+    run(command, timeout=_BUILD_SECONDS, env=proxies(), error=CloudError)
 
 
-def _listed(name: str) -> list[str]:
-    lines = (line.partition("#")[0].strip() for line in (SOURCE / name).read_text().splitlines())
+def listed(path: Path) -> list[str]:
+    """The lines of a list, without its comments."""
+    lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
     return [line for line in lines if line]
 
 
@@ -183,7 +189,8 @@ def _dpkg_filters() -> list[str]:
     return (SOURCE / "rootfs/etc/dpkg/dpkg.cfg.d/gpu-ami").read_text().split()
 
 
-def _proxies() -> dict[str, str]:
+def proxies() -> dict[str, str]:
+    """What a download needs of our environment."""
     return {key: os.environ[key] for key in ("http_proxy", "https_proxy", "no_proxy") if key in os.environ}
 
 
@@ -202,6 +209,11 @@ def archive_lines() -> list[str]:
         if origin == "Debian" and component == "main" and codename.partition("-")[0] == SUITE
     ]
     return lines if any(f" {SUITE} main" in line for line in lines) else []
+
+
+def archive_sources() -> list[str]:
+    """`archive_lines`, or Debian's own address where this host names none."""
+    return archive_lines() or [f"deb http://deb.debian.org/debian {SUITE} main"]
 
 
 def _write_disk(tree: Path, disk: Path, root_uuid: str) -> None:

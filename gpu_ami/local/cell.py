@@ -1,6 +1,6 @@
 """A cell: a base image's tree, copy-on-write, in namespaces of its own, with sshd on a port of the host's loopback.
 
-    with cell.entered("debian12", devices_of("p4d.24xlarge"), home, progress) as one:
+    with cell.entered(Base("debian12"), Devices(gpu=8), home, progress) as one:
         ...                                     # ssh -i one.key -p one.port one.user@one.host
 
 It is a place to try a role at native speed, many at a time: packages install, modules build against the base's own
@@ -23,40 +23,20 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.errors import CloudError, GpuAmiError, UsageError
+from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.home import home_dir
+from gpu_ami.local import trees
+from gpu_ami.local.devices import Devices, devices_of
 from gpu_ami.local.state import ProcessIdentity, identify, read_json, write_json
-from gpu_ami.local.trees import Tree, ensure_debian, require_root
+from gpu_ami.local.trees import Base, Tree, require_root
 from gpu_ami.log import Progress
 from gpu_ami.run import find_tool, run, spawn, stop
 
 _PROCESS = "process.json"
-
-
-@dataclass(frozen=True)
-class Devices:
-    """How many device nodes of each kind the cell has."""
-
-    gpu: int = 0
-    nvswitch: int = 0
-    efa: int = 0
-    neuron: int = 0
-
-    @staticmethod
-    def parse(text: str) -> Devices:
-        """From `gpu=4,nvswitch=6`. UsageError: another kind, or no number."""
-        counts: dict[str, int] = {}
-        known = [field.name for field in fields(Devices)]
-        for item in filter(None, text.split(",")):
-            kind, _, count = item.partition("=")
-            if kind not in known or not count.isdigit():
-                raise UsageError(f"--devices: {item!r}", hint=f"write KIND=NUMBER, kinds: {', '.join(known)}")
-            counts[kind] = int(count)
-        return Devices(**counts)
 
 
 @dataclass(frozen=True)
@@ -71,19 +51,12 @@ class Cell:
     mirror: str | None
 
 
-def tree_of(base: str, home: Path, progress: Progress) -> Tree:
-    """The tree of a base image by its name."""
-    if base != "debian12":
-        raise UsageError(f"no base image {base!r}", hint="there is: debian12")
-    return ensure_debian(home, progress)
-
-
 @contextlib.contextmanager
-def entered(base: str, devices: Devices, home: Path, progress: Progress) -> Iterator[Cell]:
+def entered(base: Base, devices: Devices, home: Path, progress: Progress) -> Iterator[Cell]:
     """A cell for the length of the block. UsageError: not root; CloudError: it did not come up, with the reason."""
     require_root("a cell")
-    tree = tree_of(base, home, progress)
-    with progress.stage(f"cell of {base}"), contextlib.ExitStack() as stack:
+    tree = trees.ensure(base, home, progress)
+    with progress.stage(f"cell of {base.name}"), contextlib.ExitStack() as stack:
         folder = stack.enter_context(_folder(home / "cells"))
         cell = stack.enter_context(_started(tree, devices, home, folder))
         left = stack.pop_all()
@@ -164,15 +137,17 @@ def _answer(line: str, log: Path) -> Mapping[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """`python -m gpu_ami.local.cell debian12`: prints how to get in, as JSON, and holds the cell till Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m gpu_ami.local.cell", description=main.__doc__)
-    parser.add_argument("base", metavar="BASE", help="debian12")
+    parser.add_argument("base", metavar="BASE", help="debian12, al2023, ubuntu2404, al2023+eks-1.33, …")
     parser.add_argument("--devices", default="", metavar="LIST", help="device nodes: gpu=8,nvswitch=6,efa=4,neuron=0")
+    parser.add_argument("--instance-type", metavar="TYPE", help="device nodes of that type, as the facts have it")
     parser.add_argument("--home", type=Path, help="state directory (default: gpu-ami's)")
     args = parser.parse_args(arguments)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.default_int_handler)
     try:
         home = (args.home or home_dir()).resolve()
-        with entered(args.base, Devices.parse(args.devices), home, Progress("plain")) as cell:
+        devices = devices_of(args.instance_type) if args.instance_type else Devices.parse(args.devices)
+        with entered(Base.parse(args.base), devices, home, Progress("plain")) as cell:
             print(json.dumps(asdict(cell)), file=sys.stdout, flush=True)
             while True:
                 signal.pause()

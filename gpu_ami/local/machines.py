@@ -11,6 +11,7 @@ from typing import Any
 
 from gpu_ami.local import kvm, relay
 from gpu_ami.local.boards import FAULT_TAG, boards_of, without_faulty, write_boards
+from gpu_ami.local.devices import devices_of
 from gpu_ami.local.ec2 import Ec2
 from gpu_ami.local.firmware import Boot, read_boot
 from gpu_ami.local.images import copy_disk
@@ -72,6 +73,7 @@ class MachineRoom:
             kvm=self.kvm_usable(boot),
             boot=boot,
             boards=boards,
+            oem_strings=devices_of(instance.instance_type).oem_strings(),
             relays=self._write_relays(folder),
         )
 

@@ -52,6 +52,7 @@ class MachineSpec:
     kvm: bool
     boot: Boot | None = None
     boards: tuple[Board, ...] = ()
+    oem_strings: tuple[str, ...] = ()  # what SMBIOS says of devices that are not on the PCI bus
     relays: tuple[tuple[str, str], ...] = ()  # (address seen from the guest, program in `folder`), port 80 each
 
     @property
@@ -93,6 +94,7 @@ def _identity(spec: MachineSpec) -> list[str]:
         "-smbios", f"type=1,{system}",
         "-smbios", f"type=2,manufacturer=Amazon EC2,asset={spec.instance_id}",
         "-smbios", "type=3,manufacturer=Amazon EC2,asset=Amazon EC2",
+        *(word for text in spec.oem_strings for word in ("-smbios", f"type=11,value={text}")),
         "-uuid", spec.system_uuid,
     ]  # fmt: skip
 

@@ -1,0 +1,67 @@
+"""Runs in the tree: fills its rpm database as rpms.txt (standard input) says, by building and installing empty rpms."""
+
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+RELEASE = "0.debian12"
+
+
+def debian_version(package):
+    """Upstream version of an installed Debian package, in an rpm's alphabet."""
+    query = ["dpkg-query", "-W", "-f", "${Version}", package]
+    full = subprocess.run(query, check=True, capture_output=True, text=True).stdout
+    upstream = full.split(":", 1)[-1].rsplit("-", 1)[0]
+    return "".join(letter if letter.isalnum() or letter in "._+~" else "." for letter in upstream)
+
+
+def rows(lines, release):
+    special = {"KERNEL-IMAGE": f"linux-image-{release}", "KERNEL-HEADERS": f"linux-headers-{release}"}
+    for line in lines:
+        words = line.partition("#")[0].split()
+        if words:
+            name = words[0].replace("-release", f"-{release}") if words[0].startswith("kernel-") else words[0]
+            provides = [word.replace("=", " = ") for word in words[2:]]
+            literal = words[1].startswith("=")
+            version = words[1][1:] if literal else f"{debian_version(special.get(words[1], words[1]))}-{RELEASE}"
+            yield name, version, provides
+
+
+def spec(found):
+    """One source package, whose own binary is not made, with a subpackage a row."""
+    head = {
+        "Name": "system",
+        "Version": "1",
+        "Release": "1",
+        "Summary": "x",
+        "License": "Apache-2.0",
+        "AutoReqProv": "no",
+    }
+    parts = ["".join(f"{key}: {value}\n" for key, value in head.items()) + "%description\n"]
+    for name, version, provides in found:
+        version, _, revision = version.rpartition("-")
+        parts.append(
+            f"%package -n {name}\nSummary: {name} of the machine beneath\nVersion: {version}\nRelease: {revision}\n"
+            "Vendor: gpu-ami base image\nAutoReqProv: no\n"
+            + "".join(f"Provides: {item}\n" for item in provides)
+            + f"%description -n {name}\nStands for what the machine beneath has.\n%files -n {name}\n"
+        )
+    return "\n".join(parts)
+
+
+def main():
+    release = sys.argv[1]
+    with tempfile.TemporaryDirectory() as work:
+        path = os.path.join(work, "system.spec")
+        with open(path, "w") as file:
+            file.write(spec(rows(sys.stdin, release)))
+        quiet = {"stdout": subprocess.DEVNULL, "check": True}
+        subprocess.run(["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {work}", path], **quiet)
+        subprocess.run(["rpm", "--initdb"], **quiet)
+        subprocess.run(["rpm", "-i", *sorted(glob.glob(f"{work}/RPMS/*/*.rpm"))], **quiet)
+
+
+if __name__ == "__main__":
+    main()

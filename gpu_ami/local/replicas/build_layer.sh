@@ -1,0 +1,49 @@
+#!/bin/sh
+# Puts a layer on a tree: build_layer.sh LOWER SCRIPT [ARGUMENT...], in the layer's work folder, in mount and PID
+# namespaces of its own. LOWER: the layers below, as overlayfs takes them. There may be ./packages (names of Debian's
+# packages, and then ./sources.list), ./overlay.tar (files as they lie in the image) and SCRIPT, which is then run with the
+# tree and the arguments. What is different afterwards lies in ./upper.
+set -eu
+lower=$1
+script=$2
+shift 2
+
+mkdir upper work root
+mount -t overlay layer root -o "lowerdir=$lower,upperdir=upper,workdir=work"
+mount -t proc proc root/proc
+mount -t tmpfs -o mode=755 dev root/dev
+for node in null zero full random urandom tty; do
+    : >"root/dev/$node"
+    mount --bind "/dev/$node" "root/dev/$node"
+done
+ln -s /proc/self/fd root/dev/fd
+mount -t tmpfs -o mode=755 run root/run
+mount -t tmpfs -o mode=1777 tmp root/tmp
+
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive
+if [ -s packages ]; then
+    cp sources.list root/run/sources.list
+    mount --bind "$(readlink -f /etc/resolv.conf)" root/etc/resolv.conf
+    # The archive's lists and packages stay outside the layer, and no service is started.
+    for folder in lib/apt/lists cache/apt; do
+        mount -t tmpfs -o mode=755 apt "root/var/$folder"
+    done
+    mkdir -p root/var/cache/apt/archives/partial root/var/lib/apt/lists/partial
+    printf '#!/bin/sh\nexit 101\n' >root/usr/sbin/policy-rc.d
+    chmod 755 root/usr/sbin/policy-rc.d
+    options="-q -o Dir::Etc::SourceList=/run/sources.list -o Dir::Etc::SourceParts=/run/none -o APT::Sandbox::User=root
+        -o DPkg::Use-Pty=false -o DPkg::Options::=--force-unsafe-io"
+    # shellcheck disable=SC2086 # words by intention
+    chroot root apt-get $options update
+    # shellcheck disable=SC2046,SC2086 # words by intention
+    chroot root apt-get $options install --yes --no-install-recommends $(cat packages)
+    rm root/usr/sbin/policy-rc.d
+    umount root/var/lib/apt/lists root/var/cache/apt root/etc/resolv.conf
+fi
+if [ -f overlay.tar ]; then
+    tar -C root --no-same-owner --no-overwrite-dir -xf overlay.tar
+fi
+if [ -f "$script" ]; then
+    sh "$script" "$PWD/root" "$@"
+fi
+umount -R root

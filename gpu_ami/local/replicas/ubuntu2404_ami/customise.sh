@@ -1,0 +1,29 @@
+#!/bin/sh
+# Runs once on the tree, from outside: customise.sh TREE. Ubuntu's names for what Debian has.
+set -eu
+tree=$1
+here=$(dirname "$0")
+release=$(basename "$(readlink -f "$tree/vmlinuz")")
+release=${release#vmlinuz-}
+
+build=$tree/run/system-debs
+mkdir -p "$build"
+sed -e 's/#.*//' -e "s/release/$release/g" "$here/debs.txt" | while read -r name first rest; do
+    [ -n "$name" ] || continue
+    # shellcheck disable=SC2016 # dpkg-query expands it
+    version=$(chroot "$tree" dpkg-query -W -f '${Version}' "$first")
+    mkdir -p "$build/$name/DEBIAN"
+    depends=$(echo "$first $rest" | sed -e 's/ *$//' -e 's/ /, /g')
+    cat >"$build/$name/DEBIAN/control" <<CONTROL
+Package: $name
+Version: $version
+Architecture: amd64
+Maintainer: gpu-ami <gpu-ami@localhost>
+Depends: $depends
+Description: $name of the machine beneath (gpu-ami base image)
+ Stands for what the machine beneath has under Debian's names.
+CONTROL
+    chroot "$tree" dpkg-deb --root-owner-group -Znone --build "/run/system-debs/$name" >/dev/null
+done
+chroot "$tree" sh -c 'dpkg --install /run/system-debs/*.deb' >/dev/null
+rm -rf "$build"
