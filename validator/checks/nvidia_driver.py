@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from validator import oracle
+from validator import loader, oracle
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
 from validator.oracle import Golden
@@ -23,6 +23,12 @@ def loaded_version(text: str) -> str:
     return found[1] if found else ""
 
 
+def loaded_flavour(text: str) -> str:
+    """The flavour in /proc/driver/nvidia/version: open, proprietary, or "" where it names no module."""
+    found = re.search(r"^NVRM version:.*?(Open )?Kernel Module", text, re.MULTILINE)
+    return ("open" if found[1] else "proprietary") if found else ""
+
+
 @pytest.mark.survives
 def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
     """The driver in the kernel is the planned version; another one means that the image drives another stack."""
@@ -32,6 +38,84 @@ def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe
         observe(None, planned)
         observe.fail(f"no NVIDIA driver is loaded (/proc/driver/nvidia/version: {shown.stderr.strip()})")
     observe.same(loaded_version(shown.stdout), planned, "loaded driver (/proc/driver/nvidia/version)")
+
+
+@pytest.mark.survives
+def test_loaded_flavour_is_the_one_for_this_gpu(
+    host: Any, plan: Any, machine: MachineUnderTest, observe: Observe
+) -> None:
+    """The module of the planned flavour is loaded, open or proprietary: the other may not drive this GPU."""
+    driver = plan["nvidia_driver"].plain()
+    wanted = driver.get("flavour")
+    if wanted == "boot":
+        wanted = driver["flavour_by_instance_type"].get(machine.instance_type)
+    if wanted is None:
+        unproven(f"the plan says no flavour of the driver for {machine.instance_type}")
+    shown = host.run("cat /proc/driver/nvidia/version")
+    if shown.rc != 0:
+        unproven("no NVIDIA driver is loaded: see nvidia_driver::test_loaded_driver_is_the_planned_one")
+    observe.same(loaded_flavour(shown.stdout), wanted, f"flavour of the loaded module on {machine.instance_type}")
+
+
+@pytest.mark.survives
+def test_no_part_is_of_another_version(host: Any, plan: Any, observe: Observe) -> None:
+    """nvidia-smi, persistence daemon and libraries are of the driver's version: none works beside another."""
+    planned = plan["nvidia_driver"]["version"]
+    found = {"nvidia-smi": _said(host, "nvidia-smi --version", r"^NVIDIA-SMI version\s*: (\S+)") or "no version"}
+    if host.run("command -v nvidia-persistenced").rc == 0:
+        told = _said(host, "nvidia-persistenced --version", r"^nvidia-persistenced:\s+version (\S+)")
+        found["nvidia-persistenced"] = told or "no version"
+    for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        for path in loader.on_path(host, soname):
+            found[path] = path.rpartition(".so.")[2]
+    observe(found, planned)
+    wrong = [f"{part}: {version}" for part, version in found.items() if version != planned]
+    if wrong:
+        observe.fail(f"not of the driver's version {planned}: {'; '.join(wrong)}")
+
+
+def _said(host: Any, command: str, pattern: str) -> str:
+    found = re.search(pattern, host.run(command).stdout, re.MULTILINE)
+    return found[1] if found else ""
+
+
+@pytest.mark.survives
+def test_persistence_daemon_runs(host: Any, observe: Observe) -> None:
+    """The persistence daemon, where the packages bring it, runs: GPUs else lose what was set on them."""
+    unit = "nvidia-persistenced.service"
+    if host.run("systemctl cat %s", unit).rc != 0:
+        unproven("the driver's packages bring no persistence daemon")
+    states = [host.run(f"systemctl {verb} %s", unit).stdout.strip() for verb in ("is-active", "is-enabled")]
+    observe.same(states, ["active", "enabled"], unit)
+
+
+@pytest.mark.survives
+def test_firmware_of_gpus_is_used_as_planned(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """GPUs run with their firmware (GSP), or without it where the plan says so: on some it fails under load."""
+    driver = plan["nvidia_driver"].plain()
+    flavour = driver.get("flavour_by_instance_type", {}).get(machine.instance_type, driver.get("flavour"))
+    shown = host.run("cat /proc/driver/nvidia/params")
+    found = re.search(r"^EnableGpuFirmware: (\d+)$", shown.stdout, re.MULTILINE)
+    if not found:
+        unproven("/proc/driver/nvidia/params does not say whether GPUs run with their firmware")
+    off = driver.get("gsp") is False and flavour == "proprietary"
+    observe(f"EnableGpuFirmware {found[1]}", "0" if off else "not 0")
+    if (found[1] == "0") is not off:
+        observe.fail(
+            f"EnableGpuFirmware is {found[1]}, expected {'0 (the plan says gsp: false)' if off else 'GSP in use'}"
+        )
+
+
+@pytest.mark.survives
+def test_nouveau_never_takes_a_gpu(host: Any, observe: Observe) -> None:
+    """nouveau is neither loaded nor allowed to be: a GPU that it has taken is lost to the driver until a reboot."""
+    loaded = "nouveau" in [line.split()[0] for line in output(host, "cat /proc/modules").splitlines() if line.strip()]
+    settings = {tuple(line.split()) for line in output(host, "modprobe --showconfig").splitlines()}
+    observe(
+        {"loaded": loaded, "blacklisted": ("blacklist", "nouveau") in settings}, {"loaded": False, "blacklisted": True}
+    )
+    if loaded or ("blacklist", "nouveau") not in settings:
+        observe.fail(f"nouveau is {'loaded' if loaded else 'not loaded, but not blacklisted either'}")
 
 
 @pytest.mark.tier("T0")
