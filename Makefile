@@ -10,11 +10,12 @@ PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg d
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup packages venv test lint unit prove machine faults bench clean
+.PHONY: help setup packages venv test lint unit prove roles machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "make test    linters and tests (no machine is booted)"
 	@echo "make faults  plant faults in the image that make prove built;  make machine   the tests that boot machines"
+	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
 
 setup: packages venv
@@ -49,13 +50,16 @@ lint:
 	$(VENV)/bin/mypy
 
 unit:
-	$(VENV)/bin/python -m pytest -n auto -m "not machine"
+	$(VENV)/bin/python -m pytest -n auto -m "not machine and not cell"
 
 prove: setup
 	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE)))
 
 faults: setup
 	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE)))
+
+roles: setup
+	$(VENV)/bin/python -m pytest -m cell -s
 
 machine: setup
 	$(VENV)/bin/python -m pytest -m machine

@@ -166,7 +166,9 @@ def test_ansible_variables_are_the_roles_keys_and_nothing_else() -> None:
     assert variables.pop("gpu_ami_roles") == plan["roles"]
     expected = {f"{role}_{key}": value for role in plan["roles"] for key, value in plan[role].items()}
     assert variables == expected
-    assert "cuda_version" not in variables  # recorded, not installed: no role of that name is in the plan
+    assert variables["cuda_version"] == "12.4"
+    kept = make_plan(ROOT / "variables" / "recipes" / "pcluster-3.16-ubuntu2404.yml", LOCAL)
+    assert "efa_version" not in ansible_variables(kept)  # the base AMI's: recorded, not installed
 
 
 def test_component_of_a_base_ami_is_recorded_not_installed() -> None:

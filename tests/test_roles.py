@@ -15,7 +15,7 @@ from gpu_ami.plan import Plan, ansible_variables, make_plan
 
 ROOT = Path(__file__).parent.parent
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if (path / "tasks" / "main.yml").exists())
-RECIPE = ROOT / "variables" / "recipes" / "debian12-gpu.yml"
+RECIPES = sorted((ROOT / "variables" / "recipes").glob("*.yml"))
 
 
 def read(path: Path) -> Any:
@@ -40,9 +40,9 @@ def tasks_of(role: str) -> list[tuple[Path, dict[str, Any]]]:
     return [one for path in sorted(files) for one in flat(path, read(path) or [])]
 
 
-@pytest.fixture(scope="module")
-def plan() -> Plan:
-    return make_plan(RECIPE, Place(name="aws", region="us-east-1"))
+@pytest.fixture(scope="module", params=RECIPES, ids=lambda path: path.stem)
+def plan(request: pytest.FixtureRequest) -> Plan:
+    return make_plan(request.param, Place(name="aws", region="us-east-1"))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -86,6 +86,17 @@ def test_the_plan_gives_every_role_what_it_requires(plan: Plan) -> None:
     for role in plan["roles"]:
         required = [name for name, spec in options_of(role).items() if spec.get("required")]
         assert [name for name in required if name not in given] == [], role
+
+
+def test_the_roles_take_what_the_plan_gives(plan: Plan) -> None:
+    """Types, choices and nested keys, as Ansible itself judges them when a role begins."""
+    from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+    given = ansible_variables(plan)
+    for role in plan["roles"]:
+        options = options_of(role)
+        judged = ArgumentSpecValidator(options).validate({name: given[name] for name in options if name in given})
+        assert judged.error_messages == [], role
 
 
 def test_the_plan_gives_no_role_what_it_does_not_know(plan: Plan) -> None:

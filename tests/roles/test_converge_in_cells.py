@@ -1,0 +1,78 @@
+"""Each kind of image in a cell: its roles run on its own system's tree, and a second time they change nothing.
+
+`make roles` runs these (marker `cell`; root, some minutes). What a cell does not prove, ARCHITECTURE.md says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.converge import Converged, Machine, converge
+from gpu_ami.home import home_dir
+from gpu_ami.local import cell, mirror, region
+from gpu_ami.local.devices import Devices
+from gpu_ami.local.trees import Base
+from gpu_ami.log import Progress
+from gpu_ami.plan import ANSIBLE_FILE, Plan, ansible_variables, make_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+# Done on the way to an image, whatever it finds; and it takes the keys by which we are in.
+_NOT_AGAIN = "hygiene"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe, the base whose tree it is built on, and what hardware the tree shows."""
+
+    image: str
+    base: str
+    devices: Devices
+
+
+CASES = [
+    Case("debian12-gpu", "debian12", Devices(gpu=8, nvswitch=6, efa=4)),
+    Case("eks-1.33-al2023-gpu", "al2023+eks-1.33", Devices(gpu=8, nvswitch=4, efa=32)),
+    Case("pcluster-3.16-ubuntu2404", "ubuntu2404+parallelcluster-3.16.3", Devices(gpu=8, nvswitch=4, efa=32)),
+    Case("al2023-neuron", "al2023", Devices(efa=8, neuron=16)),
+]
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A cell, the plan's variables for it, and how to run the roles."""
+
+    plan: Plan
+    variables: Path
+    machine: Machine
+
+    def converge(self) -> Converged:
+        return converge(ROOT, self.variables, self.machine)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.image)
+def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Entered]:
+    case: Case = request.param
+    home, progress = home_dir(), Progress(mode="plain")
+    plan = make_plan(ROOT / "variables" / "recipes" / f"{case.image}.yml", region.local_place(home))
+    mirror.ensure(home, plan=plan.document, agent_package=None, progress=progress)
+    variables = ansible_variables(plan) | {"cloudwatch_agent_started": False, "event_parser_started": False}
+    variables["gpu_ami_roles"] = [role for role in plan["roles"] if role != _NOT_AGAIN]
+    file = tmp_path_factory.mktemp(case.image) / ANSIBLE_FILE
+    file.write_text(json.dumps(variables))
+    with cell.entered(Base.parse(case.base), case.devices, home, progress) as found:
+        yield Entered(plan, file, Machine(found.host, found.port, found.user, found.key))
+
+
+@pytest.mark.cell
+def test_the_second_converge_changes_nothing(entered: Entered) -> None:
+    first = entered.converge()
+    again = entered.converge()
+    print(f"{entered.plan.image}: {first.text()}; again {again.text()}")  # noqa: T201  (pytest -s shows it)
+    assert first.changed
+    assert again.changed == ()
+    assert again.ok <= first.ok
