@@ -24,6 +24,7 @@ static int nv_version_show(struct seq_file *out, void *unused)
 static int nv_params_show(struct seq_file *out, void *unused)
 {
 	seq_puts(out, "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n");
+	seq_printf(out, "EnableGpuFirmware: %d\n", nv_gpu_firmware);
 	return 0;
 }
 
@@ -38,7 +39,7 @@ static int nv_information_show(struct seq_file *out, void *unused)
 	seq_puts(out, "Bus Type: \t PCIe\nDMA Size: \t 47 bits\nDMA Mask: \t 0x7fffffffffff\n");
 	seq_printf(out, "Bus Location: \t %s\n", pci_name(gpu->pdev));
 	seq_printf(out, "Device Minor: \t %u\n", gpu->minor);
-	seq_puts(out, "GPU Firmware: \t " NV_VERSION_STRING "\n");
+	seq_printf(out, "GPU Firmware: \t %s\n", nv_gpu_firmware ? NV_VERSION_STRING : "N/A");
 	seq_puts(out, "GPU Excluded:\t No\n");
 	return 0;
 }

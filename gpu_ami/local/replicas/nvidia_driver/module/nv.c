@@ -14,6 +14,10 @@
 
 #include "nv.h"
 
+/* The driver's own parameter and default (18: where the GPU supports it). */
+int nv_gpu_firmware = 18;
+module_param_named(NVreg_EnableGpuFirmware, nv_gpu_firmware, int, 0444);
+
 static LIST_HEAD(nv_gpus);
 static DEFINE_MUTEX(nv_gpus_lock);
 static struct class *nv_class;

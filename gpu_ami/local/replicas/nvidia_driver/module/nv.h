@@ -16,8 +16,13 @@
 #define NV_MINOR_CTL 255
 #define NV_VALUE_BYTES 64
 
+/* The two flavours are told apart by how they name themselves. */
+#ifdef NV_PROPRIETARY
+#define NV_NVRM_ID "NVIDIA UNIX x86_64 Kernel Module  " NV_VERSION_STRING "  " NV_BUILD_DATE
+#else
 #define NV_NVRM_ID \
 	"NVIDIA UNIX Open Kernel Module for x86_64  " NV_VERSION_STRING "  Release Build  (gpu-ami@replica)  " NV_BUILD_DATE
+#endif
 
 /* One GPU: a PCI device whose BAR2 begins with the board's description. */
 struct nv_gpu {
@@ -35,6 +40,7 @@ struct nv_gpu {
 };
 
 /* nv.c */
+extern int nv_gpu_firmware; /* 0: the GPUs run without GSP firmware */
 struct class *nv_class_create(const char *name);
 
 /* nv-board.c */
