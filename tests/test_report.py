@@ -190,3 +190,79 @@ def test_odd_bytes_of_a_host_cost_no_report(tmp_path: Path) -> None:
     found = a_report(host)
     certificate.certify(report.load(found.write(tmp_path))).write(tmp_path)
     assert "udcff" in (tmp_path / "report.json").read_text()
+
+
+def offline(**verdicts: str) -> HostReport:
+    checks = [a_check(role, verdict, tier="T0") for role, verdict in verdicts.items()]
+    return HostReport("", host="image-files", checks=checks, offline=True)
+
+
+def tiered(**verdicts: str) -> HostReport:
+    """A host whose core checks lie in T1, with one check more in each tier that is named."""
+    host = a_host()
+    host.checks += [a_check("gpu", verdict, id=f"gpu::test_{tier}", tier=tier) for tier, verdict in verdicts.items()]
+    return host
+
+
+@pytest.mark.parametrize(
+    ("found", "verdicts"),
+    [
+        (a_report(tiered()), "UNPROVEN PASS UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(offline(hygiene="PASS"), tiered(T2="PASS", T3="PASS")), "PASS PASS PASS PASS UNPROVEN"),
+        (a_report(offline(hygiene="FAIL"), tiered(T2="PASS", T3="PASS")), "FAIL PASS PASS PASS UNPROVEN"),
+        (a_report(tiered(T2="UNPROVEN", T3="FAIL")), "UNPROVEN PASS UNPROVEN FAIL UNPROVEN"),
+        # What files decide, asked of a booted machine, says of T0 nothing, but of T1 what any check of it says.
+        (a_report(tiered(T0="FAIL")), "UNPROVEN FAIL UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(tiered(T2="PASS", T3="PASS"), tiered(T2="FLAKY", T3="PASS")), "UNPROVEN PASS FLAKY PASS UNPROVEN"),
+        (a_report(tiered(T3="PASS"), unproven=["p4d.24xlarge"]), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+        (
+            a_report(HostReport("t", error="no ssh", error_verdict="ERROR")),
+            "UNPROVEN ERROR ERROR ERROR ERROR",
+        ),
+        (a_report(offline(hygiene="PASS")), "PASS UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+    ],
+)
+def test_every_tier_has_its_own_verdict(found: Report, verdicts: str) -> None:
+    assert " ".join(tier["verdict"] for tier in found.tiers) == verdicts
+    assert [tier["verdict"] for tier in found.to_json()["tiers"]] == verdicts.split()
+    assert all(tier["reason"] for tier in found.tiers if tier["verdict"] != "PASS")
+
+
+def test_restart_that_is_not_proven_is_missing_in_its_tier() -> None:
+    host = tiered()
+    host.restarts = ["reboot"]
+    assert [tier["verdict"] for tier in a_report(host).tiers][1] == "UNPROVEN"
+
+
+def test_certificate_says_of_every_tier_what_it_does_not_prove() -> None:
+    found = a_report(offline(hygiene="PASS"), tiered(T2="PASS"))
+    found.no_files = "never shown"
+    drawn = certificate.certify(found)
+    named = "\n".join(drawn.content["not_proven"])
+    assert "tier T0, offline: a PASS does not prove that the image boots" in named
+    assert "tier T3, all GPUs: UNPROVEN: on g5.12xlarge: nothing shows that every GPU" in named
+    assert "tier T4, several nodes: UNPROVEN: no check of this suite reaches it yet" in named
+    text = certificate.markdown(drawn.content)
+    assert all(f"| {tier['name']} {tier['title']} | {tier['verdict']} |" in text for tier in found.tiers)
+
+
+def test_files_that_were_not_at_hand_are_named_and_no_failure() -> None:
+    found = a_report(a_host())
+    found.no_files = "the disk lies on AWS"
+    assert found.verdict == "PASS"
+    assert "tier T0, offline: UNPROVEN: the disk lies on AWS" in "\n".join(certificate.not_proven(found, []))
+
+
+@pytest.mark.parametrize(("verdict", "whole"), [("PASS", "PASS"), ("FAIL", "FAIL"), ("UNPROVEN", "UNPROVEN")])
+def test_files_alone_are_no_certificate(verdict: str, whole: str) -> None:
+    found = a_report(offline(hygiene=verdict))
+    assert found.verdict == whole and certificate.certify(found).level == "none"
+
+
+def test_broken_files_fail_a_proof_whose_machines_pass() -> None:
+    assert a_report(offline(hygiene="FAIL"), a_host()).verdict == "FAIL"
+
+
+def test_files_simulate_no_hardware() -> None:
+    assert certificate.certify(a_report(offline(hygiene="PASS"), a_host())).level == "certified"

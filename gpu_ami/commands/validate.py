@@ -63,6 +63,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--restarts is for machines that we boot", hint="--host takes --reboot, and is never stopped")
     if args.reboot and not args.host:
         raise UsageError("--reboot is for --host", hint="machines that we boot are restarted unless --restarts none")
+    stages.restarts(args)  # a mistake in it is told before anything starts
     kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
     found, out = kind(args, progress)
     from gpu_ami import line
