@@ -32,6 +32,7 @@ from gpu_ami.log import Progress
 
 __all__ = ["Mirror", "MirrorTree", "ensure", "locate", "serve"]
 
+_ASKED_SECONDS = 24 * 3600.0
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYS_OUT = (mirror_content, apt_repository, rpm, replica_git)  # a tree is theirs as much as its content's
 
@@ -54,7 +55,7 @@ def ensure(
     agent_package: Path | None = None,
     progress: Progress,
 ) -> MirrorTree:
-    """The tree with all that `plan` (a plan's document) asks for, beside what plans of the last week asked for.
+    """The tree with all that `plan` (a plan's document) asks for, beside what plans of the last day asked for.
 
     Without a plan: what is there. only: these sections of the plan instead of those of its roles. UsageError: the plan
     names a package of which there is no replica.
@@ -94,7 +95,7 @@ def _check_agent_package(deb: Path) -> None:
 
 
 def _remember(ledger: Path, asked: list[Section]) -> list[Section]:
-    """Writes down when each section was last asked for; those of the last week, the newest last.
+    """Writes down when each section was last asked for; those of the last day, the newest last.
 
     What replicas there are may have changed since: a section of which none is left is forgotten.
     """
@@ -103,7 +104,7 @@ def _remember(ledger: Path, asked: list[Section]) -> list[Section]:
     except (OSError, ValueError, KeyError, TypeError):
         known = {}
     now = time.time()
-    known = {section: at for section, at in known.items() if now - at < _KEPT_SECONDS and _has_replica(section)}
+    known = {section: at for section, at in known.items() if now - at < _ASKED_SECONDS and _has_replica(section)}
     known |= dict.fromkeys(asked, now)
     recent = sorted(known, key=lambda section: (known[section], section.component, section.text))
     rows = [{"section": asdict(section), "asked": known[section]} for section in recent]

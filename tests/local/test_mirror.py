@@ -271,11 +271,11 @@ def test_what_cannot_be_served_is_said(tmp_path: Path, section: dict[str, str], 
         mirror.ensure(tmp_path, plan=plan(agent=agent, roles=["agent"]), progress=QUIET)
 
 
-def test_what_nobody_asked_for_in_a_week_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_asked_for_in_a_day_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror.ensure(tmp_path, plan=plan(roles=["agent"]), progress=QUIET)
     ledger = tmp_path / "mirror/asked.json"
     rows = json.loads(ledger.read_text())
-    ledger.write_text(json.dumps([row | {"asked": row["asked"] - 8 * 86400} for row in rows]))
+    ledger.write_text(json.dumps([row | {"asked": row["asked"] - 25 * 3600} for row in rows]))
     assert mirror.ensure(tmp_path, progress=QUIET).origin == {}
 
 
