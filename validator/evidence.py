@@ -70,7 +70,10 @@ _FACTS: Mapping[str, str] = {
     "uptime_s": "cut -d' ' -f1 /proc/uptime",
 }
 _REPLICA_FORMAT = "${Gpu-Ami-Replica}\\t${Package}\\t${Version}\\t${binary:Summary}\\n"
-_REPLICA_PACKAGES = f"dpkg-query -W -f '{_REPLICA_FORMAT}' | grep -i '^yes'"
+# An .rpm has no field of its own for it; its vendor says so.
+_REPLICA_RPM_FORMAT = "%{VENDOR}\\t%{NAME}\\t%{VERSION}-%{RELEASE}\\t%{SUMMARY}\\n"
+_REPLICA_RPMS = f"rpm -qa --qf '{_REPLICA_RPM_FORMAT}' | sed -n 's/^gpu-ami replica\\t/yes\\t/p'"
+_REPLICA_PACKAGES = f"{{ dpkg-query -W -f '{_REPLICA_FORMAT}'; {_REPLICA_RPMS}; }} 2>/dev/null | grep -i '^yes'"
 
 _REPLICA_MODULE = "modinfo -F description nvidia; modinfo -F version nvidia"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,24 @@ def test_replicas_are_named() -> None:
         },
     ]
     assert evidence.replicas("", "\n595.45.04\n") == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "prints"),
+    [
+        ("dpkg-query", "yes\tcuda\t1-1\tCUDA\n\tbash\t5\tshell\n"),
+        ("rpm", "gpu-ami replica\tcuda\t1-1\tCUDA\nAmazon Linux\tbash\t5-1\tgpu-ami replica of none\n"),
+    ],
+)
+def test_replicas_are_asked_of_either_package_manager(tmp_path: Path, tool: str, prints: str) -> None:
+    for name in ("sed", "grep"):
+        (tmp_path / name).symlink_to(f"/bin/{name}")
+    (tmp_path / "listing").write_text(prints)
+    (tmp_path / tool).write_text(f'#!/bin/sh\nwhile read -r line; do echo "$line"; done <{tmp_path}/listing\n')
+    (tmp_path / tool).chmod(0o755)
+    command = ["/bin/sh", "-c", evidence._REPLICA_PACKAGES]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert evidence.replicas(done.stdout, "") == [{"package": "cuda", "version": "1-1", "what": "CUDA"}]
 
 
 def test_evidence_takes_no_secrets() -> None:
