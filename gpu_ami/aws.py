@@ -40,13 +40,17 @@ _RESOURCES = ("instance", "volume", "network-interface")
 
 @dataclass(frozen=True)
 class Launch:
-    """What RunInstances is asked for. `tags` go on the instance, its volumes and its interface at creation."""
+    """What RunInstances is asked for. `tags` go on the instance, its volumes and its interface at creation.
+
+    efa_interfaces: how many network cards of the type take an EFA; 0: an ordinary interface.
+    """
 
     ami: str
     instance_type: str
     key_name: str
     tags: Mapping[str, str]
     user_data: str
+    efa_interfaces: int = 0
 
 
 @contextmanager
@@ -137,14 +141,38 @@ class Cloud:
             "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled", "HttpPutResponseHopLimit": 2},
             "TagSpecifications": cast("list[TagSpecificationTypeDef]", specifications),
         }
-        if place.subnet_id:
-            request["SubnetId"] = place.subnet_id
-        if place.security_group_ids:
-            request["SecurityGroupIds"] = list(place.security_group_ids)
+        if wanted.efa_interfaces:
+            request["NetworkInterfaces"] = self._efa_interfaces(wanted.efa_interfaces)
+        else:
+            request |= self._network("SubnetId", "SecurityGroupIds")
         if place.instance_profile:
             request["IamInstanceProfile"] = {"Name": place.instance_profile}
         with _translated(f"launching {wanted.instance_type} from {wanted.ami}"):
             return self.ec2.run_instances(**request)["Instances"][0]["InstanceId"]
+
+    def _network(self, subnet: str, groups: str) -> dict[str, Any]:
+        """The place's subnet and security groups, under the names that the call has for them."""
+        place = self.place
+        found: dict[str, Any] = {subnet: place.subnet_id} if place.subnet_id else {}
+        return found | ({groups: list(place.security_group_ids)} if place.security_group_ids else {})
+
+    def _efa_interfaces(self, cards: int) -> list[dict[str, Any]]:
+        """One EFA a network card, the first of them the instance's own interface.
+
+        EC2 gives a public address only to an instance with a single interface: where we come in by that, it has one
+        (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html).
+        """
+        count = 1 if self.place.ssh_interface.startswith("public") else cards
+        return [
+            {
+                "DeviceIndex": min(card, 1),
+                "NetworkCardIndex": card,
+                "InterfaceType": "efa",
+                "DeleteOnTermination": True,
+                **self._network("SubnetId", "Groups"),
+            }
+            for card in range(count)
+        ]
 
     def instance(self, instance_id: str) -> InstanceTypeDef:
         with _translated(f"describing {instance_id}"):

@@ -95,10 +95,12 @@ def temporary_key(cloud: Cloud, run: Run, tags: Mapping[str, str]) -> Iterator[s
 
 
 @contextmanager
-def launched(cloud: Cloud, ami: str, instance_type: str, key: str, run: Run, tags: Mapping[str, str]) -> Iterator[str]:
+def launched(
+    cloud: Cloud, ami: str, instance_type: str, key: str, run: Run, tags: Mapping[str, str], efa_interfaces: int = 0
+) -> Iterator[str]:
     """Id of an instance that is terminated when the block ends."""
     minutes = int(runs.LIFETIME.total_seconds() // 60)
-    instance_id = cloud.launch(Launch(ami, instance_type, key, tags, dead_man_user_data(minutes)))
+    instance_id = cloud.launch(Launch(ami, instance_type, key, tags, dead_man_user_data(minutes), efa_interfaces))
     try:
         yield instance_id
     finally:
@@ -150,6 +152,7 @@ class Boot:
         )
         try:
             machine.host_key = connection.host_key
+            _remember(target, connection.host_key)
             self.mark(machine, "ssh", started)
             settle(connection, name, stages, deadline, self.cancelled, lambda stage: self.mark(machine, stage, started))
         finally:
@@ -271,6 +274,15 @@ def settle(
                 )
             cancelled.wait(_POLL_SECONDS)
         mark(one.stage)
+
+
+def _remember(target: Target, host_key: str) -> None:
+    """Writes down the key at the address where it was seen: after a stop and start, a new one that nobody trusts yet."""
+    line = f"{target.known_name} {host_key}"
+    known = target.known_hosts
+    if known and (not known.exists() or line not in known.read_text(encoding="utf-8").splitlines()):
+        with known.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
 
 
 def _address(instance: Mapping[str, object], interface: str) -> str:

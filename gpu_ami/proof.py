@@ -167,7 +167,9 @@ def prove_image(
             reports.append(host)
             try:
                 with proof.progress.stage(f"launch {instance_type}"):
-                    host.instance_id = stack.enter_context(machines.launched(cloud, ami, instance_type, key, run, tags))
+                    efa = efa_interfaces(proof.plan, instance_type)
+                    launched = machines.launched(cloud, ami, instance_type, key, run, tags, efa)
+                    host.instance_id = stack.enter_context(launched)
             except GpuAmiError as error:
                 _record_error(host, error)
                 continue
@@ -178,6 +180,12 @@ def prove_image(
                 time.sleep(0.1)
             future.result()
         return [*([offline.result()] if offline else []), *reports]
+
+
+def efa_interfaces(plan: Mapping[str, Any], instance_type: str) -> int:
+    """How many EFA interfaces to launch with: the type's where the plan has EFA, else none."""
+    counts = {row["name"]: int(row["efa_interfaces"]) for row in plan.get("instance_types", ())}
+    return counts.get(instance_type, 0) if "efa" in plan else 0
 
 
 def _prove_host(proof: Proof, boot: machines.Boot, host: HostReport) -> None:

@@ -98,6 +98,29 @@ def test_place_reaches_the_launch(run: runs.Run, monkeypatch: pytest.MonkeyPatch
         assert sent[0]["IamInstanceProfile"] == {"Name": "gpu-node"}
 
 
+@pytest.mark.parametrize(("ssh_interface", "cards"), [("private_ip", 4), ("session_manager", 4), ("public_ip", 1)])
+def test_efa_interfaces_are_asked_for(
+    run: runs.Run, monkeypatch: pytest.MonkeyPatch, ssh_interface: str, cards: int
+) -> None:
+    """One a network card; a public address is only given to an instance with a single interface."""
+    with mock_aws():
+        plain = Cloud(Place(name="aws", region="us-east-1"))
+        subnet = plain.ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+        group = plain.ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+        place = Place("aws", "us-east-1", subnet_id=subnet, security_group_ids=(group,), ssh_interface=ssh_interface)
+        cloud = Cloud(place)
+        cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
+        sent = keyless(monkeypatch, cloud)
+        instance = cloud.launch(Launch(an_ami(cloud), "p4d.24xlarge", "k", run.tags(), "", efa_interfaces=4))
+        asked = sent[0]["NetworkInterfaces"]
+        assert [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in asked] == [(0, 0), (1, 1), (2, 1), (3, 1)][
+            :cards
+        ]
+        assert {(one["InterfaceType"], one["SubnetId"], *one["Groups"]) for one in asked} == {("efa", subnet, group)}
+        assert "SubnetId" not in sent[0] and "SecurityGroupIds" not in sent[0]
+        assert cloud.instance(instance)["SubnetId"] == subnet
+
+
 def test_launched_is_terminated_even_on_error(cloud: Cloud, run: runs.Run) -> None:
     with (
         pytest.raises(RuntimeError),

@@ -89,7 +89,9 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
         tags = at.run.tags(recipe=plan.image, plan_digest=plan.digest)
         with (
             machine.temporary_key(at.cloud, at.run, tags) as key,
-            machine.launched(at.cloud, ami, kind, key, at.run, tags) as instance,
+            machine.launched(
+                at.cloud, ami, kind, key, at.run, tags, proof.efa_interfaces(plan.document, kind)
+            ) as instance,
         ):
             with progress.stage(f"boot {kind}"):
                 boot = machine.Boot(at.cloud, at.run, plan["os"]["ssh_user"], progress, threading.Event())

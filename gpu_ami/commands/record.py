@@ -92,7 +92,8 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
         tags = at.run.tags(recipe=plan.image, plan_digest=plan.digest)
         key = stack.enter_context(machine.temporary_key(at.cloud, at.run, tags))
         for kind in kinds:
-            with machine.launched(at.cloud, ami, kind, key, at.run, tags) as instance:
+            efa = proof.efa_interfaces(plan.document, kind)
+            with machine.launched(at.cloud, ami, kind, key, at.run, tags, efa) as instance:
                 boot = machine.Boot(at.cloud, at.run, plan["os"]["ssh_user"], progress, threading.Event())
                 with progress.stage(f"boot {kind}"):
                     booted = boot.follow(instance, kind)
