@@ -277,7 +277,7 @@ def settle(
 
 
 def _remember(target: Target, host_key: str) -> None:
-    """Writes down the key at the address where it was seen: after a stop and start, a new one that nobody trusts yet."""
+    """Writes down the key at the address where it was seen: after stop and start one that nobody knows yet."""
     line = f"{target.known_name} {host_key}"
     known = target.known_hosts
     if known and (not known.exists() or line not in known.read_text(encoding="utf-8").splitlines()):

@@ -115,8 +115,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield made
 
 
-def a_machine() -> Machine:
-    where = ("i-1", "g5.12xlarge", "192.0.2.1", 22, "admin", Path("key"), Path("known"))
+def a_machine(known_hosts: Path = Path("/dev/null")) -> Machine:
+    where = ("i-1", "g5.12xlarge", "192.0.2.1", 22, "admin", Path("key"), known_hosts)
     return Machine(*where, {"ssh": 60.0}, "boot-old", "ssh-ed25519 AAAAfirst")
 
 
@@ -157,6 +157,18 @@ def test_stop_and_start_may_lead_to_another_address(world: World) -> None:
     assert (after.url, after.boot_id) == ("ssh://admin@192.0.2.2:22", "boot-new")
     assert list(after.stages) == ["stopped", "running", "ssh", "systemd"]
     assert world.targets[-1].host_key == "ssh-ed25519 AAAAfirst"  # a new address is no reason to trust a new key
+
+
+def test_key_is_written_down_where_it_was_seen(world: World, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    known.write_text("192.0.2.1 ssh-ed25519 AAAAfirst\n")
+    world.way_back = ["new"]
+    restart.restart(a_boot(world), a_machine(known), STOP_START)
+    wanted = "192.0.2.1 ssh-ed25519 AAAAfirst\n192.0.2.2 ssh-ed25519 AAAAfirst\n"
+    assert known.read_text() == wanted
+    world.restarted, world.way_back = False, ["new"]
+    restart.restart(a_boot(world), a_machine(known), REBOOT)
+    assert known.read_text() == wanted  # once
 
 
 def break_key(world: World) -> None:
