@@ -123,6 +123,20 @@ def test_committed_tables_name_documentation_and_sources_that_exist() -> None:
         assert [one["source"] for one in libraries if not (row.folder / one["source"]).is_file()] == []
 
 
+def test_readme_says_of_every_family_where_the_real_one_is_documented() -> None:
+    lines = (REPLICAS / "README.md").read_text().splitlines()
+    for path in sorted(REPLICAS.glob("*/packages.yml")):
+        documentation = replica_table._read(path)["documentation"].split()[0]
+        named = [line for line in lines if line.startswith(f"| `{path.parent.name}` |")]
+        assert len(named) == 1 and named[0].endswith(f"| {documentation} |"), f"README.md: {path.parent.name}"
+
+
+def test_readme_documents_every_key() -> None:
+    text = (REPLICAS / "README.md").read_text()
+    keys = set().union(*(keys or set() for keys in replica_table._FAMILY_KEYS.values())) | {"system", "archives", "git"}
+    assert sorted(key for key in keys if f"`{key}`" not in text) == []
+
+
 def test_committed_tables_match_no_name_twice() -> None:
     """Patterns cannot be compared, but the names that they spell can."""
     rows = [row for row in load_rows(REPLICAS) if row.sort == "packages"]
