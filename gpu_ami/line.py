@@ -175,7 +175,9 @@ def verdict_text(found: report.Report, drawn: certificate.Certificate | None, ou
         lines += ["", f"{check['verdict']} {host.instance_type or host.host} {check['id']}", f"    {check['promise']}"]
         lines += [f"    {line}" for line in str(check["message"]).splitlines()[:12]]
     named = [f"not booted: {name}" for name in found.unproven_instance_types]
+    named += [f"not proven: {host.name}: {one}" for host in found.hosts for one in host.unproven_restarts(found.roles)]
     lines += ["", *named] if named else []
+    lines += ["", "tiers: " + ", ".join(f"{tier['name']} {tier['verdict']}" for tier in found.tiers)]
     level = f", {drawn.level}" if drawn and drawn.level != "none" else ", no certificate" if drawn else ""
     lines += ["", f"{found.verdict}{level}: {found.image or 'host'} → {out}/"]
     return "\n".join(lines)

@@ -133,6 +133,15 @@ def test_sections_in_the_order_of_reading() -> None:
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels)), "a heading level skipped"
 
 
+def test_every_tier_is_told_with_what_it_does_not_prove() -> None:
+    report = a_report(a_host("g5.12xlarge", a_check("gpu", FAIL, tier="T3")))
+    told = drawn(report)
+    inside = told.partition("How deep it went")[2].partition("</section>")[0]
+    for tier in report.tiers:
+        assert f"{tier['name']} {tier['title']}" in inside and f"Does not prove {tier['does_not_prove']}" in inside
+    assert re.findall(r'class="badge (\w+)"', inside) == [UNPROVEN, PASS, UNPROVEN, FAIL, UNPROVEN]
+
+
 def test_failures_stand_open_and_passes_folded() -> None:
     read = Reader(drawn(a_report(a_host(xid=FAIL, logs=UNPROVEN))))
     checks = [given for given in read.having("details") if given["class"].startswith("check")]

@@ -156,12 +156,16 @@ def test_certificate_of_the_same_report_is_the_same(tmp_path: Path) -> None:
 
 
 def test_last_words_name_failure_and_files(tmp_path: Path) -> None:
-    found = a_report(a_host(xid="FAIL"), unproven=["p4d.24xlarge"])
+    host = a_host(xid="FAIL")
+    host.restarts = ["reboot"]
+    found = a_report(host, unproven=["p4d.24xlarge"])
     text = line.verdict_text(found, certificate.certify(found), tmp_path)
     for part in (
         "FAIL g5.12xlarge xid::test_it",
         "xid: observed 2, planned 1",
         "not booted: p4d.24xlarge",
+        "not proven: g5.12xlarge: reboot: not tried",
+        "tiers: T0 UNPROVEN, T1 FAIL, T2 UNPROVEN, T3 UNPROVEN, T4 UNPROVEN",
         "no certificate",
         str(tmp_path),
     ):
