@@ -1,13 +1,15 @@
 """One long-lived `sh` on a host that takes batches of commands: one execution for any number of them.
 
-A batch goes out as shell text and comes back as one frame: progress dots, a header with every command's exit status,
-times and output sizes, then the outputs as bytes. Commands of a batch run side by side in a few workers, each under
-`timeout`, with no input, outputs in a directory in memory that goes when the shell does. What a command left running
-at its deadline is found by a mark in its environment and killed.
+A batch goes out as shell text and comes back as one frame: signs of life, a header with every command's exit status,
+times and output sizes, then the outputs as bytes. Commands of a batch run side by side in a few workers, with no input,
+outputs in a directory in memory that goes when the shell does. One watchdog a batch holds all deadlines: a `timeout` a
+command would cost a process more each, and most commands of a batch are no more than one. What is past its deadline is
+killed with all that it started, found by descent and by a mark in the environment.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 import time
@@ -28,16 +30,34 @@ _SLACK_SECONDS = 15.0  # beyond a command's deadline, for the far end to kill it
 _START_SECONDS = 30.0
 _OUTPUT_BLOCKS = 1 << 17  # of 512 bytes: no command may print more than 64 MiB
 
-# $m: this shell's mark. x ID SECONDS COMMAND runs one command; f ID… sends the frame of a batch.
-_PRELUDE = r"""umask 077; m={mark}
+# A shell command of one word and plain arguments: nothing that a shell of its own would do otherwise.
+_PLAIN = r"(?: (?:[\w./:,+@%=-]|'[^']*')+)*"
+_BUILTIN = re.compile(rf"(?:test|command -v|echo|true|:){_PLAIN}")
+_PROGRAM = re.compile(
+    rf"(?:stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|dpkg|rpm"
+    rf"|modinfo|sysctl|systemctl|/sbin/sysctl|/usr/sbin/sysctl|nvidia-smi){_PLAIN}"
+)
+
+# $m: this shell's mark; $d: its directory; $w: a worker's number; $b: the workers' process; $s: the watchdog's sleep.
+# n: $t is the uptime in hundredths of a second. k ID PID: kills what a command started. x ID DEADLINE TEXT: runs one
+# and notes in $d/w$w what runs, until when, as which process; a dot a second is the sign of life. v LEAST: watches
+# until $d/z is there; LEAST is the batch's shortest deadline. f ID…: the frame. A signal that is trapped here can be
+# lost by a process that is just being made, so all inside are ended by SIGKILL.
+_PRELUDE = r"""umask 077; m={mark}; b=; s=
 for d in /dev/shm /run /tmp; do d=$(mktemp -d $d/validator.XXXXXX 2>/dev/null) && break; done; [ -d "$d" ] || exit 125
-trap 'rm -rf "$d"' EXIT; trap 'exit 1' HUP TERM PIPE
-command -v timeout >/dev/null || {{ echo 'timeout (coreutils) is missing' >&2; exit 126; }}
-k() {{ for p in $(grep -lzx "VALIDATOR_MARK=$m-$1" /proc/[0-9]*/environ 2>/dev/null); do
-p=${{p#/proc/}}; kill -9 ${{p%/environ}} 2>/dev/null; done; }}
-x() {{ read -r a b </proc/uptime
-( ulimit -f {blocks}; VALIDATOR_MARK=$m-$1 exec timeout -k 1 $2 sh -c "$3" ) >$d/$1.o 2>$d/$1.e </dev/null; r=$?
-case $r in 124|137) k $1;; esac; read -r c b </proc/uptime; echo $r $a $c >$d/$1.r; printf .; }}
+trap 'test -z "$b" || kill -9 $s $b $(grep -lz "^VALIDATOR_MARK=$m-" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3)
+rm -rf "$d"' EXIT; trap 'exit 1' HUP TERM PIPE
+n() {{ read -r t _ </proc/uptime; t=${{t%.*}}${{t#*.}}; t=${{t#0}}; }}
+k() {{ t=$2; c=; while [ "$t" != "$c" ]; do c=$t; for q in /proc/[0-9]*/stat; do read -r l <$q || continue
+p=${{l%% *}}; l=${{l##*) }}; l=${{l#* }}; case " $t " in *" $p "*) ;; *" ${{l%% *}} "*) t="$t $p";; esac; done; done
+kill -9 $t $(grep -lzx "VALIDATOR_MARK=$m-$1" /proc/[0-9]*/environ | cut -d/ -f3); }} 2>/dev/null
+x() {{ n; a=$t; ( export VALIDATOR_MARK=$m-$1; eval "$3" ) >$d/$1.o 2>$d/$1.e </dev/null & p=$!
+echo $1 $((a + $2)) $p >$d/w$w; wait $p; r=$?; : >$d/w$w; n; echo $r $a $t >$d/$1.r
+[ "${{t%??}}" = "$l" ] || {{ l=${{t%??}}; printf .; }}; }}
+v() {{ e=$1; while :; do e=$((e + 5)); sleep $((e / 100)).$((e / 10 % 10))$((e % 10)) & s=$!; echo $s >$d/s
+[ ! -e $d/z ] || kill -9 $s; wait $s; [ ! -e $d/z ] || return; e=$1; n
+for q in $d/w*; do read -r i u p <$q || continue; if [ $t -ge $u ]; then ( k $i $p )
+elif [ $((u - t)) -lt $e ]; then e=$((u - t)); fi; done; done; }} 2>/dev/null
 f() {{ for i; do read -r r <$d/$i.r; set -- "$@" $d/$i.o $d/$i.e; printf '\n%s' "$r"; shift; done
 printf '\n%s %s\n' $m "$(stat -c %s "$@" | tr '\n' ' ')"; cat "$@"; rm -f $d/*; }}
 printf '\n%s ready %s\n' $m "$(id -u)"
@@ -83,7 +103,7 @@ class Shell:
 
     def _start(self, command: str) -> paramiko.Channel | Channel:
         channel = self.connection.open(f"exec {command}")
-        channel.sendall(_PRELUDE.format(mark=self._mark, blocks=_OUTPUT_BLOCKS).encode())
+        channel.sendall(_PRELUDE.format(mark=self._mark).encode())
         self._channel = channel
         try:
             self._line_with_mark(time.monotonic() + _START_SECONDS)
@@ -101,9 +121,7 @@ class Shell:
         """Runs the commands side by side; answers in their order. ConnectionDropped when the host goes silent."""
         if not batch:
             return []
-        ids = range(1, len(batch) + 1)
-        script = "".join(self._worker(batch, first) for first in range(min(WORKERS, len(batch))))
-        script += f"wait; f {' '.join(map(str, ids))}\n"
+        script = _script(batch)
         self.batches += 1
         self.commands += len(batch)
         patience = max(command.deadline for command in batch) + 1 + _SLACK_SECONDS
@@ -118,14 +136,6 @@ class Shell:
 
     def close(self) -> None:
         self._channel.close()
-
-    @staticmethod
-    def _worker(batch: Sequence[Command], first: int) -> str:
-        lines = [
-            f"x {number + 1} {batch[number].deadline:g} {shlex.quote(batch[number].text)}"
-            for number in range(first, len(batch), WORKERS)
-        ]
-        return "{ " + "\n".join(lines) + "\n} &\n"
 
     def _header(self, count: int, patience: float) -> tuple[list[list[str]], list[int]]:
         marked = self._line_with_mark(time.monotonic() + patience, patience)
@@ -184,11 +194,34 @@ class Shell:
     ) -> list[Answer]:
         answers, at = [], 0
         for number, command in enumerate(batch):
-            rc, started, ended = int(statuses[number][0]), float(statuses[number][1]), float(statuses[number][2])
+            rc, started, ended = map(int, statuses[number])
             middle = at + sizes[2 * number]
             end = middle + sizes[2 * number + 1]
-            seconds = round(ended - started, 2)
-            expired = rc in (124, 137) and seconds >= command.deadline - 0.05
+            seconds = (ended - started) / 100
+            expired = rc == 137 and seconds >= command.deadline - 0.05
             answers.append(Answer(rc, body[at:middle], body[middle:end], seconds, expired))
             at = end
         return answers
+
+
+def _script(batch: Sequence[Command]) -> str:
+    workers = "".join(_worker(batch, first) for first in range(min(WORKERS, len(batch))))
+    least = round(100 * min(command.deadline for command in batch))
+    ids = " ".join(str(number) for number in range(1, len(batch) + 1))
+    group = f"{{ ulimit -f {_OUTPUT_BLOCKS}\n{workers}wait; : >$d/z; read -r s <$d/s; kill -9 $s; }} 2>/dev/null & b=$!"
+    return f"{group}\nv {least}; wait $b; b=; f {ids}\n"
+
+
+def _worker(batch: Sequence[Command], first: int) -> str:
+    lines = [
+        f"x {number + 1} {round(100 * batch[number].deadline)} {shlex.quote(_evaluated(batch[number].text))}"
+        for number in range(first, len(batch), WORKERS)
+    ]
+    return f"{{ w={first}\n" + "\n".join(lines) + "\n} &\n"
+
+
+def _evaluated(text: str) -> str:
+    """What a subshell evaluates for a command: a shell of its own, unless that would do nothing but start a program."""
+    if _BUILTIN.fullmatch(text):
+        return text
+    return f"exec {text}" if _PROGRAM.fullmatch(text) else f"exec sh -c {shlex.quote(text)}"
