@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from gpu_ami.errors import MachineError
 from gpu_ami.proof import Proof, Target
 from gpu_ami.report import HostReport
 
@@ -42,9 +43,12 @@ def unusable(path: Path) -> str:
 
 
 def check(proof: Proof, path: Path) -> HostReport:
-    """Runs the checks of tier T0 on an image's files. MachineError: the validator left no results."""
+    """Runs the checks of tier T0 on an image's files. A validator that leaves no results is reported, not raised."""
     target = Target(f"image://{quote(str(path.resolve()), safe='')}", name=NAME)
-    with proof.progress.stage(f"check the files of {path.name if path.is_dir() else path.parent.name}"):
-        host = proof.check(target, options=("--tier=T0",))
+    try:
+        with proof.progress.stage(f"check the files of {path.name if path.is_dir() else path.parent.name}"):
+            host = proof.check(target, options=("--tier=T0",))
+    except MachineError as error:  # the machines that are being checked meanwhile keep their reports
+        host = HostReport("", error=str(error), error_verdict="ERROR")
     host.host, host.offline = NAME, True
     return host

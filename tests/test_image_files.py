@@ -10,6 +10,7 @@ import pytest
 from gpu_ami import cli, image_files, proof
 from gpu_ami.log import Progress
 from gpu_ami.proof import Proof, Target
+from gpu_ami.run import Completed
 from validator import offline
 
 
@@ -59,6 +60,13 @@ def test_validator_is_sent_into_the_files(tmp_path: Path, monkeypatch: pytest.Mo
     words = [str(word) for word in commands[0]]
     assert "--tier=T0" in words and any(word.startswith("--hosts=image://%2F") and "%20disk" in word for word in words)
     assert f"--evidence={tmp_path}/evidence/image-files" in words
+
+
+def test_validator_without_results_costs_no_other_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Completed(("pytest",), 3, "INTERNALERROR", "", 0.1)
+    monkeypatch.setattr(proof.process, "run", lambda *_, **__: done)
+    host = image_files.check(Proof({}, None, None, tmp_path, Progress("quiet")), tmp_path)
+    assert (host.name, host.verdict([])) == ("image-files", "ERROR") and "INTERNALERROR" in host.error
 
 
 @pytest.mark.parametrize(
