@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from gpu_ami.errors import UsageError
 from gpu_ami.local import replica_table
+from gpu_ami.local.mirror_content import resolve
 from gpu_ami.local.replica_table import REPLICAS, Package, find_row, load_rows, with_related
+from gpu_ami.local.replica_wants import sections
 
 from .replica_samples import TABLE, write_table
 
@@ -144,3 +147,15 @@ def test_committed_tables_match_no_name_twice() -> None:
     for name, kind in itertools.product(sorted(set(literal)), ("deb", "rpm")):
         found = [f"{row.family}: {row.entry['name']}" for row in rows if row.match(name, kind)]
         assert len(found) <= 1, f"{kind} {name}: {found}"
+
+
+_LOCKS = Path(__file__).parents[2] / "variables/locks"
+
+
+@pytest.mark.parametrize("system", ["debian 12", "ubuntu 24.04", "amzn 2023"])
+def test_every_plan_that_the_local_region_builds_has_its_replicas(system: str) -> None:
+    plans = [json.loads(path.read_text())["plan"] for path in sorted(_LOCKS.glob("*.json"))]
+    there = [one for one in plans if f"{one['os']['id']} {one['os']['version']}" == system]
+    assert there
+    for plan in there:
+        resolve(sections(plan))
