@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from validator import oracle
 from validator.backend import BatchBackend, ImageBackend
 from validator.results import FAIL, Results
 from validator.shell import Command
@@ -63,6 +64,7 @@ _FACTS: Mapping[str, str] = {
     "architecture": "uname -m",
     "os": ". /etc/os-release && echo $PRETTY_NAME",
     "driver": "modinfo -F version nvidia",
+    "hardware": oracle.KIND,  # a certificate is "certified" only where this says "real"
     "agent": (
         "dpkg-query -W -f '${Version}' amazon-cloudwatch-agent 2>/dev/null"
         " || rpm -q --qf '%{VERSION}' amazon-cloudwatch-agent"

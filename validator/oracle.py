@@ -26,7 +26,13 @@ MEMORY_PERCENT = 2.0
 SWITCHES_ON_PCI = ("Ampere", "Hopper")
 PCI_LIST = (
     "for d in /sys/bus/pci/devices/*; do read -r v <$d/vendor; read -r i <$d/device; read -r c <$d/class;"
-    " n=$(readlink $d/driver); echo ${d##*/} $v $i $c ${n##*/}; done"
+    ' n=$(readlink $d/driver); echo "${d##*/} $v $i $c ${n##*/}"; done'
+)
+# The same judgement as `is_simulated`, in the machine's own shell: "real", "simulated", or nothing without a GPU.
+KIND = (
+    f'{{ {PCI_LIST}; }} | awk \'$2 == "0x10de" && $4 ~ /^0x03/ {{ real = 1 }}'
+    ' $2 != "0x10de" && ($5 == "nvidia" || $5 == "nvidia-gpu") { simulated = 1 }'
+    ' END { if (simulated) print "simulated"; else if (real) print "real" }\''
 )
 Run = Callable[[str], tuple[int, str]]  # a command → exit status, standard output
 

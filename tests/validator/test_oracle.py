@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,21 @@ def test_committed_golden_files_are_whole() -> None:
     for path in oracle.FOLDER.glob("*.json"):
         found = oracle.find_golden(path.stem)
         assert found is not None and found.hardware.gpus and found.recorded.keys() >= {"when", "where", "by", "driver"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "kind"),
+    [
+        (PCI, "real"),
+        ("0000:00:1e.0 0x10de 0x1eb8 0x030200\n", "real"),
+        ("0000:00:1f.0 0x1af4 0x1110 0x050000 nvidia\n", "simulated"),
+        (PCI + "0000:00:1f.0 0x1af4 0x1110 0x050000 nvidia\n", "simulated"),
+        ("0000:00:05.0 0x1d0f 0xec20 0x020000 ena\n", ""),
+    ],
+)
+def test_the_shell_judges_as_python_does(listed: str, kind: str) -> None:
+    command = oracle.KIND.replace(oracle.PCI_LIST, f"printf '%s' '{listed}'")
+    assert command != oracle.KIND
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == kind
+    assert (kind != "real") == oracle.is_simulated(oracle.pci_devices(listed))
