@@ -39,7 +39,7 @@ def source_root() -> Path:
 class Standing:
     """A place that is up, its API, and this run of the driver.
 
-    stock: has the place offer a plan's packages. images: where AMIs lie as files, if they do.
+    stock: has the place offer a plan's packages; offer: its source AMI. images: where AMIs lie as files, if they do.
     """
 
     place: Place
@@ -47,6 +47,7 @@ class Standing:
     run: runs.Run
     progress: Progress
     stock: Callable[[Mapping[str, Any]], object] = lambda _plan: None
+    offer: Callable[[Mapping[str, Any]], object] = lambda _plan: None
     images: Path | None = None
 
 
@@ -62,13 +63,14 @@ def standing(where: Path | None, progress: Progress, agent_package: Path | None 
             yield Standing(place, Cloud(place), run, progress)
         return
     with runs.begin(home, "local") as run, _local_region(home, progress) as place:
-        from gpu_ami.local import mirror
+        from gpu_ami.local import mirror, region
 
         def stock(plan: Mapping[str, Any] | None) -> object:
             return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
 
         stock(None)
-        yield Standing(place, Cloud(place), run, progress, stock, home / "images")
+        offer = functools.partial(region.offer, home=home, progress=progress)
+        yield Standing(place, Cloud(place), run, progress, stock, offer, home / "images")
 
 
 @contextmanager
@@ -124,6 +126,7 @@ def build_stage(plan: Plan, out: Path, at: Standing, *, fresh: bool) -> builds.B
         at.progress.note(f"build: {kept.ami} was made by this plan and these roles; --fresh builds it anew")
         return kept
     at.stock(plan.document)
+    at.offer(plan.document)
     plan.write(out, at.place)  # the place's endpoint may have moved since the plan was made
     with at.progress.stage(f"build {plan.image}"):
         made = builds.build_image(plan, out, at.cloud, at.run, root, at.progress)

@@ -67,13 +67,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.home import home_dir
-    from gpu_ami.local import mirror, region
+    from gpu_ami.local import mirror, region, source_ami
     from gpu_ami.plan import Plan
 
     plans = [Plan.load(path).document for path in args.plan]
     for plan in [*plans, None]:
         mirror.ensure(home_dir(), plan=plan, progress=progress)
     region.up(embedded=False, progress=progress)
+    region.offer(source_ami.DEBIAN, progress=progress)
     return _status(args, progress)
 
 

@@ -119,7 +119,7 @@ def _archive(base: Path, progress: Progress) -> Path:
 
 def _forget_old(base: Path) -> None:
     """What former recipes made, but not young ones: overlays of stopped instances may still lie on them."""
-    for old in (*base.glob(f"{NAME}-*.raw"), *base.glob(f"{NAME}-*.tar")):
+    for old in (*base.glob("*.raw"), *base.glob("*.tar")):
         if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
             old.unlink()
 
@@ -218,16 +218,21 @@ def archive_sources() -> list[str]:
 
 def _write_disk(tree: Path, disk: Path, root_uuid: str) -> None:
     """MBR and file system. Extracting with right owners needs root, or a user name space with subordinate ids."""
+    start_disk(disk)
     size = DISK_BYTES - PARTITION_OFFSET
-    with disk.open("wb") as handle:
-        handle.truncate(DISK_BYTES)
-        handle.write(mbr(PARTITION_OFFSET // 512, size // 512))
     scratch = disk.parent / "tree"
     mke2fs = find_tool("mke2fs", package="e2fsprogs")
     arguments: list[str | Path] = [tree, scratch, mke2fs, root_uuid, str(PARTITION_OFFSET), disk, str(size // 1024)]
     namespace = [find_tool("unshare", package="util-linux"), "--map-root-user", "--map-auto"]
     inside = [] if os.geteuid() == 0 else namespace
     run([*inside, "sh", "-c", _DISK_SCRIPT, *arguments], timeout=300, error=CloudError)
+
+
+def start_disk(disk: Path) -> None:
+    """A sparse disk with its master boot record, and nothing in its partition yet."""
+    with disk.open("wb") as handle:
+        handle.truncate(DISK_BYTES)
+        handle.write(mbr(PARTITION_OFFSET // 512, (DISK_BYTES - PARTITION_OFFSET) // 512))
 
 
 def mbr(first_sector: int, sectors: int) -> bytes:

@@ -20,29 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import CloudError, GpuAmiError
-from gpu_ami.local import base_image
+from gpu_ami.local import base_image, trees
 from gpu_ami.local.qemu import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from gpu_ami.run import find_tool, run, spawn
 
-# What would reach the host's kernel, which a cell shares: its modules, its log, its clock, its power switch.
-_DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
 _PR_SET_NAME = 15
-# uname(2) is the host's; programs of the tree ask through this (built by the tree's own compiler, which has no C
-# library's headers, and named in /etc/ld.so.preload). 63: SYS_uname on x86_64; six fields of 65 bytes: release is [2].
-_UNAME = """\
-long syscall(long number, ...);
-char *strcpy(char *to, const char *from);
-
-int uname(char (*fields)[65])
-{
-	long failed = syscall(63, fields);
-
-	if (!failed)
-		strcpy(fields[2], RELEASE);
-	return failed;
-}
-"""
-
+# What uname(2) says is the host's; programs of the tree ask through this, built by the tree's own compiler.
+_UNAME = Path(__file__).parent / "replicas" / "uname.c"
 # update-grub asks about the device under /, which is none here: the answers that a machine of this base would give.
 _GRUB_PROBE = """\
 #!/bin/sh
@@ -164,7 +148,7 @@ class Room:
         self.mount("-t", "overlay", "sys", "root/sys", "-o", layers)
 
     def _pretend_kernel(self) -> None:
-        self.write("run/uname.c", _UNAME)
+        self.write("run/uname.c", _UNAME.read_text(encoding="utf-8"))
         library = "/usr/lib/x86_64-linux-gnu/libcell-uname.so"
         release = f'-DRELEASE="{self.settings.kernel}"'
         self.inside("gcc", "-shared", "-nostdlib", "-fPIC", "-O", release, "-o", library, "/run/uname.c")
@@ -247,11 +231,10 @@ def let_in(room: Room, door: socket.socket, stopped: threading.Event) -> None:
 
 
 def _serve_ssh(room: Room, connection: socket.socket) -> None:
-    limits = f"--bounding-set=-{',-'.join(_DROPPED)}"
     spawn(
         ["sh", "-c", 'exec "$@" <&$0 >&$0', str(connection.fileno()),
          find_tool("env", package="coreutils"), "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-         find_tool("setpriv", package="util-linux"), limits,
+         *trees.confined(),
          find_tool("chroot", package="coreutils"), room.root, "/usr/sbin/sshd", "-i", "-e"],
         stdout=None, stderr=None, death_signal=None, pass_fds=[connection.fileno()],
     )  # fmt: skip

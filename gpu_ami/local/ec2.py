@@ -185,6 +185,7 @@ class Ec2:
             name=record.name,
             description=record.description,
             owner_id=record.owner_id,
+            owner_alias=record.owner_alias,
             public=record.public,
             virtualization_type="hvm",
             architecture=record.architecture,
@@ -202,6 +203,20 @@ class Ec2:
         self.backend.amis[record.id] = image
         self.backend.create_tags([record.id], record.tags)
         self.backend.create_tags([record.snapshot_id], record.snapshot_tags)
+
+    def point_parameter(self, name: str, image_id: str) -> None:
+        """Makes an SSM public parameter name the image (its own API lets nobody write below /aws)."""
+        from moto.ssm import models as ssm
+
+        make: Any = ssm.Parameter
+        versions = ssm.ssm_backends[self.account][REGION]._parameters[name]
+        versions.append(
+            make(
+                self.account, name, image_id, "String", None, None, None, datetime.now(UTC),
+                version=versions[-1].version + 1 if versions else 1,
+                data_type="aws:ec2:image",
+            )
+        )  # fmt: skip
 
     def _rename_snapshot(self, image: Any, record: ImageRecord) -> None:
         snapshot = image.ebs_snapshot

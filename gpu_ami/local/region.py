@@ -9,9 +9,9 @@
 holder releases it or ends by whatever means (kill -9 included). `embedded=False` (`gpu-ami region up`): till `down`.
 A region that is already up is shared, whoever started it.
 
-In place: the base image is an AMI of owner 136693071363 with a name like debian-12-amd64-*; an instance's sshd is at
-its private address (127.x.y.z), port `place.ssh_port`; user `admin`, key from the launch's key pair. Images are kept in
-the home and are there again, under the same ids, at the next `up`.
+In place: `offer(plan)` has the region show the AMI that the plan builds on; an instance's sshd is at its private
+address (127.x.y.z), port `place.ssh_port`, key from the launch's key pair. Images are kept in the home and are there
+again, under the same ids, at the next `up`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +48,30 @@ _held: dict[Path, socket.socket | int] = {}
 
 def up(home: Path | None = None, *, embedded: bool, progress: Progress) -> Place:
     """Brings the region up, or joins the one that is up. CloudError: it did not start (with the daemon's reason)."""
-    from gpu_ami.local import base_image
-
     layout = _layout(home)
-    base = base_image.ensure(layout.home, progress)
     with progress.stage("local region"):
         deadline = time.monotonic() + _UP_SECONDS
         while time.monotonic() < deadline:
-            found = _join(layout, embedded, base) or _start(layout, embedded, base)
+            found = _join(layout, embedded) or _start(layout, embedded)
             if found:
                 return _place(found)
             time.sleep(0.2)  # another one is just coming up or going down
     raise CloudError(f"the local region did not come up within {_UP_SECONDS:.0f} s", hint=f"see {layout.log}")
+
+
+def offer(plan: Mapping[str, Any], home: Path | None = None, *, progress: Progress) -> str:
+    """Has a region that is up show the source AMI that a plan's filter finds; the AMI's id.
+
+    The base image is made where it is not there (a minute or two for the first one, seconds for others). UsageError:
+    the region has no base image for that system or node family; CloudError: the region is not up.
+    """
+    from gpu_ami.local import source_ami
+
+    layout = _layout(home)
+    record, parameter = source_ami.ensure(plan, layout.home, progress)
+    if _ask(layout, {"do": "status", "image": asdict(record), "parameter": parameter}) is None:
+        raise CloudError(f"the local region in {layout.home} is not up", hint="gpu-ami region up")
+    return record.id
 
 
 def local_place(home: Path | None = None) -> Place:
@@ -182,15 +195,14 @@ def _place(described: dict[str, Any]) -> Place:
     )
 
 
-def _join(layout: Layout, embedded: bool, base: Any) -> dict[str, Any] | None:
+def _join(layout: Layout, embedded: bool) -> dict[str, Any] | None:
     """Joins a region that is up; None if there is none."""
-    known = {"disk": str(base.path), "name": base.name}
     if not embedded or layout.home in _held:
-        return _ask(layout, {"do": "status" if embedded else "keep", "base": known})
+        return _ask(layout, {"do": "status" if embedded else "keep"})
     connection = _connect(layout)
     if connection is None:
         return None
-    answer = _exchange(connection, {"do": "hold", "base": known})
+    answer = _exchange(connection, {"do": "hold"})
     if answer is None:
         connection.close()
     else:
@@ -198,14 +210,12 @@ def _join(layout: Layout, embedded: bool, base: Any) -> dict[str, Any] | None:
     return answer
 
 
-def _start(layout: Layout, embedded: bool, base: Any) -> dict[str, Any] | None:
+def _start(layout: Layout, embedded: bool) -> dict[str, Any] | None:
     """Starts the daemon; None if another one is there (coming up or going down)."""
     status_read, status_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
     settings = {
         "home": str(layout.home),
-        "base_disk": str(base.path),
-        "base_name": base.name,
         "persistent": not embedded,
         "lifeline": lifeline_read if embedded else None,
         "status": status_write,

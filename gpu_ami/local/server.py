@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -19,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,41 +28,15 @@ from gpu_ami.local.qemu import API_ADDRESS, MIRROR_ADDRESS, short_path
 from gpu_ami.local.state import ImageRecord, Layout, identify, write_json
 from gpu_ami.log import Progress
 
-# Debian's own account, under which its AMIs are found on AWS (wiki.debian.org/Cloud/AmazonEC2Image/Bookworm).
-BASE_OWNER = "136693071363"
-BASE_ROOT_DEVICE = "/dev/xvda"
-_GIB = 1024**3
-
 
 @dataclass(frozen=True)
 class Settings:
     """What `region.up` passes. lifeline: read end of a pipe whose writer is the caller; status: where to report."""
 
     home: str
-    base_disk: str
-    base_name: str
     persistent: bool
     lifeline: int | None
     status: int
-
-
-def base_record(disk: Path, name: str) -> ImageRecord:
-    """The base image as an AMI: its id follows from its name, so that it is the same in every region."""
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    made = datetime.fromtimestamp(disk.stat().st_mtime, UTC)
-    return ImageRecord(
-        id=f"ami-{digest[:17]}",
-        name=name,
-        description="Debian 12 (bookworm), made for the local region",
-        owner_id=BASE_OWNER,
-        architecture="x86_64",
-        root_device_name=BASE_ROOT_DEVICE,
-        snapshot_id=f"snap-{digest[17:34]}",
-        size_gib=-(-disk.stat().st_size // _GIB),
-        creation_date=f"{made:%Y-%m-%dT%H:%M:%S}.000Z",
-        public=True,
-        disk=str(disk),
-    )
 
 
 class Holders:
@@ -114,7 +86,6 @@ class Daemon:
         self.network = claim_network()
         self.ec2 = Ec2(self.network.cidr)
         self.images = ImageStore(self.layout, self.ec2, workers.submit, self.wake, self.progress)
-        self.images.register(base_record(Path(settings.base_disk), settings.base_name))
         self.images.register_saved()
         self.mirror = _serve_mirror(self.layout.home)
         self._api = self._make_server()
@@ -223,7 +194,8 @@ def _serve_mirror(home: Path) -> tuple[int, str] | None:
 
 
 class Control:
-    """The control socket: a line of JSON in, a line of JSON out. {"do": "hold" | "keep" | "status" | "stop"}."""
+    """The control socket: a line of JSON in, a line of JSON out. {"do": "hold" | "keep" | "status" | "stop"}; with
+    "image" (an ImageRecord) and "parameter", the region has that source AMI from then on."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -245,7 +217,7 @@ class Control:
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rw") as stream, contextlib.suppress(OSError, ValueError):
             request = json.loads(stream.readline())
-            self._introduce(request.get("base"))
+            self._introduce(request.get("image"), request.get("parameter"))
             if request["do"] == "hold":
                 with self._daemon.holders.held():
                     self._say(stream, self._daemon.describe())
@@ -257,11 +229,14 @@ class Control:
                 self._daemon.end()
             self._say(stream, self._daemon.describe() | self._daemon.status())
 
-    def _introduce(self, base: dict[str, str] | None) -> None:
-        """A caller with a newer base image than the one that the region was started with brings it along."""
-        if base:
+    def _introduce(self, image: dict[str, Any] | None, parameter: str | None) -> None:
+        """A caller that needs a source AMI brings it along, and the SSM parameter by which it is found."""
+        if image:
+            record = ImageRecord(**image)
             with self._daemon.reconciler.lock:
-                self._daemon.images.register(base_record(Path(base["disk"]), base["name"]))
+                self._daemon.images.register(record)
+                if parameter:
+                    self._daemon.ec2.point_parameter(parameter, record.id)
 
     @staticmethod
     def _say(stream: IO[str], answer: dict[str, Any]) -> None:

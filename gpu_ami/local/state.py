@@ -132,6 +132,7 @@ class ImageRecord:
     kms_key_id: str | None = None
     source_instance_id: str | None = None
     source_image_id: str | None = None
+    owner_alias: str | None = None  # "amazon"
     public: bool = False
     tags: dict[str, str] = field(default_factory=dict)
     snapshot_tags: dict[str, str] = field(default_factory=dict)

@@ -12,11 +12,12 @@ import hashlib
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.local import base_image
+from gpu_ami.local.provided import Provided, of_family
 from gpu_ami.log import Progress
 from gpu_ami.run import find_tool, run
 
@@ -24,6 +25,8 @@ _REPLICAS = Path(__file__).parent / "replicas"
 _BUILD_LAYER = _REPLICAS / "build_layer.sh"
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYER_SECONDS = 900.0
+# What would reach the host's kernel, which a tree's programs run on: its modules, its log, its clock, its power switch.
+_DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
 SYSTEMS = ("debian12", "ubuntu2404", "al2023")
 
 
@@ -58,25 +61,27 @@ class Base:
         layers = [
             Layer(f"{self.system}-packages", tuple(base_image.listed(packages)) if packages.exists() else ()),
             Layer(self.system, source=system if self.system != "debian12" else None),
-            Layer(self.family, source=_REPLICAS / f"{self.family}_ami", arguments=(self.system, self.version))
-            if self.family
-            else Layer(""),
         ]
+        if self.family:
+            source, provided = _REPLICAS / f"{self.family}_ami", of_family(self.system, self.family, self.version)
+            layers.append(Layer(self.family, (), source, (self.system, self.version), provided))
         return tuple(layer for layer in layers if layer.packages or layer.source)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Debian's packages, or the files and the script of a folder with their arguments (build_layer.sh)."""
+    """Debian's packages, or replicas, files and the script of a folder with their arguments (build_layer.sh)."""
 
     name: str
     packages: tuple[str, ...] = ()
     source: Path | None = None
     arguments: tuple[str, ...] = ()
+    provided: Provided = field(default_factory=Provided)
 
     def digest(self, below: str) -> str:
         """Of all that makes it and what it lies on."""
-        sha = hashlib.sha256(f"{below}\0{self.packages}\0{self.arguments}\0".encode() + _BUILD_LAYER.read_bytes())
+        made_of = f"{below}\0{self.packages}\0{self.arguments}\0{self.provided.digest()}\0"
+        sha = hashlib.sha256(made_of.encode() + _BUILD_LAYER.read_bytes())
         if self.source:
             base_image.add_files(sha, self.source)
         return sha.hexdigest()[:16]
@@ -119,7 +124,7 @@ def ensure(base: Base, home: Path, progress: Progress) -> Tree:
         with base_image.only_one(trees):
             if not folder.exists():
                 with progress.stage(f"base image {base.name}: {layer.name}"):
-                    _build(layer, folders, folder)
+                    _build(layer, folders, folder, home)
         os.utime(folder)
         folders.insert(0, folder)
     return Tree(tuple(folders))
@@ -133,6 +138,11 @@ def digest(base: Base) -> str:
 def require_root(what: str) -> None:
     if os.geteuid() != 0:
         raise UsageError(f"{what} needs root: files of many owners, and mounts", hint="run it by sudo")
+
+
+def confined() -> list[str]:
+    """Put before a command of a tree: it can never get the rights that would reach the host's kernel."""
+    return [find_tool("setpriv", package="util-linux"), f"--bounding-set=-{',-'.join(_DROPPED)}"]
 
 
 def _ensure_debian(home: Path, trees: Path, progress: Progress) -> Path:
@@ -158,18 +168,32 @@ def _extract(archive: Path, layer: Path) -> None:
         tree.rename(layer)
 
 
-def _build(layer: Layer, below: list[Path], folder: Path) -> None:
+def _build(layer: Layer, below: list[Path], folder: Path, home: Path) -> None:
     with base_image.scratch(folder.parent) as work:
         (work / "packages").write_text(" ".join(layer.packages))
         (work / "sources.list").write_text("\n".join([*base_image.archive_sources(), ""]))
         if layer.source and (layer.source / "rootfs").is_dir():
             base_image.pack_overlay(layer.source / "rootfs", work / "overlay.tar")
+        if layer.provided:
+            layer.provided.put(work / "replicas", home)
+            shutil.copy(_REPLICAS / "uname.c", work)
         for index, lower in enumerate(below):
             (work / f"layer{index}").symlink_to(lower)
         stack = ":".join(f"layer{index}" for index in range(len(below)))
         namespaces = [find_tool("unshare", package="util-linux"), "--mount", "--pid", "--fork"]
+        namespaces += [] if layer.packages else ["--net"]  # only Debian's packages come over the network
+        kernel = Tree(tuple(below)).kernel()
         script = layer.source / "customise.sh" if layer.source else Path("none")
-        command: list[str | Path] = [*namespaces, "sh", _BUILD_LAYER, stack, script, *layer.arguments]
+        command: list[str | Path] = [
+            *namespaces,
+            *confined(),
+            "sh",
+            _BUILD_LAYER,
+            stack,
+            kernel,
+            script,
+            *layer.arguments,
+        ]
         run(command, timeout=_LAYER_SECONDS, cwd=work, env=base_image.proxies(), error=CloudError)
         (work / "upper").rename(folder)
 

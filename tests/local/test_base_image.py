@@ -50,7 +50,7 @@ def test_master_boot_record_has_one_linux_partition_at_one_mebibyte() -> None:
 
 
 def test_package_list_has_what_roles_and_region_build_on() -> None:
-    listed = set(base_image._listed("packages.txt"))
+    listed = set(base_image.listed(base_image.SOURCE / "packages.txt"))
     assert {
         "linux-headers-cloud-amd64",
         "dkms",

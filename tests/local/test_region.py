@@ -16,7 +16,7 @@ import boto3
 import pytest
 
 from gpu_ami.errors import CloudError, UsageError
-from gpu_ami.local import base_image, region
+from gpu_ami.local import base_image, region, source_ami
 from gpu_ami.local.state import ProcessIdentity, read_json, write_json
 from gpu_ami.log import Progress
 
@@ -25,23 +25,17 @@ FINGERPRINT = "0123456789ABCDEF0123456789ABCDEF01234567"
 
 
 def make_home(home: Path) -> Path:
-    """A home with a base image and a package mirror that are there already (empty ones)."""
+    """A home with a package mirror that is there already (an empty one)."""
     tree = home / "mirror" / "tree-1"
     tree.mkdir(parents=True)
     write_json(tree / "mirror.json", {"key_fingerprint": FINGERPRINT, "origin": {}})
     (home / "mirror" / "current").symlink_to("tree-1")
-    (home / "base.raw").write_bytes(b"base")
     return home
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path) -> Iterator[Path]:
     home = make_home(tmp_path / "home")
-    monkeypatch.setattr(
-        base_image,
-        "ensure",
-        lambda home, _progress: base_image.BaseImage(home / "base.raw", "debian-12-amd64-test", "admin", "0"),
-    )
     yield home
     region.down(home)
 
@@ -59,18 +53,22 @@ def daemon_of(home: Path) -> ProcessIdentity:
     return identity
 
 
-def images(place: Any) -> list[str]:
-    ec2 = boto3.client(
-        "ec2", endpoint_url=place.endpoint, region_name=place.region,
-        aws_access_key_id="local", aws_secret_access_key="local",
-    )  # fmt: skip
-    return [image["Name"] for image in ec2.describe_images()["Images"]]
+def client(service: Any, place: Any) -> Any:
+    keys = {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
+    return boto3.client(service, endpoint_url=place.endpoint, region_name=place.region, **keys)
+
+
+def found(place: Any, owner: str, name: str) -> list[str]:
+    """What Packer's source_ami_filter asks for."""
+    filters = {"name": name, "architecture": "x86_64", "root-device-type": "ebs", "virtualization-type": "hvm"}
+    asked = [{"Name": key, "Values": [value]} for key, value in filters.items()]
+    images = client("ec2", place).describe_images(Owners=[owner], Filters=asked)["Images"]
+    return [str(image["ImageId"]) for image in images]
 
 
 def test_an_embedded_region_lives_as_long_as_it_is_held(home: Path) -> None:
     place = region.up(home, embedded=True, progress=QUIET)
     identity = daemon_of(home)
-    assert images(place) == ["debian-12-amd64-test"]
     assert (place.simulated, place.ssh_port, place.ssh_interface) == (True, 2222, "private_ip")
     assert place.mirror is not None and place.mirror.key_fingerprint == FINGERPRINT
     assert region.up(home, embedded=True, progress=QUIET) == place
@@ -80,6 +78,46 @@ def test_an_embedded_region_lives_as_long_as_it_is_held(home: Path) -> None:
     assert not region.is_up(home)
     assert sorted(path.name for path in (home / "region").iterdir()) == ["instances", "lock", "server.log"]
     region.release(home)  # nothing more to give up
+
+
+EKS = {
+    "os": {"id": "amzn", "version": "2023"},
+    "architecture": "x86_64",
+    "node": {"family": "eks", "version": "1.33"},
+    "source_ami": {
+        "owner": "amazon",
+        "name": "amazon-eks-node-al2023-x86_64-standard-1.33-*",
+        "ssm": "/aws/service/eks/optimized-ami/1.33/amazon-linux-2023/x86_64/standard/recommended/image_id",
+    },
+}
+
+
+def test_a_plan_finds_its_source_ami(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By owner or alias and name filter, as Packer asks, and by SSM parameter; also in a region that runs already."""
+    disk = home / "base.raw"
+    disk.write_bytes(b"base")
+    monkeypatch.setattr(base_image, "ensure", lambda *_: base_image.BaseImage(disk, "", "admin", ""))
+    monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
+    place = region.up(home, embedded=True, progress=QUIET)
+    assert client("ec2", place).describe_images()["Images"] == []
+    eks = region.offer(EKS, home, progress=QUIET)
+    debian = region.offer(source_ami.DEBIAN, home, progress=QUIET)
+    assert found(place, "amazon", EKS["source_ami"]["name"]) == [eks]  # type: ignore[index]
+    assert found(place, "136693071363", "debian-12-amd64-*") == [debian]
+    assert found(place, "amazon", "debian-12-amd64-*") == []
+    named = client("ssm", place).get_parameter(Name=EKS["source_ami"]["ssm"])  # type: ignore[index]
+    assert named["Parameter"]["Value"] == eks
+    image = client("ec2", place).describe_images(ImageIds=[eks])["Images"][0]
+    assert (image["RootDeviceName"], image["ImageOwnerAlias"]) == ("/dev/xvda", "amazon")
+    assert region.offer(EKS, home, progress=QUIET) == eks
+
+
+def test_a_source_ami_needs_a_region(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = home / "base.raw"
+    disk.write_bytes(b"base")
+    monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
+    with pytest.raises(CloudError, match="is not up"):
+        region.offer(EKS, home, progress=QUIET)
 
 
 def test_a_region_that_was_up_outlives_its_guests(home: Path) -> None:
@@ -96,10 +134,8 @@ def test_a_region_that_was_up_outlives_its_guests(home: Path) -> None:
 def test_a_region_dies_with_its_holder(home: Path) -> None:
     """kill -9 of the only process that holds it."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom gpu_ami.local import base_image, region\n"
+        "import sys, time\nfrom pathlib import Path\nfrom gpu_ami.local import region\n"
         "from gpu_ami.log import Progress\n"
-        "image = lambda home, _: base_image.BaseImage(home / 'base.raw', 'debian-12-amd64-test', 'admin', '0')\n"
-        "base_image.ensure = image\n"
         "region.up(Path(sys.argv[1]), embedded=True, progress=Progress('quiet'))\n"
         "print('up', flush=True)\ntime.sleep(60)\n"
     )
@@ -141,8 +177,8 @@ def test_two_homes_do_not_clash(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_cannot_start_says_why(home: Path) -> None:
-    (home / "base.raw").unlink()
-    with pytest.raises(CloudError, match=r"the local region did not start: FileNotFoundError.*base\.raw") as caught:
+    (home / "mirror/tree-1/mirror.json").write_text("{")
+    with pytest.raises(CloudError, match="the local region did not start: JSONDecodeError") as caught:
         region.up(home, embedded=True, progress=QUIET)
     assert "server.log" in caught.value.hint
     assert region.is_up(home) is False

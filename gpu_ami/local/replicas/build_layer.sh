@@ -1,12 +1,14 @@
 #!/bin/sh
-# Puts a layer on a tree: build_layer.sh LOWER SCRIPT [ARGUMENT...], in the layer's work folder, in mount and PID
-# namespaces of its own. LOWER: the layers below, as overlayfs takes them. There may be ./packages (names of Debian's
-# packages, and then ./sources.list), ./overlay.tar (files as they lie in the image) and SCRIPT, which is then run with the
-# tree and the arguments. What is different afterwards lies in ./upper.
+# Puts a layer on a tree: build_layer.sh LOWER RELEASE SCRIPT [ARGUMENT...], in the layer's work folder, in mount and PID
+# namespaces of its own. LOWER: the layers below, as overlayfs takes them. RELEASE: of the tree's kernel. There may be, and
+# are put there in this order: ./packages (names of Debian's packages, from ./sources.list), ./replicas (.deb, .rpm and
+# installers' archives), ./overlay.tar (files as they lie in the image) and SCRIPT, which is run with the tree and the
+# arguments. What is different afterwards lies in ./upper.
 set -eu
 lower=$1
-script=$2
-shift 2
+release=$2
+script=$3
+shift 3
 
 mkdir upper work root
 mount -t overlay layer root -o "lowerdir=$lower,upperdir=upper,workdir=work"
@@ -39,6 +41,24 @@ if [ -s packages ]; then
     chroot root apt-get $options install --yes --no-install-recommends $(cat packages)
     rm root/usr/sbin/policy-rc.d
     umount root/var/lib/apt/lists root/var/cache/apt root/etc/resolv.conf
+fi
+if [ -d replicas ]; then
+    # Vendors' scripts ask uname which kernel to build for.
+    cp uname.c root/run/
+    chroot root gcc -shared -nostdlib -fPIC -O "-DRELEASE=\"$release\"" -o /run/uname.so /run/uname.c
+    mkdir root/run/replicas
+    mount --bind replicas root/run/replicas
+    inside() {
+        chroot root env LD_PRELOAD=/run/uname.so sh -c "$1"
+    }
+    if ls replicas/*.deb >/dev/null 2>&1; then inside "dpkg --install /run/replicas/*.deb"; fi
+    if ls replicas/*.rpm >/dev/null 2>&1; then inside "rpm --install /run/replicas/*.rpm"; fi
+    for archive in replicas/aws-efa-installer-*.tar.gz; do
+        [ -e "$archive" ] || continue
+        tar -C root/run -xf "$archive"
+        inside "cd /run/aws-efa-installer && ./efa_installer.sh --yes --no-verify"
+    done
+    umount root/run/replicas
 fi
 if [ -f overlay.tar ]; then
     tar -C root --no-same-owner --no-overwrite-dir -xf overlay.tar

@@ -11,7 +11,7 @@ ln -s dnf-3 "$tree/usr/bin/yum"
 # A plug-in that Amazon Linux does not have.
 sed -i 's/^enabled = .*/enabled = false/' "$tree/etc/dnf/plugins/local.conf"
 ln -sfn grub "$tree/boot/grub2"
-mkdir -p "$tree/etc/yum.repos.d" "$tree/etc/pki/rpm-gpg" "$tree/etc/sysconfig" "$tree/usr/lib64"
+mkdir -p "$tree/etc/pki/rpm-gpg" "$tree/etc/sysconfig" "$tree/usr/lib64"
 chroot "$tree" groupadd --system wheel
 chroot "$tree" ldconfig
 

@@ -42,4 +42,8 @@ rm -f "$tree/etc/resolv.conf"
 echo localhost >"$tree/etc/hostname"
 printf '127.0.0.1 localhost\n' >"$tree/etc/hosts"
 rm -f "$tree"/etc/apt/sources.list.d/*
-echo '# A machine of the local region has no way to Debian: what roles need of it is in the image.' >"$tree/etc/apt/sources.list"
+cat >"$tree/etc/apt/sources.list" <<'LIST'
+# The local region's mirror in the place of Debian's archive, with the few names that roles ask it for; what they need
+# beside is in the image. Trusted: the mirror's key is made with each home, and a machine can reach nothing else.
+deb [trusted=yes] http://169.254.169.252/deb.debian.org/debian bookworm main
+LIST

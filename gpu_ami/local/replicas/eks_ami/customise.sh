@@ -1,0 +1,17 @@
+#!/bin/sh
+# Runs once on the tree, from outside: customise.sh TREE SYSTEM VERSION (Kubernetes' minor version).
+set -eu
+tree=$1
+version=${3:?an EKS base image has a version, as in al2023+eks-1.33}
+here=$(dirname "$0")
+release=$(basename "$(readlink -f "$tree/vmlinuz")")
+release=${release#vmlinuz-}
+
+sed -i "s/@VERSION@/$version/" "$tree/usr/bin/kubelet"
+sed -i "s/@KERNEL@/$release/" "$tree/etc/eks/release"
+chroot "$tree" kubelet --version >"$tree/etc/eks/kubelet-version.txt"
+mkdir -p "$tree/etc/eks/nodeadm.d" "$tree/opt/cni/bin" "$tree/etc/kubernetes/manifests" "$tree/var/lib/kubelet"
+
+cp "$here/../al2023_ami/system_rpms.py" "$tree/run/system_rpms.py"
+chroot "$tree" python3 /run/system_rpms.py "$release" <"$here/rpms.txt"
+chroot "$tree" systemctl --quiet enable nodeadm-config.service nodeadm-run.service
