@@ -17,3 +17,5 @@ for name in cfn-init cfn-hup cfn-signal; do
     cp "$tree/opt/parallelcluster/scripts/fetch_and_run" "$environments/cfn_bootstrap_virtualenv/bin/$name"
 done
 mkdir -p "$tree/etc/chef" "$tree/etc/munge" "$tree/opt/parallelcluster/shared"
+# A cluster's start would do this on each node.
+chroot "$tree" systemctl --quiet enable nvidia-persistenced.service nvidia-fabricmanager.service
