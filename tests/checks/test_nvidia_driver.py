@@ -8,6 +8,7 @@ import pytest
 
 from checks.conftest import PLAN, Judge
 from validator.checks import nvidia_driver as driver
+from validator.plan import Plan
 from validator.oracle import Board, Golden, Hardware
 from validator.plan import Plan
 
@@ -36,6 +37,25 @@ HARDWARE = {
     "cat /proc/driver/nvidia/version": PROC,
 }
 
+SMI = "NVIDIA-SMI version  : 550.163.01\nNVML version        : 550.163\nDRIVER version      : 550.163.01\n"
+DAEMON = "\nnvidia-persistenced:  version 550.163.01  (dvs@u)\n\n  The NVIDIA Persistence Daemon.\n"
+CACHE = (
+    "\tlibcuda.so.1 (libc6,x86-64) => /lib/libcuda.so.1\n\tlibnvidia-ml.so.1 (libc6,x86-64) => /lib/libnvidia-ml.so.1\n"
+)
+PARTS = {
+    "nvidia-smi --version": SMI,
+    "command -v*": "/usr/bin/nvidia-persistenced\n",
+    "nvidia-persistenced*": DAEMON,
+    "ldconfig*": CACHE,
+    "readlink*libcuda*": "/usr/lib/libcuda.so.550.163.01\n",
+    "readlink*": "/usr/lib/libnvidia-ml.so.550.163.01\n",
+}
+NOUVEAU = {
+    "cat /proc/modules": "nvidia 1 0 - Live 0x0\n",
+    "modprobe*": "blacklist nouveau\noptions nouveau modeset=0\n",
+}
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.178.04  Release Build  (dvs@u)\n"
+
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (driver.test_loaded_driver_is_the_planned_one, {"cat*": PROC}, "PASS", ""),
     (
@@ -49,6 +69,46 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         {"cat*": (1, "", "No such file or directory")},
         "FAIL",
         "no NVIDIA driver is loaded",
+    ),
+    (driver.test_no_part_is_of_another_version, PARTS, "PASS", ""),
+    (
+        driver.test_no_part_is_of_another_version,
+        PARTS | {"nvidia-persistenced*": DAEMON.replace("163.01", "144.03")},
+        "FAIL",
+        "not of the driver's version 550.163.01: nvidia-persistenced: 550.144.03",
+    ),
+    (
+        driver.test_no_part_is_of_another_version,
+        PARTS | {"readlink*libcuda*": "/usr/local/cuda-13.0/compat/libcuda.so.580.65.06\n"},
+        "FAIL",
+        "/usr/local/cuda-13.0/compat/libcuda.so.580.65.06: 580.65.06",
+    ),
+    (
+        driver.test_no_part_is_of_another_version,
+        PARTS | {"nvidia-smi --version": "", "command -v*": (1, ""), "ldconfig*": ""},
+        "FAIL",
+        "nvidia-smi: no version",
+    ),
+    (driver.test_persistence_daemon_runs, {"*cat*": "[Unit]", "*is-active*": "active", "*": "enabled"}, "PASS", ""),
+    (
+        driver.test_persistence_daemon_runs,
+        {"*cat*": "[Unit]", "*is-active*": (3, "failed\n"), "*": "enabled\n"},
+        "FAIL",
+        "nvidia-persistenced.service: found failed, enabled, expected active, enabled",
+    ),
+    (
+        driver.test_persistence_daemon_runs,
+        {"*": (1, "")},
+        "UNPROVEN",
+        "the driver's packages bring no persistence daemon",
+    ),
+    (driver.test_nouveau_never_takes_a_gpu, NOUVEAU, "PASS", ""),
+    (driver.test_nouveau_never_takes_a_gpu, NOUVEAU | {"modprobe*": ""}, "FAIL", "not blacklisted either"),
+    (
+        driver.test_nouveau_never_takes_a_gpu,
+        NOUVEAU | {"cat /proc/modules": "nouveau 1 0 - Live 0x0\n"},
+        "FAIL",
+        "nouveau is loaded",
     ),
     (driver.test_module_on_disk_is_the_planned_one, {"for k*": "6.1.0-44 550.163.01\n"}, "PASS", ""),
     (
@@ -215,3 +275,43 @@ def test_addresses_come_from_the_golden_file_where_no_fact_has_them(judge: Judge
     assert found.verdict == "FAIL"
     assert "no GPU at 0000:00:1c.0 (g5.12xlarge.json of 2026-11-21 (real hardware))" in found.message
     assert judge(driver.test_every_promised_gpu_is_there, moved, golden_file=recorded(simulated=True)).verdict == "PASS"
+
+
+def planned(**more: Any) -> Plan:
+    return Plan({"nvidia_driver": {"version": "580.178.04"} | more})
+
+
+BY_TYPE = {"g5.12xlarge": "proprietary"}
+FLAVOURS: list[tuple[Plan, str | tuple[int, str], str, str]] = [
+    (planned(flavour="open"), PROC, "PASS", ""),
+    (planned(flavour="proprietary"), PROPRIETARY, "PASS", ""),
+    (planned(flavour="open"), PROPRIETARY, "FAIL", "flavour of the loaded module on g5.12xlarge: found 'proprietary'"),
+    (planned(flavour="boot", flavour_by_instance_type=BY_TYPE), PROPRIETARY, "PASS", ""),
+    (planned(flavour="boot", flavour_by_instance_type=BY_TYPE), PROC, "FAIL", "found 'open', expected 'proprietary'"),
+    (planned(flavour="boot", flavour_by_instance_type={}), PROC, "UNPROVEN", "no flavour of the driver"),
+    (planned(provided_by="dlami"), PROC, "UNPROVEN", "no flavour of the driver"),
+    (planned(flavour="open"), (1, ""), "UNPROVEN", "no NVIDIA driver is loaded"),
+]
+
+
+@pytest.mark.parametrize(("plan", "shown", "verdict", "message"), FLAVOURS)
+def test_flavour(judge: Judge, plan: Plan, shown: Any, verdict: str, message: str) -> None:
+    found = judge(driver.test_loaded_flavour_is_the_one_for_this_gpu, {"cat*": shown}, plan=plan)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+USED, OFF = "EnableGpuFirmware: 18\n", "ModifyDeviceFiles: 1\nEnableGpuFirmware: 0\n"
+FIRMWARE: list[tuple[Plan, str, str, str]] = [
+    (planned(flavour="open"), USED, "PASS", ""),
+    (planned(flavour="open"), OFF, "FAIL", "EnableGpuFirmware is 0, expected GSP in use"),
+    (planned(flavour="proprietary", gsp=False), OFF, "PASS", ""),
+    (planned(flavour="proprietary", gsp=False), USED, "FAIL", "EnableGpuFirmware is 18, expected 0"),
+    (planned(flavour="boot", gsp=False, flavour_by_instance_type={"g5.12xlarge": "open"}), USED, "PASS", ""),
+    (planned(flavour="open"), "ModifyDeviceFiles: 1\n", "UNPROVEN", "does not say"),
+]
+
+
+@pytest.mark.parametrize(("plan", "shown", "verdict", "message"), FIRMWARE)
+def test_firmware(judge: Judge, plan: Plan, shown: str, verdict: str, message: str) -> None:
+    found = judge(driver.test_firmware_of_gpus_is_used_as_planned, {"cat*": shown}, plan=plan)
+    assert (found.verdict, message in found.message) == (verdict, True), found

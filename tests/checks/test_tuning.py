@@ -1,0 +1,89 @@
+"""Each tuning check, once green and once red with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checks.conftest import METADATA, FakeMachine, Judge
+from validator.checks import tuning
+from validator.plan import Plan
+
+SECTION: dict[str, Any] = {
+    "memlock": "unlimited",
+    "sysctl": {"net.ipv4.tcp_congestion_control": "bbr", "net.ipv4.tcp_rmem": "4096 87380 67108864"},
+    "clocks": {"NVIDIA A10G": [6250, 1710]}, "mig": {"p4d.24xlarge": "3g.20gb,3g.20gb"},
+}  # fmt: skip
+PLAN = Plan({"tuning": SECTION})
+LIMITED = Plan({"tuning": {"memlock": "65536"}})
+P4D = FakeMachine(METADATA, instance_type="p4d.24xlarge")
+SYSCTL = "net.ipv4.tcp_congestion_control = bbr\nnet.ipv4.tcp_rmem = 4096\t87380\t67108864\n"
+CLOCKS = "0, NVIDIA A10G, 6251, 1710\n1, NVIDIA A10G, 6251, 1710\n"
+WHOLE = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0)\nGPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n"
+DEVICES = "  MIG 3g.20gb     Device  0: (UUID: MIG-0)\n  MIG 3g.20gb     Device  1: (UUID: MIG-1)\n"
+DIVIDED = "".join(f"{line}\n{DEVICES}" for line in WHOLE.splitlines())
+
+CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
+    (tuning.test_users_may_lock_memory, {"su*": "unlimited\n"}, {}, "PASS", ""),
+    (
+        tuning.test_users_may_lock_memory, {"su*": "8192\n"}, {}, "FAIL",
+        "`ulimit -l` of a user that logged in: found '8192', expected 'unlimited'",
+    ),
+    (tuning.test_services_may_lock_memory, {"systemctl*": "infinity\n"}, {}, "PASS", ""),
+    (tuning.test_services_may_lock_memory, {"systemctl*": "67108864\n"}, {"plan": LIMITED}, "PASS", ""),
+    (
+        tuning.test_services_may_lock_memory, {"systemctl*": "8388608\n"}, {}, "FAIL",
+        "systemd's DefaultLimitMEMLOCK: found '8388608', expected 'infinity'",
+    ),
+    (tuning.test_kernel_settings_are_the_planned_ones, {"sysctl*": SYSCTL}, {}, "PASS", ""),
+    (
+        tuning.test_kernel_settings_are_the_planned_ones, {"sysctl*": SYSCTL.replace("bbr", "cubic")}, {}, "FAIL",
+        "'net.ipv4.tcp_congestion_control': 'cubic'",
+    ),
+    (
+        tuning.test_kernel_settings_are_the_planned_ones, {"sysctl*": SYSCTL.splitlines()[0]}, {}, "FAIL",
+        "'net.ipv4.tcp_rmem': 'not there'",
+    ),
+    (tuning.test_kernel_settings_are_the_planned_ones, {}, {"plan": LIMITED}, "UNPROVEN", "no kernel settings"),
+    (tuning.test_gpus_have_the_planned_clocks, {"nvidia-smi*": CLOCKS}, {}, "PASS", ""),
+    (
+        tuning.test_gpus_have_the_planned_clocks, {"nvidia-smi*": CLOCKS.replace("6251, 1710", "6251, 1320", 1)}, {},
+        "FAIL", "GPU 0 (NVIDIA A10G): 6251, 1320, expected 6250, 1710",
+    ),
+    (
+        tuning.test_gpus_have_the_planned_clocks, {"nvidia-smi*": CLOCKS.replace("6251", "[N/A]")}, {}, "FAIL",
+        "GPU 1 (NVIDIA A10G): [N/A], 1710",
+    ),
+    (
+        tuning.test_gpus_have_the_planned_clocks, {"nvidia-smi*": CLOCKS.replace("A10G", "L4")}, {}, "UNPROVEN",
+        "no clocks are planned for NVIDIA L4",
+    ),
+    (tuning.test_gpus_have_the_planned_clocks, {"nvidia-smi*": (9, "no driver\n")}, {}, "FAIL", "9: no driver"),
+    (tuning.test_gpus_have_the_planned_clocks, {}, {"plan": LIMITED}, "UNPROVEN", "the plan has no clocks"),
+    (tuning.test_units_are_enabled, {"systemctl*": "enabled\n"}, {}, "PASS", ""),
+    (
+        tuning.test_units_are_enabled, {"*mig*": (1, "disabled\n"), "systemctl*": "enabled\n"}, {}, "FAIL",
+        "'nvidia-mig.service': 'disabled'",
+    ),
+    (tuning.test_units_are_enabled, {}, {"plan": LIMITED}, "UNPROVEN", "neither clocks nor MIG"),
+    (tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": DIVIDED}, {"machine": P4D}, "PASS", ""),
+    (
+        tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": WHOLE + DEVICES}, {"machine": P4D}, "FAIL",
+        "GPU 0: whole; expected 3g.20gb, 3g.20gb on p4d.24xlarge",
+    ),
+    (tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": WHOLE}, {}, "PASS", ""),
+    (
+        tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": DIVIDED}, {}, "FAIL",
+        "GPU 0: 3g.20gb, 3g.20gb; GPU 1: 3g.20gb, 3g.20gb; expected whole GPUs on g5.12xlarge",
+    ),
+    (tuning.test_gpus_are_divided_as_planned, {}, {"plan": LIMITED}, "UNPROVEN", "no MIG profiles"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "table", "others", "verdict", "message"), CASES)
+def test_tuning(
+    judge: Judge, check: Any, table: dict[str, Any], others: dict[str, Any], verdict: str, message: str
+) -> None:
+    found = judge(check, table, **({"plan": PLAN} | others))
+    assert (found.verdict, message in found.message) == (verdict, True), found
