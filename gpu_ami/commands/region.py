@@ -22,7 +22,7 @@ running instance. prove, build and validate bring it up by themselves and take i
 it up, so that the next command starts at once and other tools (aws, boto3, packer) can use it.
 
   gpu-ami region up                     then: status says how the AWS CLI reaches it
-  gpu-ami region up --plan out/debian12-gpu/plan.json    with that plan's packages, for Packer by hand
+  gpu-ami region up --plan out/debian12-gpu/plan.json    with what that plan needs, for Packer by hand
   gpu-ami region status
   gpu-ami region console i-…            what the instance wrote to its serial port
   gpu-ami region ssh i-…                a shell on an instance of a run that is still going on
@@ -43,7 +43,9 @@ def register(subparsers: Any) -> None:
         dest="verb", metavar="VERB", required=True, help="gpu-ami region VERB --help says more"
     )
     up = verbs.add_parser("up", help="bring it up till `region down`")
-    plans = "a plan.json whose packages its mirror is to have (repeatable; build and prove see to it by themselves)"
+    plans = (
+        "a plan.json whose source AMI and packages it is to have (repeatable; build and prove see to it by themselves)"
+    )
     up.add_argument("--plan", type=Path, action="append", default=[], metavar="FILE", help=plans)
     verbs.add_parser("down", help="end it and every instance in it; images stay")
     verbs.add_parser("status", help="what runs, what is kept, how to reach it")
@@ -74,7 +76,8 @@ def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
     for plan in [*plans, None]:
         mirror.ensure(home_dir(), plan=plan, progress=progress)
     region.up(embedded=False, progress=progress)
-    region.offer(source_ami.DEBIAN, progress=progress)
+    for plan in plans or [source_ami.DEBIAN]:
+        region.offer(plan, progress=progress)
     return _status(args, progress)
 
 
