@@ -46,7 +46,10 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
         imex.test_imex_is_enabled_where_a_family_needs_it, {"systemctl*": (1, "disabled\n")}, {}, "FAIL",
         "systemctl is-enabled nvidia-imex.service: found 'disabled', expected 'enabled'",
     ),
-    (imex.test_imex_is_enabled_where_a_family_needs_it, {"systemctl*": "enabled\n"}, {"plan": WITHOUT}, "FAIL", "disabled"),
+    (
+        imex.test_imex_is_enabled_where_a_family_needs_it, {"systemctl*": "enabled\n"}, {"plan": WITHOUT}, "FAIL",
+        "found 'enabled', expected 'disabled'",
+    ),
     (imex.test_image_lists_no_machines, {"cat*": "# one address a line\n\n"}, {}, "PASS", ""),
     (imex.test_image_lists_no_machines, {"cat*": "10.0.0.4\n"}, {}, "FAIL", "machines in nodes_config.cfg: 10.0.0.4"),
     (imex.test_image_lists_no_machines, {"cat*": (1, "", "No such file")}, {}, "FAIL", "No such file"),

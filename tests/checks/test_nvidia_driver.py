@@ -8,7 +8,6 @@ import pytest
 
 from checks.conftest import PLAN, Judge
 from validator.checks import nvidia_driver as driver
-from validator.plan import Plan
 from validator.oracle import Board, Golden, Hardware
 from validator.plan import Plan
 
