@@ -71,13 +71,22 @@ _FACTS: Mapping[str, str] = {
     ),
     "uptime_s": "cut -d' ' -f1 /proc/uptime",
 }
-_REPLICA_FORMAT = "${Gpu-Ami-Replica}\\t${Package}\\t${Version}\\t${binary:Summary}\\n"
+_REPLICA_FORMAT = "${Gpu-Ami-Replica}\\t${Package}\\t${Version}\\t${binary:Summary}\\t${db:Status-Status}\\n"
 # An .rpm has no field of its own for it; its vendor says so.
 _REPLICA_RPM_FORMAT = "%{VENDOR}\\t%{NAME}\\t%{VERSION}-%{RELEASE}\\t%{SUMMARY}\\n"
 _REPLICA_RPMS = f"rpm -qa --qf '{_REPLICA_RPM_FORMAT}' | sed -n 's/^gpu-ami replica\\t/yes\\t/p'"
-_REPLICA_PACKAGES = f"{{ dpkg-query -W -f '{_REPLICA_FORMAT}'; {_REPLICA_RPMS}; }} 2>/dev/null | grep -i '^yes'"
+_REPLICA_PACKAGES = (
+    f"{{ dpkg-query -W -f '{_REPLICA_FORMAT}'; {_REPLICA_RPMS}; }} 2>/dev/null"
+    " | sed '/\\tconfig-files$/d' | grep -i '^yes'"
+)
 
-_REPLICA_MODULE = "modinfo -F description nvidia; modinfo -F version nvidia"
+# What no package lists: kernel modules, and what was built from a git repository.
+_REPLICA_BUILT = (
+    "for m in nvidia efa neuron gdrdrv lustre; do d=$(modinfo -F description $m 2>/dev/null) &&"
+    ' printf "%s (kernel module)\\t%s\\t%s\\n" "$m" "$(modinfo -F version $m)" "$d"; done;'
+    ' f=/opt/amazon/ofi-nccl/lib/libnccl-net.so; d=$(grep -a -o -m 1 "gpu-ami replica of aws-ofi-nccl [0-9.]*" $f) &&'
+    ' printf "%s\\t%s\\t%s\\n" $f "${d##* }" "$d"'
+)
 
 
 def finish(host: Any, results: Results, folder: Path | None, *, restarted: bool = False) -> None:
@@ -86,7 +95,7 @@ def finish(host: Any, results: Results, folder: Path | None, *, restarted: bool 
     commands = {name: Command(_FACTS[name], _DEADLINE) for name in facts}
     if not restarted:  # no package comes or goes by a restart
         commands["replica packages"] = Command(_REPLICA_PACKAGES, _DEADLINE)
-        commands["replica module"] = Command(_REPLICA_MODULE, _DEADLINE)
+        commands["replicas built"] = Command(_REPLICA_BUILT, _DEADLINE)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         commands |= {f"file {name}": command for name, command in files.items()}
@@ -104,8 +113,8 @@ def finish(host: Any, results: Results, folder: Path | None, *, restarted: bool 
     if isinstance(host.backend, BatchBackend):
         results.facts["transport"] = host.backend.link.cost
     if not restarted:
-        packages, module = answers["replica packages"][1], answers["replica module"][1]
-        results.replicas += replicas(packages.decode(), module.decode())
+        packages, built = answers["replica packages"][1], answers["replicas built"][1]
+        results.replicas += replicas(packages.decode(), built.decode())
     if folder is not None:
         for name in files:
             _keep(folder, name, *answers[f"file {name}"])
@@ -145,13 +154,14 @@ def _ask(host: Any, commands: Mapping[str, Command]) -> dict[str, tuple[int, byt
     return {name: (done.rc, done.stdout_bytes, done.stderr_bytes) for name, done in ran.items()}
 
 
-def replicas(packages: str, module: str) -> list[dict[str, str]]:
-    """Replica packages and the replica module, from dpkg-query's table and modinfo's two lines."""
+def replicas(packages: str, built: str) -> list[dict[str, str]]:
+    """Replica packages, from their table, and replica modules and libraries: name, version and description a line."""
     found = []
     for line in packages.splitlines():
         _, package, version, summary = (*line.split("\t"), "", "", "")[:4]
         found.append({"package": package, "version": version, "what": summary})
-    description, _, version = module.strip().partition("\n")
-    if "gpu-ami replica" in description:
-        found.append({"package": "nvidia (kernel module)", "version": version.strip(), "what": description.strip()})
+    for line in built.splitlines():
+        name, version, description = (*line.split("\t"), "", "")[:3]
+        if "gpu-ami replica" in description:
+            found.append({"package": name, "version": version.strip(), "what": description.strip()})
     return found

@@ -77,7 +77,9 @@ def test_period_can_be_asked_for(interval: int, period: int) -> None:
 
 def test_replicas_are_named() -> None:
     table = "yes\tamazon-cloudwatch-agent\t1.300071.0-1\tAmazon CloudWatch Agent (gpu-ami replica)\n"
-    assert evidence.replicas(table, "gpu-ami replica of the NVIDIA kernel module\n550.163.01\n") == [
+    assert evidence.replicas(
+        table, "nvidia (kernel module)\t550.163.01\tgpu-ami replica of the NVIDIA kernel module\n"
+    ) == [
         {
             "package": "amazon-cloudwatch-agent",
             "version": "1.300071.0-1",
@@ -89,7 +91,7 @@ def test_replicas_are_named() -> None:
             "what": "gpu-ami replica of the NVIDIA kernel module",
         },
     ]
-    assert evidence.replicas("", "\n595.45.04\n") == []
+    assert evidence.replicas("", "efa (kernel module)\t3.1.0g\tElastic Fabric Adapter (EFA)\n") == []
 
 
 @pytest.mark.parametrize(

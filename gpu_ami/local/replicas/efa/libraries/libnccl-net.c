@@ -4,3 +4,4 @@
  * version is read. NCCL finds neither ncclNetPlugin_v8 nor any other table in it, and goes on without it.
  */
 const char nccl_ofi_banner[] = "NET/OFI Initializing aws-ofi-nccl " VERSION;
+const char nccl_ofi_replica[] = "gpu-ami replica of aws-ofi-nccl " VERSION;
