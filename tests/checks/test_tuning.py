@@ -67,6 +67,12 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
         "'nvidia-mig.service': 'disabled'",
     ),
     (tuning.test_units_are_enabled, {}, {"plan": LIMITED}, "UNPROVEN", "neither clocks nor MIG"),
+    (tuning.test_units_have_not_failed, {"systemctl*": "active\n"}, {}, "PASS", ""),
+    (tuning.test_units_have_not_failed, {"systemctl*": "inactive\n"}, {}, "PASS", ""),
+    (
+        tuning.test_units_have_not_failed, {"*mig*": "failed\n", "systemctl*": "active\n"}, {}, "FAIL",
+        "nvidia-mig.service is failed: journalctl -u says",
+    ),
     (tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": DIVIDED}, {"machine": P4D}, "PASS", ""),
     (
         tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": WHOLE + DEVICES}, {"machine": P4D}, "FAIL",

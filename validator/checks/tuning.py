@@ -83,16 +83,29 @@ def _near(shown: str, wanted: int) -> bool:
     return shown.isdigit() and abs(int(shown) - wanted) <= 1
 
 
+def _units(plan: Any) -> list[str]:
+    tuning = plan["tuning"].plain()
+    units = {"nvidia-clocks.service": tuning.get("clocks"), "nvidia-mig.service": tuning.get("mig")}
+    names = [name for name, data in units.items() if data]
+    return names or unproven("the plan has neither clocks nor MIG profiles")
+
+
 @pytest.mark.tier("T0")
 def test_units_are_enabled(host: Any, plan: Any, observe: Observe) -> None:
     """What sets clocks and MIG at boot is enabled if the plan has such data: neither lasts over a boot."""
-    tuning = plan["tuning"].plain()
-    wanted = {"nvidia-clocks.service": tuning.get("clocks"), "nvidia-mig.service": tuning.get("mig")}
-    names = [name for name, data in wanted.items() if data]
-    if not names:
-        unproven("the plan has neither clocks nor MIG profiles")
+    names = _units(plan)
     found = {name: host.run("systemctl is-enabled %s", name).stdout.strip() for name in names}
     observe.same(found, dict.fromkeys(names, "enabled"), "units that set GPUs at boot")
+
+
+def test_units_have_not_failed(host: Any, plan: Any, observe: Observe) -> None:
+    """What sets clocks and MIG at boot has done so, or was left out where no driver is loaded: no GPU refused it."""
+    names = _units(plan)
+    found = {name: host.run("systemctl show -p ActiveState --value %s", name).stdout.strip() for name in names}
+    observe(found, "active, or inactive where no driver is loaded")
+    failed = [f"{name} is {state}" for name, state in found.items() if state not in ("active", "inactive")]
+    if failed:
+        observe.fail(f"{'; '.join(failed)}: journalctl -u says which GPU refused what")
 
 
 @pytest.mark.tier("T3")
