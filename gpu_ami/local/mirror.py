@@ -60,9 +60,9 @@ def ensure(
     Without a plan: what is there. only: these sections of the plan instead of those of its roles. UsageError: the plan
     names a package of which there is no replica.
     """
-    if agent_package is not None:
-        _check_agent_package(agent_package)
     asked = sections(plan, only) if plan is not None else []
+    if agent_package is not None:
+        _check_agent_package(agent_package, asked)
     mirror_content.resolve(asked, agent_package)
     base = home / "mirror"
     base.mkdir(parents=True, exist_ok=True)
@@ -86,12 +86,15 @@ def _described(root: Path) -> MirrorTree:
     return MirrorTree(root, described["key_fingerprint"], described["origin"], described.get("commits", {}))
 
 
-def _check_agent_package(deb: Path) -> None:
+def _check_agent_package(deb: Path, asked: list[Section]) -> None:
     if not deb.is_file():
         raise UsageError(f"--agent-package {deb}: no such file", hint="give the vendor's amazon-cloudwatch-agent.deb")
     name = packages.control_field(deb, "Package")
     if name != AGENT:
         raise UsageError(f"--agent-package {deb}: holds package {name!r}, not {AGENT}")
+    for section in asked:
+        if section.kind == "rpm" and f"/{AGENT}.rpm" in section.content.get("url", ""):
+            raise UsageError(f"--agent-package {deb}: a .deb, and the plan installs {AGENT} as .rpm")
 
 
 def _remember(ledger: Path, asked: list[Section]) -> list[Section]:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.home import home_dir
-from gpu_ami.local import mirror
+from gpu_ami.local import mirror, mirror_content
+from gpu_ami.local.replica_wants import sections
 from gpu_ami.log import Progress
 
 
@@ -30,11 +31,14 @@ def main(argv: list[str]) -> int:
     except GpuAmiError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    for path in sorted(tree.root.rglob("*")):
-        if path.suffix in (".deb", ".rpm") or path.name.endswith(".tar.gz"):
-            print(f"{path.stat().st_size:9} {path.relative_to(tree.root)}", file=sys.stdout)
+    content = mirror_content.resolve(sections(plan, argv[1:] or None))
+    names = {name for packages in content.repositories.values() for name in packages}
+    names |= {Path(path).name for path in content.files}
+    for path in sorted(path for path in tree.root.rglob("*") if path.name in names):
+        print(f"{path.stat().st_size:9} {path.relative_to(tree.root)}", file=sys.stdout)
     for where, commit in tree.commits.items():
-        print(f"{commit[:9]} {where}", file=sys.stdout)
+        if where.partition("#")[0] in content.git:
+            print(f"{commit[:9]} {where}", file=sys.stdout)
     print(f"{time.monotonic() - started:.2f} s → {tree.root}", file=sys.stdout)
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from .replica_samples import FLAT, PLAN, SUITE, TABLE, plan, write_table
 QUIET = Progress(mode="quiet")
 BASE = "vendor.example"
 AGENT = "amazon-cloudwatch-agent"
+AMAZON = {"id": "amzn", "version": "2023", "codename": "al2023", "family": "redhat"}
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,13 @@ def tree(home: Path, table: Path) -> mirror.MirrorTree:
 @pytest.fixture(autouse=True)
 def _table(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_table, "REPLICAS", table)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, tree: mirror.MirrorTree, home: Path) -> Path:
+    """A home that has a key and nothing else."""
+    shutil.copytree(home / "keys", tmp_path / "fresh/keys", ignore=shutil.ignore_patterns("S.*"))
+    return tmp_path / "fresh"
 
 
 @pytest.fixture
@@ -202,10 +211,9 @@ def test_changed_replica_rebuilds_only_itself(
     assert built == ["libtool"]
 
 
-def test_dnf_repository_is_made_for_a_redhat_plan(tmp_path: Path) -> None:
-    system = {"id": "amzn", "version": "2023", "codename": "al2023", "family": "redhat"}
+def test_dnf_repository_is_made_for_a_redhat_plan(fresh: Path) -> None:
     tool = {"version": "1", "packages": {"agent": "9-1.amzn2023"}, "repository": FLAT}
-    made = mirror.ensure(tmp_path, plan=plan(os=system, tool=tool, roles=["tool"]), progress=QUIET)
+    made = mirror.ensure(fresh, plan=plan(os=AMAZON, tool=tool, roles=["tool"]), progress=QUIET)
     folder = made.root / BASE / "flat/x86_64"
     assert sorted(path.name for path in folder.iterdir()) == ["agent-9-1.amzn2023.x86_64.rpm", "repodata"]
     assert (folder / "repodata/repomd.xml.asc").is_file()
@@ -218,41 +226,38 @@ def test_dnf_repository_is_made_for_a_redhat_plan(tmp_path: Path) -> None:
         ({"id": "ubuntu", "version": "24.04", "codename": "noble", "family": "debian"}, "archive.ubuntu.com/ubuntu"),
     ],
 )
-def test_systems_own_archive_has_what_the_roles_take_from_it(
-    tmp_path: Path, system: dict[str, str], index: str
-) -> None:
-    made = mirror.ensure(tmp_path, plan=plan(os=system, roles=["family"]), progress=QUIET)
-    dists = made.root / index / "dists" / system["codename"]
-    found = {f"{one['Package']}={one['Version']}" for one in _stanzas(dists / "main/binary-amd64/Packages")}
+def test_systems_own_archive_has_what_the_roles_take_from_it(fresh: Path, system: dict[str, str], index: str) -> None:
+    where = f"{index}/dists/{system['codename']}/main/binary-amd64/Packages"
+    without = mirror.ensure(fresh, plan=plan(os=system, roles=["hygiene"]), progress=QUIET)
+    assert _stanzas(without.root / where) == []
+    made = mirror.ensure(fresh, plan=plan(os=system, roles=["family"]), progress=QUIET)
+    found = {f"{one['Package']}={one['Version']}" for one in _stanzas(made.root / where)}
     assert found == {"agent=0.1-1", "libtool=1.9-2"}
-    other = mirror.ensure(tmp_path / "other", plan=plan(os=system, roles=["hygiene"]), progress=QUIET)
-    assert _stanzas(other.root / index / "dists" / system["codename"] / "main/binary-amd64/Packages") == []
 
 
-def test_amazon_linux_has_its_own_archive(tmp_path: Path) -> None:
-    system = {"id": "amzn", "version": "2023", "codename": "al2023", "family": "redhat"}
-    made = mirror.ensure(tmp_path, plan=plan(os=system, roles=["family"]), progress=QUIET)
+def test_amazon_linux_has_its_own_archive(fresh: Path) -> None:
+    made = mirror.ensure(fresh, plan=plan(os=AMAZON, roles=["family"]), progress=QUIET)
     folder = made.root / "cdn.amazonlinux.com/al2023/core/x86_64"
     assert [path.name for path in folder.glob("*.rpm")] == ["agent-0.1-1.amzn2023.x86_64.rpm"]
     assert (folder / "repodata/repomd.xml").is_file() and (folder / "gpu-ami-mirror.pub").is_file()
 
 
 @pytest.mark.parametrize(("name", "family"), [("sles", "suse"), ("rhel", "redhat")])
-def test_system_without_packages_is_refused(tmp_path: Path, name: str, family: str) -> None:
+def test_system_without_packages_is_refused(fresh: Path, name: str, family: str) -> None:
     system = {"id": name, "version": "9", "codename": "x", "family": family}
     with pytest.raises(UsageError, match="the local region has no packages for"):
-        mirror.ensure(tmp_path, plan=plan(os=system), progress=QUIET)
+        mirror.ensure(fresh, plan=plan(os=system), progress=QUIET)
 
 
-def test_only_the_roles_sections_are_wanted_or_those_named(tmp_path: Path) -> None:
-    made = mirror.ensure(tmp_path, plan=plan(roles=["agent"]), progress=QUIET)
+def test_only_the_roles_sections_are_wanted_or_those_named(fresh: Path) -> None:
+    made = mirror.ensure(fresh, plan=plan(roles=["agent"]), progress=QUIET)
     assert made.origin == {"agent": "replica"}
     with pytest.raises(
         UsageError, match="no replica of the deb package nobody-has-this, for which plan key left_out asks"
     ):
-        mirror.ensure(tmp_path, plan=PLAN, only=["left_out"], progress=QUIET)
+        mirror.ensure(fresh, plan=PLAN, only=["left_out"], progress=QUIET)
     given = PLAN["agent"] | {"provided_by": "the AMI"}
-    assert mirror.ensure(tmp_path, plan=plan(agent=given, roles=["agent"]), progress=QUIET) == made
+    assert mirror.ensure(fresh, plan=plan(agent=given, roles=["agent"]), progress=QUIET) == made
 
 
 @pytest.mark.parametrize(
@@ -265,24 +270,24 @@ def test_only_the_roles_sections_are_wanted_or_those_named(tmp_path: Path) -> No
         ({"url": "https://v/../../etc/agent.deb", "signature_url": "https://v/s"}, "no address"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_is_said(tmp_path: Path, section: dict[str, str], message: str) -> None:
+def test_what_cannot_be_served_is_said(fresh: Path, section: dict[str, str], message: str) -> None:
     agent = {"version": "1", "key_url": "https://vendor.example/key", **section}
     with pytest.raises(UsageError, match=message):
-        mirror.ensure(tmp_path, plan=plan(agent=agent, roles=["agent"]), progress=QUIET)
+        mirror.ensure(fresh, plan=plan(agent=agent, roles=["agent"]), progress=QUIET)
 
 
-def test_what_nobody_asked_for_in_a_day_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mirror.ensure(tmp_path, plan=plan(roles=["agent"]), progress=QUIET)
-    ledger = tmp_path / "mirror/asked.json"
+def test_what_nobody_asked_for_in_a_day_is_forgotten(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror.ensure(fresh, plan=plan(roles=["agent"]), progress=QUIET)
+    ledger = fresh / "mirror/asked.json"
     rows = json.loads(ledger.read_text())
     ledger.write_text(json.dumps([row | {"asked": row["asked"] - 25 * 3600} for row in rows]))
-    assert mirror.ensure(tmp_path, progress=QUIET).origin == {}
+    assert mirror.ensure(fresh, progress=QUIET).origin == {}
 
 
-def test_ledger_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
-    (tmp_path / "mirror").mkdir()
-    (tmp_path / "mirror/asked.json").write_text("[{")
-    assert mirror.ensure(tmp_path, plan=plan(roles=["agent"]), progress=QUIET).origin == {"agent": "replica"}
+def test_ledger_that_cannot_be_read_is_begun_anew(fresh: Path) -> None:
+    (fresh / "mirror").mkdir()
+    (fresh / "mirror/asked.json").write_text("[{")
+    assert mirror.ensure(fresh, plan=plan(roles=["agent"]), progress=QUIET).origin == {"agent": "replica"}
 
 
 def test_server_gives_files_and_says_no_otherwise(port: int, tree: mirror.MirrorTree) -> None:
@@ -355,14 +360,19 @@ def test_wrong_agent_package_is_said_at_once(home: Path, tmp_path: Path) -> None
         mirror.ensure(home, agent_package=tmp_path / "none.deb", progress=QUIET)
     with pytest.raises(UsageError, match="holds package 'other'"):
         mirror.ensure(home, agent_package=_vendor_package(tmp_path, "other"), progress=QUIET)
+    url = f"https://{BASE}/c/{AGENT}.rpm"
+    asked = plan(os=AMAZON, agent=PLAN["agent"] | {"url": url, "signature_url": f"{url}.sig"}, roles=["agent"])
+    with pytest.raises(UsageError, match=r"a \.deb, and the plan installs amazon-cloudwatch-agent as \.rpm"):
+        deb = _vendor_package(tmp_path / "deb")
+        mirror.ensure(home, plan=asked, agent_package=deb, progress=QUIET)
 
 
-def test_build_that_fails_leaves_no_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_that_fails_leaves_no_tree(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise CloudError("dpkg-deb ended with 2")
 
     monkeypatch.setitem(replica_pool._BUILDERS, "deb", fail)
     with pytest.raises(CloudError):
-        mirror.ensure(tmp_path, plan=plan(roles=["agent"]), progress=QUIET)
-    assert sorted(path.name for path in (tmp_path / "mirror").iterdir()) == ["asked.json", "lock", "pool"]
-    assert [path.name for path in (tmp_path / "mirror/pool").iterdir() if path.name.startswith("build-")] == []
+        mirror.ensure(fresh, plan=plan(roles=["agent"]), progress=QUIET)
+    assert sorted(path.name for path in (fresh / "mirror").iterdir()) == ["asked.json", "lock", "pool"]
+    assert [path.name for path in (fresh / "mirror/pool").iterdir() if path.name.startswith("build-")] == []
