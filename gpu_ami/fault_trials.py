@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +41,7 @@ class Rig:
     def __init__(self, proof: Proof, target: Target) -> None:
         self.proof = proof
         self.target = target
-        self.known: list[str] = []  # ids of the checks that the good machine was proved with
+        self.known: list[str] = []  # ids of the checks that have judged the good machine
         self._connection: Connection | None = None
 
     def __enter__(self) -> Rig:
@@ -53,32 +54,92 @@ class Rig:
         """The whole proof, with evidence. Red checks are false alarms."""
         started = time.monotonic()
         found = self.proof.check(self.target)
-        self.known = [str(one["id"]) for one in found.checks]
+        self.known = [str(one["id"]) for one in found.checks if one["verdict"] != "UNPROVEN"]
         return CleanProof(when, len(found.checks), round(time.monotonic() - started, 1), _red(found.checks))
 
-    def try_all(self, chosen: Sequence[Fault], keep: Callable[[CleanProof], None]) -> Iterator[Trial]:
+    def try_all(
+        self, chosen: Sequence[Fault], keep: Callable[[CleanProof], None], *, together: bool = False
+    ) -> Iterator[Trial]:
         """One trial after the other; `keep` gets the proofs between them. Spoilt ends it.
 
+        together: several that cannot be confused at once; what comes out otherwise than it should is tried again alone.
         What cannot be undone comes last, after the proof that says that all else was.
         """
         lasting = [fault for fault in chosen if fault.last]
+        mendable = [fault for fault in chosen if not fault.last]
         tried = 0
-        for fault in (one for one in chosen if not one.last):
-            trial = self.try_one(fault)
-            tried += trial.outcome != faults.OUT_OF_SCOPE
-            yield trial
-            if trial.outcome not in (faults.DETECTED, faults.OUT_OF_SCOPE):
-                self._require_good(f"after {fault.id}", keep)
+        for group in self.groups(mendable) if together else [[fault] for fault in mendable]:
+            alone = group
+            if len(group) > 1:
+                found = self.try_together(group)
+                yield from found
+                alone = [fault for fault in group if fault.id not in {trial.id for trial in found}]
+                tried += len(found)
+            for fault in alone:
+                trial = self.try_one(fault)
+                tried += trial.outcome != faults.OUT_OF_SCOPE
+                yield trial
+                if trial.outcome not in (faults.DETECTED, faults.OUT_OF_SCOPE):
+                    self._require_good(f"after {fault.id}", keep)
         if tried:
             self._require_good(f"after {tried} faults", keep)
         for fault in lasting:
             yield self.try_one(fault)
 
+    def groups(self, chosen: Sequence[Fault]) -> list[list[Fault]]:
+        """Faults that can be told apart, and mended apart, though they are there at the same time."""
+        made: list[tuple[list[Fault], set[str]]] = []
+        for fault in chosen:
+            touched = self._touched(fault)
+            alone = fault.live or not touched or any(name.partition("::")[0] in _WAITING for name in touched)
+            place = next((one for one in made if not alone and one[1].isdisjoint(touched) and "" not in one[1]), None)
+            if place is None:
+                made.append(([fault], {""} if alone else touched))
+            else:
+                place[0].append(fault)
+                place[1].update(touched)
+        return [group for group, _ in made]
+
+    def _touched(self, fault: Fault) -> set[str]:
+        """The checks that may be red with it, and where it puts things aside; nothing where it is out of scope."""
+        if self._beyond(fault):
+            return set()
+        allowed = {name for name in self.known if any(fnmatch.fnmatchcase(name, one) for one in fault.also)}
+        named = {name for name in self.known if faults.is_named(fault, name)}
+        return allowed | named | set(re.findall(r"/run/[\w.-]+", fault.plant))
+
+    def try_together(self, group: Sequence[Fault]) -> list[Trial]:
+        """The trials of those that came out as they should; none where a check is red that nobody explains."""
+        started = time.monotonic()
+        name = f"{len(group)} faults: {', '.join(fault.id for fault in group)}"
+        with self.proof.progress.stage(name), contextlib.ExitStack() as stack:
+            try:
+                for fault in group:
+                    stack.enter_context(self._undone(fault))
+                    self._script(f"set -e\n{fault.plant}")
+                red = self._red_with(group[0])
+            except MachineError as error:
+                self.proof.progress.note(str(error))
+                return []
+            found = [faults.judge(fault, _own(fault, red)) for fault in group]
+            known = {check for trial in found for check in trial.red}
+            strange = sorted(set(red) - known)
+            self.proof.progress.note(f"red: {', '.join(red)}{f'; unexplained: {strange}' if strange else ''}")
+        seconds = round((time.monotonic() - started) / len(group), 1)
+        good = [trial for trial in found if trial.outcome == faults.DETECTED and not strange]
+        return [dataclasses.replace(trial, seconds=seconds) for trial in good]
+
+    def _beyond(self, fault: Fault) -> str:
+        """Why this image on this instance type cannot have the fault; "" where it can."""
+        if not any(faults.is_named(fault, name) for name in self.known):
+            return f"this machine gives {fault.caught_by} nothing to judge"
+        fits = fnmatch.fnmatchcase(self.target.instance_type, fault.instance_type)
+        return "" if fits else f"only on {fault.instance_type}"
+
     def try_one(self, fault: Fault) -> Trial:
         """Plants one fault, checks, undoes it."""
-        named = [name for name in self.known if faults.is_named(fault, name)]
-        if not named or not fnmatch.fnmatchcase(self.target.instance_type, fault.instance_type):
-            why = f"only on {fault.instance_type}" if named else f"the plan has no {fault.caught_by}"
+        why = self._beyond(fault)
+        if why:
             return Trial(fault.id, faults.OUT_OF_SCOPE, (), why)
         started = time.monotonic()
         with self.proof.progress.stage(f"fault {fault.id}"):
@@ -92,10 +153,14 @@ class Rig:
             with self._undone(fault):
                 try:
                     self._script(f"set -e\n{fault.plant}")
-                except MachineError as error:  # the others can still be tried: what was done of it is undone
-                    trial = Trial(fault.id, faults.NOT_PLANTED, (), str(error))
-                else:
                     trial = faults.judge(fault, self._red_with(fault))
+                except MachineError as error:  # the others can still be tried: what was done of it is undone
+                    trial = Trial(
+                        fault.id,
+                        faults.NOT_TRIED if isinstance(error, NotAsked) else faults.NOT_PLANTED,
+                        (),
+                        str(error),
+                    )
         except NotUndone as error:
             return dataclasses.replace(trial, outcome=faults.NOT_UNDONE, message=str(error))
         return trial
@@ -114,7 +179,10 @@ class Rig:
     def _red_with(self, fault: Fault) -> dict[str, str]:
         options = [*self.proof.options, *self.options(fault)]
         trial = dataclasses.replace(self.proof, out=self.proof.out / "trials" / fault.id, options=options)
-        return _red(trial.check(self.target).checks)
+        checks = trial.check(self.target).checks
+        if checks and all(_unasked(one) for one in checks):
+            raise NotAsked(str(checks[0]["message"]))
+        return _red(checks)
 
     def options(self, fault: Fault) -> list[str]:
         """The validator's options for a trial: how long it waits, and what it leaves out."""
@@ -169,6 +237,19 @@ class Rig:
 
 class NotUndone(MachineError):
     """A fault's `undo` failed."""
+
+
+class NotAsked(MachineError):
+    """The host could not be reached for the checks: nothing was shown of any."""
+
+
+def _unasked(check: Mapping[str, Any]) -> bool:
+    return check["verdict"] == "UNPROVEN" and str(check["message"]).startswith("the host could not be asked")
+
+
+def _own(fault: Fault, red: Mapping[str, str]) -> dict[str, str]:
+    patterns = (fault.caught_by, f"{fault.caught_by}[[]*", *fault.also)
+    return {name: text for name, text in red.items() if any(fnmatch.fnmatchcase(name, one) for one in patterns)}
 
 
 def _red(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Machine:
     red: set[str] = dataclasses.field(default_factory=set)
     scripts: list[str] = dataclasses.field(default_factory=list)
     options: list[list[str]] = dataclasses.field(default_factory=list)
+    checks: list[str] = dataclasses.field(default_factory=lambda: list(CHECKS))
 
     def run(self, command: str, timeout: float, input: bytes) -> Any:
         assert command == "sudo -n sh -s"
@@ -154,6 +155,100 @@ def test_a_missed_fault_is_followed_by_a_clean_proof(rig: Rig, machine: Machine)
     found, proofs = trials(rig, fault())
     assert [trial.outcome for trial in found] == ["missed"]
     assert [proof.when for proof in proofs] == ["after x", "after 1 faults"]
+
+
+B = {"id": "b", "plant": "break b", "undo": "mend b", "caught_by": "logs::test_alone"}
+C = {"id": "c", "plant": "break c", "undo": "mend c", "caught_by": "boot::test_c"}
+D = {"id": "d", "plant": "cp a /run/kept", "undo": "mend d", "caught_by": "boot::test_d"}
+E = {"id": "e", "plant": "mv a /run/kept", "undo": "mend e", "caught_by": "boot::test_e"}
+
+
+@pytest.mark.parametrize(
+    ("given", "groups"),
+    [
+        ([{}, C], [["x", "c"]]),
+        ([{}, C | {"caught_by": "boot::test_a"}], [["x"], ["c"]]),
+        ([{}, C | {"also": ("boot::test_*",)}], [["x"], ["c"]]),
+        ([D, E, {}], [["d", "x"], ["e"]]),
+        ([{}, B, C], [["x", "c"], ["b"]]),
+        ([{}, C | {"live": True}, D], [["x", "d"], ["c"]]),
+        ([{}, C | {"caught_by": "efa::test_a"}, D], [["x", "d"], ["c"]]),
+    ],
+)
+def test_what_cannot_be_told_apart_is_not_tried_together(
+    rig: Rig, given: list[dict[str, Any]], groups: list[list[str]]
+) -> None:
+    rig.known += ["boot::test_c", "boot::test_d", "boot::test_e"]
+    found = rig.groups([fault(**one) for one in given])
+    assert sorted([one.id for one in group] for group in found) == sorted(groups)
+
+
+class Together(Machine):
+    """Each plant adds what it breaks, each undo takes it away again."""
+
+    def run(self, command: str, timeout: float, input: bytes) -> Any:
+        before = set(self.red)
+        done = super().run(command, timeout, input)
+        text = input.decode().removeprefix("set -e\n")
+        if text.startswith("mend"):
+            self.red = before - self.breaks.get(text.replace("mend", "break"), set())
+        else:
+            self.red = before | self.breaks.get(text, set())
+        return done
+
+
+@pytest.fixture
+def several(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Together:
+    made = Together({"break it": {"boot::test_a"}, "break c": {"xid::test_xid"}})
+    monkeypatch.setattr(Proof, "check", lambda proof, target: made.check(proof, target))
+    monkeypatch.setattr(Rig, "_connect", lambda rig: made)
+    return made
+
+
+def together(rig: Rig) -> tuple[dict[str, str], list[CleanProof]]:
+    proofs: list[CleanProof] = []
+    group = [fault(), fault(**(C | {"caught_by": "boot::test_c"}))]
+    return {trial.id: trial.outcome for trial in rig.try_all(group, proofs.append, together=True)}, proofs
+
+
+def test_several_are_detected_at_once(rig: Rig, several: Together) -> None:
+    rig.known += ["boot::test_c"]
+    several.breaks["break c"] = {"boot::test_c"}
+    several.checks.append("boot::test_c")
+    found, proofs = together(rig)
+    assert found == {"x": "detected", "c": "detected"}
+    assert several.scripts == ["break it", "break c", "mend c", "mend it"]
+    assert [proof.when for proof in proofs] == ["after 2 faults"]
+
+
+def test_what_is_missed_among_several_is_tried_alone(rig: Rig, several: Together) -> None:
+    rig.known += ["boot::test_c"]
+    several.breaks["break c"] = set()
+    found, _ = together(rig)
+    assert found == {"x": "detected", "c": "missed"}
+    assert several.scripts[-2:] == ["break c", "mend c"]
+
+
+def test_a_red_check_that_nobody_explains_has_all_tried_alone(rig: Rig, several: Together) -> None:
+    rig.known += ["boot::test_c"]
+    found, _ = together(rig)
+    assert found == {"x": "detected", "c": "wrong check"}
+    assert several.scripts == ["break it", "break c", "mend c", "mend it", "break it", "mend it", "break c", "mend c"]
+
+
+def test_one_that_cannot_be_planted_has_all_tried_alone(rig: Rig, several: Together) -> None:
+    rig.known += ["boot::test_c"]
+    several.fails = {"break c": 1}
+    found, _ = together(rig)
+    assert found == {"x": "detected", "c": "not planted"}
+
+
+def test_a_host_that_could_not_be_asked_shows_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"verdict": "UNPROVEN", "message": "the host could not be asked: it sent no SSH banner"}
+    gone = SimpleNamespace(checks=[{"id": name} | told for name in CHECKS])
+    monkeypatch.setattr(Proof, "check", lambda proof, target: gone)
+    trial = rig.try_one(fault())
+    assert (trial.outcome, trial.message) == ("not tried", told["message"])
 
 
 def test_a_connection_is_made_again_after_it_was_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

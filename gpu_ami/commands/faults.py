@@ -30,6 +30,7 @@ undoes what is planted and ends the machine, and --resume goes on.
   gpu-ami faults --only parser-stopped --only one-gpu-missing
   gpu-ami faults --resume                          those that have not been detected on this image yet
   gpu-ami faults --after metric-removed            those that come after that one
+  gpu-ami faults --together                        a third of the time: several at once that cannot be confused
   gpu-ami faults --proofs 20                       twenty clean proofs in a row first: no false alarm?
   gpu-ami faults --list
 """
@@ -47,6 +48,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--resume", action="store_true", help="only faults that faults.json does not call detected")
     text = "clean proofs in a row before the first fault [%(default)s]"
     parser.add_argument("--proofs", type=int, default=1, metavar="N", help=text)
+    text = "several at once that cannot be confused: quicker; what surprises is tried again alone"
+    parser.add_argument("--together", action="store_true", help=text)
     parser.add_argument("--list", action="store_true", help="only list the faults")
     stages.add_where(parser)
     stages.add_instance_types(parser)
@@ -85,7 +88,8 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
         return Outcome(record.summary(scope), record.to_json(), 0)
     with line.standing(args.where, progress) as at:
         at.stock(plan.document)  # what some faults install
-        wanted = proof.Proof(plan.document, out / PLAN_FILE, at.place, out / "faults", progress)
+        options = ["--connect-timeout=60"]  # a fault may slow the machine down, and that is not what is judged
+        wanted = proof.Proof(plan.document, out / PLAN_FILE, at.place, out / "faults", progress, options=options)
         tags = at.run.tags(recipe=plan.image, plan_digest=plan.digest)
         with (
             machine.temporary_key(at.cloud, at.run, tags) as key,
@@ -98,11 +102,11 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
                 booted = boot.follow(instance, kind)
             target = proof.Target(booted.url, kind, instance, booted.key_file, booted.known_hosts)
             with fault_trials.Rig(wanted, target) as rig:
-                _try(rig, chosen, record, out / FAULTS_FILE, args.proofs)
+                _try(rig, chosen, record, out / FAULTS_FILE, args)
     return Outcome(record.summary(scope), record.to_json(), 0 if record.is_good(scope) else 1)
 
 
-def _try(rig: Rig, chosen: Sequence[Fault], record: Record, path: Path, proofs: int) -> None:
+def _try(rig: Rig, chosen: Sequence[Fault], record: Record, path: Path, args: argparse.Namespace) -> None:
     import json
 
     from gpu_ami.errors import MachineError
@@ -115,9 +119,9 @@ def _try(rig: Rig, chosen: Sequence[Fault], record: Record, path: Path, proofs: 
         record.proofs.append(proof)
         write()
 
-    for number in range(1, proofs + 1):
-        with rig.proof.progress.stage(f"clean proof {number} of {proofs}"):
-            keep(rig.prove(f"{number} of {proofs}, before any fault"))
+    for number in range(1, args.proofs + 1):
+        with rig.proof.progress.stage(f"clean proof {number} of {args.proofs}"):
+            keep(rig.prove(f"{number} of {args.proofs}, before any fault"))
     red = record.proofs[-1].red
     if red:
         raise MachineError(
@@ -125,6 +129,6 @@ def _try(rig: Rig, chosen: Sequence[Fault], record: Record, path: Path, proofs: 
             details=[f"{name}: {message}" for name, message in red.items()],
             hint="a fault proves something only on a machine whose checks all pass: gpu-ami validate",
         )
-    for trial in rig.try_all(chosen, keep):
+    for trial in rig.try_all(chosen, keep, together=args.together):
         record.add(trial)
         write()
