@@ -50,7 +50,7 @@ class Machine:
     def check(self, proof: Proof, target: Target) -> Any:
         self.options.append(list(proof.options))
         checks = [
-            {"id": name, "verdict": "FAIL" if name in self.red else "PASS", "message": "it is"} for name in CHECKS
+            {"id": name, "verdict": "FAIL" if name in self.red else "PASS", "message": "it is"} for name in self.checks
         ]
         return SimpleNamespace(checks=checks)
 
