@@ -7,11 +7,13 @@ finds itself in a chroot: systemd's tools then work on files and leave out what 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import selectors
 import signal
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -25,6 +27,7 @@ from gpu_ami.local.qemu import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from gpu_ami.run import find_tool, run, spawn
 
 _PR_SET_NAME = 15
+_SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _IFF_UP = 0x8914, 0x8916, 0x891C, 1
 # What uname(2) says is the host's; programs of the tree ask through this, built by the tree's own compiler.
 _UNAME = Path(__file__).parent / "replicas" / "uname.c"
 # update-grub asks about the device under /, which is none here: the answers that a machine of this base would give.
@@ -87,9 +90,7 @@ class Room:
         self._make_sys()
         self._pretend_kernel()
         self.write("usr/sbin/grub-probe", _GRUB_PROBE.replace("UUID", base_image.root_uuid()), 0o755)
-        for address in (MIRROR_ADDRESS, API_ADDRESS, METADATA_ADDRESS):
-            self.inside("ip", "address", "add", f"{address}/32", "dev", "lo")
-        self.inside("ip", "link", "set", "lo", "up")
+        take_addresses(MIRROR_ADDRESS, API_ADDRESS, METADATA_ADDRESS)
         return self._make_user()
 
     def _lay_root(self) -> None:
@@ -167,8 +168,20 @@ class Room:
         self.write(f"home/{name}/.ssh/authorized_keys", f"{self.settings.public_key}\n", 0o600)
         self.inside("chown", "-R", f"{name}:{name}", f"/home/{name}/.ssh")
         self.inside("chmod", "700", f"/home/{name}/.ssh")
+        for old in (self.root / "etc/ssh").glob("ssh_host_*"):
+            old.unlink()
         self.inside("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/ssh_host_ed25519_key")
         return name
+
+
+def take_addresses(*addresses: str) -> None:
+    """Gives the loopback interface these addresses beside 127.0.0.1, and switches it on (netdevice(7))."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for index, address in enumerate(addresses):
+            for request, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.255")):
+                one = struct.pack("16sH2x4s8x", f"lo:{index}".encode(), socket.AF_INET, socket.inet_aton(value))
+                fcntl.ioctl(asked, request, one)
+        fcntl.ioctl(asked, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
 def device_nodes(devices: Mapping[str, int]) -> Iterable[str]:
