@@ -161,7 +161,8 @@ class Report:
         if absent or not hosts:
             found.add(UNPROVEN)
         verdict = next(one for one in ORDER if one in found)
-        where = [host.name for host in hosts if host.tier_verdict(name, self.roles) == verdict] + [*absent]
+        where = [host.name for host in hosts if host.tier_verdict(name, self.roles) == verdict]
+        where += absent if verdict == UNPROVEN else []
         if verdict == PASS:
             reason = ""
         elif name == "T4":

@@ -233,6 +233,13 @@ def test_every_tier_has_its_own_verdict(found: Report, verdicts: str) -> None:
     assert all(tier["reason"] for tier in found.tiers if tier["verdict"] != "PASS")
 
 
+def test_tier_says_where_it_fell_short() -> None:
+    found = a_report(tiered(T3="PASS"), a_host("p4d.24xlarge", boot="FAIL"), unproven=["p5.48xlarge"])
+    reasons = {tier["name"]: tier["reason"] for tier in found.tiers}
+    assert reasons["T1"] == "on p4d.24xlarge"
+    assert reasons["T3"] == "on p4d.24xlarge, p5.48xlarge"
+
+
 def test_restart_that_is_not_proven_is_missing_in_its_tier() -> None:
     host = tiered()
     host.restarts = ["reboot"]
