@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -32,11 +31,12 @@ class Archive:
 @dataclass
 class Content:
     """repositories: packages of each, by file name. files: one by its path below the root, a package, an archive or a
-    vendor's own file. git: tags of each repository's path."""
+    vendor's own file. git: tags of each repository's path. keys: where the public key lies."""
 
     repositories: dict[Repository, dict[str, Package]] = field(default_factory=dict)
     files: dict[str, tuple[Download, Package | Archive | Path]] = field(default_factory=dict)
     git: dict[str, set[str]] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
 
     def add(self, section: Section, agent_package: Path | None = None) -> None:
         """What the section asks for and what comes with it. UsageError: no replica of it."""
@@ -46,7 +46,9 @@ class Content:
             self.repositories.setdefault(repository, {}).update({one.file_name: one for one in found})
         download = replica_wants.download(section)
         if download:
+            self.files.pop(download.path, None)  # what was asked for last stays
             self.files[download.path] = (download, _file(section, download, agent_package))
+        self.keys |= set(replica_wants.key_paths(section))
         tagged = replica_wants.git_repository(section)
         if tagged:
             find_row("git", replica_git.name_of(tagged[0]), asked_by=f"plan key {section.component}")
@@ -69,7 +71,7 @@ class Content:
             [path, sorted(tags), pool.row_digest(find_row("git", replica_git.name_of(path), asked_by=path))]
             for path, tags in self.git.items()
         ]
-        return [sorted(repositories), sorted(files), sorted(git)]
+        return [sorted(repositories), sorted(files), sorted(git), sorted(self.keys)]
 
     def write(self, root: Path, pool: Pool, gpg: Gpg) -> dict[str, str]:
         """Everything below `root`, signed; `<path>#<tag>` → commit of the git repositories.
@@ -83,6 +85,9 @@ class Content:
         for download, item in self.files.values():
             identity = [code, repr(download), _identity(item, pool)]
             _link(pool.get_folder(identity, partial(_write_file, download, item, pool, gpg)), root)
+        for path in sorted(self.keys):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            gpg.export(root / path)
         commits: dict[str, str] = {}
         for path, tags in self.git.items():
             found = replica_git.write_repository(root / path, tags, "the mirror")
@@ -130,13 +135,8 @@ def _digests(packages: Mapping[str, Package], pool: Pool) -> list[list[str]]:
 
 
 def _link(made: Path, root: Path) -> None:
-    """Links a folder's files into the tree; a key that several of them have is there once."""
-    shutil.copytree(made, root, copy_function=_link_file, dirs_exist_ok=True)
-
-
-def _link_file(source: str, target: str) -> None:
-    with suppress(FileExistsError):
-        os.link(source, target)
+    """Links a folder's files into the tree."""
+    shutil.copytree(made, root, copy_function=os.link, dirs_exist_ok=True)
 
 
 def _write_repository(
@@ -154,7 +154,6 @@ def _write_repository(
         for name, kept in built.items():
             os.link(kept, root / flat / name)
         rpm.write_repository(root / flat, gpg)
-    _export(root / repository.key_path, gpg)
 
 
 def _write_file(download: Download, item: Package | Archive | Path, pool: Pool, gpg: Gpg, root: Path) -> None:
@@ -171,10 +170,3 @@ def _write_file(download: Download, item: Package | Archive | Path, pool: Pool, 
         os.link(pool.get([item], gpg)[0], target)
     (root / download.signature_path).parent.mkdir(parents=True, exist_ok=True)
     gpg.sign(target, root / download.signature_path)
-    _export(root / download.key_path, gpg)
-
-
-def _export(path: Path, gpg: Gpg) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        gpg.export(path)

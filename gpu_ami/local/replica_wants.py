@@ -47,12 +47,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Repository:
-    """Where packages lie. path: below the mirror (HOST/PATH); key_path: where its public key lies."""
+    """Where packages lie. path: below the mirror (HOST/PATH)."""
 
     path: str
     suite: str
     components: tuple[str, ...]
-    key_path: str
     kind: str
 
     @property
@@ -69,7 +68,6 @@ class Download:
 
     path: str
     signature_path: str
-    key_path: str
 
 
 def sections(plan: Mapping[str, Any], only: Collection[str] | None = None) -> list[Section]:
@@ -131,7 +129,6 @@ def repository(section: Section) -> Repository | None:
         path_of(row["url"], asked_by),
         row["suite"],
         tuple(row.get("components", ())),
-        path_of(row["key_url"], asked_by),
         section.kind,
     )
 
@@ -153,7 +150,15 @@ def download(section: Section) -> Download | None:
     if "signature_url" not in content:
         return None
     asked_by = f"plan key {section.component}"
-    return Download(*(path_of(content[key], asked_by) for key in ("url", "signature_url", "key_url")))
+    return Download(*(path_of(content[key], asked_by) for key in ("url", "signature_url")))
+
+
+def key_paths(section: Section) -> Iterator[str]:
+    """Where the section says that public keys lie."""
+    content = section.content
+    for owner in (content, content.get("repository") or {}):
+        if "key_url" in owner:
+            yield path_of(owner["key_url"], f"plan key {section.component}")
 
 
 def git_repository(section: Section) -> tuple[str, str] | None:

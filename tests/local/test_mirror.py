@@ -185,7 +185,7 @@ def test_further_plan_adds_what_it_needs_and_builds_only_that(
     more = mirror.ensure(home, plan=plan(tool=tool, roles=["tool"]), progress=QUIET)
     assert built == ["agent 9-1"]
     index = more.root / BASE / "suite/dists/jammy/main/binary-amd64/Packages"
-    assert [one["Package"] for one in _stanzas(index)] == ["agent", "libtool"]
+    assert [one["Package"] for one in _stanzas(index)] == ["agent", "tool-data"]
     assert (more.root / BASE / "suite" / _stanzas(index)[0]["Filename"]).is_file()
     release = (more.root / BASE / "suite/dists/jammy/Release").read_text()
     assert "Suite: jammy\n" in release and "main/binary-amd64/Packages.gz\n" in release
@@ -376,3 +376,13 @@ def test_build_that_fails_leaves_no_tree(fresh: Path, monkeypatch: pytest.Monkey
         mirror.ensure(fresh, plan=plan(roles=["agent"]), progress=QUIET)
     assert sorted(path.name for path in (fresh / "mirror").iterdir()) == ["asked.json", "lock", "pool"]
     assert [path.name for path in (fresh / "mirror/pool").iterdir() if path.name.startswith("build-")] == []
+
+
+def test_repository_is_one_wherever_its_key_is_said_to_lie(fresh: Path) -> None:
+    moved = FLAT | {"key_url": "https://vendor.example/keys/moved.pub"}
+    for repository, wanted in ((FLAT, "agent"), (moved, "tool-data")):
+        tool = {"version": "1", "packages": {wanted: "9-1"}, "repository": repository}
+        made = mirror.ensure(fresh, plan=plan(tool=tool, roles=["tool"]), progress=QUIET)
+    assert [one["Package"] for one in _stanzas(made.root / BASE / "flat/x86_64/Packages")] == ["agent", "tool-data"]
+    keys = [(made.root / BASE / "keys" / name).read_bytes() for name in ("vendor.pub", "moved.pub")]
+    assert keys[0] == keys[1] and b"BEGIN PGP PUBLIC KEY BLOCK" in keys[0]
