@@ -185,7 +185,7 @@ def test_further_plan_adds_what_it_needs_and_builds_only_that(
     more = mirror.ensure(home, plan=plan(tool=tool, roles=["tool"]), progress=QUIET)
     assert built == ["agent 9-1"]
     index = more.root / BASE / "suite/dists/jammy/main/binary-amd64/Packages"
-    assert [one["Package"] for one in _stanzas(index)] == ["agent", "tool-data"]
+    assert [one["Package"] for one in _stanzas(index)] == ["agent", "libtool"]
     assert (more.root / BASE / "suite" / _stanzas(index)[0]["Filename"]).is_file()
     release = (more.root / BASE / "suite/dists/jammy/Release").read_text()
     assert "Suite: jammy\n" in release and "main/binary-amd64/Packages.gz\n" in release
