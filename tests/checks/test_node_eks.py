@@ -17,7 +17,7 @@ PROGRAMS = "".join(
     for path in (
         "/usr/bin/kubelet",
         "/usr/bin/containerd",
-        "/usr/bin/runc",
+        "/usr/sbin/runc",
         "/usr/bin/nodeadm",
         "/etc/eks/image-credential-provider/ecr-credential-provider",
     )
@@ -50,9 +50,9 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (node_eks.test_programs_can_be_run, {"test*": PROGRAMS}, "PASS", ""),
     (
         node_eks.test_programs_can_be_run,
-        {"test*": PROGRAMS.replace("/usr/bin/runc\n", "")},
+        {"test*": PROGRAMS.replace("/usr/sbin/runc\n", "")},
         "FAIL",
-        "not there, or not executable: /usr/bin/runc",
+        "not there, or not executable: /usr/sbin/runc",
     ),
 ]
 

@@ -44,5 +44,5 @@ def test_nodeadm_starts_at_boot(host: Any, observe: Observe) -> None:
 
 def test_programs_can_be_run(host: Any, observe: Observe) -> None:
     """What a node starts is there and executable."""
-    paths = ["/usr/bin/kubelet", "/usr/bin/containerd", "/usr/bin/runc", "/usr/bin/nodeadm"]
+    paths = ["/usr/bin/kubelet", "/usr/bin/containerd", "/usr/sbin/runc", "/usr/bin/nodeadm"]
     node.check_executable(host, [*paths, "/etc/eks/image-credential-provider/ecr-credential-provider"], observe)
