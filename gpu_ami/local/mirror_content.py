@@ -6,26 +6,18 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpu_ami.local import apt_repository, replica_archive, replica_git, replica_wants, rpm
+from gpu_ami.local.replica_archive import Archive
 from gpu_ami.local.replica_pool import Pool
-from gpu_ami.local.replica_table import Package, Row, find_row, with_related
+from gpu_ami.local.replica_table import Package, find_row, with_related
 from gpu_ami.local.replica_wants import Download, Repository, Section
 from gpu_ami.local.signing import Gpg
 
 AGENT = "amazon-cloudwatch-agent"
-
-
-@dataclass(frozen=True)
-class Archive:
-    """An installer: its row, and what its placeholders stand for."""
-
-    row: Row
-    values: Mapping[str, str]
-    architecture: str
 
 
 @dataclass
@@ -46,19 +38,25 @@ class Content:
             self.repositories.setdefault(repository, {}).update({one.file_name: one for one in found})
         download = replica_wants.download(section)
         if download:
-            self.files.pop(download.path, None)  # what was asked for last stays
-            self.files[download.path] = (download, _file(section, download, agent_package))
+            self._add_file(download, _file(section, download, agent_package))
         self.keys |= set(replica_wants.key_paths(section))
         tagged = replica_wants.git_repository(section)
         if tagged:
             find_row("git", replica_git.name_of(tagged[0]), asked_by=f"plan key {section.component}")
             self.git.setdefault(tagged[0], set()).add(tagged[1])
 
+    def _add_file(self, download: Download, item: Package | Archive | Path) -> None:
+        """At an address lies what was asked for last; an archive holds the kinds of package of all who asked."""
+        _, before = self.files.pop(download.path, (download, item))
+        if isinstance(item, Archive) and isinstance(before, Archive) and before.values == item.values:
+            item = replace(item, kinds=item.kinds | before.kinds)
+        self.files[download.path] = (download, item)
+
     def origin(self) -> dict[str, str]:
         """Package or file name → replica or vendor."""
         names = {one.name for packages in self.repositories.values() for one in packages.values()}
         names |= {item.name for _, item in self.files.values() if isinstance(item, Package)}
-        names |= {item.values["name"] for _, item in self.files.values() if isinstance(item, Archive)}
+        names |= {item.name for _, item in self.files.values() if isinstance(item, Archive)}
         names |= {replica_git.name_of(path) for path in self.git}
         vendor = {AGENT for _, item in self.files.values() if isinstance(item, Path)}
         return dict.fromkeys(sorted(names), "replica") | dict.fromkeys(vendor, "vendor")
@@ -113,14 +111,15 @@ def _file(section: Section, download: Download, agent_package: Path | None) -> P
         version = f"{section.content['version']}-{row.entry.get('revision', '1')}"
         return Package(stem, version, kind, section.architecture, row)
     row = find_row("archives", name, asked_by=asked_by)
-    return Archive(row, replica_archive.values_of(row, name, section.content), section.architecture)
+    values = replica_archive.values_of(row, name, section.content)
+    return Archive(row, values, section.architecture, frozenset({section.kind}))
 
 
 def _identity(item: Package | Archive | Path, pool: Pool) -> str:
     if isinstance(item, Package):
         return pool.digest(item)
     if isinstance(item, Archive):
-        return pool.archive_digest(item.row, item.values, item.architecture)
+        return pool.archive_digest(item)
     signature = item.with_name(item.name + ".sig")
     digests = []
     for path in (item, signature):
@@ -165,7 +164,7 @@ def _write_file(download: Download, item: Package | Archive | Path, pool: Pool, 
         if vendor_signature.exists():
             shutil.copyfile(vendor_signature, target.with_name(f"{target.name}.vendor.sig"))
     elif isinstance(item, Archive):
-        os.link(pool.get_archive(item.row, item.values, item.architecture, gpg), target)
+        os.link(pool.get_archive(item, gpg), target)
     else:
         os.link(pool.get([item], gpg)[0], target)
     (root / download.signature_path).parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,38 @@ from gpu_ami.local.replica_table import SOURCE_DATE_EPOCH, Package, Row, fill, f
 # Builds packages, or finds them built: the files, in the packages' order.
 Builder = Callable[[list[Package]], list[Path]]
 _MACHINES = {"x86_64": "x86_64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An installer to be packed. values: what its placeholders stand for; kinds: of the packages that it is to hold."""
+
+    row: Row
+    values: Mapping[str, str]
+    architecture: str
+    kinds: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return self.values["name"]
+
+    def held_packages(self) -> dict[str, list[Package]]:
+        """Folder in the archive → the packages that lie there.
+
+        `holds`: kind → folder → `name=version`; a folder with {distribution} is there for each of `distributions`.
+        """
+        found: dict[str, list[Package]] = {}
+        for kind in sorted(self.kinds):
+            for distribution in self.row.entry.get("distributions", {}).get(kind, [""]):
+                there = {**self.values, "distribution": distribution, "arch": _MACHINES[self.architecture]}
+                for folder, items in self.row.entry.get("holds", {}).get(kind, {}).items():
+                    found[fill(folder, there)] = [self._held(fill(item, there), kind) for item in items]
+        return found
+
+    def _held(self, item: str, kind: str) -> Package:
+        name, _, version = item.partition("=")
+        row = find_row("packages", name, kind=kind, asked_by=f"the archive {self.name}")
+        return Package(name, version or self.values["version"], kind, self.architecture, row)
 
 
 def values_of(row: Row, file_name: str, section: Mapping[str, Any]) -> dict[str, str]:
@@ -28,54 +61,30 @@ def values_of(row: Row, file_name: str, section: Mapping[str, Any]) -> dict[str,
     return defaults | contents | version_values(version) | {"full_version": version, "name": file_name} | groups
 
 
-def held_packages(row: Row, values: Mapping[str, str], architecture: str) -> dict[str, list[Package]]:
-    """Folder in the archive → the packages that lie there.
-
-    `holds`: kind → folder → `name=version`; a folder with {distribution} is there for each of `distributions`. What the
-    section gives no version for, and `defaults` neither, is not in this archive.
-    """
-    found: dict[str, list[Package]] = {}
-    for kind, folders in row.entry.get("holds", {}).items():
-        for distribution in row.entry.get("distributions", {}).get(kind, [""]):
-            there = {**values, "distribution": distribution, "arch": _MACHINES[architecture]}
-            for folder, items in folders.items():
-                wanted = [fill(item, there) for item in items]
-                found[fill(folder, there)] = [
-                    _held(item, kind, architecture, values) for item in wanted if "{" not in item
-                ]
-    return found
-
-
-def _held(item: str, kind: str, architecture: str, values: Mapping[str, str]) -> Package:
-    name, _, version = item.partition("=")
-    row = find_row("packages", name, kind=kind, asked_by=f"the archive {values['name']}")
-    return Package(name, version or values["version"], kind, architecture, row)
-
-
-def write(row: Row, values: Mapping[str, str], architecture: str, path: Path, build: Builder) -> Path:
+def write(archive: Archive, path: Path, build: Builder) -> Path:
     """Packs the archive; the same content gives the same bytes."""
     with tempfile.TemporaryDirectory(prefix="gpu-ami-archive-") as name:
         tree = Path(name) / "tree"
         tree.mkdir()
-        staging.stage(row, values, tree)
+        staging.stage(archive.row, archive.values, tree)
         held = [
             (tree / into / package.file_name, package)
-            for into, packages in held_packages(row, values, architecture).items()
+            for into, packages in archive.held_packages().items()
             for package in packages
         ]
-        for (target, _), file in zip(held, build([package for _, package in held]), strict=True):
+        for (target, _), built in zip(held, build([package for _, package in held]), strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
-        if "list" in row.entry:
-            _write_list(tree / row.entry["list"], [target for target, _ in held])
+            shutil.copyfile(built, target)
+        if "list" in archive.row.entry:
+            _write_list(tree / archive.row.entry["list"], [target for target, _ in held])
         staging.normalise(tree)
         with (
             path.open("wb") as raw,
             gzip.GzipFile("", "wb", fileobj=raw, mtime=SOURCE_DATE_EPOCH) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as file,
         ):
             for item in sorted(tree.rglob("*")):
-                archive.add(item, item.relative_to(tree).as_posix(), recursive=False, filter=_owned_by_root)
+                file.add(item, item.relative_to(tree).as_posix(), recursive=False, filter=_owned_by_root)
     return path
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_ami.local import apt_repository, packages, replica_archive, replica_git, replica_table, rpm, staging
+from gpu_ami.local.replica_archive import Archive
 from gpu_ami.local.replica_table import Package, Row
 from gpu_ami.local.signing import Gpg, SigningKey
 
@@ -43,11 +44,10 @@ class Pool:
             self._rows[id(row)] = staging.sources_digest(row)
         return self._rows[id(row)]
 
-    def archive_digest(self, row: Row, values: Mapping[str, str], architecture: str) -> str:
-        held = replica_archive.held_packages(row, values, architecture)
-        inside = {into: [self.digest(package) for package in found] for into, found in held.items()}
-        content = json.dumps([values, inside], sort_keys=True)
-        return _sha(_code_digest(), self.row_digest(row), content)
+    def archive_digest(self, archive: Archive) -> str:
+        inside = {into: [self.digest(package) for package in found] for into, found in archive.held_packages().items()}
+        content = json.dumps([archive.values, inside], sort_keys=True)
+        return _sha(_code_digest(), self.row_digest(archive.row), content)
 
     def get(self, wanted: Sequence[Package], gpg: Gpg) -> list[Path]:
         """The built packages, in order; those that are not there yet are built, side by side, and signed."""
@@ -75,13 +75,13 @@ class Pool:
             shutil.rmtree(place.parent, ignore_errors=True)
             folder.rename(place.parent)
 
-    def get_archive(self, row: Row, values: Mapping[str, str], architecture: str, gpg: Gpg) -> Path:
+    def get_archive(self, archive: Archive, gpg: Gpg) -> Path:
         """The packed archive."""
-        place = self._folder / self.archive_digest(row, values, architecture) / values["name"]
+        place = self._folder / self.archive_digest(archive) / archive.name
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             fresh = place.with_name(f".{place.name}")
-            replica_archive.write(row, values, architecture, fresh, lambda wanted: self.get(wanted, gpg))
+            replica_archive.write(archive, fresh, lambda wanted: self.get(wanted, gpg))
             fresh.rename(place)
         os.utime(place.parent)
         return place
