@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checks.conftest import Judge
+from checks.conftest import FakeMachine, Judge
 from validator.checks import container_toolkit as toolkit
 from validator.plan import Plan
 
@@ -55,7 +55,7 @@ NO_NODEADM = {"test -x /usr/bin/nodeadm": (1, "")}
 
 
 def plan(**changes: Any) -> Plan:
-    types = [{"name": "g5.12xlarge", "gpu_count": 2}]
+    types = [{"name": "g5.12xlarge", "gpu_count": 2}, {"name": "m5.large", "gpu_count": 0}]
     return Plan({"os": {"family": "debian"}, "instance_types": types, "container_toolkit": SECTION | changes})
 
 
@@ -230,3 +230,10 @@ def test_container_toolkit(
 def test_containerd_version_2_is_read_too() -> None:
     dump = DUMP.replace("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
     assert toolkit.containerd_runtime(dump) == "/usr/bin/nvidia-container-runtime"
+
+
+@pytest.mark.parametrize("check", [toolkit.test_every_gpu_has_a_name, toolkit.test_device_nodes_are_there])
+def test_a_machine_without_gpus_has_no_specification(judge: Judge, check: Any) -> None:
+    machine = FakeMachine({}, instance_type="m5.large")
+    found = judge(check, {"nvidia-ctk*": "", "for*": "", "ls*": (2, "")}, plan=plan(), machine=machine)
+    assert found.verdict == "PASS", found
