@@ -158,11 +158,13 @@ def _require_cdi(plan: Any) -> None:
         unproven(f"container toolkit {plan['container_toolkit']['version']} is planned without CDI")
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
     """The toolkit's packages have exactly the planned versions."""
     packages.check_installed(host, plan, "container_toolkit", observe)
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
     """An upgrade of the system does not move the toolkit."""
     packages.check_held(host, plan, "container_toolkit", observe)

@@ -48,6 +48,7 @@ def _driver(host: Any, observe: Observe) -> tuple[tuple[int, int], str]:
     return version(int(found.value)), found.file
 
 
+@pytest.mark.tier("T0")
 def test_compiler_is_the_planned_release(host: Any, plan: Any, observe: Observe) -> None:
     """nvcc behind /usr/local/cuda is of the planned release: with another one, every build is for another runtime."""
     done = host.run("/usr/local/cuda/bin/nvcc --version")
@@ -109,6 +110,7 @@ def test_libcuda_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> N
     observe.same(found, wanted, f"libcuda that programs get ({file})")
 
 
+@pytest.mark.tier("T0")
 def test_no_unplanned_compat_library(host: Any, plan: Any, observe: Observe) -> None:
     """No cuda-compat package is there that the plan does not name: it waits to come before the driver's libcuda."""
     if plan["os"]["family"] == "debian":
@@ -121,11 +123,13 @@ def test_no_unplanned_compat_library(host: Any, plan: Any, observe: Observe) -> 
     observe.nothing([f"{row[0]} {row[1]}" for row in rows if row[0] not in wanted], "unplanned compat packages")
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
     """The toolkit's packages have exactly the planned versions."""
     packages.check_installed(host, plan, "cuda", observe)
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
     """An upgrade of the system does not move the toolkit."""
     packages.check_held(host, plan, "cuda", observe)

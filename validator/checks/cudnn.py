@@ -29,6 +29,7 @@ def test_library_is_the_planned_version(host: Any, plan: Any, observe: Observe) 
     observe.same(version(int(found.value)), plan["cudnn"]["version"], f"cudnnGetVersion of {found.file}")
 
 
+@pytest.mark.tier("T0")
 def test_only_one_is_on_the_loader_path(host: Any, plan: Any, observe: Observe) -> None:
     """The loader knows one cuDNN of this major version: with two, it is a matter of luck which one a program gets."""
     found = loader.on_path(host, _soname(plan))
@@ -44,11 +45,13 @@ def test_library_is_made_for_the_planned_cuda(host: Any, plan: Any, observe: Obs
     observe.same(str(int(found.value) // 1000), wanted, f"CUDA major version that {found.file} was built for")
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
     """The packages have exactly the planned versions."""
     packages.check_installed(host, plan, "cudnn", observe)
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
     """An upgrade of the system does not move cuDNN."""
     packages.check_held(host, plan, "cudnn", observe)

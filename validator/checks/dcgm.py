@@ -69,11 +69,13 @@ def test_every_gpu_is_discovered(host: Any, plan: Any, machine: MachineUnderTest
         )
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
     """DCGM's packages have exactly the planned versions."""
     packages.check_installed(host, plan, "dcgm", observe)
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
     """An upgrade of the system does not move DCGM."""
     packages.check_held(host, plan, "dcgm", observe)

@@ -27,6 +27,7 @@ def test_library_is_the_planned_version(host: Any, plan: Any, observe: Observe) 
     observe.same(version(str(found.value)), wanted, f"MKL_Get_Version_String of {found.file}")
 
 
+@pytest.mark.tier("T0")
 def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
     """The loader knows one MKL: results differ between two, and programs would not know which they got."""
     found = loader.on_path(host, "libmkl_rt.so")
@@ -35,11 +36,13 @@ def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
         observe.fail(f"libmkl_rt.so on the loader's path: found {', '.join(found) or 'none'}, expected one")
 
 
+@pytest.mark.tier("T0")
 def test_package_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
     """The package has exactly the planned version."""
     packages.check_installed(host, plan, "mkl", observe)
 
 
+@pytest.mark.tier("T0")
 def test_package_is_held(host: Any, plan: Any, observe: Observe) -> None:
     """An upgrade of the system does not move MKL."""
     packages.check_held(host, plan, "mkl", observe)

@@ -27,6 +27,7 @@ def test_library_is_the_planned_version(host: Any, plan: Any, observe: Observe) 
     observe.same(version(int(found.value)), plan["nccl"]["version"], f"ncclGetVersion of {found.file}")
 
 
+@pytest.mark.tier("T0")
 def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
     """The loader knows exactly one NCCL: where nodes or programs find different ones, collectives hang."""
     found = loader.on_path(host, _SONAME)
@@ -46,11 +47,13 @@ def test_no_login_shell_puts_another_before_it(host: Any, observe: Observe) -> N
     observe.nothing(found, "NCCL that a login shell's environment puts first")
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
     """The package has exactly the planned version, the CUDA that it is built for included."""
     packages.check_installed(host, plan, "nccl", observe)
 
 
+@pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
     """An upgrade of the system does not move NCCL."""
     packages.check_held(host, plan, "nccl", observe)

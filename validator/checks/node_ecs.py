@@ -44,6 +44,7 @@ def test_base_files_are_untouched(host: Any, observe: Observe) -> None:
     node.check_unchanged(host, "node_ecs", observe)
 
 
+@pytest.mark.tier("T0")
 def test_agent_s_image_is_there(host: Any, observe: Observe) -> None:
     """The agent's container image is on the disk: an instance without a way out starts its agent from it."""
     size = int(output(host, "stat -c %s /var/cache/ecs/ecs-agent.tar", "%s"))

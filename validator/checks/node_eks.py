@@ -42,6 +42,7 @@ def test_nodeadm_starts_at_boot(host: Any, observe: Observe) -> None:
     node.check_enabled(host, ["nodeadm-config.service", "nodeadm-run.service"], observe)
 
 
+@pytest.mark.tier("T0")
 def test_programs_can_be_run(host: Any, observe: Observe) -> None:
     """What a node starts is there and executable."""
     paths = ["/usr/bin/kubelet", "/usr/bin/containerd", "/usr/sbin/runc", "/usr/bin/nodeadm"]

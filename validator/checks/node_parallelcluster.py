@@ -25,6 +25,7 @@ def test_cookbook_is_the_planned_version(host: Any, plan: Any, observe: Observe)
     )
 
 
+@pytest.mark.tier("T0")
 def test_slurm_is_of_one_version(host: Any, observe: Observe) -> None:
     """slurmd, slurmctld and the commands are of one Slurm version."""
     programs = ("/opt/slurm/bin/sinfo", "/opt/slurm/sbin/slurmd", "/opt/slurm/sbin/slurmctld")
@@ -42,6 +43,7 @@ def test_munge_is_there(host: Any, machine: MachineUnderTest, observe: Observe) 
         observe.fail("/etc/munge/munge.key is in the image: every cluster made of it would trust every other")
 
 
+@pytest.mark.tier("T0")
 def test_containers_run_in_jobs(host: Any, observe: Observe) -> None:
     """enroot and pyxis are there as the AMI provides them, with the examples that a cluster configures them from."""
     said = host.run("enroot version")
