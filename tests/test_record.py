@@ -31,7 +31,7 @@ ANSWERS = {
     "for d in": PCI.format(*["0x10de 0x2237 0x030200"] * 2),
     "nvidia-smi -q -x": f"<nvidia_smi_log>{XML}</nvidia_smi_log>",
     "nvidia-smi topo": "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n",
-    "modinfo": "550.163.01\n",
+    "cat /proc/driver": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Release\n",
     "python3 -c": json.dumps({"instance-type": "g5.12xlarge"}),
 }
 SIMULATED = {"for d in": PCI.format(*["0x1af4 0x1110 0x050000"] * 2)}

@@ -34,6 +34,7 @@ KIND = (
     ' $2 != "0x10de" && ($5 == "nvidia" || $5 == "nvidia-gpu") { simulated = 1 }'
     ' END { if (simulated) print "simulated"; else if (real) print "real" }\''
 )
+DRIVER = "cat /proc/driver/nvidia/version"  # modinfo is not on the path of a user who is not root
 Run = Callable[[str], tuple[int, str]]  # a command → exit status, standard output
 
 
@@ -154,7 +155,13 @@ def see(run: Run) -> Hardware:
         gpus = smi.read(_ask(run, "nvidia-smi -q -x"))
     except ValueError as error:
         raise Unseen(str(error)) from error
-    return describe(pci, gpus, _ask(run, "nvidia-smi topo -m"), _ask(run, "modinfo -F version nvidia").strip())
+    return describe(pci, gpus, _ask(run, "nvidia-smi topo -m"), loaded_version(_ask(run, DRIVER)))
+
+
+def loaded_version(text: str) -> str:
+    """The version in /proc/driver/nvidia/version; "" where it names none."""
+    found = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _ask(run: Run, command: str) -> str:

@@ -32,6 +32,7 @@ XML = (
     "<processes><process_info><pid>4242</pid><type>C</type><process_name>python3</process_name></process_info>"
     "</processes><fb_memory_usage><total>40960 MiB</total></fb_memory_usage></gpu></nvidia_smi_log>"
 )
+VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\n"
 GOLDEN = Golden(
     "p4d.24xlarge",
     Hardware((Board("0000:10:1c.0", "NVIDIA A100-SXM4-40GB", 40960),), {}, ("0000:80:1a.0",), (), False, "550.163.01"),
@@ -65,7 +66,7 @@ def machine(**answers: Any) -> oracle.Run:
         "for": (0, PCI),
         "nvidia-smi -q": (0, XML),
         "nvidia-smi topo": (0, TOPOLOGY),
-        "modinfo": (0, "550.163.01\n"),
+        "cat /proc/driver": (0, VERSION),
     }
     table = known | answers
     return lambda command: next(reply for key, reply in reversed(table.items()) if command.startswith(key))

@@ -11,22 +11,10 @@ import pytest
 from validator import loader, oracle
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
-from validator.oracle import Golden
+from validator.oracle import Golden, loaded_version
 from validator.smi import pci_address
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"
-
-
-def loaded_version(text: str) -> str:
-    """The version in /proc/driver/nvidia/version; "" where it names none."""
-    found = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text, re.MULTILINE)
-    return found[1] if found else ""
-
-
-def loaded_flavour(text: str) -> str:
-    """The flavour in /proc/driver/nvidia/version: open, proprietary, or "" where it names no module."""
-    found = re.search(r"^NVRM version:.*?(Open )?Kernel Module", text, re.MULTILINE)
-    return ("open" if found[1] else "proprietary") if found else ""
 
 
 @pytest.mark.survives
