@@ -17,6 +17,12 @@ from validator.smi import pci_address
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"
 
 
+def loaded_flavour(text: str) -> str:
+    """The flavour in /proc/driver/nvidia/version: open, proprietary, or "" where it names no module."""
+    found = re.search(r"^NVRM version:.*?(Open )?Kernel Module", text, re.MULTILINE)
+    return ("open" if found[1] else "proprietary") if found else ""
+
+
 @pytest.mark.survives
 def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
     """The driver in the kernel is the planned version; another one means that the image drives another stack."""
