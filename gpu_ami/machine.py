@@ -33,13 +33,16 @@ _POLL_SECONDS = 0.5
 _CONSOLE_LINES = 30
 # Terminates the machine even if nobody is left to do it: shutdown means terminate for every instance that we launch.
 # A boothook runs at every boot, so a restart does not disarm it. It runs before the jobs that a timer waits for, which
-# wait for cloud-init, which waits for whoever holds its output: so it is left behind.
+# wait for cloud-init, which waits for whoever holds its output: so it goes on behind, until the timer is there.
 _DEAD_MAN = """\
 #cloud-boothook
 #!/bin/sh
 # The driver of this run may die; this machine then ends itself after {minutes} minutes.
 exec </dev/null >/dev/null 2>&1
-setsid systemd-run --quiet --unit=gpu-ami-dead-man --on-active={minutes}m systemctl poweroff &
+arm() {{
+  systemd-run --quiet --unit=gpu-ami-dead-man --on-active={minutes}m systemctl poweroff
+}}
+until arm || systemctl --quiet is-active gpu-ami-dead-man.timer; do sleep 5; done &
 """
 
 
@@ -260,14 +263,15 @@ def settle(
     from validator import ssh_faults
 
     for one in stages:
-        out = ""
         while True:
             try:
                 out = connection.run(one.command, timeout=60).text
+                if one.over(out):
+                    break
+            except ssh_faults.CommandExpired as error:  # a machine that is busy with its boot may need longer
+                out = str(error)
             except ssh_faults.SshError as error:
                 raise MachineError(f"{name} was lost while it booted", details=[str(error)]) from error
-            if one.over(out):
-                break
             if time.monotonic() > deadline or cancelled.is_set():
                 raise MachineError(
                     f"{name}: {one.stage} did not come to an end", details=[f"$ {one.command}", *out.splitlines()[-5:]]
