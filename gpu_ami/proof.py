@@ -216,6 +216,8 @@ def _prove_restarts(proof: Proof, boot: machines.Boot, host: HostReport, machine
     """Each restart in turn, whatever the checks have said so far, as long as there is a machine to restart."""
     gone = host.error.partition("\n")[0] if machine is None else ""
     for how in restarting.RESTARTS:
+        if proof.cancelled.is_set():
+            return  # nobody waits for it any more
         if how not in proof.restarts or machine is None:
             reason = f"not tried: {gone}" if how in proof.restarts else "not asked for (--restarts)"
             host.checks.append(restarting.not_done(how, reason))
@@ -227,7 +229,7 @@ def _prove_restarts(proof: Proof, boot: machines.Boot, host: HostReport, machine
             if proof.cancelled.is_set():
                 raise
             host.checks.append(restarting.not_back(how, error))
-            gone, machine = f"the machine was lost by {how}", None
+            gone, machine = f"{how} did not bring the machine back", None
         else:
             host.checks.append(restarting.came_back(how, after.stages, machine.boot_id, after.boot_id, after.url))
             machine = after

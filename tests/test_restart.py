@@ -376,11 +376,19 @@ def test_machine_that_is_gone_is_not_restarted(world: World, tmp_path: Path) -> 
     assert host.verdict(ROLES) == "ERROR"
 
 
+def test_nothing_is_restarted_once_the_run_is_cancelled(world: World, tmp_path: Path) -> None:
+    wanted = a_proof(tmp_path)
+    wanted.cancelled.set()
+    prove(world, wanted)
+    assert world.calls == []
+
+
 def test_machine_that_does_not_come_back_is_a_failure_and_not_stopped(world: World, tmp_path: Path) -> None:
     world.dies, world.way_back = True, ["refused"]
     host = prove(world, a_proof(tmp_path))
     found = verdicts(host)
     assert found[f"{COMES_BACK}@reboot"] == "FAIL" and found[f"{COMES_BACK}@stop-start"] == "UNPROVEN"
+    assert host.checks[-1]["message"] == "not tried: reboot did not bring the machine back"
     assert found["boot::test_console_shows_no_panic@reboot"] == "FAIL"
     assert "stop" not in world.calls and host.verdict(ROLES) == "FAIL"
 
