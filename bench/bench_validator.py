@@ -1,9 +1,12 @@
 """What a check costs: gathered over one connection, against `pytest --hosts=paramiko://` with the same files.
 
 A real sshd on loopback, reached through a proxy that adds a round trip time; A and B take turns, medians of the runs.
+Whoever logs in has the home of a fresh Debian user, so that nobody's slow .bashrc is measured. Beside wall time stands
+the CPU time of our process and of the sshd behind it: that is what a loaded machine does not change.
 
     python bench/bench_validator.py                     # 30 and 300 checks, 1 and 8 hosts, 0, 20 and 60 ms
     python bench/bench_validator.py --checks 30 --hosts 1 --rtt 20 --repeat 3
+    python bench/bench_validator.py --img-proof /path/to/venv/bin/img-proof     # beside it: pip install img-proof
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import contextlib
 import getpass
 import json
 import os
+import resource
 import shutil
 import socket
 import statistics
@@ -23,6 +27,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +43,7 @@ UsePAM no
 PermitRootLogin yes
 MaxStartups 200
 MaxSessions 200
+SetEnv HOME={folder}/home
 """
 # The mix of a usual suite: files, packages, users, commands, a content, an owner, kernel settings.
 _CHECKS = """
@@ -80,7 +86,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def sshd(folder: Path) -> Iterator[int]:
+def sshd(folder: Path) -> Iterator[Sshd]:
     """An sshd of our own, as the user who runs this."""
     program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
@@ -89,6 +95,9 @@ def sshd(folder: Path) -> Iterator[int]:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
     port = free_port()
     folder.chmod(0o755)
+    (folder / "home").mkdir()
+    for name in (".bashrc", ".profile"):
+        shutil.copy(Path("/etc/skel") / name, folder / "home")
     (folder / "config").write_text(_SSHD.format(port=port, folder=folder))
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -98,7 +107,7 @@ def sshd(folder: Path) -> Iterator[int]:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
             time.sleep(0.02)
-        yield port
+        yield Sshd(port, process.pid, folder)
     finally:
         process.terminate()
         process.wait(10)
@@ -155,21 +164,86 @@ class DelayProxy(threading.Thread):
             writer.close()
 
 
-def pytest(folder: Path, file: Path, hosts: list[str], ours: bool) -> float:
-    """Seconds that one whole process takes, from start to exit."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", str(file)]
+@dataclass(frozen=True)
+class Spent:
+    """What one whole process took, from start to exit: seconds on the clock, and of CPU, its own and its sshd's."""
+
+    wall: float
+    own_cpu: float
+    sshd_cpu: float
+
+
+class Sshd:
+    """An sshd of our own, and what it has spent on sessions that have ended."""
+
+    def __init__(self, port: int, pid: int, folder: Path) -> None:
+        self.port, self.pid, self.folder = port, pid, folder
+
+    @property
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+    def settled_cpu(self) -> float:
+        """The same once all sessions have ended."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        while children.read_text().strip():
+            time.sleep(0.02)
+        return self.cpu
+
+
+def spent(command: list[str], server: Sshd, cwd: Path = ROOT) -> Spent:
+    """Runs one whole process; SystemExit with what it said where it fails."""
     # Other plugins that are installed here would cost both ways the same, and say nothing of either.
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command += [f"--hosts={','.join(hosts)}", f"--ssh-identity-file={folder / 'key'}"]
-    command += ["-p", "validator.plugin", f"--results={folder / 'checks.json'}"] if ours else ["-p", "testinfra.plugin"]
+    before, sshd_before = resource.getrusage(resource.RUSAGE_CHILDREN), server.settled_cpu()
     started = time.monotonic()
     done = subprocess.run(
-        command, cwd=ROOT, env=alone, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        command, cwd=cwd, env=alone, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
-    seconds = time.monotonic() - started
+    wall = time.monotonic() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         raise SystemExit(done.stdout[-3000:] + done.stderr[-2000:])
-    return seconds
+    own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Spent(wall, own, server.settled_cpu() - sshd_before)
+
+
+def pytest(server: Sshd, file: Path, hosts: list[str], ours: bool) -> Spent:
+    """One run of the checks: through the validator's backend, or through testinfra's own for paramiko."""
+    folder = server.folder
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", str(file)]
+    command += [f"--hosts={','.join(hosts)}", f"--ssh-identity-file={folder / 'key'}"]
+    command += ["-p", "validator.plugin", f"--results={folder / 'checks.json'}"] if ours else ["-p", "testinfra.plugin"]
+    return spent(command, server)
+
+
+def img_proof(program: Path, server: Sshd, file: Path, user: str, port: int) -> Spent:
+    """One run of the same file by img-proof, on a host that is there already."""
+    tests, results = server.folder / "tests", server.folder / "results"
+    tests.mkdir(exist_ok=True)
+    shutil.copy(file, tests / file.name)
+    command = [
+        str(program),
+        "test",
+        "ssh",
+        "--no-cleanup",
+        "-d",
+        "sles",
+        "--ip-address",
+        "127.0.0.1",
+        "--ssh-user",
+        user,
+    ]
+    command += ["--ssh-private-key-file", str(server.folder / "key"), "--test-dirs", str(tests)]
+    command += ["--results-dir", str(results), "--ssh-config", str(_ssh_config(server, port)), file.stem]
+    return spent(command, server, server.folder)
+
+
+def _ssh_config(server: Sshd, port: int) -> Path:
+    path = server.folder / "ssh_config"
+    path.write_text(f"Host 127.0.0.1\n  Port {port}\n  StrictHostKeyChecking no\n")
+    return path
 
 
 def cost(folder: Path) -> dict[str, Any]:
@@ -178,22 +252,30 @@ def cost(folder: Path) -> dict[str, Any]:
     return {key: max(one[key] for one in found) for key in found[0]}
 
 
-def measure(folder: Path, port: int, user: str, checks: int, hosts: int, rtt_ms: int, repeat: int) -> dict[str, Any]:
+def measure(server: Sshd, given: argparse.Namespace, checks: int, hosts: int, rtt_ms: int) -> dict[str, Any]:
     """Medians of both ways, taking turns."""
-    proxy = DelayProxy(port, rtt_ms / 2000, hosts)
-    file = folder / f"test_{checks}.py"
+    proxy = DelayProxy(server.port, rtt_ms / 2000, hosts)
+    file = server.folder / f"test_{checks}.py"
     file.write_text(_CHECKS.format(count=checks))
-    for old in folder.glob("checks*.json"):
+    for old in server.folder.glob("checks*.json"):
         old.unlink()
-    ours, theirs = [], []
-    for _ in range(repeat):
-        ours.append(pytest(folder, file, [f"ssh://{user}@127.0.0.1:{one}" for one in proxy.ports], True))
-        theirs.append(pytest(folder, file, [f"paramiko://{user}@127.0.0.1:{one}" for one in proxy.ports], False))
-    result = {
-        "checks": checks, "hosts": hosts, "rtt_ms": rtt_ms, "repeat": repeat,
-        "gathered_s": round(statistics.median(ours), 2), "paramiko_s": round(statistics.median(theirs), 2),
-    }  # fmt: skip
-    return result | {"ratio": round(result["paramiko_s"] / result["gathered_s"], 1)} | cost(folder)
+    ways: dict[str, list[Spent]] = {"gathered": [], "paramiko": []}
+    for _ in range(given.repeat):
+        for name, scheme in (("gathered", "ssh"), ("paramiko", "paramiko")):
+            names = [f"{scheme}://{given.user}@127.0.0.1:{one}" for one in proxy.ports]
+            ways[name].append(pytest(server, file, names, name == "gathered"))
+        if given.img_proof and hosts == 1:
+            ways.setdefault("img_proof", []).append(
+                img_proof(given.img_proof, server, file, given.user, proxy.ports[0])
+            )
+    result: dict[str, Any] = {"checks": checks, "hosts": hosts, "rtt_ms": rtt_ms, "repeat": given.repeat}
+    for name, runs in ways.items():
+        for what in ("wall", "own_cpu", "sshd_cpu"):
+            result[f"{name}_{what}_s"] = round(statistics.median(getattr(one, what) for one in runs), 2)
+    for what in ("wall", "own_cpu", "sshd_cpu"):
+        ours, theirs = result[f"gathered_{what}_s"], result[f"paramiko_{what}_s"]
+        result[f"{what}_ratio"] = round(theirs / ours, 1) if ours else None
+    return result | cost(server.folder)
 
 
 def main() -> None:
@@ -202,17 +284,14 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rtt", type=int, nargs="+", default=[0, 20, 60], metavar="MS")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument(
-        "--user", default=getpass.getuser(), help="who logs in: a slow .bashrc is paid by each paramiko://"
-    )
+    parser.add_argument("--img-proof", type=Path, metavar="PROGRAM", help="run this beside the two, on one host")
+    parser.add_argument("--user", default=getpass.getuser(), help="who logs in")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name, sshd(Path(name)) as port:
+    with tempfile.TemporaryDirectory() as name, sshd(Path(name)) as server:
         for hosts in given.hosts:
             for checks in given.checks:
                 for rtt in given.rtt:
-                    print(
-                        json.dumps(measure(Path(name), port, given.user, checks, hosts, rtt, given.repeat)), flush=True
-                    )
+                    print(json.dumps(measure(server, given, checks, hosts, rtt)), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ import contextlib
 import copy
 import getpass
 import shlex
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ class Defaults:
     command_deadline: float = 60.0
     known_hosts: Path | None = None
     connect_timeout: float = 15.0
+    ahead: bool = False  # connect as soon as a host is named, not when it is first asked
 
 
 DEFAULTS = Defaults()
@@ -50,15 +53,24 @@ class HostLink:
         self.execs = 0
         self.connections = 0
         self._connection: Connection | Entered | None = None
+        self._ahead: Future[Connection | Entered] | None = None
         self._shells: dict[bool, Shell] = {}
+
+    def connect_ahead(self) -> None:
+        """Begins to connect, in a thread of its own: the network's time passes while checks are collected."""
+        if self._ahead is None and self._connection is None:
+            future: Future[Connection | Entered] = Future()
+            self._ahead = future
+            threading.Thread(target=_fulfil, args=(future, self._connect), daemon=True).start()
 
     @property
     def connection(self) -> Connection | Entered:
         if self.fault is not None:
             raise self.fault
         if self._connection is None:
+            ahead, self._ahead = self._ahead, None
             try:
-                self._connection = self._connect()
+                self._connection = ahead.result() if ahead is not None else self._connect()
             except TransportFault as fault:
                 self.fault = fault
                 raise
@@ -89,6 +101,8 @@ class HostLink:
         }
 
     def close(self) -> None:
+        if self._ahead is not None:  # nobody has asked this host for anything
+            self._ahead.add_done_callback(lambda done: None if done.exception() else done.result().close())
         for shell in self._shells.values():
             with contextlib.suppress(Exception):
                 shell.close()
@@ -127,6 +141,13 @@ class HostLink:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+
+def _fulfil(future: Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as fault:
+        future.set_exception(fault)
 
 
 _links: dict[Target | Image, HostLink] = {}
@@ -181,6 +202,8 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
         target = _target(spec, ssh_config, ssh_identity_file, timeout)
         self.link = link_to(target)
         self.port = target.port
+        if DEFAULTS.ahead:
+            self.link.connect_ahead()
 
     def as_root(self) -> BatchBackend:
         """The same link, through its root shell."""

@@ -63,6 +63,10 @@ class Items:
         self._slices = {
             item: _Slice(self, item, worlds.setdefault(_host_of(item), _World(self._session_entry))) for item in items
         }
+        for item, one in self._slices.items():
+            for node in item.listchain():
+                one.world.left.setdefault(node, {})[item] = None
+        self._hooks: dict[Any, Any] = {}
 
     def tasks(self) -> list[gather.Task]:
         """One task an item, in the items' order."""
@@ -105,7 +109,7 @@ class Items:
             if self._phase(item, "setup").passed:
                 self._phase(item, "call")
         finally:
-            del self._left[item]
+            self._ended(item)
             self._phase(item, "teardown", nextitem=self._next(item))
             item._request = False  # type: ignore[assignment]
             item.funcargs = None  # type: ignore[assignment]
@@ -121,25 +125,29 @@ class Items:
         return report
 
     def _hook(self, item: pytest.Function, name: str) -> Any:
-        manager = item.config.pluginmanager
-        removed = [manager.get_plugin(wrapper) for wrapper in _WRAPPERS]
-        removed += list(getattr(item.ihook, "remove_mods", ()))
-        return manager.subset_hook_caller(name, [plugin for plugin in removed if plugin is not None])
+        foreign = tuple(getattr(item.ihook, "remove_mods", ()))
+        key = (name, *map(id, foreign))
+        if key not in self._hooks:
+            manager = item.config.pluginmanager
+            removed = [*(manager.get_plugin(wrapper) for wrapper in _WRAPPERS), *foreign]
+            self._hooks[key] = manager.subset_hook_caller(name, [plugin for plugin in removed if plugin is not None])
+        return self._hooks[key]
 
     def _next(self, item: pytest.Function) -> Any:
         """Whoever of those that still need something shares most with `item`: what they share must stay."""
-        chain = item.listchain()
         world = self._slices[item].world
-        rest: list[Any] = [other for other in self._left if self._slices[other].world is world]
-        if not rest and self._left:
+        for node in reversed(item.listchain()[1:]):
+            left = world.left.get(node)
+            if left:
+                return next(iter(left))
+        if self._left:
             return _OnlySession(self.session)  # other hosts go on: what is of this one goes, what is of all stays
-        if self.nextitem is not None and not self._left:
-            rest.append(self.nextitem)
+        return self.nextitem
 
-        def shared(other: Any) -> int:
-            return sum(1 for mine, theirs in zip(chain, other.listchain(), strict=False) if mine is theirs)
-
-        return max(rest, key=shared, default=None)
+    def _ended(self, item: pytest.Function) -> None:
+        del self._left[item]
+        for node in item.listchain():
+            self._slices[item].world.left[node].pop(item, None)
 
 
 class _OnlySession:
@@ -158,6 +166,7 @@ class _World:
     def __init__(self, session_entry: dict[Any, Any]) -> None:
         self.session_entry = session_entry
         self.entries: dict[Any, Any] = {}  # SetupState's entry of every node
+        self.left: dict[Any, dict[Any, None]] = {}  # by node: its items that have not ended
         # By the node that they belong to (one definition serves many modules): what fixtures hold.
         self.fixtures: dict[Any, dict[Any, tuple[Any, list[Any]]]] = {}
 

@@ -91,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
     backend.DEFAULTS.connect_timeout = config.getoption("connect_timeout")
+    backend.DEFAULTS.ahead = not config.getoption("collectonly")
     run = config.stash[RUN] = Run()
     plan_file: Path | None = config.getoption("plan")
     if plan_file is not None:

@@ -9,6 +9,7 @@ killed with all that it started, found by descent and by a mark in the environme
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import shlex
@@ -39,25 +40,27 @@ _PROGRAM = re.compile(
 )
 
 # $m: this shell's mark; $d: its directory; $w: a worker's number; $b: the workers' process; $s: the watchdog's sleep.
-# n: $t is the uptime in hundredths of a second. k ID PID: kills what a command started. x ID DEADLINE TEXT: runs one
+# n: $t is the uptime in hundredths of a second. e MARK: ends what carries a mark, also what is just being started.
+# k ID PID: kills what a command started. x ID DEADLINE TEXT: runs one
 # and notes in $d/w$w what runs, until when, as which process; a dot a second is the sign of life. v LEAST: watches
 # until $d/z is there; LEAST is the batch's shortest deadline. f ID…: the frame. A signal that is trapped here can be
 # lost by a process that is just being made, so all inside are ended by SIGKILL.
 _PRELUDE = r"""umask 077; m={mark}; b=; s=
 for d in /dev/shm /run /tmp; do d=$(mktemp -d $d/validator.XXXXXX 2>/dev/null) && break; done; [ -d "$d" ] || exit 125
-trap 'test -z "$b" || kill -9 $s $b $(grep -lz "^VALIDATOR_MARK=$m-" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3)
-rm -rf "$d"' EXIT; trap 'exit 1' HUP TERM PIPE
+trap 'test -z "$b" || {{ kill -9 $s $b; e "$m-.*"; }} 2>/dev/null; rm -rf "$d"' EXIT; trap 'exit 1' HUP TERM PIPE
+e() {{ for q in 1 2 3 4 5; do q=$(grep -lzx "VALIDATOR_MARK=$1" /proc/[0-9]*/environ | cut -d/ -f3)
+[ -n "$q" ] || return; kill -9 $q; done; }}
 n() {{ read -r t _ </proc/uptime; t=${{t%.*}}${{t#*.}}; t=${{t#0}}; }}
 k() {{ t=$2; c=; while [ "$t" != "$c" ]; do c=$t; for q in /proc/[0-9]*/stat; do read -r l <$q || continue
 p=${{l%% *}}; l=${{l##*) }}; l=${{l#* }}; case " $t " in *" $p "*) ;; *" ${{l%% *}} "*) t="$t $p";; esac; done; done
-kill -9 $t $(grep -lzx "VALIDATOR_MARK=$m-$1" /proc/[0-9]*/environ | cut -d/ -f3); }} 2>/dev/null
+kill -9 $t; e "$m-$1"; }} 2>/dev/null
 x() {{ n; a=$t; ( export VALIDATOR_MARK=$m-$1; eval "$3" ) >$d/$1.o 2>$d/$1.e </dev/null & p=$!
 echo $1 $((a + $2)) $p >$d/w$w; wait $p; r=$?; : >$d/w$w; n; echo $r $a $t >$d/$1.r
 [ "${{t%??}}" = "$l" ] || {{ l=${{t%??}}; printf .; }}; }}
-v() {{ e=$1; while :; do e=$((e + 5)); sleep $((e / 100)).$((e / 10 % 10))$((e % 10)) & s=$!; echo $s >$d/s
-[ ! -e $d/z ] || kill -9 $s; wait $s; [ ! -e $d/z ] || return; e=$1; n
+v() {{ o=$1; while :; do o=$((o + 5)); sleep $((o / 100)).$((o / 10 % 10))$((o % 10)) & s=$!; echo $s >$d/s
+[ ! -e $d/z ] || kill -9 $s; wait $s; [ ! -e $d/z ] || return; o=$1; n
 for q in $d/w*; do read -r i u p <$q || continue; if [ $t -ge $u ]; then ( k $i $p )
-elif [ $((u - t)) -lt $e ]; then e=$((u - t)); fi; done; done; }} 2>/dev/null
+elif [ $((u - t)) -lt $o ]; then o=$((u - t)); fi; done; done; }} 2>/dev/null
 f() {{ for i; do read -r r <$d/$i.r; set -- "$@" $d/$i.o $d/$i.e; printf '\n%s' "$r"; shift; done
 printf '\n%s %s\n' $m "$(stat -c %s "$@" | tr '\n' ' ')"; cat "$@"; rm -f $d/*; }}
 printf '\n%s ready %s\n' $m "$(id -u)"
@@ -98,29 +101,38 @@ class Shell:
         self.commands = 0
         self._mark = f"v{secrets.token_hex(8)}"
         self._buffer = b""
+        self._ready = False
+        self._fault: TransportFault | None = None
         self.root = root
-        self._channel = self._start("sudo -n sh" if root and connection.target.user != "root" else "sh")
+        self._command = "sudo -n sh" if root and connection.target.user != "root" else "sh"
+        self._channel: paramiko.Channel | Channel = connection.open(f"exec {self._command}")
+        # Nobody waits for its answer: the first batch travels right behind it.
+        self._channel.sendall(_PRELUDE.format(mark=self._mark).encode())
 
-    def _start(self, command: str) -> paramiko.Channel | Channel:
-        channel = self.connection.open(f"exec {command}")
-        channel.sendall(_PRELUDE.format(mark=self._mark).encode())
-        self._channel = channel
+    def _await_ready(self) -> None:
         try:
             self._line_with_mark(time.monotonic() + _START_SECONDS)
         except (ConnectionDropped, CommandExpired) as error:
-            said = channel.recv_stderr(4096).decode(errors="replace").strip() if channel.recv_stderr_ready() else ""
-            channel.close()
+            self._channel.settimeout(1.0)
+            said = ""
+            with contextlib.suppress(OSError):
+                said = self._channel.recv_stderr(4096).decode(errors="replace").strip()
+            self._channel.close()
             if not self.connection.alive:
                 raise
             kind = NotRoot if self.root else ConnectionDropped
             hint = f"{self.connection.target.user} needs sudo without a password" if self.root else "is /bin/sh there?"
-            raise kind(f"{self.connection.target.name}: `{command}` gave no shell ({said or error})", hint) from error
-        return channel
+            name = self.connection.target.name
+            self._fault = kind(f"{name}: `{self._command}` gave no shell ({said or error})", hint)
+            raise self._fault from error
+        self._ready = True
 
     def execute(self, batch: Sequence[Command]) -> list[Answer]:
         """Runs the commands side by side; answers in their order. ConnectionDropped when the host goes silent."""
         if not batch:
             return []
+        if self._fault is not None:
+            raise self._fault
         script = _script(batch)
         self.batches += 1
         self.commands += len(batch)
@@ -129,7 +141,11 @@ class Shell:
             self._channel.settimeout(patience)
             self._channel.sendall(script.encode())
         except OSError as error:
+            if not self._ready:
+                self._await_ready()  # it says better why
             raise self._gone(error) from error
+        if not self._ready:
+            self._await_ready()
         statuses, sizes = self._header(len(batch), patience)
         body = self._read(sum(sizes), patience)
         return list(self._answers(batch, statuses, sizes, body))

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import shlex
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -288,6 +289,7 @@ def connect(where: Target | str, **options: object) -> Connection:
 
     `where` may be a URL; `options` are then fields of Target.
     """
+    _import_paramiko()
     import paramiko
 
     # What it logs, with a traceback for every refused connection, our faults say in one line.
@@ -323,10 +325,24 @@ def connect(where: Target | str, **options: object) -> Connection:
 
 def configured(name: str, config: Path | None = None) -> dict[str, Any]:
     """What OpenSSH's client configuration says of a host: hostname, user, port, identityfile (a list)."""
+    path = config or Path.home() / ".ssh" / "config"
+    if not path.exists():
+        return {}
     import paramiko
 
-    path = config or Path.home() / ".ssh" / "config"
-    return dict(paramiko.SSHConfig.from_path(str(path)).lookup(name)) if path.exists() else {}
+    return dict(paramiko.SSHConfig.from_path(str(path)).lookup(name))
+
+
+def _import_paramiko() -> None:
+    """Imports paramiko without invoke, which is two fifths of its time, and which only `Match exec` of a configuration
+    needs: that imports it by the ordinary way, in `configured`, before anybody connects."""
+    if "paramiko" in sys.modules or "invoke" in sys.modules:
+        return
+    sys.modules["invoke"] = None  # type: ignore[assignment]  # what `import` takes for "there is none"
+    try:
+        import paramiko  # noqa: F401
+    finally:
+        del sys.modules["invoke"]
 
 
 def _open_socket(target: Target) -> socket.socket:

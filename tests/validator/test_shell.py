@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import tempfile
@@ -55,6 +56,11 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     yield made
     for shell in shells:
         shell.close()
+
+
+def a_long_time() -> str:
+    """Seconds that nothing else on this machine sleeps."""
+    return f"9999.{random.randrange(10**9)}"
 
 
 def alive(marker: str) -> bool:
@@ -132,18 +138,19 @@ def test_each_deadline_holds_by_itself(start: Start) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "sleep 8161 & sleep 8161",
-        "env -i sleep 8161",
-        "env -i sh -c 'sleep 8161 & sleep 8161; true'",
-        "setsid sleep 8161",
-        "trap '' TERM HUP; sleep 8161; true",
-        "(sleep 8161; true) & wait",
+        "sleep N & sleep N",
+        "env -i sleep N",
+        "env -i sh -c 'sleep N & sleep N; true'",
+        "setsid sleep N",
+        "trap '' TERM HUP; sleep N; true",
+        "(sleep N; true) & wait",
     ],
 )
 def test_an_expired_command_leaves_nothing_running(start: Start, text: str) -> None:
-    (answer,) = start().execute([Command(text, 0.5)])
+    seconds = a_long_time()
+    (answer,) = start().execute([Command(text.replace("N", seconds), 0.5)])
     assert answer.expired
-    assert gone("8161")
+    assert gone(seconds)
 
 
 def test_a_command_that_was_killed_has_not_expired(start: Start) -> None:
@@ -152,11 +159,11 @@ def test_a_command_that_was_killed_has_not_expired(start: Start) -> None:
 
 
 def test_a_shell_that_ends_in_a_batch_leaves_nothing_running(start: Start) -> None:
-    shell = start()
+    shell, seconds = start(), a_long_time()
     channel: Any = shell._channel
     with pytest.raises(ConnectionDropped):
-        shell.execute([Command("sleep 8162"), Command(f"sleep 0.3; kill {channel.process.pid}; sleep 8162")])
-    assert gone("8162")
+        shell.execute([Command(f"sleep {seconds}"), Command(f"kill {channel.process.pid}; sleep {seconds}")])
+    assert gone(seconds)
 
 
 def test_what_the_shell_puts_aside_goes_with_it(start: Start) -> None:
