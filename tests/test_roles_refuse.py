@@ -107,6 +107,24 @@ def test_a_second_key_beside_the_planned_one_is_refused(vendor: Vendor, tmp_path
     assert not (tmp_path / "keyring.gpg").exists()
 
 
+def test_an_expired_key_is_refused(tmp_path: Path) -> None:
+    """Its fingerprint is the planned one: what it signs today was not signed by the vendor."""
+    home = tmp_path / "gnupg"
+    home.mkdir(mode=0o700)
+    gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
+    then = ["--faked-system-time", "20240101T000000", "--quick-gen-key", "Vendor <v@localhost>", "ed25519", "sign"]
+    run([*gpg, *then, "2024-02-01"], timeout=60)
+    (tmp_path / "key.asc").write_text(run([*gpg, "--armor", "--export"], timeout=60).stdout)
+    listed = run([*gpg, "--with-colons", "--list-keys"], timeout=60).stdout
+    run(["gpgconf", "--homedir", home, "--kill", "all"], timeout=60)
+    fingerprint = next(line for line in listed.splitlines() if line.startswith("fpr")).split(":")[9]
+    variables = key_variables(Vendor(tmp_path, fingerprint), tmp_path, fingerprint)
+    done = play(tmp_path, "vendor_key", "main", **variables)
+    assert done.returncode == 2
+    assert f"the key {fingerprint} has expired (end of its life: 2024-02-01)" in done.stdout + done.stderr
+    assert not (tmp_path / "keyring.gpg").exists()
+
+
 def agent_variables(vendor: Vendor, tmp_path: Path, signature: str, version: str) -> dict[str, str]:
     return key_variables(vendor, tmp_path, vendor.fingerprint) | {
         "cloudwatch_agent_version": version,
