@@ -58,7 +58,7 @@ def test_module_is_loaded_beside_the_driver(host: Any, plan: Any, machine: Machi
         unproven(f"{machine.instance_type} has no GPU")
     planned = said_version(plan["gdrcopy"]["version"])
     shown = host.run("cat /sys/module/gdrdrv/version")
-    node = host.run("stat -c '%%F %%a' /dev/gdrdrv").stdout.strip()
+    node = host.run("stat -c '%F %a' /dev/gdrdrv").stdout.strip()
     found = {"module": shown.stdout.strip() if shown.rc == 0 else "not loaded", "/dev/gdrdrv": node or "missing"}
     observe.same(found, {"module": planned, "/dev/gdrdrv": "character special file 666"}, "gdrdrv")
 
