@@ -77,7 +77,8 @@ CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
     (neuron.test_tools_show_every_promised_core, WHOLE, {"*neuron-ls*": LISTED}, "PASS", ""),
     (
         neuron.test_tools_show_every_promised_core, WHOLE,
-        {"*neuron-ls*": LISTED.replace('"nc_count": 4', '"nc_count": 2', 1)}, "FAIL", "found {0: 4, 1: 8}, expected {0: 8, 1: 8}",
+        {"*neuron-ls*": LISTED.replace('"nc_count": 4', '"nc_count": 2', 1)}, "FAIL",
+        "found {0: 4, 1: 8}, expected {0: 8, 1: 8}",
     ),
     (
         neuron.test_tools_show_every_promised_core, WHOLE, {"*neuron-ls*": (1, "", "No neuron device found")}, "FAIL",
