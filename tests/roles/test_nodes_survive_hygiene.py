@@ -1,4 +1,4 @@
-"""What a node's base AMI brings outlives the last role of a build, which empties the machine of its builder's traces."""
+"""What a node's base AMI brings outlives the last role of a build, which takes the traces of the builder."""
 
 from __future__ import annotations
 
