@@ -36,13 +36,15 @@ class Archive:
         """Folder in the archive → the packages that lie there.
 
         `holds`: kind → folder → `name=version`; a folder with {distribution} is there for each of `distributions`.
+        What neither the section nor `defaults` gives a version for is not in this archive.
         """
         found: dict[str, list[Package]] = {}
         for kind in sorted(self.kinds):
             for distribution in self.row.entry.get("distributions", {}).get(kind, [""]):
                 there = {**self.values, "distribution": distribution, "arch": _MACHINES[self.architecture]}
                 for folder, items in self.row.entry.get("holds", {}).get(kind, {}).items():
-                    found[fill(folder, there)] = [self._held(fill(item, there), kind) for item in items]
+                    wanted = (fill(item, there) for item in items)
+                    found[fill(folder, there)] = [self._held(item, kind) for item in wanted if "{" not in item]
         return found
 
     def _held(self, item: str, kind: str) -> Package:
