@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.local import base_image
-from gpu_ami.local.mirror_content import Archive, resolve
+from gpu_ami.local.mirror_content import resolve
+from gpu_ami.local.replica_archive import Archive
 from gpu_ami.local.replica_pool import Pool
 from gpu_ami.local.replica_table import Package, find_row
 from gpu_ami.local.replica_wants import packages, sections
@@ -42,7 +43,8 @@ class Provided:
 
     def digest(self) -> str:
         """Of all that they are made of; whose key signs them does not matter."""
-        parts = [[one.file_name, sources_digest(one.row)] for one in self.packages]
+        held = [one for archive in self.archives for found in archive.held_packages().values() for one in found]
+        parts = [[one.file_name, sources_digest(one.row)] for one in (*self.packages, *held)]
         parts += [[json.dumps(one.values, sort_keys=True), sources_digest(one.row)] for one in self.archives]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else ""
 
@@ -53,7 +55,7 @@ class Provided:
         pool = Pool(home / "base" / "pool", key)
         with key.opened() as gpg:
             files = pool.get(self.packages, gpg)
-            files += [pool.get_archive(one.row, one.values, one.architecture, gpg) for one in self.archives]
+            files += [pool.get_archive(one, gpg) for one in self.archives]
         for file in files:
             shutil.copy(file, folder)
 

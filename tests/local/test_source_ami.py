@@ -106,3 +106,11 @@ def test_what_a_node_brings_is_at_the_planned_versions() -> None:
     (installer,) = base.layers[-1].provided.archives
     assert installer.values["version"] == plan["efa"]["version"]
     assert not Base("al2023").layers[-1].provided
+
+
+def test_what_a_node_brings_is_built(tmp_path: Path, home: Path) -> None:
+    provided = Base("ubuntu2404", "parallelcluster", "3.16.3").layers[-1].provided
+    provided.put(tmp_path / "replicas", home)
+    names = {package.file_name for package in provided.packages} | {archive.name for archive in provided.archives}
+    assert {path.name for path in (tmp_path / "replicas").iterdir()} == names
+    assert any(name.startswith("aws-efa-installer-") for name in names)
