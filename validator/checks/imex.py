@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from validator import packages
-from validator.checks.nvidia_driver import loaded_version
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, unproven
+from validator.oracle import loaded_version
 
 pytestmark = pytest.mark.planned("imex")
 

@@ -1,15 +1,19 @@
 """Runs in the tree: fills its rpm database as rpms.txt (standard input) says, by building and installing empty rpms."""
 
+from __future__ import annotations
+
 import glob
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 RELEASE = "0.debian12"
 
 
-def debian_version(package):
+def debian_version(package: str) -> str:
     """Upstream version of an installed Debian package, in an rpm's alphabet."""
     query = ["dpkg-query", "-W", "-f", "${Version}", package]
     full = subprocess.run(query, check=True, capture_output=True, text=True).stdout
@@ -17,7 +21,7 @@ def debian_version(package):
     return "".join(letter if letter.isalnum() or letter in "._+~" else "." for letter in upstream)
 
 
-def rows(lines, release):
+def rows(lines: Iterable[str], release: str) -> Iterator[tuple[str, str, list[str]]]:
     special = {"KERNEL-IMAGE": f"linux-image-{release}", "KERNEL-HEADERS": f"linux-headers-{release}"}
     for line in lines:
         words = line.partition("#")[0].split()
@@ -29,7 +33,7 @@ def rows(lines, release):
             yield name, version, provides
 
 
-def spec(found):
+def spec(found: Iterable[tuple[str, str, list[str]]]) -> str:
     """One source package, whose own binary is not made, with a subpackage a row."""
     head = {
         "Name": "system",
@@ -51,13 +55,13 @@ def spec(found):
     return "\n".join(parts)
 
 
-def main():
+def main() -> None:
     release = sys.argv[1]
     with tempfile.TemporaryDirectory() as work:
         path = os.path.join(work, "system.spec")
         with open(path, "w") as file:
             file.write(spec(rows(sys.stdin, release)))
-        quiet = {"stdout": subprocess.DEVNULL, "check": True}
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "check": True}
         subprocess.run(["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {work}", path], **quiet)
         subprocess.run(["rpm", "--initdb"], **quiet)
         subprocess.run(["rpm", "-i", *sorted(glob.glob(f"{work}/RPMS/*/*.rpm"))], **quiet)

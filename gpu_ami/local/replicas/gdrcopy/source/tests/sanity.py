@@ -7,24 +7,24 @@ import sys
 SONAME = "libgdrapi.so.2"
 
 
-def fits(library):
+def fits(library: ctypes.CDLL) -> bool:
     major, minor = ctypes.c_int(), ctypes.c_int()
     library.gdr_runtime_get_version(ctypes.byref(major), ctypes.byref(minor))
     with open("/sys/module/gdrdrv/version") as file:
         return file.read().strip() == "%d.%d" % (major.value, minor.value)
 
 
-def opens(library):
+def opens(library: ctypes.CDLL) -> bool:
     library.gdr_open.restype = ctypes.c_void_p
     handle = library.gdr_open()
-    return bool(handle) and library.gdr_close(ctypes.c_void_p(handle)) == 0
+    return bool(handle) and bool(library.gdr_close(ctypes.c_void_p(handle)) == 0)
 
 
-def has_gpu(_library):
+def has_gpu(_library: ctypes.CDLL) -> bool:
     return bool(glob.glob("/dev/nvidia[0-9]*"))
 
 
-def main():
+def main() -> int:
     library = ctypes.CDLL(SONAME)
     failed = []
     checks = (("version_fits_driver", fits), ("open_close", opens), ("gpu_there", has_gpu))
