@@ -24,7 +24,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.home import home_dir
 from gpu_ami.local import leftovers
 from gpu_ami.local.qemu import API_ADDRESS, MIRROR_ADDRESS, read_console, short_path
-from gpu_ami.local.state import Layout, ProcessIdentity, load_images, read_json
+from gpu_ami.local.state import LIFELINE, Layout, ProcessIdentity, load_images, read_json
 from gpu_ami.log import Progress
 from gpu_ami.place import Credentials, Mirror, Place
 from gpu_ami.run import spawn
@@ -42,8 +42,23 @@ KERNEL_SERIES = "6.1"  # Debian 12's, which is in every base image of the region
 _DOWN_SECONDS = 30.0
 # moto takes any keys; these say in a log where they belong.
 _CREDENTIALS = Credentials("gpu-ami-local", "gpu-ami-local")
-# What keeps an embedded region up: by home, the connection or the pipe's write end.
-_held: dict[Path, socket.socket | int] = {}
+
+
+@dataclass(frozen=True)
+class _Hold:
+    """What keeps an embedded region up: the connection, or the write end of the daemon's pipe; its name there."""
+
+    handle: socket.socket | int
+    name: str
+
+    def close(self) -> None:
+        if isinstance(self.handle, int):
+            os.close(self.handle)
+        else:
+            self.handle.close()
+
+
+_held: dict[Path, _Hold] = {}  # by home
 
 
 def up(home: Path | None = None, *, embedded: bool, progress: Progress) -> Place:
@@ -103,13 +118,14 @@ def release(home: Path | None = None) -> None:
     if held is None:
         return
     described = read_json(layout.region_file) or {}
-    if isinstance(held, int):
-        os.close(held)
-    else:
-        held.close()
+    held.close()
+    deadline = time.monotonic() + _DOWN_SECONDS
     answer = _ask(layout, {"do": "status"})
-    if answer is None or not answer.get("persistent"):
-        _wait_gone(ProcessIdentity.from_json(described.get("process")), 2.0 if answer else _DOWN_SECONDS)
+    while answer and held.name in answer["holds"] and time.monotonic() < deadline:
+        time.sleep(0.02)  # the daemon has not noticed yet
+        answer = _ask(layout, {"do": "status"})
+    if answer is None or not (answer["persistent"] or answer["holds"]):
+        _wait_gone(ProcessIdentity.from_json(described.get("process")), _DOWN_SECONDS)
 
 
 def down(home: Path | None = None) -> bool:
@@ -119,9 +135,7 @@ def down(home: Path | None = None) -> bool:
     described = read_json(layout.region_file) or {}
     identity = ProcessIdentity.from_json(described.get("process"))
     was_up = _ask(layout, {"do": "stop"}) is not None
-    if isinstance(held, int):
-        os.close(held)
-    elif held:
+    if held:
         held.close()
     if identity:
         _wait_gone(identity, _DOWN_SECONDS)
@@ -206,7 +220,7 @@ def _join(layout: Layout, embedded: bool) -> dict[str, Any] | None:
     if answer is None:
         connection.close()
     else:
-        _held[layout.home] = connection
+        _held[layout.home] = _Hold(connection, answer["hold"])
     return answer
 
 
@@ -236,7 +250,7 @@ def _start(layout: Layout, embedded: bool) -> dict[str, Any] | None:
     with os.fdopen(status_read) as status:
         said = status.readline().strip()
     if said == "ready" and embedded:
-        _held[layout.home] = lifeline_write
+        _held[layout.home] = _Hold(lifeline_write, LIFELINE)
     else:
         os.close(lifeline_write)
     if said == "ready":

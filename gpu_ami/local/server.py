@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from gpu_ami.errors import GpuAmiError
 from gpu_ami.local import leftovers
 from gpu_ami.local.network import claim_network
 from gpu_ami.local.qemu import API_ADDRESS, MIRROR_ADDRESS, short_path
-from gpu_ami.local.state import ImageRecord, Layout, identify, write_json
+from gpu_ami.local.state import LIFELINE, ImageRecord, Layout, identify, write_json
 from gpu_ami.log import Progress
 
 
@@ -45,25 +46,30 @@ class Holders:
     def __init__(self, persistent: bool, end: Callable[[], None]) -> None:
         self.persistent = persistent
         self._end = end
-        self._count = 0
+        self._names: set[str] = set()
         self._lock = threading.Lock()
 
+    @property
+    def names(self) -> list[str]:
+        with self._lock:
+            return sorted(self._names)
+
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self, name: str) -> Iterator[None]:
         """Counts as a holder for the length of the block; the last one to leave ends the region."""
         with self._lock:
-            self._count += 1
+            self._names.add(name)
         try:
             yield
         finally:
             with self._lock:
-                self._count -= 1
-                if self._count == 0 and not self.persistent:
+                self._names.discard(name)
+                if not self._names and not self.persistent:
                     self._end()
 
     def watch_pipe(self, lifeline: int) -> None:
         """Holds till the pipe's writer is gone, by whatever means."""
-        with self.held(), os.fdopen(lifeline, "rb") as pipe:
+        with self.held(LIFELINE), os.fdopen(lifeline, "rb") as pipe:
             pipe.read()
 
 
@@ -179,7 +185,7 @@ class Daemon:
                 }
                 for unit in self.reconciler.units.values()
             ]
-        return {"persistent": self.holders.persistent, "instances": instances}
+        return {"persistent": self.holders.persistent, "holds": self.holders.names, "instances": instances}
 
 
 def _serve_mirror(home: Path) -> tuple[int, str] | None:
@@ -219,8 +225,9 @@ class Control:
             request = json.loads(stream.readline())
             self._introduce(request.get("image"), request.get("parameter"))
             if request["do"] == "hold":
-                with self._daemon.holders.held():
-                    self._say(stream, self._daemon.describe())
+                name = uuid.uuid4().hex
+                with self._daemon.holders.held(name):
+                    self._say(stream, self._daemon.describe() | {"hold": name})
                     stream.read()  # till the caller is gone
                 return
             if request["do"] == "keep":

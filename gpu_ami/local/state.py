@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+LIFELINE = "lifeline"  # what the daemon calls the hold of whoever started it
+
 
 @dataclass(frozen=True)
 class Layout:
