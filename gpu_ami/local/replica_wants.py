@@ -141,8 +141,10 @@ def packages(section: Section) -> Iterator[Package]:
     names |= dict.fromkeys((content.get("modules") or {}).values(), version)
     for name, full_version in (names | content.get("packages", {})).items():
         row = find_row("packages", name, kind=section.kind, asked_by=f"plan key {section.component}")
-        # A version that ends with * is planned without the build number that the vendor puts behind it.
-        yield Package(name, full_version.removesuffix("*"), section.kind, section.architecture, row)
+        # A version that ends with * is planned without the build number that the vendor puts behind it; a plan without
+        # a version takes what is there, which is what the row always has.
+        wanted = full_version.removesuffix("*") or str(row.entry["also"][0])
+        yield Package(name, wanted, section.kind, section.architecture, row)
 
 
 def download(section: Section) -> Download | None:
