@@ -146,7 +146,7 @@ DAMAGES: dict[str, tuple[Make, dict[str, str]]] = {
     ),
     "no such repository": (
         lambda vendor, _: without_index(vendor),
-        {"apt": "404", "dnf": "Cannot download repomd.xml"},
+        {"apt": "does not have a Release file", "dnf": "Cannot download repomd.xml"},
     ),
     "no such key": (lambda vendor, _: bad_mirror.missing(vendor.key_url), {"apt": "404", "dnf": "404"}),
     "another key": (
