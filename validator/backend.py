@@ -13,17 +13,27 @@ import shlex
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from testinfra.backend import base
 
+from validator import known
 from validator.offline import Entered, Image, enter
 from validator.shell import Answer, Command, NotRoot, Shell
-from validator.ssh import CommandExpired, Connection, ConnectionDropped, Target, TransportFault, configured, connect
+from validator.ssh import (
+    CommandExpired,
+    Connection,
+    ConnectionDropped,
+    SshError,
+    Target,
+    TransportFault,
+    configured,
+    connect,
+)
 
 _REACH_AGAIN_SECONDS = 20.0
 
@@ -36,6 +46,7 @@ class Defaults:
     known_hosts: Path | None = None
     connect_timeout: float = 15.0
     ahead: bool = False  # connect as soon as a host is named, not when it is first asked
+    as_root: bool = False  # it will be root's shell that is asked first
 
 
 DEFAULTS = Defaults()
@@ -53,24 +64,61 @@ class HostLink:
         self.execs = 0
         self.connections = 0
         self._connection: Connection | Entered | None = None
-        self._ahead: Future[Connection | Entered] | None = None
+        self._ahead: Future[_Reached] | None = None
+        self._known: dict[bool, Mapping[str, Answer]] = {}
         self._shells: dict[bool, Shell] = {}
 
-    def connect_ahead(self) -> None:
-        """Begins to connect, in a thread of its own: the network's time passes while checks are collected."""
+    def reach_ahead(self, *, root: bool) -> None:
+        """Begins to connect and asks what is always asked, in a thread of its own, while checks are collected."""
         if self._ahead is None and self._connection is None:
-            future: Future[Connection | Entered] = Future()
-            self._ahead = future
-            threading.Thread(target=_fulfil, args=(future, self._connect), daemon=True).start()
+            self._ahead = Future()
+            threading.Thread(target=_fulfil, args=(self._ahead, self._reach, root), daemon=True).start()
+
+    def _reach(self, root: bool) -> _Reached:
+        reached = _Reached(self._connect(), self._is_root(root))
+        with contextlib.suppress(SshError):  # who needs that shell will meet the same, and tell
+            shell = Shell(reached.connection, root=reached.root)
+            reached.answers = known.read(shell.execute([known.ASK])[0])
+            reached.shell = shell
+        return reached
+
+    def _settle(self) -> None:
+        """Takes over what was begun ahead, once it has come to its end."""
+        if self._ahead is None:
+            return
+        ahead, self._ahead = self._ahead, None
+        try:
+            reached = ahead.result()
+        except TransportFault as fault:
+            self.fault = fault
+            return
+        self._connection = reached.connection
+        self.connections += 1
+        if reached.shell is not None:
+            self._shells[reached.root] = reached.shell
+            self.execs, self.rounds, self.commands = self.execs + 1, self.rounds + 1, self.commands + 1
+            self.learn(reached.root, reached.answers)
+
+    def learn(self, root: bool, answers: Mapping[str, Answer]) -> None:
+        """Takes in the answers to known.ASK."""
+        self._known[self._is_root(root)] = answers
+
+    def known(self, root: bool) -> Mapping[str, Answer] | None:
+        """What need not be asked any more; None where known.ASK has not been asked yet."""
+        self._settle()
+        return self._known.get(self._is_root(root))
+
+    def _is_root(self, root: bool) -> bool:
+        return root or self.target.user == "root"
 
     @property
     def connection(self) -> Connection | Entered:
+        self._settle()
         if self.fault is not None:
             raise self.fault
         if self._connection is None:
-            ahead, self._ahead = self._ahead, None
             try:
-                self._connection = ahead.result() if ahead is not None else self._connect()
+                self._connection = self._connect()
             except TransportFault as fault:
                 self.fault = fault
                 raise
@@ -102,14 +150,15 @@ class HostLink:
 
     def close(self) -> None:
         if self._ahead is not None:  # nobody has asked this host for anything
-            self._ahead.add_done_callback(lambda done: None if done.exception() else done.result().close())
+            self._ahead.add_done_callback(lambda done: None if done.exception() else done.result().connection.close())
         for shell in self._shells.values():
             with contextlib.suppress(Exception):
                 shell.close()
         self._forget()
 
     def _shell(self, root: bool) -> Shell:
-        root = root or self.target.user == "root"
+        root = self._is_root(root)
+        self._settle()
         if root not in self._shells:
             connection = self.connection
             self._shells[root] = Shell(connection, root=root)
@@ -143,9 +192,19 @@ class HostLink:
         self._connection = None
 
 
-def _fulfil(future: Future[Any], work: Callable[[], Any]) -> None:
+@dataclass
+class _Reached:
+    """What was begun ahead: a connection and, where it gave one, a shell and what it answered."""
+
+    connection: Connection | Entered
+    root: bool
+    shell: Shell | None = None
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+
+
+def _fulfil(future: Future[Any], work: Callable[..., Any], *given: Any) -> None:
     try:
-        future.set_result(work())
+        future.set_result(work(*given))
     except BaseException as fault:
         future.set_exception(fault)
 
@@ -203,7 +262,7 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
         self.link = link_to(target)
         self.port = target.port
         if DEFAULTS.ahead:
-            self.link.connect_ahead()
+            self.link.reach_ahead(root=DEFAULTS.as_root or (self.sudo and self.sudo_user is None))
 
     def as_root(self) -> BatchBackend:
         """The same link, through its root shell."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,20 +20,11 @@ try:
 except ImportError:  # checks then run one after the other, a round trip a command
     greenlet = None
 
-from validator import backend
+from validator import backend, known
 from validator.backend import HostLink, Request
 from validator.shell import Answer, Command
 from validator.ssh import SshError
 
-# What testinfra asks of every host before it can begin, and what does not change while a run lasts: it travels with the
-# first batch, and is answered from it ever after.
-_CONSTANT = (
-    "uname -s",
-    "uname -m",
-    "cat /etc/os-release",
-    "test -d /run/systemd/system/",
-    *(f"command -v {name}" for name in ("command", "systemctl", "dpkg-query", "rpm", "sysctl", "ss", "ip", "service")),
-)
 # Asked twice in one batch, these are run once. Anything else, or anything with shell syntax, may have an effect.
 _PURE = re.compile(
     r"(test|stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|modinfo"
@@ -90,7 +81,6 @@ class Gatherer:
     rounds: int = 0
     _hub: Any = None
     _current: Task | None = None
-    _known: dict[tuple[HostLink, bool, str], Answer] = field(default_factory=dict)
 
     def run(self, tasks: Iterable[Task]) -> None:
         """Runs all tasks; returns when each has ended. What one raises beyond its own judgement ends all."""
@@ -113,9 +103,9 @@ class Gatherer:
     def ask(self, request: Request) -> tuple[Answer, int]:
         """What `host.run` comes to: the answer, once the batch is back."""
         task = self._task()
-        known = self._known.get(_key(request))
-        if known is not None:
-            return known, 1
+        constant = (request.link.known(request.root) or {}).get(request.command.text)
+        if constant is not None:
+            return constant, 1
         if task is None:
             return backend.run_at_once(request)
         task.request = request
@@ -190,7 +180,7 @@ class Gatherer:
             groups[task.request.link, task.request.root].append(task)
         batches = [_Batch(link, root, tasks) for (link, root), tasks in groups.items()]
         for batch in batches:
-            batch.compose(self._known)
+            batch.compose()
         self.rounds += 1
         hosts: dict[HostLink, list[_Batch]] = defaultdict(list)
         for batch in batches:
@@ -204,15 +194,21 @@ class Gatherer:
             self._hand_out(batch)
 
     def _hand_out(self, batch: _Batch) -> None:
-        for command, answer in zip(batch.commands, batch.answers, strict=False):
-            if command.text in _CONSTANT and not answer.expired:
-                self._known[batch.link, batch.root, command.text] = answer
+        constants: Mapping[str, Answer] = {}
+        if batch.asks and batch.fault is None:
+            constants = known.read(batch.answers[-1])
+            batch.link.learn(batch.root, constants)
         for task, slot in zip(batch.tasks, batch.slots, strict=True):
-            task.request = None
+            assert task.request is not None
             if batch.fault is not None:
                 task._throw = batch.fault
-            else:
+            elif slot is not None:
                 task._value = batch.answers[slot]
+            elif task.request.command.text in constants:
+                task._value = constants[task.request.command.text]
+            else:
+                continue  # this host does not tell it so: it is asked like anything else
+            task.request = None
             task.attempts = max(task.attempts, batch.attempts)
             self._step(task)
 
@@ -225,27 +221,30 @@ class _Batch:
     root: bool
     tasks: list[Task]
     commands: list[Command] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)  # of each task: where its answer is
+    slots: list[int | None] = field(default_factory=list)  # of each task: where its answer is; None for a constant
+    asks: bool = False  # whether known.ASK is the last command
     answers: list[Answer] = field(default_factory=list)
     attempts: int = 1
     fault: SshError | None = None
 
-    def compose(self, known: dict[tuple[HostLink, bool, str], Answer]) -> None:
+    def compose(self) -> None:
+        self.asks = self.link.fault is None and self.link.known(self.root) is None
         places: dict[str, int] = {}
-        self.slots = [self._slot(task, self.commands, places) for task in self.tasks]
-        prelude = [text for text in _CONSTANT if (self.link, self.root, text) not in known and text not in places]
-        self.commands += [Command(text, 20.0) for text in prelude]
+        self.slots = [self._slot(task, places) for task in self.tasks]
+        if self.asks:
+            self.commands.append(known.ASK)
 
-    @staticmethod
-    def _slot(task: Task, commands: list[Command], places: dict[str, int]) -> int:
+    def _slot(self, task: Task, places: dict[str, int]) -> int | None:
         assert task.request is not None
         command = task.request.command
-        if command.text in places and commands[places[command.text]].deadline >= command.deadline:
+        if self.asks and command.text in known.CONSTANT:
+            return None
+        if command.text in places and self.commands[places[command.text]].deadline >= command.deadline:
             return places[command.text]
-        if task.request.pure or command.text in _CONSTANT or _PURE.fullmatch(command.text):
-            places[command.text] = len(commands)
-        commands.append(command)
-        return len(commands) - 1
+        if task.request.pure or _PURE.fullmatch(command.text):
+            places[command.text] = len(self.commands)
+        self.commands.append(command)
+        return len(self.commands) - 1
 
 
 def _execute(batches: list[_Batch]) -> None:
@@ -254,10 +253,6 @@ def _execute(batches: list[_Batch]) -> None:
             batch.answers, batch.attempts = batch.link.execute(batch.commands, root=batch.root)
         except SshError as fault:
             batch.fault = fault
-
-
-def _key(request: Request) -> tuple[HostLink, bool, str]:
-    return request.link, request.root, request.command.text
 
 
 _active: Gatherer | None = None

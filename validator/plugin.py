@@ -92,6 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
     backend.DEFAULTS.connect_timeout = config.getoption("connect_timeout")
     backend.DEFAULTS.ahead = not config.getoption("collectonly")
+    backend.DEFAULTS.as_root = config.getoption("plan") is not None  # our own checks ask as root
     run = config.stash[RUN] = Run()
     plan_file: Path | None = config.getoption("plan")
     if plan_file is not None:

@@ -62,7 +62,7 @@ v() {{ o=$1; while :; do o=$((o + 5)); sleep $((o / 100)).$((o / 10 % 10))$((o %
 for q in $d/w*; do read -r i u p <$q || continue; if [ $t -ge $u ]; then ( k $i $p )
 elif [ $((u - t)) -lt $o ]; then o=$((u - t)); fi; done; done; }} 2>/dev/null
 f() {{ for i; do read -r r <$d/$i.r; set -- "$@" $d/$i.o $d/$i.e; printf '\n%s' "$r"; shift; done
-printf '\n%s %s\n' $m "$(stat -c %s "$@" | tr '\n' ' ')"; cat "$@"; rm -f $d/*; }}
+echo; stat -c %s "$@"; printf '\n%s end\n' $m; cat "$@"; rm -f $d/*; }}
 printf '\n%s ready %s\n' $m "$(id -u)"
 """
 
@@ -154,10 +154,10 @@ class Shell:
         self._channel.close()
 
     def _header(self, count: int, patience: float) -> tuple[list[list[str]], list[int]]:
-        marked = self._line_with_mark(time.monotonic() + patience, patience)
-        sizes = [int(size) for size in marked.split()[1:]]
-        lines = self._before_mark.split(b"\n")
-        statuses = [line.decode().split() for line in lines[-count:]]
+        self._line_with_mark(time.monotonic() + patience, patience)
+        lines = self._before_mark.split(b"\n")[-3 * count - 1 : -1]
+        statuses = [line.decode().split() for line in lines[:count]]
+        sizes = [int(line) for line in lines[count:] if line.isdigit()]
         if len(sizes) != 2 * count or any(len(status) != 3 for status in statuses):
             raise self._gone(RuntimeError("the answer is garbled"))
         return statuses, sizes

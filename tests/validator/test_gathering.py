@@ -179,3 +179,19 @@ def test_each_host_has_its_own_fixtures_and_results(run: Run, sshd: Sshd, tmp_pa
         document = json.loads((tmp_path / f"checks-{host}_{sshd.port}.json").read_text())
         assert [one["verdict"] for one in document["checks"]] == ["PASS"] * 3
         assert document["facts"]["transport"]["connections"] == 1
+
+
+def test_a_host_that_does_not_tell_what_is_always_asked_is_asked_for_each(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mute.py").write_text("from validator import known\nknown.read = lambda answer: {}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    source = "def test_it(host):\n    assert host.system_info.type == 'linux'\n    assert host.package('dpkg').is_installed\n"
+    outcome = run(source, "-p", "mute")
+    assert outcome.verdicts == {"test_it": "PASS"}
+    assert outcome.document["facts"]["transport"]["executions"] == 1
+
+
+def test_a_connection_that_nobody_used_is_ended(run: Run) -> None:
+    outcome = run("def test_it(host):\n    pass\n")
+    assert outcome.verdicts == {"test_it": "PASS"}
