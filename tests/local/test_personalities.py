@@ -19,6 +19,7 @@ import pytest
 
 from gpu_ami.commands.region import ssh_command
 from gpu_ami.local import region
+from gpu_ami.local.devices import devices_of
 from gpu_ami.log import Progress
 from gpu_ami.place import Place
 
@@ -141,6 +142,19 @@ def test_cloud_init_is_done(guest: Guest) -> None:
 def test_smbios_says_which_devices_there_are(guest: Guest) -> None:
     said = guest.run("sudo grep -aoh 'gpu-ami:[a-z]*=[0-9]*' /sys/firmware/dmi/tables/DMI") or ""
     assert " ".join(said.split()) == guest.case.oem_strings
+
+
+def test_drivers_that_a_base_brings_show_the_devices(guest: Guest) -> None:
+    """Where the base AMI has the driver: one node a GPU, an NVSwitch and an EFA interface, and none more."""
+    promised = devices_of(guest.case.instance_type)
+    wanted = [promised.gpu, promised.nvswitch, promised.nvswitch, promised.efa]
+    if guest.case.plan["node"]["family"] != "parallelcluster":
+        wanted = [0, 0, 0, 0]
+    said = guest.run(
+        "ls /dev | grep -c '^nvidia[0-9]'; ls /dev | grep -c '^nvidia-nvswitch[0-9]'; "
+        "ls /proc/driver/nvidia-nvswitch/devices | wc -l; ls /dev/infiniband | grep -c uverbs"
+    )
+    assert [int(word) for word in (said or "").split()] == wanted
 
 
 def test_no_unit_has_failed(guest: Guest) -> None:
