@@ -18,7 +18,7 @@ import pytest
 
 from gpu_ami.commands.region import ssh_command
 from gpu_ami.home import home_dir
-from gpu_ami.local import region
+from gpu_ami.local import region, source_ami
 from gpu_ami.local.state import ProcessIdentity, read_json
 from gpu_ami.log import Progress
 from gpu_ami.place import Place
@@ -60,7 +60,9 @@ _BOARDS = (
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    yield region.up(embedded=True, progress=Progress("plain"))
+    place = region.up(embedded=True, progress=Progress("plain"))
+    region.offer(source_ami.DEBIAN, progress=Progress("plain"))
+    yield place
     region.release()
 
 

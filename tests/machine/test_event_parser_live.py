@@ -170,10 +170,11 @@ def assert_exactly_once(guest: Guest, tag: str, count: int) -> None:
 def guest() -> Iterator[Guest]:
     from gpu_ami import machine
     from gpu_ami.aws import Cloud
-    from gpu_ami.local import region
+    from gpu_ami.local import region, source_ami
 
     progress = Progress("plain")
     place = region.up(embedded=True, progress=progress)
+    region.offer(source_ami.DEBIAN, progress=progress)
     try:
         with ExitStack() as stack:
             cloud = Cloud(place)
