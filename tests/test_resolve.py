@@ -46,7 +46,7 @@ def outcome(case: Path) -> tuple[str, str]:
     if "cuda" in plan:
         said["compatibility"] = plan["cuda"].get("compatibility")
     kept = {key: value for key, value in said.items() if value}
-    return "plan.yml", yaml.safe_dump(kept, sort_keys=False, width=150, allow_unicode=True, default_flow_style=None)
+    return "plan.yml", yaml.safe_dump(kept, sort_keys=False, width=140, allow_unicode=True, default_flow_style=None)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)

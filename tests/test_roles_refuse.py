@@ -134,6 +134,7 @@ def agent_variables(vendor: Vendor, tmp_path: Path, signature: str, version: str
         "cloudwatch_agent_key_fingerprint": vendor.fingerprint,
         "__cloudwatch_agent_keyring": str(tmp_path / "keyring.gpg"),
         "__cloudwatch_agent_package": str(tmp_path / "package.deb"),
+        "__cloudwatch_agent_family": "debian",
     }
 
 
@@ -141,7 +142,7 @@ def test_package_with_a_signature_of_something_else_is_refused(vendor: Vendor, t
     other = tmp_path / "other"
     other.write_text("something else")
     done = play(
-        tmp_path, "cloudwatch_agent", "debian_install", **agent_variables(vendor, tmp_path, vendor.sign(other), "1.2.3")
+        tmp_path, "cloudwatch_agent", "install", **agent_variables(vendor, tmp_path, vendor.sign(other), "1.2.3")
     )
     assert done.returncode == 2
     assert "BAD signature" in done.stdout + done.stderr
@@ -152,7 +153,7 @@ def test_package_with_a_signature_of_something_else_is_refused(vendor: Vendor, t
 def test_package_of_another_version_is_refused(vendor: Vendor, tmp_path: Path) -> None:
     """Key and signature are the planned ones here; 1.2 is no short form of 1.2.3."""
     signature = vendor.sign(vendor.package)
-    done = play(tmp_path, "cloudwatch_agent", "debian_install", **agent_variables(vendor, tmp_path, signature, "1.2"))
+    done = play(tmp_path, "cloudwatch_agent", "install", **agent_variables(vendor, tmp_path, signature, "1.2"))
     assert done.returncode == 2
     assert "is version 1.2.3b4-1, the plan says 1.2:" in done.stdout + done.stderr
     assert "Ensure the package is installed" not in done.stdout
