@@ -116,9 +116,9 @@ def sshd(folder: Path) -> Iterator[Sshd]:
 class DelayProxy(threading.Thread):
     """Passes bytes on `delay` seconds later, in each direction; as many ports as hosts."""
 
-    def __init__(self, behind: int, delay: float, ports: int) -> None:
+    def __init__(self, behind: int, delay: float, ports: int, address: str = "127.0.0.1", port: int = 0) -> None:
         super().__init__(daemon=True)
-        self.behind, self.delay = behind, delay
+        self.behind, self.delay, self._where = behind, delay, (address, port)
         self.connections = 0
         self.ports: list[int] = []
         self._count = ports
@@ -130,7 +130,7 @@ class DelayProxy(threading.Thread):
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        servers = [await asyncio.start_server(self._join, "127.0.0.1", 0) for _ in range(self._count)]
+        servers = [await asyncio.start_server(self._join, *self._where) for _ in range(self._count)]
         self.ports = [server.sockets[0].getsockname()[1] for server in servers]
         self._ready.set()
         await asyncio.gather(*(server.serve_forever() for server in servers))
@@ -192,14 +192,18 @@ class Sshd:
         return self.cpu
 
 
-def spent(command: list[str], server: Sshd, cwd: Path = ROOT) -> Spent:
+def spent(command: list[str], server: Sshd, cwd: Path = ROOT, **environment: str) -> Spent:
     """Runs one whole process; SystemExit with what it said where it fails."""
-    # Other plugins that are installed here would cost both ways the same, and say nothing of either.
-    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     before, sshd_before = resource.getrusage(resource.RUSAGE_CHILDREN), server.settled_cpu()
     started = time.monotonic()
     done = subprocess.run(
-        command, cwd=cwd, env=alone, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        command,
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
     )
     wall = time.monotonic() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -215,35 +219,28 @@ def pytest(server: Sshd, file: Path, hosts: list[str], ours: bool) -> Spent:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", str(file)]
     command += [f"--hosts={','.join(hosts)}", f"--ssh-identity-file={folder / 'key'}"]
     command += ["-p", "validator.plugin", f"--results={folder / 'checks.json'}"] if ours else ["-p", "testinfra.plugin"]
-    return spent(command, server)
+    # Other plugins that are installed here would cost both ways the same, and say nothing of either.
+    return spent(command, server, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
-def img_proof(program: Path, server: Sshd, file: Path, user: str, port: int) -> Spent:
+def img_proof(program: Path, server: Sshd, file: Path, user: str, address: str) -> Spent:
     """One run of the same file by img-proof, on a host that is there already."""
-    tests, results = server.folder / "tests", server.folder / "results"
+    folder = server.folder
+    tests = folder / "img_proof"
     tests.mkdir(exist_ok=True)
     shutil.copy(file, tests / file.name)
-    command = [
-        str(program),
-        "test",
-        "ssh",
-        "--no-cleanup",
-        "-d",
-        "sles",
-        "--ip-address",
-        "127.0.0.1",
-        "--ssh-user",
-        user,
+    (folder / "img_proof.config").touch()
+    command = [str(program), "test", "--no-cleanup", "--no-default-test-dirs", "--quiet", "--distro", "sles"]
+    command += ["--ip-address", address, "--ssh-user", user, "--ssh-private-key-file", str(folder / "key")]
+    command += [
+        "--test-dirs",
+        str(tests),
+        "--results-dir",
+        str(folder / "results"),
+        "--config",
+        str(folder / "img_proof.config"),
     ]
-    command += ["--ssh-private-key-file", str(server.folder / "key"), "--test-dirs", str(tests)]
-    command += ["--results-dir", str(results), "--ssh-config", str(_ssh_config(server, port)), file.stem]
-    return spent(command, server, server.folder)
-
-
-def _ssh_config(server: Sshd, port: int) -> Path:
-    path = server.folder / "ssh_config"
-    path.write_text(f"Host 127.0.0.1\n  Port {port}\n  StrictHostKeyChecking no\n")
-    return path
+    return spent([*command, "--history-log", str(folder / "history"), "ssh", file.stem], server, folder)
 
 
 def cost(folder: Path) -> dict[str, Any]:
@@ -255,6 +252,9 @@ def cost(folder: Path) -> dict[str, Any]:
 def measure(server: Sshd, given: argparse.Namespace, checks: int, hosts: int, rtt_ms: int) -> dict[str, Any]:
     """Medians of both ways, taking turns."""
     proxy = DelayProxy(server.port, rtt_ms / 2000, hosts)
+    address = f"127.77.{checks % 250}.{rtt_ms + 1}"  # img-proof knows no port but 22: it gets addresses of its own
+    if given.img_proof and hosts == 1:
+        DelayProxy(server.port, rtt_ms / 2000, 1, address, 22)
     file = server.folder / f"test_{checks}.py"
     file.write_text(_CHECKS.format(count=checks))
     for old in server.folder.glob("checks*.json"):
@@ -265,9 +265,7 @@ def measure(server: Sshd, given: argparse.Namespace, checks: int, hosts: int, rt
             names = [f"{scheme}://{given.user}@127.0.0.1:{one}" for one in proxy.ports]
             ways[name].append(pytest(server, file, names, name == "gathered"))
         if given.img_proof and hosts == 1:
-            ways.setdefault("img_proof", []).append(
-                img_proof(given.img_proof, server, file, given.user, proxy.ports[0])
-            )
+            ways.setdefault("img_proof", []).append(img_proof(given.img_proof, server, file, given.user, address))
     result: dict[str, Any] = {"checks": checks, "hosts": hosts, "rtt_ms": rtt_ms, "repeat": given.repeat}
     for name, runs in ways.items():
         for what in ("wall", "own_cpu", "sshd_cpu"):
