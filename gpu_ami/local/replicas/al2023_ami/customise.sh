@@ -15,6 +15,9 @@ mkdir -p "$tree/etc/pki/rpm-gpg" "$tree/etc/sysconfig" "$tree/usr/lib64"
 chroot "$tree" groupadd --system wheel
 chroot "$tree" ldconfig
 
+# Amazon's cloud-final does not wait for all of multi-user.target: units of ECS and EKS in that target wait for it.
+sed -i '/^After=multi-user.target/d' "$tree/usr/lib/systemd/system/cloud-final.service"
+
 # Of the machine beneath: its kernel, and the database of what is there.
 release=$(basename "$(readlink -f "$tree/vmlinuz")")
 cp "$here/system_rpms.py" "$tree/run/system_rpms.py"
