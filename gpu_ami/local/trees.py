@@ -125,6 +125,7 @@ def ensure(base: Base, home: Path, progress: Progress) -> Tree:
             if not folder.exists():
                 with progress.stage(f"base image {base.name}: {layer.name}"):
                     _build(layer, folders, folder, home)
+                _forget_old(trees)
         os.utime(folder)
         folders.insert(0, folder)
     return Tree(tuple(folders))
