@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 _RED = ("FAIL", "FLAKY")
 _SCRIPT_SECONDS = 240.0
 _WAITING = ("logs", "metrics", "xid")  # they wait for what a fault keeps from coming
+# What a script touches: files, whatever lies under /run by its first name, and units that systemctl is told of.
+_TOUCHED = re.compile(
+    r"(/run/[\w.-]+|/(?:etc|opt|var|usr|root|home|proc|sys|tmp)/[\w./@-]+)"
+    r"|\bsystemctl\b[^;|&\n)\"]*?\s([\w@-]+)(?:\.service)?\s*(?=[;|&\n)\"]|$)"
+)
+_AT_ONCE = 12  # what surprises has all of its group tried again
 _SLACK_SECONDS = 60.0  # beyond the agent's interval: what has not come then was cut off
 
 
@@ -93,7 +99,8 @@ class Rig:
         for fault in chosen:
             touched = self._touched(fault)
             alone = fault.live or not touched or any(name.partition("::")[0] in _WAITING for name in touched)
-            place = next((one for one in made if not alone and one[1].isdisjoint(touched) and "" not in one[1]), None)
+            open_ones = [one for one in made if not alone and len(one[0]) < _AT_ONCE and "" not in one[1]]
+            place = next((one for one in open_ones if one[1].isdisjoint(touched)), None)
             if place is None:
                 made.append(([fault], {""} if alone else touched))
             else:
@@ -102,33 +109,40 @@ class Rig:
         return [group for group, _ in made]
 
     def _touched(self, fault: Fault) -> set[str]:
-        """The checks that may be red with it, and where it puts things aside; nothing where it is out of scope."""
+        """The checks that may be red with it, its files and units; nothing where it is out of scope."""
         if self._beyond(fault):
             return set()
         allowed = {name for name in self.known if any(fnmatch.fnmatchcase(name, one) for one in fault.also)}
         named = {name for name in self.known if faults.is_named(fault, name)}
-        return allowed | named | set(re.findall(r"/run/[\w.-]+", fault.plant))
+        return allowed | named | {found[1] or found[2] for found in _TOUCHED.finditer(fault.plant)}
 
     def try_together(self, group: Sequence[Fault]) -> list[Trial]:
         """The trials of those that came out as they should; none where a check is red that nobody explains."""
         started = time.monotonic()
         name = f"{len(group)} faults: {', '.join(fault.id for fault in group)}"
         with self.proof.progress.stage(name), contextlib.ExitStack() as stack:
+            planted = [fault for fault in group if self._planted(fault, stack)]
             try:
-                for fault in group:
-                    stack.enter_context(self._undone(fault))
-                    self._script(f"set -e\n{fault.plant}")
-                red = self._red_with(group[0])
+                red = self._red_with(planted[0]) if planted else {}
             except MachineError as error:
                 self.proof.progress.note(str(error))
                 return []
-            found = [faults.judge(fault, _own(fault, red)) for fault in group]
+            found = [faults.judge(fault, _own(fault, red)) for fault in planted]
             known = {check for trial in found for check in trial.red}
             strange = sorted(set(red) - known)
             self.proof.progress.note(f"red: {', '.join(red)}{f'; unexplained: {strange}' if strange else ''}")
         seconds = round((time.monotonic() - started) / len(group), 1)
         good = [trial for trial in found if trial.outcome == faults.DETECTED and not strange]
         return [dataclasses.replace(trial, seconds=seconds) for trial in good]
+
+    def _planted(self, fault: Fault, stack: contextlib.ExitStack) -> bool:
+        stack.enter_context(self._undone(fault))
+        try:
+            self._script(f"set -e\n{fault.plant}")
+        except MachineError as error:  # alone it may be planted yet
+            self.proof.progress.note(f"{fault.id}: {error}")
+            return False
+        return True
 
     def _beyond(self, fault: Fault) -> str:
         """Why this image on this instance type cannot have the fault; "" where it can."""
@@ -168,14 +182,21 @@ class Rig:
 
     @contextlib.contextmanager
     def _undone(self, fault: Fault) -> Iterator[None]:
-        """The machine is mended after the block, however the block ends: Ctrl-C too."""
+        """The machine is mended after the block, unless Ctrl-C ends it with whatever is planted in it."""
         try:
             yield
-        finally:
-            try:
-                self._script(fault.undo)
-            except MachineError as error:
-                raise NotUndone(error.message, details=error.details) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self._mend(fault)
+            raise
+        self._mend(fault)
+
+    def _mend(self, fault: Fault) -> None:
+        try:
+            self._script(fault.undo)
+        except MachineError as error:
+            raise NotUndone(f"fault {fault.id} could not be undone: {error.message}", details=error.details) from error
 
     def _red_with(self, fault: Fault) -> dict[str, str]:
         options = [*self.proof.options, *self.options(fault)]

@@ -23,8 +23,8 @@ it, and says what came of it: detected, missed, wrong check, collateral (a check
 not undone; out of scope are faults that this image or instance type cannot have. At the end a clean proof says that
 the machine is as good as before. Exit 0: every fault was detected, and no clean proof gave a false alarm.
 
-OUT/faults.json keeps the last trial of each fault and every clean proof, from run to run of the same image; Ctrl-C
-undoes what is planted and ends the machine, and --resume goes on.
+OUT/faults.json keeps the last trial of each fault and every clean proof, from run to run of the same image. Ctrl-C ends
+the machine with whatever is planted in it; --resume goes on with a fresh one.
 
   gpu-ami faults                                   all faults, on the first instance type of the plan
   gpu-ami faults --only parser-stopped --only one-gpu-missing
