@@ -78,10 +78,12 @@ class Rig:
         for group in self.groups(mendable) if together else [[fault] for fault in mendable]:
             alone = group
             if len(group) > 1:
-                found = self.try_together(group)
+                found, undone = self.try_together(group)
                 yield from found
                 alone = [fault for fault in group if fault.id not in {trial.id for trial in found}]
                 tried += len(found)
+                if alone or not undone:
+                    self._require_good(f"after {len(group)} faults at once", keep)
             for fault in alone:
                 trial = self.try_one(fault)
                 tried += trial.outcome != faults.OUT_OF_SCOPE
@@ -116,32 +118,43 @@ class Rig:
         named = {name for name in self.known if faults.is_named(fault, name)}
         return allowed | named | {found[1] or found[2] for found in _TOUCHED.finditer(fault.plant)}
 
-    def try_together(self, group: Sequence[Fault]) -> list[Trial]:
-        """The trials of those that came out as they should; none where a check is red that nobody explains."""
+    def try_together(self, group: Sequence[Fault]) -> tuple[list[Trial], bool]:
+        """The trials of those that came out as they should, and whether all were undone.
+
+        No trial counts where a check is red that nobody explains.
+        """
         started = time.monotonic()
         name = f"{len(group)} faults: {', '.join(fault.id for fault in group)}"
-        with self.proof.progress.stage(name), contextlib.ExitStack() as stack:
-            planted = [fault for fault in group if self._planted(fault, stack)]
+        found: list[Trial] = []
+        undone = True
+        with self.proof.progress.stage(name):
             try:
-                red = self._red_with(planted[0]) if planted else {}
+                with contextlib.ExitStack() as stack:
+                    planted = [fault for fault in group if self._planted(fault, stack)]
+                    found = self._judged(planted, self._red_with(planted[0])) if planted else []
+            except NotUndone as error:  # the clean proof after them says whether it matters
+                self.proof.progress.note(str(error))
+                undone = False
             except MachineError as error:
                 self.proof.progress.note(str(error))
-                return []
-            found = [faults.judge(fault, _own(fault, red)) for fault in planted]
-            known = {check for trial in found for check in trial.red}
-            strange = sorted(set(red) - known)
-            self.proof.progress.note(f"red: {', '.join(red)}{f'; unexplained: {strange}' if strange else ''}")
         seconds = round((time.monotonic() - started) / len(group), 1)
-        good = [trial for trial in found if trial.outcome == faults.DETECTED and not strange]
-        return [dataclasses.replace(trial, seconds=seconds) for trial in good]
+        return [dataclasses.replace(trial, seconds=seconds) for trial in found], undone
+
+    def _judged(self, planted: Sequence[Fault], red: Mapping[str, str]) -> list[Trial]:
+        found = [faults.judge(fault, _own(fault, red)) for fault in planted]
+        strange = sorted(set(red) - {check for trial in found for check in trial.red})
+        self.proof.progress.note(f"red: {', '.join(red)}{f'; unexplained: {strange}' if strange else ''}")
+        return [] if strange else [trial for trial in found if trial.outcome == faults.DETECTED]
 
     def _planted(self, fault: Fault, stack: contextlib.ExitStack) -> bool:
-        stack.enter_context(self._undone(fault))
         try:
             self._script(f"set -e\n{fault.plant}")
         except MachineError as error:  # alone it may be planted yet
             self.proof.progress.note(f"{fault.id}: {error}")
+            with contextlib.suppress(MachineError):
+                self._mend(fault)
             return False
+        stack.enter_context(self._undone(fault))
         return True
 
     def _beyond(self, fault: Fault) -> str:

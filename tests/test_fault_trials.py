@@ -190,7 +190,9 @@ class Together(Machine):
         before = set(self.red)
         done = super().run(command, timeout, input)
         text = input.decode().removeprefix("set -e\n")
-        if text.startswith("mend"):
+        if done.rc:
+            self.red = before
+        elif text.startswith("mend"):
             self.red = before - self.breaks.get(text.replace("mend", "break"), set())
         else:
             self.red = before | self.breaks.get(text, set())
@@ -199,7 +201,7 @@ class Together(Machine):
 
 @pytest.fixture
 def several(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Together:
-    made = Together({"break it": {"boot::test_a"}, "break c": {"xid::test_xid"}})
+    made = Together({"break it": {"boot::test_a"}, "break c": {"xid::test_xid"}}, checks=[*CHECKS, "boot::test_c"])
     monkeypatch.setattr(Proof, "check", lambda proof, target: made.check(proof, target))
     monkeypatch.setattr(Rig, "_connect", lambda rig: made)
     return made
@@ -208,13 +210,13 @@ def several(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Together:
 def together(rig: Rig) -> tuple[dict[str, str], list[CleanProof]]:
     proofs: list[CleanProof] = []
     group = [fault(), fault(**(C | {"caught_by": "boot::test_c"}))]
+    rig.known.append("boot::test_c")
     return {trial.id: trial.outcome for trial in rig.try_all(group, proofs.append, together=True)}, proofs
 
 
 def test_several_are_detected_at_once(rig: Rig, several: Together) -> None:
     rig.known += ["boot::test_c"]
     several.breaks["break c"] = {"boot::test_c"}
-    several.checks.append("boot::test_c")
     found, proofs = together(rig)
     assert found == {"x": "detected", "c": "detected"}
     assert several.scripts == ["break it", "break c", "mend c", "mend it"]
@@ -241,6 +243,18 @@ def test_one_that_cannot_be_planted_has_all_tried_alone(rig: Rig, several: Toget
     several.fails = {"break c": 1}
     found, _ = together(rig)
     assert found == {"x": "detected", "c": "not planted"}
+
+
+def test_one_that_cannot_be_undone_does_not_cost_the_others_their_trial(rig: Rig, several: Together) -> None:
+    rig.known += ["boot::test_c"]
+    several.breaks["break c"] = {"boot::test_c"}
+    several.fails = {"mend c": 1}
+    trials: list[Trial] = []
+    proofs: list[CleanProof] = []
+    group = [fault(), fault(**(C | {"caught_by": "boot::test_c"}))]
+    with pytest.raises(Spoilt, match="boot::test_c"):
+        trials += rig.try_all(group, proofs.append, together=True)
+    assert several.scripts[-2:] == ["mend c", "mend it"]
 
 
 def test_a_host_that_could_not_be_asked_shows_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
