@@ -109,7 +109,12 @@ def _host(host: HostReport, report: Report) -> dict[str, Any]:
         "event",
     )
     checks = [{key: check[key] for key in kept if key in check} for check in host.checks]
-    head = {"instance_type": host.instance_type, "instance_id": host.instance_id, "verdict": host.verdict(report.roles)}
+    head = {
+        "name": host.name,
+        "instance_type": host.instance_type,
+        "instance_id": host.instance_id,
+        "verdict": host.verdict(report.roles),
+    }
     return head | {"boot_seconds": host.boot, "facts": host.facts, "error": host.error, "checks": checks}
 
 
@@ -208,7 +213,9 @@ def markdown(content: Mapping[str, Any]) -> str:
 
 def _host_markdown(host: Mapping[str, Any]) -> list[str]:
     boot = ", ".join(f"{stage} {seconds:.0f} s" for stage, seconds in host["boot_seconds"].items())
-    lines = [f"## {host['instance_type'] or 'host'} `{host['instance_id']}`: {host['verdict']}", ""]
+    # A machine has an id; a host of somebody else, and an image's files, only the name they were reached by.
+    called = f"{host['instance_type']} `{host['instance_id']}`" if host["instance_type"] else host["name"]
+    lines = [f"## {called}: {host['verdict']}", ""]
     lines += [f"Boot: {boot}.", ""] if boot else []
     lines += [f"    {line}" for line in host["error"].splitlines()] + [""] if host["error"] else []
     if host["checks"]:
