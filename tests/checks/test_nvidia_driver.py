@@ -314,3 +314,11 @@ FIRMWARE: list[tuple[Plan, str, str, str]] = [
 def test_firmware(judge: Judge, plan: Plan, shown: str, verdict: str, message: str) -> None:
     found = judge(driver.test_firmware_of_gpus_is_used_as_planned, {"cat*": shown}, plan=plan)
     assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize("check", [driver.test_packages_are_the_planned_ones, driver.test_packages_are_held])
+def test_packages_of_the_base_ami_are_not_the_plans(judge: Judge, check: Any) -> None:
+    """ParallelCluster's AMI brings its driver along: the plan names its version, and no packages."""
+    provided = {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}
+    found = judge(check, {}, plan=Plan({**PLAN, "nvidia_driver": provided}))
+    assert (found.verdict, "base AMI's (parallelcluster 3.16.3)" in found.message) == ("UNPROVEN", True)
