@@ -105,4 +105,4 @@ def test_fabric_manager(
     ],
 )
 def test_version_that_it_says(text: str, version: str) -> None:
-    assert fm.version(text) == version
+    assert fm.PROGRAM.version(text) == version

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
 from validator import packages
+from validator.beside_driver import Program
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, unproven
-from validator.oracle import loaded_version
 
 pytestmark = pytest.mark.planned("fabric_manager")
 
 _UNIT = "nvidia-fabricmanager.service"
-
-
-def version(text: str) -> str:
-    """The version in `nv-fabricmanager --version`; "" where it names none."""
-    found = re.search(r"^\s*Fabric Manager version is\s*:\s*(\S+)", text, re.MULTILINE)
-    return found[1] if found else ""
-
-
-def _own_version(host: Any, observe: Observe) -> str:
-    done = host.run("nv-fabricmanager --version")
-    if done.rc != 0:
-        observe.fail(f"nv-fabricmanager --version ended with {done.rc}: {(done.stderr or done.stdout).strip()}")
-    return version(done.stdout)
+PROGRAM = Program("nv-fabricmanager", "Fabric Manager version is")
 
 
 @pytest.mark.tier("T0")
 def test_fabric_manager_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
     """The fabric manager itself says the planned version: the package's name does not tell what is in it."""
-    observe.same(_own_version(host, observe), plan["fabric_manager"]["version"], "nv-fabricmanager --version")
+    PROGRAM.check_planned(host, plan["fabric_manager"]["version"], observe)
 
 
 def test_fabric_manager_is_of_the_driver_s_version(host: Any, observe: Observe) -> None:
     """It is of the loaded driver's version, to the last number: it refuses any other, and no GPU can be used then."""
-    shown = host.run("cat /proc/driver/nvidia/version")
-    if shown.rc != 0:
-        unproven("no NVIDIA driver is loaded: see nvidia_driver::test_loaded_driver_is_the_planned_one")
-    driver = loaded_version(shown.stdout)
-    observe.same(_own_version(host, observe), driver, f"nv-fabricmanager --version beside driver {driver}")
+    PROGRAM.check_of_loaded_driver(host, observe)
 
 
 @pytest.mark.tier("T0")

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
 from validator import packages
+from validator.beside_driver import Program
 from validator.machine import MachineUnderTest
-from validator.observe import Observe, unproven
-from validator.oracle import loaded_version
+from validator.observe import Observe
 
 pytestmark = pytest.mark.planned("imex")
 
 _UNIT = "nvidia-imex.service"
-
-
-def version(text: str) -> str:
-    """The version in `nvidia-imex --version`; "" where it names none."""
-    found = re.search(r"^\s*IMEX version is\s*:\s*(\S+)", text, re.MULTILINE)
-    return found[1] if found else ""
-
-
-def _own_version(host: Any, observe: Observe) -> str:
-    done = host.run("nvidia-imex --version")
-    if done.rc != 0:
-        observe.fail(f"nvidia-imex --version ended with {done.rc}: {(done.stderr or done.stdout).strip()}")
-    return version(done.stdout)
+PROGRAM = Program("nvidia-imex", "IMEX version is")
 
 
 @pytest.mark.tier("T0")
 def test_imex_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
     """IMEX itself says the planned version: the package's name does not tell what is in it."""
-    observe.same(_own_version(host, observe), plan["imex"]["version"], "nvidia-imex --version")
+    PROGRAM.check_planned(host, plan["imex"]["version"], observe)
 
 
 def test_imex_is_of_the_driver_s_version(host: Any, observe: Observe) -> None:
     """It is of the loaded driver's version, to the last number: it ends at once beside any other."""
-    shown = host.run("cat /proc/driver/nvidia/version")
-    if shown.rc != 0:
-        unproven("no NVIDIA driver is loaded: see nvidia_driver::test_loaded_driver_is_the_planned_one")
-    driver = loaded_version(shown.stdout)
-    observe.same(_own_version(host, observe), driver, f"nvidia-imex --version beside driver {driver}")
+    PROGRAM.check_of_loaded_driver(host, observe)
 
 
 @pytest.mark.tier("T0")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from validator import loader, oracle
+from validator import loader, modules, oracle, packages
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
 from validator.oracle import Golden, loaded_version
@@ -115,17 +115,7 @@ def test_nouveau_never_takes_a_gpu(host: Any, observe: Observe) -> None:
 @pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
     """The next boot loads the planned driver too: for each installed kernel, the module on disk has its version."""
-    planned = plan["nvidia_driver"]["version"]
-    listed = output(
-        host,
-        'for k in $(ls -1 /lib/modules); do [ -e "/lib/modules/$k/modules.dep" ] || continue;'
-        ' echo "$k $(modinfo -k "$k" -F version nvidia 2>/dev/null || echo missing)"; done',
-    )
-    rows = dict(line.split(None, 1) for line in listed.splitlines() if " " in line.strip())
-    observe(rows, planned)
-    wrong = [f"{kernel}: {version}" for kernel, version in rows.items() if version != planned]
-    if wrong or not rows:
-        observe.fail(f"module nvidia on disk: {'; '.join(wrong) or 'no kernel is installed'}, expected {planned}")
+    modules.check_on_disk(host, "nvidia", plan["nvidia_driver"]["version"], observe)
 
 
 @pytest.mark.tier("T0")
@@ -149,40 +139,13 @@ def test_dkms_built_for_every_kernel(host: Any, plan: Any, observe: Observe) -> 
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
     """Driver packages have exactly the planned versions."""
-    planned = _packages(plan)
-    found = {name: _package_version(host, name, plan["os"]["family"]) for name in planned}
-    observe.same(found, planned, "driver packages")
-
-
-def _packages(plan: Any) -> dict[str, str]:
-    """Package → version. UNPROVEN where the driver is the base AMI's: the plan then names no packages of it."""
-    driver = plan["nvidia_driver"].plain()
-    if "provided_by" in driver:
-        unproven(f"the driver is the base AMI's ({driver['provided_by']}): the plan names no packages of it")
-    return {driver["package"]: driver["package_version"]} | dict(driver.get("packages", {}))
-
-
-def _package_version(host: Any, name: str, family: str) -> str:
-    if family == "debian":
-        return str(host.run("dpkg-query -W -f '${Version}' %s 2>/dev/null || echo missing", name).stdout.strip())
-    return str(host.run("rpm -q --qf %s %s || true", "%{VERSION}-%{RELEASE}", name).stdout.strip())
+    packages.check_installed(host, plan, "nvidia_driver", observe)
 
 
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
     """An upgrade of the system does not change the driver: its packages are held at the planned version."""
-    names = sorted(_packages(plan))
-    if plan["os"]["family"] == "debian":
-        held = set(output(host, "apt-mark showhold").split())
-    else:
-        locked = host.run(
-            "dnf -q versionlock list 2>/dev/null; cat /etc/dnf/plugins/versionlock.list 2>/dev/null"
-        ).stdout
-        held = {name for name in names if re.search(rf"(^|[:\s]){re.escape(name)}-\d", locked, re.MULTILINE)}
-    observe(sorted(held), names)
-    free = [name for name in names if name not in held]
-    if free:
-        observe.fail(f"not held at their version: {', '.join(free)}")
+    packages.check_held(host, plan, "nvidia_driver", observe)
 
 
 @pytest.mark.tier("T3")
