@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from moto import mock_aws
 
 from gpu_ami import machine, runs, sweep
 from gpu_ami.aws import Cloud, Launch, tags_of
-from gpu_ami.errors import CapacityError, CloudError, UsageError
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.log import Progress
 from gpu_ami.place import Place
 
@@ -230,3 +231,23 @@ def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkey
     assert [one.outcome for one in sweep.sweep_cloud(cloud, home, Progress("quiet"))] == [
         "not removed: UnauthorizedOperation"
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("Server.InsufficientInstanceCapacity", CapacityError), ("Server.InternalError", CloudError)]
+)
+def test_start_that_falls_back_to_stopped(code: str, kind: type[GpuAmiError], monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(SimpleNamespace())  # type: ignore[arg-type]
+    state = {"State": {"Name": "stopped"}, "StateReason": {"Code": code, "Message": f"{code}: no room"}}
+    monkeypatch.setattr(cloud, "instance", lambda _: state)
+    with pytest.raises(kind, match="i-1 is stopped while we waited for running"):
+        cloud.wait_for_state("i-1", "running", 30)
+
+
+def test_stopped_by_us_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(SimpleNamespace())  # type: ignore[arg-type]
+    reason = {"Code": "Client.UserInitiatedShutdown", "Message": "User initiated shutdown"}
+    states = iter([{"State": {"Name": "stopped"}, "StateReason": reason}, {"State": {"Name": "running"}}])
+    monkeypatch.setattr(cloud, "instance", lambda _: next(states))
+    monkeypatch.setattr("gpu_ami.aws._POLL_SECONDS", 0)
+    assert cloud.wait_for_state("i-1", "running", 30)["State"]["Name"] == "running"
