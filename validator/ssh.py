@@ -33,6 +33,7 @@ from validator.ssh_faults import (
     SshError,
     TransportFault,
 )
+from validator.ssh_target import Target, check_host_key, parse_url
 
 if TYPE_CHECKING:
     import paramiko
@@ -48,38 +49,6 @@ _SLACK_SECONDS = 1.0  # how long after a command's deadline the far end has to e
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where a host is and how to get in.
-
-    known_hosts: a file in OpenSSH's format. host_key: "trust-new" (a host that is not in known_hosts is recorded at
-    first use), "strict" (it is refused), or the key itself as known_hosts writes it ("ssh-ed25519 AAAA…").
-    agent, search_keys: only if asked. The timeouts are seconds.
-    """
-
-    address: str
-    port: int = 22
-    user: str = "root"
-    key_file: Path | None = None
-    password: str | None = None
-    host_key: str = "trust-new"
-    known_hosts: Path | None = None
-    agent: bool = False
-    search_keys: bool = False
-    connect_timeout: float = 10.0
-    banner_timeout: float = 15.0
-    auth_timeout: float = 15.0
-
-    @property
-    def name(self) -> str:
-        return f"{self.user}@{self.address}:{self.port}"
-
-    @property
-    def known_name(self) -> str:
-        """As known_hosts files write it."""
-        return self.address if self.port == 22 else f"[{self.address}]:{self.port}"
-
-
-@dataclass(frozen=True)
 class Finished:
     """How a command ended: exit status, both outputs (bytes), seconds it took as seen from here."""
 
@@ -91,24 +60,6 @@ class Finished:
     @property
     def text(self) -> str:
         return self.stdout.decode(errors="replace")
-
-
-def parse_url(url: str, **rest: object) -> Target:
-    """`[ssh://]user@address[:port]` (IPv6 in brackets) as a Target; `rest` are further fields of it.
-
-    Raises ValueError when it is not one.
-    """
-    from urllib.parse import unquote, urlsplit
-
-    parts = urlsplit(url if "://" in url else f"ssh://{url}")
-    if parts.scheme != "ssh" or not parts.hostname or parts.path.strip("/"):
-        raise ValueError(f"{url!r} is not ssh://user@address:port")
-    values: dict[str, object] = {"address": parts.hostname, "port": parts.port or 22}
-    if parts.username:
-        values["user"] = unquote(parts.username)
-    if parts.password:
-        values["password"] = unquote(parts.password)
-    return Target(**(values | rest))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -311,7 +262,7 @@ def connect(where: Target | str, **options: object) -> Connection:
         stages["banner"] = time.monotonic() - clock
         seen = transport.get_remote_server_key()
         host_key = f"{seen.get_name()} {seen.get_base64()}"
-        _check_host_key(target, host_key)
+        check_host_key(target, host_key, _recorded_keys(target))
         clock = time.monotonic()
         _authenticate(transport, target)
         stages["auth"] = time.monotonic() - clock
@@ -442,19 +393,3 @@ def _prefer_known_key_type(transport: paramiko.Transport, target: Target) -> Non
     if kinds:
         options = transport.get_security_options()
         options.key_types = sorted(options.key_types, key=lambda kind: kind not in kinds)
-
-
-def _check_host_key(target: Target, seen: str) -> None:
-    recorded = [" ".join(key.split()[:2]) for key in _recorded_keys(target)]
-    if seen in recorded:
-        return
-    if recorded:
-        source = "the pinned one" if " " in target.host_key else f"the one in {target.known_hosts}"
-        hint = "another machine answers there; remove the old line only if you know why"
-        raise HostKeyChanged(f"{target.name} shows another host key ({seen.split()[0]}) than {source}", hint)
-    if target.host_key == "strict":
-        raise HostKeyChanged(f"{target.name} is not in {target.known_hosts}", "add its host key there")
-    if target.known_hosts is not None:
-        target.known_hosts.parent.mkdir(parents=True, exist_ok=True)
-        with target.known_hosts.open("a") as file:
-            file.write(f"{target.known_name} {seen}\n")
