@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome, stages
@@ -25,11 +24,9 @@ Exit 0; 1: with --unchanged, something had drifted from the plan (and is as plan
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("attach", help="put a plan's roles on a machine that runs", epilog=_EPILOG)
-    parser.add_argument(
-        "out", type=Path, nargs="?", metavar="OUT", help="folder with plan.json (default: the one under out/)"
-    )
+    stages.add_out(parser)
     parser.add_argument("--host", required=True, metavar="URL", help="the machine: ssh://user@address:port")
-    parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help="private key for --host")
+    stages.add_identity(parser)
     parser.add_argument("--unchanged", action="store_true", help="exit 1 if anything had to be changed")
     parser.set_defaults(execute=execute)
 
@@ -47,8 +44,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         target = parse_url(args.host)
     except ValueError as error:
         raise UsageError(f"--host: {error}") from error
-    if args.identity and not args.identity.is_file():
-        raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
+    stages.check_identity(args)
     place = line.running_local_place(home_dir())
     local = place is not None and target.address.startswith("127.")
     write_json(out / ANSIBLE_FILE, ansible_variables(plan))

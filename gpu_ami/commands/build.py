@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome, stages
@@ -22,9 +21,7 @@ the same roles made in the same place is used again. By hand: packer build -var-
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("build", help="a plan → an AMI (Packer and Ansible)", epilog=_EPILOG)
-    parser.add_argument(
-        "out", type=Path, nargs="?", metavar="OUT", help="folder with plan.json (default: the one under out/)"
-    )
+    stages.add_out(parser)
     stages.add_where(parser)
     stages.add_agent_package(parser)
     parser.add_argument("--fresh", action="store_true", help="build anew even if this plan has an AMI")

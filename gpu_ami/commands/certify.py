@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome, stages
@@ -21,9 +20,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "certify", help="a report → a certificate that claims no more than was proven", epilog=_EPILOG
     )
-    parser.add_argument(
-        "out", type=Path, nargs="?", metavar="OUT", help="folder with report.json (default: the one under out/)"
-    )
+    stages.add_out(parser, "report.json")
     parser.set_defaults(execute=execute)
 
 

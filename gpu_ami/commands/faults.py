@@ -40,9 +40,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "faults", help="plant faults in a good image: does the right check see each?", epilog=_EPILOG
     )
-    parser.add_argument(
-        "out", type=Path, nargs="?", metavar="OUT", help="folder with build.json (default: the one under out/)"
-    )
+    stages.add_out(parser, "build.json")
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="only this fault (repeatable)")
     parser.add_argument("--after", default="", metavar="ID", help="only faults that come after this one")
     parser.add_argument("--resume", action="store_true", help="only faults that faults.json does not call detected")

@@ -29,12 +29,10 @@ the exit code 1, always. What is recorded on simulated hardware holds for simula
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("record", help="keep what hardware an instance type has", epilog=_EPILOG)
-    parser.add_argument(
-        "out", type=Path, nargs="?", metavar="OUT", help="folder with plan.json (default: the one under out/)"
-    )
+    stages.add_out(parser)
     parser.add_argument("--ami", metavar="AMI", help="boot this AMI instead of the one in build.json")
     parser.add_argument("--host", metavar="URL", help="look at this running machine: ssh://user@address:port")
-    parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help="private key for --host")
+    stages.add_identity(parser)
     parser.add_argument(
         "--instance-type", action="append", default=[], metavar="TYPE",
         help="boot only on this instance type of the plan (repeatable); with --host: what that machine is",
@@ -71,8 +69,7 @@ def _see_host(args: argparse.Namespace) -> Iterator[Golden]:
     from gpu_ami import golden
     from validator import ssh
 
-    if args.identity and not args.identity.is_file():
-        raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
+    stages.check_identity(args)
     search = args.identity is None
     try:
         target = ssh.parse_url(args.host, key_file=args.identity, agent=search, search_keys=search)

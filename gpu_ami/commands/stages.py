@@ -14,6 +14,21 @@ if TYPE_CHECKING:
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 
 
+def add_out(parser: argparse.ArgumentParser, file: str = "plan.json") -> None:
+    text = f"folder with {file} (default: the one under out/)"
+    parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help=text)
+
+
+def add_identity(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help="private key for --host")
+
+
+def check_identity(args: argparse.Namespace) -> None:
+    """UsageError: the key that -i names is not there."""
+    if args.identity and not args.identity.is_file():
+        raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
+
+
 def add_where(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", type=Path, metavar="FILE", help="a place on AWS (YAML; default: the local region)")
 

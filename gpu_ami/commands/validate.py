@@ -26,15 +26,13 @@ Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. Exit 0: everything prom
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("validate", help="boot an AMI, or go to a host, and check it", epilog=_EPILOG)
-    parser.add_argument(
-        "out", type=Path, nargs="?", metavar="OUT", help="folder with plan.json (default: the one under out/)"
-    )
+    stages.add_out(parser)
     parser.add_argument("--ami", metavar="AMI", help="check this AMI instead of the one in build.json")
     parser.add_argument("--host", metavar="URL", help="check this running machine: ssh://user@address:port")
     parser.add_argument(
         "--root", type=Path, metavar="PATH", help="check the files of an image: a mounted tree, a raw disk"
     )
-    parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help="private key for --host")
+    stages.add_identity(parser)
     parser.add_argument(
         "--instance-id", default="", metavar="ID", help="with --host: its instance id, if AWS is to be asked about it"
     )
@@ -91,8 +89,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Any, P
     from gpu_ami.restart import REBOOT
 
     plan = _plan_of(args)
-    if args.identity and not args.identity.is_file():
-        raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
+    stages.check_identity(args)
     place = load_place(args.where) if args.where else line.running_local_place(home_dir())
     out = args.out or Path("out") / "host"
     instance_type = args.instance_type[0] if args.instance_type else ""
