@@ -104,6 +104,7 @@ def xids(host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch
     return Xids(host, plan, machine, cloudwatch)
 
 
+@pytest.mark.planned("nvidia_driver")
 @pytest.mark.survives
 def test_kernel_xid_arrives_once(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """An Xid that the driver prints reaches both logs and both streams, exactly once, as a kernel's message."""
@@ -191,6 +192,7 @@ def test_drill_is_labelled(xids: Xids, machine: MachineUnderTest, observe: Obser
     _require_fields(xids, sent, "userland", observe)
 
 
+@pytest.mark.planned("nvidia_driver")
 @pytest.mark.asked("provoke_xid")
 def test_real_fault_arrives(xids: Xids, machine: MachineUnderTest, observe: Observe) -> None:
     """A store out of bounds on a real GPU arrives once as the driver's own Xid, 31 or 13, with the process that did it.
