@@ -5,10 +5,11 @@ A second time nothing may change: what a role does again at each run it has neve
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -106,16 +107,19 @@ def converge(
     machine: Machine,
     *,
     playbook: str = "attach",
+    roles: Sequence[str] = (),
     note: Callable[[str], None] | None = None,
 ) -> Converged:
     """Runs `playbooks/<playbook>.yml` of the checkout `root` with a plan's ansible.json on a machine.
 
+    roles: these alone, instead of all the plan's.
     BuildError: a task failed (its name and message). CloudError: the machine could not be reached.
     """
     key = ["--private-key", str(machine.key)] if machine.key else []
+    only = ["-e", json.dumps({"gpu_ami_roles": list(roles)})] if roles else []
     command = [
         ansible_playbook(), "-i", f"{machine.address},", "-u", machine.user, "-e", f"ansible_port={machine.port}", *key,
-        "-e", f"@{variables}", str(root / "playbooks" / f"{playbook}.yml"),
+        "-e", f"@{variables}", *only, str(root / "playbooks" / f"{playbook}.yml"),
     ]  # fmt: skip
     environment = dict(one.split("=", 1) for one in ansible_settings(simulated=machine.simulated))
     reader, started = _Reader(note), time.monotonic()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_ami import cli
 from gpu_ami import converge as module
 from gpu_ami.converge import Machine, converge
 from gpu_ami.errors import BuildError, CloudError
@@ -48,6 +49,16 @@ def test_a_second_time_changes_nothing(root: Path) -> None:
     assert converge(root, variables(root, "b"), _SSH).changed == ("Ensure the file says so",)
 
 
+def test_roles_alone_stand_in_for_the_plan_s(root: Path) -> None:
+    play = root / "playbooks" / "attach.yml"
+    play.write_text(play.read_text().replace('"{{ word }}"', "\"{{ gpu_ami_roles | join(' ') }}\""))
+    (root / "ansible.json").write_text('{"word": "a", "gpu_ami_roles": ["cuda", "nccl", "dcgm"]}')
+    converge(root, root / "ansible.json", _SSH)
+    assert (root / "said").read_text() == "cuda nccl dcgm"
+    converge(root, root / "ansible.json", _SSH, roles=["nccl"])
+    assert (root / "said").read_text() == "nccl"
+
+
 def test_a_failure_names_task_and_message(root: Path) -> None:
     with pytest.raises(BuildError, match=r"Ensure it is not forbidden: .*forbidden it is"):
         converge(root, variables(root, "forbidden"), _SSH)
@@ -62,3 +73,14 @@ def test_nobody_there(root: Path) -> None:
 def test_mitogen_is_for_emulated_machines_alone() -> None:
     assert module.ansible_settings(simulated=False) == []
     assert "ANSIBLE_STRATEGY=mitogen_linear" in module.ansible_settings(simulated=True)
+
+
+def test_attach_takes_roles_of_the_plan_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = Path(__file__).parents[1] / "variables" / "recipes" / "debian12-gpu.yml"
+    assert cli.main(["plan", str(recipe), "-o", str(tmp_path), "-q"]) == 0
+    attach = ["attach", str(tmp_path), "--host", "ssh://nobody@127.0.0.1:9", "-q"]
+    for stranger in ("neuron", "hygiene"):  # not of this plan; of a builder alone
+        assert cli.main([*attach, "--role", "nccl", "--role", stranger]) == 2
+        assert f"--role {stranger}: the plan has kernel, " in capsys.readouterr().err
+    assert cli.main([*attach, "--role", "nccl"]) == 4
+    assert "nobody@127.0.0.1:9 could not be reached" in capsys.readouterr().err

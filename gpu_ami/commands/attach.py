@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,16 @@ from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_ami.log import Progress
+    from gpu_ami.plan import Plan
 
 _EPILOG = """\
 The same roles that make the image, but the services are started, and hygiene, which takes a builder's keys and logs, is
 left out (playbooks/attach.yml). Says how many tasks there were, which of them changed something, and how long it took.
 Exit 0; 1: with --unchanged, something had drifted from the plan (and is as planned now); 3: a task failed.
+--role does that role alone, which takes seconds: to try a change of a role on a machine that is kept running.
 
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem
+  gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem --role nccl
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem --unchanged    has it drifted?
 """
 
@@ -28,6 +32,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--host", required=True, metavar="URL", help="the machine: ssh://user@address:port")
     stages.add_identity(parser)
     parser.add_argument("--unchanged", action="store_true", help="exit 1 if anything had to be changed")
+    parser.add_argument(
+        "--role", action="append", default=[], metavar="NAME", help="only this role of the plan (repeatable)"
+    )
     parser.set_defaults(execute=execute)
 
 
@@ -45,12 +52,21 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     except ValueError as error:
         raise UsageError(f"--host: {error}") from error
     stages.check_identity(args)
+    roles = _of_plan(args.role, plan)
     place = line.running_local_place(home_dir())
     local = place is not None and target.address.startswith("127.")
     write_json(out / ANSIBLE_FILE, ansible_variables(plan))
     machine = Machine(target.address, target.port, target.user, args.identity, simulated=local)
     with progress.stage(f"attach {plan.image} to {target.name}"):
-        found = converge(line.source_root(), (out / ANSIBLE_FILE).resolve(), machine, note=progress.note)
+        found = converge(line.source_root(), (out / ANSIBLE_FILE).resolve(), machine, roles=roles, note=progress.note)
     lines = [found.text(), *(f"  changed: {name}" for name in found.changed)]
     drifted = bool(found.changed) and args.unchanged
     return Outcome("\n".join(lines), asdict(found), 1 if drifted else 0)
+
+
+def _of_plan(asked: Sequence[str], plan: Plan) -> list[str]:
+    """The roles that were asked for, in the plan's order. UsageError: one is not there."""
+    there = [role for role in plan["roles"] if role != "hygiene"]
+    if strangers := [role for role in asked if role not in there]:
+        raise UsageError(f"--role {strangers[0]}: the plan has {', '.join(there)}")
+    return [role for role in there if role in asked]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 # -I -S: no site packages, no environment; it starts in some 15 ms. Half-closed connections stay open the other way.
-_PROGRAM = '''\
+_PROGRAM = """\
 #!/bin/sh
 exec "{python}" -I -S -c '
 import select, socket, sys
@@ -35,7 +35,7 @@ while other:
             sys.exit()
         del other[end]
 '
-'''
+"""
 
 
 def write_unix_relay(program: Path, socket_name: str) -> None:
