@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ FILES = (
     "root 644 /var/log/gpuevent.jsonl\nroot 755 /opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py\n"
 )
 ROTATED = "considering log /var/log/gpuevent.log\nconsidering log /var/log/gpuevent.jsonl\n"
+RULES = (Path(__file__).parents[2] / "roles/event_parser/files/gpu-ami-events.logrotate").read_text()
 BANNER = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  550.163.01"
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
@@ -88,7 +90,13 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "missing: stat: cannot statx '/var/log/gpuevent.log'",
     ),
-    (parser.test_logs_are_rotated, {"logrotate*": ROTATED}, "PASS", ""),
+    (parser.test_logs_are_rotated, {"logrotate*": ROTATED, "cat*": RULES}, "PASS", ""),
+    (
+        parser.test_logs_are_rotated,
+        {"logrotate*": ROTATED, "cat*": RULES.replace("missingok", "copytruncate")},
+        "FAIL",
+        "/var/log/gpuevent.log is rotated with copytruncate: what is written between copy and cut is lost",
+    ),
     (
         parser.test_logs_are_rotated,
         {"logrotate*": ROTATED.splitlines()[0]},

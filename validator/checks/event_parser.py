@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from validator.logrotate import losses
 from validator.observe import Observe, output, unproven
 
 _UNIT = "aws-hw-monitor.service"
@@ -107,7 +108,7 @@ def test_files_are_roots_alone(host: Any, plan: Any, observe: Observe) -> None:
 
 @pytest.mark.tier("T0")
 def test_logs_are_rotated(host: Any, plan: Any, observe: Observe) -> None:
-    """Both logs are rotated: an error storm must not fill the disk."""
+    """Both logs are rotated, and no line is lost by it: an error storm must not fill the disk."""
     logs = [plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]]
     done = host.run("logrotate -d /etc/logrotate.conf 2>&1")
     considered = set(re.findall(r"considering log (\S+)", done.stdout))
@@ -116,6 +117,10 @@ def test_logs_are_rotated(host: Any, plan: Any, observe: Observe) -> None:
     if missing:
         said = f"; logrotate ended with {done.rc}: {done.stdout[-200:]!r}" if done.rc else ""
         observe.fail(f"no rule of logrotate covers {', '.join(missing)}{said}")
+    rules = output(host, "cat /etc/logrotate.conf /etc/logrotate.d/*")
+    for log in logs:
+        if lost := losses(rules, log):
+            observe.fail(f"{log} is rotated with {'; and with '.join(lost)}")
 
 
 @pytest.mark.survives
