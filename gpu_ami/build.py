@@ -26,7 +26,10 @@ _IGNORED = {"__pycache__", ".pytest_cache"}
 
 @dataclass(frozen=True)
 class Build:
-    """One AMI and where it came from. snapshots: ids behind it; sources: digest of template, playbooks and roles."""
+    """One AMI and where it came from. snapshots: ids behind it; sources: digest of template, playbooks and roles.
+
+    ansible: how many tasks ran (`ok`), which `changed` something, the `slowest`, all their `seconds`.
+    """
 
     ami: str
     snapshots: tuple[str, ...]
@@ -36,6 +39,7 @@ class Build:
     region: str
     run: str
     finished: str
+    ansible: Mapping[str, Any] | None = None
 
     def write(self, folder: Path) -> None:
         write_text(folder / BUILD_FILE, json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n")
@@ -97,6 +101,7 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
         region=cloud.place.region,
         run=run.id,
         finished=runs.as_text(runs.now()),
+        ansible=asdict(made.converged) if made.converged else None,
     )
     build.write(folder)
     return build

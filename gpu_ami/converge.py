@@ -6,24 +6,17 @@ A second time nothing may change: what a role does again at each run it has neve
 from __future__ import annotations
 
 import json
-import re
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from gpu_ami.ansible_output import Converged, Play
 from gpu_ami.errors import BuildError, CloudError
 from gpu_ami.run import Completed, find_tool, run
 
 CONVERGE_SECONDS = 3600.0
-_TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(?P<name>.+?)\] \**$")
-_CHANGED = re.compile(r"^changed: \[")
-_RECAP = re.compile(
-    r"^\S+\s+: ok=(?P<ok>\d+)\s+changed=(?P<changed>\d+)\s+unreachable=(?P<lost>\d+)\s+failed=(?P<failed>\d+)"
-)
-_FAILED = re.compile(r"^(?:fatal|failed): \[|^\[ERROR\]|^ERROR!")
 
 
 def ansible_playbook() -> str:
@@ -56,51 +49,6 @@ class Machine:
     simulated: bool = False
 
 
-@dataclass(frozen=True)
-class Converged:
-    """How a run ended. ok: tasks that ran, changing something or not; changed: the names of those that did."""
-
-    ok: int
-    changed: tuple[str, ...]
-    slowest: tuple[tuple[str, float], ...]
-    seconds: float
-
-    def text(self) -> str:
-        """One line: `ok=58 changed=2 in 41.0 s`."""
-        return f"ok={self.ok} changed={len(self.changed)} in {self.seconds:.1f} s"
-
-
-class _Reader:
-    """Ansible's output, line by line: which task changed something, and how long each took."""
-
-    def __init__(self, note: Callable[[str], None] | None) -> None:
-        self._note = note
-        self._task, self._since = "", time.monotonic()
-        self.changed: list[str] = []
-        self.times: dict[str, float] = {}
-        self.recap: Mapping[str, str] | None = None
-        self.failures: list[str] = []
-
-    def line(self, text: str) -> None:
-        task, recap = _TASK.match(text), _RECAP.match(text)
-        if task or text.startswith("PLAY RECAP"):
-            self._ended(task["name"] if task else "")
-        elif _CHANGED.match(text) and self._task not in self.changed[-1:]:
-            self.changed.append(self._task)
-        elif _FAILED.match(text):
-            self.failures.append(f"{self._task}: {text}")
-        if recap:
-            self.recap = recap.groupdict()
-
-    def _ended(self, following: str) -> None:
-        now = time.monotonic()
-        if self._task:
-            self.times[self._task] = self.times.get(self._task, 0.0) + now - self._since
-            if self._note and now - self._since >= 5.0:
-                self._note(f"{self._task} ({now - self._since:.0f} s)")
-        self._task, self._since = following, now
-
-
 def converge(
     root: Path,
     variables: Path,
@@ -122,25 +70,24 @@ def converge(
         "-e", f"@{variables}", *only, str(root / "playbooks" / f"{playbook}.yml"),
     ]  # fmt: skip
     environment = dict(one.split("=", 1) for one in ansible_settings(simulated=machine.simulated))
-    reader, started = _Reader(note), time.monotonic()
+    play = Play(note)
     done = run(
         command,
         timeout=CONVERGE_SECONDS,
         env=environment | {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_CONFIG": str(root / "ansible.cfg")},
         cwd=root,
         check=False,
-        on_line=reader.line,
+        on_line=play.line,
         error=BuildError,
     )
-    if done.returncode != 0 or reader.recap is None:
-        raise _failure(done, reader, machine)
-    slowest = sorted(reader.times.items(), key=lambda item: -item[1])[:5]
-    return Converged(int(reader.recap["ok"]), tuple(reader.changed), tuple(slowest), time.monotonic() - started)
+    if done.returncode != 0 or play.converged is None:
+        raise _failure(done, play, machine)
+    return play.converged
 
 
-def _failure(done: Completed, reader: _Reader, machine: Machine) -> BuildError | CloudError:
+def _failure(done: Completed, play: Play, machine: Machine) -> BuildError | CloudError:
     tail = done.stdout.strip().splitlines()[-20:]
     where = f"{machine.user}@{machine.address}:{machine.port}"
-    if reader.recap and int(reader.recap["lost"]):
+    if play.lost:
         return CloudError(f"{where} could not be reached", details=tail, hint="is sshd up there, and is the key right?")
-    return BuildError(reader.failures[0] if reader.failures else f"Ansible failed on {where}", details=tail)
+    return BuildError(play.failures[0] if play.failures else f"Ansible failed on {where}", details=tail)

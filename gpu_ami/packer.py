@@ -5,6 +5,7 @@ Packer never calls us back: we start it, read what it prints for progress, and i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami import runs
+from gpu_ami.ansible_output import Converged
 from gpu_ami.converge import ansible_playbook, ansible_settings
 from gpu_ami.errors import BuildError, MissingTool
 from gpu_ami.home import home_dir
@@ -35,11 +37,12 @@ _FIRST_WITH_PLUGINS = (1, 7)
 
 @dataclass(frozen=True)
 class Made:
-    """What a build left: the AMI's id, its region, and the manifest's record of it."""
+    """What a build left: the AMI's id, its region, the manifest's record of it, and what Ansible did."""
 
     ami: str
     region: str
     record: Mapping[str, Any]
+    converged: Converged | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,10 @@ def build(
             details=[*reader.tail()],
             hint=f"all that Packer and Ansible said: {folder / LOG_FILE}",
         )
-    return read_manifest(folder / MANIFEST_FILE, run_id)
+    converged = reader.play.converged
+    if converged:
+        progress.note(f"Ansible: {converged.text()}")
+    return dataclasses.replace(read_manifest(folder / MANIFEST_FILE, run_id), converged=converged)
 
 
 def read_manifest(path: Path, run_id: str) -> Made:

@@ -8,23 +8,20 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO
 
+from gpu_ami.ansible_output import Play, is_failure
+
 _TAIL_LINES = 40
-# Ansible's tasks that take longer than this are worth a line of progress.
-_SLOW_SECONDS = 5.0
 _ESCAPES = {"%!(PACKER_COMMA)": ",", "\\n": "\n", "\\r": ""}
 _HEAD = re.compile(r"^(?:==>|-->)?\s*(?:[\w.-]+\.[\w-]+):\s?")
-_TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(?P<name>.+?)\] \**$")
 _BUILDER = re.compile(r"^Instance ID: (?P<id>i-[0-9a-f]+)$")
 # Kept in the log; as progress they would hide the stages among them.
 _DETAIL = re.compile(r"^(?:\s|Adding tag: |==> |AMIs were created|No volumes to clean up)")
-# The word that Ansible puts before what went wrong, and the marker of its last line.
-_FAILED = re.compile(r"^(?:fatal|failed): \[|^\[ERROR\]|^ERROR!")
 
 
 class Reader:
     """Reads lines as they come. `note` gets stages and slow tasks, `log` everything with the seconds since the start.
 
-    on_builder: called with the builder's instance id.
+    on_builder: called with the builder's instance id. play: what Ansible said.
     """
 
     def __init__(
@@ -32,10 +29,9 @@ class Reader:
     ) -> None:
         self._log, self._note, self._on_builder = log, note, on_builder
         self._started = time.monotonic()
-        self._task: tuple[str, float] | None = None
         self._last: deque[str] = deque(maxlen=_TAIL_LINES)
         self._errors: list[str] = []
-        self._playing = False  # Ansible speaks: current Packers say its lines as if they were their own
+        self.play = Play(note)
 
     def line(self, raw: str) -> None:
         """One line of Packer's output; what is no record (a crash of Packer's) is kept as it is."""
@@ -46,13 +42,13 @@ class Reader:
 
     def end(self) -> None:
         """Packer has ended; closes the last task."""
-        self._task_ended()
+        self.play.end()
 
     @property
     def reason(self) -> str:
         """The sentence that says best why it failed."""
         for line in self._errors:
-            if _FAILED.match(line):
+            if is_failure(line):
                 return line
         return self._errors[0] if self._errors else "it did not say why"
 
@@ -66,28 +62,14 @@ class Reader:
         self._log.write(f"{time.monotonic() - self._started:8.1f}  {text}\n")
         self._log.flush()
         self._last.append(text)
-        if kind == "error" or _FAILED.match(text):
+        if kind == "error" or is_failure(text):
             self._errors.append(text)
-        task, builder = _TASK.match(text), _BUILDER.match(text.strip())
-        if task:
-            self._task_ended()
-            self._task = (task["name"], time.monotonic())
-        elif text.startswith(("PLAY [", "PLAY RECAP")):
-            self._task_ended()
-            self._playing = text.startswith("PLAY [")
-        elif kind == "say" and not self._playing and not _DETAIL.match(text):
-            self._task_ended()
+        playing = self.play.playing  # current Packers say Ansible's lines as if they were their own
+        if not self.play.line(text) and kind == "say" and not playing and not _DETAIL.match(text):
+            self.play.end()
             self._note(text)
-        if builder and self._on_builder:
+        if (builder := _BUILDER.match(text.strip())) and self._on_builder:
             self._on_builder(builder["id"])
-
-    def _task_ended(self) -> None:
-        if self._task:
-            name, started = self._task
-            seconds = time.monotonic() - started
-            self._task = None
-            if seconds >= _SLOW_SECONDS:
-                self._note(f"{name} ({seconds:.0f} s)")
 
 
 def _record(raw: str) -> tuple[str, str]:

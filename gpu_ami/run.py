@@ -117,7 +117,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     check: bool = True,
-    on_line: Callable[[str], None] | None = None,
+    on_line: Callable[[str], object] | None = None,
     stop_with: int = signal.SIGTERM,
     grace: float = _GRACE_SECONDS,
     error: type[GpuAmiError] = CloudError,
@@ -169,7 +169,7 @@ def run(
     return done
 
 
-def _echo(process: subprocess.Popen[bytes], on_line: Callable[[str], None]) -> Iterator[str]:
+def _echo(process: subprocess.Popen[bytes], on_line: Callable[[str], object]) -> Iterator[str]:
     assert process.stdout is not None
     for raw in process.stdout:
         line = raw.decode(errors="replace")

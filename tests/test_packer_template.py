@@ -378,6 +378,18 @@ TRANSCRIPT = """\
 1795266061,amazon-ebs.image,error,exit status 2
 panic: not a record
 """
+# Current Packers say Ansible's lines as if they were their own.
+PLAYED = """\
+1795266055,,ui,say,==> amazon-ebs.image: PLAY [Build the image] ****
+1795266056,,ui,say,==> amazon-ebs.image: TASK [nccl : Ensure it is installed] ****
+1795266056,,ui,say,==> amazon-ebs.image: changed: [default] => (item=libnccl2)
+1795266056,,ui,say,==> amazon-ebs.image: changed: [default] => (item=libnccl-dev)
+1795266056,,ui,say,==> amazon-ebs.image: TASK [nccl : Ensure it is held] ****
+1795266056,,ui,say,==> amazon-ebs.image: ok: [default]
+1795266061,,ui,say,==> amazon-ebs.image: PLAY RECAP ****
+1795266061,,ui,say,==> amazon-ebs.image: default                    : ok=2    changed=1    unreachable=0    failed=0
+1795266061,,ui,say,==> amazon-ebs.image: Stopping the source instance...
+"""
 
 
 def test_output_becomes_log_progress_and_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,6 +406,33 @@ def test_output_becomes_log_progress_and_reason(monkeypatch: pytest.MonkeyPatch)
     assert reader.reason == 'fatal: [127.0.0.1]: FAILED! => {"msg": "no"}'
     assert reader.tail()[-1] == "panic: not a record"
     assert "errored after 9 seconds: exit status 2" in log.getvalue()
+
+
+def test_tasks_are_counted_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr("gpu_ami.packer_output.time.monotonic", lambda: float(next(clock)))
+    notes = list[str]()
+    reader = Reader(io.StringIO(), notes.append)
+    for line in PLAYED.splitlines():
+        reader.line(line)
+    reader.end()
+    found = reader.play.converged
+    assert found is not None
+    assert (found.ok, found.changed) == (2, ("nccl : Ensure it is installed",))
+    assert [name for name, seconds in found.slowest if seconds > 0] == [
+        "nccl : Ensure it is installed",
+        "nccl : Ensure it is held",
+    ]
+    assert found.seconds >= sum(seconds for _, seconds in found.slowest)
+    assert notes[-1] == "Stopping the source instance..."
+    assert all("ok=" not in note and "changed" not in note for note in notes)
+
+
+def test_a_build_without_an_end_has_no_counts() -> None:
+    reader = Reader(io.StringIO(), lambda note: None)
+    for line in TRANSCRIPT.splitlines():
+        reader.line(line)
+    assert reader.play.converged is None
 
 
 @pytest.mark.parametrize(
