@@ -17,7 +17,29 @@ CALM = {
     "journalctl*--list-boots": "-1 a\n 0 b\n",
 }
 
+ROOM = {"findmnt*": "rw,relatime,discard\n", "stat*": "2000000 200000 500000 400000\n"}  # exactly a tenth free
+
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (boot.test_root_volume_can_be_written_and_has_room, ROOM, "PASS", ""),
+    (boot.test_root_volume_can_be_written_and_has_room, ROOM | {"stat*": "200 100 0 0\n"}, "PASS", ""),
+    (
+        boot.test_root_volume_can_be_written_and_has_room,
+        ROOM | {"findmnt*": "ro,relatime\n"},
+        "FAIL",
+        "/ is mounted ro: its file system has errors",
+    ),
+    (
+        boot.test_root_volume_can_be_written_and_has_room,
+        ROOM | {"stat*": "2000000 198000 500000 400000\n"},
+        "FAIL",
+        "/ has 9.9 % of its blocks and 80.0 % of its inodes free",
+    ),
+    (
+        boot.test_root_volume_can_be_written_and_has_room,
+        ROOM | {"stat*": "2000000 1000000 500000 400\n"},
+        "FAIL",
+        "50.0 % of its blocks and 0.1 % of its inodes",
+    ),
     (boot.test_no_unit_failed, {"systemctl*": ""}, "PASS", ""),
     (
         boot.test_no_unit_failed,

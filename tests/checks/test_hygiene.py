@@ -12,6 +12,7 @@ from validator.checks import hygiene
 OTHER = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQDbuilderbuilderbuilder packer"
 LAUNCH = f"/home/admin/.ssh/authorized_keys: {KEY}\n"
 ROOT = f"/root/.ssh/authorized_keys: no-port-forwarding,command=\"echo 'Please login as'\" {KEY}\n"
+SSHD = "port 22\npermitrootlogin without-password\npasswordauthentication yes\npermitemptypasswords no\n"
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (hygiene.test_only_the_launch_key_lets_in, {"for h*": LAUNCH + ROOT}, "PASS", ""),
@@ -72,6 +73,25 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (hygiene.test_no_password_lets_in, {"cut*": "root:*\nadmin:!\nx:!*\n"}, "PASS", ""),
     (hygiene.test_no_password_lets_in, {"cut*": "root:hash\nadmin:\nx:*\n"}, "FAIL", "password: root, admin"),
+    (hygiene.test_root_alone_is_root, {"awk*": "root\n"}, "PASS", ""),
+    (hygiene.test_root_alone_is_root, {"awk*": "root\ntoor\n"}, "FAIL", "toor"),
+    (hygiene.test_sshd_keeps_root_and_empty_passwords_out, {"PATH*": SSHD}, "PASS", ""),
+    (
+        hygiene.test_sshd_keeps_root_and_empty_passwords_out,
+        {"PATH*": SSHD.replace("without-password", "yes")},
+        "FAIL",
+        "sshd lets root in: PermitRootLogin yes",
+    ),
+    (
+        hygiene.test_sshd_keeps_root_and_empty_passwords_out,
+        {"PATH*": SSHD.replace("passwords no", "passwords yes")},
+        "FAIL",
+        "without a secret: PermitEmptyPasswords yes",
+    ),
+    (hygiene.test_sshd_keeps_root_and_empty_passwords_out, {"PATH*": "port 22\n"}, "FAIL", "PermitRootLogin not said"),
+    (hygiene.test_no_credentials_left, {"for h*": "", "grep*": (1, "")}, "PASS", ""),
+    (hygiene.test_no_credentials_left, {"for h*": "/root/.netrc\n", "grep*": (1, "")}, "FAIL", "/root/.netrc"),
+    (hygiene.test_no_credentials_left, {"for h*": "", "grep*": "/etc/environment\n"}, "FAIL", "/etc/environment"),
     (hygiene.test_no_package_cache, {"find*": ""}, "PASS", ""),
     (hygiene.test_no_package_cache, {"find*": "/var/cache/apt/archives/x.deb\n"}, "FAIL", "archives/x.deb"),
     (hygiene.test_no_private_key_of_the_build, {"find*": ""}, "PASS", ""),

@@ -76,6 +76,26 @@ def test_kernel_log_is_calm(host: Any, observe: Observe) -> None:
     observe.nothing([line for line in listed.splitlines() if line.strip()], "critical kernel messages")
 
 
+@pytest.mark.survives
+def test_root_volume_can_be_written_and_has_room(host: Any, observe: Observe) -> None:
+    """The root file system is writable, a tenth of it is free, and a twentieth of its inodes.
+
+    With less, a kubelet takes no work (its default for eviction), and every log ends soon.
+    Source: https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/#hard-eviction-thresholds
+    """
+    options = output(host, "findmnt -no OPTIONS /").strip().split(",")
+    blocks, free, inodes, free_inodes = map(int, output(host, "stat -f -c '%b %a %c %d' /").split())
+    room = 100 * free / blocks
+    inode_room = 100 * free_inodes / inodes if inodes else 100.0  # some file systems make them as they go
+    observe(f"{options[0]}, {room:.0f} % free, {inode_room:.0f} % of inodes", "rw, 10 % free, 5 % of inodes")
+    if "rw" not in options:
+        observe.fail(f"/ is mounted {options[0]}: its file system has errors, or fstab says so")
+    if room < 10 or inode_room < 5:
+        observe.fail(
+            f"/ has {room:.1f} % of its blocks and {inode_room:.1f} % of its inodes free, wanted are 10 % and 5 %"
+        )
+
+
 def test_clock_is_right(machine: MachineUnderTest, observe: Observe) -> None:
     """The clock agrees with ours within two seconds; CloudWatch drops or misplaces what a wrong clock stamps."""
     offset = machine.clock.offset

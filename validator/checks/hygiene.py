@@ -11,6 +11,15 @@ from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
 
 _INSTANCE_ID = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
+# An access key's id as IAM makes it: long-lived (AKIA) or of a session (ASIA).
+# Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html
+_ACCESS_KEY = "(^|[^A-Z0-9])A[KS]IA[A-Z0-9]{16}([^A-Z0-9]|$)"
+_WHERE_KEYS_LIE = "/etc /root /home /opt/aws /var/lib/cloud /usr/local/bin"
+# Where tools keep logins, in a home: AWS's, curl's and git's, containers', PostgreSQL's, s3cmd's, Hugging Face's.
+_LOGINS = (
+    ".aws/credentials", ".netrc", ".git-credentials", ".docker/config.json", ".pgpass", ".s3cfg", ".boto",
+    ".cache/huggingface/token", ".huggingface/token", ".kube/config",
+)  # fmt: skip
 _HOMES = "$(getent passwd | cut -d: -f6 | sort -u)"
 
 
@@ -124,6 +133,39 @@ def test_no_password_lets_in(host: Any, observe: Observe) -> None:
     """No account has a password, least of all an empty one: EC2 lets in by key alone."""
     rows = [line.split(":") for line in _lines(output(host, "cut -d: -f1,2 /etc/shadow | sed 's/:\\$.*/:hash/'"))]
     observe.nothing([name for name, secret in rows if not re.match(r"[!*]", secret)], "accounts with a usable password")
+
+
+@pytest.mark.tier("T0")
+def test_root_alone_is_root(host: Any, observe: Observe) -> None:
+    """No other account has the user id 0: whoever logs in to it is root, whatever its name."""
+    found = output(host, "awk -F: '$3 == 0 {print $1}' /etc/passwd").split()
+    observe.same(found, ["root"], "accounts with the user id 0")
+
+
+def test_sshd_keeps_root_and_empty_passwords_out(host: Any, observe: Observe) -> None:
+    """sshd, by its own word, lets root in by key at most, and nobody without a secret.
+
+    That a password is asked for at all does no harm where no account has one (the check before this one).
+    """
+    shown = output(host, "PATH=$PATH:/usr/sbin sshd -T 2>/dev/null")
+    settings = dict(line.partition(" ")[::2] for line in _lines(shown))
+    found = {name: settings.get(name, "not said") for name in ("permitrootlogin", "permitemptypasswords")}
+    observe(found, "permitrootlogin without a password, permitemptypasswords no")
+    if found["permitrootlogin"] not in ("no", "prohibit-password", "without-password", "forced-commands-only"):
+        observe.fail(f"sshd lets root in: PermitRootLogin {found['permitrootlogin']}")
+    if found["permitemptypasswords"] != "no":
+        observe.fail(f"sshd lets accounts in without a secret: PermitEmptyPasswords {found['permitemptypasswords']}")
+
+
+@pytest.mark.tier("T0")
+def test_no_credentials_left(host: Any, observe: Observe) -> None:
+    """No file holds an access key of AWS or a login elsewhere: every user of the image would have the builder's."""
+    by_name = host.run(
+        f"for h in {_HOMES}; do for f in {' '.join(_LOGINS)};"
+        ' do [ -s "$h/$f" ] && [ "$h" != / ] && echo "$h/$f"; done; done'
+    )
+    by_content = host.run(f"grep -rIlE '{_ACCESS_KEY}' {_WHERE_KEYS_LIE} 2>/dev/null")
+    observe.nothing(sorted({*_lines(by_name.stdout), *_lines(by_content.stdout)}), "credentials")
 
 
 @pytest.mark.tier("T0")
