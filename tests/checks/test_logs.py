@@ -21,8 +21,12 @@ class FakeCloudWatch:
 
     arrival_seconds = 30.0
 
-    def __init__(self, streams: dict[tuple[str, str], list[LogEvent]], retention: int | None = 90) -> None:
+    def __init__(
+        self, streams: dict[tuple[str, str], list[LogEvent]], retention: int | None = 90, absent: tuple[str, ...] = ()
+    ) -> None:
         self.streams, self.retention, self.looks = streams, retention, 0
+        self.absent = absent
+        self.waited: list[float] = []
 
     def events(self, group: str, stream: str, since: float = 0.0) -> list[LogEvent] | None:
         self.looks += 1
@@ -30,10 +34,11 @@ class FakeCloudWatch:
         return found if found is None else found[: self.looks]
 
     def wait(self, look: Callable[[], Any], seconds: float) -> Any:
+        self.waited.append(seconds)
         return next((found for found in (look() for _ in range(10)) if found is not None), None)
 
     def retention_days(self, group: str) -> int | None:
-        if group == "json" and self.retention == 0:
+        if group in self.absent:
             raise LookupError(group)
         return self.retention
 
@@ -91,8 +96,25 @@ def test_streams_are_the_planned_ones(judge: Judge) -> None:
 )
 def test_stream_is_this_instances(judge: Judge, stored: list[LogEvent], verdict: str, message: str) -> None:
     cloudwatch = FakeCloudWatch({("json", INSTANCE): stored})
-    found = judge(logs.test_stream_is_this_instances_alone, {}, which="json_log_group", cloudwatch=cloudwatch)
+    written = {"test -s*": ""}
+    found = judge(logs.test_stream_is_this_instances_alone, written, which="json_log_group", cloudwatch=cloudwatch)
     assert (found.verdict, message in found.message) == (verdict, True), found
+    assert cloudwatch.waited == [30.0]
+
+
+@pytest.mark.parametrize(
+    ("check", "more"),
+    [
+        (logs.test_stream_is_this_instances_alone, {"which": "raw_log_group"}),
+        (logs.test_retention_is_the_planned_one, {"files": FILES}),
+    ],
+)
+def test_what_was_never_written_is_not_waited_for(judge: Judge, check: Any, more: dict[str, Any]) -> None:
+    cloudwatch = FakeCloudWatch({}, absent=("raw",))
+    table = {"test -s /var/log/gpuevent.log": (1, ""), "test -s*": ""}
+    found = judge(check, table, cloudwatch=cloudwatch, **more)
+    assert (found.verdict, "is empty: nothing could arrive" in found.message) == ("UNPROVEN", True)
+    assert cloudwatch.waited[:1] == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -100,9 +122,23 @@ def test_stream_is_this_instances(judge: Judge, stored: list[LogEvent], verdict:
     [
         (90, "PASS", ""),
         (None, "FAIL", "retention in days: found {'raw': None, 'json': None}, expected {'raw': 90, 'json': 90}"),
-        (0, "UNPROVEN", "log group json is not there"),
+        (30, "FAIL", "retention in days: found {'raw': 30, 'json': 30}, expected {'raw': 90, 'json': 90}"),
     ],
 )
 def test_retention(judge: Judge, days: int | None, verdict: str, message: str) -> None:
-    found = judge(logs.test_retention_is_the_planned_one, {}, files=FILES, cloudwatch=FakeCloudWatch({}, days))
+    written = {"test -s*": ""}
+    found = judge(logs.test_retention_is_the_planned_one, written, files=FILES, cloudwatch=FakeCloudWatch({}, days))
+    assert (found.verdict, found.message) == (verdict, message)
+
+
+@pytest.mark.parametrize(
+    ("days", "verdict", "message"),
+    [
+        (90, "UNPROVEN", "log group json is not there"),
+        (30, "FAIL", "retention in days: found {'raw': 30}, expected {'raw': 90}"),
+    ],
+)
+def test_retention_of_those_that_are_there(judge: Judge, days: int, verdict: str, message: str) -> None:
+    cloudwatch = FakeCloudWatch({}, days, absent=("json",))
+    found = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
     assert (found.verdict, found.message) == (verdict, message)
