@@ -32,6 +32,7 @@ FILES = (
 )
 ROTATED = "considering log /var/log/gpuevent.log\nconsidering log /var/log/gpuevent.jsonl\n"
 RULES = (Path(__file__).parents[2] / "roles/event_parser/files/gpu-ami-events.logrotate").read_text()
+INSTALLED = "aws-hwaccel-event-parser.py\nhwevents/kmsg.py\n//\n./aws-hwaccel-event-parser.py\n./hwevents/kmsg.py\n//\n"
 BANNER = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  550.163.01"
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
@@ -89,6 +90,25 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         unit() | {"stat*": (1, "", "stat: cannot statx '/var/log/gpuevent.log': No such file or directory")},
         "FAIL",
         "missing: stat: cannot statx '/var/log/gpuevent.log'",
+    ),
+    (parser.test_parser_is_the_one_that_was_installed, {"cd*": INSTALLED}, "PASS", ""),
+    (
+        parser.test_parser_is_the_one_that_was_installed,
+        {"cd*": (1, INSTALLED + "hwevents/kmsg.py: FAILED\nsha256sum: WARNING: 1 computed checksum did NOT match\n")},
+        "FAIL",
+        "changed since they were installed: hwevents/kmsg.py: FAILED; sha256sum: WARNING: 1",
+    ),
+    (
+        parser.test_parser_is_the_one_that_was_installed,
+        {"cd*": INSTALLED.replace("./hwevents", "./hwevents/json.py\n./hwevents")},
+        "FAIL",
+        "hwevents/json.py",
+    ),
+    (
+        parser.test_parser_is_the_one_that_was_installed,
+        {"cd*": (1, "")},
+        "FAIL",
+        "SHA256SUMS does not say what was installed",
     ),
     (parser.test_logs_are_rotated, {"logrotate*": ROTATED, "cat*": RULES}, "PASS", ""),
     (

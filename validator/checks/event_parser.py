@@ -12,6 +12,7 @@ from validator.logrotate import losses
 from validator.observe import Observe, output, unproven
 
 _UNIT = "aws-hw-monitor.service"
+_PARSER_HOME = "/opt/aws/cloudwatch/nvidia"
 _AGENT_UNIT = "amazon-cloudwatch-agent.service"
 _PROPERTIES = ("ActiveState", "SubState", "MainPID", "UnitFileState", "NRestarts", "Before", "FragmentPath", "Restart")
 
@@ -104,6 +105,29 @@ def test_files_are_roots_alone(host: Any, plan: Any, observe: Observe) -> None:
     observe(f"{len(rows)} files", "owned by root, mode without write for group and others")
     if wrong:
         observe.fail(f"not root's alone: {', '.join(wrong)}")
+
+
+@pytest.mark.tier("T0")
+def test_parser_is_the_one_that_was_installed(host: Any, observe: Observe) -> None:
+    """Every file of the parser has the checksum with which it was installed, and no module is beside them.
+
+    A parser that somebody has mended on the builder may still see the Xid of the drill, and miss the next one.
+    """
+    found = host.run(
+        f"cd {_PARSER_HOME} && cut -c 67- SHA256SUMS && echo // && find . -name '*.py' && echo //"
+        " && sha256sum --check --quiet SHA256SUMS 2>&1"
+    )
+    listed, modules, differing = [part.split("\n") for part in f"{found.stdout}\n//\n//".split("//")[:3]]
+    names = {name for name in listed if name}
+    observe(f"{len(names)} files", "those of SHA256SUMS")
+    if len(names) < 2:
+        observe.fail(
+            f"{_PARSER_HOME}/SHA256SUMS does not say what was installed: {found.stderr.strip() or found.stdout!r}"
+        )
+    if found.rc:
+        observe.fail(f"changed since they were installed: {'; '.join(line for line in differing if line)}")
+    strange = sorted({name.removeprefix("./") for name in modules if name} - names)
+    observe.nothing(strange, "modules that were not installed with the parser")
 
 
 @pytest.mark.tier("T0")
