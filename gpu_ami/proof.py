@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +70,8 @@ class Proof:
 
         MachineError: the host could not be checked.
         """
+        if self.cancelled.is_set():
+            raise MachineError(f"{target.url} was not checked: the run was interrupted")
         folder = self.evidence(target, after)
         results = folder / "checks.json"
         results.unlink(missing_ok=True)  # never judge an earlier run's results
@@ -155,12 +157,13 @@ def prove_image(
     )
     user = str(proof.plan["os"]["ssh_user"])
     with ExitStack() as stack:
-        stack.callback(process.stop_all)
         key = stack.enter_context(machines.temporary_key(cloud, run, tags))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
-        stack.callback(proof.cancelled.set)
-        futures = []
-        offline = pool.submit(files) if files else None
+        futures: list[Future[Any]] = []
+        # Before the pool waits for its threads, or Ctrl-C would wait for what their validators wait for.
+        stack.callback(_abandon, proof, futures)
+        if files:
+            futures.append(pool.submit(files))
         reports: list[HostReport] = []
         for instance_type in instance_types:
             host = HostReport(instance_type, restarts=list(restarting.RESTARTS))
@@ -178,8 +181,16 @@ def prove_image(
         for future in futures:
             while not future.done():  # a wait without end would not see Ctrl-C
                 time.sleep(0.1)
-            future.result()
-        return [*([offline.result()] if offline else []), *reports]
+        found = [future.result() for future in futures]
+        return [*([found[0]] if files else []), *reports]
+
+
+def _abandon(proof: Proof, futures: Sequence[Future[Any]]) -> None:
+    """Ends what the threads still do: nothing, unless somebody has pressed Ctrl-C."""
+    proof.cancelled.set()
+    while not all(future.done() for future in futures):
+        process.stop_all()  # again, for a thread may have been about to start one
+        time.sleep(0.1)
 
 
 def efa_interfaces(plan: Mapping[str, Any], instance_type: str) -> int:

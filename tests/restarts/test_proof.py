@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,6 +134,43 @@ def test_nothing_is_restarted_once_the_run_is_cancelled(world: World, tmp_path: 
     wanted.cancelled.set()
     prove(world, wanted)
     assert world.calls == []
+
+
+def test_ctrl_c_ends_validators_that_wait_and_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A validator may wait for CloudWatch for a quarter of an hour: nobody waits for it who has pressed Ctrl-C."""
+    began, ended = threading.Event(), list[str]()
+    monkeypatch.setattr(Proof, "_say_result", lambda *_: None)
+    waits = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    monkeypatch.setattr(Proof, "_command", lambda *_: waits)
+
+    @contextlib.contextmanager
+    def launched(cloud: Any, ami: str, instance_type: str, *_: Any) -> Iterator[str]:
+        try:
+            yield f"i-{instance_type}"
+        finally:
+            ended.append(instance_type)
+
+    monkeypatch.setattr(proof.machines, "launched", launched)
+    monkeypatch.setattr(proof.machines, "temporary_key", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(proof.machines.Boot, "follow", lambda self, *_: began.set() or a_machine())
+    monkeypatch.setattr(proof, "_keep_console", lambda *_: None)
+    plan = {"os": {"ssh_user": "admin"}, "instance_types": []}
+    wanted = Proof(plan, None, None, tmp_path, Progress("quiet"), restarts=RESTARTS)
+    cloud: Any = SimpleNamespace(place=SimpleNamespace(tags={}))
+    run: Any = SimpleNamespace(tags=lambda **_: {})
+
+    def press() -> None:
+        began.wait()
+        while not list(tmp_path.glob("evidence/*/validator.log")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        proof.prove_image(wanted, cloud, run, "ami-1", ["g5.12xlarge", "p4d.24xlarge"])
+    assert time.monotonic() - started < 300  # and not the validators' 600
+    assert sorted(ended) == ["g5.12xlarge", "p4d.24xlarge"]
 
 
 def test_machine_that_does_not_come_back_is_a_failure_and_not_stopped(world: World, tmp_path: Path) -> None:
