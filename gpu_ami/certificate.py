@@ -193,7 +193,8 @@ def markdown(content: Mapping[str, Any]) -> str:
         f"| run | {content['run']}, {content['started']} to {content['finished']} |",
     ]
     lines += [f"| simulated hardware | {'yes' if content['simulated_hardware'] else 'no'} |"]
-    lines += [f"| replicas | {', '.join(content['replicas']) or 'none'} |", ""]
+    replicas = f"{len(content['replicas'])} packages, named below" if content["replicas"] else "none"
+    lines += [f"| replicas | {replicas} |", ""]
     lines += ["| tier | | proves | does not prove |", "|---|---|---|---|"]
     for one in content["tiers"]:
         told = [f"{one['name']} {one['title']}", one["verdict"], one["proves"], one["does_not_prove"]]

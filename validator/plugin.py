@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import testinfra.backend
 
     config.addinivalue_line("markers", "live: changes or provokes something; runs alone, after all read-only checks")
-    config.addinivalue_line("markers", "planned(section): left out where the plan has no such section")
+    config.addinivalue_line("markers", "planned(section): left out where the plan has nothing there")
     config.addinivalue_line("markers", "tier(name): T0 offline, T1 boot, T2 one GPU, T3 all GPUs, T4 several nodes")
     config.addinivalue_line(
         "markers", "survives: must hold after a reboot and after stop and start too; runs again then"
@@ -128,7 +128,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_planned(item: pytest.Item, plan: Plan) -> bool:
-    return all(str(marker.args[0]) in plan for marker in item.iter_markers("planned"))
+    return all(_has(plan, str(marker.args[0])) for marker in item.iter_markers("planned"))
+
+
+def _has(plan: Plan, path: str) -> bool:
+    """Whether the plan has the section, and below it (`section.key`) something that is not empty."""
+    section, _, key = path.partition(".")
+    return section in plan and (not key or bool(plan[section].plain().get(key)))
 
 
 def _is_offline(item: pytest.Item) -> bool:

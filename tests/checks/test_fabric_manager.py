@@ -72,7 +72,6 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
         fm.test_fabric_manager_runs_where_nvswitch_is, {"systemctl*": FAILED}, {}, "FAIL",
         "is failed on g5.12xlarge, which has no NVSwitch: expected inactive",
     ),
-    (fm.test_subnet_manager_is_there_where_it_is_needed, {}, {}, "UNPROVEN", "no instance type"),
     (
         fm.test_subnet_manager_is_there_where_it_is_needed,
         {"dpkg-query*": "nvlsm installed 2025.03.1-1\n", "cat*": "ib_umad\n"}, {"plan": B200}, "PASS", "",

@@ -83,7 +83,11 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
         tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": DIVIDED}, {}, "FAIL",
         "GPU 0: 3g.20gb, 3g.20gb; GPU 1: 3g.20gb, 3g.20gb; expected whole GPUs on g5.12xlarge",
     ),
-    (tuning.test_gpus_are_divided_as_planned, {}, {"plan": LIMITED}, "UNPROVEN", "no MIG profiles"),
+    (tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": WHOLE}, {"plan": LIMITED}, "PASS", ""),
+    (
+        tuning.test_gpus_are_divided_as_planned, {"nvidia-smi*": DIVIDED}, {"plan": LIMITED}, "FAIL",
+        "expected whole GPUs",
+    ),
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,24 +17,28 @@ pytestmark = pytest.mark.planned("efa")
 def test_of_efa(host): ...
 @pytest.mark.planned("nccl")
 def test_of_both(host): ...
+@pytest.mark.planned("efa.mode")
+def test_of_its_mode(host): ...
 """
 
 
 @pytest.mark.parametrize(
     ("sections", "collected"),
     [
-        ([], set()),
-        (["nccl"], set()),
-        (["efa"], {"test_of_efa"}),
-        (["efa", "nccl"], {"test_of_efa", "test_of_both"}),
-        (None, {"test_of_efa", "test_of_both"}),
+        ({}, set()),
+        ({"nccl": {"mode": "full"}}, set()),
+        ({"efa": {"version": "1"}}, {"test_of_efa"}),
+        ({"efa": {"mode": []}}, {"test_of_efa"}),
+        ({"efa": {"mode": "full"}}, {"test_of_efa", "test_of_its_mode"}),
+        ({"efa": {"version": "1"}, "nccl": {"mode": "full"}}, {"test_of_efa", "test_of_both"}),
+        (None, {"test_of_efa", "test_of_both", "test_of_its_mode"}),
     ],
 )
-def test_what_the_plan_lacks_is_left_out(tmp_path: Path, sections: list[str] | None, collected: set[str]) -> None:
+def test_what_the_plan_lacks_is_left_out(tmp_path: Path, sections: dict[str, Any] | None, collected: set[str]) -> None:
     (tmp_path / "test_given.py").write_text(CHECKS)
     options = []
     if sections is not None:
-        plan = {"schema": "gpu-ami/plan/1"} | {section: {"version": "1"} for section in sections}
+        plan = {"schema": "gpu-ami/plan/1"} | sections
         (tmp_path / "plan.json").write_text(json.dumps(plan))
         options = [f"--plan={tmp_path / 'plan.json'}"]
     done = subprocess.run(

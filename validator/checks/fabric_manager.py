@@ -9,7 +9,7 @@ import pytest
 from validator import packages
 from validator.beside_driver import Program
 from validator.machine import MachineUnderTest
-from validator.observe import Observe, unproven
+from validator.observe import Observe
 
 pytestmark = pytest.mark.planned("fabric_manager")
 
@@ -70,12 +70,11 @@ def test_fabric_manager_runs_where_nvswitch_is(
     )
 
 
+@pytest.mark.planned("fabric_manager.nvlsm_instance_types")
 @pytest.mark.tier("T0")
 def test_subnet_manager_is_there_where_it_is_needed(host: Any, plan: Any, observe: Observe) -> None:
     """With instance types whose NVSwitches need it, nvlsm is installed and ib_umad is loaded at boot."""
-    needed = plan["fabric_manager"].plain().get("nvlsm_instance_types", [])
-    if not needed:
-        unproven("no instance type of the plan needs nvlsm")
+    needed = plan["fabric_manager"].plain()["nvlsm_instance_types"]
     names = {"nvlsm": plan["fabric_manager"].plain().get("packages", {}).get("nvlsm", "any")}
     found = packages.installed(host, names, plan["os"]["family"])["nvlsm"]
     loads = host.run("cat /etc/modules-load.d/*.conf").stdout.split()
