@@ -53,14 +53,16 @@ class World:
         if self.broken.get("refused"):
             return 3, "start 100.0\n", "Permission denied"
         body = f"31, pid=4242, name=gpu-ami-proof, Ch 00000010, intr 00000000. MMU Fault: {nonce}"
-        line = f"NVRM: Xid (PCI:{PCI[:-2]}): {body}"
+        named = re.search(r"Xid \(PCI:([0-9a-f:.]+)\)", text)  # a drill names its board; a driver is one
+        pci = f"{named[1]}.0" if named else PCI
+        line = f"NVRM: Xid (PCI:{pci[:-2]}): {body}"
         facility = "4" if kernel and not self.broken.get("spoofed") else "12"
         self.kmsg.append(f"{facility},458,104666670,c;{line}")
         if self.broken.get("deaf") or (self.broken.get("deaf_to_drills") and not kernel):
             return 0, "start 100.0\n", ""
         self.raw += [f"[  104.666670] {line}"] * self.broken.get("written", 1)
         origin = "kernel" if kernel or self.broken.get("believes_drills") else "userland"
-        event = {"kind": "xid", "code": 31, "pci": PCI, "pid": 4242, "process": "gpu-ami-proof", "origin": origin}
+        event = {"kind": "xid", "code": 31, "pci": pci, "pid": 4242, "process": "gpu-ami-proof", "origin": origin}
         event |= {"message": "", "rest": body} if self.broken.get("cut") else {"message": body.split(", ", 3)[3]}
         self.json.append(json.dumps(event | self.broken.get("fields", {})))
         return 0, "start 100.0\nseen 100.2\nseen 100.3\n", ""
@@ -144,6 +146,25 @@ def test_what_can_go_wrong(judge: Judge, broken: dict[str, Any], verdict: str, m
 def test_drill(judge: Judge, broken: dict[str, Any], verdict: str, message: str) -> None:
     found = prove(judge, xid.test_drill_is_labelled, World(**broken))
     assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_drill_on_an_image_without_nvidia_s_driver(judge: Judge) -> None:
+    """Nobody asks nvidia-smi there, which is not installed."""
+    world = World()
+    machine = NoBoards({"instance-type": "inf2.48xlarge"})
+    plan = Plan({name: section for name, section in PLAN.items() if name != "nvidia_driver"})
+    xids = xid.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
+    found = judge(xid.test_drill_is_labelled, {}, xids=xids, machine=machine, host=world.host)
+    assert found.verdict == "PASS", found
+
+
+class NoBoards(FakeMachine):
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:  # type: ignore[override]
+        raise AssertionError("nvidia-smi was asked")
+
+    @gpus.setter
+    def gpus(self, found: tuple[Gpu, ...]) -> None: ...
 
 
 @pytest.mark.parametrize(("lost", "verdict"), [(0, "PASS"), (3, "FAIL")])
