@@ -62,6 +62,8 @@ def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     mirror.ensure(home, plan=plan.document, agent_package=None, progress=progress)
     variables = ansible_variables(plan) | {"cloudwatch_agent_started": False, "event_parser_started": False}
     variables["gpu_ami_roles"] = [role for role in plan["roles"] if role != _NOT_AGAIN]
+    if "tuning_sysctl" in variables:  # a cell has a network of its own, without the settings of the whole kernel
+        variables["tuning_sysctl"] = {"net.ipv4.tcp_keepalive_time": "600"}
     file = tmp_path_factory.mktemp(case.image) / ANSIBLE_FILE
     file.write_text(json.dumps(variables))
     with cell.entered(Base.parse(case.base), case.devices, home, progress) as found:
