@@ -13,6 +13,7 @@ import dataclasses
 import fnmatch
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ _TOUCHED = re.compile(
     r"(/run/[\w.-]+|/(?:etc|opt|var|usr|root|home|proc|sys|tmp)/[\w./@-]+)"
     r"|\bsystemctl\b[^;|&\n)\"]*?\s([\w@-]+)(?:\.service)?\s*(?=[;|&\n)\"]|$)"
 )
-_AT_ONCE = 12  # what surprises has all of its group tried again
+_AT_ONCE = 12  # one that surprises costs seven more trials
 _SLACK_SECONDS = 60.0  # beyond the agent's interval: what has not come then was cut off
 
 
@@ -69,14 +70,16 @@ class Rig:
     ) -> Iterator[Trial]:
         """One trial after the other; `keep` gets the proofs between them. Spoilt ends it.
 
-        together: several that cannot be confused at once; what comes out otherwise than it should is tried again alone.
+        together: several that cannot be confused at once; what comes out otherwise than it should is tried again alone,
+        and a group with a red check that none of its faults explains by halves.
         What cannot be undone comes last, after the proof that says that all else was.
         """
         lasting = [fault for fault in chosen if fault.last]
         mendable = [fault for fault in chosen if not fault.last]
         tried = 0
-        for group in self.groups(mendable) if together else [[fault] for fault in mendable]:
-            alone = group
+        waiting = deque(self.groups(mendable) if together else [[fault] for fault in mendable])
+        while waiting:
+            alone = group = waiting.popleft()
             if len(group) > 1:
                 found, undone = self.try_together(group)
                 yield from found
@@ -84,6 +87,10 @@ class Rig:
                 tried += len(found)
                 if alone or not undone:
                     self._require_good(f"after {len(group)} faults at once", keep)
+                if not found:  # one of them turns red what nobody explains: it is in one half alone
+                    half = len(group) // 2
+                    waiting.extendleft([list(group[half:]), list(group[:half])])
+                    continue
             for fault in alone:
                 trial = self.try_one(fault)
                 tried += trial.outcome != faults.OUT_OF_SCOPE

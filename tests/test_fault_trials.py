@@ -238,6 +238,22 @@ def test_a_red_check_that_nobody_explains_has_all_tried_alone(rig: Rig, several:
     assert several.scripts == ["break it", "break c", "mend c", "mend it", "break it", "mend it", "break c", "mend c"]
 
 
+def test_the_half_that_nothing_surprises_is_not_tried_one_by_one(rig: Rig, several: Together) -> None:
+    names = [f"boot::test_{letter}" for letter in "pqrs"]
+    rig.known += names
+    several.checks = [*CHECKS, *names]
+    group = [
+        fault(id=letter, plant=f"break {letter}", undo=f"mend {letter}", caught_by=f"boot::test_{letter}")
+        for letter in "pqrs"
+    ]
+    several.breaks = {f"break {letter}": {f"boot::test_{letter}"} for letter in "pqrs"}
+    several.breaks["break s"] = {"boot::test_s", "boot::test_a"}
+    found = {trial.id: trial.outcome for trial in rig.try_all(group, lambda _: None, together=True)}
+    assert found == {"p": "detected", "q": "detected", "r": "detected", "s": "collateral"}
+    tried = [text.removeprefix("break ") for text in several.scripts if text.startswith("break")]
+    assert "".join(tried) == "pqrs" + "pq" + "rs" + "r" + "s"
+
+
 def test_one_that_cannot_be_planted_has_all_tried_alone(rig: Rig, several: Together) -> None:
     rig.known += ["boot::test_c"]
     several.fails = {"break c": 1}
