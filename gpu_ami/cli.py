@@ -94,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print(f"gpu-ami {args.command}: interrupted; what it had started was ended", file=sys.stderr)
-        print("  → the same command again goes on with the stages that were finished", file=sys.stderr)
+        if again := getattr(args, "again", ""):
+            print(f"  → {again}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (the interpreter flushes it at exit)

@@ -54,6 +54,23 @@ def test_errors_become_a_message_and_an_exit_code(
     assert said.startswith("gpu-ami doctor: ") and "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("command", "again"),
+    [("prove", "the same command again"), ("faults", "the same command with --resume"), ("doctor", "")],
+)
+def test_ctrl_c_says_how_to_go_on_where_one_can(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, again: str
+) -> None:
+    def interrupted(*_: Any) -> commands.Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"gpu_ami.commands.{command}.execute", interrupted)
+    assert cli.main([command, "x.yml"] if command == "prove" else [command]) == 130
+    told = capsys.readouterr().err
+    assert f"gpu-ami {command}: interrupted" in told
+    assert (again in told) and ("→" in told) == bool(again)
+
+
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> commands.Outcome:
         raise CloudError("x")

@@ -51,7 +51,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--list", action="store_true", help="only list the faults")
     stages.add_where(parser)
     stages.add_instance_types(parser)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, again="the same command with --resume goes on with the faults that are left")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -39,7 +39,7 @@ def register(subparsers: Any) -> None:
     stages.add_instance_types(parser)
     stages.add_checks(parser)
     stages.add_restarts(parser)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, again="the same command again goes on with the stages that were finished")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
