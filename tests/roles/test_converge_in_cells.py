@@ -16,7 +16,7 @@ from gpu_ami.converge import Converged, Machine, converge
 from gpu_ami.home import home_dir
 from gpu_ami.local import cell, mirror, region
 from gpu_ami.local.devices import Devices
-from gpu_ami.local.trees import Base
+from gpu_ami.local.source_ami import base_of
 from gpu_ami.log import Progress
 from gpu_ami.plan import ANSIBLE_FILE, Plan, ansible_variables, make_plan
 
@@ -27,18 +27,21 @@ _NOT_AGAIN = "hygiene"
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe, the base whose tree it is built on, and what hardware the tree shows."""
+    """A recipe, and what hardware the tree of its base image shows."""
 
     image: str
-    base: str
     devices: Devices
 
 
 CASES = [
-    Case("debian12-gpu", "debian12", Devices(gpu=8, nvswitch=6, efa=4)),
-    Case("eks-1.33-al2023-gpu", "al2023+eks-1.33", Devices(gpu=8, nvswitch=4, efa=32)),
-    Case("pcluster-3.16-ubuntu2404", "ubuntu2404+parallelcluster-3.16.3", Devices(gpu=8, nvswitch=4, efa=32)),
-    Case("al2023-neuron", "al2023", Devices(efa=8, neuron=16)),
+    Case("debian12-gpu", Devices(gpu=8, nvswitch=6, efa=4)),
+    Case("eks-1.33-al2023-gpu", Devices(gpu=8, nvswitch=4, efa=32)),
+    Case("pcluster-3.16-ubuntu2404", Devices(gpu=8, nvswitch=4, efa=32)),
+    Case("al2023-neuron", Devices(efa=8, neuron=16)),
+    Case("ecs-al2023-gpu", Devices(gpu=8, nvswitch=6, efa=4)),
+    Case("al2023-compute", Devices(gpu=8, nvswitch=6, efa=4)),
+    Case("ubuntu2404-compute", Devices(gpu=8, nvswitch=6, efa=4)),
+    Case("ubuntu2404-neuron", Devices(efa=8, neuron=16)),
 ]
 
 
@@ -66,7 +69,7 @@ def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         variables["tuning_sysctl"] = {"net.ipv4.tcp_keepalive_time": "600"}
     file = tmp_path_factory.mktemp(case.image) / ANSIBLE_FILE
     file.write_text(json.dumps(variables))
-    with cell.entered(Base.parse(case.base), case.devices, home, progress) as found:
+    with cell.entered(base_of(plan), case.devices, home, progress) as found:
         yield Entered(plan, file, Machine(found.host, found.port, found.user, found.key, simulated=True))
 
 
