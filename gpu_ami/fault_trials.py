@@ -34,6 +34,16 @@ _TOUCHED = re.compile(
     r"(/run/[\w.-]+|/(?:etc|opt|var|usr|root|home|proc|sys|tmp)/[\w./@-]+)"
     r"|\bsystemctl\b[^;|&\n)\"]*?\s([\w@-]+)(?:\.service)?\s*(?=[;|&\n)\"]|$)"
 )
+# systemctl returns before the agent has read its configuration, which the next fault may be about to change.
+_STARTS_AGENT = re.compile(r"\bstart amazon-cloudwatch-agent\b")
+_AGENT_HAS_READ = """
+since=$(date -d "$(systemctl show -p ActiveEnterTimestamp --value amazon-cloudwatch-agent)" +%s) || exit 0
+cd /opt/aws/amazon-cloudwatch-agent/etc
+for i in $(seq 120); do
+    [ "$(stat -c %Y amazon-cloudwatch-agent.toml || echo 0)" -ge "$since" ] && break
+    sleep 0.5
+done
+"""
 _AT_ONCE = 12  # one that surprises costs seven more trials
 _SLACK_SECONDS = 60.0  # beyond the agent's interval: what has not come then was cut off
 
@@ -254,6 +264,7 @@ class Rig:
         """Runs a script as root. MachineError: it ended with another status than 0, or the host could not be asked."""
         from validator.ssh_faults import SshError
 
+        text += _AGENT_HAS_READ if _STARTS_AGENT.search(text) else ""
         try:
             done = self._connect().run("sudo -n sh -s", timeout=_SCRIPT_SECONDS, input=text.encode())
         except SshError as error:

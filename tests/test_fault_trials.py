@@ -238,6 +238,18 @@ def test_a_red_check_that_nobody_explains_has_all_tried_alone(rig: Rig, several:
     assert several.scripts == ["break it", "break c", "mend c", "mend it", "break it", "mend it", "break c", "mend c"]
 
 
+def test_an_agent_that_was_started_has_read_its_configuration_before_the_next_fault(
+    rig: Rig, several: Together
+) -> None:
+    several.breaks = {"break it": {"boot::test_a"}}
+    stopped = fault(undo="rm /run/kept; systemctl start amazon-cloudwatch-agent")
+    with pytest.raises(Spoilt):
+        list(rig.try_all([stopped, fault(undo="systemctl start other")], lambda _: None))
+    undone = [text for text in several.scripts if "start" in text]
+    assert undone[0].startswith(stopped.undo) and "amazon-cloudwatch-agent.toml" in undone[0]
+    assert undone[1:] == ["systemctl start other"]
+
+
 def test_the_half_that_nothing_surprises_is_not_tried_one_by_one(rig: Rig, several: Together) -> None:
     names = [f"boot::test_{letter}" for letter in "pqrs"]
     rig.known += names
