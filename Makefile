@@ -56,7 +56,7 @@ prove: setup
 	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE)))
 
 faults: setup
-	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE)))
+	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE))) --together
 
 roles: setup
 	$(VENV)/bin/python -m pytest -m cell -s
