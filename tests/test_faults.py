@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,14 @@ def test_every_check_of_the_telemetry_is_shown_red(role: str) -> None:
 )  # fmt: skip
 def test_silent_faults_are_among_them(silent: str) -> None:
     assert [fault.id for fault in faults.load(FOLDER, [silent])] == [silent]
+
+
+def test_no_program_is_replaced_by_one_below_run() -> None:
+    """/run is mounted noexec where initramfs-tools made it: the replacement would not run at all."""
+    everything = "".join(path.read_text() for path in sorted(FOLDER.glob("*.yml")))
+    bound = re.findall(r"mount --bind (/\S+) (/\S+)", everything)
+    assert len(bound) > 10
+    assert [pair for pair in bound if "/bin/" in pair[1] and pair[0].startswith("/run/")] == []
 
 
 def test_what_cannot_be_undone_comes_last() -> None:
