@@ -133,7 +133,10 @@ class Rig:
             return set()
         allowed = {name for name in self.known if any(fnmatch.fnmatchcase(name, one) for one in fault.also)}
         named = {name for name in self.known if faults.is_named(fault, name)}
-        return allowed | named | {found[1] or found[2] for found in _TOUCHED.finditer(fault.plant)}
+        touched = {found[1] or found[2] for found in _TOUCHED.finditer(fault.plant)}
+        # A unit is not started again while another fault has exchanged its program.
+        programs = {Path(one).name for one in touched if Path(one).parent.name in ("bin", "sbin")}
+        return allowed | named | touched | programs
 
     def try_together(self, group: Sequence[Fault]) -> tuple[list[Trial], bool]:
         """The trials of those that came out as they should, and whether all were undone.

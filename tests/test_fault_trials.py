@@ -170,6 +170,10 @@ E = {"id": "e", "plant": "mv a /run/kept", "undo": "mend e", "caught_by": "boot:
         ([{}, C | {"caught_by": "boot::test_a"}], [["x"], ["c"]]),
         ([{}, C | {"also": ("boot::test_*",)}], [["x"], ["c"]]),
         ([D, E, {}], [["d", "x"], ["e"]]),
+        (
+            [D | {"plant": "mount --bind /a /usr/bin/daemon"}, E | {"plant": "systemctl stop daemon"}, {}],
+            [["d", "x"], ["e"]],
+        ),
         ([{}, B, C], [["x", "c"], ["b"]]),
         ([{}, C | {"live": True}, D], [["x", "d"], ["c"]]),
         ([{}, C | {"caught_by": "efa::test_a"}, D], [["x", "d"], ["c"]]),
