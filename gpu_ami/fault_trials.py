@@ -117,7 +117,8 @@ class Rig:
         made: list[tuple[list[Fault], set[str]]] = []
         for fault in chosen:
             touched = self._touched(fault)
-            alone = fault.live or not touched or any(name.partition("::")[0] in _WAITING for name in touched)
+            alone = fault.live or fault.alone or not touched
+            alone |= any(name.partition("::")[0] in _WAITING for name in touched)
             open_ones = [one for one in made if not alone and len(one[0]) < _AT_ONCE and "" not in one[1]]
             place = next((one for one in open_ones if one[1].isdisjoint(touched)), None)
             if place is None:

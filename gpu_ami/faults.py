@@ -8,6 +8,7 @@ The faults are data, `validator/faults/<role>.yml`, a list of
     caught_by      the check that must turn red
     also           checks (patterns) that are rightly red too, with the reason as a comment
     last           a number where what it leaves behind cannot be undone: tried after all others, the lowest first
+    alone          true where it takes away what other faults are planted in, such as the driver
     live           true where only the checks that provoke something see it (the whole proof runs then)
     instance_type  pattern of the instance types on which it can be planted (default: all)
 
@@ -33,7 +34,7 @@ OUT_OF_SCOPE = "out of scope"  # this image or instance type has nothing that co
 _OUTCOMES = (DETECTED, MISSED, WRONG_CHECK, COLLATERAL, NOT_PLANTED, NOT_UNDONE, OUT_OF_SCOPE, NOT_TRIED)
 _GOOD = (DETECTED, OUT_OF_SCOPE)
 _REQUIRED = {"id", "breaks", "plant", "undo", "caught_by"}
-_KEYS = _REQUIRED | {"also", "live", "last", "instance_type"}
+_KEYS = _REQUIRED | {"also", "live", "alone", "last", "instance_type"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Fault:
     caught_by: str
     also: tuple[str, ...] = ()
     live: bool = False
+    alone: bool = False
     last: int = 0
     instance_type: str = "*"
 

@@ -170,6 +170,7 @@ E = {"id": "e", "plant": "mv a /run/kept", "undo": "mend e", "caught_by": "boot:
         ([{}, C | {"caught_by": "boot::test_a"}], [["x"], ["c"]]),
         ([{}, C | {"also": ("boot::test_*",)}], [["x"], ["c"]]),
         ([D, E, {}], [["d", "x"], ["e"]]),
+        ([{}, C | {"alone": True}, D], [["x", "d"], ["c"]]),
         (
             [D | {"plant": "mount --bind /a /usr/bin/daemon"}, E | {"plant": "systemctl stop daemon"}, {}],
             [["d", "x"], ["e"]],
