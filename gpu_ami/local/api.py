@@ -1,14 +1,16 @@
 """The region's API: moto's server, with EC2 calls made true before they are answered.
 
 A WSGI middleware around moto's application. It refuses what moto lets pass (an unknown image, an unknown key pair),
-tells the reconciler what a call changed, and puts in what moto makes up (the console).
+unpacks what came gzipped, tells the reconciler what a call changed, and puts in what moto makes up (the console).
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +65,7 @@ class Api:
         self._ec2 = reconciler.ec2
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        _unpack(environ)
         call = read_call(environ)
         if call is None:
             return self._app(environ, start_response)
@@ -177,6 +180,19 @@ def read_call(environ: Environ) -> Call | None:
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     action = parameters.get("Action")
     return Call(action, parameters) if action else None
+
+
+def _unpack(environ: Environ) -> None:
+    """A body that came gzipped becomes what it was: so the vendor's agent sends metrics, and moto reads nothing then."""
+    if environ.get("HTTP_CONTENT_ENCODING", "").lower() != "gzip":
+        return
+    packed = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    try:
+        raw = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error):
+        raw = packed  # whoever answers says that it cannot be read
+    environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(raw), str(len(raw))
+    del environ["HTTP_CONTENT_ENCODING"]
 
 
 def _write_call(call: Call, environ: Environ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.request
+from datetime import UTC, datetime
 from typing import Any
 
 import boto3
@@ -216,3 +218,34 @@ def test_specifications_that_stay_are_numbered_anew() -> None:
     )
     assert _take_snapshot_tags(call) == {"k": "v", "empty": ""}
     assert call.parameters == {"TagSpecification.1.ResourceType": "image", "TagSpecification.1.Tag.1.Key": "i"}
+
+
+def test_metrics_of_an_entity_arrive_gzipped_or_not(endpoint: str) -> None:
+    """The vendor's agent sends all its metrics so; moto alone answers 200 and keeps none of them."""
+    packed = Config(retries={"total_max_attempts": 1}, request_min_compression_size_bytes=1)
+    plain = Config(retries={"total_max_attempts": 1}, disable_request_compression=True)
+    for name, config in (("packed", packed), ("plain", plain)):
+        cloudwatch: Any = boto3.client(
+            "cloudwatch", endpoint_url=endpoint, region_name="us-east-1", config=config,
+            aws_access_key_id="local", aws_secret_access_key="local",
+        )  # fmt: skip
+        metric = {"MetricName": name, "Values": [41.0, 43.0], "Counts": [1.0, 1.0], "Timestamp": datetime.now(UTC)}
+        own = {"Dimensions": [{"Name": "InstanceId", "Value": "i-1"}]}
+        entity = {"KeyAttributes": {"Type": "Resource"}, "Attributes": {"PlatformType": "AWS::EC2"}}
+        cloudwatch.put_metric_data(
+            Namespace="CWAgent",
+            MetricData=[metric],
+            EntityMetricData=[{"Entity": entity, "MetricData": [metric | own]}],
+        )
+        kept = cloudwatch.list_metrics(Namespace="CWAgent", MetricName=name)["Metrics"]
+        assert {len(one["Dimensions"]) for one in kept} == {0, 1}
+
+
+def test_a_body_that_only_says_that_it_is_gzipped_is_an_error_of_the_caller_s(endpoint: str) -> None:
+    headers = {
+        "Content-Encoding": "gzip",
+        "Authorization": "AWS4-HMAC-SHA256 Credential=local/20261121/us-east-1/ec2/aws4_request, Signature=0",
+    }
+    request = urllib.request.Request(endpoint, data=b"Action=DescribeImages&Version=2016-11-15", headers=headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert b"<DescribeImagesResponse" in answer.read()  # it could be read after all
