@@ -183,7 +183,7 @@ def read_call(environ: Environ) -> Call | None:
 
 
 def _unpack(environ: Environ) -> None:
-    """A body that came gzipped becomes what it was: so the vendor's agent sends metrics, and moto reads nothing then."""
+    """A body that came gzipped becomes what it was: so the vendor's agent sends metrics; moto reads none."""
     if environ.get("HTTP_CONTENT_ENCODING", "").lower() != "gzip":
         return
     packed = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
