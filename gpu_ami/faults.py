@@ -103,12 +103,11 @@ def load(folder: Path, only: Sequence[str] = (), after: str = "") -> list[Fault]
 
 def judge(fault: Fault, red: Mapping[str, str]) -> Trial:
     """Compares the red checks (each with its message) with those that the fault must turn red."""
-    allowed = (fault.caught_by, *fault.also)
-    strange = sorted(name for name in red if not any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed))
     caught = sorted(name for name in red if is_named(fault, name))
     if not caught:
         return Trial(fault.id, WRONG_CHECK if red else MISSED, tuple(sorted(red)))
     rest = sorted(set(red) - set(caught))
+    strange = [name for name in rest if not any(fnmatch.fnmatchcase(name, pattern) for pattern in fault.also)]
     return Trial(fault.id, COLLATERAL if strange else DETECTED, (*caught, *rest), red[caught[0]])
 
 
