@@ -142,3 +142,12 @@ def test_retention_of_those_that_are_there(judge: Judge, days: int, verdict: str
     cloudwatch = FakeCloudWatch({}, days, absent=("json",))
     found = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
     assert (found.verdict, found.message) == (verdict, message)
+
+
+def test_retention_that_comes_after_its_group(judge: Judge) -> None:
+    cloudwatch = FakeCloudWatch({})
+    told = iter([None, None, None, 90, 90])  # both groups are there; the first one's retention comes with the next call
+    cloudwatch.retention_days = lambda group: next(told)  # type: ignore[method-assign]
+    found = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
+    assert (found.verdict, found.message) == ("PASS", "")
+    assert cloudwatch.waited == [30.0, 60.0, 30.0]
