@@ -126,6 +126,11 @@ def _planned_only(plan: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def replicas_told(replicas: list[str]) -> str:
+    """How many there are, for the head of a page that names them further down."""
+    return f"{len(replicas)} packages, named below" if replicas else "none"
+
+
 def not_proven(report: Report, replicas: list[str]) -> list[str]:
     """Everything that a reader might take for proven and that is not, in words."""
     found = [f"instance type {name}: not booted" for name in report.unproven_instance_types]
@@ -193,8 +198,7 @@ def markdown(content: Mapping[str, Any]) -> str:
         f"| run | {content['run']}, {content['started']} to {content['finished']} |",
     ]
     lines += [f"| simulated hardware | {'yes' if content['simulated_hardware'] else 'no'} |"]
-    replicas = f"{len(content['replicas'])} packages, named below" if content["replicas"] else "none"
-    lines += [f"| replicas | {replicas} |", ""]
+    lines += [f"| replicas | {replicas_told(content['replicas'])} |", ""]
     lines += ["| tier | | proves | does not prove |", "|---|---|---|---|"]
     for one in content["tiers"]:
         told = [f"{one['name']} {one['title']}", one["verdict"], one["proves"], one["does_not_prove"]]

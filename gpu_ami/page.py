@@ -118,7 +118,7 @@ def _head(report: Report, statement: Json) -> list[tuple[str, str]]:
         ("run", f"{t(report.run)}, <time>{t(report.started)}</time> to <time>{t(report.finished)}</time>"),
         ("machines", "<br>".join(machines) or "none"),
         ("simulated hardware", "yes" if report.simulated else "no"),
-        ("replicas", f"{len(statement['replicas'])} packages, named below" if statement["replicas"] else "none"),
+        ("replicas", certificates.replicas_told(statement["replicas"])),
     ]
 
 
