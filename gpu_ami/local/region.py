@@ -146,8 +146,15 @@ def down(home: Path | None = None) -> bool:
 def clean_leftovers(home: Path | None = None) -> list[str]:
     """Clears what a region left that was killed: machines, disks, sockets. Nothing while a region is up."""
     layout = _layout(home)
-    with _locked(layout) as free:
-        return leftovers.clear(layout) if free else []
+    deadline = time.monotonic() + _DOWN_SECONDS
+    while True:
+        with _locked(layout) as free:
+            if free:
+                return leftovers.clear(layout)
+        # A killed daemon is a zombie at once, but has its lock until the last of its threads is gone.
+        if is_up(home) or time.monotonic() > deadline:
+            return []
+        time.sleep(0.02)
 
 
 def is_up(home: Path | None = None) -> bool:

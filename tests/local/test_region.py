@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -162,6 +164,20 @@ def test_a_killed_daemon_leaves_nothing_that_cannot_be_cleared(home: Path) -> No
     assert region.clean_leftovers(home) == []
     region.up(home, embedded=False, progress=QUIET)
     assert region.is_up(home)
+
+
+def test_leftovers_wait_for_a_killed_daemon_that_still_holds_its_lock(home: Path) -> None:
+    """Its threads end one by one: the process is a zombie, and its files are still open."""
+    folder = home / "region"
+    folder.mkdir()
+    write_json(folder / "region.json", {})
+    lock = (folder / "lock").open("a")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    release = threading.Timer(0.4, lock.close)
+    release.start()
+    assert len(region.clean_leftovers(home)) == 1
+    assert lock.closed
+    release.join()
 
 
 def test_two_homes_do_not_clash(home: Path, tmp_path: Path) -> None:
