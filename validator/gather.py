@@ -2,14 +2,15 @@
 
 Each check runs in a greenlet of its own. Where it asks its host for something it is suspended; when every check has
 run as far as it can, what they all asked for goes out as one batch a host and shell, and they go on. A check that
-waits for something else (`sleep`) is suspended too. Checks see nothing of it: they are plain functions.
+waits for something else (`sleep`) is suspended too. One that may change its host (`alone`) begins when all before it
+on that host have ended, and has ended before the next begins. Checks see nothing of it: they are plain functions.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ try:
 except ImportError:  # checks then run one after the other, a round trip a command
     greenlet = None
 
-from validator import backend, known
+from validator import backend, effects, known
 from validator.backend import HostLink, Request
 from validator.shell import Answer, Command
 from validator.ssh import SshError
@@ -57,8 +58,10 @@ class Task:
     run: Callable[[], None]
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
-    world: object = None  # whom it shares fixtures with; for validator/items.py
-    deadline: float = 0.0  # time.monotonic(); 0 for none
+    world: object = None  # whom it shares fixtures with, and the order of what changes something: a host
+    alone: bool = False  # it may change what others of its world look at
+    seconds: float = 0.0  # how long it may take; 0 for any time
+    deadline: float = 0.0  # time.monotonic(), once it has begun; 0 for none
     attempts: int = 1
     request: Request | None = None
     wake: float | None = None
@@ -81,24 +84,40 @@ class Gatherer:
     rounds: int = 0
     _hub: Any = None
     _current: Task | None = None
+    _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by world: those that have not begun
+    _begun: dict[object, list[Task]] = field(default_factory=dict)  # by world: those that have not ended
 
     def run(self, tasks: Iterable[Task]) -> None:
         """Runs all tasks; returns when each has ended. What one raises beyond its own judgement ends all."""
         global _active
         self.tasks = list(tasks)
         self._hub = greenlet.getcurrent()
+        self._queues, self._begun = defaultdict(deque), defaultdict(list)
+        for task in self.tasks:
+            self._queues[task.world].append(task)
         _active, backend.runner = self, self.ask
         try:
-            for task in self.tasks:
-                task._greenlet = greenlet.greenlet(task.run)
-                self._step(task)
-            while waiting := [task for task in self.tasks if not task.done]:
+            while waiting := self._begin():
                 self._move(waiting)
         finally:
             _active, backend.runner = None, backend.run_at_once
             for task in self.tasks:
-                if not task.done:
+                if task._greenlet is not None and not task.done:
                     task._greenlet.throw(greenlet.GreenletExit)
+
+    def _begin(self) -> list[Task]:
+        """Begins what may begin now; all that have begun and not ended."""
+        for world, queue in self._queues.items():
+            while queue:
+                busy = self._begun[world] = [task for task in self._begun[world] if not task.done]
+                if busy and (queue[0].alone or busy[0].alone):
+                    break
+                task = queue.popleft()
+                busy.append(task)
+                task.deadline = time.monotonic() + task.seconds if task.seconds else 0.0
+                task._greenlet = greenlet.greenlet(task.run)
+                self._step(task)
+        return [task for begun in self._begun.values() for task in begun if not task.done]
 
     def ask(self, request: Request) -> tuple[Answer, int]:
         """What `host.run` comes to: the answer, once the batch is back."""
@@ -250,7 +269,8 @@ class _Batch:
 def _execute(batches: list[_Batch]) -> None:
     for batch in batches:
         try:
-            batch.answers, batch.attempts = batch.link.execute(batch.commands, root=batch.root)
+            resend = not any(effects.changes(command.text) for command in batch.commands if command is not known.ASK)
+            batch.answers, batch.attempts = batch.link.execute(batch.commands, root=batch.root, resend=resend)
         except SshError as fault:
             batch.fault = fault
 

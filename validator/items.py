@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import pytest
@@ -68,10 +68,18 @@ class Items:
                 one.world.left.setdefault(node, {})[item] = None
         self._hooks: dict[Any, Any] = {}
 
-    def tasks(self) -> list[gather.Task]:
-        """One task an item, in the items' order."""
+    def tasks(self, alone: Set[pytest.Item], seconds: float) -> list[gather.Task]:
+        """One task an item, in the items' order. `alone`: those that may change their host; seconds: for each."""
         return [
-            gather.Task(item.nodeid, lambda item=item: self._protocol(item), one.enter, one.leave, one.world)  # type: ignore[misc]
+            gather.Task(
+                item.nodeid,
+                lambda item=item: self._protocol(item),  # type: ignore[misc]
+                one.enter,
+                one.leave,
+                one.world,
+                alone=item in alone,
+                seconds=seconds,
+            )
             for item, one in self._slices.items()
         ]
 

@@ -14,13 +14,13 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import backend, evidence, gather, results, tiers, waivers
+from validator import backend, effects, evidence, gather, results, tiers, waivers
 from validator.items import Items, can_gather
 from validator.observe import Observe, unproven
 from validator.plan import Plan
@@ -52,6 +52,7 @@ class Run:
         self.plan: Plan | None = None
         self.waivers: list[waivers.Waiver] = []
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of gathered items, until they are told
+        self.changing: set[pytest.Item] | None = None  # once gathering begins: who may change a host
         self.rounds = 0
 
 
@@ -221,18 +222,28 @@ def pytest_report_header() -> str:
 
 def _gather(run: Run, session: pytest.Session, first: pytest.Item) -> None:
     rest = session.items[session.items.index(first) :]
-    chosen = [item for item in rest if can_gather(item)]
-    nextitem = next((item for item in rest if not can_gather(item)), None)
-    items = Items(session, chosen, nextitem)  # type: ignore[arg-type]
-    until = time.monotonic() + session.config.getoption("check_deadline")
-    tasks = items.tasks()
-    for task in tasks:
-        task.deadline = until
+    if run.changing is None:
+        run.changing = effects.Effects().of(item for item in rest if item.path.parent != _CHECKS)
+    chosen = _in_order(rest, run.changing)
+    nextitem = next((item for item in rest if item not in set(chosen)), None)
+    items = Items(session, chosen, nextitem)
+    tasks = items.tasks(run.changing, session.config.getoption("check_deadline"))
     gatherer = gather.Gatherer(limit=lambda task: _arm(task.deadline))
     with items.guard():
         gatherer.run(tasks)
     run.rounds += gatherer.rounds
     run.reports.update(items.reports)
+
+
+def _in_order(rest: list[pytest.Item], changing: Set[pytest.Item]) -> list[Any]:
+    """Those that can be gathered now: none that comes after one that cannot, where either could change the other."""
+    chosen: list[pytest.Item] = []
+    for number, item in enumerate(rest):
+        if can_gather(item):
+            chosen.append(item)
+        elif item.get_closest_marker("live") is None and not changing.isdisjoint(rest[number:]):
+            break
+    return chosen
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,6 +38,14 @@ _PROGRAM = re.compile(
     rf"(?:stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|dpkg|rpm"
     rf"|modinfo|sysctl|systemctl|/sbin/sysctl|/usr/sbin/sysctl|nvidia-smi){_PLAIN}"
 )
+# What only bash understands, or understands otherwise than a POSIX shell: whoever logs in has bash, as a rule.
+_BASH = re.compile(
+    r"\[\[|<<<|[<>]\(|&>|\|&|(?<!\$)\(\(|\$['\"]|\{[^{}\s;]*(?:\.\.|,)[^{}\s;]*\}|\$\{!|\$\{\w+(?:\[|\^|,|/|:[\d ])"
+    r"|\becho\s+-\w*e|\s==\s|\bpipefail\b|\bread\s+-[^r\s]|\btype\s+-|\bprintf\s+(?:-v|'?%q)|\bexport\s+-f"
+    r"|\$\{?(?:BASH\w*|RANDOM|SECONDS|EUID|UID|HOSTNAME|OSTYPE|PIPESTATUS|GROUPS|FUNCNAME|LINENO|SHELLOPTS|SHLVL)\b"
+    r"|(?:^|[;&|({\n]|\b(?:then|do|else))\s*(?:source|function|declare|typeset|shopt|mapfile|readarray|let|pushd|popd"
+    r"|compgen|disown|enable|time|coproc|select|set\s+[-+]o|ulimit\s+-[^fn]|trap\b.*\b(?:ERR|DEBUG|RETURN))\b"
+)
 
 # $m: this shell's mark; $d: its directory; $w: a worker's number; $b: the workers' process; $s: the watchdog's sleep.
 # n: $t is the uptime in hundredths of a second. e MARK: ends what carries a mark, also what is just being started.
@@ -238,6 +246,10 @@ def _worker(batch: Sequence[Command], first: int) -> str:
 
 def _evaluated(text: str) -> str:
     """What a subshell evaluates for a command: a shell of its own, unless that would do nothing but start a program."""
+    if _BASH.search(text):
+        return f"command -v bash >/dev/null && exec bash -c {shlex.quote(text)}; exec sh -c {shlex.quote(text)}"
     if _BUILTIN.fullmatch(text):
         return text
-    return f"exec {text}" if _PROGRAM.fullmatch(text) else f"exec sh -c {shlex.quote(text)}"
+    if _PROGRAM.fullmatch(text):
+        return f"exec {text}"
+    return f"exec sh -c {shlex.quote(text)}"

@@ -19,6 +19,7 @@ from conftest import Breakable, Sshd
 
 ROOT = Path(__file__).resolve().parents[2]
 ANYBODYS = Path(__file__).parent / "data" / "anybodys.py"
+ORDERED = Path(__file__).parent / "data" / "ordered.py"
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ def test_any_file_comes_out_the_same(run: Run) -> None:
     assert lines[0] == lines[1]
     for text in ("printed by one", "told before failing"):
         assert gathered.text.count(text) == serial.text.count(text) == 1
+
+
+@pytest.mark.parametrize("way", [(), ("--serial",)])
+def test_what_a_check_changes_is_there_for_the_next(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]
+) -> None:
+    """Nothing is marked: which checks change something is read from what they say."""
+    place = tmp_path / "place"
+    monkeypatch.setenv("ORDERED_PLACE", str(place))
+    outcome = run(ORDERED, *way)
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
+    assert len(outcome.verdicts) == 16
+    assert not place.exists()
 
 
 MANY = """

@@ -99,6 +99,11 @@ def gone(marker: str) -> bool:
         ("f() { echo mine; }; f", 0, "mine\n"),
         ("exec 9>&1; cd /; pwd >&9", 0, "/\n"),
         ("(exit 4", 2, ""),
+        ("[[ a == a* ]] && echo yes", 0, "yes\n"),
+        ("echo {1..3}", 0, "1 2 3\n"),
+        ("echo -e 'a\\tb'", 0, "a\tb\n"),
+        ("set -o pipefail; false | true", 1, ""),
+        ("source /dev/null && cat <(echo sub) <<< x", 0, "sub\n"),
     ],
 )
 def test_a_command_comes_out_as_in_a_shell_of_its_own(start: Start, text: str, rc: int, out: str) -> None:
