@@ -140,19 +140,11 @@ def not_proven(report: Report, replicas: list[str]) -> list[str]:
             found.append(f"{named}: a PASS does not prove {tier['does_not_prove']}")
         else:
             found.append(f"{named}: {tier['verdict']}: {tier['reason']}: nothing shows that {tier['proves']}")
+    machines: dict[str, list[str]] = {}  # by what is said: of which machines, so that it is said once
     for host in report.hosts:
-        where = host.instance_type or host.host
-        found += [f"{where}: {host.error.splitlines()[0]}"] if host.error else []
-        found += [
-            f"{where}: {role}: no check of it passed" for role in host.unproven_roles(report.roles) if not host.error
-        ]
-        found += [f"{where}: {one}" for one in host.unproven_restarts(report.roles) if not host.error]
-        found += [f"{where}: {one}" for one in _waivers(host)]
-        for check in host.checks:
-            told = check["id"].startswith(f"{COMES_BACK}@") and check["after"] in host.restarts and not host.error
-            if check["verdict"] in (UNPROVEN, FLAKY) and not told:
-                reason = (check.get("message") or check["verdict"]).splitlines()[0]
-                found.append(f"{where}: {check['id']}: {check['verdict']}: {reason}")
+        for one in _open(host, report):
+            machines.setdefault(one, []).append(host.instance_type or host.host)
+    found += [f"{', '.join(dict.fromkeys(where))}: {one}" for one, where in machines.items()]
     if report.simulated:
         found.append(
             "real GPUs: the boards were simulated, so nothing was computed on one and no real board has failed"
@@ -161,6 +153,22 @@ def not_proven(report: Report, replicas: list[str]) -> list[str]:
     found += [f"{one}: planned, installed by no role of this image" for one in _planned_only(report.plan)]
     found += [f"noted in the plan: {note}" for note in report.plan.get("notes", [])]
     return [*found, *OUT_OF_REACH]
+
+
+def _open(host: HostReport, report: Report) -> list[str]:
+    """What the checks of one machine leave open."""
+    if host.error:
+        found = [host.error.splitlines()[0]]
+    else:
+        found = [f"{role}: no check of it passed" for role in host.unproven_roles(report.roles)]
+        found += host.unproven_restarts(report.roles)
+    found += _waivers(host)
+    for check in host.checks:
+        told = check["id"].startswith(f"{COMES_BACK}@") and check["after"] in host.restarts and not host.error
+        if check["verdict"] in (UNPROVEN, FLAKY) and not told:
+            reason = (check.get("message") or check["verdict"]).splitlines()[0]
+            found.append(f"{check['id']}: {check['verdict']}: {reason}")
+    return found
 
 
 def _waivers(host: HostReport) -> list[str]:

@@ -172,6 +172,17 @@ def test_last_words_name_failure_and_files(tmp_path: Path) -> None:
         assert part in text
 
 
+def test_what_is_open_on_several_machines_is_said_once() -> None:
+    hosts = [a_host("g5.12xlarge"), a_host("p4d.24xlarge"), a_host("p5.48xlarge")]
+    for host, message in zip(hosts, ("no GPU to provoke", "no GPU to provoke", "another reason"), strict=True):
+        host.checks.append(a_check("xid", "UNPROVEN", id="xid::test_real", message=message))
+    lines = certificate.not_proven(a_report(*hosts), [])
+    assert [line for line in lines if "xid::" in line] == [
+        "g5.12xlarge, p4d.24xlarge: xid::test_real: UNPROVEN: no GPU to provoke",
+        "p5.48xlarge: xid::test_real: UNPROVEN: another reason",
+    ]
+
+
 WAIVER = {"check": "hygiene::*", "owner": "release", "expires": "2027-01-01", "reason": "ticket 7", "state": "used"}
 
 
