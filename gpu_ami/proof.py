@@ -29,6 +29,7 @@ from gpu_ami.place import Place
 from gpu_ami.report import FAIL, PASS, UNAVAILABLE, UNPROVEN, HostReport, Report
 from validator.kernel import PANIC
 
+_RAN = (0, 1)  # pytest's exit status: all passed, or some failed; any other is of a run that did not come to its end
 HOST_SECONDS = 1800.0  # one host's checks, all together: metrics may take 15 minutes to arrive
 
 
@@ -85,6 +86,12 @@ class Proof:
                 error=MachineError,
             )
         host = HostReport(target.instance_type, target.instance_id, target.name or target.url)
+        if done.returncode not in _RAN:
+            raise MachineError(
+                f"the validator did not run all checks on {target.url}",
+                details=process.describe(done),
+                hint=f"see {folder}/validator.log",
+            )
         try:
             found = json.loads(results.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -96,11 +103,7 @@ class Proof:
         host.checks, host.replicas, host.facts = found["checks"], found.get("replicas", []), found.get("facts", {})
         host.waivers = found.get("waivers", [])
         if not host.checks:
-            raise MachineError(
-                f"no check ran on {target.url}",
-                details=process.describe(done),
-                hint="does --checks name the right folder?",
-            )
+            raise MachineError(f"no check ran on {target.url}", details=process.describe(done))
         self._say_result(host, after)
         return host
 

@@ -48,10 +48,11 @@ def test_image_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
 def test_validator_is_sent_into_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[Any]] = []
 
-    def run(command: list[Any], **_: Any) -> None:
+    def run(command: list[Any], **_: Any) -> Completed:
         commands.append(command)
         results = next(str(word) for word in command if str(word).startswith("--results=")).partition("=")[2]
         Path(results).write_text('{"checks": [{"id": "image::test_a", "role": "image", "verdict": "PASS"}]}')
+        return Completed(tuple(command), 0, "", "", 0.1)
 
     monkeypatch.setattr(proof.process, "run", run)
     wanted = Proof({}, None, None, tmp_path, Progress("quiet"))

@@ -9,16 +9,18 @@ it says nothing about the image.
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from validator import backend, effects, evidence, gather, results, tiers, waivers
 from validator.items import Items, can_gather
@@ -39,6 +41,8 @@ RUN = pytest.StashKey["Run"]()
 CHECK = pytest.StashKey[Check]()
 _CHECKS = Path(__file__).parent / "checks"
 _twins: dict[backend.HostLink, Any] = {}
+_LOCAL = "local://"
+_OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
 _BACKEND = "validator.backend.BatchBackend"
 _IMAGE_BACKEND = "validator.backend.ImageBackend"
 
@@ -115,10 +119,16 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Mod
     return None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     plan, only = config.stash[RUN].plan, config.getoption("tier")
+    if not session.testsfailed:  # else pytest says itself which file it could not read
+        _require_some_of_each(config, items)
     if plan is not None:
         _keep(config, items, lambda item: _is_planned(item, plan))
+    else:
+        for item in items:
+            _leave_open(item)
     _keep(config, items, lambda item: item.get_closest_marker("offline") is None or _is_offline(item))
     if config.getoption("after"):
         _keep(config, items, lambda item: item.get_closest_marker("survives") is not None)
@@ -128,8 +138,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("live") is not None)
 
 
+def _require_some_of_each(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """A folder in which nothing is found, for a slip in a name, must not pass for one in which all is well."""
+    for given in config.args:
+        path = (config.invocation_params.dir / given.partition("::")[0]).resolve()
+        if not any(item.path.resolve().is_relative_to(path) for item in items):
+            raise pytest.UsageError(f"no check was found in {path}: files are to be test_*.py, with functions test_*")
+
+
 def _is_planned(item: pytest.Item, plan: Plan) -> bool:
     return all(_has(plan, str(marker.args[0])) for marker in item.iter_markers("planned"))
+
+
+def _leave_open(item: pytest.Item) -> None:
+    """Without a plan nobody knows whether a machine is to have what only some images have."""
+    sections = [str(marker.args[0]) for marker in item.iter_markers("planned")]
+    some = [section for section in sections if section not in _OF_EVERY_IMAGE]
+    if some:
+        item.add_marker(pytest.mark.skip(f"no plan was given that says whether the machine is to have {some[0]}"))
 
 
 def _has(plan: Plan, path: str) -> bool:
@@ -159,11 +185,46 @@ def _tier(item: pytest.Item) -> str:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     hosts = session.config.stash[RUN].hosts
-    for item in session.items:
-        host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
-        name = host.backend.get_pytest_id() if host is not None else "local://"
+    named = {item: _host(item) for item in session.items}
+    others = list(dict.fromkeys(name for name, _ in named.values() if name != _LOCAL))
+    for item, (name, host) in named.items():
+        if name == _LOCAL and len(others) == 1:
+            name, host = others[0], None  # what asks no host belongs to the only one that this run is about
+        found_host, found = hosts.setdefault(name, (host, Results(name)))
+        if found_host is None and host is not None:
+            hosts[name] = (host, found)
         check = item.stash[CHECK] = _describe(item)
-        hosts.setdefault(name, (host, Results(name)))[1].checks[check.id] = check
+        _make_distinct(check, item, found.checks)
+        found.checks[check.id] = check
+
+
+def _host(item: pytest.Item) -> tuple[str, Any]:
+    """The id of an item's host, and the host; both local where it has none."""
+    host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
+    name = host.backend.get_pytest_id() if host is not None else _LOCAL
+    return name, host
+
+
+def _make_distinct(check: Check, item: pytest.Item, taken: Collection[str]) -> None:
+    """Two files of one name, or one check on two hosts: each is told apart, for none may hide the other's verdict."""
+    if check.id in taken:
+        role = _below(item.path, item.config).with_suffix("")
+        check.id = f"{role}{check.id.removeprefix(check.role)}"
+        check.role = str(role)
+    plain, at, after = check.id.partition("@")
+    for number in itertools.count(2):
+        if check.id not in taken:
+            break
+        check.id = f"{plain}#{number}{at}{after}"
+
+
+def _below(path: Path, config: pytest.Config) -> Path:
+    """A file's path from the folder that was given on the command line, with that folder's name."""
+    for given in config.args:
+        folder = (config.invocation_params.dir / given.partition("::")[0]).resolve()
+        if path.is_relative_to(folder) and path != folder:
+            return path.relative_to(folder.parent)
+    return path
 
 
 def _describe(item: pytest.Item) -> Check:
@@ -173,8 +234,9 @@ def _describe(item: pytest.Item) -> Check:
     promise = ((function.__doc__ if function else "") or name.removeprefix("test_").replace("_", " ")).strip()
     promise = promise.split("\n")[0]
     after = item.config.getoption("after") or ""
+    classes = "".join(f"{node.name}::" for node in item.listchain() if isinstance(node, pytest.Class))
     return Check(
-        f"{role}::{name}{_parameters(item)}{f'@{after}' if after else ''}",
+        f"{role}::{classes}{name}{_parameters(item)}{f'@{after}' if after else ''}",
         role,
         _tier(item),
         f"After {after}: {promise}" if after else promise,
@@ -199,13 +261,25 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if item not in run.reports and _gathers(item.config) and can_gather(item):
         _gather(run, item.session, item)
     reports = run.reports.pop(item, None)
-    if reports is None:
+    coming = _next(item, nextitem, run)
+    if reports is None and coming is nextitem:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
+    if reports is None:
+        runtestprotocol(item, nextitem=coming)
+    else:
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+def _next(item: pytest.Item, nextitem: pytest.Item | None, run: Run) -> pytest.Item | None:
+    """The next item that has not run yet: what only those need that have run is taken down."""
+    if nextitem not in run.reports:
+        return nextitem
+    items = item.session.items
+    return next((one for one in items[items.index(nextitem) :] if one not in run.reports), None)
 
 
 def _gathers(config: pytest.Config) -> bool:
@@ -312,10 +386,10 @@ def _message(told: str, call: pytest.CallInfo[None]) -> str:
     return told if kind in ("AssertionError", "Failed", "CommandExpired", "OutOfTime") else f"{kind}: {told}"
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
     config = session.config
     run = config.stash.get(RUN, None)
-    if run is None or config.getoption("collectonly"):
+    if run is None or config.getoption("collectonly") or exitstatus == pytest.ExitCode.USAGE_ERROR:
         return
     for name, (host, found) in run.hosts.items():
         if host is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from gpu_ami.log import Progress
 
+_COLLECT_SECONDS = 120.0
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 
 
@@ -85,14 +88,45 @@ def restarts(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def validator_options(args: argparse.Namespace) -> list[str]:
-    """The validator's options that come from ours. UsageError: a file or folder that is not there."""
+    """The validator's options that come from ours.
+
+    UsageError, before anything is launched for it: a path that is not there, waivers that are none, checks that pytest
+    cannot collect.
+    """
     given = [path for path in (*args.checks, args.waivers, args.golden) if path is not None]
     missing = [str(path) for path in given if not path.exists()]
     if missing:
         raise UsageError(f"{', '.join(missing)}: no such file or folder")
+    _require_waivers(args.waivers)
+    _require_checks(args.checks)
     options = [f"--waivers={args.waivers}"] if args.waivers else []
     options += [f"--golden={args.golden}"] if args.golden else []
     return options + ["--provoke-xid"] * args.provoke_xid
+
+
+def _require_waivers(file: Path | None) -> None:
+    from validator import waivers
+
+    try:
+        if file is not None:
+            waivers.load(file)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--waivers: {error}") from error
+
+
+def _require_checks(folders: Sequence[Path]) -> None:
+    if not folders:
+        return
+    from gpu_ami import run
+
+    # Nothing is connected to: the host is there so that what asks for one can be collected.
+    command = [sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--color=no"]
+    command += ["--tb=short", "--collect-only", "--hosts=ssh://nobody@127.0.0.1:9", *map(str, folders)]
+    done = run.run(command, timeout=_COLLECT_SECONDS, env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, check=False)
+    if done.returncode != 0:
+        names = ", ".join(map(str, folders))
+        hint = "--checks takes folders of testinfra files: test_*.py, with functions test_*"
+        raise UsageError(f"pytest cannot collect the checks in {names}", details=run.describe(done), hint=hint)
 
 
 def existing_plan(out: Path | None) -> Path:

@@ -51,10 +51,11 @@ def run(sshd: Sshd, tmp_path: Path) -> Run:
         if isinstance(source, str):
             file.write_text(source)
         results = tmp_path / "checks.json"
+        root = file if file.is_dir() else file.parent
         command = [
             sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "-rA",
             "--tb=line", f"--ssh-identity-file={sshd.key}", f"--results={results}",
-            f"--rootdir={file.parent}", f"--hosts=ssh://{sshd.target().user}@{host}:{port}", *options, str(file),
+            f"--rootdir={root}", f"--hosts=ssh://{sshd.target().user}@{host}:{port}", *options, str(file),
         ]  # fmt: skip
         started = time.monotonic()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
@@ -92,6 +93,63 @@ def test_what_a_check_changes_is_there_for_the_next(
     assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
     assert len(outcome.verdicts) == 16
     assert not place.exists()
+
+
+def folder_of(tmp_path: Path, files: dict[str, str]) -> Path:
+    """A user's folder of testinfra files; each directory in it is a package, so that names may come twice."""
+    folder = tmp_path / "mine"
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        (file.parent / "__init__.py").touch()
+        file.write_text(text)
+    return folder
+
+
+LOOKS = "def test_looks(host):\n    assert host.run('true').rc == 0\n"
+
+
+def test_no_check_hides_another_of_its_name(run: Run, tmp_path: Path) -> None:
+    """A red check must not be overwritten by a green one: of another class, another file, or another host."""
+    classes = "".join(
+        f"class Test{name}:\n    def test_it(self, host):\n        assert host.run('{name}').rc == 0\n"
+        for name in ("false", "true")
+    )
+    twin = "def test_it(host):\n    assert host.run('{}').rc == 0\n"
+    local = "import testinfra\n\ndef test_here():\n    assert testinfra.get_host('local://').exists('sh')\n"
+    files = {"test_a.py": classes, "x/test_b.py": twin.format("false"), "y/test_b.py": twin.format("true") + local}
+    outcome = run(folder_of(tmp_path, files))
+    assert {one["id"]: one["verdict"] for one in outcome.document["checks"]} == {
+        "a::Testfalse::test_it": "FAIL",
+        "a::Testtrue::test_it": "PASS",
+        "b::test_it": "FAIL",
+        "mine/y/test_b::test_it": "PASS",
+        "b::test_here": "PASS",  # it asks no host, and belongs to the only one
+    }
+
+
+def test_what_cannot_be_gathered_finds_its_own_module(run: Run, tmp_path: Path) -> None:
+    """It comes between others that have run before it, and the next to run is of another module."""
+    alone = "def test_alone(host, monkeypatch):\n    assert host.run('true').rc == 0\n"
+    module = "import pytest\n@pytest.fixture(scope='module', autouse=True)\ndef up(host):\n    yield host.run('true')\n"
+    files = {"test_a.py": module + LOOKS + alone + LOOKS.replace("looks", "more"), "test_b.py": module + alone}
+    assert set(run(folder_of(tmp_path, files)).verdicts.values()) == {"PASS"}
+
+
+def test_a_folder_without_checks_is_an_error(run: Run, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(AssertionError, match=f"no check was found in {empty}"):  # there is no checks.json then
+        run(LOOKS, str(empty))
+
+
+def test_without_a_plan_nobody_knows_what_only_some_images_have(run: Run) -> None:
+    outcome = run(
+        "import pytest\n@pytest.mark.planned('node_ecs')\ndef test_some(host):\n    assert False\n"
+        "@pytest.mark.planned('nvidia_driver')\ndef test_every(host):\n    assert host.run('true').rc == 0\n"
+    )
+    assert outcome.verdicts == {"test_some": "UNPROVEN", "test_every": "PASS"}
+    assert "no plan was given" in outcome.check("test_some")["message"]
 
 
 MANY = """
