@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterator, Set
 from typing import Any
@@ -29,6 +30,7 @@ _ALONE = frozenset(
 )
 # They wrap a phase of an item and expect the next one only after it: capture is done here instead.
 _WRAPPERS = ("capturemanager", "logging-plugin", "threadexception", "unraisableexception", "timeout")
+_PHASE = "PYTEST_CURRENT_TEST"
 _NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt)
 _OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
 _HIGHER = (*_OF_A_HOST, Scope.Session)
@@ -237,6 +239,7 @@ class _Slice:
         self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}
         self._out, self._err = io.StringIO(), io.StringIO()
         self._sudo: Any = None
+        self._phase: str | None = None  # what pytest tells of in the environment, and takes back when a phase ends
         self._streams: tuple[Any, Any] = (None, None)
         self._backend: BatchBackend = _host_of(item).backend
 
@@ -246,12 +249,15 @@ class _Slice:
         _give(self._fixtures)
         if self._sudo is not None:
             self._backend.__dict__["get_command"] = self._sudo
+        if self._phase is not None:
+            os.environ[_PHASE] = self._phase
         self._streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (self._out, self._err)
 
     def leave(self) -> None:
         sys.stdout, sys.stderr = self._streams
         # `with host.sudo()` puts its own get_command on the backend that all items share.
         self._sudo = self._backend.__dict__.pop("get_command", None)
+        self._phase = os.environ.pop(_PHASE, None)
         self.world.keep(self.item, self.owner.session._setupstate.stack)
         known = self._known_fixtures() | self._fixtures.keys()
         self._fixtures = _take({fixture for fixture in known if fixture._scope is Scope.Function})

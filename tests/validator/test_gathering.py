@@ -136,6 +136,14 @@ def test_what_cannot_be_gathered_finds_its_own_module(run: Run, tmp_path: Path) 
     assert set(run(folder_of(tmp_path, files)).verdicts.values()) == {"PASS"}
 
 
+def test_many_are_undone_at_the_same_time(run: Run) -> None:
+    outcome = run(
+        "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_it(host, request, n):\n"
+        "    request.addfinalizer(lambda: host.run('true'))\n    assert host.run('true').rc == 0\n"
+    )
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
+
+
 def test_a_folder_without_checks_is_an_error(run: Run, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
