@@ -92,6 +92,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "survives: must hold after a reboot and after stop and start too; runs again then"
     )
     config.addinivalue_line("markers", "offline: only for an image's files (--hosts=image://PATH)")
+    if config.getoption("results") is not None and (config.getoption("numprocesses", None) or _is_worker(config)):
+        raise pytest.UsageError(
+            "--results: each of xdist's processes would write its own; leave -n out, it gains nothing"
+        )
     testinfra.backend.BACKENDS |= {"ssh": _BACKEND, "image": _IMAGE_BACKEND}
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
@@ -285,7 +289,12 @@ def _next(item: pytest.Item, nextitem: pytest.Item | None, run: Run) -> pytest.I
 def _gathers(config: pytest.Config) -> bool:
     option = config.getoption
     steps = any(option(name, False) for name in ("serial", "usepdb", "trace", "setuponly", "setupshow", "setupplan"))
-    return gather.available() and not steps and not hasattr(config, "workerinput")
+    return gather.available() and not steps and not _is_worker(config)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of xdist's processes."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_report_header() -> str:

@@ -144,6 +144,11 @@ def test_many_are_undone_at_the_same_time(run: Run) -> None:
     assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
 
 
+def test_processes_that_would_overwrite_each_other_are_refused(run: Run) -> None:
+    with pytest.raises(AssertionError, match="leave -n out"):  # there is no checks.json then
+        run(LOOKS, "-n2")
+
+
 def test_a_folder_without_checks_is_an_error(run: Run, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
