@@ -22,6 +22,13 @@ def unit(**others: str) -> dict[str, Any]:
     return {"systemctl show*": "".join(f"{key}={value}\n" for key, value in (UNIT | others).items())}
 
 
+PATHS = "/etc/systemd/system/aws-hw-monitor.service.d/paths.conf"
+
+
+def over(paths: str, reload: str) -> dict[str, Any]:
+    return {"systemctl show -p DropInPaths*": f"DropInPaths={paths}\nNeedDaemonReload={reload}\n"}
+
+
 def status(age: float) -> str:
     return json.dumps({"heartbeat_monotonic_s": 1000.0 - age, "heartbeat_period_s": 60.0}) + "\n1000.00\n"
 
@@ -48,6 +55,20 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (parser.test_parser_does_not_restart, unit(), "PASS", ""),
     (parser.test_parser_does_not_restart, unit(NRestarts="4"), "FAIL", "was restarted 4 times in this boot"),
     (parser.test_parser_does_not_restart, unit(Restart="no"), "FAIL", "is not supervised: Restart=no"),
+    (parser.test_nothing_lies_over_its_unit, over("", "no"), "PASS", ""),
+    (
+        parser.test_nothing_lies_over_its_unit,
+        over(f"{PATHS} /usr/lib/systemd/system/service.d/x.conf", "no"),
+        "PASS",
+        "",
+    ),
+    (
+        parser.test_nothing_lies_over_its_unit,
+        over(f"{PATHS} /run/systemd/system/aws-hw-monitor.service.d/zz.conf", "no"),
+        "FAIL",
+        "what the role did not install: /run/systemd/system/aws-hw-monitor.service.d/zz.conf",
+    ),
+    (parser.test_nothing_lies_over_its_unit, over(PATHS, "yes"), "FAIL", "is not the one in effect"),
     (parser.test_parser_reads_the_kernel_log, unit() | {"readlink*": "/dev/null\n/dev/kmsg\n"}, "PASS", ""),
     (
         parser.test_parser_reads_the_kernel_log,

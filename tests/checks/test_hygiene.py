@@ -92,6 +92,13 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (hygiene.test_no_credentials_left, {"for h*": "", "grep*": (1, "")}, "PASS", ""),
     (hygiene.test_no_credentials_left, {"for h*": "/root/.netrc\n", "grep*": (1, "")}, "FAIL", "/root/.netrc"),
     (hygiene.test_no_credentials_left, {"for h*": "", "grep*": "/etc/environment\n"}, "FAIL", "/etc/environment"),
+    (hygiene.test_nothing_is_put_before_every_program, {"grep*": (2, "", "No such file")}, "PASS", ""),
+    (
+        hygiene.test_nothing_is_put_before_every_program,
+        {"grep*": "/usr/local/lib/x.so\n"},
+        "FAIL",
+        "/usr/local/lib/x.so",
+    ),
     (hygiene.test_no_package_cache, {"find*": ""}, "PASS", ""),
     (hygiene.test_no_package_cache, {"find*": "/var/cache/apt/archives/x.deb\n"}, "FAIL", "archives/x.deb"),
     (hygiene.test_no_private_key_of_the_build, {"find*": ""}, "PASS", ""),

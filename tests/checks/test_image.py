@@ -12,6 +12,8 @@ from validator.plan import Plan
 
 ENTRY = "\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro console=ttyS0{}\n"
 
+SET_ID = {"find*": "/usr/bin/su\n/usr/bin/sudo\n", "*owner $(readlink -f $(command -v su))": ""}
+
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (image.test_services_start_at_boot, {"systemctl is-enabled*": "enabled\n"}, "PASS", ""),
     (
@@ -57,6 +59,21 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (image.test_cloud_init_has_run_nowhere, {"ls*": "i-0123456789abcdef0\n"}, "FAIL", "i-0123456789abcdef0"),
     (image.test_no_instance_id, {"grep*": ""}, "PASS", ""),
     (image.test_no_instance_id, {"grep*": "/etc/x:i-0123456789abcdef0\n"}, "FAIL", "/etc/x:i-0123456789abcdef0"),
+    (image.test_no_program_becomes_root_by_itself, SET_ID | {"*for f in /usr/bin/su *": ""}, "PASS", ""),
+    (
+        image.test_no_program_becomes_root_by_itself,
+        SET_ID | {"*for f in /usr/bin/su *": "/usr/bin/sh2\n"},
+        "FAIL",
+        "set-id programs that no package has: /usr/bin/sh2",
+    ),
+    # A package manager that did not bring the system itself: what lies elsewhere than programs do is strange.
+    (image.test_no_program_becomes_root_by_itself, {"*command -v su))": (1, "")} | SET_ID, "PASS", ""),
+    (
+        image.test_no_program_becomes_root_by_itself,
+        {"*command -v su))": (1, ""), "find*": "/usr/bin/su\n/usr/local/bin/sh\n"},
+        "FAIL",
+        "set-id programs that no package has: /usr/local/bin/sh",
+    ),
     (image.test_no_log, {"find*": "/var/log/lastlog\n"}, "PASS", ""),
     (image.test_no_log, {"find*": "/var/log/lastlog\n/var/log/apt/term.log\n"}, "FAIL", "image: /var/log/apt/term.log"),
 ]

@@ -22,6 +22,7 @@ OTHER = "/opt/nccl/build/lib/libnccl.so.2.16.2"
 TWO = "\tlibnccl.so.2 (libc6,x86-64) => /opt/nccl/build/lib/libnccl.so.2\n" + CACHE
 PLAN = Plan({"os": {"family": "redhat"}, "nccl": {"version": "2.21.5", "packages": {"libnccl": "2.21.5-1+cuda12.4"}}})
 LOCKED = "libnccl-0:2.21.5-1+cuda12.4.*\n"
+NO_SETTINGS = {"cat*": (1, "", "No such file"), "env*": "HOME=/root\n", "systemctl*": "LANG=C.UTF-8\n"}
 
 
 def said(value: int) -> str:
@@ -74,6 +75,26 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         {"env*": "::::/opt/x/libnccl.so.2 /lib/other.so"},
         "FAIL",
         "/opt/x/libnccl.so.2",
+    ),
+    (nccl.test_no_setting_turns_off_a_way, NO_SETTINGS, "PASS", ""),
+    (
+        nccl.test_no_setting_turns_off_a_way,
+        {"cat /etc/nccl.conf": "# none\nNCCL_DEBUG=INFO\nNCCL_IB_DISABLE=0\n", "env*": "FI_PROVIDER=efa\n"}
+        | NO_SETTINGS,
+        "PASS",
+        "",
+    ),
+    (
+        nccl.test_no_setting_turns_off_a_way,
+        {"cat /etc/nccl.conf": "NCCL_P2P_DISABLE=1\n"} | NO_SETTINGS,
+        "FAIL",
+        "settings that turn off a way of NCCL: NCCL_P2P_DISABLE=1 (/etc/nccl.conf)",
+    ),
+    (
+        nccl.test_no_setting_turns_off_a_way,
+        {"systemctl show-environment": "LANG=C\nNCCL_NET=Socket\n"} | NO_SETTINGS,
+        "FAIL",
+        "NCCL_NET=Socket (services)",
     ),
     (nccl.test_packages_are_the_planned_ones, {"rpm*": "libnccl 0:2.21.5-1+cuda12.4\n"}, "PASS", ""),
     (

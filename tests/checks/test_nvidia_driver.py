@@ -55,6 +55,9 @@ NOUVEAU = {
 }
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.178.04  Release Build  (dvs@u)\n"
 
+NODES = "666 /dev/nvidia0\n666 /dev/nvidia1\n666 /dev/nvidiactl\n"
+MODES = "0, Default\n1, Default\n"
+
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (driver.test_loaded_driver_is_the_planned_one, {"cat*": PROC}, "PASS", ""),
     (
@@ -216,6 +219,33 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "GPU 00000000:00:1B.0: memory.total is '[N/A]'",
     ),
     (driver.test_gpus_are_the_promised_model, HARDWARE | {"nvidia-smi --query*": ""}, "FAIL", "no GPU; expected"),
+    (driver.test_everybody_may_use_the_gpus, {"stat*": NODES, "nvidia-smi*": MODES}, "PASS", ""),
+    (
+        driver.test_everybody_may_use_the_gpus,
+        {"stat*": NODES.replace("666", "660", 1), "nvidia-smi*": MODES},
+        "FAIL",
+        "not every process gets every GPU: /dev/nvidia0 has mode 660",
+    ),
+    (
+        driver.test_everybody_may_use_the_gpus,
+        {"stat*": NODES, "nvidia-smi*": MODES.replace("Default", "Prohibited", 1)},
+        "FAIL",
+        "GPU 0 is in compute mode Prohibited",
+    ),
+    (driver.test_everybody_may_use_the_gpus, {"*": (1, "", "No such file")}, "UNPROVEN", "no device node of a GPU"),
+    (driver.test_nothing_hides_gpus, {"*": "HOME=/root\n"}, "PASS", ""),
+    (
+        driver.test_nothing_hides_gpus,
+        {"env*": "CUDA_VISIBLE_DEVICES=0\n", "*": ""},
+        "FAIL",
+        "settings that hide GPUs: CUDA_VISIBLE_DEVICES=0 (login shells)",
+    ),
+    (
+        driver.test_nothing_hides_gpus,
+        {"systemctl show -p Def*": "CUDA_VISIBLE_DEVICES=\n", "*": ""},
+        "FAIL",
+        "CUDA_VISIBLE_DEVICES= (services' defaults)",
+    ),
 ]
 
 

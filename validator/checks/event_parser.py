@@ -12,6 +12,7 @@ from validator.logrotate import losses
 from validator.observe import Observe, output, unproven
 
 _UNIT = "aws-hw-monitor.service"
+_PATHS = f"/etc/systemd/system/{_UNIT}.d/paths.conf"
 _PARSER_HOME = "/opt/aws/cloudwatch/nvidia"
 _AGENT_UNIT = "amazon-cloudwatch-agent.service"
 _PROPERTIES = ("ActiveState", "SubState", "MainPID", "UnitFileState", "NRestarts", "Before", "FragmentPath", "Restart")
@@ -79,6 +80,19 @@ def test_parser_has_a_heartbeat(host: Any, observe: Observe) -> None:
     observe(f"{age:.0f} s ago", f"within {most:.0f} s")
     if age > most:
         observe.fail(f"the parser's last heartbeat was {age:.0f} s ago, expected within {most:.0f} s")
+
+
+def test_nothing_lies_over_its_unit(host: Any, observe: Observe) -> None:
+    """The unit in effect is the one that the role installed: a drop-in can take its files, its rights, its restart."""
+    shown = output(host, f"systemctl show -p DropInPaths,NeedDaemonReload {_UNIT}")
+    told = dict(line.partition("=")[::2] for line in shown.splitlines() if "=" in line)
+    # What a system puts over all of its services (service.d) is none of this unit's.
+    over = [path for path in told.get("DropInPaths", "").split() if f"/{_UNIT}.d/" in path and path != _PATHS]
+    observe([*over, f"NeedDaemonReload={told.get('NeedDaemonReload')}"], [f"no drop-in but {_PATHS}"])
+    if over:
+        observe.fail(f"over {_UNIT} lies what the role did not install: {', '.join(over)}")
+    if told.get("NeedDaemonReload") != "no":
+        observe.fail(f"{_UNIT} on disk is not the one in effect: it was changed after systemd had read it")
 
 
 def test_parser_starts_before_the_agent(host: Any, observe: Observe) -> None:

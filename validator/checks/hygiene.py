@@ -169,6 +169,13 @@ def test_no_credentials_left(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
+def test_nothing_is_put_before_every_program(host: Any, observe: Observe) -> None:
+    """/etc/ld.so.preload is not there, or empty: what it names is loaded into every program, root's too (ld.so(8))."""
+    found = host.run("grep -v '^[[:space:]]*$' /etc/ld.so.preload")
+    observe.nothing(_lines(found.stdout), "libraries in /etc/ld.so.preload")
+
+
+@pytest.mark.tier("T0")
 def test_no_package_cache(host: Any, observe: Observe) -> None:
     """No downloaded package is left: it is dead weight in every volume."""
     found = host.run(

@@ -12,6 +12,12 @@ from validator.observe import Observe, output, unproven
 pytestmark = [pytest.mark.offline, pytest.mark.tier("T0")]
 
 _UNITS = {"cloudwatch_agent": "amazon-cloudwatch-agent.service", "event_parser": "aws-hw-monitor.service"}
+# A merged /usr: dpkg knows some files by the name that they had before.
+_OWNER = (
+    'owner() { if command -v dpkg >/dev/null; then dpkg -S "$1" || dpkg -S "${1#/usr}";'
+    ' else rpm -qf "$1"; fi >/dev/null 2>&1; }'
+)
+_OF_THE_SYSTEM = tuple(f"{top}{name}/" for top in ("/usr/", "/") for name in ("bin", "sbin", "lib", "lib64", "libexec"))
 _HOMES = "$(cut -d: -f6 /etc/passwd | sort -u)"
 
 
@@ -82,3 +88,15 @@ def test_no_log(host: Any, observe: Observe) -> None:
     # Lists of log-ins are empty at their full size: a record of zeros.
     kept = [path for path in _lines(found) if not re.search(r"/(lastlog|faillog|tallylog)$", path)]
     observe.nothing(kept, "logs with content in the image")
+
+
+def test_no_program_becomes_root_by_itself(host: Any, observe: Observe) -> None:
+    """Every program that runs with its owner's rights came with a package: any other is a way in that was left open."""
+    found = _lines(output(host, "find / -xdev -type f -perm /6000 -print"))
+    strange = [path for path in found if not path.startswith(_OF_THE_SYSTEM)]
+    # Where the package manager does not know even su, the system's files did not come by it, and places alone can tell.
+    if host.run(f"{_OWNER}; owner $(readlink -f $(command -v su))").rc == 0:
+        each = " ".join(["%s"] * len(found))
+        strange = _lines(host.run(f'{_OWNER}; for f in {each}; do owner "$f" || echo "$f"; done', *found).stdout)
+    observe(f"{len(found)} programs", "each of a package")
+    observe.nothing(strange, "set-id programs that no package has")

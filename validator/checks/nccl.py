@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from validator import loader, packages
+from validator.environment import environments
 from validator.observe import Observe
 
 pytestmark = pytest.mark.planned("nccl")
 
 _SONAME = "libnccl.so.2"
+# Ways that are switched off (…_DISABLE=1, …_ENABLE=0), a transport below the best one, or channels that are capped.
+_TURNS_OFF = re.compile(
+    r"NCCL_\w+_DISABLE=[^0]\S*|NCCL_(?:NVLS|CUMEM|IB|MNNVL)_ENABLE=0|NCCL_NET=Socket|NCCL_(?:P2P|NET_GDR)_LEVEL=(?:LOC|0)"
+    r"|NCCL_MAX_N?CHANNELS=\d+|NCCL_(?:ALGO|PROTO)=\S+|FI_PROVIDER=(?!efa$)\S+",
+    re.IGNORECASE,
+)
 
 
 def version(code: int) -> str:
@@ -45,6 +53,17 @@ def test_no_login_shell_puts_another_before_it(host: Any, observe: Observe) -> N
     if names:
         found += host.run(f"ls -d {' '.join(['%s'] * len(names))}", *names).stdout.split()
     observe.nothing(found, "NCCL that a login shell's environment puts first")
+
+
+def test_no_setting_turns_off_a_way(host: Any, observe: Observe) -> None:
+    """No setting of the machine keeps NCCL from a way between GPUs or nodes: it would work, and slowly.
+
+    Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    lines = host.run("cat /etc/nccl.conf").stdout.splitlines()
+    settings = [("/etc/nccl.conf", line.strip()) for line in lines] + environments(host)
+    found = [f"{setting} ({where})" for where, setting in settings if _TURNS_OFF.fullmatch(setting)]
+    observe.nothing(found, "settings that turn off a way of NCCL")
 
 
 @pytest.mark.tier("T0")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from validator import loader, modules, oracle, packages
+from validator.environment import environments
 from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
 from validator.oracle import Golden, loaded_version
@@ -17,6 +18,8 @@ from validator.smi import pci_address
 pytestmark = pytest.mark.planned("nvidia_driver")
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"
+_COMPUTE_MODE = "nvidia-smi --query-gpu=index,compute_mode --format=csv,noheader"
+_HIDES = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 
 
 def loaded_flavour(text: str) -> str:
@@ -112,6 +115,34 @@ def test_nouveau_never_takes_a_gpu(host: Any, observe: Observe) -> None:
     )
     if loaded or ("blacklist", "nouveau") not in settings:
         observe.fail(f"nouveau is {'loaded' if loaded else 'not loaded, but not blacklisted either'}")
+
+
+@pytest.mark.tier("T2")
+@pytest.mark.survives
+def test_everybody_may_use_the_gpus(host: Any, observe: Observe) -> None:
+    """Device nodes are open to every user, as the driver makes them, and every GPU takes work of any process.
+
+    Source: https://download.nvidia.com/XFree86/Linux-x86_64/550.54.14/README/faq.html (NVreg_DeviceFileMode: 0666)
+    """
+    nodes = [line.split() for line in host.run("stat -c '%a %n' /dev/nvidia[0-9]* /dev/nvidiactl").stdout.splitlines()]
+    modes = [row for row in csv.reader(host.run(_COMPUTE_MODE).stdout.splitlines(), skipinitialspace=True) if row]
+    observe([[" ".join(one) for one in nodes], modes], "mode 666; compute mode Default")
+    if not nodes:
+        unproven("there is no device node of a GPU: see nvidia_driver::test_every_promised_gpu_is_there")
+    closed = [f"{path} has mode {mode}" for mode, path in nodes if int(mode, 8) & 0o006 != 0o006]
+    closed += [f"GPU {row[0]} is in compute mode {row[-1]}" for row in modes if row[-1] != "Default"]
+    if closed:
+        observe.fail(f"not every process gets every GPU: {'; '.join(closed)}")
+
+
+@pytest.mark.survives
+def test_nothing_hides_gpus(host: Any, observe: Observe) -> None:
+    """No login shell and no service is given fewer GPUs than there are: a program would not say that it saw fewer.
+
+    Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars
+    """
+    found = [f"{name} ({where})" for where, name in environments(host) if name.partition("=")[0] in _HIDES]
+    observe.nothing(found, "settings that hide GPUs")
 
 
 @pytest.mark.tier("T0")

@@ -1,0 +1,22 @@
+"""What a machine gives to every login shell and to every service without being asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Each with the place that its lines come from. A login shell reads /etc/profile and its .d; PAM reads /etc/environment.
+_ASKED = {
+    "login shells": "env -i HOME=/root TERM=dumb bash -lc env 2>/dev/null",
+    "/etc/environment": "cat /etc/environment",
+    "services": "systemctl show-environment",
+    "services' defaults": "systemctl show -p DefaultEnvironment --value | tr ' ' '\\n'",
+}
+
+
+def environments(host: Any) -> list[tuple[str, str]]:
+    """Every setting, `NAME=value`, with who is given it. What a host does not have gives nothing."""
+    found = []
+    for where, command in _ASKED.items():
+        lines = [line.strip().removeprefix("export ") for line in host.run(command).stdout.splitlines()]
+        found += [(where, line) for line in lines if line.partition("=")[0].isidentifier()]
+    return found
