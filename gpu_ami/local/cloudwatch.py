@@ -1,23 +1,81 @@
-"""CloudWatch as the vendor's agent speaks to it: metrics that belong to an entity, which moto drops without a word.
+"""CloudWatch's metrics as the vendor's agent and the validator use them, where moto answers otherwise than AWS.
 
-Source: the API's PutMetricData (`EntityMetricData`); plugins/outputs/cloudwatch of
-https://github.com/aws/amazon-cloudwatch-agent v1.300060.0, which puts every metric of an instance there.
+moto drops the metrics of an entity without a word, answers a query for one namespace with what lies in another, and
+looks through every datapoint that it ever took for each query: after an hour of one machine that is a million.
+
+Source: the API's PutMetricData (`EntityMetricData`) and GetMetricData; plugins/outputs/cloudwatch of
+https://github.com/aws/amazon-cloudwatch-agent v1.300060.0, which puts every metric of an instance into entities.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
+from moto.cloudwatch.models import CloudWatchBackend, MetricDatumBase
 from moto.cloudwatch.responses import CloudWatchResponse
 
+# Datapoints closer together than a minute are kept for three hours.
+# Source: https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_concepts.html (Metrics retention)
+_KEPT = datetime.timedelta(hours=3)
+_Key = tuple[str, str, tuple[tuple[str, str], ...]]
+_looked_at: ContextVar[list[MetricDatumBase] | None] = ContextVar("looked_at", default=None)
 
-def take_entities() -> None:
-    """From now on moto keeps the metrics of entities like all others. Asked for twice, it is done once."""
-    if CloudWatchResponse.put_metric_data is not _put_metric_data:
-        CloudWatchResponse.put_metric_data = _put_metric_data  # type: ignore[method-assign]
+
+def install() -> None:
+    """From now on moto's CloudWatch keeps metrics so. Asked for twice, it is done once."""
+    if CloudWatchResponse.put_metric_data is _put_metric_data:
+        return
+    CloudWatchResponse.put_metric_data = _put_metric_data  # type: ignore[method-assign]
+    CloudWatchBackend.metric_data = property(_kept, _keep)  # type: ignore[assignment]
+    CloudWatchBackend.get_all_metrics = _get_all_metrics  # type: ignore[method-assign]
+    CloudWatchBackend.get_metric_data = _get_metric_data  # type: ignore[method-assign]
+    CloudWatchBackend.get_filtered_metrics = _get_filtered_metrics  # type: ignore[method-assign]
 
 
-_plain = CloudWatchResponse.put_metric_data
+_plain_put = CloudWatchResponse.put_metric_data
+_plain_all = CloudWatchBackend.get_all_metrics
+_plain_get = CloudWatchBackend.get_metric_data
+
+
+class Kept:
+    """What has arrived, by series: the list that moto has, with a way to one series and an end to what is kept."""
+
+    def __init__(self, data: Iterable[MetricDatumBase] = ()) -> None:
+        self.series: dict[_Key, list[MetricDatumBase]] = {}
+        for datum in data:
+            self.append(datum)
+
+    def append(self, datum: MetricDatumBase) -> None:
+        dimensions = tuple(sorted((str(one.name), str(one.value)) for one in datum.dimensions))
+        found = self.series.setdefault((datum.namespace, datum.name, dimensions), [])
+        found.append(datum)
+        while datum.timestamp - found[0].timestamp > _KEPT:
+            del found[0]
+
+    def of(self, metric: dict[str, Any]) -> list[MetricDatumBase]:
+        """The datapoints of exactly this metric (`Namespace`, `MetricName`, `Dimensions`)."""
+        dimensions = tuple(sorted((one["Name"], one["Value"]) for one in metric.get("Dimensions") or ()))
+        return list(self.series.get((metric["Namespace"], metric["MetricName"], dimensions), ()))
+
+    def __iter__(self) -> Iterator[MetricDatumBase]:
+        for found in list(self.series.values()):
+            yield from found
+
+    def __add__(self, other: Iterable[MetricDatumBase]) -> list[MetricDatumBase]:
+        return [*self, *other]
+
+
+def _kept(backend: CloudWatchBackend) -> Kept:
+    found: Kept = backend.__dict__.setdefault("kept_metrics", Kept())
+    return found
+
+
+def _keep(backend: CloudWatchBackend, data: Iterable[MetricDatumBase]) -> None:
+    backend.__dict__["kept_metrics"] = Kept(data)
 
 
 def _put_metric_data(self: CloudWatchResponse) -> Any:
@@ -28,4 +86,45 @@ def _put_metric_data(self: CloudWatchResponse) -> Any:
     ]
     if of_entities:
         self.cloudwatch_backend.put_metric_data(namespace, of_entities)
-    return _plain(self)
+    return _plain_put(self)
+
+
+def _get_metric_data(
+    self: CloudWatchBackend,
+    queries: list[dict[str, Any]],
+    start_time: datetime.datetime,
+    end_time: datetime.datetime,
+    scan_by: str = "TimestampAscending",
+) -> list[dict[str, Any]]:
+    """moto's own answer to each query, from the datapoints of its metric alone. Expressions are moto's as they are."""
+    if any("MetricStat" not in query for query in queries):
+        return _plain_get(self, queries, start_time, end_time, scan_by)
+    found = []
+    for query in queries:
+        metric = query["MetricStat"]["Metric"]
+        of_aws = self.aws_metric_data if str(metric["Namespace"]).startswith("AWS/") else []
+        with _only([*_kept(self).of(metric), *of_aws]):
+            found += _plain_get(self, [query], start_time, end_time, scan_by)
+    return found
+
+
+def _get_all_metrics(self: CloudWatchBackend) -> list[MetricDatumBase]:
+    found = _looked_at.get()
+    return _plain_all(self) if found is None else found
+
+
+@contextlib.contextmanager
+def _only(data: list[MetricDatumBase]) -> Iterator[None]:
+    token = _looked_at.set(data)
+    try:
+        yield
+    finally:
+        _looked_at.reset(token)
+
+
+def _get_filtered_metrics(
+    self: CloudWatchBackend, metric_name: str, namespace: str, dimensions: list[dict[str, str]]
+) -> list[MetricDatumBase]:
+    """One datum a series, which stands for it."""
+    newest = [found[-1] for found in list(_kept(self).series.values())]
+    return [datum for datum in [*newest, *self.aws_metric_data] if datum.filter(namespace, metric_name, dimensions)]

@@ -115,10 +115,10 @@ class Daemon:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
         from werkzeug.serving import make_server
 
-        from gpu_ami.local.cloudwatch import take_entities
+        from gpu_ami.local.cloudwatch import install
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        take_entities()
+        install()
         moto = DomainDispatcherApplication(create_backend_app)
 
         def application(environ: dict[str, Any], start_response: Any) -> Any:

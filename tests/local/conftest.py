@@ -180,9 +180,9 @@ def endpoint(world: World) -> Iterator[str]:
     from werkzeug.serving import make_server
 
     from gpu_ami.local.api import Api
-    from gpu_ami.local.cloudwatch import take_entities
+    from gpu_ami.local.cloudwatch import install
 
-    take_entities()
+    install()
     api = Api(DomainDispatcherApplication(create_backend_app), world.reconciler, world.images, world.layout)
     server = make_server("127.0.0.1", 0, api, threaded=True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
