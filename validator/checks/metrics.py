@@ -81,7 +81,7 @@ class Arrival:
 
     expected: Mapping[Series, Gpu | None]
     newest: Mapping[Series, Point | None]
-    seconds: float  # from the first look until all were there
+    seconds: float  # from the beginning of the first period that counts until all were there
     never: Collection[Series] = ()
     absent: Collection[str] = ()
 
@@ -125,9 +125,8 @@ def collect(
         for series, gpu in expected.items()
         if series.name.removeprefix(_PREFIX) not in (shown if gpu is None else gpu.values)
     }
-    # The period in which the machine came up may hold datapoints of the boot before it: the next one is this boot's.
-    since = max(time.time() - period, -(-machine.boot_time // period) * period)
-    started = time.monotonic()
+    # The period that lasts now holds datapoints of before the proof, at worst of the boot before: the next one counts.
+    since = -(-max(time.time(), machine.boot_time) // period) * period
     newest: dict[Series, Point | None] = dict.fromkeys(expected)
 
     def look() -> bool | None:
@@ -137,7 +136,7 @@ def collect(
         return True if all(point for series, point in newest.items() if series not in never) else None
 
     cloudwatch.wait(look, cloudwatch.arrival_seconds)
-    return Arrival(expected, newest, time.monotonic() - started, never, absent or ())
+    return Arrival(expected, newest, max(0.0, time.time() - since), never, absent or ())
 
 
 def _identity(machine: MachineUnderTest) -> dict[str, str]:
