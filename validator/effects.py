@@ -27,10 +27,10 @@ _SET = r"(?:\w+=\S*\s+)*"  # A=b before a command
 _PATH = r"(?:/\S*bin/)?"
 _VERBS = (
     r"touch|mkdir|rmdir|rm|mv|cp|ln|dd|tee|install|truncate|fallocate|shred|unlink|mktemp|mkfifo|mknod|split"
-    r"|chmod|chown|chgrp|chattr|setfacl|restorecon|setenforce|setsebool|kill|pkill|killall|umount|swapoff"
+    r"|chmod|chown|chgrp|chattr|setfacl|restorecon|setenforce|setsebool|pkill|killall|umount|swapoff"
     r"|mkfs\S*|losetup|modprobe|rmmod|insmod|depmod|useradd|userdel|usermod|adduser|deluser|groupadd|groupdel"
-    r"|groupmod|passwd|chpasswd|gpasswd|apt|apt-get|aptitude|dnf|yum|zypper|apk|pacman|snap|pip3?|gem|npm|cargo"
-    r"|shutdown|logger|wall|wget|rsync|scp|unzip|gzip|gunzip|xz|unxz|patch|make|logrotate"
+    r"|groupmod|passwd|chpasswd|gpasswd"
+    r"|shutdown|logger|wall|rsync|scp|unzip|gzip|gunzip|xz|unxz|patch|make|logrotate"
     r"|ssh-keygen|update-\S+|sysctl\s+-[wp]|systemd-run|systemd-tmpfiles|udevadm trigger"
 )
 _WITH = (
@@ -39,6 +39,10 @@ _WITH = (
     r"|service\s+\S+\s+(?:start|stop|restart|reload)|initctl\s+(?:start|stop|restart|reload)"
     r"|rpm\s(?:.*\s)?(?:-[iUeF]|--(?:install|upgrade|erase|import))|dpkg\s(?:.*\s)?(?:-[irP]\b|--(?:install|remove|purge))"
     r"|(?:mount|swapon)\s+(?:-[aoB]\b|--(?:all|bind|move)|[^-|;&\s])|ldconfig(?:\s*$|\s+(?!-p|--print-cache))|dkms\s+(?!status)"
+    r"|(?:apt|apt-get|aptitude|dnf|yum|zypper|apk|pacman|snap|pip3?|gem|npm|cargo)\s(?:.*\s)?(?:(?:re|un|group|local)?install"
+    r"|remove|purge|erase|update|upgrade|dist-upgrade|full-upgrade|autoremove|clean|add|del|rm|download|config-manager"
+    r"|makecache|refresh|ci|-[SRU]\w*)(?=\s|$|['\"])"
+    r"|kill\s+(?!-0\b|-l\b)|wget\s(?!.*-\w*O\s*-|--version)"
     r"|apt-mark\s+(?:hold|unhold|auto|manual)|(?:perl|sed)\s(?:.*\s)?-\w*i|tar\s+-?\w*[xcru]"
     r"|curl\s(?:.*\s)?(?:-\w*[oOTd]|-X|--(?:output|remote-name|data|request|upload))|crontab\s+(?!-l)"
     r"|git\s(?:.*\s)?(?:clone|pull|checkout|commit|reset|fetch|init|config)\b"
@@ -52,7 +56,8 @@ _WITH = (
     r"|amazon-cloudwatch-agent-ctl\s.*-a\s*(?!\s*status)|aws\s.*\s(?:create|put|delete|update|run|start|stop|terminate)-"
     r"|find\s.*-(?:delete|exec|execdir|ok|fprint)|openssl\s.*-out\b"
 )
-_CHANGES = re.compile(rf"{_BEGIN}{_SET}{_PATH}(?:(?:{_VERBS})\s|(?:reboot|poweroff|halt)(?:\s|$)|{_WITH})")
+_ASKS = r"(?!\s+(?:--version|--help|-V|version|help)\s*(?:$|[;&|'\"]))"
+_CHANGES = re.compile(rf"{_BEGIN}{_SET}{_PATH}(?:(?:{_VERBS}){_ASKS}\s|(?:reboot|poweroff|halt)(?:\s|$)|{_WITH})")
 # Into a file: neither a descriptor nor where nothing is kept, and no arrow or comparison.
 _WRITES = re.compile(
     r"(?:^|[^-=<>])(?:>>|>\||&>|>)(?!\s*(?:&|/dev/(?:null|stdout|stderr|tty|fd)\b)|[=>&)])(?:\s*[^\s=]|\s*$)"

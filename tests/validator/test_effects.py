@@ -36,6 +36,11 @@ dpkg -i x
 rpm -Uvh x
 apt-get install -y x
 apt-mark hold x
+apt update
+dnf -y module install x
+pip3 install --user x
+kill -HUP 1
+wget http://x/y
 docker run --rm x
 nvidia-smi -i 0 -mig 1
 sysctl -w a=b
@@ -60,6 +65,16 @@ systemctl list-units --state=failed
 rpm -qa
 dpkg -l
 apt-mark showhold
+apt list --installed
+apt-cache policy x
+dnf repolist
+yum list installed
+pip3 list
+pip --version
+make --version
+wget --version
+wget -qO- http://x
+kill -0 1
 nvidia-smi -q -x
 nvidia-smi --query-gpu=name --format=csv
 sysctl -n a
