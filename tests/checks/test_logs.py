@@ -66,6 +66,18 @@ def test_file_arrives(judge: Judge, arrived: list[str], verdict: str, message: s
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
+@pytest.mark.parametrize(("first", "verdict"), [(2000.1, "PASS"), (2000.0, "FAIL"), (1999.9, "FAIL")])
+def test_a_line_of_an_earlier_time_comes_before_those_that_were_written_first(
+    judge: Judge, first: float, verdict: str
+) -> None:
+    """What was written second is first in the stream: right only if its time says so."""
+    arrived = [*events(*LINES[1:], at=2000.0), *events(LINES[0], at=first)]
+    cloudwatch = FakeCloudWatch({("raw", INSTANCE): arrived})
+    table = {"head*": "\n".join(LINES) + "\n"}
+    found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
+    assert found.verdict == verdict, found
+
+
 def test_empty_file_is_unproven_and_an_unshipped_one_fails(judge: Judge) -> None:
     nothing = FakeCloudWatch({})
     empty = judge(logs.test_file_arrives_in_its_stream, {"head*": ""}, which="raw_log", files=FILES, cloudwatch=nothing)
