@@ -29,6 +29,11 @@ from gpu_ami.place import Place
 from gpu_ami.report import FAIL, PASS, UNAVAILABLE, UNPROVEN, HostReport, Report
 from validator.kernel import PANIC
 
+# The validator as a process; other plugins and options that are about would change what it says.
+PYTEST = (
+    sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--color=no", "--tb=short",
+)  # fmt: skip
+PYTEST_ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
 _RAN = (0, 1)  # pytest's exit status: all passed, or some failed; any other is of a run that did not come to its end
 HOST_SECONDS = 1800.0  # one host's checks, all together: metrics may take 15 minutes to arrive
 
@@ -111,11 +116,8 @@ class Proof:
         import validator
 
         own = Path(validator.__file__).parent / "checks"
-        command: list[str | Path] = [
-            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider",
-            "-q", "--color=no", "--tb=short",
-            f"--hosts={target.url}", f"--results={results}", f"--evidence={folder}",
-        ]  # fmt: skip
+        command: list[str | Path] = [*PYTEST]
+        command += [f"--hosts={target.url}", f"--results={results}", f"--evidence={folder}"]
         given = {"--plan": self.plan_file, "--instance-id": target.instance_id, "--instance-type": target.instance_type}
         given |= {"--ssh-identity-file": target.key_file, "--known-hosts": target.known_hosts}
         if self.place:
@@ -129,7 +131,7 @@ class Proof:
 
     def _environment(self) -> dict[str, str]:
         keys = self.place.credentials if self.place else None
-        env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
+        env = dict(PYTEST_ENVIRONMENT)
         if keys:
             env |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
         return env

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,11 +117,11 @@ def _require_checks(folders: Sequence[Path]) -> None:
     if not folders:
         return
     from gpu_ami import run
+    from gpu_ami.proof import PYTEST, PYTEST_ENVIRONMENT
 
     # Nothing is connected to: the host is there so that what asks for one can be collected.
-    command = [sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--color=no"]
-    command += ["--tb=short", "--collect-only", "--hosts=ssh://nobody@127.0.0.1:9", *map(str, folders)]
-    done = run.run(command, timeout=_COLLECT_SECONDS, env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, check=False)
+    command = [*PYTEST, "--collect-only", "--hosts=ssh://nobody@127.0.0.1:9", *map(str, folders)]
+    done = run.run(command, timeout=_COLLECT_SECONDS, env=PYTEST_ENVIRONMENT, check=False)
     if done.returncode != 0:
         names = ", ".join(map(str, folders))
         hint = "--checks takes folders of testinfra files: test_*.py, with functions test_*"
