@@ -31,7 +31,8 @@ from validator.kernel import PANIC
 
 # The validator as a process; other plugins and options that are about would change what it says.
 PYTEST = (
-    sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--color=no", "--tb=short",
+    sys.executable, "-m", "pytest",
+    "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--color=no", "--tb=short",
 )  # fmt: skip
 PYTEST_ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
 _RAN = (0, 1)  # pytest's exit status: all passed, or some failed; any other is of a run that did not come to its end

@@ -97,7 +97,7 @@ class Items:
                 return real(fixture, request)
             place: tuple[Any, Any] = (None, None)
             if fixture._scope is not Scope.Session:
-                place = (task.world, _scope_node(request._pyfuncitem, fixture))
+                place = (task.world, scope_node(request._pyfuncitem, fixture))
             key = (fixture, *place)
             gatherer.wait_until(lambda: self._busy.get(key) in (None, task))
             if self._busy.get(key) is task:
@@ -189,7 +189,7 @@ class _World:
             known |= self.fixtures.get(node, {}).keys()
         for fixture in known:
             if fixture._scope in _OF_A_HOST:
-                self.fixtures.setdefault(_scope_node(item, fixture), {}).update(_take({fixture}))
+                self.fixtures.setdefault(scope_node(item, fixture), {}).update(_take({fixture}))
 
     def stack(self, item: pytest.Item) -> dict[Any, Any]:
         known = self.session_entry | self.entries
@@ -207,8 +207,8 @@ def _host_of(item: pytest.Function) -> Any:
     return item.callspec.params["_testinfra_host"]
 
 
-def _scope_node(item: pytest.Item, fixture: Any) -> Any:
-    """The node that a fixture's value belongs to: an item's class, module or package."""
+def scope_node(item: pytest.Item, fixture: Any) -> Any:
+    """The node that a fixture's value belongs to: an item's class, module or package; or the session."""
     kinds = {Scope.Class: pytest.Class, Scope.Module: pytest.Module, Scope.Package: pytest.Package}
     kind = kinds.get(fixture._scope)
     return (item.getparent(kind) if kind is not None else None) or (item if kind is pytest.Class else item.session)

@@ -9,20 +9,19 @@ it says nothing about the image.
 from __future__ import annotations
 
 import datetime
-import itertools
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 
-from validator import backend, effects, evidence, gather, results, tiers, waivers
+from validator import backend, evidence, gather, identity, order, results, selection, tiers, waivers
 from validator.items import Items, can_gather
 from validator.observe import Observe, unproven
 from validator.plan import Plan
@@ -41,8 +40,6 @@ RUN = pytest.StashKey["Run"]()
 CHECK = pytest.StashKey[Check]()
 _CHECKS = Path(__file__).parent / "checks"
 _twins: dict[backend.HostLink, Any] = {}
-_LOCAL = "local://"
-_OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
 _BACKEND = "validator.backend.BatchBackend"
 _IMAGE_BACKEND = "validator.backend.ImageBackend"
 
@@ -125,137 +122,24 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Mod
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    plan, only = config.stash[RUN].plan, config.getoption("tier")
     if not session.testsfailed:  # else pytest says itself which file it could not read
-        _require_some_of_each(config, items)
-    if plan is not None:
-        _keep(config, items, lambda item: _is_planned(item, plan))
-    else:
-        for item in items:
-            _leave_open(item)
-    _keep(config, items, lambda item: item.get_closest_marker("offline") is None or _is_offline(item))
-    if config.getoption("after"):
-        _keep(config, items, lambda item: item.get_closest_marker("survives") is not None)
-    if only:
-        _keep(config, items, lambda item: _tier(item) == only)
-    # Live checks change the machine: nothing that only looks may come after them.
-    items.sort(key=lambda item: item.get_closest_marker("live") is not None)
-
-
-def _require_some_of_each(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """A folder in which nothing is found, for a slip in a name, must not pass for one in which all is well."""
-    for given in config.args:
-        path = (config.invocation_params.dir / given.partition("::")[0]).resolve()
-        if not any(item.path.resolve().is_relative_to(path) for item in items):
-            raise pytest.UsageError(f"no check was found in {path}: files are to be test_*.py, with functions test_*")
-
-
-def _is_planned(item: pytest.Item, plan: Plan) -> bool:
-    return all(_has(plan, str(marker.args[0])) for marker in item.iter_markers("planned"))
-
-
-def _leave_open(item: pytest.Item) -> None:
-    """Without a plan nobody knows whether a machine is to have what only some images have."""
-    sections = [str(marker.args[0]) for marker in item.iter_markers("planned")]
-    some = [section for section in sections if section not in _OF_EVERY_IMAGE]
-    if some:
-        item.add_marker(pytest.mark.skip(f"no plan was given that says whether the machine is to have {some[0]}"))
-
-
-def _has(plan: Plan, path: str) -> bool:
-    """Whether the plan has the section, and below it (`section.key`) something that is not empty."""
-    section, _, key = path.partition(".")
-    return section in plan and (not key or bool(plan[section].plain().get(key)))
-
-
-def _is_offline(item: pytest.Item) -> bool:
-    host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
-    return host is not None and isinstance(host.backend, backend.ImageBackend)
-
-
-def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
-    kept = [item for item in items if wanted(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
-
-
-def _tier(item: pytest.Item) -> str:
-    marker = item.get_closest_marker("tier")
-    name = str(marker.args[0]) if marker and marker.args else "T1"
-    if name not in tiers.NAMES:
-        raise pytest.UsageError(f"{item.nodeid}: tier {name!r} is none of {', '.join(tiers.NAMES)}")
-    return name
+        selection.require_some_of_each(config, items)
+    selection.select(config, items, config.stash[RUN].plan)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     hosts = session.config.stash[RUN].hosts
-    named = {item: _host(item) for item in session.items}
-    others = list(dict.fromkeys(name for name, _ in named.values() if name != _LOCAL))
+    named = {item: identity.host_of(item) for item in session.items}
+    others = list(dict.fromkeys(name for name, _ in named.values() if name != identity.LOCAL))
     for item, (name, host) in named.items():
-        if name == _LOCAL and len(others) == 1:
+        if name == identity.LOCAL and len(others) == 1:
             name, host = others[0], None  # what asks no host belongs to the only one that this run is about
         found_host, found = hosts.setdefault(name, (host, Results(name)))
         if found_host is None and host is not None:
             hosts[name] = (host, found)
-        check = item.stash[CHECK] = _describe(item)
-        _make_distinct(check, item, found.checks)
+        check = item.stash[CHECK] = identity.describe(item)
+        identity.make_distinct(check, item, found.checks)
         found.checks[check.id] = check
-
-
-def _host(item: pytest.Item) -> tuple[str, Any]:
-    """The id of an item's host, and the host; both local where it has none."""
-    host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
-    name = host.backend.get_pytest_id() if host is not None else _LOCAL
-    return name, host
-
-
-def _make_distinct(check: Check, item: pytest.Item, taken: Collection[str]) -> None:
-    """Two files of one name, or one check on two hosts: each is told apart, for none may hide the other's verdict."""
-    if check.id in taken:
-        role = _below(item.path, item.config).with_suffix("")
-        check.id = f"{role}{check.id.removeprefix(check.role)}"
-        check.role = str(role)
-    plain, at, after = check.id.partition("@")
-    for number in itertools.count(2):
-        if check.id not in taken:
-            break
-        check.id = f"{plain}#{number}{at}{after}"
-
-
-def _below(path: Path, config: pytest.Config) -> Path:
-    """A file's path from the folder that was given on the command line, with that folder's name."""
-    for given in config.args:
-        folder = (config.invocation_params.dir / given.partition("::")[0]).resolve()
-        if path.is_relative_to(folder) and path != folder:
-            return path.relative_to(folder.parent)
-    return path
-
-
-def _describe(item: pytest.Item) -> Check:
-    role = item.path.stem.removeprefix("test_")
-    name = getattr(item, "originalname", None) or item.name
-    function = getattr(item, "function", None)
-    promise = ((function.__doc__ if function else "") or name.removeprefix("test_").replace("_", " ")).strip()
-    promise = promise.split("\n")[0]
-    after = item.config.getoption("after") or ""
-    classes = "".join(f"{node.name}::" for node in item.listchain() if isinstance(node, pytest.Class))
-    return Check(
-        f"{role}::{classes}{name}{_parameters(item)}{f'@{after}' if after else ''}",
-        role,
-        _tier(item),
-        f"After {after}: {promise}" if after else promise,
-        after=after,
-    )
-
-
-def _parameters(item: pytest.Item) -> str:
-    """A check's own parameters in brackets; which host it runs on is none of them."""
-    callspec = getattr(item, "callspec", None)
-    if callspec is None:
-        return ""
-    host = callspec.params.get("_testinfra_host")
-    found = f"-{callspec.id}-".replace(f"-{host.backend.get_pytest_id()}-", "-", 1) if host is not None else callspec.id
-    return f"[{found.strip('-')}]" if found.strip("-") else ""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -306,8 +190,8 @@ def pytest_report_header() -> str:
 def _gather(run: Run, session: pytest.Session, first: pytest.Item) -> None:
     rest = session.items[session.items.index(first) :]
     if run.changing is None:
-        run.changing = effects.Effects().of(item for item in rest if item.path.parent != _CHECKS)
-    chosen = _in_order(rest, run.changing)
+        run.changing = order.Effects().of(item for item in rest if item.path.parent != _CHECKS)
+    chosen = order.in_order(rest, run.changing)
     nextitem = next((item for item in rest if item not in set(chosen)), None)
     items = Items(session, chosen, nextitem)
     tasks = items.tasks(run.changing, session.config.getoption("check_deadline"))
@@ -316,17 +200,6 @@ def _gather(run: Run, session: pytest.Session, first: pytest.Item) -> None:
         gatherer.run(tasks)
     run.rounds += gatherer.rounds
     run.reports.update(items.reports)
-
-
-def _in_order(rest: list[pytest.Item], changing: Set[pytest.Item]) -> list[Any]:
-    """Those that can be gathered now: none that comes after one that cannot, where either could change the other."""
-    chosen: list[pytest.Item] = []
-    for number, item in enumerate(rest):
-        if can_gather(item):
-            chosen.append(item)
-        elif item.get_closest_marker("live") is None and not changing.isdisjoint(rest[number:]):
-            break
-    return chosen
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Sshd
 
-from validator import plugin, tiers
+from validator import tiers
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = """
@@ -88,7 +88,7 @@ def test_tier_that_does_not_exist_is_refused(sshd: Sshd, tmp_path: Path) -> None
 def test_name_of_a_host_is_no_parameter(identity: str, shown: str) -> None:
     backend = SimpleNamespace(get_pytest_id=lambda: "ssh://ip-10-0-0-7.ec2.internal:22")
     callspec = SimpleNamespace(id=identity, params={"_testinfra_host": SimpleNamespace(backend=backend)})
-    assert plugin._parameters(SimpleNamespace(callspec=callspec)) == shown  # type: ignore[arg-type]
+    assert identity._parameters(SimpleNamespace(callspec=callspec)) == shown  # type: ignore[arg-type]
 
 
 def test_every_tier_says_what_it_does_not_prove() -> None:
