@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Sshd
 
-from validator import tiers
+from validator import identity, tiers
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = """
@@ -78,16 +78,16 @@ def test_tier_that_does_not_exist_is_refused(sshd: Sshd, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("identity", "shown"),
+    ("case", "shown"),
     [
         ("ssh://ip-10-0-0-7.ec2.internal:22", ""),
         ("ssh://ip-10-0-0-7.ec2.internal:22-raw-log", "[raw-log]"),
         ("raw-log-ssh://ip-10-0-0-7.ec2.internal:22", "[raw-log]"),
     ],
 )
-def test_name_of_a_host_is_no_parameter(identity: str, shown: str) -> None:
+def test_name_of_a_host_is_no_parameter(case: str, shown: str) -> None:
     backend = SimpleNamespace(get_pytest_id=lambda: "ssh://ip-10-0-0-7.ec2.internal:22")
-    callspec = SimpleNamespace(id=identity, params={"_testinfra_host": SimpleNamespace(backend=backend)})
+    callspec = SimpleNamespace(id=case, params={"_testinfra_host": SimpleNamespace(backend=backend)})
     assert identity._parameters(SimpleNamespace(callspec=callspec)) == shown  # type: ignore[arg-type]
 
 
