@@ -8,6 +8,7 @@ on that host have ended, and has ended before the next begins. Checks see nothin
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections import defaultdict, deque
@@ -21,7 +22,7 @@ try:
 except ImportError:  # checks then run one after the other, a round trip a command
     greenlet = None
 
-from validator import backend, effects, known
+from validator import backend, effects, joined, known
 from validator.backend import HostLink, Request
 from validator.shell import Answer, Command
 from validator.ssh import SshError
@@ -270,7 +271,8 @@ def _execute(batches: list[_Batch]) -> None:
     for batch in batches:
         try:
             resend = not any(effects.changes(command.text) for command in batch.commands if command is not known.ASK)
-            batch.answers, batch.attempts = batch.link.execute(batch.commands, root=batch.root, resend=resend)
+            ask = functools.partial(batch.link.execute, root=batch.root, resend=resend)
+            batch.answers, batch.attempts = joined.execute(batch.commands, ask)
         except SshError as fault:
             batch.fault = fault
 
