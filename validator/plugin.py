@@ -9,6 +9,7 @@ it says nothing about the image.
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import re
 import signal
@@ -140,6 +141,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         check = item.stash[CHECK] = identity.describe(item)
         identity.make_distinct(check, item, found.checks)
         found.checks[check.id] = check
+    gc.freeze()  # what was imported and collected stays: looking through it again would cost more than the checks
 
 
 @pytest.hookimpl(tryfirst=True)
