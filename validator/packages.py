@@ -9,6 +9,11 @@ from typing import Any
 from validator.observe import Observe, unproven
 
 MISSING = "missing"
+_RPM_VERIFY = (
+    "rpm --verify --nodeps --noscripts --nouser --nogroup --nomode --nomtime --nolinkto --nordev --nocaps --noconfig"
+)
+# What minimal images leave out by their package manager's own settings (dpkg.cfg path-exclude, rpm --nodocs).
+_MAY_BE_GONE = ("/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/", "/usr/share/lintian/")
 
 
 def planned(plan: Any, section: str) -> dict[str, str]:
@@ -39,6 +44,51 @@ def check_held(host: Any, plan: Any, section: str, observe: Observe) -> None:
     free = sorted(set(wanted) - there)
     if free:
         observe.fail(f"not held, so an upgrade would move them: {', '.join(free)}")
+
+
+def check_unchanged(host: Any, plan: Any, section: str, programs: list[str], observe: Observe) -> None:
+    """Fails if a file of a section's packages, or of those that brought `programs`, is gone or has other content.
+
+    Configuration may have. UNPROVEN where neither is known to the package manager.
+    """
+    __tracebackhide__ = True
+    family = plan["os"]["family"]
+    wanted = {} if "provided_by" in plan[section] else planned(plan, section)
+    there = {
+        name for name, version in (installed(host, wanted, family) if wanted else {}).items() if version != MISSING
+    }
+    names = sorted(there | _owners(host, programs, family))
+    if not names:
+        unproven(f"{section} came by no package")
+    verify = "dpkg --verify" if family == "debian" else _RPM_VERIFY
+    # It reads every file, from a new volume for the first time: minutes rather than seconds.
+    done = host.run(f"{verify} {' '.join(['%s'] * len(names))}", *names, timeout=900)
+    changed = _changed(done.stdout)
+    observe(changed or ", ".join(names), "every file as its package has it")
+    if changed:
+        more = f" and {len(changed) - 10} more" if len(changed) > 10 else ""
+        observe.fail(f"not as the packages of {section} have them: {'; '.join(changed[:10])}{more}")
+    if done.rc != 0 and not done.stdout.strip():
+        unproven(f"{verify.split()[0]} cannot say whether files are unchanged: {done.stderr.strip()[-300:]}")
+
+
+def _owners(host: Any, programs: list[str], family: str) -> set[str]:
+    """The packages that brought these programs, as far as they are there and came by one."""
+    ask = "dpkg-query -S" if family == "debian" else "rpm -qf --qf '%%{NAME}: \\n'"
+    each = " ".join(["%s"] * len(programs))
+    found = host.run(f'for p in {each}; do p=$(command -v "$p") && {ask} "$(readlink -f "$p")"; done', *programs).stdout
+    return {match[1] for match in re.finditer(r"^([a-z0-9A-Z][\w.+-]+)(?::\w+)?:\s", found, re.MULTILINE)}
+
+
+def _changed(shown: str) -> list[str]:
+    """Both managers write alike: nine marks, of which 5 is the digest (or "missing"), c for configuration, the path."""
+    rows = [re.fullmatch(r"(\S+)\s+(?:([cdglr])\s+)?(/.*)", line.strip()) for line in shown.splitlines()]
+    found = [row.groups() for row in rows if row]
+    return [
+        f"{path}{' (missing)' if marks == 'missing' else ''}"
+        for marks, kind, path in found
+        if (marks == "missing" or "5" in marks) and kind is None and not path.startswith(_MAY_BE_GONE)
+    ]
 
 
 def installed(host: Any, wanted: dict[str, str], family: str) -> dict[str, str]:

@@ -73,7 +73,7 @@ class FakeMachine:
 
 PLAN: dict[str, Any] = {
     "schema": "gpu-ami/plan/1",
-    "os": {"id": "debian", "family": "debian"},
+    "os": {"id": "debian", "family": "debian", "ssh_user": "admin"},
     "instance_types": [
         {
             "name": "g5.12xlarge",

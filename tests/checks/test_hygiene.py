@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,15 @@ OTHER = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQDbuilderbuilderbuilder packer"
 LAUNCH = f"/home/admin/.ssh/authorized_keys: {KEY}\n"
 ROOT = f"/root/.ssh/authorized_keys: no-port-forwarding,command=\"echo 'Please login as'\" {KEY}\n"
 SSHD = "port 22\npermitrootlogin without-password\npasswordauthentication yes\npermitemptypasswords no\n"
+SUDOERS = """\
+Defaults env_reset
+root ALL=(ALL:ALL) ALL
+%sudo ALL=(ALL:ALL) ALL
+@includedir /etc/sudoers.d
+admin ALL=(ALL) NOPASSWD:ALL
+slurm ALL = (root) NOPASSWD: SLURM_HOOKS_COMMANDS
+deploy ALL = (www-data) NOPASSWD: ALL
+"""
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (hygiene.test_only_the_launch_key_lets_in, {"for h*": LAUNCH + ROOT}, "PASS", ""),
@@ -89,9 +100,41 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "without a secret: PermitEmptyPasswords yes",
     ),
     (hygiene.test_sshd_keeps_root_and_empty_passwords_out, {"PATH*": "port 22\n"}, "FAIL", "PermitRootLogin not said"),
-    (hygiene.test_no_credentials_left, {"for h*": "", "grep*": (1, "")}, "PASS", ""),
-    (hygiene.test_no_credentials_left, {"for h*": "/root/.netrc\n", "grep*": (1, "")}, "FAIL", "/root/.netrc"),
-    (hygiene.test_no_credentials_left, {"for h*": "", "grep*": "/etc/environment\n"}, "FAIL", "/etc/environment"),
+    (hygiene.test_no_credentials_left, {"for h*": "", "*grep*": (1, "")}, "PASS", ""),
+    (hygiene.test_no_credentials_left, {"for h*": "/root/.netrc\n", "*grep*": (1, "")}, "FAIL", "/root/.netrc"),
+    (
+        hygiene.test_no_credentials_left,
+        {"for h*": "", "grep*": "/etc/environment\n", "{ grep*": ""},
+        "FAIL",
+        "/etc/env",
+    ),
+    (
+        hygiene.test_no_credentials_left,
+        {"for h*": "", "grep*": (1, ""), "{ grep*": "/etc/pip.conf:https://bot:s3cretword@\n"},
+        "FAIL",
+        "credentials: /etc/pip.conf",
+    ),
+    (
+        hygiene.test_no_credentials_left,
+        {"for h*": "", "grep*": (1, ""), "{ grep*": "/etc/wgetrc:http://user:password@\n"},
+        "PASS",
+        "",
+    ),
+    (hygiene.test_nobody_else_becomes_root, {"cat /etc/sudoers*": SUDOERS}, "PASS", ""),
+    (
+        hygiene.test_nobody_else_becomes_root,
+        {"cat /etc/sudoers*": SUDOERS + "builder, %ops ALL = NOPASSWD: SETENV: ALL\n"},
+        "FAIL",
+        "sudo makes root, without a password, of %ops, builder",
+    ),
+    (
+        hygiene.test_nobody_else_becomes_root,
+        {"cat /etc/sudoers*": SUDOERS + "Defaults:builder !authenticate\n"},
+        "FAIL",
+        "sudo asks nobody for a password",
+    ),
+    (hygiene.test_no_crontab_left, {"find*": ""}, "PASS", ""),
+    (hygiene.test_no_crontab_left, {"find*": "/var/spool/cron/crontabs/root\n"}, "FAIL", "crontabs: /var/spool/cron/"),
     (hygiene.test_nothing_is_put_before_every_program, {"grep*": (2, "", "No such file")}, "PASS", ""),
     (
         hygiene.test_nothing_is_put_before_every_program,
@@ -118,3 +161,33 @@ def test_a_key_is_wrong_even_without_a_key_pair(judge: Judge) -> None:
     assert (found.verdict, "not this launch's" in found.message) == ("FAIL", True)
     found = judge(hygiene.test_only_the_launch_key_lets_in, {"for h*": ""}, machine=nobody)
     assert (found.verdict, found.message) == ("UNPROVEN", "the instance was launched without a key pair")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "AWS_ACCESS_KEY_ID=AKIA" + "A" * 16,
+        "token: ghp_" + "a1B2" * 9,
+        "HF_TOKEN=hf_" + "aB" * 17,
+        "nvapi-" + "a-B_1" * 10,
+        '"glpat-' + "x" * 20 + '"',
+    ],
+)
+def test_credentials_are_found_by_their_content(secret: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("nothing\n")
+    (tmp_path / "b").write_text(f"x\n{secret}\n")
+    patterns = ["-e", hygiene._ACCESS_KEY, "-e", hygiene._TOKEN]
+    done = subprocess.run(["grep", "-rIlE", *patterns, tmp_path], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [str(tmp_path / "b")]
+
+
+def test_rules_of_sudoers_are_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "sudoers"
+    file.write_text(
+        "# x ALL=NOPASSWD: ALL\n#1000 ALL=NOPASSWD: ALL\nbuilder \\\n ALL = \\\n  NOPASSWD: ALL\n\nDefaults x\n"
+    )
+    command = hygiene._SUDO_RULES.replace("/etc/sudoers /etc/sudoers.d/*", str(file))
+    shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    rules = [" ".join(line.split()) for line in shown.splitlines()]
+    assert rules == ["#1000 ALL=NOPASSWD: ALL", "builder ALL = NOPASSWD: ALL", "Defaults x"]
+    assert [hygiene._roots(rule) for rule in rules] == [["#1000"], ["builder"], []]

@@ -57,6 +57,18 @@ PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.178.04  Relea
 
 NODES = "666 /dev/nvidia0\n666 /dev/nvidia1\n666 /dev/nvidiactl\n"
 MODES = "0, Default\n1, Default\n"
+DAEMON_RUNS: dict[str, Any] = {"*cat*": "[Unit]", "*is-active*": "active", "*is-enabled*": "enabled"}
+OWNED: dict[str, Any] = {
+    "dpkg-query -W*": "nvidia-open-dkms installed 550.163.01-1\nnvidia-driver-cuda installed 550.163.01-1\n",
+    "for p in nvidia-smi nvidia-persistenced*": "nvidia-smi:amd64: /usr/bin/nvidia-smi\n",
+}
+VERIFIED = """\
+??5?????? c /etc/nvidia/x.conf
+??5??????   /usr/bin/nvidia-smi
+.M.......   /usr/bin/nvidia-debugdump
+missing     /usr/share/doc/nvidia-smi/copyright
+missing     /usr/lib/libcuda.so.1
+"""
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (driver.test_loaded_driver_is_the_planned_one, {"cat*": PROC}, "PASS", ""),
@@ -91,7 +103,41 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "nvidia-smi: no version",
     ),
-    (driver.test_persistence_daemon_runs, {"*cat*": "[Unit]", "*is-active*": "active", "*": "enabled"}, "PASS", ""),
+    (driver.test_persistence_daemon_runs, DAEMON_RUNS | {"nvidia-smi*": "0, Enabled\n1, [N/A]\n"}, "PASS", ""),
+    (driver.test_persistence_daemon_runs, DAEMON_RUNS | {"nvidia-smi*": (9, "No devices were found\n")}, "PASS", ""),
+    (
+        driver.test_persistence_daemon_runs,
+        DAEMON_RUNS | {"nvidia-smi*": "0, Enabled\n1, Disabled\n"},
+        "FAIL",
+        "nvidia-persistenced.service runs, but leaves persistence mode off: GPU 1: Disabled",
+    ),
+    (driver.test_gpus_may_draw_their_whole_power, {"*": "0, 300.00, 300.00\n1, 300.00, 300.00\n"}, "PASS", ""),
+    (
+        driver.test_gpus_may_draw_their_whole_power,
+        {"*": "0, 300.00, 300.00\n1, 150.00, 300.00\n"},
+        "FAIL",
+        "power is limited: GPU 1: 150 of 300 W",
+    ),
+    (driver.test_gpus_may_draw_their_whole_power, {"*": "0, [N/A], [N/A]\n"}, "UNPROVEN", "says no power limit"),
+    (driver.test_files_are_the_packages_own, OWNED | {"dpkg --verify*": ""}, "PASS", ""),
+    (
+        driver.test_files_are_the_packages_own,
+        OWNED | {"dpkg --verify*": (1, VERIFIED)},
+        "FAIL",
+        "not as the packages of nvidia_driver have them: /usr/bin/nvidia-smi; /usr/lib/libcuda.so.1 (missing)",
+    ),
+    (
+        driver.test_files_are_the_packages_own,
+        OWNED | {"dpkg --verify*": (2, "", "dpkg: error: the database is locked\n")},
+        "UNPROVEN",
+        "dpkg cannot say whether files are unchanged: dpkg: error: the database is locked",
+    ),
+    (
+        driver.test_files_are_the_packages_own,
+        {"dpkg-query -W*": (1, ""), "for p in*": ""},
+        "UNPROVEN",
+        "nvidia_driver came by no package",
+    ),
     (
         driver.test_persistence_daemon_runs,
         {"*cat*": "[Unit]", "*is-active*": (3, "failed\n"), "*": "enabled\n"},
@@ -363,3 +409,25 @@ def test_packages_of_the_base_ami_are_not_the_plans(judge: Judge, check: Any) ->
     provided = {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}
     found = judge(check, {}, plan=Plan({**PLAN, "nvidia_driver": provided}))
     assert (found.verdict, "base AMI's (parallelcluster 3.16.3)" in found.message) == ("UNPROVEN", True)
+
+
+def test_owners_of_programs_are_verified_too(judge: Judge) -> None:
+    asked: list[str] = []
+
+    def verify(command: str) -> str:
+        asked.append(command)
+        return ""
+
+    assert judge(driver.test_files_are_the_packages_own, OWNED | {"dpkg --verify*": verify}).verdict == "PASS"
+    assert asked == ["dpkg --verify nvidia-driver-cuda nvidia-open-dkms nvidia-smi"]
+
+
+def test_rpm_is_asked_for_contents_alone(judge: Judge) -> None:
+    plan = Plan({**PLAN, "os": {"id": "amzn", "family": "redhat", "ssh_user": "ec2-user"}})
+    table = {
+        "rpm -q --qf*": "nvidia-open-dkms 3:550.163.01-1\nnvidia-driver-cuda 3:550.163.01-1\n",
+        "for p in*rpm -qf*": "nvidia-driver-cuda: \n",
+        "rpm --verify*": (2, "S.5....T.    /usr/bin/nvidia-smi\nS.5....T.  c /etc/x.conf\n.......T.    /usr/bin/y\n"),
+    }
+    found = judge(driver.test_files_are_the_packages_own, table, plan=plan)
+    assert found.message == "not as the packages of nvidia_driver have them: /usr/bin/nvidia-smi"

@@ -54,10 +54,24 @@ def test_persistence_mode_is_shown(machine: Machine) -> None:
 
 def test_the_persistence_daemon_holds_the_mode(machine: Machine) -> None:
     root = machine()
-    daemon = Path(root, "run/nvidia-persistenced/nvidia-persistenced.pid")
+    daemon = Path(root, "run/nvidia-persistenced/mode")
     daemon.parent.mkdir(parents=True)
-    daemon.write_text("1\n")
+    daemon.touch()
     assert query(root, "persistence_mode") == ["Enabled", "Enabled"]
+    smi(root, "-pm", "0", "-i", "1")
+    assert query(root, "persistence_mode") == ["Enabled", "Disabled"]
+
+
+def test_power_limit_lasts_and_knows_its_bounds(machine: Machine) -> None:
+    root = machine()
+    whole = query(root, "power.default_limit")[0]
+    code, text = smi(root, "-i", "0", "-pl", "125.5")
+    assert code == 0 and text.startswith("Power limit for GPU 00000000:00:1B.0 was set to 125.50 W from "), text
+    assert query(root, "power.limit") == ["125.50", whole]
+    assert query(root, "power.default_limit") == [whole, whole]
+    code, text = smi(root, "-pl", "5000")
+    assert code == 2 and "is not a valid power limit which should be between" in text
+    assert query(root, "power.limit") == ["125.50", whole]
 
 
 def test_mig_wants_a_reset_and_then_divides(divisible: str) -> None:
@@ -83,6 +97,7 @@ def test_mig_of_a_board_that_cannot(machine: Machine) -> None:
         (["-ac"], 1),
         (["-ac", "fast"], 2),
         (["-pm", "2"], 2),
+        (["-pl", "much"], 2),
         (["-mig", "1", "--nonsense"], 1),
         (["-pm", "1", "-i", "9"], 6),
     ],

@@ -147,3 +147,14 @@ def test_imex_wants_a_list_of_machines(tmp_path: Path) -> None:
 def test_every_name_of_the_facts_has_a_replica(name: str, kind: str) -> None:
     row = replica_table.find_row("packages", name, kind=kind, asked_by="this test")
     assert row.entry["does"]
+
+
+def test_persistence_daemon_leaves_the_mode_alone_if_told_so(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "nvidia_driver")
+    machine.driver(VERSION)
+    for words, held in (([], True), (["--no-persistence-mode"], False)):
+        assert machine.run(*words).returncode == 0
+        machine.end()
+        mode = tmp_path / "run/nvidia-persistenced/mode"
+        assert mode.exists() is held
+        mode.unlink(missing_ok=True)

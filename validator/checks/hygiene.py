@@ -14,12 +14,28 @@ _INSTANCE_ID = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
 # An access key's id as IAM makes it: long-lived (AKIA) or of a session (ASIA).
 # Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_identifiers.html
 _ACCESS_KEY = "(^|[^A-Z0-9])A[KS]IA[A-Z0-9]{16}([^A-Z0-9]|$)"
+# Tokens that say by their own beginning whose they are: GitHub's, GitLab's, Hugging Face's, NVIDIA's (NGC).
+# Sources: https://docs.github.com/en/authentication/keeping-your-account-and-data-secure/about-authentication-to-github,
+# https://docs.gitlab.com/security/tokens/#token-prefixes, https://huggingface.co/docs/hub/security-tokens,
+# https://docs.nvidia.com/ngc/latest/ngc-user-guide.html
+_TOKEN = (
+    "(^|[^A-Za-z0-9])(gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{50,}|glpat-[A-Za-z0-9_-]{20}"
+    "|hf_[A-Za-z]{34}|nvapi-[A-Za-z0-9_-]{40,})"
+)
+# An address with a password in it, as pip, apt, npm and git take one. What stands for a value in an example is none.
+_SECRET_IN_ADDRESS = "https?://[A-Za-z0-9._~%+-]+:[A-Za-z0-9._~%+-]{6,}@"
+_EXAMPLES = re.compile(r":(pass\w*|secret|example\w*|your\w*|changeme|x+)@$", re.IGNORECASE)
 _WHERE_KEYS_LIE = "/etc /root /home /opt/aws /var/lib/cloud /usr/local/bin"
 # Where tools keep logins, in a home: AWS's, curl's and git's, containers', PostgreSQL's, s3cmd's, Hugging Face's.
 _LOGINS = (
     ".aws/credentials", ".netrc", ".git-credentials", ".docker/config.json", ".pgpass", ".s3cfg", ".boto",
     ".cache/huggingface/token", ".huggingface/token", ".kube/config",
 )  # fmt: skip
+# Rules on one line each, without comments ("#1000" is a user, "#include" no comment).
+_SUDO_RULES = (
+    r"cat /etc/sudoers /etc/sudoers.d/* 2>/dev/null | sed -e ':a' -e '/\\$/{N;s/\\\n//;ba' -e '}'"
+    " | grep -E '^[[:space:]]*([^#[:space:]]|#[0-9])'"
+)
 _HOMES = "$(getent passwd | cut -d: -f6 | sort -u)"
 
 
@@ -164,8 +180,50 @@ def test_no_credentials_left(host: Any, observe: Observe) -> None:
         f"for h in {_HOMES}; do for f in {' '.join(_LOGINS)};"
         ' do [ -s "$h/$f" ] && [ "$h" != / ] && echo "$h/$f"; done; done'
     )
-    by_content = host.run(f"grep -rIlE '{_ACCESS_KEY}' {_WHERE_KEYS_LIE} 2>/dev/null")
-    observe.nothing(sorted({*_lines(by_name.stdout), *_lines(by_content.stdout)}), "credentials")
+    by_content = host.run(f"grep -rIlE -e '{_ACCESS_KEY}' -e '{_TOKEN}' {_WHERE_KEYS_LIE} 2>/dev/null")
+    addresses = host.run(
+        f"{{ grep -rIoE '{_SECRET_IN_ADDRESS}' /etc; for h in {_HOMES}; do [ \"$h\" = / ] || grep -sIoE"
+        f" '{_SECRET_IN_ADDRESS}' $h/.[a-z]* $h/.config/*/* /dev/null; done; }} 2>/dev/null"
+    )
+    found = {*_lines(by_name.stdout), *_lines(by_content.stdout)}
+    found |= {line.partition(":")[0] for line in _lines(addresses.stdout) if not _EXAMPLES.search(line)}
+    observe.nothing(sorted(found), "credentials")
+
+
+@pytest.mark.tier("T0")
+def test_nobody_else_becomes_root(host: Any, plan: Any, observe: Observe) -> None:
+    """Without a password sudo makes root of the login user alone, and of ssm-user, which the SSM agent adds itself.
+
+    Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager.html
+    """
+    rules = [" ".join(line.split()) for line in _lines(host.run(_SUDO_RULES).stdout)]
+    allowed = {"root", "ssm-user", plan["os"]["ssh_user"]}
+    open_to = sorted({who for rule in rules for who in _roots(rule)} - allowed)
+    observe(rules, f"of {', '.join(sorted(allowed))} at most")
+    if any(re.match(r"Defaults\b[^#]*!authenticate", rule) for rule in rules):
+        observe.fail("sudo asks nobody for a password (Defaults !authenticate)")
+    if open_to:
+        observe.fail(f"sudo makes root, without a password, of {', '.join(open_to)}")
+
+
+def _roots(rule: str) -> list[str]:
+    """Whom a rule of sudoers lets do everything, as root, without a password: `who host = (whom) NOPASSWD: ALL`."""
+    head, _, rights = rule.partition("=")
+    who = re.fullmatch(r"(\S+(?: ?, ?\S+)*) \S+ ?", head)
+    whom = re.match(r" ?\(([^):]*)", rights)
+    free = re.search(r"\bNOPASSWD ?: ?(?:\w+ ?: ?)*ALL\b", rights)
+    as_root = whom is None or {"ALL", "root", "#0"} & set(re.split(" ?, ?", whom[1].strip()))
+    alias = re.match(r"Defaults\b|\w+_Alias\b", rule)
+    return re.split(" ?, ?", who[1]) if who and free and as_root and not alias else []
+
+
+@pytest.mark.tier("T0")
+def test_no_crontab_left(host: Any, observe: Observe) -> None:
+    """No user has a crontab: a package brings files in /etc/cron.d, so these are somebody's of the build."""
+    found = host.run(
+        "find /var/spool/cron -type f -size +0 -exec grep -lE '^[[:space:]]*[^#[:space:]]' {} + 2>/dev/null"
+    )
+    observe.nothing(_lines(found.stdout), "crontabs")
 
 
 @pytest.mark.tier("T0")

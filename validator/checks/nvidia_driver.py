@@ -18,7 +18,7 @@ from validator.smi import pci_address
 pytestmark = pytest.mark.planned("nvidia_driver")
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"
-_COMPUTE_MODE = "nvidia-smi --query-gpu=index,compute_mode --format=csv,noheader"
+_NOT_SAID = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
 _HIDES = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 
 
@@ -80,12 +80,31 @@ def _said(host: Any, command: str, pattern: str) -> str:
 
 @pytest.mark.survives
 def test_persistence_daemon_runs(host: Any, observe: Observe) -> None:
-    """The persistence daemon, where the packages bring it, runs: GPUs else lose what was set on them."""
+    """The persistence daemon, where the packages bring it, runs and holds the mode: GPUs else lose what was set."""
     unit = "nvidia-persistenced.service"
     if host.run("systemctl cat %s", unit).rc != 0:
         unproven("the driver's packages bring no persistence daemon")
     states = [host.run(f"systemctl {verb} %s", unit).stdout.strip() for verb in ("is-active", "is-enabled")]
     observe.same(states, ["active", "enabled"], unit)
+    modes = _each_gpu(host, "persistence_mode")  # some packages' unit says --no-persistence-mode
+    without = [f"GPU {index}: {mode}" for index, mode in modes if mode not in ("Enabled", *_NOT_SAID)]
+    observe([*states, *(mode for _, mode in modes)], ["active", "enabled", "persistence mode Enabled"])
+    if without:
+        observe.fail(f"{unit} runs, but leaves persistence mode off: {'; '.join(without)}")
+
+
+@pytest.mark.tier("T2")
+@pytest.mark.survives
+def test_gpus_may_draw_their_whole_power(host: Any, observe: Observe) -> None:
+    """No GPU's power is limited below its own default: it would be slower than its kind, and say so nowhere."""
+    rows = _each_gpu(host, "power.limit,power.default_limit")
+    limits = [(row[0], float(row[1]), float(row[2])) for row in rows if not {row[1], row[2]} & set(_NOT_SAID)]
+    if not limits:
+        unproven("nvidia-smi says no power limit")
+    observe([f"{limit:g} of {whole:g} W" for _, limit, whole in limits], "the default limit")
+    lower = [f"GPU {index}: {limit:g} of {whole:g} W" for index, limit, whole in limits if limit < whole - 0.5]
+    if lower:
+        observe.fail(f"power is limited: {'; '.join(lower)}")
 
 
 @pytest.mark.survives
@@ -125,9 +144,7 @@ def test_everybody_may_use_the_gpus(host: Any, observe: Observe) -> None:
     Source: https://download.nvidia.com/XFree86/Linux-x86_64/550.54.14/README/faq.html (NVreg_DeviceFileMode: 0666)
     """
     nodes = [line.split() for line in host.run("stat -c '%a %n' /dev/nvidia[0-9]* /dev/nvidiactl").stdout.splitlines()]
-    asked = host.run(_COMPUTE_MODE)  # a board that cannot be asked is for test_every_promised_gpu_is_there to tell
-    lines = asked.stdout.splitlines() if asked.rc == 0 else []
-    modes = [row for row in csv.reader(lines, skipinitialspace=True) if row]
+    modes = _each_gpu(host, "compute_mode")
     observe([[" ".join(one) for one in nodes], modes], "mode 666; compute mode Default")
     if not nodes:
         unproven("there is no device node of a GPU: see nvidia_driver::test_every_promised_gpu_is_there")
@@ -175,6 +192,12 @@ def test_dkms_built_for_every_kernel(host: Any, plan: Any, observe: Observe) -> 
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
     """Driver packages have exactly the planned versions."""
     packages.check_installed(host, plan, "nvidia_driver", observe)
+
+
+@pytest.mark.tier("T0")
+def test_files_are_the_packages_own(host: Any, plan: Any, observe: Observe) -> None:
+    """Every file of the driver's packages is as its vendor made it: nvidia-smi, whose word the proof takes, and all."""
+    packages.check_unchanged(host, plan, "nvidia_driver", ["nvidia-smi", "nvidia-persistenced"], observe)
 
 
 @pytest.mark.tier("T0")
@@ -233,6 +256,12 @@ def test_gpus_are_the_promised_model(
     wrong = unread + oracle.model_differences(boards, gpu, recorded)
     if wrong:
         observe.fail("; ".join(wrong))
+
+
+def _each_gpu(host: Any, fields: str) -> list[list[str]]:
+    """Index and fields of each GPU; none where they cannot be asked, which other checks tell."""
+    asked = host.run(f"nvidia-smi --query-gpu=index,{fields} --format=csv,noheader,nounits")
+    return [row for row in csv.reader(asked.stdout.splitlines(), skipinitialspace=True) if row and asked.rc == 0]
 
 
 def _query(host: Any, observe: Observe) -> list[list[str]]:

@@ -33,7 +33,7 @@ nvidia-smi [OPTION1 [ARG1]] [OPTION2 [ARG2]] ...
     --query-gpu=FIELDS          With --format=csv[,noheader][,nounits].
     --query-remapped-rows=FIELDS
     --query-compute-apps=FIELDS
-    -pm, -ac, -rac, -lgc, -rgc, -mig, --gpu-reset
+    -pm, -ac, -rac, -lgc, -rgc, -pl, -mig, --gpu-reset
                                 Persistence mode, application clocks, locked clocks, MIG mode, reset.
     mig -lgi | -cgi PROFILES [-C] | -dgi
                                 GPU instances.
@@ -53,7 +53,8 @@ _LONG = {
 # Options that set something, and the command that divides GPUs: settings.py.
 SETTINGS = (
     "mig", "-pm", "--persistence-mode", "-ac", "--applications-clocks", "-rac", "--reset-applications-clocks", "-lgc",
-    "--lock-gpu-clocks", "-rgc", "--reset-gpu-clocks", "-mig", "--multi-instance-gpu", "-r", "--gpu-reset",
+    "--lock-gpu-clocks", "-rgc", "--reset-gpu-clocks", "-pl", "--power-limit",
+    "-mig", "--multi-instance-gpu", "-r", "--gpu-reset",
 )  # fmt: skip
 _WITH_VALUE = ("-d", "-i", "-f", "-l", "--format", "--query-gpu", "--query-remapped-rows", "--query-compute-apps")
 _PLAIN = ("-h", "-L", "-q", "-x", "--version")

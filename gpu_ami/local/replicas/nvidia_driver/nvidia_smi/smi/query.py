@@ -128,8 +128,10 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         "fabric.state": ("Completed" if gpu.nvlink and gpu.nvlink[0] > 12 else None, ""),
         "fabric.status": ("Success" if gpu.nvlink and gpu.nvlink[0] > 12 else None, ""),
     }
-    for name in ("power.limit", "power.max_limit", "enforced.power.limit", "power.default_limit"):
+    for name in ("power.max_limit", "power.default_limit"):
         table[name] = (_watts(now.power_limit), "W")
+    for name in ("power.limit", "enforced.power.limit"):
+        table[name] = (_watts(settings.power_limit(gpu)), "W")
     table["power.min_limit"] = (_watts(now.power_limit and now.power_limit / 3), "W")
     for name, clock in now.clocks.items():
         table["clocks.current." + name] = (clock, "MHz")

@@ -1,4 +1,4 @@
-"""What can be set: persistence mode, application clocks, locked clocks, MIG. Lasts until the next boot, below /run.
+"""What can be set: persistence mode, application and locked clocks, power limit, MIG. It lasts until the next boot.
 
 Answers and exit codes are those of the original, as its manual and public logs have them: what a board does not support
 is a warning, and the exit code is 0 all the same.
@@ -20,6 +20,7 @@ _OPTIONS = {
     "-rac": "reset_clocks", "--reset-applications-clocks": "reset_clocks",
     "-lgc": "lock", "--lock-gpu-clocks": "lock",
     "-rgc": "unlock", "--reset-gpu-clocks": "unlock",
+    "-pl": "power", "--power-limit": "power",
     "-mig": "mig", "--multi-instance-gpu": "mig",
     "-r": "reset", "--gpu-reset": "reset",
 }  # fmt: skip
@@ -55,7 +56,7 @@ def _folder(gpu: Gpu) -> str:
 
 
 def state(gpu: Gpu) -> dict[str, object]:
-    """What was set on a GPU since the boot: clocks [memory, graphics], mig, pending_mig, instances, persistence."""
+    """What was set on a GPU since the boot: persistence, clocks [memory, graphics], power (W), mig, instances …"""
     try:
         with open(_folder(gpu) + "/" + gpu.uuid, encoding="ascii") as file:
             text = file.read()
@@ -82,10 +83,17 @@ def _keep(gpu: Gpu, found: dict[str, object]) -> None:
 
 
 def persistence(gpu: Gpu) -> bool:
-    """The mode was set, or the daemon holds it."""
-    return bool(state(gpu).get("persistence")) or os.path.exists(
-        gpu.root + "/run/nvidia-persistenced/nvidia-persistenced.pid"
-    )
+    """The mode was set, or the daemon holds it, if it was not told to leave it alone."""
+    found = state(gpu).get("persistence")
+    if found is not None:
+        return bool(found)
+    return os.path.exists(gpu.root + "/run/nvidia-persistenced/mode")
+
+
+def power_limit(gpu: Gpu) -> float | None:
+    """In watts; where nothing was set, the board's own."""
+    found = state(gpu).get("power")
+    return found if isinstance(found, float) else gpu.number("power_limit_w")
 
 
 def divisible(gpu: Gpu) -> bool:
@@ -104,7 +112,7 @@ def apply(what: str, value: str, gpus: list[Gpu]) -> str:
     """Sets it on each GPU; what the original says about it."""
     change = {
         "persistence": _set_persistence, "clocks": _set_clocks, "reset_clocks": _reset_clocks, "lock": _lock,
-        "unlock": _unlock, "mig": _set_mig, "reset": _reset,
+        "unlock": _unlock, "power": _set_power, "mig": _set_mig, "reset": _reset,
     }[what]  # fmt: skip
     return "".join(change(gpu, value) for gpu in gpus) + "All done.\n"
 
@@ -156,6 +164,23 @@ def _lock(gpu: Gpu, value: str) -> str:
 def _unlock(gpu: Gpu, _value: str) -> str:
     _keep(gpu, {key: value for key, value in state(gpu).items() if key != "locked"})
     return "GPU clocks reset for GPU " + gpu.bus_id + "\n"
+
+
+def _set_power(gpu: Gpu, value: str) -> str:
+    whole = gpu.number("power_limit_w")
+    if whole is None:
+        text = "Changing power management limit is not supported for GPU: " + gpu.bus_id + ".\n"
+        return text + _WARNING
+    try:
+        watts = float(value)
+    except ValueError:
+        raise Failure('"' + value + '" is not a valid value.\n', 2) from None
+    if not whole / 3 <= watts <= whole:
+        text = "Provided power limit %.2f W is not a valid power limit which should be between %.2f W and %.2f W"
+        raise Failure(text % (watts, whole / 3, whole) + " for GPU " + gpu.bus_id + "\n", 2)
+    before = power_limit(gpu) or whole
+    _keep(gpu, {**state(gpu), "power": watts})
+    return "Power limit for GPU %s was set to %.2f W from %.2f W.\n" % (gpu.bus_id, watts, before)
 
 
 def _set_mig(gpu: Gpu, value: str) -> str:
