@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from validator import loader, packages
+from validator.environment import in_login_shell
 from validator.observe import Observe
 
 pytestmark = pytest.mark.planned("cuda")
 
-_LOGIN = "env -i HOME=/root TERM=dumb bash -lc 'command -v nvcc; printf %s \"LD_LIBRARY_PATH=$LD_LIBRARY_PATH\"'"
+_LOGIN = in_login_shell('command -v nvcc; printf %s "LD_LIBRARY_PATH=$LD_LIBRARY_PATH"')
 
 
 def release(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validator import loader, packages
-from validator.environment import environments
+from validator.environment import environments, in_login_shell
 from validator.observe import Observe
 
 pytestmark = pytest.mark.planned("nccl")
@@ -46,7 +46,7 @@ def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
 
 def test_no_login_shell_puts_another_before_it(host: Any, observe: Observe) -> None:
     """No login shell adds another NCCL by LD_LIBRARY_PATH or LD_PRELOAD, which come before the loader's own path."""
-    shown = host.run('env -i HOME=/root TERM=dumb bash -lc \'printf "::%s" "$LD_LIBRARY_PATH" "$LD_PRELOAD"\'').stdout
+    shown = host.run(in_login_shell('printf "::%s" "$LD_LIBRARY_PATH" "$LD_PRELOAD"')).stdout
     folders, preloaded = shown.split("::")[-2:]
     found = [name for name in preloaded.split() if "libnccl" in name]
     names = [f"{name}/{_SONAME}" for name in folders.split(":") if name.startswith("/")]
