@@ -66,7 +66,9 @@ def test_records_never_raise(data: bytes) -> None:
 def test_a_quotation_is_no_event(words: str) -> None:
     """Whatever a program says before the driver's words, in a kernel record or behind its own syslog tag, it quotes."""
     for quoted in (f"4,5,6,-;a{words}{LINE}", f"12,5,6,-;a{words} {LINE}", f"Jan  5 10:00:00 host app: {words}{LINE}",
-                   f"Jan  5 10:00:00 host kernel: a{words}{LINE}", f"[  12.500000] a: {words}{LINE}"):  # fmt: skip
+                   f"Jan  5 10:00:00 host kernel: a{words}{LINE}", f"[  12.500000] a: {words}{LINE}",
+                   f"M\u00e4r 05 10:00:00 host app: {words}{LINE}",
+                   f"Di 2026-10-06 17:59:27 CEST host app: {words}{LINE}"):  # fmt: skip
         assert events_of(quoted.encode("utf-8", "replace")) == []
 
 

@@ -68,6 +68,16 @@ PREFIXES: dict[str, tuple[Callable[[str], str], str]] = {
     "CloudWatch export": (json_line(key="message", timestamp="1704279600000"), "unknown"),
     "journal JSON": (json_line(key="MESSAGE", _TRANSPORT="kernel", SYSLOG_FACILITY="0"), "kernel"),
     "CRI": (lambda text: f"2024-01-03T12:00:00.123456789Z stdout F [12345.678901] {text}", "unknown"),
+    "dmesg --time-format delta": (lambda text: f"[<    0.000012>] {text}", "unknown"),
+    "dmesg -T, German": (lambda text: f"[Mi Okt  6 17:59:27 2026] {text}", "unknown"),
+    "dmesg -T, Chinese": (lambda text: f"[\u4e8c 10\u6708  6 17:59:27 2026] {text}", "unknown"),
+    "journalctl, German": (lambda text: f"M\u00e4r 05 23:33:35 gpu-01 kernel: {text}", "kernel"),
+    "journalctl, French": (lambda text: f"f\u00e9vr. 05 23:33:35 gpu-01 kernel: {text}", "kernel"),
+    "journalctl, Japanese": (lambda text: f"10\u6708 06 17:59:27 gpu-01 kernel: {text}", "kernel"),
+    "journalctl short-full, CEST": (lambda text: f"Di 2026-10-06 17:59:27 CEST gpu-01 kernel: {text}", "kernel"),
+    "journalctl short-full, +03": (lambda text: f"Sal 2026-10-06 17:59:27 +03 gpu-01 kernel: {text}", "kernel"),
+    "short-full, injected, PDT": (lambda text: f"Tue 2026-10-06 17:59:27 PDT gpu-01 {text}", "userland"),
+    "syslog, day without padding": (lambda text: f"Jul 2 16:33:31 gpu kernel: {text}", "kernel"),
     "CR at the end": (lambda text: f"[12345.678901] {text}\r", "unknown"),
 }  # fmt: skip
 
@@ -162,7 +172,13 @@ def test_utc_time_only_where_the_stamp_has_a_zone() -> None:
     text = "NVRM: Xid (PCI:0000:00:1e): 31, a"
     [zoned] = events_of(f"2024-01-03T12:00:00.5+01:00 gpu kernel: {text}")
     [local] = events_of(f"Jan  3 12:00:00 gpu kernel: {text}")
+    [named] = events_of(f"Tue 2024-01-03 12:00:00 CET gpu kernel: {text}")
+    [hours] = events_of(f"Tue 2024-01-03 12:00:00 -03 gpu kernel: {text}")
+    [german] = events_of(f"Okt 06 12:00:00 gpu kernel: {text}")
     assert zoned["time"] == "2024-01-03T11:00:00.500000Z"
+    assert (named["time"], named["stamp"]) == (None, "2024-01-03 12:00:00 CET")  # nobody knows what CET or IST is
+    assert hours["time"] == "2024-01-03T15:00:00.000000Z"
+    assert (german["time"], german["stamp"]) == (None, "Okt 06 12:00:00")
     assert (local["time"], local["stamp"]) == (None, "Jan  3 12:00:00")
 
 

@@ -26,16 +26,20 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _ANSI = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 _CRI = re.compile(r"(?P<iso>\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d)) (?:stdout|stderr) [FP] (?P<rest>.*)", re.DOTALL)
 _KMSG = re.compile(r"\d{1,4},\d{1,20},\d{1,20},[^;\s]{0,120};")
-_ISO = r"(?P<{0}>\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?)"
-_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+# A zone's abbreviation stands before the host, as in journalctl's short-full.
+_ZONE = r" ?(?:Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)| [A-Z]{{3,5}}(?=\s+[A-Za-z0-9][A-Za-z0-9._-]*\s+(?:kernel|NVRM|nv))"
+_ISO = r"(?P<{0}>\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?:" + _ZONE + r")?)"
+# dmesg and journalctl write months and days in the language of whoever calls them: Okt, f\u00e9vr., 10\u6708.
+_WORD = r"[^\x00-@\[-`{-\x7f]{1,12}\.?"
+_MONTH = r"(?:" + _WORD + r"|\d{1,2}[^\x00-\x7f])"
 _BRACKET = r"\[\s*(?P<{0}>\d{{1,12}}\.\d{{1,9}})(?:\s*<\s*[\d.]+>)?\](?:\[\s*[TC]\d+\])?"
 _PREFIX = re.compile(
     r"\s*(?:<(?P<pri>\d{1,3})>(?:1 )?)?"
     r"(?:(?P<decoded>[a-z]{3,8}\d?\s*:[a-z]{3,7})\s*:\s*)?"
     r"(?:"
-    r"(?:" + _BRACKET.format("mono") + r"|\[(?P<ctime>(?:[A-Z][a-z]{2} )?" + _MONTH + r" [ \d]\d \d\d:\d\d:\d\d \d{4})\]"
-    r"|\[(?:" + _MONTH + r"\s?[ \d]\d \d\d:\d\d|\s*\+\s*[\d.]+)\]"
-    r"|(?P<bsd>" + _MONTH + r" [ \d]\d (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:[A-Z][a-z]{2} )?" + _ISO.format("iso") + r""
+    r"(?:" + _BRACKET.format("mono") + r"|\[(?P<ctime>(?:" + _WORD + r" )?" + _MONTH + r" [ \d]?\d \d\d:\d\d:\d\d \d{4})\]"
+    r"|\[(?:" + _MONTH + r"\s?[ \d]\d \d\d:\d\d|\s*\+\s*[\d.]+|<\s*[\d.]+>)\]"
+    r"|(?P<bsd>" + _MONTH + r" [ \d]?\d (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:" + _WORD + r" )?" + _ISO.format("iso") + r""
     r"|(?P<unix>\d{9,11}\.\d{1,9}))"
     r"[\s:]\s*)?"
     r"(?:(?P<host>(?!NVRM:|nvidia-nvswitch|nvswitch|kernel\b)[A-Za-z0-9][A-Za-z0-9._-]{0,254})\s+)?"
@@ -179,23 +183,31 @@ def _wall(iso: Optional[str], ctime: Optional[str], bsd: Optional[str], unix: Op
             return _decimal_us(unix), _decimal_us(unix)
         if ctime:
             month, day, clock, year = ctime.split()[-4:]
-            return None, _civil_us(int(year), _MONTHS.index(month) + 1, int(day), clock)
+            return None, _civil_us(int(year), _month(month), int(day), clock)
         if bsd:
             words = bsd.split()
-            return None, _civil_us(2000, _MONTHS.index(words[0]) + 1, int(words[1]), words[-1])
+            return None, _civil_us(2000, _month(words[0]), int(words[1]), words[-1])
     except ValueError:  # a thirteenth month or a 25th hour: the line counts, its time does not
         pass
     return None, None
 
 
 def _iso_us(stamp: str) -> "tuple[Optional[int], Optional[int]]":
-    naive = _civil_us(int(stamp[0:4]), int(stamp[5:7]), int(stamp[8:10]), re.split(r"[ Z+-]|UTC", stamp[11:])[0].replace(",", "."))
-    zone = re.search(r"(?:Z|UTC|([+-])(\d\d):?(\d\d))$", stamp[11:])
+    naive = _civil_us(int(stamp[0:4]), int(stamp[5:7]), int(stamp[8:10]), re.split(r"[ Z+-]|UTC|GMT", stamp[11:])[0].replace(",", "."))
+    zone = re.search(r"(?:Z|UTC|GMT|([+-])(\d\d):?(\d\d)?)$", stamp[11:])
     if zone is None:
         return None, naive
-    offset = (int(zone.group(2)) * 3600 + int(zone.group(3)) * 60) if zone.group(1) else 0
+    offset = (int(zone.group(2)) * 3600 + int(zone.group(3) or 0) * 60) if zone.group(1) else 0
     utc = naive - (offset if zone.group(1) != "-" else -offset) * 1000000
     return utc, utc
+
+
+def _month(name: str) -> int:
+    """1 to 12; 1 for a name in a language unknown here: no zone is known either, and distances within a month are right."""
+    if name in _MONTHS:
+        return _MONTHS.index(name) + 1
+    digits = re.match(r"\d{1,2}", name)
+    return int(digits.group()) if digits else 1
 
 
 def _civil_us(year: int, month: int, day: int, clock: str) -> int:
