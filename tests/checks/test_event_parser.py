@@ -33,6 +33,7 @@ def status(age: float) -> str:
     return json.dumps({"heartbeat_monotonic_s": 1000.0 - age, "heartbeat_period_s": 60.0}) + "\n1000.00\n"
 
 
+POLICY_READ = '{"policy_errors": []}'
 FILES = (
     "root 644 /etc/systemd/system/aws-hw-monitor.service\nroot 644 /var/log/gpuevent.log\n"
     "root 644 /var/log/gpuevent.jsonl\nroot 755 /opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py\n"
@@ -91,6 +92,21 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "leaves no status: No such file",
     ),
+    (parser.test_policy_is_understood, unit() | {"cat /run*": POLICY_READ, "cat /etc*": '{"xid": {}}'}, "PASS", ""),
+    (parser.test_policy_is_understood, unit() | {"cat /run*": POLICY_READ, "cat /etc*": (1, "")}, "PASS", ""),
+    (
+        parser.test_policy_is_understood,
+        unit() | {"cat /run*": POLICY_READ.replace("[]", '["x: not JSON"]'), "cat /etc*": "{"},
+        "FAIL",
+        "the parser does not understand its policy: x: not JSON",
+    ),
+    (
+        parser.test_policy_is_understood,
+        unit() | {"cat /run*": POLICY_READ, "cat /etc*": '{"xid": {"79": {"severity": "info"}, "8": {"note": "x"}}}'},
+        "UNPROVEN",
+        "/etc/gpu-ami/xid-policy.json says otherwise than the catalogue: xid 79: info",
+    ),
+    (parser.test_policy_is_understood, unit(SubState="dead"), "UNPROVEN", "the parser does not run: see"),
     (parser.test_parser_starts_before_the_agent, unit(), "PASS", ""),
     (parser.test_parser_starts_before_the_agent, unit(Before="shutdown.target"), "FAIL", "is not ordered before"),
     (parser.test_files_are_roots_alone, unit() | {"stat*": FILES}, "PASS", ""),

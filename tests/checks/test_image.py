@@ -42,6 +42,14 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "1 of 1 boot entries lack log_buf_len=4M, the first: options root",
     ),
     (image.test_kernel_ring_is_asked_for, {"grep*": (2, "")}, "UNPROVEN", "there is no boot menu"),
+    (image.test_catalogue_decides_alone, {"cat*": '{"xid": {}, "sxid": {}}'}, "PASS", ""),
+    (image.test_catalogue_decides_alone, {"cat*": (1, "", "No such file")}, "PASS", ""),
+    (
+        image.test_catalogue_decides_alone,
+        {"cat*": '{"xid": {"79": {"severity": "info", "action": "IGNORE"}}}'},
+        "FAIL",
+        "Xids that a policy in the image decides: xid 79: info, IGNORE",
+    ),
     (image.test_no_key_lets_in, {"for*": (1, "")}, "PASS", ""),
     (
         image.test_no_key_lets_in,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from validator import policy
 from validator.logrotate import losses
 from validator.observe import Observe, output, unproven
 
@@ -80,6 +81,19 @@ def test_parser_has_a_heartbeat(host: Any, observe: Observe) -> None:
     observe(f"{age:.0f} s ago", f"within {most:.0f} s")
     if age > most:
         observe.fail(f"the parser's last heartbeat was {age:.0f} s ago, expected within {most:.0f} s")
+
+
+def test_policy_is_understood(host: Any, observe: Observe) -> None:
+    """The operator's policy of severities, if there is one, is read without an error, and what it decides is named."""
+    require_parser(host)
+    status = host.run("cat /run/gpu-ami/event-parser.json")
+    errors = json.loads(status.stdout).get("policy_errors", []) if status.rc == 0 else []
+    decided = policy.decided(host.run(f"cat {policy.PATH}").stdout)
+    observe([*errors, *decided], "the catalogue decides alone, or a policy that the parser understands")
+    if errors:
+        observe.fail(f"the parser does not understand its policy: {'; '.join(errors)}")
+    if decided:
+        unproven(f"{policy.PATH} says otherwise than the catalogue: {'; '.join(decided)}")
 
 
 def test_nothing_lies_over_its_unit(host: Any, observe: Observe) -> None:

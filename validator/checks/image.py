@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from validator import policy
 from validator.observe import Observe, output, unproven
 
 pytestmark = [pytest.mark.offline, pytest.mark.tier("T0")]
@@ -45,6 +46,11 @@ def test_kernel_ring_is_asked_for(host: Any, plan: Any, observe: Observe) -> Non
     observe(f"{len(entries) - len(without)} of {len(entries)} entries", wanted)
     if without:
         observe.fail(f"{len(without)} of {len(entries)} boot entries lack {wanted}, the first: {without[0]}")
+
+
+def test_catalogue_decides_alone(host: Any, observe: Observe) -> None:
+    """The image brings no policy of its own: an Xid weighs what the catalogue says until an operator changes it."""
+    observe.nothing(policy.decided(host.run(f"cat {policy.PATH}").stdout), "Xids that a policy in the image decides")
 
 
 def test_no_key_lets_in(host: Any, observe: Observe) -> None:
