@@ -159,3 +159,8 @@ def test_every_plan_that_the_local_region_builds_has_its_replicas(system: str) -
     assert there
     for plan in there:
         resolve(sections(plan))
+
+
+def test_no_folder_is_empty() -> None:
+    """git keeps none, so whatever relies on one works here and fails in everybody else's clone."""
+    assert [str(path) for path in REPLICAS.rglob("*") if path.is_dir() and not any(path.iterdir())] == []

@@ -4,6 +4,7 @@ set -eu
 tree=$1
 version=${3:?a ParallelCluster base image has a version, as in ubuntu2404+parallelcluster-3.16.3}
 
+mkdir -p "$tree/opt/slurm/sbin"
 for name in bin/sinfo bin/scontrol bin/squeue bin/srun bin/sbatch sbin/slurmd sbin/slurmctld; do
     cp "$tree/opt/slurm/bin/slurm-replica" "$tree/opt/slurm/$name"
 done
