@@ -261,7 +261,7 @@ class Rig:
         keep(proof)
         if proof.red:
             details = [f"{name}: {message}" for name, message in proof.red.items()]
-            hint = "the machine is ended; --after ID goes on with a fresh one"
+            hint = "the machine is ended; --resume goes on with a fresh one"
             raise Spoilt(f"the machine is not as good as before {when}", details=details, hint=hint)
 
     def _script(self, text: str) -> None:
