@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from testinfra.backend import base
 
@@ -36,6 +36,7 @@ from validator.ssh import (
 )
 
 _REACH_AGAIN_SECONDS = 20.0
+_Given = TypeVar("_Given")
 
 
 @dataclass
@@ -67,12 +68,12 @@ class HostLink:
         self._ahead: Future[_Reached] | None = None
         self._known: dict[bool, Mapping[str, Answer]] = {}
         self._shells: dict[bool, Shell] = {}
+        self._one_at_a_time = threading.Lock()  # a check may ask from a thread of its own
 
     def reach_ahead(self, *, root: bool) -> None:
         """Begins to connect and asks what is always asked, in a thread of its own, while checks are collected."""
         if self._ahead is None and self._connection is None:
-            self._ahead = Future()
-            threading.Thread(target=_fulfil, args=(self._ahead, self._reach, root), daemon=True).start()
+            self._ahead = in_background(self._reach, root)
 
     def _reach(self, root: bool) -> _Reached:
         reached = _Reached(self._connect(), self._is_root(root))
@@ -127,16 +128,17 @@ class HostLink:
 
     def execute(self, commands: Sequence[Command], *, root: bool, resend: bool = True) -> tuple[list[Answer], int]:
         """Answers in the commands' order, and the attempts it took. `resend=False`: what must not happen twice."""
-        self.rounds += 1
-        self.commands += len(commands)
-        try:
-            return self._shell(root).execute(commands), 1
-        except ConnectionDropped as dropped:
-            self._forget()
-            self._reach_again(dropped)
-            if not resend:
-                raise
-        return self._shell(root).execute(commands), 2
+        with self._one_at_a_time:
+            self.rounds += 1
+            self.commands += len(commands)
+            try:
+                return self._shell(root).execute(commands), 1
+            except ConnectionDropped as dropped:
+                self._forget()
+                self._reach_again(dropped)
+                if not resend:
+                    raise
+            return self._shell(root).execute(commands), 2
 
     @property
     def cost(self) -> dict[str, int]:
@@ -202,11 +204,18 @@ class _Reached:
     answers: Mapping[str, Answer] = field(default_factory=dict)
 
 
-def _fulfil(future: Future[Any], work: Callable[..., Any], *given: Any) -> None:
-    try:
-        future.set_result(work(*given))
-    except BaseException as fault:
-        future.set_exception(fault)
+def in_background(work: Callable[..., _Given], *given: Any) -> Future[_Given]:
+    """What `work(*given)` gives, by a thread that nobody waits for when the process ends."""
+    future: Future[_Given] = Future()
+
+    def fulfil() -> None:
+        try:
+            future.set_result(work(*given))
+        except BaseException as fault:
+            future.set_exception(fault)
+
+    threading.Thread(target=fulfil, daemon=True).start()
+    return future
 
 
 _links: dict[Target | Image, HostLink] = {}

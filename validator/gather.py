@@ -1,9 +1,10 @@
 """Gathers the commands of many checks, so that a round trip serves all checks that wait.
 
-Each check runs in a greenlet of its own. Where it asks its host for something it is suspended; when every check has
-run as far as it can, what they all asked for goes out as one batch a host and shell, and they go on. A check that
-waits for something else (`sleep`) is suspended too. One that may change its host (`alone`) begins when all before it
-on that host have ended, and has ended before the next begins. Checks see nothing of it: they are plain functions.
+Each check runs in a greenlet of its own. Where it asks its host for something it is suspended; when every check of a
+host has run as far as it can, what they all asked for goes out as one batch a shell, and they go on; hosts do not wait
+for each other. A check that waits for something else (`sleep`) is suspended too. One that may change its host (`alone`)
+begins when all before it on that host have ended, and has ended before the next begins. Checks see nothing of it: they
+are plain functions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +88,7 @@ class Gatherer:
     _current: Task | None = None
     _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by world: those that have not begun
     _begun: dict[object, list[Task]] = field(default_factory=dict)  # by world: those that have not ended
+    _away: dict[HostLink, _Flight] = field(default_factory=dict)  # what hosts were sent and have not answered
 
     def run(self, tasks: Iterable[Task]) -> None:
         """Runs all tasks; returns when each has ended. What one raises beyond its own judgement ends all."""
@@ -118,6 +120,8 @@ class Gatherer:
                 task.deadline = time.monotonic() + task.seconds if task.seconds else 0.0
                 task._greenlet = greenlet.greenlet(task.run)
                 self._step(task)
+            if len(self._queues) > 1:  # while the next host is still being reached
+                self._send(self._begun[world])
         return [task for begun in self._begun.values() for task in begun if not task.done]
 
     def ask(self, request: Request) -> tuple[Answer, int]:
@@ -164,21 +168,32 @@ class Gatherer:
         return value
 
     def _move(self, waiting: list[Task]) -> None:
-        requests = [task for task in waiting if task.request is not None]
-        if requests:
-            self._send(requests)
+        if self._send(waiting):
             return
         now = time.monotonic()
-        late = [task for task in waiting if task.deadline and task.deadline <= now]
-        due = late or [task for task in waiting if task.wake is not None and task.wake <= now]
+        idle = [task for task in waiting if task.request is None]
+        late = [task for task in idle if task.deadline and task.deadline <= now]
+        due = late or [task for task in idle if task.wake is not None and task.wake <= now]
         if not due:
-            time.sleep(max(0.0, min(task.wake for task in waiting if task.wake is not None) - now))
+            self._wait(min((task.wake - now for task in idle if task.wake is not None), default=None))
             return
         for task in due:
             task.wake = None
             if task in late:
                 task._throw = OutOfTime("the check did not end within its deadline")
             self._step(task)
+
+    def _wait(self, seconds: float | None) -> None:
+        """Until a host has answered, at most for `seconds`; what it has answered is handed out."""
+        if not self._away:
+            time.sleep(max(0.0, seconds or 0.0))
+            return
+        landed, _ = wait([flight.landed for flight in self._away.values()], seconds, FIRST_COMPLETED)
+        for link, flight in list(self._away.items()):
+            if flight.landed in landed:
+                del self._away[link]
+                flight.landed.result()
+                self._hand_out(flight.batches)
 
     def _step(self, task: Task) -> None:
         self._current = task
@@ -193,44 +208,44 @@ class Gatherer:
         if task.done:
             self.finished(task)
 
-    def _send(self, waiting: list[Task]) -> None:
-        groups: dict[tuple[HostLink, bool], list[Task]] = defaultdict(list)
+    def _send(self, waiting: Iterable[Task]) -> bool:
+        """Sends what is asked of hosts that have nothing else to answer; whether anything has come back at once."""
+        groups: dict[HostLink, dict[bool, list[Task]]] = defaultdict(lambda: defaultdict(list))
         for task in waiting:
-            assert task.request is not None
-            groups[task.request.link, task.request.root].append(task)
-        batches = [_Batch(link, root, tasks) for (link, root), tasks in groups.items()]
-        for batch in batches:
-            batch.compose()
-        self.rounds += 1
-        hosts: dict[HostLink, list[_Batch]] = defaultdict(list)
-        for batch in batches:
-            hosts[batch.link].append(batch)
-        if len(hosts) == 1:
-            _execute(batches)
-        else:
-            with ThreadPoolExecutor(len(hosts)) as pool:
-                list(pool.map(_execute, hosts.values()))
-        for batch in batches:
-            self._hand_out(batch)
+            if task.request is not None and task.request.link not in self._away:
+                groups[task.request.link][task.request.root].append(task)
+        apart = len(self._queues) > 1 or len(groups) > 1
+        for link, shells in groups.items():
+            batches = [_Batch(link, root, tasks) for root, tasks in shells.items()]
+            for batch in batches:
+                batch.compose()
+            self.rounds += 1
+            if apart:
+                self._away[link] = _Flight(batches, backend.in_background(_execute, batches))
+            else:  # nobody else could go on meanwhile
+                _execute(batches)
+                self._hand_out(batches)
+        return bool(groups) and not apart
 
-    def _hand_out(self, batch: _Batch) -> None:
-        constants: Mapping[str, Answer] = {}
-        if batch.asks and batch.fault is None:
-            constants = known.read(batch.answers[-1])
-            batch.link.learn(batch.root, constants)
-        for task, slot in zip(batch.tasks, batch.slots, strict=True):
-            assert task.request is not None
-            if batch.fault is not None:
-                task._throw = batch.fault
-            elif slot is not None:
-                task._value = batch.answers[slot]
-            elif task.request.command.text in constants:
-                task._value = constants[task.request.command.text]
-            else:
-                continue  # this host does not tell it so: it is asked like anything else
-            task.request = None
-            task.attempts = max(task.attempts, batch.attempts)
-            self._step(task)
+    def _hand_out(self, batches: Iterable[_Batch]) -> None:
+        for batch in batches:
+            constants: Mapping[str, Answer] = {}
+            if batch.asks and batch.fault is None:
+                constants = known.read(batch.answers[-1])
+                batch.link.learn(batch.root, constants)
+            for task, slot in zip(batch.tasks, batch.slots, strict=True):
+                assert task.request is not None
+                if batch.fault is not None:
+                    task._throw = batch.fault
+                elif slot is not None:
+                    task._value = batch.answers[slot]
+                elif task.request.command.text in constants:
+                    task._value = constants[task.request.command.text]
+                else:
+                    continue  # this host does not tell it so: it is asked like anything else
+                task.request = None
+                task.attempts = max(task.attempts, batch.attempts)
+                self._step(task)
 
 
 @dataclass
@@ -265,6 +280,14 @@ class _Batch:
             places[command.text] = len(self.commands)
         self.commands.append(command)
         return len(self.commands) - 1
+
+
+@dataclass
+class _Flight:
+    """What one host was sent, a batch a shell; `landed` when it has answered."""
+
+    batches: list[_Batch]
+    landed: Future[None]
 
 
 def _execute(batches: list[_Batch]) -> None:

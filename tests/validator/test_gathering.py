@@ -280,3 +280,22 @@ def test_a_host_that_does_not_tell_what_is_always_asked_is_asked_for_each(
 def test_a_connection_that_nobody_used_is_ended(run: Run) -> None:
     outcome = run("def test_it(host):\n    pass\n")
     assert outcome.verdicts == {"test_it": "PASS"}
+
+
+def test_hosts_do_not_wait_for_each_other(run: Run, sshd: Sshd, tmp_path: Path) -> None:
+    """One host's slow command holds up its own checks alone: the other's go on, round trip by round trip."""
+    both = f"--hosts=ssh://{sshd.target().user}@127.0.0.1:{sshd.port},ssh://{sshd.target().user}@localhost:{sshd.port}"
+    source = f"""
+import pathlib, time
+def test_it(host):
+    slow = host.backend.get_pytest_id().startswith("ssh://127")
+    for number in range(3):
+        assert host.run("sleep 3" if slow and number == 0 else f"echo {{number}}").rc == 0
+    (pathlib.Path({str(tmp_path)!r}) / ("slow" if slow else "quick")).write_text(str(time.monotonic()))
+"""
+    file = tmp_path / "test_two.py"
+    file.write_text(source)
+    with pytest.raises(AssertionError):  # two hosts have a file of results each
+        run(file, both)
+    ended = {name: float((tmp_path / name).read_text()) for name in ("slow", "quick")}
+    assert ended["quick"] < ended["slow"] - 2

@@ -20,14 +20,23 @@ def test_each_answer_is_what_the_command_itself_gives(shell: str) -> None:
         assert (answer.rc, answer.stdout) == (alone.returncode, alone.stdout), text
 
 
+WHOLE = b"\x1e" + b"x\n\x1e0\x1e" * len(known.CONSTANT)
+
+
+def test_whole_answer_tells_all() -> None:
+    assert {answer.stdout for answer in known.read(Answer(0, WHOLE, b"", 0.1)).values()} == {b"x\n"}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
         Answer(0, b"", b"", 0.1),
-        Answer(0, b"0\nLinux\x1e", b"", 0.1),
-        Answer(0, b"0\nx\x1e" * len(known.CONSTANT), b"", 20.0, expired=True),
-        Answer(0, b"Welcome!\n0\nx\x1e" + b"0\nx\x1e" * (len(known.CONSTANT) - 1), b"", 0.1),
-        Answer(0, b"0\nx\x1e" * len(known.CONSTANT) + b"more\x1e", b"", 0.1),
+        Answer(0, b"\x1eLinux\n\x1e0\x1e", b"", 0.1),
+        Answer(0, WHOLE, b"", 20.0, expired=True),
+        Answer(0, b"Welcome!\n" + WHOLE, b"", 0.1),
+        Answer(0, WHOLE.replace(b"0", b"?", 1), b"", 0.1),
+        Answer(0, WHOLE + b"more\x1e", b"", 0.1),
+        Answer(0, WHOLE + b"more", b"", 0.1),
     ],
 )
 def test_what_is_not_whole_tells_nothing(answer: Answer) -> None:
