@@ -68,6 +68,7 @@ class HostLink:
         self._ahead: Future[_Reached] | None = None
         self._known: dict[bool, Mapping[str, Answer]] = {}
         self._shells: dict[bool, Shell] = {}
+        self._closed = False
         self._one_at_a_time = threading.Lock()  # a check may ask from a thread of its own
 
     def reach_ahead(self, *, root: bool) -> None:
@@ -134,6 +135,8 @@ class HostLink:
             try:
                 return self._shell(root).execute(commands), 1
             except ConnectionDropped as dropped:
+                if self._closed:  # by us, while this was on its way
+                    raise
                 self._forget()
                 self._reach_again(dropped)
                 if not resend:
@@ -153,7 +156,8 @@ class HostLink:
     def close(self) -> None:
         if self._ahead is not None:  # nobody has asked this host for anything
             self._ahead.add_done_callback(lambda done: None if done.exception() else done.result().connection.close())
-        for shell in self._shells.values():
+        self._closed = True
+        for shell in list(self._shells.values()):
             with contextlib.suppress(Exception):
                 shell.close()
         self._forget()

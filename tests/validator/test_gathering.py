@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -299,3 +300,42 @@ def test_it(host):
         run(file, both)
     ended = {name: float((tmp_path / name).read_text()) for name in ("slow", "quick")}
     assert ended["quick"] < ended["slow"] - 2
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(sshd: Sshd, tmp_path: Path, hosts: int) -> None:
+    file = tmp_path / "test_long.py"
+    nap = f"sleep 9{hosts}.25"
+    file.write_text(f"def test_it(host):\n    host.run({nap!r})\ndef test_other(host):\n    host.run('{nap} ; true')\n")
+    names = [f"ssh://{sshd.target().user}@{name}:{sshd.port}" for name in ("127.0.0.1", "localhost")[:hosts]]
+    options = ["-p", "no:cacheprovider", f"--rootdir={tmp_path}", f"--ssh-identity-file={sshd.key}", str(file)]
+    # Whoever runs the tests in the background has a shell that ignores Ctrl-C for them.
+    start = (
+        "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(pytest.main())"
+    )
+    command = [sys.executable, "-c", start, "-p", "validator.plugin", f"--hosts={','.join(names)}", *options]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until(lambda: len(running(nap)) == 2 * hosts)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 2 and "KeyboardInterrupt" in said, said
+    wait_until(lambda: not running(nap))
+
+
+def running(command: str) -> list[str]:
+    """The processes whose command line is exactly this."""
+    wanted = command.replace(" ", "\0").encode() + b"\0"
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [path.parent.name] if path.read_bytes() == wanted else []
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not ready():
+        assert time.monotonic() < until
+        time.sleep(0.05)
