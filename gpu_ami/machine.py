@@ -126,7 +126,7 @@ class Boot:
             self.cloud.place.ssh_port,
             self.user,
             self.run.key_file,
-            self.run.folder / "known_hosts",
+            self.run.folder / f"known_hosts.{instance_id}",  # an address may be another machine's later in this run
         )
         started = time.monotonic()
         with self.console_on_error(machine):

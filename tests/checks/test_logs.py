@@ -78,6 +78,18 @@ def test_a_line_of_an_earlier_time_comes_before_those_that_were_written_first(
     assert found.verdict == verdict, found
 
 
+@pytest.mark.parametrize(
+    ("arrived", "verdict"), [(("a", "b", "a"), "PASS"), (("a", "a", "b"), "FAIL"), (("a", "b"), "FAIL")]
+)
+def test_a_line_that_stands_there_twice_has_two_times(judge: Judge, arrived: tuple[str, ...], verdict: str) -> None:
+    """A program that writes the parser's lines too leaves them twice: that is another check's to tell."""
+    stream = [event for at, line in enumerate(arrived) for event in events(line, at=2000.0 + at)]
+    table = {"head*": "a\nb\na\n"}
+    cloudwatch = FakeCloudWatch({("raw", INSTANCE): stream})
+    found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
+    assert found.verdict == verdict, found
+
+
 def test_empty_file_is_unproven_and_an_unshipped_one_fails(judge: Judge) -> None:
     nothing = FakeCloudWatch({})
     empty = judge(logs.test_file_arrives_in_its_stream, {"head*": ""}, which="raw_log", files=FILES, cloudwatch=nothing)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter, defaultdict, deque
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -65,8 +67,7 @@ def test_file_arrives_in_its_stream(
 
     def look() -> list[LogEvent] | None:
         events = cloudwatch.events(file.group, file.stream) or []
-        have = {event.message.rstrip("\n") for event in events}
-        return events if have.issuperset(written) else None
+        return None if _missing(written, events) else events
 
     found = cloudwatch.wait(look, cloudwatch.arrival_seconds)
     events = found if found is not None else cloudwatch.events(file.group, file.stream) or []
@@ -82,10 +83,13 @@ def _nothing(path: str) -> str:
     return f"{path} is empty: nothing could arrive"
 
 
+def _missing(written: list[str], events: list[LogEvent]) -> list[str]:
+    return list((Counter(written) - Counter(event.message.rstrip("\n") for event in events)).elements())
+
+
 def _compare(written: list[str], events: list[LogEvent], file: LogFile, observe: Observe) -> None:
     arrived = [event.message.rstrip("\n") for event in events]
-    times = dict(zip(arrived, (event.time for event in events), strict=True))
-    missing = [line for line in written if line not in arrived]
+    missing = _missing(written, events)
     doubled = sorted({line for line in written if arrived.count(line) > written.count(line)})
     order = [line for line in arrived if line in set(written)]
     observe(f"{len(arrived)} events", f"{len(written)} lines of {file.path}")
@@ -96,7 +100,11 @@ def _compare(written: list[str], events: list[LogEvent], file: LogFile, observe:
         )
     if doubled:
         observe.fail(f"delivered more than once to {where}: {doubled[0]}")
-    if order != sorted(written, key=lambda line: times[line]):
+    times: dict[str, deque[float]] = defaultdict(deque)  # of lines that stand there twice, the first is the first
+    for line, event in zip(arrived, events, strict=True):
+        times[line].append(event.time)
+    timed = sorted(((times[line].popleft(), line) for line in written), key=itemgetter(0))
+    if order != [line for _, line in timed]:
         observe.fail(f"the lines of {file.path} are in another order in {where}")
 
 
