@@ -79,11 +79,19 @@ def test_a_line_of_an_earlier_time_comes_before_those_that_were_written_first(
 
 
 @pytest.mark.parametrize(
-    ("arrived", "verdict"), [(("a", "b", "a"), "PASS"), (("a", "a", "b"), "FAIL"), (("a", "b"), "FAIL")]
+    ("arrived", "step", "verdict"),
+    [
+        (("a", "b", "a"), 1.0, "PASS"),
+        (("a", "b", "a"), 0.0, "PASS"),
+        (("a", "a", "b"), 0.0, "FAIL"),
+        (("a", "b"), 1.0, "FAIL"),
+    ],
 )
-def test_a_line_that_stands_there_twice_has_two_times(judge: Judge, arrived: tuple[str, ...], verdict: str) -> None:
+def test_a_line_that_stands_there_twice_has_two_times(
+    judge: Judge, arrived: tuple[str, ...], step: float, verdict: str
+) -> None:
     """A program that writes the parser's lines too leaves them twice: that is another check's to tell."""
-    stream = [event for at, line in enumerate(arrived) for event in events(line, at=2000.0 + at)]
+    stream = [event for number, line in enumerate(arrived) for event in events(line, at=2000.0 + number * step)]
     table = {"head*": "a\nb\na\n"}
     cloudwatch = FakeCloudWatch({("raw", INSTANCE): stream})
     found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
