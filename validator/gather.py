@@ -78,12 +78,11 @@ class Task:
 
 @dataclass
 class Gatherer:
-    """Runs tasks to their end. `rounds` counts the batches that went out."""
+    """Runs tasks to their end."""
 
     limit: Callable[[Task], Any] = lambda task: None  # arms a clock for the coming slice
     tasks: list[Task] = field(default_factory=list)
     finished: Callable[[Task], None] = lambda task: None
-    rounds: int = 0
     _hub: Any = None
     _current: Task | None = None
     _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by world: those that have not begun
@@ -219,7 +218,6 @@ class Gatherer:
             batches = [_Batch(link, root, tasks) for root, tasks in shells.items()]
             for batch in batches:
                 batch.compose()
-            self.rounds += 1
             if apart:
                 self._away[link] = _Flight(batches, backend.in_background(_execute, batches))
             else:  # nobody else could go on meanwhile

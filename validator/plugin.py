@@ -55,7 +55,6 @@ class Run:
         self.waivers: list[waivers.Waiver] = []
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of gathered items, until they are told
         self.changing: set[pytest.Item] | None = None  # once gathering begins: who may change a host
-        self.rounds = 0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -200,7 +199,6 @@ def _gather(run: Run, session: pytest.Session, first: pytest.Item) -> None:
     gatherer = gather.Gatherer(limit=lambda task: _arm(task.deadline))
     with items.guard():
         gatherer.run(tasks)
-    run.rounds += gatherer.rounds
     run.reports.update(items.reports)
 
 

@@ -119,6 +119,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "power is limited: GPU 1: 150 of 300 W",
     ),
     (driver.test_gpus_may_draw_their_whole_power, {"*": "0, [N/A], [N/A]\n"}, "UNPROVEN", "says no power limit"),
+    (driver.test_gpus_may_draw_their_whole_power, {"*": "0, [GPU is lost], 300.00\n"}, "FAIL", "cannot be read: GPU 0"),
     (driver.test_files_are_the_packages_own, OWNED | {"dpkg --verify*": ""}, "PASS", ""),
     (
         driver.test_files_are_the_packages_own,

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.planned("nvidia_driver")
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"
 _NOT_SAID = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
+_WATTS = re.compile(r"\d+(\.\d+)?")
 _HIDES = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 
 
@@ -98,7 +99,15 @@ def test_persistence_daemon_runs(host: Any, observe: Observe) -> None:
 def test_gpus_may_draw_their_whole_power(host: Any, observe: Observe) -> None:
     """No GPU's power is limited below its own default: it would be slower than its kind, and say so nowhere."""
     rows = _each_gpu(host, "power.limit,power.default_limit")
-    limits = [(row[0], float(row[1]), float(row[2])) for row in rows if not {row[1], row[2]} & set(_NOT_SAID)]
+    told = [row for row in rows if not set(row[1:]) & set(_NOT_SAID)]
+    unread = [
+        f"GPU {index}: {limit} of {whole}"
+        for index, limit, whole in told
+        if not _WATTS.fullmatch(limit) or not _WATTS.fullmatch(whole)
+    ]
+    if unread:
+        observe.fail(f"the power limit cannot be read: {'; '.join(unread)}")
+    limits = [(index, float(limit), float(whole)) for index, limit, whole in told]
     if not limits:
         unproven("nvidia-smi says no power limit")
     observe([f"{limit:g} of {whole:g} W" for _, limit, whole in limits], "the default limit")
