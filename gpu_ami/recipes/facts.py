@@ -56,7 +56,11 @@ def _neighbours(path: Path) -> str:
         return f"there is no folder {path.parent}"
     there = sorted(file.name for file in path.parent.glob("*.yml"))
     near = difflib.get_close_matches(path.name, there, n=1)
-    return f"did you mean {path.parent / near[0]}?" if near else f"in {path.parent}: {', '.join(there) or 'no *.yml'}"
+    return (
+        f"did you mean {path.parent / near[0]}?"
+        if near
+        else f"in {path.parent}: {', '.join(there) or 'no *.yml; `gpu-ami recipes` lists those that come with it'}"
+    )
 
 
 def did_you_mean(found: object, known: Iterable[str]) -> str:
