@@ -4,7 +4,7 @@ VENV := .venv
 PYTHON ?= python3
 RECIPE ?= variables/recipes/debian12-gpu.yml
 OUT ?= out
-# gpu_ami/doctor.py names the same packages; tests/test_doctor.py compares.
+# gpu_ami/local/prerequisites.py names the same packages; tests/local/test_prerequisites.py compares.
 PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv rpm createrepo-c \
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "make test    linters and tests (no machine is booted)"
-	@echo "make faults  plant faults in the image that make prove built;  make machine   the tests that boot machines"
+	@echo "make faults  inject faults into the image that make prove built;  make machine   the tests that boot machines"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
 
@@ -44,13 +44,13 @@ $(STAMP): pyproject.toml
 
 test: setup lint unit
 
-# packer fmt and validate, ansible-lint (production) and yamllint are tests: tests/test_packer_template.py, tests/test_roles.py
+# packer fmt and validate, ansible-lint (production) and yamllint are tests: tests/packer/test_template.py, tests/roles/test_roles.py
 lint:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
 unit:
-	$(VENV)/bin/python -m pytest -n auto -m "not machine and not cell"
+	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
 
 prove: setup
 	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE)))
@@ -59,7 +59,7 @@ faults: setup
 	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE))) --together
 
 roles: setup
-	$(VENV)/bin/python -m pytest -m cell -s
+	$(VENV)/bin/python -m pytest -m sandbox -s
 
 machine: setup
 	$(VENV)/bin/python -m pytest -m machine

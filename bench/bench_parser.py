@@ -1,12 +1,13 @@
-"""The event parser beside the old system's way: records a second, CPU, memory, wake-ups, latency, a flood.
+"""Benchmark of the event parser against the former system: throughput, CPU, memory, wake-ups, latency, floods.
 
     python bench/bench_parser.py            the table (about five minutes)
     python bench/bench_parser.py --quick    smaller counts (half a minute)
-    python bench/bench_parser.py --json     figures alone
+    python bench/bench_parser.py --json     only the figures
 
-Ours is the program of the image, as shipped, reading a socket pair that gives one record a read as /dev/kmsg does. The
-old way is `tail -F` on a file, a substring test on each line and an open-append-close a hit (`bench/old_way.py`); it
-gets the same records as lines of a live file, more than the old system's source, a snapshot of the boot, ever gave.
+`ours` is the program of the image, reading a socket pair that gives one record for each read as /dev/kmsg does.
+`old way` is the former system's method: `tail -F` on a file, a substring test on each line, and open, append and close
+for each hit (`bench/old_way.py`). It gets the same records as lines of a live file; its real source was a snapshot of
+the boot.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def record(number: int, every: int) -> bytes:
 
 
 class Watched:
-    """A running program under test, its log, and how to give it records."""
+    """A running program under test, its log, and functions that send it records."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], log: Path, send: Callable[[int, int], None], close: Callable[[], None]
@@ -52,7 +53,7 @@ class Watched:
         self.family = [process.pid]
 
     def until(self, lines: int, seconds: float = 300) -> None:
-        """Waits till the log holds so many lines."""
+        """Waits until the log has this number of lines."""
         deadline = time.monotonic() + seconds
         count = position = 0
         while count < lines:
@@ -85,7 +86,7 @@ class Watched:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def switches(self) -> int:
-        """How often the program and its children went to sleep: each is a wake-up."""
+        """Voluntary context switches of the program and its children: each is a wake-up."""
         return sum(
             int(line.split()[1])
             for pid in self.family
@@ -144,7 +145,7 @@ def theirs(folder: Path) -> Iterator[Watched]:
         while not children.read_text().split():
             time.sleep(0.005)
         watched.family += [int(child) for child in children.read_text().split()]
-        time.sleep(0.3)  # tail has no way to say that it is ready
+        time.sleep(0.3)  # tail cannot report that it is ready
         yield watched
     finally:
         os.killpg(process.pid, 9)
@@ -156,29 +157,29 @@ WAYS = {"ours": ours, "old way": theirs}
 
 
 def throughput(way: str, every: int, count: int) -> dict[str, float]:
-    """`count` records as fast as they can be given, the last an Xid that says when all were read."""
+    """`count` records at full speed; the last one is an Xid, which shows when all were read."""
     with tempfile.TemporaryDirectory() as name, WAYS[way](Path(name)) as watched:
         if way == "old way":
             watched.buffered[0] = True  # type: ignore[attr-defined]
-        wanted = 1 + (len(range(0, count, every)) if every else 0)
+        expected = 1 + (len(range(0, count, every)) if every else 0)
         cpu, started = watched.cpu_s(), time.monotonic()
         for number in range(count):
             watched.send(number, every)
         watched.send(count, 1)
         if way == "old way":
-            watched.close()  # the rest of its buffer
-        watched.until(wanted)
+            watched.close()  # flushes its buffer
+        watched.until(expected)
         seconds = time.monotonic() - started
         return {
             "records_per_second": round(count / seconds),
             "cpu_us_per_record": round((watched.cpu_s() - cpu) / count * 1e6, 2),
             "rss_mib": round(watched.memory_mib(), 1),
-            "xids_lost": wanted - watched.log.read_bytes().count(b"Xid ("),
+            "xids_lost": expected - watched.log.read_bytes().count(b"Xid ("),
         }
 
 
 def latency(way: str, samples: int) -> dict[str, float]:
-    """From the record's being given to its line's being in the raw log, one at a time on an otherwise idle program."""
+    """Time from sending a record until its line is in the raw log, one record at a time."""
     times = []
     with tempfile.TemporaryDirectory() as name, WAYS[way](Path(name)) as watched:
         for number in range(samples):
@@ -194,7 +195,7 @@ def latency(way: str, samples: int) -> dict[str, float]:
 
 
 def idle(way: str, seconds: float) -> dict[str, float]:
-    """Wake-ups a minute and memory of a program to which nothing happens."""
+    """Wake-ups a minute and memory of an idle program."""
     with tempfile.TemporaryDirectory() as name, WAYS[way](Path(name)) as watched:
         watched.send(0, 1)
         watched.until(1)
@@ -209,12 +210,12 @@ def idle(way: str, seconds: float) -> dict[str, float]:
 
 def measure(quick: bool) -> dict[str, Any]:
     count, samples, seconds = (20000, 200, 10.0) if quick else (100000, 1000, 125.0)
-    found: dict[str, Any] = {"python": platform.python_version(), "cpus": os.cpu_count(), "records": count}
-    found["load"] = round(os.getloadavg()[0], 1)
+    figures: dict[str, Any] = {"python": platform.python_version(), "cpus": os.cpu_count(), "records": count}
+    figures["load"] = round(os.getloadavg()[0], 1)
     for way in WAYS:
         rates = {mix: throughput(way, every, count) for mix, every in MIXES.items()}
-        found[way] = {"throughput": rates, "latency": latency(way, samples), "idle": idle(way, seconds)}
-    return found
+        figures[way] = {"throughput": rates, "latency": latency(way, samples), "idle": idle(way, seconds)}
+    return figures
 
 
 _ROWS = (
@@ -232,25 +233,25 @@ _RATES = (
 )
 
 
-def table(found: dict[str, Any]) -> str:
-    title = f"Python {found['python']}, {found['cpus']} CPUs, load {found['load']}, {found['records']} records"
+def table(figures: dict[str, Any]) -> str:
+    title = f"Python {figures['python']}, {figures['cpus']} CPUs, load {figures['load']}, {figures['records']} records"
     lines = [title, "", "| | ours | old way |", "|---|---|---|"]
     for mix in MIXES:
         for key, label in _RATES:
-            values = [f"{found[way]['throughput'][mix][key]:,}" for way in WAYS]
+            values = [f"{figures[way]['throughput'][mix][key]:,}" for way in WAYS]
             lines.append(f"| {mix}: {label} | " + " | ".join(values) + " |")
     for part, key, label in _ROWS:
-        lines.append(f"| {label} | " + " | ".join(str(found[way][part][key]) for way in WAYS) + " |")
+        lines.append(f"| {label} | " + " | ".join(str(figures[way][part][key]) for way in WAYS) + " |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller counts")
-    parser.add_argument("--json", action="store_true", help="figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args()
-    found = measure(args.quick)
-    print(json.dumps(found, indent=1) if args.json else table(found))
+    figures = measure(args.quick)
+    print(json.dumps(figures, indent=1) if args.json else table(figures))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ AIM_SECONDS = 2.0
 
 def resolve_all(recipes: list[Path]) -> float:
     """Seconds for all recipes; the first call also reads the tables."""
-    from gpu_ami.recipes.facts import load_facts
-    from gpu_ami.recipes.layers import read_recipe
-    from gpu_ami.recipes.resolve import resolve
+    from gpu_ami.recipes import load_facts, read_recipe, resolve
 
     started = time.perf_counter()
     for recipe in recipes:

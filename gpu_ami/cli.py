@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
+from typing import IO, NoReturn
 
 from gpu_ami import __version__, commands
-from gpu_ami.errors import GpuAmiError
-from gpu_ami.log import Progress
+from gpu_ami.errors import GpuAmiError, UsageError
+from gpu_ami.files import home_dir
+from gpu_ami.progress import Display, Progress
+from gpu_ami.stage_times import StageTimes
 
 _EPILOG = """\
-the line:      gpu-ami prove variables/recipes/debian12-gpu.yml          everything, on the local region
-stage by stage: gpu-ami plan RECIPE; gpu-ami build; gpu-ami validate; gpu-ami certify
-on AWS:        gpu-ami prove RECIPE --where aws.yml
+all stages:     gpu-ami prove debian12-gpu                     in the local region: no AWS account, no GPU
+stage by stage: gpu-ami plan debian12-gpu; gpu-ami build; gpu-ami validate; gpu-ami certify
+on AWS:         gpu-ami prove debian12-gpu --where aws.yml
+your own files: gpu-ami init my-images
 
 exit codes: 0 proven · 1 the image failed a check · 2 recipe or usage · 3 build failed
             4 cloud, network or machine · 5 no capacity · 130 interrupted
 """
 
 
+_COLOURS = {"PASS": 32, "FAIL": 31, "ERROR": 31, "MISSING": 31, "FLAKY": 33, "UNPROVEN": 33, "UNAVAILABLE": 33}
+_VERDICT = re.compile(rf"\b(?:{'|'.join(_COLOURS)})\b")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises a mistake in the arguments, so that --json reports it as any other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, details=self.format_usage().splitlines(), hint=f"{self.prog} --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gpu-ami",
-        description="Builds GPU AMIs, boots them, proves metrics, log streams and Xid capture, certifies the result.",
+        description="Builds GPU AMIs, boots them, proves metrics, logs and Xid capture, and certifies the result.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -41,21 +60,61 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _common_options(parser: argparse.ArgumentParser) -> None:
+def _common_options(parser: argparse.ArgumentParser, default: object = False) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="result as JSON on stdout, progress as JSON lines on stderr")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress")
-    group.add_argument("--debug", action="store_true", help="traceback on errors")
+    options = {
+        ("--json",): "print the result as JSON (docs/schemas/commands.json), progress as JSON lines on stderr",
+        ("-q", "--quiet"): "print no progress",
+        ("--debug",): "print a traceback on errors",
+    }
+    for names, text in options.items():
+        group.add_argument(*names, action="store_true", default=default, help=text)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):  # `region status --json`: what stands before the verb stays
+            for verb in set(action.choices.values()):
+                _common_options(verb, argparse.SUPPRESS)
 
 
-def _progress(args: argparse.Namespace) -> Progress:
+def _is_terminal(stream: IO[str]) -> bool:
+    """Whether colour and cursor movement are welcome on a stream."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+def _progress_mode(args: argparse.Namespace) -> str:
     if args.quiet:
-        return Progress("quiet")
+        return "quiet"
     if args.json:
-        return Progress("json")
-    watched = sys.stderr.isatty() and not os.environ.get("CI") and not os.environ.get("NO_COLOR")
-    return Progress("terminal" if watched else "plain")
+        return "json"
+    return "terminal" if _is_terminal(sys.stderr) and not os.environ.get("CI") else "plain"
+
+
+@contextlib.contextmanager
+def _progress(args: argparse.Namespace) -> Iterator[Progress]:
+    """Progress with the times of earlier runs, to which it adds its own; the terminal is left as it was."""
+    # Not read before a stage starts: most commands have none.
+    times = functools.cache(_stage_times)
+    progress = Progress(_progress_mode(args), expected=lambda name: times().expected(name), display=_live_display)
+    try:
+        yield progress
+    finally:
+        progress.close()
+        if progress.times:
+            with contextlib.suppress(OSError):  # a forecast is not worth an error
+                times().keep(progress)
+
+
+def _live_display(stream: IO[str]) -> Display:
+    from gpu_ami.live import LiveDisplay  # rich is imported where it is used alone
+
+    return LiveDisplay(stream)
+
+
+def _stage_times() -> StageTimes:
+    try:
+        return StageTimes(home_dir())
+    except GpuAmiError:  # no state folder; a stage that needs one says so
+        return StageTimes(Path(os.devnull))
 
 
 def _interrupt(_signum: int, _frame: FrameType | None) -> None:
@@ -66,37 +125,54 @@ def _interrupt(_signum: int, _frame: FrameType | None) -> None:
 def _print(outcome: commands.Outcome, as_json: bool) -> None:
     if as_json and outcome.data is not None:
         print(json.dumps(outcome.data, ensure_ascii=False, indent=2, default=str))
-    elif isinstance(outcome.text, str):
+        return
+    shown = _coloured if _is_terminal(sys.stdout) else str
+    if isinstance(outcome.text, str):
         if outcome.text:
-            print(outcome.text)
+            print(shown(outcome.text))
     else:
         for line in outcome.text:
-            print(line, flush=True)
+            print(shown(line), flush=True)
+
+
+def _coloured(text: str) -> str:
+    return _VERDICT.sub(lambda word: f"\x1b[{_COLOURS[word[0]]}m{word[0]}\x1b[0m", text)
+
+
+class _Interrupted(GpuAmiError):
+    exit_code = 130
+
+
+def _fail(error: GpuAmiError, *, as_json: bool, command: str = "") -> int:
+    """Reports an error, under --json on the stream of the result. Returns the exit code."""
+    if as_json:
+        print(json.dumps(error.to_json(), ensure_ascii=False))
+    else:
+        print(f"gpu-ami{f' {command}' if command else ''}: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
-    args = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        args = _parser().parse_args(words)
+    except UsageError as error:
+        return _fail(error, as_json="--json" in words)
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, _interrupt)
     try:
-        outcome: commands.Outcome = args.execute(args, _progress(args))
+        with _progress(args) as progress:
+            outcome: commands.Outcome = args.execute(args, progress)
         _print(outcome, args.json)
         return outcome.exit_code
     except GpuAmiError as error:
         if args.debug:
             raise
-        if args.json:
-            print(
-                json.dumps({"error": error.message, "details": error.details, "hint": error.hint}, ensure_ascii=False)
-            )
-        print(f"gpu-ami {args.command}: {error}", file=sys.stderr)
-        return error.exit_code
+        return _fail(error, as_json=args.json, command=args.command)
     except KeyboardInterrupt:
-        print(f"gpu-ami {args.command}: interrupted; what it had started was ended", file=sys.stderr)
-        if again := getattr(args, "again", ""):
-            print(f"  → {again}", file=sys.stderr)
-        return 130
+        message = "interrupted; everything it started was cleaned up"
+        return _fail(_Interrupted(message, hint=getattr(args, "again", "")), as_json=args.json, command=args.command)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (the interpreter flushes it at exit)
         return 0

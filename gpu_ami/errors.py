@@ -17,16 +17,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 mistake`, `2 mistakes`, `0 mistakes`: for nouns whose plural ends in s."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class GpuAmiError(Exception):
     """What went wrong (message), what to do (hint), and how the process ends (exit_code)."""
 
     exit_code = 4
 
-    def __init__(self, message: str, *, hint: str = "", details: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, *, hint: str = "", details: Sequence[str] = (), code: str = "") -> None:
         super().__init__(message)
+        self.code = code  # AWS's error code, where AWS refused a call
         self.message = message
         self.hint = hint
         self.details = tuple(details)  # further lines: a command, a console's tail, one line a mistake
+
+    def to_json(self) -> dict[str, object]:
+        """The error under --json (docs/schemas/commands.json, "error")."""
+        return {
+            "error": self.message,
+            "details": list(self.details),
+            "hint": self.hint,
+            "exit_code": self.exit_code,
+        }
 
     def __str__(self) -> str:
         lines = [self.message, *(f"  {line}" for line in self.details)]

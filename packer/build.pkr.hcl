@@ -1,5 +1,5 @@
-# How the builder becomes the image, for any Packer from 1.6.6 on. Packer 1.7 and later can do more: see current/, which
-# differs from this file in its head alone.
+# Provisioning of the builder, for Packer 1.6.6 and later. For Packer 1.7 and later use current/, which adds pinned plugins and
+# IMDSv2; the provisioner and the manifest are the same.
 
 build {
   sources = ["source.amazon-ebs.image"]
@@ -9,7 +9,7 @@ build {
     playbook_file = "${path.root}/../playbooks/image.yml"
     user          = var.ssh_username
     use_proxy     = false
-    # Pipes and the connection's reuse instead of a copy a task; roles and everything else are found through this file.
+    # ansible.cfg sets pipelining, connection reuse and the path of the roles.
     ansible_env_vars = concat(["ANSIBLE_CONFIG=${abspath("${path.root}/../ansible.cfg")}"], var.ansible_env_vars)
     extra_arguments  = ["--extra-vars", "@${abspath(var.ansible_vars_file)}"]
   }

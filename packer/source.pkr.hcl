@@ -1,4 +1,4 @@
-# The builder and the image it becomes. Everything here is known to every Packer from 1.6.6 on.
+# The builder and its image. Every Packer release from 1.6.6 on supports the options in this file.
 
 locals {
   started = timestamp()
@@ -10,7 +10,7 @@ locals {
     formatdate("YYYYMMDDhhmmss", local.started),
   ])
 
-  # A tag cannot be empty of meaning: what the plan does not have is not tagged.
+  # Components that the plan does not have get no tag.
   origin_tags = merge(var.tags, { for key, value in {
     "gpu-ami:run"    = local.run_id
     "gpu-ami:recipe" = var.recipe
@@ -22,8 +22,8 @@ locals {
     "gpu-ami:expires" = local.expires
   })
 
-  # From 1.7 on CreateImage gets the builder's tags, and these replace them once the image is whole: an image that was
-  # left half-made expires, a finished one does not ("never" is no time).
+  # From Packer 1.7 on, CreateImage sets the builder's tags, and these replace them when the image is complete: an incomplete
+  # image expires, a complete one does not ("never" is not a time).
   image_tags = merge(local.origin_tags, { for key, value in {
     "Name"              = local.image_name
     "gpu-ami:expires"   = var.image_expires != "" ? var.image_expires : "never"
@@ -40,7 +40,7 @@ source "amazon-ebs" "image" {
   region              = var.region
   profile             = var.profile
   custom_endpoint_ec2 = var.custom_endpoint
-  # Another endpoint than AWS's has neither AWS's STS nor, where we run, AWS's metadata service.
+  # Other endpoints have no STS, and the host that runs Packer has no metadata service.
   skip_credential_validation = var.custom_endpoint != ""
   skip_metadata_api_check    = var.custom_endpoint != ""
 
@@ -61,7 +61,7 @@ source "amazon-ebs" "image" {
   run_tags                    = local.builder_tags
   run_volume_tags             = local.builder_tags
   shutdown_behavior           = "terminate"
-  # Whoever started this may die; the builder then ends itself. A transient unit leaves nothing in the image.
+  # Terminates the builder if Packer is killed. A transient unit leaves no file in the image.
   user_data = <<-SCRIPT
     #!/bin/sh
     systemd-run --quiet --unit=gpu-ami-dead-man --on-active=${var.builder_lifetime_minutes}m systemctl poweroff
@@ -82,12 +82,12 @@ source "amazon-ebs" "image" {
     }
   }
 
-  # Encrypted from the first byte, and with it the snapshot: no second, encrypted copy of the image (encrypt_boot) is needed.
+  # The volume is encrypted from the start, and so is its snapshot: encrypt_boot, which copies the image, is not needed.
   launch_block_device_mappings {
     device_name           = var.root_device_name
     volume_type           = "gp3"
     volume_size           = var.root_volume_gib
-    iops                  = 3000 # gp3's baseline; Packer 1.6 wants both said
+    iops                  = 3000 # baseline of gp3; Packer 1.6 requires both values
     throughput            = 125
     encrypted             = true
     kms_key_id            = var.kms_key_id

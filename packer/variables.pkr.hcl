@@ -1,12 +1,12 @@
-# Everything that the template can be told. The driver writes these from the plan (out/<image>/packer.pkrvars.json) and adds
-# what belongs to one run (run_id, expires, manifest_file, ansible_env_vars); a run by hand gets along without the latter.
-# Packer 1.6 has no regex(): what a pattern replaces by nothing has matched it.
+# Input variables of the template. gpu-ami writes them from the plan (out/<image>/packer.pkrvars.json) and adds the values of
+# a run (run_id, expires, manifest_file, ansible_env_vars), which a run by hand can leave out.
+# Packer 1.6 has no regex(): a value matches a pattern if regex_replace() with it leaves an empty string.
 
-# --- What is built --------------------------------------------------------------------------------------------------
+# --- Image --------------------------------------------------------------------------------------------------
 
 variable "flag" {
   type        = string
-  description = "Part of the AMI's name that says which image this is: gpu-ami_<flag>_<driver version>-<timestamp>."
+  description = "Name of the image in the AMI's name: gpu-ami_<flag>_<driver version>-<timestamp>."
 
   validation {
     condition     = var.flag != "" && regex_replace(var.flag, "^[a-z0-9][a-z0-9.-]{0,63}$", "") == ""
@@ -16,18 +16,18 @@ variable "flag" {
 
 variable "recipe" {
   type        = string
-  description = "Name of the recipe; a tag on everything that is created."
+  description = "Name of the recipe; a tag of every created resource."
   default     = "by-hand"
 }
 
 variable "plan_digest" {
   type        = string
-  description = "Digest of the plan (sha256:<64 hex digits>); a tag on everything that is created."
+  description = "Digest of the plan (sha256:<64 hex digits>); a tag of every created resource."
   default     = ""
 
   validation {
     condition     = regex_replace(var.plan_digest, "^sha256:[0-9a-f]{64}$", "") == ""
-    error_message = "The plan's digest must read sha256:<64 hex digits>."
+    error_message = "The plan's digest must have the form sha256:<64 hex digits>."
   }
 }
 
@@ -65,7 +65,7 @@ variable "source_ami_name" {
   default     = ""
 }
 
-# Recorded as tags of the AMI; what is installed is decided by ansible_vars_file, which comes from the same plan.
+# Recorded as tags of the AMI. The installed versions come from ansible_vars_file, which is written from the same plan.
 
 variable "nvidia_version" {
   type        = string
@@ -103,11 +103,11 @@ variable "intel_mkl_version" {
   default     = ""
 }
 
-# --- Where it is built ----------------------------------------------------------------------------------------------
+# --- Builder ----------------------------------------------------------------------------------------------
 
 variable "region" {
   type        = string
-  description = "AWS region in which the image is built."
+  description = "AWS region of the build."
 
   validation {
     condition     = var.region != "" && regex_replace(var.region, "^[a-z]{2}(-[a-z]+)+-[0-9]$", "") == ""
@@ -123,8 +123,13 @@ variable "profile" {
 
 variable "custom_endpoint" {
   type        = string
-  description = "URL of another EC2 API than AWS's own. Empty: AWS."
+  description = "URL of an EC2 API other than AWS's. Empty: AWS."
   default     = ""
+
+  validation {
+    condition     = regex_replace(var.custom_endpoint, "[.]invalid$", "") == var.custom_endpoint
+    error_message = "The plan is for the local region, which was not up when the plan was written: run \"gpu-ami region up --plan OUT/plan.json\", then \"gpu-ami plan\" again."
+  }
 }
 
 variable "instance_type" {
@@ -134,13 +139,13 @@ variable "instance_type" {
 
 variable "subnet_id" {
   type        = string
-  description = "Subnet of the builder. Empty: the default VPC's."
+  description = "Subnet of the builder. Empty: a subnet of the default VPC."
   default     = ""
 }
 
 variable "security_group_ids" {
   type        = list(string)
-  description = "Security groups of the builder. Empty: Packer makes a temporary one that lets in SSH."
+  description = "Security groups of the builder. Empty: Packer creates a temporary one that allows SSH."
   default     = []
 }
 
@@ -180,7 +185,7 @@ variable "ssh_username" {
 
 variable "ssh_interface" {
   type        = string
-  description = "Address over which the builder is reached. Empty: the public one if there is one, else the private one."
+  description = "Address through which Packer connects to the builder. Empty: the public address if there is one, else the private one."
   default     = ""
 
   validation {
@@ -197,34 +202,34 @@ variable "ssh_port" {
 
 variable "ssh_timeout" {
   type        = string
-  description = "How long the builder may take to answer on SSH, as in \"10m\"."
+  description = "Time limit for the first SSH connection, as in \"10m\"."
   default     = "10m"
 }
 
-# --- How it is provisioned ------------------------------------------------------------------------------------------
+# --- Provisioning ------------------------------------------------------------------------------------------
 
 variable "ansible_vars_file" {
   type        = string
-  description = "File of Ansible variables that the plan has written (out/<image>/ansible.json)."
+  description = "File with the Ansible variables of the plan (out/<image>/ansible.json)."
 }
 
 variable "ansible_command" {
   type        = string
-  description = "The ansible-playbook program."
+  description = "Path or name of the ansible-playbook program."
   default     = "ansible-playbook"
 }
 
 variable "ansible_env_vars" {
   type        = list(string)
-  description = "Environment of ansible-playbook beside the template's own, as NAME=value."
+  description = "Further environment variables of ansible-playbook, as NAME=value."
   default     = []
 }
 
-# --- One run --------------------------------------------------------------------------------------------------------
+# --- Run --------------------------------------------------------------------------------------------------------
 
 variable "run_id" {
   type        = string
-  description = "Id of this run: a tag on everything that is created, and part of the temporary key pair's name. Empty: by-hand-<timestamp>."
+  description = "Id of this run: a tag of every created resource, and part of the temporary key pair's name. Empty: by-hand-<timestamp>."
   default     = ""
 
   validation {
@@ -241,7 +246,7 @@ variable "key_pair_name" {
 
 variable "expires" {
   type        = string
-  description = "When the builder is a leftover that may be swept (RFC 3339, UTC). Empty: builder_lifetime_minutes from now."
+  description = "Time after which the builder is a leftover that gpu-ami sweep removes (RFC 3339, UTC). Empty: builder_lifetime_minutes from now."
   default     = ""
 
   validation {
@@ -252,7 +257,7 @@ variable "expires" {
 
 variable "image_expires" {
   type        = string
-  description = "When the AMI and its snapshots may be swept (RFC 3339, UTC). Empty: never, they are the product."
+  description = "Time after which gpu-ami sweep removes the AMI and its snapshots (RFC 3339, UTC). Empty: never."
   default     = ""
 
   validation {
@@ -263,18 +268,18 @@ variable "image_expires" {
 
 variable "builder_lifetime_minutes" {
   type        = number
-  description = "The builder powers off, and so terminates itself, after this time, even if nobody is left to stop it."
+  description = "Time in minutes after which the builder powers off and is terminated, even if Packer no longer runs."
   default     = 180
 }
 
 variable "tags" {
   type        = map(string)
-  description = "Further tags of everything that is created, as the place asks for them."
+  description = "Further tags of every created resource, as in aws.yml."
   default     = {}
 }
 
 variable "manifest_file" {
   type        = string
-  description = "Where Packer writes its manifest (JSON)."
+  description = "Path of the manifest (JSON) that Packer writes."
   default     = "packer-manifest.json"
 }

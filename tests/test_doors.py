@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 # Programs that run on an instance, not here.
 _ON_THE_IMAGE = ("gpu_ami/local/replicas/",)
 
 IMPORTS = {
-    "subprocess": {"gpu_ami/run.py", "validator/offline.py"},  # the latter enters an image, as ssh.py does a host
-    "boto3": {"gpu_ami/aws.py", "validator/cloudwatch.py"},
-    "paramiko": {"validator/ssh.py"},
+    "subprocess": {
+        "gpu_ami/process.py",
+        "validator/transport/image_files.py",
+    },  # the latter enters an image, as ssh.py does a host
+    "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
+    "paramiko": {"validator/transport/ssh.py"},
 }
 CALLS = {
     "print": {"gpu_ami/cli.py"},

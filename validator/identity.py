@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Collection
 from pathlib import Path
@@ -10,21 +11,21 @@ from typing import Any
 import pytest
 
 from validator import tiers
-from validator.results import Check
+from validator.results import CheckRecord
 
 LOCAL = "local://"
 
 
-def describe(item: pytest.Item) -> Check:
+def describe(item: pytest.Item) -> CheckRecord:
     """The check that an item is, before it has run."""
-    role = item.path.stem.removeprefix("test_")
+    role = item.path.stem
     name = getattr(item, "originalname", None) or item.name
     function = getattr(item, "function", None)
     promise = ((function.__doc__ if function else "") or name.removeprefix("test_").replace("_", " ")).strip()
     promise = promise.split("\n")[0]
     after = item.config.getoption("after") or ""
     classes = "".join(f"{node.name}::" for node in item.listchain() if isinstance(node, pytest.Class))
-    return Check(
+    return CheckRecord(
         f"{role}::{classes}{name}{_parameters(item)}{f'@{after}' if after else ''}",
         role,
         tier_of(item),
@@ -49,18 +50,18 @@ def host_of(item: pytest.Item) -> tuple[str, Any]:
     return name, host
 
 
-def make_distinct(check: Check, item: pytest.Item, taken: Collection[str]) -> None:
-    """Two files of one name, or one check on two hosts: each is told apart, for none may hide the other's verdict."""
-    if check.id in taken:
-        role = _below(item.path, item.config).with_suffix("")
-        check.id = f"{role}{check.id.removeprefix(check.role)}"
-        check.role = str(role)
-    suffix = f"@{check.after}" if check.after else ""
-    plain = check.id.removesuffix(suffix)
+def make_distinct(record: CheckRecord, item: pytest.Item, taken: Collection[str]) -> CheckRecord:
+    """The record with an id that is not in `taken`: two files of one name, or one check on two hosts, both count."""
+    if record.id in taken:
+        role = str(_below(item.path, item.config).with_suffix(""))
+        record = dataclasses.replace(record, id=f"{role}{record.id.removeprefix(record.role)}", role=role)
+    suffix = f"@{record.after}" if record.after else ""
+    plain = record.id.removesuffix(suffix)
     for number in itertools.count(2):
-        if check.id not in taken:
+        if record.id not in taken:
             break
-        check.id = f"{plain}#{number}{suffix}"
+        record = dataclasses.replace(record, id=f"{plain}#{number}{suffix}")
+    return record
 
 
 def path_of(given: str, config: pytest.Config) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import pytest
 
-from validator.results import Check
+from validator.results import Hop, RunningCheck
 
 
 def unproven(reason: str) -> NoReturn:
@@ -14,10 +15,17 @@ def unproven(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-def output(host: Any, command: str, *args: str) -> str:
-    """Standard output of a command that must succeed; the check fails with what the command said."""
+# Looking at every file of a machine takes minutes where its disk is slow, or the machine is emulated.
+SCAN_SECONDS = 600.0
+
+
+def output(host: Any, command: str, *args: str, timeout: float | None = None) -> str:
+    """Standard output of a command that must succeed; the check fails with what the command said.
+
+    timeout: seconds, where the command may take longer than others (`--command-deadline`).
+    """
     __tracebackhide__ = True
-    done = host.run(command, *args)
+    done = host.run(command, *args, **({"timeout": timeout} if timeout else {}))
     if done.rc != 0:
         said = (done.stderr or done.stdout).strip() or "no output"
         pytest.fail(f"`{done.command.decode()}` ended with {done.rc}: {said[-500:]}", pytrace=False)
@@ -27,11 +35,11 @@ def output(host: Any, command: str, *args: str) -> str:
 class Observe:
     """The fixture `observe`: `observe(observed, planned)` fills the report's two columns."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: RunningCheck) -> None:
         self._check = check
 
     def __call__(self, observed: Any, planned: Any = None) -> None:
-        self._check.observed, self._check.planned = observed, planned
+        self._check.update(observed=observed, planned=planned)
 
     def same(self, observed: Any, planned: Any, what: str) -> None:
         """Records both and fails where they differ; `what` names the thing in the message."""
@@ -54,11 +62,11 @@ class Observe:
 
     def hop(self, name: str, seconds: float) -> None:
         """One stage of a way that an event took, for the report's timeline."""
-        self._check.hops.append({"hop": name, "seconds": round(seconds, 3)})
+        self._check.update(hops=(*self._check.record.hops, Hop(name, round(seconds, 3))))
 
-    def event(self, captured: dict[str, Any]) -> None:
+    def event(self, captured: Mapping[str, object]) -> None:
         """The event that was captured, with all its fields, for the report."""
-        self._check.event = captured
+        self._check.update(event=captured)
 
 
 def _shown(value: Any, most: int = 1500) -> str:

@@ -8,53 +8,77 @@ it says nothing about the image.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import gc
 import os
 import re
-import signal
-import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 
-from validator import backend, evidence, gather, identity, order, results, selection, tiers, waivers
-from validator.items import Items, can_gather
+from validator import deadline, evidence, identity, selection, tiers, waivers
 from validator.observe import Observe, unproven
 from validator.plan import Plan
-from validator.results import Check, Results
-from validator.ssh import TransportFault
+from validator.results import (
+    CheckRecord,
+    HostResults,
+    RunningCheck,
+    Verdict,
+    WaiverRecord,
+    append_to_journal,
+    journal_of,
+)
+from validator.schema import did_you_mean
+from validator.transport import TransportFault, backend
 
 if TYPE_CHECKING:
     from validator.cloudwatch import CloudWatch
-    from validator.machine import MachineUnderTest
+    from validator.probes import MachineUnderTest
 
 pytest.register_assert_rewrite("validator.checks")
 # testinfra registers itself where plugins load by themselves; a second time would be refused.
 pytest_plugins = ["testinfra.plugin"] if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") else []
 
 RUN = pytest.StashKey["Run"]()
-CHECK = pytest.StashKey[Check]()
+CHECK = pytest.StashKey[RunningCheck]()
 _CHECKS = Path(__file__).parent / "checks"
+FIXTURES = ("host", "plan", "machine", "cloudwatch", "observe")
 _twins: dict[backend.HostLink, Any] = {}
-_BACKEND = "validator.backend.BatchBackend"
-_IMAGE_BACKEND = "validator.backend.ImageBackend"
+_BACKEND = "validator.transport.backend.BatchBackend"
+_IMAGE_BACKEND = "validator.transport.backend.ImageBackend"
+
+
+@dataclass
+class HostRun:
+    """The checks of one host. name: testinfra's id of it; host: testinfra's host, None where no check asks one."""
+
+    name: str
+    host: Any
+    checks: dict[str, RunningCheck] = field(default_factory=dict)  # by id
+
+    @property
+    def records(self) -> list[CheckRecord]:
+        return [check.record for check in self.checks.values()]
 
 
 class Run:
-    """What this process has found so far."""
+    """The state of this process's run."""
 
     def __init__(self) -> None:
-        self.hosts: dict[str, tuple[Any, Results]] = {}  # by testinfra's id of the host: the host, what it gave
+        self.hosts: dict[str, HostRun] = {}  # by name
         self.machines: dict[Any, MachineUnderTest] = {}
         self.plan: Plan | None = None
         self.waivers: list[waivers.Waiver] = []
-        self.reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of gathered items, until they are told
-        self.changing: set[pytest.Item] | None = None  # once gathering begins: who may change a host
+        self.waiver_remarks: list[str] = []
+        self.engine: ModuleType | None = None  # validator.engine, where checks run concurrently
+        self.mode = ""  # how checks run, for the header
+        self.journals: set[Path] = set()  # those that this process has begun
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,6 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
     backend.DEFAULTS.ahead = not config.getoption("collectonly")
     backend.DEFAULTS.as_root = config.getoption("plan") is not None  # our own checks ask as root
     run = config.stash[RUN] = Run()
+    _use_engine(config, run)
     plan_file: Path | None = config.getoption("plan")
     if plan_file is not None:
         try:
@@ -134,47 +159,31 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item, (name, host) in named.items():
         if name == identity.LOCAL and len(others) == 1:
             name, host = others[0], None  # what asks no host belongs to the only one that this run is about
-        found_host, found = hosts.setdefault(name, (host, Results(name)))
-        if found_host is None and host is not None:
-            hosts[name] = (host, found)
-        check = item.stash[CHECK] = identity.describe(item)
-        identity.make_distinct(check, item, found.checks)
-        found.checks[check.id] = check
+        host_run = hosts.setdefault(name, HostRun(name, host))
+        if host_run.host is None:
+            host_run.host = host
+        record = identity.make_distinct(identity.describe(item), item, host_run.checks)
+        item.stash[CHECK] = host_run.checks[record.id] = RunningCheck(record)
     gc.freeze()  # what was imported and collected stays: looking through it again would cost more than the checks
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """The first item that can be gathered runs all that can; each then only tells what came of it."""
-    run = item.config.stash[RUN]
-    if item not in run.reports and _gathers(item.config) and can_gather(item):
-        _gather(run, item.session, item)
-    reports = run.reports.pop(item, None)
-    coming = _next(item, nextitem, run)
-    if reports is None and coming is nextitem:
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    if reports is None:
-        runtestprotocol(item, nextitem=coming)
-    else:
-        for report in reports:
-            item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
-
-
-def _next(item: pytest.Item, nextitem: pytest.Item | None, run: Run) -> pytest.Item | None:
-    """The next item that has not run yet: what only those need that have run is taken down."""
-    if nextitem not in run.reports:
-        return nextitem
-    items = item.session.items
-    return next((one for one in items[items.index(nextitem) :] if one not in run.reports), None)
-
-
-def _gathers(config: pytest.Config) -> bool:
+def _use_engine(config: pytest.Config, run: Run) -> None:
+    """Registers the engine where it can be used; without it checks run one after the other."""
     option = config.getoption
-    steps = any(option(name, False) for name in ("serial", "usepdb", "trace", "setuponly", "setupshow", "setupplan"))
-    return gather.available() and not steps and not _is_worker(config)
+    steps = ("serial", "usepdb", "trace", "setuponly", "setupshow", "setupplan")
+    if any(option(name, False) for name in steps) or _is_worker(config):
+        run.mode = "checks run one after the other"
+        return
+    reason = "validator.engine is not installed"
+    with contextlib.suppress(ImportError):
+        from validator import engine
+
+        reason = engine.unavailable()
+        if not reason:
+            run.engine, run.mode = engine, "checks run concurrently"
+            config.pluginmanager.register(engine.ConcurrentChecks(_CHECKS), "validator-engine")
+            return
+    run.mode = f"checks run one after the other, with a round trip a command: {reason}"
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -182,48 +191,21 @@ def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-def pytest_report_header() -> str:
-    if gather.available():
-        return "validator: checks are gathered"
-    return "validator: greenlet is not installed, so checks run one after the other, a round trip a command"
-
-
-def _gather(run: Run, session: pytest.Session, first: pytest.Item) -> None:
-    rest = session.items[session.items.index(first) :]
-    if run.changing is None:
-        run.changing = order.Effects().of(item for item in rest if item.path.parent != _CHECKS)
-    chosen = order.in_order(rest, run.changing)
-    nextitem = next((item for item in rest if item not in set(chosen)), None)
-    items = Items(session, chosen, nextitem)
-    tasks = items.tasks(run.changing, session.config.getoption("check_deadline"))
-    gatherer = gather.Gatherer(limit=lambda task: _arm(task.deadline))
-    with items.guard():
-        gatherer.run(tasks)
-    run.reports.update(items.reports)
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"validator: {config.stash[RUN].mode}"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """A check that hangs on our side ends at its deadline too."""
-    if gather.active() is not None:
+    engine = item.config.stash[RUN].engine
+    if engine is not None and engine.running():
         return (yield)
-    _arm(time.monotonic() + item.config.getoption("check_deadline"))
+    deadline.arm(time.monotonic() + item.config.getoption("check_deadline"))
     try:
         return (yield)
     finally:
-        _arm(0.0)
-
-
-def _arm(deadline: float) -> None:
-    """Interrupts whatever runs here at `deadline` (time.monotonic()); 0 takes the alarm back."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    signal.signal(signal.SIGALRM, _too_late)
-    signal.setitimer(signal.ITIMER_REAL, max(0.001, deadline - time.monotonic()) if deadline else 0.0)
-
-
-def _too_late(_signum: int, _frame: object) -> None:
-    raise gather.OutOfTime("the check did not end within its deadline")
+        deadline.arm(0.0)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -231,29 +213,53 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report: pytest.TestReport = yield  # type: ignore[assignment]
     check = item.stash.get(CHECK, None)
     if check is not None:
-        gatherer = gather.active()
-        if gatherer is not None and gatherer.task is not None:
-            check.attempts = max(check.attempts, gatherer.task.attempts)
+        engine = item.config.stash[RUN].engine
+        if engine is not None:
+            check.update(attempts=max(check.record.attempts, engine.attempts()))
         _judge(check, report, call)
+        if report.when == "teardown":
+            _append_to_journal(check, item.config)
     return report  # type: ignore[return-value]
 
 
-def _judge(check: Check, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    check.seconds = round(check.seconds + call.duration, 3)
+def _append_to_journal(check: RunningCheck, config: pytest.Config) -> None:
+    """A run that is cut off before its end leaves the checks that had ended."""
+    run: Run = config.stash[RUN]
+    host_run = next((entry for entry in run.hosts.values() if entry.checks.get(check.record.id) is check), None)
+    if host_run is None or config.getoption("results") is None:
+        return
+    path = journal_of(_of_host(config.getoption("results"), host_run.name, run) or Path())
+    if path not in run.journals:
+        run.journals.add(path)
+        path.unlink(missing_ok=True)
+    (record,), _ = waivers.apply(run.waivers, [check.record], _where(run, host_run.host), datetime.date.today())
+    append_to_journal(path, record)
+
+
+def _judge(check: RunningCheck, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Takes the outcome of one phase (setup, call, teardown) into the check's record."""
+    check.update(seconds=round(check.record.seconds + call.duration, 3))
     if report.when == "call" and report.passed:
-        check.verdict, check.message = (results.PASS if check.attempts == 1 else results.FLAKY), ""
-        if check.attempts > 1:
-            check.message = "passed only after the connection had been lost and made again"
+        if check.record.attempts == 1:
+            check.update(verdict=Verdict.PASS, message="")
+        else:
+            message = "passed only after the connection was lost and opened again"
+            check.update(verdict=Verdict.FLAKY, message=message)
     elif report.skipped:
-        check.verdict, check.message = results.UNPROVEN, _reason(report)
+        check.update(verdict=Verdict.UNPROVEN, message=_reason(report))
     elif report.failed:
         fault = call.excinfo.value if call.excinfo else None
         lost = isinstance(fault, TransportFault)
-        check.verdict = results.UNPROVEN if lost else results.FAIL
-        told = f"{fault}" if fault else report.longreprtext
-        check.message = f"the host could not be asked: {told}" if lost else _message(told, call)
+        text = f"{fault}" if fault else report.longreprtext
+        if isinstance(fault, pytest.FixtureLookupError):
+            near = did_you_mean(fault.argname, FIXTURES)
+            message = f"error in the check: fixture {fault.argname!r} not found{near}; known: {', '.join(FIXTURES)}"
+            check.update(verdict=Verdict.ERROR, message=message)
+            return
+        message = f"the host could not be asked: {text}" if lost else _message(text, call)
         if report.when == "teardown":
-            check.message = f"while it was undone: {check.message}"
+            message = f"in teardown: {message}"
+        check.update(verdict=Verdict.UNPROVEN if lost else Verdict.FAIL, message=message)
 
 
 def _reason(report: pytest.TestReport) -> str:
@@ -265,26 +271,63 @@ def _reason(report: pytest.TestReport) -> str:
 def _message(told: str, call: pytest.CallInfo[None]) -> str:
     kind = call.excinfo.type.__name__ if call.excinfo else ""
     told = told.strip()
-    return told if kind in ("AssertionError", "Failed", "CommandExpired", "OutOfTime") else f"{kind}: {told}"
+    return told if kind in ("AssertionError", "Failed", "CommandExpired", "CheckTimeout") else f"{kind}: {told}"
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
     config = session.config
     run = config.stash.get(RUN, None)
-    if run is None or config.getoption("collectonly") or exitstatus == pytest.ExitCode.USAGE_ERROR:
+    if run is None or exitstatus == pytest.ExitCode.USAGE_ERROR:
         return
-    for name, (host, found) in run.hosts.items():
-        if host is not None:
-            folder = _of_host(config.getoption("evidence"), name, run)
-            if (run.plan is not None or folder is not None) and not config.getoption("no_evidence"):
-                evidence.finish(as_root(host), found, folder, restarted=bool(config.getoption("after")))
-            elif isinstance(host.backend, backend.BatchBackend):
-                found.facts["transport"] = host.backend.link.cost  # somebody's own checks: nothing more is asked
-        found.waivers = waivers.apply(run.waivers, found.checks.values(), _where(run, host), datetime.date.today())
-        path = _of_host(config.getoption("results"), name, run)
+    if config.getoption("collectonly"):
+        _write_list(run, config.getoption("results"))
+        return
+    waiver_records: list[WaiverRecord] = []
+    for host_run in run.hosts.values():
+        results = _results(host_run, run, config)
+        waiver_records += results.waivers
+        path = _of_host(config.getoption("results"), host_run.name, run)
         if path is not None:
-            found.write(path)
+            results.write(path)
+    ids = [record.id for host_run in run.hosts.values() for record in host_run.records]
+    run.waiver_remarks = waivers.remarks(waiver_records, ids)
     backend.close_all()
+
+
+def _write_list(run: Run, path: Path | None) -> None:
+    """`--collect-only --results=FILE`: the checks that would run, none of them judged."""
+    if path is not None:
+        for host_run in run.hosts.values():
+            HostResults(host_run.name, tuple(host_run.records)).write(_of_host(path, host_run.name, run) or path)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    run = config.stash.get(RUN, None)
+    for line in run.waiver_remarks if run is not None else ():
+        terminalreporter.write_line(f"waivers: {line}")
+
+
+def _results(host_run: HostRun, run: Run, config: pytest.Config) -> HostResults:
+    """The results of one host, with evidence collected and waivers applied."""
+    kept = evidence.Evidence()
+    if host_run.host is not None:
+        folder = _of_host(config.getoption("evidence"), host_run.name, run)
+        if (run.plan is not None or folder is not None) and not config.getoption("no_evidence"):
+            failed = any(record.verdict == Verdict.FAIL for record in host_run.records)
+            restarted = bool(config.getoption("after"))
+            kept = evidence.collect(as_root(host_run.host), folder, failed=failed, restarted=restarted)
+        elif isinstance(host_run.host.backend, backend.BatchBackend):
+            kept.facts["transport"] = host_run.host.backend.link.cost  # a user's own checks: nothing more is asked
+    waiver_records = _apply_waivers(host_run, run)
+    return HostResults(host_run.name, tuple(host_run.records), tuple(kept.replicas), kept.facts, tuple(waiver_records))
+
+
+def _apply_waivers(host_run: HostRun, run: Run) -> list[WaiverRecord]:
+    where = _where(run, host_run.host)
+    records, waiver_records = waivers.apply(run.waivers, host_run.records, where, datetime.date.today())
+    for record in records:
+        host_run.checks[record.id].record = record
+    return waiver_records
 
 
 def _where(run: Run, host: Any) -> dict[str, str]:
@@ -329,7 +372,7 @@ def plan(request: pytest.FixtureRequest) -> Plan:
 @pytest.fixture(scope="module")
 def machine(_testinfra_host: Any, request: pytest.FixtureRequest) -> MachineUnderTest:
     """What the machine under test is: instance, boot, clock."""
-    from validator.machine import MachineUnderTest
+    from validator.probes import MachineUnderTest
 
     option, machines = request.config.getoption, request.config.stash[RUN].machines
     if _testinfra_host not in machines:
@@ -353,5 +396,7 @@ def cloudwatch(request: pytest.FixtureRequest) -> CloudWatch:
         profile=config.getoption("aws_profile"),
         arrival_seconds=config.getoption("arrival_seconds"),
     )
-    found.sleep = gather.sleep
+    run = config.stash[RUN]
+    if run.engine is not None:
+        found.sleep = run.engine.sleep
     return found

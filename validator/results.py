@@ -1,60 +1,293 @@
-"""What a run leaves: one record a check, written as checks.json (schema gpu-ami/checks/1)."""
+"""Check records: what one run of the validator finds on one host, and the file checks.json that holds it.
+
+A `CheckRecord` is the only form of a check's result, here and in the report. `HostResults` is one checks.json.
+Both are read and written in this module alone. Schema gpu-ami/checks/2; it differs from version 1 in the verdict ERROR
+and in the ids of a user's own checks, which begin with the file's name as it is (`test_ours::…`, formerly `ours::…`).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
-from dataclasses import asdict, dataclass, field
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Protocol, Self, TypeVar
 
-SCHEMA = "gpu-ami/checks/1"
-PASS, FAIL, FLAKY, UNAVAILABLE, UNPROVEN = "PASS", "FAIL", "FLAKY", "UNAVAILABLE", "UNPROVEN"
+SCHEMA = "gpu-ami/checks/2"
 
 
-@dataclass
-class Check:
-    """One promise and what came of it. seconds: wall time; attempts: times its commands had to be sent.
+class Verdict(StrEnum):
+    """What a check, a machine or a report comes to."""
 
-    after: the restart that it was checked again after; its id then ends in "@" and that name.
+    PASS = "PASS"
+    FAIL = "FAIL"  # the image broke a promise
+    FLAKY = "FLAKY"  # passed, but only at a later attempt
+    UNAVAILABLE = "UNAVAILABLE"  # no capacity to launch the machine
+    UNPROVEN = "UNPROVEN"  # not judged; the message says why
+    ERROR = "ERROR"  # the check itself, the cloud or the machine failed: says nothing about the image
+
+
+PASS, FAIL, FLAKY = Verdict.PASS, Verdict.FAIL, Verdict.FLAKY
+UNAVAILABLE, UNPROVEN, ERROR = Verdict.UNAVAILABLE, Verdict.UNPROVEN, Verdict.ERROR
+
+
+class WaiverState(StrEnum):
+    """What became of a waiver in a run."""
+
+    USED = "used"
+    EXPIRED = "expired"  # it matched a red check after its last day
+    UNUSED = "unused"  # it matched checks, none of them red
+    UNMATCHED = "unmatched"  # no check of the run has such an id
+
+
+class InvalidRecord(ValueError):
+    """A document that is not what this module writes; the message names the place in it."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One stage of an event's way, for the timeline. `hop` names it; seconds: how long it took."""
+
+    hop: str
+    seconds: float
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "hop") -> Hop:
+        """Raises InvalidRecord."""
+        return construct(cls, data, where)
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A package, kernel module or library that stands in for the vendor's own. `what` is its description."""
+
+    package: str
+    version: str
+    what: str
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "replica") -> Replica:
+        """Raises InvalidRecord."""
+        return construct(cls, data, where)
+
+
+@dataclass(frozen=True)
+class WaiverRecord:
+    """A waiver as results and reports show it. expires: ISO date of the last day on which it counts."""
+
+    check: str
+    reason: str
+    owner: str
+    expires: str
+    scope: Mapping[str, str]
+    state: WaiverState
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "waiver") -> WaiverRecord:
+        """Raises InvalidRecord."""
+        return construct(cls, data, where, state=WaiverState)
+
+
+@dataclass(frozen=True)
+class CheckRecord:
+    """One promise and the verdict on it.
+
+    tier: T0 to T4. seconds: wall time. attempts: how often its commands were sent.
+    observed, planned, event: any JSON value; event is a captured GPU event with all its fields.
+    after: the restart after which the check ran again ("" for none); the id then ends in "@" and that name.
+    waived: the waiver that covers a red verdict.
     """
 
     id: str
     role: str
     tier: str
     promise: str
-    verdict: str = UNPROVEN
-    observed: Any = None
-    planned: Any = None
+    verdict: Verdict = UNPROVEN
+    observed: object = None
+    planned: object = None
     message: str = "did not run"
     seconds: float = 0.0
     attempts: int = 1
     after: str = ""
-    hops: list[dict[str, Any]] = field(default_factory=list)
-    event: dict[str, Any] | None = None  # the event that it saw captured, whole
-    waived: dict[str, Any] | None = None  # the waiver that covers a red verdict
+    hops: tuple[Hop, ...] = ()
+    event: Mapping[str, object] | None = None
+    waived: WaiverRecord | None = None
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the message; the verdict where there is no message."""
+        return self.message.partition("\n")[0] or str(self.verdict)
+
+    def to_json(self) -> dict[str, object]:
+        """The record as plain JSON values; `from_json` reads it."""
+        return plain_fields(self)
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "check") -> CheckRecord:
+        """Reads what `to_json` wrote. Raises InvalidRecord with `where` in its message."""
+        return construct(
+            cls,
+            data,
+            where,
+            verdict=Verdict,
+            seconds=float,
+            hops=lambda value: each(value, Hop, f"{where}.hops"),
+            waived=lambda value: None if value is None else WaiverRecord.from_json(value, f"{where}.waived"),
+        )
 
 
-@dataclass
-class Results:
-    """All checks of one host, what was a replica there, and facts to tell this machine from another."""
+@dataclass(frozen=True)
+class HostResults:
+    """All checks of one host, what was a replica there, and facts that tell this machine from another."""
 
     host: str
-    checks: dict[str, Check] = field(default_factory=dict)
-    replicas: list[dict[str, str]] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    waivers: list[dict[str, Any]] = field(default_factory=list)
+    checks: tuple[CheckRecord, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
+    waivers: tuple[WaiverRecord, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """The document checks.json."""
+        return {"schema": SCHEMA} | plain_fields(self)
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "checks.json") -> HostResults:
+        """Reads the document. Raises InvalidRecord for another schema, a missing or an unknown key."""
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or schema != SCHEMA:
+            raise InvalidRecord(f"{where}: expected schema {SCHEMA}, got {schema}; run the checks again")
+        return construct(
+            cls,
+            {key: value for key, value in data.items() if key != "schema"},
+            where,
+            checks=lambda value: each(value, CheckRecord, f"{where}: checks"),
+            replicas=lambda value: each(value, Replica, f"{where}: replicas"),
+            waivers=lambda value: each(value, WaiverRecord, f"{where}: waivers"),
+        )
 
     def write(self, path: Path) -> None:
-        """Whole or not at all: a reader never sees half a file."""
-        document = {
-            "schema": SCHEMA,
-            "host": self.host,
-            "checks": [asdict(check) for check in self.checks.values()],
-            "replicas": self.replicas,
-            "facts": self.facts,
-            "waivers": self.waivers,
-        }
+        """Writes checks.json, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
-        part.write_text(json.dumps(document, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
+        with part.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> HostResults:
+        """Reads checks.json. Raises OSError, or InvalidRecord where the content is not what `write` writes."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InvalidRecord(f"{path}: not JSON: {error}") from error
+        return cls.from_json(data, str(path))
+
+
+def journal_of(results: Path) -> Path:
+    """The journal beside a checks.json: one line a check, written as soon as that check has ended."""
+    return results.with_suffix(".jsonl")
+
+
+def append_to_journal(path: Path, record: CheckRecord) -> None:
+    """Adds a check to the journal. A disk that is full must not change the check's verdict: OSError is suppressed."""
+    with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(json.dumps(record.to_json(), ensure_ascii=False) + "\n")
+
+
+def read_journal(path: Path) -> tuple[CheckRecord, ...]:
+    """The checks that had ended when a run was cut off; none where there is no journal. A cut last line is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    records = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # InvalidRecord is one
+            records.append(CheckRecord.from_json(json.loads(line), str(path)))
+    return tuple(records)
+
+
+class RunningCheck:
+    """A check while it runs: `record` is what is known so far, complete after its teardown."""
+
+    def __init__(self, record: CheckRecord) -> None:
+        self.record = record
+
+    def update(self, **changes: object) -> None:
+        """Replaces fields of the record."""
+        self.record = dataclasses.replace(self.record, **changes)  # type: ignore[arg-type]
+
+
+class Readable(Protocol):
+    """A record that reads itself from JSON; raises InvalidRecord with `where` in its message."""
+
+    @classmethod
+    def from_json(cls, data: object, where: str = ...) -> Self: ...
+
+
+_Record = TypeVar("_Record")
+_Readable = TypeVar("_Readable", bound=Readable)
+
+
+def construct(kind: type[_Record], data: object, where: str, **convert: object) -> _Record:
+    """An instance of a record class from a JSON object.
+
+    convert: a function for each field whose value is not the JSON value itself. InvalidRecord names every missing and
+    unknown key.
+    """
+    if not isinstance(data, dict):
+        raise InvalidRecord(f"{where}: expected an object, got {type(data).__name__}")
+    fields = {entry.name: entry for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    required = [
+        name
+        for name, entry in fields.items()
+        if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+    ]
+    mistakes = [f"missing key {name!r}" for name in required if name not in data]
+    mistakes += [f"unknown key {name!r}" for name in data if name not in fields]
+    if mistakes:
+        raise InvalidRecord(f"{where}: {', '.join(mistakes)}")
+    values = dict(data)
+    for name, convert_value in convert.items():
+        if name in values:
+            try:
+                values[name] = convert_value(values[name])  # type: ignore[operator]
+            except InvalidRecord:
+                raise
+            except (TypeError, ValueError) as error:
+                raise InvalidRecord(f"{where}: {name}: {error}") from error
+    return kind(**values)
+
+
+def each(value: object, kind: type[_Readable], where: str) -> tuple[_Readable, ...]:
+    """A list of records. Raises InvalidRecord with the index of the wrong one."""
+    if not isinstance(value, list):
+        raise InvalidRecord(f"{where}: expected a list, got {type(value).__name__}")
+    return tuple(kind.from_json(entry, f"{where}[{index}]") for index, entry in enumerate(value))
+
+
+def plain_fields(record: object) -> dict[str, object]:
+    """A record's fields as plain JSON values."""
+    return {entry.name: _plain(getattr(record, entry.name)) for entry in dataclasses.fields(record)}  # type: ignore[arg-type]
+
+
+def _plain(value: object) -> object:
+    """The value as JSON holds it; what JSON has no form for, as text."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value)  # an enum's member too
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain_fields(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return str(value)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from validator import backend, identity
+from validator import identity
 from validator.plan import Plan
+from validator.transport import backend
 
 # Without a plan: what every image has that this project is for.
 _OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
@@ -21,7 +22,8 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: Plan | None) -
     else:
         for item in items:
             _leave_open(item)
-    _keep(config, items, lambda item: item.get_closest_marker("offline") is None or _is_offline(item))
+    if not (config.getoption("collectonly") and config.getoption("results")):  # a list names those too
+        _keep(config, items, lambda item: item.get_closest_marker("offline") is None or _is_offline(item))
     if after:
         _keep(config, items, lambda item: item.get_closest_marker("survives") is not None)
     if only:

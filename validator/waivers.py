@@ -1,14 +1,14 @@
 """Waivers: a named check may be red for a named reason, by a named owner, until a named day. The check still runs.
 
 A file in YAML or JSON, a list of
-    - check: hygiene::test_no_shell_history     # id, shell wildcards allowed in what follows "::"
-      reason: the vendor's base image carries one; ticket 1234
+    - check: hygiene::test_no_shell_history     # an id; * and ? are wildcards after "::"
+      reason: the base image has one; ticket 1234
       owner: gpu-images@example.com
-      expires: 2027-01-31                       # the last day on which it counts
-      scope: {image: debian12-gpu, instance_type: "p4d.*"}    # optional: both with shell wildcards
+      expires: 2027-01-31                       # the last day on which the waiver counts
+      scope: {image: debian12-gpu, instance_type: "p4d.*"}  # optional, with wildcards
 
-A waived check keeps its verdict, and the waiver stands beside it in checks.json and in the certificate; whoever judges
-the run reads `waived`. An expired waiver is void, so its check fails as ever; one that nothing needed is reported.
+A waived check keeps its verdict; the waiver stands beside it in checks.json, report and certificate (`waived`). A
+waiver that has expired, matches no check or is not needed does nothing and is named on the console. See docs/checks.md.
 """
 
 from __future__ import annotations
@@ -16,16 +16,26 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from validator.results import FAIL, FLAKY, UNPROVEN, Check
+from validator.results import CheckRecord, Verdict, WaiverRecord, WaiverState
+from validator.schema import Day, Keys, Text, did_you_mean
 
-_REQUIRED = ("check", "reason", "owner", "expires")
-_KNOWN = (*_REQUIRED, "scope")
-_SCOPES = ("image", "instance_type")
+_ENTRY = Keys(
+    {
+        # A role has to be named before "::", so that one waiver cannot cover everything.
+        "check": Text("hygiene::test_no_shell_history", r"[^:]*[^:*?\[\]][^:]*::.+"),
+        "reason": Text("base image carries one; ticket 1234", r"(?s).*\S.*"),
+        "owner": Text("gpu-images@example.com", r".*\S.*"),
+        "expires": Day(),
+        "scope": Keys({"image": Text("debian12-gpu"), "instance_type": Text("p4d.*")}),
+    },
+    needed=("check", "reason", "owner", "expires"),
+)
+_RED = (Verdict.FAIL, Verdict.FLAKY, Verdict.UNPROVEN)
 
 
 @dataclass(frozen=True)
@@ -40,12 +50,20 @@ class Waiver:
 
     def covers(self, check_id: str, where: Mapping[str, str]) -> bool:
         """Whether it is about this check on this machine; `where` has image and instance_type."""
-        inside = all(fnmatch.fnmatchcase(where.get(key, ""), pattern) for key, pattern in self.scope)
-        return inside and fnmatch.fnmatchcase(check_id, self.check)
+        return self.in_scope(where) and self.names(check_id)
 
-    def document(self, state: str) -> dict[str, Any]:
-        """As the report holds it. state: "used", "expired" or "unused"."""
-        return asdict(self) | {"expires": self.expires.isoformat(), "scope": dict(self.scope), "state": state}
+    def names(self, check_id: str) -> bool:
+        """Whether `check` is this id, or a pattern of it. Brackets of an id's parameters are taken as they are."""
+        pattern = self.check.replace("[", "[[]")
+        return fnmatch.fnmatchcase(check_id, pattern)
+
+    def in_scope(self, where: Mapping[str, str]) -> bool:
+        """Whether it is about this image and instance type."""
+        return all(fnmatch.fnmatchcase(where.get(key, ""), pattern) for key, pattern in self.scope)
+
+    def record(self, state: WaiverState) -> WaiverRecord:
+        """As results and reports hold it."""
+        return WaiverRecord(self.check, self.reason, self.owner, self.expires.isoformat(), dict(self.scope), state)
 
 
 def load(path: Path) -> list[Waiver]:
@@ -56,29 +74,66 @@ def load(path: Path) -> list[Waiver]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(entries, list):
-        raise ValueError(f"{path}: expected a list of waivers, found {type(entries).__name__}")
-    mistakes = [line for at, entry in enumerate(entries) for line in _mistakes(f"{path}[{at}]", entry)]
+        raise ValueError(f"{path}: expected a list of waivers, got {type(entries).__name__}")
+    mistakes = [
+        f"{path}: {mistake.path}: {mistake.message}"
+        for index, entry in enumerate(entries)
+        for mistake in (*_ENTRY.check(entry, f"[{index}]"), *_ENTRY.missing(entry, f"[{index}]"))
+    ]
     if mistakes:
         raise ValueError("\n".join(mistakes))
     return [_waiver(entry) for entry in entries]
 
 
 def apply(
-    waivers: Iterable[Waiver], checks: Iterable[Check], where: Mapping[str, str], today: datetime.date
-) -> list[dict[str, Any]]:
-    """Writes into each red check what waives it; returns every waiver of this machine with its state."""
-    red = [check for check in checks if check.verdict in (FAIL, FLAKY, UNPROVEN)]
-    told = []
+    waivers: Iterable[Waiver], records: Sequence[CheckRecord], where: Mapping[str, str], today: datetime.date
+) -> tuple[list[CheckRecord], list[WaiverRecord]]:
+    """The records, each red one with the waiver that covers it, and every waiver with its state."""
+    by_id = {record.id: record for record in records}
+    red = [record.id for record in records if record.verdict in _RED]
+    waiver_records = []
     for waiver in waivers:
-        matching = [check for check in red if waiver.covers(check.id, where)]
-        state = "unused" if not matching else "used" if today <= waiver.expires else "expired"
-        told.append(waiver.document(state))
-        for check in matching:
-            if state == "used":
-                check.waived = waiver.document(state)
+        matching = [check_id for check_id in red if waiver.covers(check_id, where)]
+        state = WaiverState.UNUSED if _matches_any(waiver, by_id, where) else WaiverState.UNMATCHED
+        if matching:
+            state = WaiverState.USED if today <= waiver.expires else WaiverState.EXPIRED
+        waiver_records.append(waiver.record(state))
+        for check_id in matching:
+            record = by_id[check_id]
+            if state is WaiverState.USED:
+                by_id[check_id] = replace(record, waived=waiver_records[-1])
             else:
-                check.message += f" (its waiver by {waiver.owner} expired on {waiver.expires})"
-    return told
+                message = f"{record.message} (its waiver by {waiver.owner} expired on {waiver.expires})"
+                by_id[check_id] = replace(record, message=message)
+    return list(by_id.values()), waiver_records
+
+
+def _matches_any(waiver: Waiver, ids: Iterable[str], where: Mapping[str, str]) -> bool:
+    """Whether it names a check of this run, whatever the verdict. A waiver for other machines is not judged here."""
+    return not waiver.in_scope(where) or any(waiver.names(check_id) for check_id in ids)
+
+
+def remarks(waiver_records: Iterable[WaiverRecord], ids: Iterable[str]) -> list[str]:
+    """One sentence for each waiver that did nothing on any machine of a run, or that has expired.
+
+    waiver_records: of all machines and passes. ids: of all checks that ran.
+    """
+    states: dict[tuple[str, str, str], set[WaiverState]] = {}
+    for record in waiver_records:
+        states.setdefault((record.check, record.owner, record.expires), set()).add(record.state)
+    known = list(dict.fromkeys(ids))
+    lines = []
+    for (check, owner, expires), seen in states.items():
+        if WaiverState.USED in seen:
+            continue
+        if WaiverState.EXPIRED in seen:
+            lines.append(f"{check}: expired on {expires}; ask {owner} to renew or remove it")
+        elif WaiverState.UNUSED in seen:
+            lines.append(f"{check}: not needed, no check that it names was red; remove it")
+        else:
+            near = did_you_mean(check, known)
+            lines.append(f"{check}: matches no check that ran{near}; `gpu-ami checks` lists the ids")
+    return lines
 
 
 def _yaml(text: str) -> Any:
@@ -90,36 +145,8 @@ def _yaml(text: str) -> Any:
         raise ValueError(f"not YAML: {error}") from error
 
 
-def _mistakes(where: str, entry: Any) -> list[str]:
-    if not isinstance(entry, dict):
-        return [f"{where}: expected an object, found {type(entry).__name__}"]
-    lines = [f"{where}: unknown key {key!r}, known are {', '.join(_KNOWN)}" for key in entry if key not in _KNOWN]
-    lines += [f"{where}: {key} is missing" for key in _REQUIRED if not str(entry.get(key) or "").strip()]
-    if "::" not in str(entry.get("check", "::")):
-        lines.append(f"{where}: check {entry['check']!r} is no id like hygiene::test_no_shell_history")
-    elif str(entry.get("check", "")).partition("::")[0].strip("*?[]") == "" and "check" in entry:
-        lines.append(f"{where}: check {entry['check']!r} names no role before its ::")
-    if entry.get("expires") and _date(entry["expires"]) is None:
-        lines.append(f"{where}: expires {entry['expires']!r} is no date like 2027-01-31")
-    scope = entry.get("scope") or {}
-    if not isinstance(scope, dict):
-        return [*lines, f"{where}: scope is no object"]
-    return lines + [
-        f"{where}: unknown scope {key!r}, known are {', '.join(_SCOPES)}" for key in scope if key not in _SCOPES
-    ]
-
-
 def _waiver(entry: Mapping[str, Any]) -> Waiver:
-    expires = _date(entry["expires"])
+    expires = Day.parse(entry["expires"])
     assert expires is not None
     scope = tuple(sorted((str(key), str(value)) for key, value in (entry.get("scope") or {}).items()))
     return Waiver(str(entry["check"]), str(entry["reason"]), str(entry["owner"]), expires, scope)
-
-
-def _date(value: Any) -> datetime.date | None:
-    if isinstance(value, datetime.date):  # YAML has made one of it
-        return value
-    try:
-        return datetime.date.fromisoformat(str(value))
-    except ValueError:
-        return None

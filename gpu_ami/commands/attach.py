@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome, stages
+from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
     from gpu_ami.plan import Plan
+    from gpu_ami.progress import Progress
 
 _EPILOG = """\
 The same roles that make the image, but the services are started, and hygiene, which takes a builder's keys and logs, is
@@ -28,9 +28,9 @@ Exit 0; 1: with --unchanged, something had drifted from the plan (and is as plan
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("attach", help="put a plan's roles on a machine that runs", epilog=_EPILOG)
-    stages.add_out(parser)
+    options.add_out(parser)
     parser.add_argument("--host", required=True, metavar="URL", help="the machine: ssh://user@address:port")
-    stages.add_identity(parser)
+    options.add_identity(parser)
     parser.add_argument("--unchanged", action="store_true", help="exit 1 if anything had to be changed")
     parser.add_argument(
         "--role", action="append", default=[], metavar="NAME", help="only this role of the plan (repeatable)"
@@ -39,26 +39,34 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami import line
-    from gpu_ami.converge import Machine, converge
-    from gpu_ami.home import home_dir
-    from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables, write_json
-    from validator.ssh import parse_url
+    from gpu_ami import pipeline
+    from gpu_ami.build import Machine, converge
+    from gpu_ami.data import data_root
+    from gpu_ami.files import home_dir, write_json
+    from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables
+    from validator.transport import parse_url
 
-    out = stages.existing_plan(args.out)
+    out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
     try:
         target = parse_url(args.host)
     except ValueError as error:
         raise UsageError(f"--host: {error}") from error
-    stages.check_identity(args)
+    options.check_identity(args)
     roles = _of_plan(args.role, plan)
-    place = line.running_local_place(home_dir())
+    place = pipeline.running_local_place(home_dir())
     local = place is not None and target.address.startswith("127.")
-    write_json(out / ANSIBLE_FILE, ansible_variables(plan))
+    write_json(out / ANSIBLE_FILE, ansible_variables(plan.document))
     machine = Machine(target.address, target.port, target.user, args.identity, simulated=local)
     with progress.stage(f"attach {plan.image} to {target.name}"):
-        found = converge(line.source_root(), (out / ANSIBLE_FILE).resolve(), machine, roles=roles, note=progress.note)
+        found = converge(
+            data_root(),
+            (out / ANSIBLE_FILE).resolve(),
+            machine,
+            roles=roles,
+            note=progress.note,
+            on_task=lambda number, task: progress.update(task, step=number),
+        )
     lines = [found.text(), *(f"  changed: {name}" for name in found.changed)]
     drifted = bool(found.changed) and args.unchanged
     return Outcome("\n".join(lines), asdict(found), 1 if drifted else 0)
@@ -66,7 +74,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _of_plan(asked: Sequence[str], plan: Plan) -> list[str]:
     """The roles that were asked for, in the plan's order. UsageError: one is not there."""
-    there = [role for role in plan["roles"] if role != "hygiene"]
+    there = [role for role in plan.document["roles"] if role != "hygiene"]
     if strangers := [role for role in asked if role not in there]:
         raise UsageError(f"--role {strangers[0]}: the plan has {', '.join(there)}")
     return [role for role in there if role in asked]

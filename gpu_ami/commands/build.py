@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome, stages
+from gpu_ami.commands import Outcome, options
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
+    from gpu_ami.progress import Progress
 
 _EPILOG = """\
 Reads OUT/plan.json and writes OUT/build.json, OUT/packer-manifest.json and OUT/build.log. An AMI that the same plan and
@@ -21,9 +21,9 @@ the same roles made in the same place is used again. By hand: packer build -var-
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("build", help="a plan → an AMI (Packer and Ansible)", epilog=_EPILOG)
-    stages.add_out(parser)
-    stages.add_where(parser)
-    stages.add_agent_package(parser)
+    options.add_out(parser)
+    options.add_where(parser)
+    options.add_agent_package(parser)
     parser.add_argument("--fresh", action="store_true", help="build anew even if this plan has an AMI")
     parser.set_defaults(execute=execute)
 
@@ -31,11 +31,11 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
-    from gpu_ami import line
+    from gpu_ami import pipeline
     from gpu_ami.plan import PLAN_FILE, Plan
 
-    out = stages.existing_plan(args.out)
+    out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
-    with line.standing(args.where, progress, stages.agent_package(args, progress)) as at:
-        made = line.build_stage(plan, out, at, fresh=args.fresh)
+    with pipeline.open_session(args.where, progress, options.agent_package(args, progress)) as session:
+        made = pipeline.build_stage(plan, out, session, fresh=args.fresh)
     return Outcome(f"{made.ami} in {made.region} ({made.place}) → {out}/build.json", asdict(made))

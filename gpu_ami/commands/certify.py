@@ -1,33 +1,37 @@
-"""`gpu-ami certify`: report.json → certificate."""
+"""`gpu-ami certify`: writes the certificate of a report."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome, stages
+from gpu_ami.commands import Outcome, options
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
+    from gpu_ami.progress import Progress
 
 _EPILOG = """\
-Reads OUT/report.json and writes OUT/certificate.json, certificate.md and report.html. Levels: rehearsed (simulated
-hardware or a replica took part) < certified (real hardware, vendor packages). Without a PASS there is none.
+Reads OUT/report.json. Writes OUT/report.html and, if the report is a PASS, OUT/certificate.json and certificate.md.
+Levels: rehearsed (simulated hardware or a replica took part) < certified (real hardware, vendor packages, and an Xid
+of the kernel driver). Exit codes: as gpu-ami validate. See docs/certificate.md.
+
+examples:
+  gpu-ami certify                       the only report under out/
+  gpu-ami certify out/debian12-gpu
 """
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "certify", help="a report → a certificate that claims no more than was proven", epilog=_EPILOG
-    )
-    stages.add_out(parser, "report.json")
+    parser = subparsers.add_parser("certify", help="write the certificate of a report", epilog=_EPILOG)
+    options.add_out(parser, "report.json")
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami import line, report
+    from gpu_ami import pipeline
+    from gpu_ami.report import document, summary
 
-    out = stages.existing_plan(args.out)
-    found = report.load(out / "report.json")
-    drawn = line.certify_stage(found, out)
-    return Outcome(line.verdict_text(found, drawn, out), drawn.content, report.EXIT_CODES[found.verdict])
+    out = options.existing_plan(args.out)
+    report = document.load(out / document.REPORT_FILE)
+    certificate = pipeline.certify_stage(report, out)
+    return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)

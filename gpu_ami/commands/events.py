@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 from gpu_ami.commands import Outcome
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
+    from gpu_ami.progress import Progress
 
 _EPILOG = """\
-Understands dmesg, journalctl, syslog, raw /dev/kmsg, container JSON and our own gpuevent.jsonl, gzipped or not.
-A line that merely quotes an Xid is no event; one that a process wrote to /dev/kmsg is marked as a drill.
+Reads dmesg, journalctl (every -o format), syslog, /dev/kmsg, container logs, JSON of log shippers, exports of
+CloudWatch Logs and gpuevent.jsonl, gzipped or not. A line in which a program quotes an Xid is not an event; a line that
+a process wrote to /dev/kmsg is marked as a drill. What to do for an event: docs/tasks/xid-fired.md
 
-  gpu-ami events messages.gz                      the log that a colleague mailed
+  gpu-ami events messages.gz                      a log file
   journalctl -k | gpu-ami events -                this machine
+  aws logs tail GROUP | gpu-ami events -          a CloudWatch log group
   gpu-ami events --host ssh://admin@203.0.113.7   an instance: its event log, else its kernel log
-  gpu-ami events --host ssh://… --follow          as they happen
-  gpu-ami events kern.log --json | jq .code       one JSON object a line
+  gpu-ami events --host ssh://… --follow          new events of an instance
+  gpu-ami events kern.log --json | jq .code       one JSON object for each event
 
-exit codes: 0 read to its end, events or not · 2 no such file, or a wrong policy · 4 the host did not answer
+exit codes: 0 log read, with or without events · 2 file or policy cannot be read · 4 the host cannot be reached
 """
 
 
@@ -30,15 +32,13 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "events", help="GPU events (Xid, SXid, lost GPUs) of a log or a host", epilog=_EPILOG
     )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a log, or - for standard input")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="log file, or - for standard input")
     parser.add_argument("--host", metavar="URL", help="ssh://user@address[:port]")
     parser.add_argument(
         "--identity-file", type=Path, metavar="KEY", help="private key for --host (default: agent, ~/.ssh)"
     )
-    parser.add_argument("--follow", action="store_true", help="with --host: go on as events happen")
-    parser.add_argument(
-        "--policy", type=Path, metavar="FILE", help="severities and actions of your own (xid-policy.json)"
-    )
+    parser.add_argument("--follow", action="store_true", help="with --host: print new events until interrupted")
+    parser.add_argument("--policy", type=Path, metavar="FILE", help="your own severities and actions (xid-policy.json)")
     parser.set_defaults(execute=execute)
 
 
@@ -57,15 +57,15 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
     import os
     import sys
 
-    from gpu_ami import events
+    from gpu_ami.events import reader
 
     if args.host:
-        source = events.open_host(args.host, follow=args.follow, key_file=args.identity_file)
+        source = reader.open_host(args.host, follow=args.follow, key_file=args.identity_file)
     else:
-        source = events.open_log(args.file)
+        source = reader.open_log(args.file)
     with source as stream:
-        found = events.read_events(stream, args.policy)
+        gpu_events = reader.read_events(stream, args.policy)
         if args.json:
-            yield from (json.dumps(event, ensure_ascii=False) for event in found)
+            yield from (json.dumps(event, ensure_ascii=False) for event in gpu_events)
         else:
-            yield from events.table(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+            yield from reader.table(gpu_events, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gpu_ami.commands import Outcome
-from gpu_ami.log import Progress
+from gpu_ami.progress import Progress
 
 _EPILOG = """\
 examples:
@@ -39,20 +39,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     from gpu_ami.errors import UsageError
-    from gpu_ami.recipes import answers
-    from gpu_ami.recipes.facts import load_facts
+    from gpu_ami.recipes import fact_queries, load_facts
 
     facts = load_facts()
     asked = {
-        answers.about_instance_type: args.instance_type,
-        answers.about_driver: args.driver,
-        answers.about_cuda: args.cuda,
-        answers.about_efa: args.efa,
-        answers.about_os: args.os,
+        fact_queries.about_instance_type: args.instance_type,
+        fact_queries.about_driver: args.driver,
+        fact_queries.about_cuda: args.cuda,
+        fact_queries.about_efa: args.efa,
+        fact_queries.about_os: args.os,
     }
     given = [(answer, name) for answer, name in asked.items() if name]
     if len(given) != 1:
         raise UsageError("ask for one thing", hint="gpu-ami facts p5.48xlarge, or gpu-ami facts --driver 580")
     answer, name = given[0]
     found = answer(facts, name)
-    return Outcome(answers.as_text(found), found)
+    return Outcome(fact_queries.as_text(found), found)

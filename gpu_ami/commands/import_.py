@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 
 from gpu_ami.commands import Outcome
-from gpu_ami.log import Progress
+from gpu_ami.progress import Progress
 
 _EPILOG = """\
 Reads the `variables` block: region, flag, subnet_id, security_groupids, build_ami, efa_pkg, intel_mkl_version,
 nvidia_version, cuda_version, cudnn_version, nccl_version. `latest`, package names, several packages and .run files are
-understood. What a recipe has no place for is said, and nothing is guessed. The recipe is then resolved, so that
-conflicts that the template always had are seen now.
+understood. Every key that is dropped (of builders, provisioners, post-processors) and every value that is assumed is
+printed, and written into the recipe as a comment. The recipe is then resolved, so that conflicts that the template
+always had are seen now; exit code 2 if there are any.
 
 examples:
   gpu-ami import nvidia-efa-ml-al2.yml                     variables/recipes/<flag>.yml
@@ -35,12 +36,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from gpu_ami.importer import import_template, place_text, recipe_text
-    from gpu_ami.recipes.facts import VARIABLES, load_facts
+    from gpu_ami.recipes import import_template, load_facts, new_recipe_folder, place_text, recipe_text
 
     found = import_template(args.template, load_facts())
     text = recipe_text(found, args.template)
-    out = args.out or VARIABLES / "recipes" / f"{found.recipe['flag']}.yml"
+    out = args.out or new_recipe_folder() / f"{found.recipe['flag']}.yml"
     data = {"recipe": found.recipe, "place": found.place, "remarks": found.remarks}
     if str(out) == "-":
         return Outcome(text.rstrip(), data)
@@ -49,27 +49,28 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     if args.where_file and found.place:
         _write(args.where_file, place_text(found), args.force)
         written.append(f"{args.where_file}: written")
-    return Outcome("\n".join([*written, *(f"  {one}" for one in found.remarks), *_judged(out)]), data)
+    unresolved = _conflicts(out)
+    judged = ["It does not resolve yet:", *(f"  {line}" for line in unresolved)] if unresolved else ["It resolves."]
+    return Outcome("\n".join([*written, *(f"  {one}" for one in found.remarks), *judged]), data, 2 if unresolved else 0)
 
 
 def _write(path: Path, text: str, force: bool) -> None:
     from gpu_ami.errors import UsageError
+    from gpu_ami.files import write_text
 
     if path.exists() and not force:
         raise UsageError(f"{path}: is there already", hint="--force overwrites it, -o OUT writes elsewhere")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
 
 
-def _judged(recipe: Path) -> list[str]:
-    """What the recipe as imported still has against it."""
+def _conflicts(recipe: Path) -> tuple[str, ...]:
+    """What keeps the recipe as imported from resolving."""
     from gpu_ami.errors import UsageError
-    from gpu_ami.recipes.facts import load_facts
-    from gpu_ami.recipes.layers import read_recipe
-    from gpu_ami.recipes.resolve import resolve
+    from gpu_ami.recipes import load_facts, read_recipe, resolve
 
     try:
         resolve(read_recipe(recipe, load_facts()), load_facts())
     except UsageError as error:
-        return ["It does not resolve yet:", *(f"  {line}" for line in error.details)]
-    return ["It resolves."]
+        return error.details or (error.message,)
+    return ()

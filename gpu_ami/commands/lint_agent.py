@@ -1,22 +1,25 @@
-"""`gpu-ami lint-agent FILE…`: what is wrong with a CloudWatch agent configuration, before an instance tries it."""
+"""`gpu-ami lint-agent FILE…`: check CloudWatch agent configurations before an instance uses them."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
-from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
+    from collections.abc import Collection
+
+    from gpu_ami.progress import Progress
+    from validator.probes import Finding
 
 _EPILOG = """\
-Stricter than AWS's schema: plugin and measurement names, placeholders, dimensions that exist, retention periods.
-Exit 0: nothing wrong (warnings are shown); 1: an error, the agent would refuse it or silently not do it.
+Stricter than AWS's schema: plugin and measurement names, placeholders, dimensions, and what CloudWatch Logs rejects
+(characters and length of names, time zones, retention, duplicate streams). All rules: docs/lint-agent.md.
+Exit 0: no error (warnings are printed). Exit 1: an error; the agent or the service rejects it. Exit 2: a file could
+not be read; the findings of the other files are still printed.
 
   gpu-ami lint-agent config.json
   gpu-ami lint-agent config.json --writes /var/log/gpuevent.log --writes /var/log/gpuevent.jsonl
@@ -30,23 +33,35 @@ def register(subparsers: Any) -> None:
         "--writes",
         action="append",
         metavar="PATH",
-        help="a log that something on the image writes; any other is an error",
+        help="log file that the image writes (repeatable); any other log file is an error",
     )
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from validator.agent_lint import ERROR, lint
+    from validator.probes import ERROR
 
-    found = [(path, finding) for path in args.files for finding in lint(_read(path), files=args.writes)]
-    lines = [f"{path}: {finding}" for path, finding in found] or [f"{len(args.files)} file(s): nothing to complain of"]
-    wrong = any(finding.severity == ERROR for _, finding in found)
-    data = [asdict(finding) | {"file": str(path)} for path, finding in found]
-    return Outcome("\n".join(lines), data, 1 if wrong else 0)
+    findings: list[tuple[Path, Finding]] = []
+    exit_code = 0
+    for path in args.files:
+        readable, of_file = _lint(path, args.writes)
+        findings += [(path, finding) for finding in of_file]
+        failed = any(finding.severity == ERROR for finding in of_file)
+        exit_code = max(exit_code, 1 if failed and readable else 0, 0 if readable else 2)
+    count = f"{len(args.files)} file{'' if len(args.files) == 1 else 's'}"
+    lines = [f"{path}: {finding}" for path, finding in findings] or [f"{count}: no findings"]
+    data = [{"file": str(path)} | asdict(finding) for path, finding in findings]
+    return Outcome("\n".join(lines), data, exit_code)
 
 
-def _read(path: Path) -> Any:
+def _lint(path: Path, writes: Collection[str] | None) -> tuple[bool, list[Finding]]:
+    """Whether the file could be read, and its findings."""
+    from validator.probes import ERROR, Finding, lint_text
+
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}", hint="lint-agent reads the agent's JSON configuration") from error
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        return False, [Finding(ERROR, "", f"expected UTF-8 text: {error}")]
+    except OSError as error:
+        return False, [Finding(ERROR, "", f"cannot be read: {error.strerror or error}")]
+    return True, lint_text(text, files=writes)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.commands import Outcome
-from gpu_ami.log import Progress
+from gpu_ami.progress import Progress
 
 if TYPE_CHECKING:
-    from gpu_ami.place import Place
+    from gpu_ami.cloud import Place
+    from gpu_ami.plan import Plan
 
 _EPILOG = """\
 A recipe (variables/recipes/*.yml) is small; what it does not say comes from the layers below it: defaults.yml, its
@@ -24,7 +25,9 @@ examples:
   gpu-ami plan variables/recipes/debian12-gpu.yml --explain            where each value comes from
   gpu-ami plan variables/recipes/debian12-gpu.yml --set cuda.version=13.0 --explain
   gpu-ami plan --check                                                 are all committed locks current?
-  gpu-ami plan --diff variables/recipes/al2023-compute.yml             what would change, and why
+  gpu-ami plan --diff al2023-compute                                   what a plan would change in its lock, and why
+  gpu-ami plan --diff al2023-compute --set cuda.version=13.0           and with another value
+  gpu-ami plan --diff al2023-compute ubuntu2204-compute                how two images differ
   gpu-ami plan --lock variables/recipes/al2023-compute.yml             write its lock; with --where, its source AMI too
 """
 
@@ -37,29 +40,66 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--where", type=Path, metavar="FILE", help="place to carry it out; default: the local region")
     parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="folder to write to; default: out/<image>")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="a value above all layers"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="override a value (highest precedence)",
     )
+    explain = "print every value and its origin; exit code 2 if they conflict; write nothing"
+    diff = "print what a plan would change in its lock, and why; or how two RECIPEs differ"
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--explain", action="store_true", help="print every value and its origin; write nothing")
+    instead.add_argument(
+        "--explain",
+        action="store_true",
+        help=explain,
+    )
     instead.add_argument("--check", action="store_true", help="fail where a committed lock is stale; write nothing")
-    instead.add_argument("--diff", action="store_true", help="print what a plan would change in its lock, and why")
+    instead.add_argument(
+        "--diff",
+        action="store_true",
+        help=diff,
+    )
     instead.add_argument("--lock", action="store_true", help="write variables/locks/<image>.json")
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.errors import UsageError
+    from gpu_ami.recipes import all_recipes, find_recipe
 
+    recipes = [find_recipe(recipe) for recipe in args.recipe]
+    _refuse_without_meaning(args)
+    if args.diff and len(recipes) == 2:
+        return _compare_recipes(recipes[0], recipes[1], tuple(args.overrides))
     if args.check or args.diff:
-        return _compare(args.recipe or _all_recipes(), failing=args.check)
+        return _compare(recipes or all_recipes(), tuple(args.overrides), failing=args.check)
     if args.lock:
-        return _lock(args.recipe or _all_recipes(), args.where)
-    if len(args.recipe) != 1:
+        return _lock(recipes or all_recipes(), args.where)
+    if len(recipes) != 1:
         raise UsageError("gpu-ami plan takes one RECIPE", hint="gpu-ami recipes lists them")
-    recipe = args.recipe[0]
+    recipe = recipes[0]
     if args.explain:
         return _explain(recipe, args.overrides)
     return _plan(recipe, args, progress)
+
+
+def _refuse_without_meaning(args: argparse.Namespace) -> None:
+    """UsageError: an option that the chosen action would ignore."""
+    from gpu_ami.errors import UsageError
+
+    action = next((name for name in ("explain", "check", "diff", "lock") if getattr(args, name)), "")
+    if args.overrides and action in ("check", "lock"):
+        hint = "a lock is of the recipe as it is: write the value into it; --diff --set shows what it would change"
+        raise UsageError(f"--set cannot be used with --{action}", hint=hint)
+    if args.diff and len(args.recipe) > 2:
+        hint = "one recipe is compared with its lock, two with each other, none: all with their locks"
+        raise UsageError(f"--diff: expected at most two RECIPEs, got {len(args.recipe)}", hint=hint)
+    if args.where and action in ("explain", "check", "diff"):
+        raise UsageError(f"--where cannot be used with --{action}", hint="recipes and locks hold for every place")
+    if args.out and action:
+        raise UsageError(f"--out cannot be used with --{action}", hint="only a plan is written to a folder")
 
 
 def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -69,19 +109,26 @@ def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome
     with progress.stage(f"plan {recipe.stem}"):
         plan = make_plan(recipe, place, args.overrides)
         written = plan.write(args.out or Path("out") / plan.image, place)
-    notes = [f"note: {note}" for note in plan["notes"]]
+    notes = [f"note: {note}" for note in [*plan.document["notes"], *_not_built_here(plan, args.where)]]
     return Outcome("\n".join([f"{written}  {plan.digest}", *notes]), dict(plan.document))
 
 
-def _all_recipes() -> list[Path]:
-    from gpu_ami.recipes.facts import VARIABLES
+def _not_built_here(plan: Plan, where: Path | None) -> list[str]:
+    """What keeps the local region from building a plan that is made for it."""
+    from gpu_ami.errors import UsageError
+    from gpu_ami.local.images import source_ami
 
-    return sorted((VARIABLES / "recipes").glob("*.yml"))
+    try:
+        if where is None:
+            source_ami.base_of(plan.document)
+    except UsageError as error:
+        return [f"{error.message}: build it on AWS with --where FILE", *error.details]
+    return []
 
 
 def _place(where: Path | None) -> Place:
     if where is not None:
-        from gpu_ami.place import load_place
+        from gpu_ami.cloud import load_place
 
         return load_place(where)
     from gpu_ami.local.region import local_place
@@ -90,23 +137,30 @@ def _place(where: Path | None) -> Place:
 
 
 def _explain(recipe: Path, overrides: list[str]) -> Outcome:
-    from gpu_ami.recipes.explain import explain
-    from gpu_ami.recipes.facts import load_facts
-    from gpu_ami.recipes.layers import read_recipe
+    from gpu_ami.recipes import explain, facts_of, read_recipe
 
-    facts = load_facts()
+    facts = facts_of(recipe)
     rows = explain(read_recipe(recipe, facts, overrides), facts)
     widths = [max(len(row[column]) for row in rows) for column in (0, 2)]
     lines = [f"{path:<{widths[0]}}  {origin:<{widths[1]}}  {value}" for path, value, origin in rows]
     data = [{"key": path, "value": value, "origin": origin} for path, value, origin in rows]
-    return Outcome("\n".join(lines), data)
+    conflicts = any(value.startswith("CONFLICT: ") for _, value, _ in rows)
+    return Outcome("\n".join(lines), data, 2 if conflicts else 0)
 
 
-def _compare(recipes: list[Path], *, failing: bool) -> Outcome:
+def _compare_recipes(first: Path, second: Path, overrides: tuple[str, ...]) -> Outcome:
+    from gpu_ami.plan import compare
+
+    differences = compare(first, second, overrides)
+    lines = [f"{first.stem} → {second.stem}:", *(f"  {change}" for change in differences)]
+    return Outcome("\n".join(lines if differences else ["no difference"]), [vars(change) for change in differences])
+
+
+def _compare(recipes: list[Path], overrides: tuple[str, ...], *, failing: bool) -> Outcome:
     from gpu_ami.errors import UsageError
-    from gpu_ami.lock import changes
+    from gpu_ami.plan import changes, locks_folder
 
-    found = {recipe.stem: changes(recipe) for recipe in recipes}
+    found = {recipe.stem: changes(recipe, locks_folder(recipe), overrides) for recipe in recipes}
     stale = {image: some for image, some in found.items() if some}
     lines = [line for image, some in stale.items() for line in (f"{image}:", *(f"  {change}" for change in some))]
     if failing and stale:
@@ -121,16 +175,16 @@ def _compare(recipes: list[Path], *, failing: bool) -> Outcome:
 
 
 def _lock(recipes: list[Path], where: Path | None) -> Outcome:
-    from gpu_ami.lock import render_lock, resolve_source_ami, write_lock
+    from gpu_ami.plan import locks_folder, render_lock, resolve_source_ami, write_lock
 
     written = []
     for recipe in recipes:
-        lock = render_lock(recipe)
+        lock = render_lock(recipe, locks_folder(recipe))
         if where is not None:
-            from gpu_ami.aws import Cloud
-            from gpu_ami.place import load_place
+            from gpu_ami.cloud import Cloud, load_place
 
             place = load_place(where)
-            lock["source_amis"] = {**lock["source_amis"], place.region: resolve_source_ami(Cloud(place), lock["plan"])}
-        written.append(str(write_lock(lock)))
+            source_ami = resolve_source_ami(Cloud(place), lock["plan"])
+            lock["source_amis"] = {**lock["source_amis"], place.region: source_ami}
+        written.append(str(write_lock(lock, locks_folder(recipe))))
     return Outcome("\n".join(written), written)

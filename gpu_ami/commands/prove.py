@@ -1,4 +1,4 @@
-"""`gpu-ami prove`: the whole line in one command."""
+"""`gpu-ami prove`: plan, build, validate and certify in one command."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome, stages
+from gpu_ami.commands import Outcome
+from gpu_ami.commands import options as stages
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
+    from gpu_ami.progress import Progress
 
 _EPILOG = """\
-plan → build → boot on every instance type → proof → certificate, all in OUT. What is there already and still fits is
-used again (--fresh builds anew). Ctrl-C ends everything that was started; after a kill -9, `gpu-ami sweep` does.
+Plans, builds, boots the AMI on every instance type, checks it and writes the certificate, all in OUT. An AMI that the
+same plan and roles built is reused (--fresh builds again). Ctrl-C terminates everything that was started and leaves the
+report of what was judged; after a kill -9, `gpu-ami sweep` terminates the rest.
 
+examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml
   gpu-ami prove variables/recipes/debian12-gpu.yml --set telemetry.profile=graphics
   gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml
-  gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    quicker, and never green
+  gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster, but the verdict is UNPROVEN
 """
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser("prove", help="from a recipe to a certificate, in one go", epilog=_EPILOG)
+    parser = subparsers.add_parser("prove", help="plan, build, validate and certify in one command", epilog=_EPILOG)
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="variables/recipes/<image>.yml")
     parser.add_argument("-o", "--out", type=Path, metavar="OUT", help=stages.OUT_HELP)
     parser.add_argument(
@@ -33,27 +36,31 @@ def register(subparsers: Any) -> None:
         metavar="KEY.PATH=VALUE",
         help="override a value of the recipe (repeatable)",
     )
-    parser.add_argument("--fresh", action="store_true", help="build anew even if this plan has an AMI")
+    parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
     stages.add_where(parser)
     stages.add_agent_package(parser)
     stages.add_instance_types(parser)
     stages.add_checks(parser)
     stages.add_restarts(parser)
+    parser.add_argument("--conditions", default="", metavar="NAME[:SEED]", help=stages.CONDITIONS_HELP)
     parser.set_defaults(execute=execute, again="the same command again goes on with the stages that were finished")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami import line, report
+    from gpu_ami import pipeline
+    from gpu_ami.recipes import find_recipe
+    from gpu_ami.report import summary
 
+    recipe = find_recipe(args.recipe)
     options = stages.validator_options(args)
-    ask = line.Ask(args.instance_type, args.checks, options, stages.restarts(args))
+    asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args))
     agent = stages.agent_package(args, progress)
-    overrides = [*line.agent_version(agent), *args.set]
-    line.check_recipe(args.recipe, overrides)
-    out = args.out or Path("out") / args.recipe.stem
-    with line.standing(args.where, progress, agent) as at:
-        plan = line.plan_stage(args.recipe, overrides, out, at)
-        made = line.build_stage(plan, out, at, fresh=args.fresh)
-        found = line.validate_stage(plan, made.ami, out, at, ask)
-    drawn = line.certify_stage(found, out)
-    return Outcome(line.verdict_text(found, drawn, out), drawn.content, report.EXIT_CODES[found.verdict])
+    overrides = [*pipeline.agent_version(agent), *args.set]
+    pipeline.check_recipe(recipe, overrides)
+    out = args.out or Path("out") / recipe.stem
+    with pipeline.open_session(args.where, progress, agent, args.conditions) as session:
+        plan = pipeline.plan_stage(recipe, overrides, out, session)
+        made = pipeline.build_stage(plan, out, session, fresh=args.fresh)
+        report = pipeline.validate_stage(plan, made.ami, out, session, asked)
+    certificate = pipeline.certify_stage(report, out)
+    return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)

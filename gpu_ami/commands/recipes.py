@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
-from gpu_ami.log import Progress
+from gpu_ami.progress import Progress
+
+if TYPE_CHECKING:
+    from gpu_ami.recipes import ResolvedPlan
 
 _EPILOG = """\
 examples:
@@ -29,9 +32,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from gpu_ami.recipes.facts import VARIABLES
+    from gpu_ami.recipes import all_recipes, recipe_folders
 
-    entries = [_entry(path) for path in sorted((VARIABLES / "recipes").glob("*.yml"))]
+    entries = [_entry(path) for path in all_recipes()]
     found = [entry for entry in entries if all(word.lower() in _text(entry) for word in args.words)]
     header = ("image", "system", "node", "arch", "driver", "CUDA", "EFA", "Neuron", "instance types")
     rows = [header, *(_row(entry) for entry in found)]
@@ -40,37 +43,36 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     ended = [entry["image"] for entry in found if entry["end_of_life"]]
     if ended:
         lines += ["", f"* past its end of life: {', '.join(ended)}"]
-    return Outcome("\n".join([*lines, "", f"{len(found)} of {len(entries)} images"]), found)
+    where = "" if found else f" (searched {', '.join(map(str, recipe_folders()))})"
+    return Outcome("\n".join([*lines, "", f"{len(found)} of {len(entries)} images{where}"]), found)
 
 
 def _entry(path: Path) -> dict[str, Any]:
     from gpu_ami.errors import UsageError
-    from gpu_ami.recipes.facts import load_facts
-    from gpu_ami.recipes.layers import read_recipe
-    from gpu_ami.recipes.resolve import resolve
+    from gpu_ami.recipes import facts_of, read_recipe, resolve
 
     try:
-        plan = resolve(read_recipe(path, load_facts()), load_facts())
+        plan = resolve(read_recipe(path, facts_of(path)), facts_of(path))
     except UsageError as error:
         return {"image": path.stem, "error": error.message, "end_of_life": False}
     return {
         "image": path.stem,
         "description": plan["description"],
         "os": f"{plan['os']['id']} {plan['os']['version']}",
-        "end_of_life": plan["os"]["end_of_life"] < load_facts().read_on,
-        "node": " ".join(plan["node"].values()),
+        "end_of_life": plan["os"]["end_of_life"] < facts_of(path).read_on,
+        "node": " ".join(str(value) for value in plan["node"].values()),
         "architecture": plan["architecture"],
-        "versions": {name: plan[name]["version"] for name in _versions(plan)},
+        "versions": _versions(plan),
         "instance_types": [one["name"] for one in plan["instance_types"]],
         "roles": plan["roles"],
     }
 
 
-def _versions(plan: dict[str, Any]) -> list[str]:
-    """Components of the plan, installed or brought along by the base AMI."""
-    from gpu_ami.recipes.world import COMPONENTS
+def _versions(plan: ResolvedPlan) -> dict[str, str]:
+    """Component of the plan (installed, or of the base AMI) → version."""
+    from gpu_ami.recipes import COMPONENTS, section
 
-    return [name for name in COMPONENTS if name in plan]
+    return {name: section(plan, name)["version"] for name in COMPONENTS if name in plan}
 
 
 def _text(entry: dict[str, Any]) -> str:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
+from gpu_ami.commands.options import CONDITIONS_HELP
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
+    from gpu_ami.progress import Progress
 
 _EPILOG = """\
 The local region is EC2, CloudWatch, Logs, SSM, IAM and STS on this machine's loopback, with a QEMU machine behind every
@@ -42,13 +43,12 @@ def register(subparsers: Any) -> None:
     verbs = parser.add_subparsers(
         dest="verb", metavar="VERB", required=True, help="gpu-ami region VERB --help says more"
     )
-    up = verbs.add_parser("up", help="bring it up till `region down`")
-    plans = (
-        "a plan.json whose source AMI and packages it is to have (repeatable; build and prove see to it by themselves)"
-    )
+    up = verbs.add_parser("up", help="start it until `region down`")
+    plans = "a plan.json whose source AMI and packages it needs (repeatable; build and prove do this themselves)"
     up.add_argument("--plan", type=Path, action="append", default=[], metavar="FILE", help=plans)
+    up.add_argument("--conditions", default="", metavar="NAME[:SEED]", help=CONDITIONS_HELP)
     verbs.add_parser("down", help="end it and every instance in it; images stay")
-    verbs.add_parser("status", help="what runs, what is kept, how to reach it")
+    verbs.add_parser("status", help="instances, images, how to reach it")
     console = verbs.add_parser("console", help="an instance's serial console")
     console.add_argument("instance", metavar="INSTANCE", help="i-…")
     ssh = verbs.add_parser("ssh", help="a shell, or a command, on an instance")
@@ -57,8 +57,6 @@ def register(subparsers: Any) -> None:
     ssh.add_argument("--identity", type=Path, metavar="FILE", help="private key (default: that of the instance's run)")
     # As with ssh itself: options before the instance, everything after it is the command.
     ssh.add_argument("remote", nargs=argparse.REMAINDER, metavar="COMMAND", help="run this instead of a shell")
-    for verb in verbs.choices.values():
-        verb.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="result as JSON")
     parser.set_defaults(execute=execute)
 
 
@@ -68,16 +66,20 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami.home import home_dir
-    from gpu_ami.local import mirror, region, source_ami
+    from gpu_ami.files import home_dir
+    from gpu_ami.local import region
+    from gpu_ami.local.images import source_ami
+    from gpu_ami.local.mirror import mirror
     from gpu_ami.plan import Plan
 
-    plans = [Plan.load(path).document for path in args.plan]
+    plans: list[Mapping[str, Any]] = [Plan.load(path).document for path in args.plan]
     for plan in [*plans, None]:
         mirror.ensure(home_dir(), plan=plan, progress=progress)
-    region.up(embedded=False, progress=progress)
+    place = region.up(embedded=False, progress=progress, conditions=args.conditions)
     for plan in plans or [source_ami.DEBIAN]:
-        region.offer(plan, progress=progress)
+        region.publish_source_ami(plan, progress=progress)
+    for path in args.plan:  # a plan made before the region was up knows no endpoint of it
+        Plan.load(path).write(path.parent, place)
     return _status(args, progress)
 
 
@@ -98,9 +100,10 @@ def _status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
 def describe(found: Mapping[str, Any]) -> list[str]:
     """`gpu_ami.local.region.status` as lines."""
     if found["up"]:
-        kept = "till `gpu-ami region down`" if found["persistent"] else "as long as a command uses it"
+        kept = "until `gpu-ami region down`" if found["persistent"] else "while a command uses it"
         lines = [
-            f"up {kept}, in {found['home']}",
+            f"up {kept}, in {found['home']}"
+            + (f", conditions {found['conditions']}" if found.get("conditions") else ""),
             f"  endpoint {found['endpoint']}  subnet {found['subnet_id']}  ssh port {found['ssh_port']}",
             f"  export AWS_ENDPOINT_URL={found['endpoint']} AWS_DEFAULT_REGION={found['region']}"
             " AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local",
@@ -111,6 +114,7 @@ def describe(found: Mapping[str, Any]) -> list[str]:
         lines.append(f"machines run by {found['acceleration']}")
     for one in found["instances"]:
         lines.append(f"instance {one['id']}  {one['state']:13}  {one['type']:14}  {one['address']}  {one['image']}")
+        lines += [f"         {one['problem']}"] if one.get("problem") else []
     for one in found["images"]:
         lines.append(f"image    {one['id']}  {one['created'][:16]}  {one['name']}")
     return lines
@@ -124,7 +128,7 @@ def _console(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def _ssh(args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from gpu_ami.home import home_dir
+    from gpu_ami.files import home_dir
     from gpu_ami.local import region
 
     found = region.status()
@@ -144,7 +148,7 @@ def _ssh(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 def find_key(instance: Mapping[str, Any], home: Path) -> Path:
     """The private key of the run that launched the instance. UsageError: that run has ended, or it was no run."""
-    from gpu_ami import runs
+    from gpu_ami.cloud import runs
 
     tags = instance["tags"]
     candidates = [Path(tags[_KEY_FILE_TAG])] if _KEY_FILE_TAG in tags else []
@@ -152,8 +156,8 @@ def find_key(instance: Mapping[str, Any], home: Path) -> Path:
     for key in candidates:
         if key.is_file():
             return key
-    hint = "--identity FILE names the key that it was launched with"
-    raise UsageError(f"no key for {instance['id']} is at hand", hint=hint)
+    hint = "name the key that it was launched with: --identity FILE"
+    raise UsageError(f"no private key found for {instance['id']}", hint=hint)
 
 
 def ssh_command(address: str, port: int, user: str, key: Path, remote: list[str]) -> list[str]:

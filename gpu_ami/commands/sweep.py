@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from gpu_ami.commands import Outcome
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
+    from gpu_ami.progress import Progress
 
 _EPILOG = """\
-A leftover carries the tag gpu-ami:run, and its expiry has passed or its run's process on this machine is dead. Images
-are never touched. Without --where it clears this machine: the local region's leftovers of a crash, temporary keys,
-records of dead runs.
+A leftover has the tag gpu-ami:run, and its expiry has passed or its run's process on this machine has ended. Images
+are never removed. Without --where it cleans this machine: leftovers of the local region, temporary keys, records of
+dead runs.
 
   gpu-ami sweep                       this machine and the local region
   gpu-ami sweep --where aws.yml -n    what would go in that AWS region
@@ -24,18 +24,16 @@ records of dead runs.
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("sweep", help="remove what dead runs left behind, and nothing else", epilog=_EPILOG)
     parser.add_argument("--where", type=Path, metavar="FILE", help="a place on AWS (default: the local region)")
-    parser.add_argument("-n", "--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be removed")
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
-    from gpu_ami import sweep
-    from gpu_ami.aws import Cloud
-    from gpu_ami.home import home_dir
+    from gpu_ami.cloud import Cloud, load_place, sweep
+    from gpu_ami.files import home_dir
     from gpu_ami.local import region
-    from gpu_ami.place import load_place
 
     home = home_dir()
     swept: list[sweep.Swept] = []

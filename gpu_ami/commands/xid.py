@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from gpu_ami.commands import Outcome
 
 if TYPE_CHECKING:
-    from gpu_ami.log import Progress
+    from gpu_ami.progress import Progress
 
 _EPILOG = """\
-Names and actions are NVIDIA's (Xid catalogue, nverror.h); severities are this project's and can be overridden on the
-instance in /etc/gpu-ami/xid-policy.json.
+Names and actions are NVIDIA's (Xid catalogue, nverror.h, Fabric Manager user guide), with the action's meaning on EC2.
+Severities are this project's; /etc/gpu-ami/xid-policy.json overrides them on an instance.
 
   gpu-ami xid 63                       one code
   gpu-ami xid 48 63 94                 several
-  gpu-ami xid 139 --driver 535.129.03  what the number meant in that driver branch
+  gpu-ami xid 139 --driver 535.129.03  the meaning in that driver branch
   gpu-ami xid 22013                    an NVSwitch code (SXid: five digits)
 """
 
@@ -24,14 +24,14 @@ instance in /etc/gpu-ami/xid-policy.json.
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("xid", help="explain an Xid or SXid: cause, severity, action on EC2", epilog=_EPILOG)
     parser.add_argument("code", nargs="+", metavar="CODE", help="number of an Xid (63) or SXid (12028)")
-    parser.add_argument("--driver", metavar="VERSION", help="driver version whose numbering counts")
+    parser.add_argument("--driver", metavar="VERSION", help="driver version; some numbers changed meaning")
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
-    from gpu_ami import xid
+    from gpu_ami.events import catalogue
 
-    found = [xid.explain(code, args.driver) for code in args.code]
-    return Outcome(text="\n\n".join(map(xid.as_text, found)), data=[asdict(one) for one in found])
+    explanations = [catalogue.explain(code, args.driver) for code in args.code]
+    return Outcome(text="\n\n".join(map(catalogue.as_text, explanations)), data=list(map(asdict, explanations)))

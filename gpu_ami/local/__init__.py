@@ -1,0 +1,19 @@
+"""The local region: moto's API with real QEMU machines behind it.
+
+region               the region from outside: up, down, status, console
+server               the daemon of a region
+control              the daemon's control socket
+state                what a region keeps on disk
+network              its loopback addresses, and the services that a guest reaches
+space                room on the host's disk, before a boot and a build
+leftovers            what a region leaves that did not go down in order
+prerequisites        programs and packages that this machine lacks
+api/                 the HTTP API, and the conditions under which it behaves as AWS does
+backends/            moto's models, where they answer otherwise than AWS
+images/              base images and AMIs
+machines/            QEMU machines
+mirror/              the package mirror
+sandbox/             a base image entered without booting it
+replicas/            data: replica packages and emulated distributions
+conditions/          data: refusals, delays and limits
+"""

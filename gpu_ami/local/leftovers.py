@@ -1,6 +1,6 @@
-"""What a region leaves that did not go down in order, and how it is cleared.
+"""Removes what a region left that was killed: machines, disks, sockets, incomplete images.
 
-A process is one of ours if its pid and start time are those that were recorded; never because of its name.
+A process belongs to the region if its pid and start time are those that were recorded; its name does not count.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import shutil
 import signal
 import time
 
-from gpu_ami.local.qemu import PROCESS
-from gpu_ami.local.state import Layout, ProcessIdentity, clear_partial_images, read_json
+from gpu_ami.files import read_json
+from gpu_ami.local.machines import PROCESS
+from gpu_ami.local.state import Layout, clear_partial_images
+from gpu_ami.process import ProcessIdentity
 
 _END_SECONDS = 5.0
 
 
 def clear(layout: Layout) -> list[str]:
-    """Ends and removes all of it; returns what it found, a line each. The caller holds the region's lock."""
+    """Removes everything; returns a line for each thing that was removed. The caller holds the region's lock."""
     found = clear_instances(layout)
-    found += [f"half-made image {name}" for name in clear_partial_images(layout)]
+    found += [f"incomplete image {name}" for name in clear_partial_images(layout)]
     for path in (layout.region_file, layout.control):
         if path.exists() or path.is_socket():
             path.unlink(missing_ok=True)
@@ -41,7 +43,7 @@ def clear_instances(layout: Layout) -> list[str]:
 
 
 def end(identity: ProcessIdentity, first: int = signal.SIGKILL) -> bool:
-    """Ends a process; False if it was not there any more."""
+    """Ends a process; False if it had ended already."""
     if not identity.alive():
         return False
     for signum in (first, signal.SIGKILL):

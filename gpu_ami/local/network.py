@@ -1,4 +1,4 @@
-"""Loopback address space for a region: a /16 of 127.0.0.0/8 that no other region on this host uses."""
+"""Addresses of the local region: a /16 of 127.0.0.0/8 for its instances, and the services that a guest reaches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from gpu_ami.errors import CloudError
 
+# As the guest sees them; QEMU's user network forwards each to a service of the region.
+METADATA_ADDRESS = "169.254.169.254"
+API_ADDRESS = "169.254.169.251"
+MIRROR_ADDRESS = "169.254.169.252"
+
 # 2222 by preference; the others for hosts where something listens on that port of all addresses.
 _SSH_PORTS = (2222, 22022, 22122)
 _FIRST, _LAST = 20, 219
@@ -14,7 +19,7 @@ _FIRST, _LAST = 20, 219
 
 @dataclass(frozen=True)
 class Network:
-    """A claimed /16. It is ours as long as `claim`, a listening socket on its first address, is open."""
+    """A claimed /16. It is this region's as long as `claim`, a listening socket on its first address, is open."""
 
     cidr: str
     ssh_port: int
@@ -33,5 +38,5 @@ def claim_network() -> Network:
                 claim.close()
                 continue
             return Network(f"127.{second}.0.0/16", port, claim)
-    hint = "gpu-ami region down in homes that you no longer use"
+    hint = "run `gpu-ami region down` for each GPU_AMI_HOME that is no longer used"
     raise CloudError("no free loopback network for the local region", hint=hint)

@@ -1,21 +1,20 @@
-"""What the local region keeps on disk, and how it tells its own processes from others'.
+"""What the local region keeps on disk.
 
-Everything is below one home directory; ARCHITECTURE.md, "The local region", has the table of paths.
+Everything is below one home directory; docs/local-region.md has the table of paths.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-LIFELINE = "lifeline"  # what the daemon calls the hold of whoever started it
+from gpu_ami.files import read_json, write_json
+from gpu_ami.local import space
+
+LIFELINE = "lifeline"  # the daemon's name for the hold of the process that started it
 
 
 @dataclass(frozen=True)
@@ -63,58 +62,9 @@ class Layout:
         return self.images / image_id
 
     def make(self) -> None:
+        """Makes the folders. CloudError: one cannot be written."""
         for folder in (self.home, self.region, self.instances, self.images):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-
-def write_json(path: Path, data: object) -> None:
-    """Writes whole or not at all; readable by its owner only."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(data, stream, indent=2, ensure_ascii=False, default=str)
-            stream.write("\n")
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The file's object; None where there is none or it is broken (a crash of the machine can leave it empty)."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
-@dataclass(frozen=True)
-class ProcessIdentity:
-    """A process that no other can be mistaken for: pids are reused, a pid with its start time is not."""
-
-    pid: int
-    started: str  # "<boot id>/<clock ticks since boot>"
-
-    def alive(self) -> bool:
-        return identify(self.pid) == self
-
-    @staticmethod
-    def from_json(data: object) -> ProcessIdentity | None:
-        if isinstance(data, dict) and isinstance(data.get("pid"), int) and isinstance(data.get("started"), str):
-            return ProcessIdentity(data["pid"], data["started"])
-        return None
-
-
-def identify(pid: int) -> ProcessIdentity | None:
-    """The identity of a running process; None if there is none (or only its zombie)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except (OSError, IndexError):
-        return None
-    # Counted from field 3 (state): proc(5).
-    return None if fields[0] in "ZX" else ProcessIdentity(pid, f"{boot}/{fields[19]}")
+            space.require_writable(folder)
 
 
 @dataclass(frozen=True)
@@ -145,16 +95,16 @@ class ImageRecord:
 
 
 def save_image(layout: Layout, record: ImageRecord) -> None:
-    write_json(layout.image(record.id) / "image.json", asdict(record))
+    write_json(layout.image(record.id) / "image.json", asdict(record), mode=0o600)
 
 
 def load_images(layout: Layout) -> Iterator[ImageRecord]:
-    """The images that are whole; what a crash left half-made is for `clear_partial_images`."""
+    """The complete images; `clear_partial_images` removes what a crash left incomplete."""
     for path in sorted(layout.images.glob("ami-*/image.json")):
         data = read_json(path)
         if data is None or not (path.parent / "disk.raw").exists():
             continue
-        with contextlib.suppress(TypeError):  # a field that this version does not know: not ours to use
+        with contextlib.suppress(TypeError):  # a field that this version does not know: the image is of another version
             yield ImageRecord(**data)
 
 

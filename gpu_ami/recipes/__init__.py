@@ -1,4 +1,66 @@
 """From a recipe to a plan's document: facts, the recipe's grammar, its layers, and what they resolve to.
 
-`gpu_ami.plan` is the door; nothing else outside this package needs a module of it.
+`gpu_ami.plan.document` is the door; nothing else outside this package needs a module of it.
+
+lookup               the recipes that there are, found by name
+layers               a recipe and the layers below it, merged; the origin of every value
+grammar              the keys of a recipe
+site                 a site's own roles, facts, checks and faults
+facts                the tables of variables/facts
+fact_queries         answers to questions about the facts
+versions             order, branches and constraints of versions
+architectures        each architecture's name in EC2, Debian, rpm and GNU triplets
+resolver             recipe and facts become the plan's document
+resolve_context      a recipe's surroundings, as the rules see them
+solver               a version for every component, or all conflicts
+rules_driver         rules of the driver and of the libraries built on it
+rules_network        rules of EFA, aws-ofi-nccl and NCCL
+rules_image          rules of instance types, system, node family and accelerators
+packages             the plan's section of each component
+system_sections      the plan's sections of kernel, node family, Lustre client and tuning
+agent                the CloudWatch agent's configuration
+notes                what a plan says though it can be built
+citations            the facts that a plan relies on
+plan_document        the types of plan.json
+explanation          where each value of a recipe comes from
+importer             an older Packer template becomes a recipe
+template_leftovers   what of a template has no key in a recipe
+reference            the reference of the recipe's keys, for docs/recipes.md
 """
+
+from gpu_ami.recipes.architectures import ARCHITECTURES
+from gpu_ami.recipes.explanation import explain
+from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts
+from gpu_ami.recipes.importer import import_template, place_text, recipe_text
+from gpu_ami.recipes.layers import Recipe, facts_of, read_recipe
+from gpu_ami.recipes.lookup import all_recipes, find_recipe, new_recipe_folder, recipe_folders
+from gpu_ami.recipes.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
+from gpu_ami.recipes.resolve_context import COMPONENTS
+from gpu_ami.recipes.resolver import resolve
+from gpu_ami.recipes.system_sections import kernel_section
+
+__all__ = [
+    "ARCHITECTURES",
+    "COMPONENTS",
+    "VARIABLES",
+    "CloudWatchAgent",
+    "Facts",
+    "PlanDocument",
+    "Recipe",
+    "ResolvedPlan",
+    "SourceAmi",
+    "all_recipes",
+    "explain",
+    "facts_of",
+    "find_recipe",
+    "import_template",
+    "kernel_section",
+    "load_facts",
+    "new_recipe_folder",
+    "place_text",
+    "read_recipe",
+    "recipe_folders",
+    "recipe_text",
+    "resolve",
+    "section",
+]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
+from gpu_ami.files import parse_yaml
+from validator.schema import did_you_mean
 
-VARIABLES = Path(__file__).resolve().parents[2] / "variables"
+VARIABLES = data_dir("variables")
 
 Row = Mapping[str, Any]
 
@@ -27,30 +30,6 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(text, str(path))
 
 
-def parse_yaml(text: str, name: str) -> Any:
-    """The document in a text; `name` stands for it in the message."""
-    import yaml
-
-    try:
-        return yaml.load(text, Loader=_loader())
-    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise UsageError(f"{name}: not YAML", details=str(error).splitlines()) from error
-
-
-@lru_cache(maxsize=1)
-def _loader() -> Any:
-    """YAML's safe loader, in C where it was built so; a date stays the text that was written."""
-    import yaml
-
-    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loader: Any = type("TextDates", (base,), {})
-    loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in base.yaml_implicit_resolvers.items()
-    }
-    return loader
-
-
 def _neighbours(path: Path) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {path.parent}"
@@ -61,13 +40,6 @@ def _neighbours(path: Path) -> str:
         if near
         else f"in {path.parent}: {', '.join(there) or 'no *.yml; `gpu-ami recipes` lists those that come with it'}"
     )
-
-
-def did_you_mean(found: object, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where nothing is near."""
-    by_folded = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(found).lower(), by_folded, n=1, cutoff=0.6)
-    return f"; did you mean {by_folded[near[0]]}?" if near else ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +82,8 @@ class Facts:
         """Known releases of a component that a recipe gives a version of, each with its row."""
         if component in ("nvidia_driver", "fabric_manager", "imex"):  # released together
             return self.driver_releases
+        if component == "ofi_nccl":  # without a commit it is known from an EFA installer only
+            return {version: row for version, row in self.ofi_nccl["releases"].items() if "commit" in row}
         if component == "cloudwatch_agent":
             return self.cloudwatch_agent["versions"]  # type: ignore[no-any-return]
         return getattr(self, component)["releases"]  # type: ignore[no-any-return]
@@ -132,6 +106,20 @@ def _sourced(path: str, value: Any) -> Iterator[tuple[str, Row]]:
 
 
 @lru_cache(maxsize=4)
-def load_facts(folder: Path = VARIABLES / "facts") -> Facts:
-    """Reads every table once a process (they do not change while it runs)."""
-    return Facts(**{field.name: read_yaml(folder / f"{field.name}.yml") for field in fields(Facts)})
+def load_facts(folder: Path = VARIABLES / "facts", site: Path | None = None) -> Facts:
+    """Reads every table once a process (they do not change while it runs).
+
+    site: a folder of tables whose rows add to ours or take their place. UsageError: it has another table.
+    """
+    tables = {field.name: read_yaml(folder / f"{field.name}.yml") for field in fields(Facts)}
+    for path in sorted(site.glob("*.yml")) if site else ():
+        if path.stem not in tables:
+            raise UsageError(f"{path}: no such table{did_you_mean(path.stem, tables)}; tables: {', '.join(tables)}")
+        tables[path.stem] = _with_rows(tables[path.stem], read_yaml(path))
+    return Facts(**tables)
+
+
+def _with_rows(table: Any, rows: Any) -> Any:
+    if not isinstance(table, dict) or not isinstance(rows, dict):
+        return rows
+    return table | {key: _with_rows(table.get(key), value) for key, value in rows.items()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from gpu_ami.recipes.architectures import ARCHITECTURES
 from gpu_ami.recipes.facts import Facts
-from gpu_ami.recipes.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Text
 from gpu_ami.recipes.versions import NEWEST
+from validator.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Text
 
-ARCHITECTURES = ("x86_64", "arm64")
 FLAVOURS = ("open", "proprietary", "boot")
 # What a recipe must say itself; everything else may come from the layers below it.
 OF_THE_RECIPE = ("flag", "os", "instance_types")
@@ -14,8 +14,8 @@ OF_THE_RECIPE = ("flag", "os", "instance_types")
 
 def _versioned(example: str, **more: Kind) -> Keys:
     """An exact version, a branch of it (`580`, `12`), or `newest`: the newest that fits."""
-    wish = Text(example, rf"{NEWEST}|\d+(\.\d+){{0,3}}(-[0-9A-Za-z.]+)?")
-    return Keys({"version": wish, **more}, needed=("version",))
+    constraint = Text(example, rf"{NEWEST}|\d+(\.\d+){{0,3}}(-[0-9A-Za-z.]+)?")
+    return Keys({"version": constraint, **more}, needed=("version",))
 
 
 def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) -> Keys:
@@ -27,7 +27,7 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             "description": Text("one line about the image", r"[^\n]{1,200}"),
             "flag": Text("debian12-gpu", r"[a-z0-9][a-z0-9.-]{0,63}"),
             "os": Choice(tuple(facts.operating_systems)),
-            "architecture": Choice(ARCHITECTURES),
+            "architecture": Choice(tuple(ARCHITECTURES)),
             "node": Choice(nodes),
             "node_version": Text('"1.33"', r"\d+(\.\d+){0,2}"),
             "kernel": Keys({"version": series}, needed=("version",)),
@@ -53,9 +53,9 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             "container_toolkit": _versioned("1.18.1", runtime=Choice(tuple(facts.container_toolkit["runtimes"]))),
             "neuron": _versioned("2.33.0"),
             "mkl": _versioned("2020.0-088"),
-            "lustre": Keys({"key_fingerprint": Text("40 hex digits", r"[0-9A-Fa-f]{40}")}),
+            "lustre": Keys({"key_fingerprint": Text("0123456789ABCDEF0123456789ABCDEF01234567", r"[0-9A-Fa-f]{40}")}),
             "tuning": _tuning(),
-            "cloudwatch_agent": Keys({"version": Text("1.300071.0", r"\d+\.\d+\.\d+")}, needed=("version",)),
+            "cloudwatch_agent": Keys({"version": Text("1.300071.0", r"\d+\.\d+\.\d+(b\d+)?")}, needed=("version",)),
             **_observed(facts),
         },
         needed=(*OF_THE_RECIPE, "architecture", "node", "build", "roles", "ansible", "cloudwatch_agent", "telemetry"),
@@ -70,12 +70,16 @@ def _builder(facts: Facts) -> Named:
 
 
 def _tuning() -> Keys:
-    profiles = r"\d+g\.\d+gb(,\d+g\.\d+gb)*"
+    profile = r"\d+g\.\d+gb(\+[a-z.]+)?"
     return Keys(
         {
             "clocks": Flag(),
+            "memlock": Flag(),
+            "network": Flag(),
             "sysctl": MapOf(r"[a-z0-9_]+([./][\w-]+)+", "net.core.rmem_max", Text('"67108864"', r"[^\n]{1,200}")),
-            "mig": MapOf(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "p4d.24xlarge", Text("3g.20gb,3g.20gb", profiles)),
+            "mig": MapOf(
+                r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "p4d.24xlarge", Text("3g.20gb,3g.20gb", rf"{profile}(,{profile})*")
+            ),
         }
     )
 
@@ -84,9 +88,9 @@ def _source_ami() -> Keys:
     return Keys(
         {
             "id": Text("ami-0123456789abcdef0", r"ami-[0-9a-f]{8,17}"),
-            "owner": Text('"136693071363" or amazon', r"\d{12}|[a-z][a-z-]*"),
+            "owner": Text('"136693071363"', r"\d{12}|[a-z][a-z-]*"),
             "name": Text("debian-12-amd64-*", r"\S.*"),
-            "ssm": Text("/aws/service/ami-amazon-linux-latest/…", r"/[\w./-]+"),
+            "ssm": Text("/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-6.1-x86_64", r"/[\w./-]+"),
         }
     )
 

@@ -14,10 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.errors import UsageError
-from gpu_ami.recipes.facts import VARIABLES, Facts, read_yaml
+from gpu_ami.errors import UsageError, counted
+from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts, read_yaml
 from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
-from gpu_ami.recipes.schema import Keys, Mistake, key_path
+from gpu_ami.recipes.site import in_order, role_defaults, role_keys, site_folder, site_roles
+from validator.schema import Keys, Mistake, key_path
 
 COMMAND_LINE = "--set"
 
@@ -31,6 +32,7 @@ class Recipe:
     values: Mapping[str, Any]
     origins: Mapping[str, str]
     sha256: str
+    site: Path | None = None  # the folder of the site's own parts
 
     def origin(self, path: str) -> str:
         """The layer that set the value at a key path, or at the nearest key above it."""
@@ -70,6 +72,13 @@ def _merge(
             origins[below] = origin
 
 
+def facts_of(recipe: Path) -> Facts:
+    """The tables, with the rows of the recipe's site."""
+    site = site_folder(recipe)
+    folder = site / "facts" if site else None
+    return load_facts(site=folder) if folder and folder.is_dir() else load_facts()
+
+
 def read_recipe(path: Path, facts: Facts, overrides: Sequence[str] = (), variables: Path = VARIABLES) -> Recipe:
     """Reads a recipe and what lies below it. UsageError lists all mistakes of all layers."""
     image = read_yaml(path)
@@ -81,7 +90,9 @@ def layered(
     path: Path, image: Any, sha256: str, facts: Facts, overrides: Sequence[str] = (), variables: Path = VARIABLES
 ) -> Recipe:
     """A recipe's document and what lies below it."""
-    grammar = _grammar(facts, variables)
+    site = site_folder(path)
+    own = [role for role in site_roles(site) if isinstance(image, dict) and role in image]
+    grammar = _grammar(facts, variables, site)
     settings, mistakes = _parse_overrides(overrides, grammar)
     layers = _Layers(mistakes=mistakes)
     layers.lay(_layer(variables / "defaults.yml"), "defaults.yml", grammar)
@@ -92,6 +103,8 @@ def layered(
         if name is not None and re.fullmatch(r"\w{1,64}", name) and below.is_file():
             laid.add(kind)
             layers.lay(_layer(below), f"{kind}/{name}.yml", grammar)
+    for role in own:
+        layers.lay({role: role_defaults(site, role)} if site else {}, f"site/roles/{role}", grammar)
     layers.lay(image, path.name, grammar)
     if settings:
         layers.lay(settings, COMMAND_LINE, grammar)
@@ -102,7 +115,9 @@ def layered(
     ]
     if layers.mistakes:
         raise_mistakes(path, layers.mistakes)
-    return Recipe(path.stem, path, layers.values, layers.origins, sha256)
+    if own:
+        layers.values["roles"] = in_order(layers.values["roles"], [role for role in image if role in own])
+    return Recipe(path.stem, path, layers.values, layers.origins, sha256, site)
 
 
 @lru_cache(maxsize=64)
@@ -110,15 +125,20 @@ def _layer(path: Path) -> Any:
     return read_yaml(path)
 
 
-_grammars: dict[tuple[int, Path], Keys] = {}
+_grammars: dict[tuple[int, Path, Path | None], Keys] = {}
 
 
-def _grammar(facts: Facts, variables: Path) -> Keys:
+def _grammar(facts: Facts, variables: Path, site: Path | None = None) -> Keys:
     """One grammar a process for each set of tables: it is the same for every recipe."""
-    key = (id(facts), variables)
+    key = (id(facts), variables, site)
     if key not in _grammars:
         nodes = tuple(sorted(file.stem for file in (variables / "nodes").glob("*.yml")))
-        _grammars[key] = recipe_keys(facts, known_roles(variables), nodes)
+        roles = known_roles(variables)
+        if taken := sorted(set(roles) & set(site_roles(site))):
+            raise UsageError(f"{site}/roles/{taken[0]}: gpu-ami has a role of this name", hint="rename the site's role")
+        ours = recipe_keys(facts, (*roles, *site_roles(site)), nodes)
+        sections = {role: role_keys(site, role) for role in site_roles(site)} if site else {}
+        _grammars[key] = Keys({**ours.keys, **sections}, needed=ours.needed)
     return _grammars[key]
 
 
@@ -133,7 +153,7 @@ def _is_new(gap: Mistake, origins: Mapping[str, str], laid: set[str]) -> bool:
 def raise_mistakes(path: Path, mistakes: Sequence[str]) -> None:
     """One UsageError for all of them."""
     raise UsageError(
-        f"{path}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}",
+        f"{path}: {counted(len(mistakes), 'mistake')}",
         details=mistakes,
         hint="gpu-ami plan RECIPE --explain shows where each value comes from; variables/recipes/ has examples",
     )
@@ -179,7 +199,7 @@ def _parse_overrides(overrides: Sequence[str], grammar: Keys) -> tuple[dict[str,
 def _override_value(text: str, grammar: Keys, parts: Sequence[str]) -> Any:
     import yaml
 
-    from gpu_ami.recipes.schema import Text
+    from validator.schema import Text
 
     kind: Any = grammar
     for part in parts:

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import cast
 
+from gpu_ami.recipes.architectures import ARCHITECTURES
+from gpu_ami.recipes.citations import Sources
 from gpu_ami.recipes.facts import Row
+from gpu_ami.recipes.plan_document import (
+    AgentPackage,
+    Component,
+    Components,
+    ContainerToolkit,
+    Cuda,
+    Cudnn,
+    DriverCompanion,
+    Efa,
+    EfaContents,
+    Mkl,
+    NvidiaDriver,
+    PackagedComponent,
+    Repository,
+    SourceBuild,
+)
+from gpu_ami.recipes.resolve_context import LABELS, World
 from gpu_ami.recipes.rules_driver import runs_natively
-from gpu_ami.recipes.sources import Sources
-from gpu_ami.recipes.versions import at_least, branch
-from gpu_ami.recipes.world import LABELS, World
+from gpu_ami.recipes.rules_network import bundled_plugin
+from gpu_ami.recipes.versions import at_least, branch, parts
 
 # From this generation on, NVSwitch needs NVIDIA's subnet manager beside the fabric manager: amazon-eks-ami 81fec2e8.
 _NVLSM_FROM = 4
-_AWS_ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+# The InfiniBand tools that nvlsm needs: amazon-eks-ami 81fec2e8 install-nvidia-driver.sh (2026-07-23).
+_INFINIBAND = {"debian": ("infiniband-diags",), "redhat": ("libibumad", "infiniband-diags")}
 
-Section = dict[str, Any]
-Writer = Callable[[World, Mapping[str, str], Sources], Section]
+Writer = Callable[[World, Mapping[str, str], Sources], Component]
 
 
-def sections(world: World, versions: Mapping[str, str], sources: Sources) -> dict[str, Section]:
+def sections(world: World, versions: Mapping[str, str], sources: Sources) -> Components:
     """Component → what the plan says about it, in the order of installation."""
-    found = {}
+    found: dict[str, Component] = {}
     for name, write in _WRITERS.items():
         if name in versions:
             sources.add(f"{LABELS[name]} {versions[name]}", world.facts.releases(name)[versions[name]])
@@ -29,15 +47,19 @@ def sections(world: World, versions: Mapping[str, str], sources: Sources) -> dic
             if name == "nvidia_driver":
                 beside = _beside_a_provided_driver if name in world.provided else _beside_the_driver
                 found |= beside(world, versions[name], sources)
-    return found
+    return cast(Components, found)  # each from its own writer
 
 
-def _provided(world: World, name: str) -> Section | None:
+def _provided(world: World, name: str) -> Component | None:
     return _of_the_base(world, name) if name in world.provided else None
 
 
-def _of_the_base(world: World, name: str) -> Section:
-    return {"version": world.provided[name], "provided_by": f"{world.node_name} {world.node_version}"}
+def _of_the_base(world: World, name: str) -> Component:
+    return {"version": world.provided[name], "provided_by": _base(world)}
+
+
+def _base(world: World) -> str:
+    return f"{world.node_name} {world.node_version}"
 
 
 def _style(world: World) -> str:
@@ -49,11 +71,15 @@ def _last_from(rows: Sequence[Row], driver: str) -> Row:
 
 
 def _revision(world: World, names: Row) -> str:
-    """What follows the version in the package's: `-1`, `-1ubuntu1`, `-1.amzn2023`."""
-    return str(names["revision"]).format(dist=world.os["nvidia_repository"].get("dist", ""))
+    """Suffix of the package version: `-1`, `-1ubuntu1`, `-1.amzn2023`."""
+    return _with_dist(world, names["revision"])
 
 
-def nvidia_repository(world: World, sources: Sources) -> Section:
+def _with_dist(world: World, text: str) -> str:
+    return text.format(dist=world.os["nvidia_repository"].get("dist", ""))
+
+
+def nvidia_repository(world: World, sources: Sources) -> Repository:
     """NVIDIA's package repository for the image's system, and the key that signs it."""
     facts = world.facts.driver_packages
     key = facts["keys"]["redhat" if world.os["family"] == "redhat" else "debian"]
@@ -71,13 +97,13 @@ def nvidia_repository(world: World, sources: Sources) -> Section:
     }
 
 
-def _driver(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _driver(world: World, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
     version = versions["nvidia_driver"]
     names = _last_from(world.facts.driver_packages["drivers"][_style(world)], version)
     sources.add(f"driver package names of {_style(world)}", names)
     package_version = f"{version}{_revision(world, names)}"
     modules = {flavour: name.format(branch=branch(version)) for flavour, name in names["module"].items()}
-    section: Section = {
+    section: NvidiaDriver = {
         "version": version,
         "flavour": world.flavour,
         "package": modules["open" if world.flavour == "boot" else world.flavour],
@@ -104,11 +130,11 @@ def _driver(world: World, versions: Mapping[str, str], sources: Sources) -> Sect
     return section
 
 
-def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str, Section]:
+def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str, DriverCompanion]:
     """Fabric manager where there is an NVSwitch, IMEX where memory spans machines; both of the driver's version."""
     names = _last_from(world.facts.driver_packages["fabric_manager"][_style(world)], driver)
     imex = [name for name in world.instance_types if world.family(name).get("imex")]
-    found: dict[str, Section] = {}
+    found: dict[str, DriverCompanion] = {}
     for component, needed_on, key in (("fabric_manager", world.nvswitch, "package"), ("imex", imex, "imex")):
         if needed_on or component in world.values:
             sources.add(f"package names of {component.replace('_', ' ')}", names)
@@ -121,23 +147,34 @@ def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str,
             }
     nvlsm = [name for name in world.nvswitch if world.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
     if nvlsm:
-        found["fabric_manager"]["nvlsm_instance_types"] = nvlsm
+        _add_subnet_manager(found["fabric_manager"], world, nvlsm, sources)
     return found
 
 
-def _beside_a_provided_driver(world: World, _driver: str, _sources: Sources) -> dict[str, Section]:
+def _add_subnet_manager(section: DriverCompanion, world: World, instance_types: list[str], sources: Sources) -> None:
+    """nvlsm in its own version, and the system's packages that it needs ({release}: what `uname -r` prints)."""
+    row = _last_from(world.facts.driver_packages["nvlsm"], section["version"])
+    sources.add("version of nvlsm", row)
+    kernels = world.os["kernel_packages"]
+    modules = (kernels.get(world.kernel) or kernels["default"]).get("modules_extra")
+    section["nvlsm_instance_types"] = instance_types
+    section["packages"] = {"nvlsm": row["version"]}
+    section["system_packages"] = [*([modules] if modules else []), *_INFINIBAND[world.os["family"]]]
+
+
+def _beside_a_provided_driver(world: World, _driver: str, _sources: Sources) -> dict[str, DriverCompanion]:
     """The base AMI's own, where its release notes name them: what was promised is checked, not installed."""
     imex = [name for name in world.instance_types if world.family(name).get("imex")]
     needed = {"fabric_manager": list(world.nvswitch), "imex": imex}
     return {
-        name: _of_the_base(world, name) | {"instance_types": types}
+        name: {
+            "version": world.provided[name],
+            "provided_by": _base(world),
+            "instance_types": types,
+        }
         for name, types in needed.items()
         if types and name in world.provided
     }
-
-
-def _from_nvidia(world: World, sources: Sources, packages: Mapping[str, str], **more: Any) -> Section:
-    return {**more, "packages": dict(packages), "repository": nvidia_repository(world, sources)}
 
 
 def _library(world: World, key: str, cuda: str) -> str:
@@ -145,7 +182,7 @@ def _library(world: World, key: str, cuda: str) -> str:
     return str(names[key].format(cuda=branch(cuda), cuda_dashed=cuda.replace(".", "-")))
 
 
-def _cuda(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _cuda(world: World, versions: Mapping[str, str], sources: Sources) -> Cuda:
     version, row = versions["cuda"], world.facts.cuda["releases"][versions["cuda"]]
     packages = {_library(world, "cuda", version): row["package"]}
     mode = "native"
@@ -155,10 +192,17 @@ def _cuda(world: World, versions: Mapping[str, str], sources: Sources) -> Sectio
         if not at_least(driver, world.facts.cuda["majors"][branch(version)]["floor"]):
             mode = "forward"
             compat = _library(world, "cuda_compat", version)
-            packages[compat] = f"{row['minimum_driver']}-1"
-            sources.note(f"not established: that {compat} is packaged as {packages[compat]}")
+            known = row.get("compat", {}).get(_style(world))
+            packages[compat] = _with_dist(world, known or f"{row['minimum_driver']}-1{{dist}}")
+            if not known:
+                sources.note(f"not established: that {compat} is packaged as {packages[compat]}")
         sources.note(_compatibility(mode, driver, version, row["minimum_driver"]))
-    return _from_nvidia(world, sources, packages, version=version, compatibility=mode)
+    return {
+        "version": version,
+        "compatibility": mode,
+        "packages": packages,
+        "repository": nvidia_repository(world, sources),
+    }
 
 
 def _compatibility(mode: str, driver: str, cuda: str, minimum: str) -> str:
@@ -170,57 +214,93 @@ def _compatibility(mode: str, driver: str, cuda: str, minimum: str) -> str:
     )
 
 
-def _cudnn(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _cudnn(world: World, versions: Mapping[str, str], sources: Sources) -> Cudnn:
     row = world.facts.cudnn["releases"][versions["cudnn"]]
     cuda = versions.get("cuda", row["cuda"][-1])
+    full = row.get("package", row["full"])
     if branch(versions["cudnn"]) == "8":
-        packages = {_library(world, "cudnn8", cuda): f"{row['full']}-1+cuda{_suffix(cuda)}"}
+        joint = "." if world.os["family"] == "redhat" else "+"
+        packages = {_library(world, "cudnn8", cuda): f"{full}-1{joint}cuda{_packaged_cuda(row, cuda)}"}
     else:
-        packages = {_library(world, "cudnn9", cuda): f"{row['full']}-1"}
-    return _from_nvidia(world, sources, packages, version=versions["cudnn"], full=row["full"])
+        packages = {_library(world, "cudnn9", cuda): f"{full}-1"}
+    return {
+        "version": versions["cudnn"],
+        "full": row["full"],
+        "packages": packages,
+        "repository": nvidia_repository(world, sources),
+    }
 
 
-def _suffix(cuda: str) -> str:
-    return cuda if "." in cuda else f"{cuda}.0"
+def _packaged_cuda(row: Row, cuda: str) -> str:
+    """The CUDA version for which a library is packaged: the toolkit's, else the newest one of its major version."""
+    packaged = [one for one in row.get("packaged", []) if branch(one) == branch(cuda)]
+    if not packaged or cuda in packaged:
+        return cuda if "." in cuda else f"{cuda}.0"
+    return str(max(packaged, key=parts))
 
 
-def _nccl(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _nccl(world: World, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
     row = world.facts.nccl["releases"][versions["nccl"]]
     cuda = versions.get("cuda", row["cuda"][-1])
-    package_version = f"{versions['nccl']}-1+cuda{_suffix(cuda)}"
-    if cuda not in row.get("packaged", []):
+    suffix = _packaged_cuda(row, cuda)
+    package_version = f"{versions['nccl']}-1+cuda{suffix}"
+    systems = world.facts.nccl["systems"]
+    if suffix not in row.get("packaged", []):
         sources.note(f"not established: that NCCL {versions['nccl']} is packaged as {package_version}")
-    return _from_nvidia(world, sources, {_library(world, "nccl", cuda): package_version}, version=versions["nccl"])
+    if world.os_name not in systems["names"]:
+        guide = systems["source"]
+        sources.note(f"not established: that NVIDIA's repository for {world.os_name} has NCCL; not in {guide}")
+    packages = {_library(world, "nccl", cuda): package_version}
+    return {
+        "version": versions["nccl"],
+        "packages": packages,
+        "repository": nvidia_repository(world, sources),
+    }
 
 
-def _dcgm(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _dcgm(world: World, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
     row = world.facts.dcgm["releases"][versions["dcgm"]]
     cuda = branch(versions.get("cuda", row["cuda"][-1]))
     package_version = f"{row['epoch']}{versions['dcgm']}{row.get('revision', '')}"
     packages = {name.format(cuda=cuda): package_version for name in row["packages"]}
-    return _from_nvidia(world, sources, packages, version=versions["dcgm"])
+    if "reported" in row:
+        sources.note(row["reported"])
+    return {
+        "version": versions["dcgm"],
+        "packages": packages,
+        "repository": nvidia_repository(world, sources),
+    }
 
 
-def _efa(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _efa(world: World, versions: Mapping[str, str], sources: Sources) -> Efa:
     facts = world.facts.efa
     row = facts["releases"][versions["efa"]]
     url = f"{facts['base_url']}/aws-efa-installer-{versions['efa']}.tar.gz"
     sources.add("the EFA installer's key", facts)
-    return {
+    section: Efa = {
         "version": versions["efa"],
         "mode": world.section("efa").get("mode", "full"),
         "url": url,
         "signature_url": f"{url}.sig",
         "key_url": facts["key_url"],
         "key_fingerprint": facts["key_fingerprint"],
-        "contents": {key: row[key] for key in ("kernel_module", "libfabric", "rdma_core", "ofi_nccl") if key in row},
+        "contents": _efa_contents(row, bundled_plugin(world, versions["efa"])),
     }
+    if "nvidia" not in world.accelerators:
+        section["unwanted"] = [facts["nvidia_package"]["name"]]
+        sources.add("the EFA installer's package for NVIDIA drivers", facts["nvidia_package"])
+    return section
+
+
+def _efa_contents(row: Row, plugin: str | None) -> EfaContents:
+    contents = {key: row[key] for key in ("kernel_module", "libfabric", "rdma_core") if key in row}
+    return cast(EfaContents, contents | ({"ofi_nccl": plugin} if plugin else {}))
 
 
 def _from_tag(component: str) -> Writer:
     """Built from source: the commit's hash is what is verified."""
 
-    def write(world: World, versions: Mapping[str, str], _sources: Sources) -> Section:
+    def write(world: World, versions: Mapping[str, str], _sources: Sources) -> SourceBuild:
         facts = getattr(world.facts, component)
         row = facts["releases"][versions[component]]
         return {
@@ -233,10 +313,11 @@ def _from_tag(component: str) -> Writer:
     return write
 
 
-def _container_toolkit(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _container_toolkit(world: World, versions: Mapping[str, str], sources: Sources) -> ContainerToolkit:
     facts, version = world.facts.container_toolkit, versions["container_toolkit"]
     kind = "rpm" if world.os["family"] == "redhat" else "deb"
-    architecture = {"rpm": {"x86_64": "x86_64", "arm64": "aarch64"}, "deb": _AWS_ARCHITECTURES}[kind]
+    names = ARCHITECTURES[world.values["architecture"]]
+    architecture = names.rpm if kind == "rpm" else names.deb
     sources.add("the container toolkit's key", facts)
     of_the_base = world.node.get("container_runtime")
     runtime = world.section("container_toolkit").get("runtime") or of_the_base or "docker"
@@ -245,10 +326,10 @@ def _container_toolkit(world: World, versions: Mapping[str, str], sources: Sourc
         "version": version,
         "runtime": runtime,
         "runtime_package": package,
-        "packages": {"nvidia-container-toolkit": f"{version}-1", "nvidia-container-toolkit-base": f"{version}-1"},
+        "packages": dict.fromkeys(facts["packages"], f"{version}-1"),
         "cdi": facts["releases"][version]["cdi"],
         "repository": {
-            "url": f"{facts['base_url']}/{kind}/{architecture[world.values['architecture']]}/",
+            "url": f"{facts['base_url']}/{kind}/{architecture}/",
             "suite": "./",
             "components": [],
             "key_url": facts["key_url"],
@@ -257,7 +338,7 @@ def _container_toolkit(world: World, versions: Mapping[str, str], sources: Sourc
     }
 
 
-def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
     facts = world.facts.neuron
     row = facts["releases"][versions["neuron"]]
     packages = {
@@ -266,10 +347,13 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Sect
         "aws-neuronx-collectives": row.get("collectives"),
         "aws-neuronx-tools": row.get("tools"),
     }
+    devices = {one["neuron"]["name"] for one in world.instance_types.values() if "neuron" in one}
+    if devices <= set(facts["driver_only"]["devices"]):
+        del packages["aws-neuronx-runtime-lib"], packages["aws-neuronx-collectives"]
     family = world.os["family"]
     repository = facts["repositories"][family]
     sources.add("the Neuron repository's key", facts)
-    return {
+    section: PackagedComponent = {
         "version": versions["neuron"],
         # Behind the release stands a build number that no release note names.
         "packages": {name: f"{version}*" for name, version in packages.items() if version},
@@ -281,9 +365,12 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Sect
             "key_fingerprint": facts["key_fingerprint"],
         },
     }
+    if not repository.get("signed_index", True):
+        section["repository"]["signed_index"] = False
+    return section
 
 
-def _mkl(world: World, versions: Mapping[str, str], sources: Sources) -> Section:
+def _mkl(world: World, versions: Mapping[str, str], sources: Sources) -> Mkl:
     facts = world.facts.mkl
     family = world.os["family"]
     repository = facts["repositories"][family]
@@ -301,13 +388,16 @@ def _mkl(world: World, versions: Mapping[str, str], sources: Sources) -> Section
     }
 
 
-def agent_section(world: World, sources: Sources) -> Section:
+def agent_section(world: World, sources: Sources) -> AgentPackage:
     """The CloudWatch agent's package."""
-    facts, version = world.facts.cloudwatch_agent, str(world.section("cloudwatch_agent")["version"])
-    # A release that the facts do not know is planned all the same: what is there is checked when it is installed.
+    facts, asked = world.facts.cloudwatch_agent, str(world.section("cloudwatch_agent")["version"])
+    version, build, _ = asked.partition("b")
+    # A release that the facts do not know is planned all the same: its version is compared when it is installed.
     release = facts["versions"].get(version, facts["other_versions"])
+    if build:
+        release = {"directory": asked, "source": "build number in the recipe", "date": facts["date"]}
     kind = "rpm" if world.os["family"] == "redhat" else "deb"
-    folder = f"{world.os['cloudwatch_agent']}/{_AWS_ARCHITECTURES[world.values['architecture']]}/{release['directory']}"
+    folder = f"{world.os['cloudwatch_agent']}/{ARCHITECTURES[world.values['architecture']].deb}/{release['directory']}"
     url = f"{facts['base_url']}/{folder}/amazon-cloudwatch-agent.{kind}"
     sources.add(f"CloudWatch agent {version}", release)
     sources.add("the CloudWatch agent's signing key", facts)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpu_ami.recipes.resolve_context import Assignment, Conflict, Gpu, World
 from gpu_ami.recipes.versions import at_least, at_most, branch
-from gpu_ami.recipes.world import Assignment, Conflict, Gpu, World
 
 
 def runs_natively(world: World, driver: str, cuda: str) -> bool:

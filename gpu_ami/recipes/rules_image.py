@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpu_ami.recipes.surroundings import SURROUNDING_RULES
+from gpu_ami.recipes.resolve_context import LABELS, Assignment, Conflict, World
+from gpu_ami.recipes.system_sections import SURROUNDING_RULES
 from gpu_ami.recipes.versions import at_least, at_most
-from gpu_ami.recipes.world import LABELS, Assignment, Conflict, World
 
 
 def types_are_built_for(world: World, _chosen: Assignment) -> Iterator[Conflict]:
@@ -26,7 +26,16 @@ def types_have_architecture(world: World, _chosen: Assignment) -> Iterator[Confl
         if found["architecture"] != wanted:
             text = f"{name} is {found['architecture']}, the image is {wanted}"
             nearest = f"architecture {found['architecture']}, or instance types of {wanted}"
+            if path == "build.instance_type":
+                nearest = f"build.instance_type {_builder_of(world, wanted)}"
             yield Conflict(path, text, found["source"], nearest=nearest)
+
+
+def _builder_of(world: World, architecture: str) -> str:
+    """An instance type that can build an image: the first of the recipe's, else of the facts."""
+    table = world.facts.instance_types["instance_types"]
+    names = [*world.values["instance_types"], *table]
+    return next((str(name) for name in names if table[name]["architecture"] == architecture), architecture)
 
 
 def os_has_architecture(world: World, _chosen: Assignment) -> Iterator[Conflict]:
@@ -183,6 +192,14 @@ def logs_are_apart(world: World, _chosen: Assignment) -> Iterator[Conflict]:
         yield Conflict("telemetry.json_log_group", text, source, nearest=nearest)
 
 
+def namespace_is_not_reserved(world: World, _chosen: Assignment) -> Iterator[Conflict]:
+    namespace = str(world.values["telemetry"]["namespace"])
+    if namespace.startswith("AWS/"):
+        text = f"namespace {namespace}: CloudWatch reserves namespaces that begin with AWS/ for AWS services"
+        source = "https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricData.html"
+        yield Conflict("telemetry.namespace", text, source, nearest="CWAgent, or a name of your own")
+
+
 # Judged once, whatever versions are chosen.
 IMAGE_RULES = (
     types_are_built_for,
@@ -195,10 +212,11 @@ IMAGE_RULES = (
     accelerators_have_drivers,
     telemetry_is_of_the_accelerator,
     logs_are_apart,
+    namespace_is_not_reserved,
     *SURROUNDING_RULES,
 )
 COMPONENT_RULES = (
     (("neuron",), neuron_drives_devices),
-    *(((name,), _has_packages(name)) for name in ("neuron", "efa", "ofi_nccl")),
+    *(((name,), _has_packages(name)) for name in ("neuron", "ofi_nccl")),
     (("mkl",), mkl_has_architecture),
 )

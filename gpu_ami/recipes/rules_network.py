@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_ami.recipes.versions import at_least
-from gpu_ami.recipes.world import Assignment, Conflict, World
+from gpu_ami.recipes.resolve_context import Assignment, Conflict, World
+from gpu_ami.recipes.versions import at_least, at_most
+
+
+def bundled_plugin(world: World, efa: str) -> str | None:
+    """Version of aws-ofi-nccl that the EFA installer brings to the image's system; None where it brings none."""
+    facts = world.facts.efa
+    row = facts["releases"][efa]
+    if not row["bundled"] or world.section("efa").get("mode", "full") == "minimal":
+        return None
+    first = facts["plugin_systems"].get(world.os_name, {}).get(world.values["architecture"])
+    return str(row["ofi_nccl"]) if first and at_least(efa, first) else None
 
 
 def nccl_fits_efa(world: World, chosen: Assignment) -> Iterator[Conflict]:
@@ -34,9 +44,8 @@ def efa_regression_without_plugin(world: World, chosen: Assignment) -> Iterator[
 def one_plugin(world: World, chosen: Assignment) -> Iterator[Conflict]:
     """Two aws-ofi-nccl on one loader path: which one NCCL takes is chance."""
     row = world.facts.efa["releases"][chosen["efa"]]
-    if not row["bundled"] or world.section("efa").get("mode", "full") == "minimal":
-        return
-    if "efa" in world.provided or row["ofi_nccl"] == chosen["ofi_nccl"]:
+    plugin = bundled_plugin(world, chosen["efa"])
+    if "efa" in world.provided or plugin in (None, chosen["ofi_nccl"]):
         return
     text = (
         f"EFA {chosen['efa']} brings aws-ofi-nccl {row['ofi_nccl']} along; a second one, {chosen['ofi_nccl']}, hides it"
@@ -69,7 +78,7 @@ def plugin_serves_nccl(world: World, chosen: Assignment) -> Iterator[Conflict]:
 
 def bundled_plugin_serves_nccl(world: World, chosen: Assignment) -> Iterator[Conflict]:
     efa = world.facts.efa["releases"][chosen["efa"]]
-    if "ofi_nccl" in world.values or not efa["bundled"] or world.section("efa").get("mode") == "minimal":
+    if "ofi_nccl" in world.values or bundled_plugin(world, chosen["efa"]) is None:
         return
     plugin = world.facts.ofi_nccl["releases"][efa["ofi_nccl"]]
     if not at_least(chosen["nccl"], plugin["minimum_nccl"]):
@@ -87,18 +96,26 @@ def plugin_needs_efa(world: World, chosen: Assignment) -> Iterator[Conflict]:
         yield Conflict("ofi_nccl", text, row["source"], nearest="add efa.version, or leave out ofi_nccl")
 
 
-def efa_reaches_gpu_memory(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    """By DMA-BUF (kernel and open module), or by efa_nv_peermem, which does not load on 6.x kernels."""
-    facts, kernel = world.facts.gpudirect, world.kernel
-    dma_buf = at_least(kernel, facts["dma_buf"]["minimum_kernel"]) and world.flavour in ("open", "boot")
-    peermem = not at_least(kernel, facts["peermem"]["below_kernel"])
-    fast = [name for name in world.nvswitch if world.instance_types[name]["efa_interfaces"]]
-    if fast and not dma_buf and not peermem:
-        text = (
-            f"EFA of {', '.join(fast)} cannot reach GPU memory: kernel {kernel} has no efa_nv_peermem, "
-            f"and DMA-BUF needs the open kernel module, not {world.flavour}"
-        )
-        yield Conflict("nvidia_driver.flavour", text, facts["peermem"]["source"], nearest="flavour open, or kernel 5.x")
+def driver_fits_efa(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    """The EFA driver reaches GPU memory through the NVIDIA driver, so it must support that driver's branch."""
+    if "efa" in world.provided or not any(row["efa_interfaces"] for row in world.instance_types.values()):
+        return
+    for pair in world.facts.efa["known_bad"]:
+        if at_least(chosen["nvidia_driver"], pair["driver_from"]) and not at_least(chosen["efa"], pair["efa_below"]):
+            text = f"driver {chosen['nvidia_driver']} with EFA {chosen['efa']}: {pair['why']}"
+            yield Conflict("efa.version", text, pair["source"], ("efa",))
+
+
+def installer_supports_system(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    """The EFA installer refuses systems that it does not support."""
+    systems = world.facts.efa["systems"]
+    limits = systems.get(world.os_name, {})
+    first, last = limits.get("first", "0"), limits.get("last", "9999")
+    if "efa" in world.provided or (at_least(chosen["efa"], first) and at_most(chosen["efa"], last)):
+        return
+    bound = f"{last} is the last installer" if "last" in limits else f"{first} is the first installer"
+    text = f"EFA {chosen['efa']} does not support {world.os_name}: {bound} that does"
+    yield Conflict("efa.version", text, systems["source"], ("efa",))
 
 
 NETWORK_RULES = (
@@ -110,5 +127,6 @@ NETWORK_RULES = (
     (("ofi_nccl", "nccl"), plugin_serves_nccl),
     (("efa", "nccl"), bundled_plugin_serves_nccl),
     (("ofi_nccl",), plugin_needs_efa),
-    (("efa", "nvidia_driver"), efa_reaches_gpu_memory),
+    (("efa", "nvidia_driver"), driver_fits_efa),
+    (("efa",), installer_supports_system),
 )

@@ -31,13 +31,13 @@ def branch(version: str) -> str:
     return re.split(r"[.-]", version, maxsplit=1)[0]
 
 
-def matching(wish: str, known: Iterable[str]) -> list[str]:
-    """Known versions that a wish allows, newest first: itself, all of its branch, or all."""
-    if wish == NEWEST:
+def matching(constraint: str, known: Iterable[str]) -> list[str]:
+    """Known versions that a constraint allows, newest first: itself, all of its branch, or all."""
+    if constraint == NEWEST:
         allowed = list(known)
     else:
-        wanted = parts(wish)
-        allowed = [version for version in known if version == wish or parts(version)[: len(wanted)] == wanted]
+        wanted = parts(constraint)
+        allowed = [version for version in known if version == constraint or parts(version)[: len(wanted)] == wanted]
     return sorted(allowed, key=parts, reverse=True)
 
 
@@ -52,3 +52,12 @@ def nearest_branch_first(version: str, known: Sequence[str]) -> list[str]:
     """Known versions by their branches' nearness; of a branch, the newest release first."""
     here = int(branch(version))
     return sorted(known, key=lambda one: (abs(int(branch(one)) - here), *(-number for number in parts(one))))
+
+
+def around(version: str, known: Sequence[str]) -> str:
+    """The nearest known version below and above, and the newest: `nearest below 12.6, above 12.8; newest 13.0`."""
+    order = sorted(known, key=parts)
+    below = [one for one in order if parts(one) < parts(version)]
+    above = [one for one in order if parts(one) > parts(version)]
+    nearest = [f"below {one}" for one in below[-1:]] + [f"above {one}" for one in above[:1]]
+    return f"nearest {', '.join(nearest)}; newest {order[-1]}"

@@ -1,6 +1,6 @@
-# The same build for Packer 1.7 and later: plugins are pinned and come with `packer init packer/current`, and IMDSv2 is
-# required of builder and image by the calls that make them. Packer 1.6.6 does not know these words; there the driver asks
-# for IMDSv2 afterwards, through the API. Variables and source are the very same files.
+# The build for Packer 1.7 and later: `packer init packer/current` installs pinned plugins, and the calls that create builder
+# and image require IMDSv2. Packer 1.6.6 does not support these options; gpu-ami then sets IMDSv2 through the API. Variables
+# and source are links to the files of the directory above.
 
 packer {
   required_version = ">= 1.7.0"
@@ -34,7 +34,7 @@ build {
     playbook_file = "${path.root}/../../playbooks/image.yml"
     user          = var.ssh_username
     use_proxy     = false
-    # Pipes and the connection's reuse instead of a copy a task; roles and everything else are found through this file.
+    # ansible.cfg sets pipelining, connection reuse and the path of the roles.
     ansible_env_vars = concat(["ANSIBLE_CONFIG=${abspath("${path.root}/../../ansible.cfg")}"], var.ansible_env_vars)
     extra_arguments  = ["--extra-vars", "@${abspath(var.ansible_vars_file)}"]
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -11,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.qemu import Exit
+from gpu_ami.local.machines.qemu import Exit
 from gpu_ami.local.state import ImageRecord, Layout
-from gpu_ami.log import Progress
+from gpu_ami.progress import Progress
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp test"
 CIDR = "127.99.0.0/16"
@@ -26,6 +27,7 @@ class FakeMachine:
         self.ready = True
         self.told: list[str] = []
         self.ended: Exit | None = None
+        self.stopped_by = ""  # QEMU stopped the guest by itself
 
     def poll(self) -> Exit | None:
         return self.ended
@@ -38,6 +40,7 @@ class FakeMachine:
 
     def resume(self) -> None:
         self.told.append("resume")
+        self.stopped_by = ""
 
     def kill(self) -> None:
         self.told.append("kill")
@@ -49,6 +52,8 @@ class FakeMachines:
     started: list[FakeMachine] = field(default_factory=list)
     discarded: list[str] = field(default_factory=list)
     broken: str = ""
+    free: int = 1 << 40
+    notes: list[str] = field(default_factory=list)
 
     def prepare(self, instance: Any) -> str:
         folder = self.layout.instance(instance.id)
@@ -61,6 +66,15 @@ class FakeMachines:
             raise RuntimeError(self.broken)
         self.started.append(FakeMachine())
         return self.started[-1]
+
+    def folder(self, instance_id: str) -> Path:
+        return self.layout.instance(instance_id)
+
+    def free_space(self, instance_id: str) -> int:
+        return self.free
+
+    def note(self, instance_id: str, text: str) -> None:
+        self.notes.append(text)
 
     def discard(self, instance_id: str) -> None:
         self.discarded.append(instance_id)
@@ -86,10 +100,11 @@ class Clock:
 class World:
     """Everything of a region but the daemon and QEMU. `settle` is the daemon's loop, a few times round."""
 
-    def __init__(self, home: Path) -> None:
-        from gpu_ami.local.ec2 import Ec2
-        from gpu_ami.local.images import ImageStore
-        from gpu_ami.local.reconcile import Reconciler
+    def __init__(self, home: Path, conditions: str = "") -> None:
+        from gpu_ami.local.api.conditions import Decisions, load
+        from gpu_ami.local.backends.ec2 import Ec2
+        from gpu_ami.local.images.store import ImageStore
+        from gpu_ami.local.machines.reconcile import Reconciler
 
         self.layout = Layout(home)
         self.layout.make()
@@ -98,7 +113,11 @@ class World:
         quiet = Progress("quiet")
         self.images = ImageStore(self.layout, self.ec2, at_once, lambda: None, quiet)
         self.machines = FakeMachines(self.layout)
-        self.reconciler = Reconciler(self.ec2, self.machines, self.images, at_once, lambda: None, quiet, self.clock)
+        self.decisions = Decisions(load(conditions))
+        delays, failure = self.decisions.conditions.delays, self.decisions.launch_failure
+        self.reconciler = Reconciler(
+            self.ec2, self.machines, self.images, at_once, lambda: None, quiet, self.clock, delays, failure
+        )
         self.images.register(base_image(self.layout))
         self.images.register_saved()
 
@@ -160,7 +179,7 @@ def empty_moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from moto.backends import get_backend
 
     def reset() -> None:
-        for service in ("ec2", "iam", "kms"):
+        for service in ("ec2", "iam", "kms", "logs", "cloudwatch"):
             get_backend(service).reset()  # type: ignore[arg-type]
 
     reset()
@@ -175,18 +194,42 @@ def world(empty_moto: None, tmp_path: Path) -> World:
 
 @pytest.fixture
 def endpoint(world: World) -> Iterator[str]:
-    """The API of `world` on a port, with the daemon's loop turning by itself."""
+    with served(world) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def served(world: World, *, conditions: bool = False) -> Iterator[str]:
+    """The API of `world` on a port; with its conditions, by the world's clock, where asked for."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    from gpu_ami.local.api import Api
-    from gpu_ami.local.cloudwatch import install
+    from gpu_ami.local.api import Api, ConditionsLayer
+    from gpu_ami.local.backends import install
 
-    install()
-    api = Api(DomainDispatcherApplication(create_backend_app), world.reconciler, world.images, world.layout)
+    install(world.decisions.conditions.delays)
+    api: Any = Api(DomainDispatcherApplication(create_backend_app), world.reconciler, world.images, world.layout)
+    if conditions:
+        api = ConditionsLayer(api, world.decisions, world.clock)
     server = make_server("127.0.0.1", 0, api, threaded=True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.port}"
     server.shutdown()
     thread.join()
+    install()
+
+
+Region = Callable[[str], tuple[World, str]]
+
+
+@pytest.fixture
+def region(empty_moto: None, tmp_path: Path) -> Iterator[Region]:
+    """Starts a region under conditions; the world and its endpoint."""
+    with contextlib.ExitStack() as stack:
+
+        def up(conditions: str) -> tuple[World, str]:
+            world = World(tmp_path / "home", conditions)
+            return world, stack.enter_context(served(world, conditions=True))
+
+        yield up

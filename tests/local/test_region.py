@@ -16,11 +16,14 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from gpu_ami.errors import CloudError, UsageError
-from gpu_ami.local import base_image, region, source_ami
-from gpu_ami.local.state import ProcessIdentity, read_json, write_json
-from gpu_ami.log import Progress
+from gpu_ami.files import read_json, write_json
+from gpu_ami.local import region
+from gpu_ami.local.images import base_image, source_ami
+from gpu_ami.process import ProcessIdentity
+from gpu_ami.progress import Progress
 
 QUIET = Progress("quiet")
 FINGERPRINT = "0123456789ABCDEF0123456789ABCDEF01234567"
@@ -82,6 +85,23 @@ def test_an_embedded_region_lives_as_long_as_it_is_held(home: Path) -> None:
     region.release(home)  # nothing more to give up
 
 
+def test_a_region_comes_up_under_conditions(home: Path) -> None:
+    place = region.up(home, embedded=True, progress=QUIET, conditions="no-launch-permission:4")
+    with pytest.raises(ClientError, match="UnauthorizedOperation"):
+        client("ec2", place).run_instances(ImageId="ami-12345678", MinCount=1, MaxCount=1)
+    assert region.status(home)["conditions"] == "no-launch-permission:4"
+    assert region.up(home, embedded=True, progress=QUIET).endpoint == place.endpoint  # joins, whatever they are
+    with pytest.raises(CloudError, match="up under conditions no-launch-permission:4, expected throttling") as caught:
+        region.up(home, embedded=True, progress=QUIET, conditions="throttling")
+    assert "gpu-ami region down" in caught.value.hint
+
+
+def test_unknown_conditions_start_nothing(home: Path) -> None:
+    with pytest.raises(UsageError, match="no conditions 'kind'"):
+        region.up(home, embedded=True, progress=QUIET, conditions="kind")
+    assert not region.is_up(home) and not (home / "region" / "server.log").exists()
+
+
 EKS = {
     "os": {"id": "amzn", "version": "2023"},
     "architecture": "x86_64",
@@ -102,8 +122,8 @@ def test_a_plan_finds_its_source_ami(home: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
     place = region.up(home, embedded=True, progress=QUIET)
     assert client("ec2", place).describe_images()["Images"] == []
-    eks = region.offer(EKS, home, progress=QUIET)
-    debian = region.offer(source_ami.DEBIAN, home, progress=QUIET)
+    eks = region.publish_source_ami(EKS, home, progress=QUIET)
+    debian = region.publish_source_ami(source_ami.DEBIAN, home, progress=QUIET)
     assert found(place, "amazon", EKS["source_ami"]["name"]) == [eks]  # type: ignore[index]
     assert found(place, "136693071363", "debian-12-amd64-*") == [debian]
     assert found(place, "amazon", "debian-12-amd64-*") == []
@@ -111,7 +131,7 @@ def test_a_plan_finds_its_source_ami(home: Path, monkeypatch: pytest.MonkeyPatch
     assert named["Parameter"]["Value"] == eks
     image = client("ec2", place).describe_images(ImageIds=[eks])["Images"][0]
     assert (image["RootDeviceName"], image["ImageOwnerAlias"]) == ("/dev/xvda", "amazon")
-    assert region.offer(EKS, home, progress=QUIET) == eks
+    assert region.publish_source_ami(EKS, home, progress=QUIET) == eks
 
 
 def test_a_source_ami_needs_a_region(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +139,7 @@ def test_a_source_ami_needs_a_region(home: Path, monkeypatch: pytest.MonkeyPatch
     disk.write_bytes(b"base")
     monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
     with pytest.raises(CloudError, match="is not up"):
-        region.offer(EKS, home, progress=QUIET)
+        region.publish_source_ami(EKS, home, progress=QUIET)
 
 
 def test_a_region_that_was_up_outlives_its_guests(home: Path) -> None:
@@ -137,7 +157,7 @@ def test_a_region_dies_with_its_holder(home: Path) -> None:
     """kill -9 of the only process that holds it."""
     script = (
         "import sys, time\nfrom pathlib import Path\nfrom gpu_ami.local import region\n"
-        "from gpu_ami.log import Progress\n"
+        "from gpu_ami.progress import Progress\n"
         "region.up(Path(sys.argv[1]), embedded=True, progress=Progress('quiet'))\n"
         "print('up', flush=True)\ntime.sleep(60)\n"
     )

@@ -25,11 +25,11 @@ from typing import Any
 
 import pytest
 
-from gpu_ami import runs
-from gpu_ami.events import parser_folder
-from gpu_ami.home import home_dir
-from gpu_ami.log import Progress
-from validator import ssh
+from gpu_ami.cloud import runs
+from gpu_ami.events.reader import parser_folder
+from gpu_ami.files import home_dir
+from gpu_ami.progress import Progress
+from validator.transport import ssh
 
 pytestmark = pytest.mark.machine
 
@@ -168,13 +168,14 @@ def assert_exactly_once(guest: Guest, tag: str, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def guest() -> Iterator[Guest]:
-    from gpu_ami import machine
-    from gpu_ami.aws import Cloud
-    from gpu_ami.local import region, source_ami
+    from gpu_ami.cloud.client import Cloud
+    from gpu_ami.local import region
+    from gpu_ami.local.images import source_ami
+    from gpu_ami.validate import machine
 
     progress = Progress("plain")
     place = region.up(embedded=True, progress=progress)
-    region.offer(source_ami.DEBIAN, progress=progress)
+    region.publish_source_ami(source_ami.DEBIAN, progress=progress)
     try:
         with ExitStack() as stack:
             cloud = Cloud(place)

@@ -1,7 +1,7 @@
 """A package mirror gone bad, for tests: a copy of a home's good tree with a damage, served in its place for a while.
 
     with damaged(home, tampered(f"{repository}/nvidia-smi_550.163.01-1_amd64.deb")):
-        ...                     # whatever serves the home's mirror (region, cell, Mirror) gives out the bad tree
+        ...                     # whatever serves the home's mirror (region, sandbox, Mirror) gives out the bad tree
 
 A damage is named after what is wrong; addresses are the plan's (https://HOST/PATH, or below the mirror's own address).
 """
@@ -19,8 +19,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from gpu_ami.local import mirror_server, rpm, signing
-from gpu_ami.run import run
+from gpu_ami.local.mirror import rpm, signing
+from gpu_ami.local.mirror import server as mirror_server
+from gpu_ami.process import run
 
 Damage = Callable[[Path], None]
 _SIGNATURES = ("InRelease", "Release.gpg", "repodata/repomd.xml.asc")
@@ -203,7 +204,7 @@ def _sign_index(index: Path, gpg: signing.Gpg) -> None:
 @contextmanager
 def breaking_off(home: Path, *addresses: str) -> Iterator[str]:
     """A server of the home's mirror that hangs up in the middle of those files; its address. (For what runs here: a
-    cell or a machine asks the home's own server, where `half` leaves what a client that did not notice has.)"""
+    sandbox or a machine asks the home's own server, where `half` leaves what a client that did not notice has.)"""
     root = home / "mirror" / "current"
     cut = {(root / below(address)).resolve() for address in addresses}
     whole: Any = mirror_server._handler(root)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from local.replica_samples import FLAT, PLAN, SUITE, plan, write_table
 
-from gpu_ami.local import mirror, replica_table, signing
-from gpu_ami.log import Progress
-from gpu_ami.run import Completed, run
+from gpu_ami.local.mirror import mirror, signing, table
+from gpu_ami.process import Completed, run
+from gpu_ami.progress import Progress
+from tests.local.mirror.replica_samples import FLAT, PLAN, SUITE, plan, write_table
 
 from . import bad_mirror
 from .bad_mirror import Damage
@@ -23,7 +23,7 @@ QUIET = Progress("quiet")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("bad-mirror-home")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replica_table, "REPLICAS", write_table(tmp_path_factory.mktemp("table")))
+        patch.setattr(table, "REPLICAS", write_table(tmp_path_factory.mktemp("table")))
         mirror.ensure(folder, plan=plan(roles=["tool", "agent"]), progress=QUIET)
         mirror.ensure(folder, plan=plan(tool=PLAN["tool"] | {"repository": SUITE}, roles=["tool"]), progress=QUIET)
         yield folder

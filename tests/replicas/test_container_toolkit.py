@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_ami import run
-from gpu_ami.local.replica_table import REPLICAS
-from replicas.conftest import A10G
+from gpu_ami import process
+from gpu_ami.local.mirror.table import REPLICAS
+from tests.replicas.conftest import A10G
 from validator.checks import container_toolkit
 
 SOURCES = REPLICAS / "container_toolkit"
@@ -127,5 +127,5 @@ def test_docker_refuses_what_it_cannot_read(tmp_path: Path, text: str) -> None:
 
 
 def test_toolkit_says_its_version_as_the_check_reads_it() -> None:
-    shown = run.run([sys.executable, SOURCES / "base/usr/bin/nvidia-ctk", "--version"], timeout=30).stdout
+    shown = process.run([sys.executable, SOURCES / "base/usr/bin/nvidia-ctk", "--version"], timeout=30).stdout
     assert container_toolkit.version(shown) == "@VERSION@"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.replica_table import REPLICAS
-from replicas.conftest import A10G
+from gpu_ami.local.mirror.table import REPLICAS
+from tests.replicas.conftest import A10G
 from validator.checks import dcgm
 
 BIN = REPLICAS / "dcgm" / "rootfs" / "usr" / "bin"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local.replica_table import REPLICAS
-from gpu_ami.run import run
+from gpu_ami.local.mirror.table import REPLICAS
+from gpu_ami.process import run
 
 HEADERS = sorted(Path("/lib/modules").glob("*/build/Makefile"))
 SOURCE = REPLICAS / "nvidia_driver/module"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local import replica_table, staging
-from gpu_ami.run import run
+from gpu_ami.local.mirror import staging, table
+from gpu_ami.process import run
 
-REPLICAS = replica_table.REPLICAS
+REPLICAS = table.REPLICAS
 HEADERS = sorted(Path("/lib/modules").glob("*/build/Makefile"))
 needs_headers = pytest.mark.skipif(
     not HEADERS or not shutil.which("gcc"), reason="no kernel headers (linux-headers-cloud-amd64) or no gcc here"
@@ -180,10 +180,10 @@ def test_module_builds_without_a_warning(
 
 def staged(row_name: str, tmp_path: Path, version: str) -> Path:
     """The source of a git replica, as the mirror's repository has it."""
-    row = replica_table.find_row("git", row_name, asked_by="this test")
+    row = table.find_row("git", row_name, asked_by="this test")
     tree = tmp_path / row_name
     tree.mkdir()
-    values = replica_table.version_values(version) | {"full_version": version, "name": row_name, "tag": f"v{version}"}
+    values = table.version_values(version) | {"full_version": version, "name": row_name, "tag": f"v{version}"}
     staging.stage(row, values, tree)
     return tree
 
@@ -220,7 +220,7 @@ def test_gdrcopy_is_built_as_the_original_is(tmp_path: Path) -> None:
 
 
 def test_efa_s_installer_knows_its_options(tmp_path: Path) -> None:
-    """What it refuses before it touches anything; that it installs is for cells to show."""
+    """What it refuses before it touches anything; that it installs is for sandboxes to show."""
     shutil.copytree(REPLICAS / "efa/installer", tmp_path, dirs_exist_ok=True)
     (tmp_path / "env.sh").write_text("EFA_INSTALLER_VERSION=1.38.0\n")
     for options, said in (

@@ -1,4 +1,4 @@
-"""grubby of the Amazon Linux personality: its commands on the boot menu of the Debian beneath."""
+"""grubby of the Amazon Linux emulated distribution: its commands on the boot menu of the Debian beneath."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_an_unknown_kernel_is_an_error(grubby: ModuleType, monkeypatch: pytest.M
 def test_a_menu_that_it_wrote_is_one_that_the_region_boots(
     grubby: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from gpu_ami.local.firmware import default_entry
+    from gpu_ami.local.machines.firmware import default_entry
 
     call(grubby, monkeypatch, "--update-kernel=ALL", "--args=log_buf_len=4M")
     entry = default_entry((tmp_path / "grub.cfg").read_text())

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpu_ami import run
-from gpu_ami.local import staging
-from gpu_ami.local.replica_table import Package, find_row
-from validator import loader
+from gpu_ami import process
+from gpu_ami.local.mirror import staging
+from gpu_ami.local.mirror.table import Package, find_row
 from validator.checks import cuda, cudnn, mkl, nccl
+from validator.probes import shared_libraries
 
 # What is asked: function, how it is called, and what the check makes of the answer.
 NCCL = ("ncclGetVersion", "int*", nccl.version)
@@ -54,11 +54,13 @@ def test_library_says_its_version(
 ) -> None:
     found = list(staged(name, version, tmp_path).rglob(library))
     assert len(found) == 1, name
-    shown = run.run(["readelf", "-d", found[0]], timeout=30).stdout
+    shown = process.run(["readelf", "-d", found[0]], timeout=30).stdout
     assert re.findall(r"\(SONAME\).*\[(.+)\]", shown) == [soname]
     assert "(NEEDED)" not in shown  # not even a libc
     function, kind, read = asked
-    answer = run.run([sys.executable, "-c", loader._ASK, str(found[0]), function, kind], timeout=30).stdout
+    answer = process.run(
+        [sys.executable, "-c", shared_libraries._ASK, str(found[0]), function, kind], timeout=30
+    ).stdout
     assert read(json.loads(answer)["value"]) == expected
 
 
@@ -72,8 +74,8 @@ def test_soname_leads_to_the_library(tmp_path: Path) -> None:
 
 def test_compiler_says_its_release_as_nvcc_does(tmp_path: Path) -> None:
     program = staged("cuda-nvcc-12-4", "12.4.1-1", tmp_path) / "usr/local/cuda-12.4/bin/nvcc"
-    assert cuda.release(run.run([program, "--version"], timeout=30).stdout) == "12.4"
-    assert run.run([program, "a.cu"], timeout=30, check=False).returncode == 1
+    assert cuda.release(process.run([program, "--version"], timeout=30).stdout) == "12.4"
+    assert process.run([program, "a.cu"], timeout=30, check=False).returncode == 1
 
 
 def test_mkl_is_where_the_role_looks(tmp_path: Path) -> None:

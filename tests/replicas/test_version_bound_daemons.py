@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local import replica_table
-from gpu_ami.run import Completed, run
+from gpu_ami.local.mirror import table
+from gpu_ami.process import Completed, run
 
 VERSION = "550.163.01"
 PROGRAMS = {
@@ -43,7 +43,7 @@ class Machine:
         (self.root / "proc/driver/nvidia-nvswitch/devices/0000:c4:00.0").mkdir(parents=True)
 
     def run(self, *words: str) -> Completed:
-        source = replica_table.REPLICAS / self.family / PROGRAMS[self.family]
+        source = table.REPLICAS / self.family / PROGRAMS[self.family]
         program = self.root / source.name
         program.write_text(source.read_text().replace("@VERSION@", VERSION))
         environment = {"GPU_AMI_ROOT": str(self.root), "PATH": "/usr/bin:/bin"}
@@ -145,7 +145,7 @@ def test_imex_wants_a_list_of_machines(tmp_path: Path) -> None:
     ],
 )
 def test_every_name_of_the_facts_has_a_replica(name: str, kind: str) -> None:
-    row = replica_table.find_row("packages", name, kind=kind, asked_by="this test")
+    row = table.find_row("packages", name, kind=kind, asked_by="this test")
     assert row.entry["does"]
 
 

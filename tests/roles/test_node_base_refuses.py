@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_roles_refuse import play
+
+from tests.roles.test_roles_refuse import play
 
 
 @pytest.mark.parametrize(
@@ -15,12 +16,12 @@ from test_roles_refuse import play
         (
             ["{there}", "{folder}/kubelet"],
             [],
-            "the base AMI is not an EKS 1.33 node: {folder}/kubelet: No such file or directory. Build on the base AMI",
+            "expected an EKS 1.33 node as base AMI: {folder}/kubelet: No such file or directory. Build on the base AMI",
         ),
         (
             ["{there}"],
             ["nodeadm-of-nobody.service"],
-            "of nodeadm-of-nobody.service, which an EKS 1.33 node starts at boot",
+            "an EKS 1.33 node enables nodeadm-of-nobody.service; systemctl is-enabled prints",
         ),
     ],
 )

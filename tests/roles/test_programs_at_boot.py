@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.run import Completed, run
+from gpu_ami.process import Completed, run
 
 ROLES = Path(__file__).resolve().parents[2] / "roles"
 FLAVOURS = """\
@@ -150,14 +150,14 @@ def test_clocks_that_a_gpu_did_not_take_are_an_error(boot: Boot) -> None:
     """nvidia-smi calls it a warning and ends with 0."""
     done = clocks(boot, "NVIDIA A10G", "6251, 1320")
     assert done.returncode == 1
-    assert "GPU 0 (NVIDIA A10G): did not take 6250,1710 MHz: All done." in done.stderr
+    assert "GPU 0 (NVIDIA A10G): did not accept 6250,1710 MHz: All done." in done.stderr
 
 
 def test_a_gpu_without_planned_clocks_is_left_alone(boot: Boot) -> None:
     done = clocks(boot, "NVIDIA A100-SXM4-80GB", "1593, 1410")
     assert (done.returncode, done.stdout) == (
         0,
-        "GPU 0 (NVIDIA A100-SXM4-80GB): no clocks are planned, left as they are\n",
+        "GPU 0 (NVIDIA A100-SXM4-80GB): no clocks are planned, left unchanged\n",
     )
     assert not [call for call in boot.calls if "applications-clocks=" in call]
 
@@ -200,7 +200,7 @@ def test_gpus_that_take_the_mode_at_once_are_not_reset(boot: Boot) -> None:
 def test_instances_of_this_boot_are_kept(boot: Boot) -> None:
     boot.type("p4d.24xlarge")
     done = mig(boot, mode="Enabled", listed=0)
-    assert "GPU instances are there already" in done.stdout
+    assert "GPU instances exist already" in done.stdout
     assert not [call for call in boot.calls if "--create-gpu-instance" in call]
 
 

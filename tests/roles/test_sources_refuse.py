@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.run import run
+from gpu_ami.process import run
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "1.38.0"
@@ -133,11 +133,11 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
         "other-signature": {"signature_url": other.sign(archive, folder / "other.sig").as_uri()},
         "expired": {"signature_url": old.sign(archive, folder / "old.sig").as_uri()},
     }
-    # gpgv alone calls that one good: the key was in the keyring before it expired.
+    # By its exit status alone gpg calls that one good: the key was in the keyring before it expired.
     old.gpg("--output", folder / "expired.gpg", "--export")
     hosts = {name: {f"efa_{key}": value for key, value in (good | damage).items()} for name, damage in damages.items()}
     own = f"{folder}/{{{{ inventory_hostname }}}}"
-    internals = {"__efa_keyring": f"{own}.gpg", "__efa_work": f"{own}.work", "__vendor_key_download": f"{own}.download"}
+    internals = {"__efa_keyring": f"{own}.gpg", "__efa_work": f"{own}.work", "__vendor_key_work": f"{own}.key"}
     said = play(folder, "efa", "installer", hosts, internals | {"__efa_family": "debian"})
     for key in (vendor, other, old):
         run(["gpgconf", "--homedir", key.home, "--kill", "all"], timeout=60)
@@ -149,12 +149,12 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     [
         ("tampered", "BAD signature"),
         ("half", "BAD signature"),
-        ("missing", '"Ensure installer and signature are downloaded" failed'),
-        ("unsigned", '"Ensure installer and signature are downloaded" failed'),
-        ("other-version", "it is version 1.38.0, the plan says 1.50.0"),
-        ("other-key", "holds the key"),
+        ("missing", '"Download the installer and its signature" failed'),
+        ("unsigned", '"Download the installer and its signature" failed'),
+        ("other-version", "expected version 1.50.0, got 1.38.0"),
+        ("other-key", "expected key"),
         ("other-signature", "No public key"),
-        ("expired", '"Refuse an installer that the vendor\'s key has not signed" failed'),
+        ("expired", '"Verify the signature with the vendor\'s key" failed'),
     ],
 )
 def test_installer_is_refused(tried: Tried, damage: str, why: str) -> None:
@@ -188,6 +188,6 @@ def test_source_is_refused(role: str, tmp_path: Path) -> None:
         for name, tag in (("moved", "v1"), ("missing", "v2"))
     }
     said = play(tmp_path, role, "source", hosts, {f"__{role}_source": f"{tmp_path}/{{{{ inventory_hostname }}}}"})
-    assert f"tag v1 is commit {found}, the plan says {MOVED}" in said["moved"]
+    assert f"tag v1: expected commit {MOVED}, got {found}" in said["moved"]
     assert "v2" in said["missing"]
     assert not (tmp_path / "has-run").exists()

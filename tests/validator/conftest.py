@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from validator.ssh import Target
+from validator.observe import Observe
+from validator.results import CheckRecord, RunningCheck
+from validator.transport.ssh import Target
 
+ROOT = Path(__file__).resolve().parents[2]
 _CONFIG = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -147,3 +153,83 @@ class Breakable:
 @pytest.fixture
 def breakable(sshd: Sshd, serve: Callable[[Callable[[socket.socket], None]], int]) -> Breakable:
     return Breakable(sshd.port, serve)
+
+
+@pytest.fixture(scope="session")
+def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that answers as libcuda.so.1 does (fake_libcuda.c)."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    assert compiler, "these tests need a C compiler: apt-get install gcc libc6-dev"
+    library = tmp_path_factory.mktemp("fake") / "libcuda.so.1"
+    source = Path(__file__).with_name("fake_libcuda.c")
+    subprocess.run([compiler, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
+    return library
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of pytest printed, and its checks.json."""
+
+    text: str
+    document: dict[str, Any]
+    seconds: float
+
+    def check(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(one for one in self.document["checks"] if one["id"].endswith(f"::{name}"))
+        return found
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        return {one["id"].rpartition("::")[2]: one["verdict"] for one in self.document["checks"]}
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(sshd: Sshd, tmp_path: Path) -> Run:
+    """`run(file or source, *options, port=…)`: pytest with our plugin, as a user starts it."""
+
+    def start(source: Path | str, *options: str, port: int = sshd.port, host: str = "127.0.0.1") -> Outcome:
+        file = source if isinstance(source, Path) else tmp_path / "test_given.py"
+        if isinstance(source, str):
+            file.write_text(source)
+        results = tmp_path / "checks.json"
+        root = file if file.is_dir() else file.parent
+        command = [
+            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "-rA",
+            "--tb=line", f"--ssh-identity-file={sshd.key}", f"--results={results}",
+            f"--rootdir={root}", f"--hosts=ssh://{sshd.target().user}@{host}:{port}", *options, str(file),
+        ]  # fmt: skip
+        started = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        seconds = time.monotonic() - started
+        assert results.exists(), done.stdout + done.stderr
+        return Outcome(done.stdout, json.loads(results.read_text()), seconds)
+
+    return start
+
+
+def folder_of(tmp_path: Path, files: dict[str, str]) -> Path:
+    """A user's folder of testinfra files; each directory in it is a package, so that names may come twice."""
+    folder = tmp_path / "mine"
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        (file.parent / "__init__.py").touch()
+        file.write_text(text)
+    return folder
+
+
+LOOKS = "def test_looks(host):\n    assert host.run('true').rc == 0\n"
+
+
+@pytest.fixture
+def running() -> RunningCheck:
+    """A check that runs; `running.record` holds what it has recorded."""
+    return RunningCheck(CheckRecord("test_it", "", "T1", ""))
+
+
+@pytest.fixture
+def observe(running: RunningCheck) -> Observe:
+    return Observe(running)

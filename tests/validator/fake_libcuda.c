@@ -1,4 +1,4 @@
-/* libcuda as the program of validator/provoke_program.py calls it: no GPU, "device memory" is the process's own.
+/* libcuda as the program of validator/remote/provoke_xid.py calls it: no GPU, "device memory" is the process's own.
  * FAKE_FAILS="cuInit=802" makes a call fail; FAKE_TAKES_PAGE_ZERO accepts the store that ought to be refused;
  * FAKE_FORGETS loses what was stored. */
 #include <stdint.h>

@@ -11,8 +11,8 @@ import pytest
 import testinfra.host
 from testinfra.backend import base
 
-from validator import evidence
-from validator.results import Check, Results
+from validator import evidence, remote
+from validator.results import Replica
 
 
 class Recorder(base.BaseBackend):  # type: ignore[misc]
@@ -33,8 +33,7 @@ class Recorder(base.BaseBackend):  # type: ignore[misc]
 
 def keep(folder: Path, verdict: str, script: tuple[int, bytes, bytes], restarted: bool = False) -> Recorder:
     host = testinfra.host.Host(Recorder(script))
-    found = Results("host", {"a": Check("boot::test_a", "boot", "T1", "", verdict)})
-    evidence.finish(host, found, folder, restarted=restarted)
+    evidence.collect(host, folder, failed=verdict == "FAIL", restarted=restarted)
     backend: Recorder = host.backend
     return backend
 
@@ -98,3 +97,47 @@ def test_the_command_itself(tmp_path: Path, script: str, rc: int, size: int) -> 
 def test_the_command_without_the_script(tmp_path: Path) -> None:
     done = subprocess.run(["/bin/sh", "-c", evidence._BUG_REPORT], env={"PATH": str(tmp_path)}, capture_output=True)
     assert done.returncode == 127 and done.stdout == b""
+
+
+def test_replicas_are_named() -> None:
+    table = "yes\tamazon-cloudwatch-agent\t1.300071.0-1\tAmazon CloudWatch Agent (gpu-ami replica)\n"
+    assert evidence.replicas(
+        table, "nvidia (kernel module)\t550.163.01\tgpu-ami replica of the NVIDIA kernel module\n"
+    ) == [
+        Replica("amazon-cloudwatch-agent", "1.300071.0-1", "Amazon CloudWatch Agent (gpu-ami replica)"),
+        Replica("nvidia (kernel module)", "550.163.01", "gpu-ami replica of the NVIDIA kernel module"),
+    ]
+    assert evidence.replicas("", "efa (kernel module)\t3.1.0g\tElastic Fabric Adapter (EFA)\n") == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "prints"),
+    [
+        ("dpkg-query", "yes\tcuda\t1-1\tCUDA\n\tbash\t5\tshell\n"),
+        ("rpm", "gpu-ami replica\tcuda\t1-1\tCUDA\nAmazon Linux\tbash\t5-1\tgpu-ami replica of none\n"),
+    ],
+)
+def test_replicas_are_asked_of_either_package_manager(tmp_path: Path, tool: str, prints: str) -> None:
+    for name in ("sed", "grep"):
+        (tmp_path / name).symlink_to(f"/bin/{name}")
+    (tmp_path / "listing").write_text(prints)
+    (tmp_path / tool).write_text(f'#!/bin/sh\nwhile read -r line; do echo "$line"; done <{tmp_path}/listing\n')
+    (tmp_path / tool).chmod(0o755)
+    command = ["/bin/sh", "-c", remote.text("replica_packages")]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert evidence.replicas(done.stdout, "") == [Replica("cuda", "1-1", "CUDA")]
+
+
+def test_evidence_takes_no_secrets() -> None:
+    for name, command in evidence.COMMANDS.items():
+        for secret in (
+            "shadow",
+            "environ",
+            "id_rsa",
+            "ssh_host",
+            "credentials",
+            "common-config",
+            "user-data",
+            "sudoers",
+        ):
+            assert secret not in command, name

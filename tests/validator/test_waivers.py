@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 from validator import waivers
-from validator.results import Check
+from validator.results import CheckRecord, Verdict, WaiverRecord, WaiverState
 
 DAY = datetime.date(2026, 11, 21)
 WHERE = {"image": "debian12-gpu", "instance_type": "p4d.24xlarge"}
 
 
-def check(name: str = "hygiene::test_no_shell_history", verdict: str = "FAIL") -> Check:
-    return Check(name, name.partition("::")[0], "T1", "", verdict, message="histories: /root/.bash_history")
+def check(name: str = "hygiene::test_no_shell_history", verdict: str = "FAIL") -> CheckRecord:
+    return CheckRecord(
+        name, name.partition("::")[0], "T1", "", Verdict(verdict), message="histories: /root/.bash_history"
+    )
 
 
 def waiver(**others: object) -> waivers.Waiver:
@@ -31,20 +33,22 @@ def waiver(**others: object) -> waivers.Waiver:
     [
         (waiver(), check(), "used", True),
         (waiver(check="hygiene::*history"), check(), "used", True),
+        (waiver(check="a::test_b[/etc/x-1]"), check("a::test_b[/etc/x-1]"), "used", True),
+        (waiver(check="a::test_b[*]"), check("a::test_b[/etc/x-1]"), "used", True),
+        (waiver(check="a::test_b[x]"), check("a::test_bx"), "unmatched", False),
         (waiver(scope=(("instance_type", "p4d.*"),)), check(), "used", True),
         (waiver(), check(verdict="UNPROVEN"), "used", True),
         (waiver(expires=DAY - datetime.timedelta(days=1)), check(), "expired", False),
         (waiver(), check(verdict="PASS"), "unused", False),
-        (waiver(), check("hygiene::test_no_password_lets_in"), "unused", False),
+        (waiver(), check("hygiene::test_no_password_lets_in"), "unmatched", False),
         (waiver(scope=(("instance_type", "g5.*"),)), check(), "unused", False),
         (waiver(scope=(("image", "other"),)), check(), "unused", False),
     ],
 )
-def test_cover(given: waivers.Waiver, one: Check, state: str, waived: bool) -> None:
-    verdict = one.verdict
-    (told,) = waivers.apply([given], [one], WHERE, DAY)
-    assert (told["state"], one.waived is not None, one.verdict) == (state, waived, verdict)
-    assert ("expired on 2026-11-20" in one.message) == (state == "expired")
+def test_cover(given: waivers.Waiver, one: CheckRecord, state: str, waived: bool) -> None:
+    (record,), (waiver_record,) = waivers.apply([given], [one], WHERE, DAY)
+    assert (waiver_record.state, record.waived is not None, record.verdict) == (state, waived, one.verdict)
+    assert ("expired on 2026-11-20" in record.message) == (state == "expired")
 
 
 def test_file_in_yaml_and_json(tmp_path: Path) -> None:
@@ -67,20 +71,47 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     path = tmp_path / "w.yml"
     path.write_text(
         "- {check: test_x, reason: why, owner: me, expires: soon}\n"
-        "- {check: '*::*', reason: '', owner: me, expires: 2027-01-31, until: 1}\n"
-        "- {check: a::b, reason: why, owner: me, expires: 2027-01-31, scope: {region: x}}\n- text\n"
+        "- {check: '*::*', reason: '', owner: me, expires: 2027-01-31, expired: 1}\n"
+        "- {check: a::b, reason: why, expires: 2027-01-31, scope: {instance: x}}\n- text\n"
     )
     with pytest.raises(ValueError) as caught:
         waivers.load(path)
     assert str(caught.value).replace(str(path), "w") == "\n".join([
-        "w[0]: check 'test_x' is no id like hygiene::test_no_shell_history",
-        "w[0]: expires 'soon' is no date like 2027-01-31",
-        "w[1]: unknown key 'until', known are check, reason, owner, expires, scope",
-        "w[1]: reason is missing",
-        "w[1]: check '*::*' names no role before its ::",
-        "w[2]: unknown scope 'region', known are image, instance_type",
-        "w[3]: expected an object, found str",
+        "w: [0].check: expected something like hygiene::test_no_shell_history, found 'test_x'",
+        "w: [0].expires: expected a date such as 2027-01-31, found 'soon'",
+        "w: [1].check: expected something like hygiene::test_no_shell_history, found '*::*'",
+        "w: [1].reason: expected something like base image carries one; ticket 1234, found ''",
+        "w: [1].expired: unknown key; did you mean expires?; allowed: check, reason, owner, expires, scope",
+        "w: [2].scope.instance: unknown key; did you mean instance_type?; allowed: image, instance_type",
+        "w: [2].owner: missing",
+        "w: [3]: expected keys and values, found 'text'",
     ])  # fmt: skip
     path.write_text("a: 1\n")
-    with pytest.raises(ValueError, match="expected a list of waivers, found dict"):
+    with pytest.raises(ValueError, match="expected a list of waivers, got dict"):
         waivers.load(path)
+
+
+def record(state: str, check: str = "hygiene::test_x") -> WaiverRecord:
+    return WaiverRecord(check, "why", "me", "2026-11-20", {}, WaiverState(state))
+
+
+@pytest.mark.parametrize(
+    ("records", "remark"),
+    [
+        ([record("used"), record("unused")], None),
+        ([record("used"), record("expired")], None),
+        (
+            [record("expired"), record("unmatched")],
+            "hygiene::test_x: expired on 2026-11-20; ask me to renew or remove it",
+        ),
+        ([record("unused")], "hygiene::test_x: not needed, no check that it names was red; remove it"),
+        (
+            [record("unmatched", "hygiene::test_no_shell_historie")],
+            "hygiene::test_no_shell_historie: matches no check that ran; did you mean hygiene::test_no_shell_history?;"
+            " `gpu-ami checks` lists the ids",
+        ),
+    ],
+)
+def test_remarks_name_what_did_nothing(records: list[WaiverRecord], remark: str | None) -> None:
+    expected = [remark] if remark else []
+    assert waivers.remarks(records, ["hygiene::test_no_shell_history", "boot::test_a"]) == expected

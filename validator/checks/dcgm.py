@@ -1,4 +1,4 @@
-"""The planned DCGM runs, starts with every boot, and has counted every GPU of this instance type."""
+"""The planned DCGM runs, starts at boot, and lists every GPU of the instance type."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from validator import packages
-from validator.machine import MachineUnderTest
 from validator.observe import Observe
-from validator.smi import pci_address
+from validator.probes import MachineUnderTest, packages, pci_address
 
 pytestmark = pytest.mark.planned("dcgm")
 
@@ -18,7 +16,7 @@ _UNIT = "nvidia-dcgm.service"
 
 
 def version(text: str) -> str:
-    """What `dcgmi --version` and `nv-hostengine --version` call their version; "" where they name none."""
+    """The version in the output of `dcgmi --version` or `nv-hostengine --version`; "" if there is none."""
     found = re.search(r"(?:^|\s)version\s*:\s*(\d+\.\d+\.\d+)", text, re.MULTILINE | re.IGNORECASE)
     return found[1] if found else ""
 
@@ -30,52 +28,53 @@ def discovered(text: str) -> list[str]:
 
 @pytest.mark.parametrize("program", ["dcgmi", "nv-hostengine"])
 def test_program_is_the_planned_version(host: Any, plan: Any, observe: Observe, program: str) -> None:
-    """The command line and the host engine are both of the planned version: they refuse to talk to another."""
+    """dcgmi and the host engine are the planned version. They do not work with another version of each other."""
     done = host.run(f"{program} --version")
     if done.rc != 0 and not version(done.stdout):
-        observe.fail(f"{program} --version ended with {done.rc}: {(done.stderr or done.stdout).strip()}")
+        observe.fail(f"{program} --version exited with status {done.rc}: {(done.stderr or done.stdout).strip()}")
     observe.same(version(done.stdout), plan["dcgm"]["version"], f"{program} --version")
 
 
 @pytest.mark.tier("T0")
 def test_host_engine_starts_at_boot(host: Any, observe: Observe) -> None:
-    """The host engine starts with every boot."""
+    """The host engine starts at boot."""
     observe.same(host.run("systemctl is-enabled %s", _UNIT).stdout.strip(), "enabled", f"{_UNIT} at boot")
 
 
 @pytest.mark.tier("T2")
 def test_host_engine_runs(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """The host engine runs where there are GPUs, not restarted once; where there is none, it stays down."""
+    """The host engine runs on machines with GPUs and was not restarted; without a GPU it is inactive."""
     promised = plan.instance_type(machine.instance_type)["gpu_count"]
     shown = host.run("systemctl show -p ActiveState -p NRestarts %s", _UNIT).stdout
     state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
-    wanted = {"ActiveState": "active" if promised else "inactive", "NRestarts": "0"}
-    observe.same({key: state.get(key, "") for key in wanted}, wanted, _UNIT)
+    expected = {"ActiveState": "active" if promised else "inactive", "NRestarts": "0"}
+    observe.same({key: state.get(key, "") for key in expected}, expected, _UNIT)
 
 
 @pytest.mark.tier("T3")
 def test_every_gpu_is_discovered(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """dcgmi lists every GPU of the instance type: the host engine counts once, so one that came later stays unknown."""
+    """dcgmi lists every GPU of the instance type. The host engine enumerates GPUs once, when it starts."""
     promised = plan.instance_type(machine.instance_type)["gpu_count"]
     done = host.run("dcgmi discovery -l")
     if done.rc != 0:
         observe(None, promised)
-        observe.fail(f"dcgmi discovery -l ended with {done.rc}: {(done.stdout + done.stderr).strip()}")
-    found = sorted(pci_address(name) for name in discovered(done.stdout))
-    observe(found, promised)
-    if len(found) != promised:
+        observe.fail(f"dcgmi discovery -l exited with status {done.rc}: {(done.stdout + done.stderr).strip()}")
+    gpus = sorted(pci_address(name) for name in discovered(done.stdout))
+    observe(gpus, promised)
+    if len(gpus) != promised:
         observe.fail(
-            f"{machine.instance_type} has {promised} GPUs, DCGM knows {len(found)} ({', '.join(found) or 'none'})"
+            f"dcgmi discovery -l on {machine.instance_type}: expected {promised} GPUs, got {len(gpus)}"
+            f" ({', '.join(gpus) or 'none'})"
         )
 
 
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
-    """DCGM's packages have exactly the planned versions."""
+    """The installed packages of DCGM have exactly the planned versions."""
     packages.check_installed(host, plan, "dcgm", observe)
 
 
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
-    """An upgrade of the system does not move DCGM."""
+    """The packages are held, so a system upgrade does not change DCGM."""
     packages.check_held(host, plan, "dcgm", observe)

@@ -1,4 +1,4 @@
-"""The machine is the one that its instance type promises, beyond its GPUs: their links, its NVSwitches, its EFA."""
+"""GPU links, NVSwitches and EFA interfaces are those of the instance type."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ from typing import Any
 
 import pytest
 
-from validator import oracle
-from validator.machine import MachineUnderTest
 from validator.observe import Observe, unproven
-from validator.oracle import Golden, Hardware
+from validator.probes import Golden, Hardware, MachineUnderTest
+from validator.probes import hardware as probe
 
 pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.tier("T3")]
 
 
 @pytest.fixture(scope="module")
 def hardware(host: Any) -> Hardware:
-    """What the machine has. UNPROVEN where it does not say, because the driver checks do."""
+    """The hardware of the machine. UNPROVEN if it cannot be read: the driver checks fail for that."""
 
     def run(command: str) -> tuple[int, str]:
         done = host.run(command, pure=True)
         return done.rc, done.stdout
 
     try:
-        return oracle.see(run)
-    except oracle.Unseen as reason:
+        return probe.see(run)
+    except probe.Unseen as reason:
         unproven(f"{reason}: see nvidia_driver::test_every_promised_gpu_is_there")
 
 
@@ -37,59 +36,60 @@ def _promised(plan: Any, machine: MachineUnderTest) -> dict[str, Any]:
 def test_gpus_are_linked_as_promised(
     hardware: Hardware, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
-    """Every pair of GPUs is linked as on this instance type: a GPU that lost its NVLinks still answers, only slowly."""
+    """Every pair of GPUs has the link of this instance type. A GPU without its NVLinks works, but slowly."""
     promised = _promised(plan, machine)
-    recorded = oracle.applicable(golden_file, simulated=hardware.simulated)
-    observe(dict(hardware.links), f"compared with {oracle.basis(recorded)}")
+    recorded = probe.applicable(golden_file, simulated=hardware.simulated)
+    observe(dict(hardware.links), f"compared with {probe.basis(recorded)}")
     if len(hardware.gpus) != promised["gpu_count"]:
-        unproven("not every GPU is there: see nvidia_driver::test_every_promised_gpu_is_there")
+        unproven("not every GPU is present: see nvidia_driver::test_every_promised_gpu_is_there")
     pairs = promised["gpu_count"] * (promised["gpu_count"] - 1) // 2
     if len(hardware.links) != pairs:
-        observe.fail(f"`nvidia-smi topo -m` tells of {len(hardware.links)} pairs of GPUs, expected {pairs}")
+        observe.fail(f"`nvidia-smi topo -m`: expected {pairs} pairs of GPUs, got {len(hardware.links)}")
     if pairs and not promised["nvswitch"] and recorded is None:
         name = promised["name"]
-        unproven(f"no fact and no golden file says how the GPUs of {name} are linked: gpu-ami record would keep it")
-    wrong = oracle.link_differences(hardware, promised, recorded)
-    if wrong:
-        observe.fail(f"{wrong[0]}{f', and {len(wrong) - 1} more pairs' if len(wrong) > 1 else ''}")
+        unproven(f"no fact and no golden file has the GPU links of {name}: record one with gpu-ami record")
+    differences = probe.link_differences(hardware, promised, recorded)
+    if differences:
+        more = f", and {len(differences) - 1} more pairs" if len(differences) > 1 else ""
+        observe.fail(f"{differences[0]}{more}")
 
 
 def test_nvswitches_are_the_promised_ones(
     hardware: Hardware, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
-    """The NVSwitches stand on the PCI bus where the instance type has them; without them NVLink ends at each GPU."""
+    """The NVSwitches of the instance type are on the PCI bus. Without them the GPUs have no NVLink connection."""
     promised = _promised(plan, machine)
-    recorded = oracle.applicable(golden_file, simulated=hardware.simulated)
-    found = list(hardware.nvswitches)
-    observe(found, f"{'some' if promised['nvswitch'] else 'none'}; compared with {oracle.basis(recorded)}")
+    recorded = probe.applicable(golden_file, simulated=hardware.simulated)
+    switches = list(hardware.nvswitches)
+    observe(switches, f"{'some' if promised['nvswitch'] else 'none'}; compared with {probe.basis(recorded)}")
     if not promised["nvswitch"]:
-        if found:
-            observe.fail(f"{promised['name']} has no NVSwitch, found {', '.join(found)}")
+        if switches:
+            observe.fail(f"NVSwitches of {promised['name']}: expected none, got {', '.join(switches)}")
         return
-    if not found and hardware.simulated:
+    if not switches and hardware.simulated:
         unproven("simulated hardware has no NVSwitch")
-    if not found and promised["gpu"]["architecture"] not in oracle.SWITCHES_ON_PCI:
-        unproven(
-            f"the NVSwitches of {promised['name']} are no PCI devices of the machine: their links are judged alone"
-        )
-    if not found:
-        observe.fail(f"{promised['name']} has NVSwitches, none is on the PCI bus")
+    if not switches and promised["gpu"]["architecture"] not in probe.SWITCHES_ON_PCI:
+        unproven(f"the NVSwitches of {promised['name']} are not PCI devices of the machine: only the links are checked")
+    if not switches:
+        observe.fail(f"{promised['name']} has NVSwitches, but none is on the PCI bus")
     if recorded is not None and recorded.hardware.nvswitches != hardware.nvswitches:
-        was = ", ".join(recorded.hardware.nvswitches) or "none"
-        observe.fail(f"NVSwitches at {', '.join(found)}, recorded are {was} ({recorded.name})")
+        expected = ", ".join(recorded.hardware.nvswitches) or "none"
+        observe.fail(f"NVSwitches: expected {expected} ({recorded.name}), got {', '.join(switches)}")
 
 
 def test_efa_interfaces_are_the_promised_ones(
     hardware: Hardware, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
-    """The machine has the EFA interfaces of its instance type; they are attached at launch, so fewer is no fault of
-    the image, but its EFA is then not proven on all of them."""
+    """The machine has the EFA interfaces of its instance type.
+
+    They are attached at launch, so fewer are not a defect of the image, but EFA is then not proven on all of them.
+    """
     promised = _promised(plan, machine)
-    most, found = promised["efa_interfaces"], len(hardware.efa_interfaces)
-    recorded = oracle.applicable(golden_file, simulated=hardware.simulated)
-    observe(list(hardware.efa_interfaces), f"{most}; compared with {oracle.basis(recorded)}")
-    if found > most:
-        observe.fail(f"{promised['name']} has at most {most} EFA interfaces, found {found}")
-    if found < most:
-        was = f" (recorded: {len(recorded.hardware.efa_interfaces)})" if recorded is not None else ""
-        unproven(f"{found} of {most} EFA interfaces are attached{was}: the launch decides how many")
+    limit, count = promised["efa_interfaces"], len(hardware.efa_interfaces)
+    recorded = probe.applicable(golden_file, simulated=hardware.simulated)
+    observe(list(hardware.efa_interfaces), f"{limit}; compared with {probe.basis(recorded)}")
+    if count > limit:
+        observe.fail(f"EFA interfaces of {promised['name']}: expected at most {limit}, got {count}")
+    if count < limit:
+        in_golden = f" (recorded: {len(recorded.hardware.efa_interfaces)})" if recorded is not None else ""
+        unproven(f"{count} of {limit} EFA interfaces are attached{in_golden}: the launch determines how many")

@@ -1,4 +1,4 @@
-"""The image before its first boot (tier T0): its services are enabled, and nobody and nothing has lived in it yet."""
+"""The image before its first boot (tier T0): services are enabled, and it has no identity and no logs yet."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from validator import policy
 from validator.observe import Observe, output, unproven
+from validator.probes import event_policy
 
 pytestmark = [pytest.mark.offline, pytest.mark.tier("T0")]
 
 _UNITS = {"cloudwatch_agent": "amazon-cloudwatch-agent.service", "event_parser": "aws-hw-monitor.service"}
-# A merged /usr: dpkg knows some files by the name that they had before.
+# With a merged /usr, dpkg lists some files by their former path.
 _OWNER = (
     'owner() { if command -v dpkg >/dev/null; then dpkg -S "$1" || dpkg -S "${1#/usr}";'
     ' else rpm -qf "$1"; fi >/dev/null 2>&1; }'
@@ -27,60 +27,62 @@ def _lines(text: str) -> list[str]:
 
 
 def test_services_start_at_boot(host: Any, plan: Any, observe: Observe) -> None:
-    """Agent and parser are enabled in the image itself: no boot has to have run for that."""
+    """Agent and parser are enabled in the image before any boot."""
     units = [unit for role, unit in _UNITS.items() if role in plan["roles"]]
     if not units:
         unproven("the plan has no service")
-    found = {unit: host.run("systemctl is-enabled %s", unit).stdout.strip() or "not there" for unit in units}
+    found = {unit: host.run("systemctl is-enabled %s", unit).stdout.strip() or "not installed" for unit in units}
     observe.same(found, dict.fromkeys(units, "enabled"), "units in the image")
 
 
-def test_kernel_ring_is_asked_for(host: Any, plan: Any, observe: Observe) -> None:
-    """Every entry of the boot menu asks for the planned size of the kernel's log."""
-    wanted = f"log_buf_len={plan['event_parser']['log_buf_len']}"
+def test_kernel_log_buffer_is_configured(host: Any, plan: Any, observe: Observe) -> None:
+    """Every boot entry sets the planned size of the kernel log buffer."""
+    planned = f"log_buf_len={plan['event_parser']['log_buf_len']}"
     entries = _lines(host.run("grep -hE '^[[:space:]]*linux' /boot/grub/grub.cfg").stdout)
     entries += _lines(host.run("grep -h '^options' /boot/loader/entries/*.conf").stdout)
     if not entries:
-        unproven("there is no boot menu in /boot/grub/grub.cfg or /boot/loader/entries")
-    without = [entry.strip() for entry in entries if wanted not in entry.split()]
-    observe(f"{len(entries) - len(without)} of {len(entries)} entries", wanted)
+        unproven("no boot entry in /boot/grub/grub.cfg or /boot/loader/entries")
+    without = [entry.strip() for entry in entries if planned not in entry.split()]
+    observe(f"{len(entries) - len(without)} of {len(entries)} entries", planned)
     if without:
-        observe.fail(f"{len(without)} of {len(entries)} boot entries lack {wanted}, the first: {without[0]}")
+        observe.fail(f"{len(without)} of {len(entries)} boot entries have no {planned}, the first: {without[0]}")
 
 
-def test_catalogue_decides_alone(host: Any, observe: Observe) -> None:
-    """The image brings no policy of its own: an Xid weighs what the catalogue says until an operator changes it."""
-    observe.nothing(policy.decided(host.run(f"cat {policy.PATH}").stdout), "Xids that a policy in the image decides")
+def test_image_has_no_event_policy(host: Any, observe: Observe) -> None:
+    """The image has no severity policy. The catalogue determines severities until an operator changes them."""
+    observe.nothing(
+        event_policy.decided(host.run(f"cat {event_policy.PATH}").stdout), "Xids with a policy in the image"
+    )
 
 
 def test_no_key_lets_in(host: Any, observe: Observe) -> None:
-    """No account has an authorized key: the launch brings the only one."""
+    """No account has an authorized key. cloud-init installs the key pair at launch."""
     found = host.run(f"for h in {_HOMES}; do grep -Hs '^[^#]' $h/.ssh/authorized_keys $h/.ssh/authorized_keys2; done")
     observe.nothing([line.partition(":")[0] for line in _lines(found.stdout)], "authorized keys in the image")
 
 
 def test_no_host_keys(host: Any, observe: Observe) -> None:
-    """The image has no SSH host key: each instance makes its own."""
+    """The image has no SSH host key. Each instance generates its own."""
     found = output(host, "find /etc/ssh -name 'ssh_host_*_key'")
     observe.nothing(sorted(_lines(found)), "host keys in the image")
 
 
 def test_no_machine_id(host: Any, observe: Observe) -> None:
-    """machine-id is unset, so that each instance makes its own at its first boot."""
+    """The machine id is not set, so each instance generates its own at its first boot."""
     text = host.run("cat /etc/machine-id").stdout.strip()
     observe(text or "empty", "empty, or uninitialized")
     if text not in ("", "uninitialized"):
-        observe.fail(f"/etc/machine-id holds {text!r}: every instance of this image would share it")
+        observe.fail(f"/etc/machine-id: expected empty, got {text!r}: all instances of this image would share it")
 
 
 def test_cloud_init_has_run_nowhere(host: Any, observe: Observe) -> None:
-    """cloud-init knows no instance: the builder's state is gone."""
+    """cloud-init has no state of an instance, such as the build instance."""
     found = host.run("ls -1 /var/lib/cloud/instances").stdout
-    observe.nothing(_lines(found), "instances that cloud-init knows")
+    observe.nothing(_lines(found), "instances in cloud-init's state")
 
 
 def test_no_instance_id(host: Any, observe: Observe) -> None:
-    """No file of system, agent or logs names an instance: there has been none but the builder."""
+    """No configuration, log or state file names an instance. It could only be the build instance."""
     found = host.run(
         "grep -rIoE '\\bi-([0-9a-f]{17}|[0-9a-f]{8})\\b' /etc /var/log /var/lib/cloud /var/lib/amazon /opt/aws"
         " 2>/dev/null | sort -u | head -n 200"
@@ -89,20 +91,20 @@ def test_no_instance_id(host: Any, observe: Observe) -> None:
 
 
 def test_no_log(host: Any, observe: Observe) -> None:
-    """No log holds a line: what the builder logged says nothing of the instances to come."""
+    """No log file has content. It could only be of the build instance."""
     found = output(host, "find /var/log -xdev -type f -size +0 ! -path '/var/log/journal/*'")
-    # Lists of log-ins are empty at their full size: a record of zeros.
+    # Login databases have a fixed size and are empty when all bytes are zero.
     kept = [path for path in _lines(found) if not re.search(r"/(lastlog|faillog|tallylog)$", path)]
-    observe.nothing(kept, "logs with content in the image")
+    observe.nothing(kept, "log files with content in the image")
 
 
-def test_no_program_becomes_root_by_itself(host: Any, observe: Observe) -> None:
-    """Every program that runs with its owner's rights came with a package: any other is a way in that was left open."""
+def test_setuid_programs_are_packaged(host: Any, observe: Observe) -> None:
+    """Every setuid or setgid program belongs to a package. Any other gives its owner's rights to every user."""
     found = _lines(output(host, "find / -xdev -type f -perm /6000 -print"))
-    strange = [path for path in found if not path.startswith(_OF_THE_SYSTEM)]
-    # Where the package manager does not know even su, the system's files did not come by it, and places alone can tell.
+    unpackaged = [path for path in found if not path.startswith(_OF_THE_SYSTEM)]
+    # If the package manager does not list even su, the system was not installed from packages: only paths can tell.
     if host.run(f"{_OWNER}; owner $(readlink -f $(command -v su))").rc == 0:
         each = " ".join(["%s"] * len(found))
-        strange = _lines(host.run(f'{_OWNER}; for f in {each}; do owner "$f" || echo "$f"; done', *found).stdout)
-    observe(f"{len(found)} programs", "each of a package")
-    observe.nothing(strange, "set-id programs that no package has")
+        unpackaged = _lines(host.run(f'{_OWNER}; for f in {each}; do owner "$f" || echo "$f"; done', *found).stdout)
+    observe(f"{len(found)} programs", "each belongs to a package")
+    observe.nothing(unpackaged, "setuid and setgid programs of no package")

@@ -1,4 +1,4 @@
-"""The kernel of the planned line runs, modules can be built for it, and no upgrade exchanges it under them."""
+"""The running kernel is of the planned line, modules can be built for it, and it is held."""
 
 from __future__ import annotations
 
@@ -7,68 +7,70 @@ from typing import Any
 
 import pytest
 
-from validator import packages
 from validator.observe import Observe, output
+from validator.probes import packages
 
 pytestmark = pytest.mark.planned("kernel")
 
 
 def is_of_line(release: str, line: str) -> bool:
-    """Whether a release ("6.1.0-44-cloud-amd64") is of a line ("6.1"); 6.12 is another line than 6.1."""
+    """Whether a release ("6.1.0-44-cloud-amd64") belongs to a line ("6.1"); 6.12 is another line."""
     return re.match(rf"{re.escape(line)}(\.|-|$)", release) is not None
 
 
 @pytest.mark.survives
 def test_running_kernel_is_of_the_planned_line(host: Any, plan: Any, observe: Observe) -> None:
-    """The running kernel is of the planned line: drivers were built and proven for that one."""
+    """The running kernel is of the planned line, for which the drivers were built and proven."""
     line, release = plan["kernel"]["version"], output(host, "uname -r").strip()
     observe(release, line)
     if not is_of_line(release, line):
-        observe.fail(f"kernel {release} runs, expected one of line {line}")
+        observe.fail(f"running kernel: expected line {line}, got {release}")
 
 
 @pytest.mark.tier("T0")
 def test_every_installed_kernel_is_of_the_planned_line(host: Any, plan: Any, observe: Observe) -> None:
-    """No kernel of another line is installed, which a boot loader could take for the newest at the next boot."""
+    """No kernel of another line is installed. The boot loader could select it at the next boot."""
     line = plan["kernel"]["version"]
     images = host.run("ls -1 /boot").stdout.split()
-    found = [name.removeprefix("vmlinuz-") for name in images if re.match(r"vmlinuz-(?!0-rescue)", name)]
-    observe(found, line)
-    wrong = [release for release in found if not is_of_line(release, line)]
-    if wrong or not found:
-        observe.fail(f"kernels in /boot: {', '.join(wrong) or 'none'}; expected line {line} alone")
+    releases = [name.removeprefix("vmlinuz-") for name in images if re.match(r"vmlinuz-(?!0-rescue)", name)]
+    observe(releases, line)
+    others = [release for release in releases if not is_of_line(release, line)]
+    if others or not releases:
+        observe.fail(f"kernels in /boot: expected only line {line}, got {', '.join(others) or 'none'}")
 
 
 def test_modules_can_be_built_for_the_running_kernel(host: Any, observe: Observe) -> None:
-    """The running kernel's own headers are there: without them, DKMS cannot build a module for it again."""
+    """The headers of the running kernel are installed. Without them DKMS cannot build modules for it."""
     release = output(host, "uname -r").strip()
     shown = host.run("cat %s", f"/lib/modules/{release}/build/include/generated/utsrelease.h")
-    found = re.search(r'UTS_RELEASE "([^"]*)"', shown.stdout)
-    observe(found[1] if found else None, release)
-    if not found or found[1] != release:
-        observe.fail(f"headers in /lib/modules/{release}/build: {found[1] if found else 'none'}, expected {release}")
+    match = re.search(r'UTS_RELEASE "([^"]*)"', shown.stdout)
+    observe(match[1] if match else None, release)
+    if not match or match[1] != release:
+        observe.fail(
+            f"headers in /lib/modules/{release}/build: expected {release}, got {match[1] if match else 'none'}"
+        )
 
 
 @pytest.mark.tier("T0")
 def test_kernel_is_held(host: Any, plan: Any, observe: Observe) -> None:
-    """No upgrade installs another kernel: it would boot without the modules that were built for this one."""
+    """The kernel is held. An upgraded kernel would boot without the modules that were built for this one."""
     kernel = plan["kernel"].plain()
     names = sorted({kernel["package"], *kernel.get("hold", [])})
     if plan["os"]["family"] == "debian":
         shown = host.run(
             f"dpkg-query -W -f %s {' '.join(['%s'] * len(names))}", "${Package} ${db:Status-Want} ${Status}\\n", *names
         ).stdout
-        there = {row.split()[0]: row.split()[1] for row in shown.splitlines() if row.endswith(" installed")}
-        free = sorted(name for name, wanted in there.items() if wanted != "hold")
+        installed = {row.split()[0]: row.split()[1] for row in shown.splitlines() if row.endswith(" installed")}
+        not_held = sorted(name for name, selection in installed.items() if selection != "hold")
     else:
         shown = host.run(
             f"rpm -q --qf %s {' '.join(['%s'] * len(names))}", "%{NAME} %{VERSION}-%{RELEASE}\\n", *names
         ).stdout
         rows = [row.split() for row in shown.splitlines() if len(row.split()) == 2]
-        there = {row[0]: row[1] for row in rows}
-        free = sorted({row[0] for row in rows} - packages.held(host, {row[0]: row[1] for row in rows}, "redhat"))
-    observe(there, "held")
-    if kernel["package"] not in there:
-        observe.fail(f"{kernel['package']} is not installed, so nothing says which kernel this image keeps")
-    if free:
-        observe.fail(f"not held, so an upgrade would move them: {', '.join(free)}")
+        installed = {row[0]: row[1] for row in rows}
+        not_held = sorted({row[0] for row in rows} - packages.held(host, {row[0]: row[1] for row in rows}, "redhat"))
+    observe(installed, "held")
+    if kernel["package"] not in installed:
+        observe.fail(f"{kernel['package']} is not installed, so no package holds the kernel")
+    if not_held:
+        observe.fail(f"not held: {', '.join(not_held)}")

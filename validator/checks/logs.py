@@ -1,4 +1,4 @@
-"""Each log file that the agent ships arrives in its group and in this instance's stream, complete and alone."""
+"""Each planned log file arrives in its log group, in the stream of this instance, complete and without others."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ from typing import Any
 
 import pytest
 
-from validator import agent_config
-from validator.agent_config import LogFile
 from validator.cloudwatch import CloudWatch, LogEvent
-from validator.machine import MachineUnderTest
 from validator.observe import Observe, unproven
+from validator.probes import LogFile, MachineUnderTest, agent_config
 
 _INSTANCE_ID = re.compile(r"\bi-(?:[0-9a-f]{17}|[0-9a-f]{8})\b")
-_NEXT_CALL = 60.0  # seconds; a machine that has just booted is slow
-_LINES = 200  # of each file's beginning: enough to see that it is this file
+_NEXT_CALL = 60.0  # seconds; a machine is slow after boot
+_LINES = 200  # compared lines from the beginning of each file
 
 
 @pytest.fixture(scope="module")
 def files(host: Any, machine: MachineUnderTest) -> list[LogFile]:
-    """What the installed configuration ships, and where."""
+    """The log files of the installed configuration, with group and stream."""
     return agent_config.log_files(agent_config.installed(host), machine.metadata | {"instance-id": machine.instance_id})
 
 
 def test_planned_streams_are_configured(
     files: list[LogFile], machine: MachineUnderTest, plan: Any, observe: Observe
 ) -> None:
-    """The parser's two logs go to the planned groups, each to a stream of this instance's name, nothing else does."""
+    """The parser's two logs are sent to the planned groups, in this instance's stream, and nothing else is sent."""
     parser, telemetry = plan["event_parser"], plan["telemetry"]
     stream = telemetry["log_stream"].replace("{instance_id}", machine.instance_id)
     planned = {
@@ -51,16 +49,16 @@ def test_file_arrives_in_its_stream(
     cloudwatch: CloudWatch,
     observe: Observe,
 ) -> None:
-    """What stands in the file stands in the stream, each line once, in the order of time, and in the file's.
+    """Every line of the file arrives in the stream once, in the order of time and then of the file.
 
-    A stream is in the order of its events' times. The parser writes an Xid with the time at which the kernel logged it,
-    so a heartbeat that was written just before it may be the younger of the two.
+    A stream is ordered by event time. The parser writes an Xid with the time at which the kernel logged it, so a
+    heartbeat on the line before it may have a later time.
     """
     machine.require_clock()
     path = plan["event_parser"][which]
-    file = next((one for one in files if one.path == path), None)
+    file = next((file for file in files if file.path == path), None)
     if file is None:
-        observe.fail(f"the agent does not ship {path}")
+        observe.fail(f"the agent's configuration does not have {path}")
     written = [line for line in host.run("head -n %s -- %s", str(_LINES), path).stdout.splitlines() if line.strip()]
     if not written:
         unproven(_nothing(path))
@@ -69,18 +67,18 @@ def test_file_arrives_in_its_stream(
         events = cloudwatch.events(file.group, file.stream) or []
         return None if _missing(written, events) else events
 
-    found = cloudwatch.wait(look, cloudwatch.arrival_seconds)
-    events = found if found is not None else cloudwatch.events(file.group, file.stream) or []
+    complete = cloudwatch.wait(look, cloudwatch.arrival_seconds)
+    events = complete if complete is not None else cloudwatch.events(file.group, file.stream) or []
     _compare(written, events, file, observe)
 
 
 def _awaited(host: Any, path: str, cloudwatch: CloudWatch) -> float:
-    """Seconds in which what stands in the file must arrive: none where nothing does, as on a board without NVIDIA's."""
+    """Seconds within which the lines of the file must arrive; 0 if it is empty, as without an NVIDIA GPU."""
     return cloudwatch.arrival_seconds if host.run("test -s %s", path).rc == 0 else 0.0
 
 
 def _nothing(path: str) -> str:
-    return f"{path} is empty: nothing could arrive"
+    return f"{path} is empty: no line could arrive"
 
 
 def _missing(written: list[str], events: list[LogEvent]) -> list[str]:
@@ -90,7 +88,7 @@ def _missing(written: list[str], events: list[LogEvent]) -> list[str]:
 def _compare(written: list[str], events: list[LogEvent], file: LogFile, observe: Observe) -> None:
     arrived = [event.message.rstrip("\n") for event in events]
     missing = _missing(written, events)
-    doubled = sorted({line for line in written if arrived.count(line) > written.count(line)})
+    duplicates = sorted({line for line in written if arrived.count(line) > written.count(line)})
     order = [line for line in arrived if line in set(written)]
     observe(f"{len(arrived)} events", f"{len(written)} lines of {file.path}")
     where = f"group {file.group}, stream {file.stream}"
@@ -98,21 +96,21 @@ def _compare(written: list[str], events: list[LogEvent], file: LogFile, observe:
         observe.fail(
             f"{len(missing)} of {len(written)} lines of {file.path} are not in {where}, the first: {missing[0]}"
         )
-    if doubled:
-        observe.fail(f"delivered more than once to {where}: {doubled[0]}")
-    times: dict[str, deque[float]] = defaultdict(deque)  # of lines that stand there twice, the first is the first
+    if duplicates:
+        observe.fail(f"duplicate events in {where}: {duplicates[0]}")
+    times: dict[str, deque[float]] = defaultdict(deque)  # equal lines are matched in their order
     for line, event in zip(arrived, events, strict=True):
         times[line].append(event.time)
     timed = sorted(((times[line].popleft(), line) for line in written), key=itemgetter(0))
     if order != [line for _, line in timed]:
-        observe.fail(f"the lines of {file.path} are in another order in {where}")
+        observe.fail(f"the lines of {file.path} have another order in {where}")
 
 
 @pytest.mark.parametrize("which", ["raw_log_group", "json_log_group"])
 def test_stream_is_this_instances_alone(
     which: str, host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch, observe: Observe
 ) -> None:
-    """The stream holds nothing from before this instance existed and names no other instance."""
+    """The stream has no event from before this instance and names no other instance."""
     group, path = plan["telemetry"][which], plan["event_parser"][which.removesuffix("_group")]
     stream = plan["telemetry"]["log_stream"].replace("{instance_id}", machine.instance_id)
     awaited = _awaited(host, path, cloudwatch)
@@ -120,7 +118,7 @@ def test_stream_is_this_instances_alone(
     if not events:
         unproven(f"group {group} has no events in stream {stream}" if awaited else _nothing(path))
     early = [event for event in events if event.ingested < machine.first_boot_time - 60]
-    strangers = sorted(
+    other_instances = sorted(
         {name for event in events for name in _INSTANCE_ID.findall(event.message) if name != machine.instance_id}
     )
     observe(f"{len(events)} events", "none before the first boot, no other instance")
@@ -128,29 +126,29 @@ def test_stream_is_this_instances_alone(
         observe.fail(
             f"{len(early)} events in {group}/{stream} are older than this instance, the first: {early[0].message}"
         )
-    if strangers:
-        observe.fail(f"{group}/{stream} names other instances: {', '.join(strangers)}")
+    if other_instances:
+        observe.fail(f"{group}/{stream} names other instances: {', '.join(other_instances)}")
 
 
 def test_retention_is_the_planned_one(
     host: Any, files: list[LogFile], plan: Any, cloudwatch: CloudWatch, observe: Observe
 ) -> None:
-    """The log groups drop events after the planned time: for ever is a bill, too early is lost evidence."""
+    """The log groups have the planned retention. Without one the cost grows; a short one loses evidence."""
     groups = {file.group: file.path for file in files}
-    wanted = plan["cloudwatch_agent"].plain()["config"]
-    planned = {file.group: file.retention_days for file in agent_config.log_files(wanted, {})}
-    found: dict[str, int | None] = {}
+    config = plan["cloudwatch_agent"].plain()["config"]
+    planned = {file.group: file.retention_days for file in agent_config.log_files(config, {})}
+    retention: dict[str, int | None] = {}
     absent = {}
     for group, path in groups.items():
         awaited = _awaited(host, path, cloudwatch)
         days = cloudwatch.wait(functools.partial(_retention, cloudwatch, group), awaited)
         if days is None:
-            absent[group] = f"log group {group} is not there" if awaited else _nothing(path)
+            absent[group] = f"log group {group} does not exist" if awaited else _nothing(path)
             continue
-        # The agent makes the group first; what it wants of it comes with the next call.
-        found[group] = days[0] or cloudwatch.wait(functools.partial(cloudwatch.retention_days, group), _NEXT_CALL)
+        # The agent sets the retention in a call after it has created the group.
+        retention[group] = days[0] or cloudwatch.wait(functools.partial(cloudwatch.retention_days, group), _NEXT_CALL)
     expected = {group: days for group, days in planned.items() if group not in absent}
-    observe.same(found, expected, "retention in days")
+    observe.same(retention, expected, "retention in days")
     if absent:
         unproven("; ".join(absent.values()))
 

@@ -1,4 +1,4 @@
-"""The Lustre client is there for every kernel, module and programs of one version, and no upgrade moves it."""
+"""The Lustre client is installed for every kernel, its module and programs have one version, and it is held."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from validator import modules, packages
 from validator.observe import Observe, output
+from validator.probes import kernel_modules, packages
 
 pytestmark = pytest.mark.planned("lustre")
 
@@ -21,37 +21,37 @@ def _client(host: Any, plan: Any) -> tuple[str, str]:
 
 @pytest.mark.tier("T0")
 def test_client_is_installed(host: Any, plan: Any, observe: Observe) -> None:
-    """The planned package is installed, in the planned version where the plan says one."""
-    name, found = _client(host, plan)
+    """The planned package is installed, in the planned version if the plan has one."""
+    name, version = _client(host, plan)
     planned = plan["lustre"].plain().get("version", "")
-    observe(found, planned or "any")
-    if found == packages.MISSING or (planned and found != planned):
-        observe.fail(f"{name}: {found}, expected {planned or 'it to be installed'}")
+    observe(version, planned or "any")
+    if version == packages.MISSING or (planned and version != planned):
+        observe.fail(f"{name}: expected {planned or 'any version'}, got {version}")
 
 
 @pytest.mark.tier("T0")
 def test_client_is_held(host: Any, plan: Any, observe: Observe) -> None:
-    """An upgrade does not move the client away from the kernels that its module was built for."""
-    name, found = _client(host, plan)
-    observe(found)
-    if found == packages.MISSING or not packages.held(host, {name: found}, plan["os"]["family"]):
-        observe.fail(f"{name} {found} is not held")
+    """The client is held, so an upgrade does not separate it from the kernels of its module."""
+    name, version = _client(host, plan)
+    observe(version)
+    if version == packages.MISSING or not packages.held(host, {name: version}, plan["os"]["family"]):
+        observe.fail(f"{name} {version} is not held")
 
 
 @pytest.mark.tier("T0")
 def test_every_kernel_has_the_module(host: Any, observe: Observe) -> None:
-    """Every installed kernel has the client's module, in the version of its programs."""
+    """Every installed kernel has the client's module in the version of its programs."""
     shown = output(host, "lfs --version").split()
     planned = shown[-1] if shown else ""
     if not re.match(r"\d+(\.\d+)+", planned):
-        observe.fail(f"lfs --version names no version: {' '.join(shown)!r}")
-    modules.check_on_disk(host, "lustre", planned, observe)
+        observe.fail(f"lfs --version shows no version: {' '.join(shown)!r}")
+    kernel_modules.check_on_disk(host, "lustre", planned, observe)
 
 
 @pytest.mark.tier("T0")
 def test_mount_knows_lustre(host: Any, observe: Observe) -> None:
-    """mount finds its helper for Lustre, without which no mount in fstab works."""
-    found = host.run("command -v mount.lustre").stdout.strip()
-    observe(found)
-    if not found:
-        observe.fail("no mount.lustre on PATH")
+    """mount.lustre is installed. Without it no Lustre entry in fstab can be mounted."""
+    path = host.run("command -v mount.lustre").stdout.strip()
+    observe(path)
+    if not path:
+        observe.fail("no mount.lustre in PATH")

@@ -1,4 +1,4 @@
-"""The planned Intel MKL is what a program gets."""
+"""The planned Intel MKL is on the loader path."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from typing import Any
 
 import pytest
 
-from validator import loader, packages
 from validator.observe import Observe
+from validator.probes import packages, shared_libraries
 
 pytestmark = pytest.mark.planned("mkl")
 
 
 def version(text: str) -> str:
-    """Year and update in MKL's own words ("… Library Version 2020.0.4 Product Build …": 2020.4); "" without them."""
-    found = re.search(r"Version (\d+)\.(\d+)(?:\.(\d+))?", text)
-    # MKL says 2020.0.4 for what Intel calls 2020 Update 4, and 2020.0.0 for the first release.
-    return f"{found[1]}.{found[3] or found[2]}" if found else ""
+    """Year and update of MKL's version text ("… Library Version 2020.0.4 Product Build …": 2020.4); "" if none."""
+    match = re.search(r"Version (\d+)\.(\d+)(?:\.(\d+))?", text)
+    # MKL reports 2020.0.4 for 2020 Update 4, and 2020.0.0 for the first release.
+    return f"{match[1]}.{match[3] or match[2]}" if match else ""
 
 
 def test_library_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
-    """A program finds the planned MKL without help, and it is the library itself that says so."""
-    found = loader.ask(host, observe, "libmkl_rt.so", "MKL_Get_Version_String", "char*")
-    wanted = str(plan["mkl"]["version"]).partition("-")[0]
-    observe.same(version(str(found.value)), wanted, f"MKL_Get_Version_String of {found.file}")
+    """The MKL on the loader path reports the planned version, without LD_LIBRARY_PATH."""
+    library = shared_libraries.ask(host, observe, "libmkl_rt.so", "MKL_Get_Version_String", "char*")
+    planned = str(plan["mkl"]["version"]).partition("-")[0]
+    observe.same(version(str(library.value)), planned, f"MKL_Get_Version_String of {library.file}")
 
 
 @pytest.mark.tier("T0")
 def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
-    """The loader knows one MKL: results differ between two, and programs would not know which they got."""
-    found = loader.on_path(host, "libmkl_rt.so")
-    observe(found, "one file")
-    if len(found) != 1:
-        observe.fail(f"libmkl_rt.so on the loader's path: found {', '.join(found) or 'none'}, expected one")
+    """The loader path has one MKL. With two, the one that a program loads is undefined."""
+    files = shared_libraries.on_path(host, "libmkl_rt.so")
+    observe(files, "one file")
+    if len(files) != 1:
+        observe.fail(f"libmkl_rt.so on the loader path: expected one file, got {', '.join(files) or 'none'}")
 
 
 @pytest.mark.tier("T0")
 def test_package_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
-    """The package has exactly the planned version."""
+    """The installed package has exactly the planned version."""
     packages.check_installed(host, plan, "mkl", observe)
 
 
 @pytest.mark.tier("T0")
 def test_package_is_held(host: Any, plan: Any, observe: Observe) -> None:
-    """An upgrade of the system does not move MKL."""
+    """The package is held, so a system upgrade does not change MKL."""
     packages.check_held(host, plan, "mkl", observe)

@@ -1,4 +1,4 @@
-"""The planned Neuron software is installed and held, and driver, tools and monitor show every promised device."""
+"""The planned Neuron software is installed and held, and driver, tools and monitor show every device."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from validator import loader, modules, packages
-from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
+from validator.probes import MachineUnderTest, kernel_modules, packages, shared_libraries
 
 pytestmark = pytest.mark.planned("neuron")
 
 _BIN = "/opt/aws/neuron/bin"
-_MONITOR_SECONDS = 20  # its first report comes within a period of five seconds; emulation is slow
-# Package → the library that it brings, by the name that programs ask the loader for, and how many numbers of the
-# version its file has.
+_MONITOR_SECONDS = 20  # the first report takes up to five seconds, longer under emulation
+# Package to the soname of its library, and how many numbers of the version the file name has.
 LIBRARIES = {"aws-neuronx-runtime-lib": ("libnrt.so.1", 4), "aws-neuronx-collectives": ("libnccom.so.2", 3)}
 
 
@@ -32,43 +30,42 @@ def _numbers(version: str) -> str:
 
 @pytest.mark.tier("T0")
 def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
-    """Driver, runtime, collectives and tools are of one tested release."""
+    """Driver, runtime, collectives and tools have the planned versions, of one tested release."""
     packages.check_installed(host, plan, "neuron", observe)
 
 
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
-    """An upgrade of the system does not move one of them without the others."""
+    """The packages are held, so a system upgrade does not change one of them alone."""
     packages.check_held(host, plan, "neuron", observe)
 
 
 @pytest.mark.tier("T0")
 def test_driver_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
-    """For each installed kernel, the driver on disk is the planned version, so the next boot has its devices too."""
-    modules.check_on_disk(host, "neuron", _numbers(_planned(plan)["aws-neuronx-dkms"]), observe)
+    """The driver on disk is the planned version for each installed kernel, so the next boot has its devices."""
+    kernel_modules.check_on_disk(host, "neuron", _numbers(_planned(plan)["aws-neuronx-dkms"]), observe)
 
 
 @pytest.mark.tier("T0")
 @pytest.mark.parametrize("package", LIBRARIES)
 def test_library_is_the_planned_one(host: Any, plan: Any, observe: Observe, package: str) -> None:
-    """Programs get the planned library: what the file that the loader takes says, not the package alone."""
+    """The library file on the loader path is the planned version, not only its package."""
     planned = _planned(plan)
     if package not in planned:
         unproven(f"the plan has no {package}")
     soname, count = LIBRARIES[package]
-    wanted = ".".join(_numbers(planned[package]).split(".")[:count])
-    files = loader.on_path(host, soname)
-    observe(files, wanted)
+    expected = ".".join(_numbers(planned[package]).split(".")[:count])
+    files = shared_libraries.on_path(host, soname)
+    observe(files, expected)
     if not files:
         observe.fail(f"no {soname} is on the loader path")
-    found = ".".join(files[0].rpartition(".so.")[2].split(".")[:count])
-    if found != wanted:
-        observe.fail(f"{soname} is {files[0]}, expected version {wanted}")
+    if ".".join(files[0].rpartition(".so.")[2].split(".")[:count]) != expected:
+        observe.fail(f"{soname}: expected version {expected}, got {files[0]}")
 
 
 @pytest.mark.survives
 def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
-    """The driver in the kernel is the planned version."""
+    """The loaded driver is the planned version."""
     planned = _numbers(_planned(plan)["aws-neuronx-dkms"])
     shown = host.run("cat /sys/module/neuron/version")
     observe.same(shown.stdout.strip() if shown.rc == 0 else "not loaded", planned, "loaded driver (/sys/module/neuron)")
@@ -80,38 +77,42 @@ def _promised(plan: Any, machine: MachineUnderTest) -> dict[str, Any]:
 
 @pytest.mark.survives
 def test_every_promised_device_is_there(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """There is a node for each device that the instance type has."""
+    """Every Neuron device of the instance type has a device node."""
     count = _promised(plan, machine)["count"]
     names = [name for name in host.run("ls -1 /dev").stdout.split() if re.fullmatch(r"neuron\d+", name)]
     observe(sorted(names), count)
     if len(names) != count:
-        observe.fail(f"{machine.instance_type} has {count} Neuron devices, found {len(names)} nodes: {sorted(names)}")
+        observe.fail(
+            f"Neuron device nodes of {machine.instance_type}: expected {count}, got {len(names)}: {sorted(names)}"
+        )
 
 
 @pytest.mark.survives
 def test_tools_show_every_promised_core(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """neuron-ls shows the devices that there are nodes for, each with all of its cores."""
+    """neuron-ls shows every device of the instance type with all of its cores."""
     if "aws-neuronx-tools" not in _planned(plan):
         unproven("the plan has no aws-neuronx-tools")
     promised = _promised(plan, machine)
     rows = _json(output(host, f"{_BIN}/neuron-ls --json-output"), observe)
-    found = {row["neuron_device"]: row["nc_count"] * row.get("logical_neuroncore_config", 1) for row in rows}
-    wanted = dict.fromkeys(range(promised["count"]), promised["cores"])
-    observe.same(found, wanted, f"cores by device (neuron-ls) of {machine.instance_type}")
+    cores = {row["neuron_device"]: row["nc_count"] * row.get("logical_neuroncore_config", 1) for row in rows}
+    expected = dict.fromkeys(range(promised["count"]), promised["cores"])
+    observe.same(cores, expected, f"cores by device (neuron-ls) of {machine.instance_type}")
 
 
 @pytest.mark.survives
 def test_monitor_reports_every_device(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """neuron-monitor answers within its deadline, counts every device and says no error: metrics come from it."""
+    """neuron-monitor reports every device and no error within its deadline. Metrics are read from it."""
     if "aws-neuronx-tools" not in _planned(plan):
         unproven("the plan has no aws-neuronx-tools")
     count = _promised(plan, machine)["count"]
     shown = host.run(f"timeout {_MONITOR_SECONDS} {_BIN}/neuron-monitor | head -n 1")
     if not shown.stdout.strip():
-        observe.fail(f"neuron-monitor said nothing within {_MONITOR_SECONDS} s: {shown.stderr.strip() or 'no error'}")
+        observe.fail(
+            f"neuron-monitor printed nothing within {_MONITOR_SECONDS} s: {shown.stderr.strip() or 'no error'}"
+        )
     hardware = _json(shown.stdout, observe).get("neuron_hardware_info", {})
-    found = {"devices": hardware.get("neuron_device_count"), "error": hardware.get("error")}
-    observe.same(found, {"devices": count, "error": ""}, "neuron-monitor's neuron_hardware_info")
+    state = {"devices": hardware.get("neuron_device_count"), "error": hardware.get("error")}
+    observe.same(state, {"devices": count, "error": ""}, "neuron-monitor's neuron_hardware_info")
 
 
 def _json(text: str, observe: Observe) -> Any:

@@ -1,4 +1,4 @@
-"""Limits, kernel settings, GPU clocks and MIG are what the plan says, on the machine and not only in files."""
+"""Limits, kernel settings, GPU clocks and MIG devices in effect are the planned ones."""
 
 from __future__ import annotations
 
@@ -8,54 +8,56 @@ from typing import Any
 
 import pytest
 
-from validator.machine import MachineUnderTest
 from validator.observe import Observe, output, unproven
+from validator.probes import MachineUnderTest
 
 pytestmark = pytest.mark.planned("tuning")
 
 
 def divisions(listed: str) -> dict[int, list[str]]:
-    """GPU index → profiles of its MIG devices, as `nvidia-smi -L` lists them."""
-    found: dict[int, list[str]] = {}
+    """GPU index to the profiles of its MIG devices, from `nvidia-smi -L`."""
+    profiles: dict[int, list[str]] = {}
     for line in listed.splitlines():
         gpu, device = re.match(r"GPU (\d+):", line), re.match(r"\s+MIG (\S+)\s+Device", line)
         if gpu:
-            found[int(gpu[1])] = []
-        elif device and found:
-            found[max(found)].append(device[1])
-    return found
+            profiles[int(gpu[1])] = []
+        elif device and profiles:
+            profiles[max(profiles)].append(device[1])
+    return profiles
 
 
+@pytest.mark.planned("tuning.memlock")
 def test_users_may_lock_memory(host: Any, plan: Any, observe: Observe) -> None:
-    """A user that logs in may lock as much memory as planned: RDMA pins its buffers."""
-    said = output(host, "su -s /bin/sh -c 'ulimit -l' nobody").strip()
-    observe.same(said, plan["tuning"]["memlock"], "`ulimit -l` of a user that logged in")
+    """A user who logs in can lock the planned amount of memory. RDMA pins its buffers."""
+    limit = output(host, "su -s /bin/sh -c 'ulimit -l' nobody").strip()
+    observe.same(limit, plan["tuning"]["memlock"], "`ulimit -l` of a user who logged in")
 
 
+@pytest.mark.planned("tuning.memlock")
 def test_services_may_lock_memory(host: Any, plan: Any, observe: Observe) -> None:
-    """A service may too: Slurm, containerd and kubelet are none of those that log in."""
+    """Services can lock the planned amount of memory. Slurm, containerd and kubelet run as services."""
     planned = str(plan["tuning"]["memlock"])
-    wanted = "infinity" if planned == "unlimited" else str(int(planned) * 1024)
+    expected = "infinity" if planned == "unlimited" else str(int(planned) * 1024)
     shown = output(host, "systemctl show -p DefaultLimitMEMLOCK --value").strip()
-    observe.same(shown, wanted, "systemd's DefaultLimitMEMLOCK")
+    observe.same(shown, expected, "systemd's DefaultLimitMEMLOCK")
 
 
 @pytest.mark.survives
 def test_kernel_settings_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
-    """The kernel has every planned setting: it may have refused one of sysctl.d, or another file have won."""
-    wanted = {name: " ".join(str(value).split()) for name, value in plan["tuning"].plain().get("sysctl", {}).items()}
-    if not wanted:
+    """Every planned kernel setting is in effect. The kernel may reject one, or another file may override it."""
+    planned = {name: " ".join(str(value).split()) for name, value in plan["tuning"].plain().get("sysctl", {}).items()}
+    if not planned:
         unproven("the plan has no kernel settings")
-    shown = host.run(f"sysctl -e {' '.join(['%s'] * len(wanted))}", *sorted(wanted)).stdout
+    shown = host.run(f"sysctl -e {' '.join(['%s'] * len(planned))}", *sorted(planned)).stdout
     rows = dict(line.split(" = ", 1) for line in shown.splitlines() if " = " in line)
-    found = {name: " ".join(rows.get(name, "not there").split()) for name in wanted}
-    observe.same(found, wanted, "kernel settings")
+    settings = {name: " ".join(rows.get(name, "missing").split()) for name in planned}
+    observe.same(settings, planned, "kernel settings")
 
 
 @pytest.mark.tier("T3")
 @pytest.mark.survives
 def test_gpus_have_the_planned_clocks(host: Any, plan: Any, observe: Observe) -> None:
-    """Every GPU whose clocks are planned has them, to the MHz that the driver rounds by."""
+    """Every GPU with planned clocks has them, within the 1 MHz to which the driver rounds."""
     clocks = plan["tuning"].plain().get("clocks", {})
     if not clocks:
         unproven("the plan has no clocks")
@@ -64,23 +66,23 @@ def test_gpus_have_the_planned_clocks(host: Any, plan: Any, observe: Observe) ->
         " --format=csv,noheader,nounits"
     )
     if done.rc != 0:
-        observe.fail(f"nvidia-smi ended with {done.rc}: {(done.stdout + done.stderr).strip()}")
+        observe.fail(f"nvidia-smi exited with status {done.rc}: {(done.stdout + done.stderr).strip()}")
     rows = [row for row in csv.reader(done.stdout.splitlines(), skipinitialspace=True) if row]
-    known = [row for row in rows if row[1] in clocks]
+    with_clocks = [row for row in rows if row[1] in clocks]
     observe(rows, clocks)
-    if not known:
+    if not with_clocks:
         unproven(f"no clocks are planned for {', '.join(sorted({row[1] for row in rows})) or 'no GPU'}")
     wrong = [
-        f"GPU {index} ({name}): {memory}, {graphics}, expected {clocks[name][0]}, {clocks[name][1]}"
-        for index, name, memory, graphics in known
+        f"GPU {index} ({name}): expected {clocks[name][0]}, {clocks[name][1]}, got {memory}, {graphics}"
+        for index, name, memory, graphics in with_clocks
         if not (_near(memory, clocks[name][0]) and _near(graphics, clocks[name][1]))
     ]
     if wrong:
         observe.fail(f"application clocks (memory, graphics MHz): {'; '.join(wrong)}")
 
 
-def _near(shown: str, wanted: int) -> bool:
-    return shown.isdigit() and abs(int(shown) - wanted) <= 1
+def _near(shown: str, planned: int) -> bool:
+    return shown.isdigit() and abs(int(shown) - planned) <= 1
 
 
 def _units(plan: Any) -> list[str]:
@@ -92,37 +94,38 @@ def _units(plan: Any) -> list[str]:
 
 @pytest.mark.tier("T0")
 def test_units_are_enabled(host: Any, plan: Any, observe: Observe) -> None:
-    """What sets clocks and MIG at boot is enabled if the plan has such data: neither lasts over a boot."""
+    """The units that set clocks and MIG devices at boot are enabled if planned. Neither survives a reboot."""
     names = _units(plan)
-    found = {name: host.run("systemctl is-enabled %s", name).stdout.strip() for name in names}
-    observe.same(found, dict.fromkeys(names, "enabled"), "units that set GPUs at boot")
+    states = {name: host.run("systemctl is-enabled %s", name).stdout.strip() for name in names}
+    observe.same(states, dict.fromkeys(names, "enabled"), "units that set GPUs at boot")
 
 
 def test_units_have_not_failed(host: Any, plan: Any, observe: Observe) -> None:
-    """What sets clocks and MIG at boot has done so, or was left out where no driver is loaded: no GPU refused it."""
+    """The units that set clocks and MIG devices have not failed. Without a loaded driver they are inactive."""
     names = _units(plan)
-    found = {name: host.run("systemctl show -p ActiveState --value %s", name).stdout.strip() for name in names}
-    observe(found, "active, or inactive where no driver is loaded")
-    failed = [f"{name} is {state}" for name, state in found.items() if state not in ("active", "inactive")]
+    states = {name: host.run("systemctl show -p ActiveState --value %s", name).stdout.strip() for name in names}
+    observe(states, "active, or inactive without a loaded driver")
+    failed = [f"{name} is {state}" for name, state in states.items() if state not in ("active", "inactive")]
     if failed:
-        observe.fail(f"{'; '.join(failed)}: journalctl -u says which GPU refused what")
+        observe.fail(f"{'; '.join(failed)}: `journalctl -u` shows the GPU and the reason")
 
 
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.tier("T3")
 @pytest.mark.survives
-def test_gpus_are_divided_as_planned(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """Every GPU of this instance type is divided into the planned MIG devices, and whole where none are planned."""
+def test_mig_devices_are_the_planned_ones(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """Every GPU has the planned MIG devices of this instance type, or none if none are planned."""
     mig = plan["tuning"].plain().get("mig", {})
     planned = [name for name in str(mig.get(machine.instance_type, "")).split(",") if name]
-    found = divisions(output(host, "nvidia-smi -L"))
-    observe(found, planned or "whole GPUs")
+    devices = divisions(output(host, "nvidia-smi -L"))
+    observe(devices, planned or "no MIG devices")
     wrong = [
-        f"GPU {index}: {', '.join(names) or 'whole'}"
-        for index, names in found.items()
+        f"GPU {index}: {', '.join(names) or 'no MIG devices'}"
+        for index, names in devices.items()
         if sorted(names) != sorted(planned)
     ]
-    if wrong or not found:
+    if wrong or not devices:
         observe.fail(
-            f"{'; '.join(wrong) or 'no GPU'}; expected {', '.join(planned) or 'whole GPUs'} on {machine.instance_type}"
+            f"MIG devices on {machine.instance_type}: expected {', '.join(planned) or 'none'},"
+            f" got {'; '.join(wrong) or 'no GPU'}"
         )

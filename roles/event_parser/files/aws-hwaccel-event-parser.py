@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -sSE
-"""GPU event parser: live Xid and SXid capture. The code is in hwevents/ beside this file; `--help` lists the verbs."""
+"""GPU event parser: captures Xid and SXid events live. The code is in hwevents/ beside this file; see `--help`."""
 
 import os
 import sys

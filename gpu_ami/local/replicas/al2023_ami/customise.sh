@@ -32,3 +32,10 @@ for tool in "$tree"/usr/bin/apt "$tree"/usr/bin/apt-* "$tree"/usr/bin/dpkg "$tre
     "$tree"/usr/sbin/update-grub "$tree"/usr/sbin/update-grub2 "$tree"/usr/sbin/grub-mkconfig; do
     [ ! -e "$tool" ] || mv "$tool" "$tree$hidden/"
 done
+
+# gnupg2-minimal verifies with gpg alone: it has no agent and no directory manager, and its gpgv2 leads to a gpgv that it
+# does not have (amazonlinux/amazon-linux-2023 issues 414, 650 and 791, read 2026-11-22).
+for tool in gpgv gpg-agent gpgsm dirmngr; do
+    [ ! -e "$tree/usr/bin/$tool" ] || mv "$tree/usr/bin/$tool" "$tree$hidden/"
+done
+ln -sfn gpgv "$tree/usr/bin/gpgv2"

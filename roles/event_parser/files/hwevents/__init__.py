@@ -1,7 +1,7 @@
-"""Live capture of NVIDIA Xid and SXid events from the kernel log. Python 3.7+, standard library alone.
+"""Live capture of NVIDIA Xid and SXid events from the kernel log. Python 3.7+, standard library only.
 
-records (kmsg, textlog) -> facts (grammar, details) -> events (catalogue, tracker, event) -> files (sinks, state),
-tied together by service (live, exactly once) and textparse (files and standard input).
+records (kmsg; prefix, wrappers) -> facts (grammar, details, nvlink5) -> events (catalogue, event, tracker) -> files
+(outbox, sinks, state, emf); run by service (live, exactly once) or by textlog (files and standard input).
 """
 
 SCHEMA = "gpu-ami/event/1"

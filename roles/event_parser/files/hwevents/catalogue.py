@@ -1,7 +1,7 @@
-"""What a code means: name, cause, severity, action, and what the action means on EC2. Data, with an operator's policy on top.
+"""Meaning of a code: name, severity, action, and what that action is on EC2. CSV tables, overridden by the operator's policy file.
 
 Policy file: `{"xid": {"63": {"severity": "fatal", "action": "RESET_GPU"}}, "sxid": {…}, "gpu_lost": {…}}`.
-A mistake in it costs the entry, never the service: `Catalogue.policy_errors` names each.
+An invalid entry is ignored and reported in `Catalogue.policy_errors`; the service keeps running.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
-DATA_VERSION = "2026.11.21"
+DATA_VERSION = "2026.11.22"
 SEVERITIES = ("info", "app", "warning", "critical", "fatal")
 POLICY_PATH = "/etc/gpu-ami/xid-policy.json"
-_FILES = ("xid.csv", "sxid.csv", "nvlink5.csv", "actions.csv", "branches.csv")
-_SXID_CLASSES = {
+# Stands for the GPU's address in text that is not about one event.
+ANY_PCI = "PCI_ADDRESS"
+_FILES = ("xid.csv", "sxid.csv", "nvlink5.csv", "actions.csv", "branches.csv", "sxid_branches.csv")
+# SXids that the Fabric Manager user guide does not list: the driver's own word decides (severity, action).
+_SXID_WORDS = {
     "": ("warning", "CONTACT_SUPPORT"),
-    "non_fatal": ("warning", "IGNORE"),
-    "fatal": ("critical", "RESTART_VM"),
-    "always_fatal": ("fatal", "RESTART_VM"),
+    "Correctable": ("warning", "IGNORE"),
+    "Non-fatal": ("warning", "MONITOR_FABRIC"),
+    "Fatal": ("critical", "RESTART_VM"),
 }
-# What the driver itself says counts where the Fabric Manager guide has no class for the code, or a milder one.
-_SXID_WORDS = {"Fatal": "fatal", "Non-fatal": "non_fatal", "Correctable": "non_fatal"}
 
 
 class Meaning(NamedTuple):
-    """One code's meaning. `decided_by`: "catalogue", "policy", "message" (read from the line) or "unknown"."""
+    """Meaning of one code. `decided_by`: "catalogue", "policy", "message" (read from the line) or "unknown"."""
 
     name: str
     severity: str
@@ -37,11 +38,15 @@ class Meaning(NamedTuple):
 
 
 class Action(NamedTuple):
-    """An action on EC2. `rank` orders them: the heaviest of an incident is the one to take."""
+    """An action on EC2. `rank` orders actions: an incident needs the highest of its events. `meaning` may hold `{pci}`."""
 
     ec2: str
     rank: int
     meaning: str
+
+    def instructions(self, pci: Optional[str]) -> str:
+        """What to do, with the GPU's PCI address as `nvidia-smi -i` takes it."""
+        return self.meaning.replace("{pci}", pci or ANY_PCI)
 
 
 def _rows(name: str, data: str) -> List[Dict[str, str]]:
@@ -57,8 +62,13 @@ def _version(data: str) -> str:
     return "%s+%08x" % (DATA_VERSION, checksum & 0xFFFFFFFF)
 
 
+def _branch(driver: Optional[str]) -> Optional[int]:
+    """535 for "535.183.01"."""
+    return int(driver.split(".", 1)[0]) if driver else None
+
+
 class Catalogue:
-    """The tables, loaded once, and the policy laid over them."""
+    """The tables, loaded once, with the policy applied to every result."""
 
     def __init__(self, data: str = DATA, policy_path: Optional[str] = POLICY_PATH) -> None:
         self.data = data
@@ -68,11 +78,14 @@ class Catalogue:
         self._xid = {
             int(row["xid"]): (row["name"], row["severity"], row["action"]) for row in _rows("xid.csv", data)
         }  # type: Dict[int, Tuple[str, str, str]]
-        self._sxid = {int(row["sxid"]): (row["name"], row["class"]) for row in _rows("sxid.csv", data)}
+        self._sxid = {
+            int(row["sxid"]): (row["name"], row["severity"], row["action"]) for row in _rows("sxid.csv", data)
+        }  # type: Dict[int, Tuple[str, str, str]]
         self._branches = [
             (int(row["xid"]), int(row["first_branch"]), int(row["last_branch"]), row["name"], row["severity"], row["action"])
             for row in _rows("branches.csv", data)
         ]
+        self._sxid_branches = _rows("sxid_branches.csv", data)
         self.version = _version(data)
         self.policy_errors = []  # type: List[str]
         self._policy = {}  # type: Dict[Tuple[str, int], Dict[str, str]]
@@ -80,34 +93,56 @@ class Catalogue:
             self._load_policy(policy_path)
 
     def xid(self, code: int, driver: Optional[str] = None) -> Meaning:
-        """Unknown codes are kept: a warning, to be shown to support. Some numbers meant something else in old branches."""
-        known = self._xid.get(code)
-        if driver:
-            branch = int(driver.split(".", 1)[0])
+        """Unknown codes are warnings for support. `driver`: some numbers had another meaning in older branches."""
+        row = self._xid.get(code)
+        branch = _branch(driver)
+        if branch is not None:
             for xid, first, last, name, severity, action in self._branches:
                 if xid == code and first <= branch <= last:
-                    known = (name, severity, action)
-        meaning = Meaning(*known, decided_by="catalogue") if known else Meaning(
-            "Xid %d (not in the catalogue)" % code, "warning", "CONTACT_SUPPORT", "unknown"
-        )
+                    row = (name, severity, action)
+        if row:
+            meaning = Meaning(row[0], row[1], row[2], "catalogue")
+        else:
+            meaning = Meaning("Xid %d (not in the catalogue)" % code, "warning", "CONTACT_SUPPORT", "unknown")
         return self.with_policy("xid", code, meaning)
 
-    def sxid(self, code: int, message: str) -> Meaning:
-        name, fatality = self._sxid.get(code, ("SXid %d (not in the catalogue)" % code, ""))
-        decided_by = "catalogue" if fatality else "unknown"
-        said = _SXID_WORDS.get(message.split(",", 1)[0].strip(), "")
-        if said and (not fatality or (said == "fatal" and fatality == "non_fatal")):
-            fatality, decided_by = said, "message"
-        severity, action = _SXID_CLASSES[fatality]
+    def sxid(self, code: int, word: str, driver: Optional[str] = None) -> Meaning:
+        """`word`: "Fatal", "Non-fatal" or "Correctable" as the driver printed it, else ""."""
+        name, severity, action = self._sxid_row(code, driver)
+        decided_by = "catalogue"
+        by_word = _SXID_WORDS.get(word, _SXID_WORDS[""])
+        if not action:
+            (severity, action), decided_by = by_word, "message" if word else "unknown"
+        elif word == "Fatal" and SEVERITIES.index(severity) < SEVERITIES.index(by_word[0]):
+            (severity, action), decided_by = by_word, "message"
         return self.with_policy("sxid", code, Meaning(name, severity, action, decided_by))
 
+    def _sxid_row(self, code: int, driver: Optional[str]) -> Tuple[str, str, str]:
+        """(name, severity, action); the latter two empty where the Fabric Manager user guide does not list the code."""
+        older = self._older_sxid(code, driver)
+        if older:
+            return older["name"], "", ""
+        return self._sxid.get(code) or ("SXid %d (not in the catalogue)" % code, "", "")
+
+    def _older_sxid(self, code: int, driver: Optional[str]) -> Optional[Dict[str, str]]:
+        """The row of an older branch that numbered its SXids differently; without a driver, where the number is free today."""
+        branch = _branch(driver)
+        for row in self._sxid_branches:
+            if branch is None:
+                matches = code not in self._sxid
+            else:
+                matches = int(row["first_branch"]) <= branch <= int(row["last_branch"])
+            if matches and int(row["sxid"]) == code:
+                return row
+        return None
+
     def gpu_lost(self) -> Meaning:
-        """Xid 79's meaning, for a loss that the driver reported without one."""
+        """Meaning of Xid 79, for a loss that the driver reported without an Xid."""
         name, severity, action = self._xid[79]
         return self.with_policy("gpu_lost", 79, Meaning(name + " (no Xid printed)", severity, action, "catalogue"))
 
     def with_policy(self, kind: str, code: int, meaning: Meaning) -> Meaning:
-        """The operator's word is the last one, over the catalogue and over what a message decodes to."""
+        """The policy overrides both the catalogue and what the message says."""
         entry = self._policy.get((kind, code))
         if not entry:
             return meaning
@@ -121,11 +156,18 @@ class Catalogue:
         return self.actions.get(name) or self.actions["CONTACT_SUPPORT"]
 
     def explain(self, code: int) -> Optional[Dict[str, str]]:
-        """The whole row of an Xid with its source columns, as text."""
+        """All columns of an Xid's row, sources included, as text; None for an unknown code."""
         return next((row for row in _rows("xid.csv", self.data) if int(row["xid"]) == code), None)
 
-    def explain_sxid(self, code: int) -> Optional[Dict[str, str]]:
+    def explain_sxid(self, code: int, driver: Optional[str] = None) -> Optional[Dict[str, str]]:
+        """All columns of an SXid's row; None for an unknown code."""
+        older = self._older_sxid(code, driver)
+        if older:
+            return dict(older, severity="", action="", impact="")
         return next((row for row in _rows("sxid.csv", self.data) if int(row["sxid"]) == code), None)
+
+    def action_source(self, name: str) -> str:
+        return next((row["source"] for row in _rows("actions.csv", self.data) if row["action"] == name), "")
 
     def _load_policy(self, path: str) -> None:
         try:
@@ -134,19 +176,19 @@ class Catalogue:
         except FileNotFoundError:
             return
         except OSError as error:
-            self.policy_errors.append("%s: %s; the catalogue alone decides" % (path, error.strerror))
+            self.policy_errors.append("%s: cannot read: %s; the policy is ignored" % (path, error.strerror))
             return
         try:
             document = json.loads(raw.decode("utf-8"))
         except ValueError as error:
-            self.policy_errors.append("%s: not JSON (%s); the catalogue alone decides" % (path, error))
+            self.policy_errors.append("%s: not JSON (%s); the policy is ignored" % (path, error))
             return
         self._read_policy(path, document)
         self.version += "+policy:%08x" % (zlib.crc32(raw) & 0xFFFFFFFF)
 
     def _read_policy(self, path: str, document: Any) -> None:
         if not isinstance(document, dict):
-            self.policy_errors.append("%s: an object was expected, found %s" % (path, type(document).__name__))
+            self.policy_errors.append("%s: expected an object, got %s" % (path, type(document).__name__))
             return
         for kind, entries in document.items():
             if kind not in ("xid", "sxid", "gpu_lost") or not isinstance(entries, dict):
@@ -158,21 +200,23 @@ class Catalogue:
                 if checked and code.isdigit():
                     self._policy[(kind, int(code))] = checked
                 elif not code.isdigit():
-                    self.policy_errors.append("%s: a code is a number" % where)
+                    self.policy_errors.append("%s: expected a number as code" % where)
 
     def _policy_entry(self, where: str, entry: Any) -> Dict[str, str]:
         allowed = {"severity": SEVERITIES, "action": tuple(sorted(self.actions))}
         if not isinstance(entry, dict):
-            self.policy_errors.append("%s: an object was expected" % where)
+            self.policy_errors.append("%s: expected an object, got %s" % (where, type(entry).__name__))
             return {}
         checked = {}
         for key, value in entry.items():
             if key == "note":
                 continue
             if key not in allowed:
-                self.policy_errors.append("%s: unknown key %s (known: severity, action, note)" % (where, key))
+                self.policy_errors.append("%s: unknown key %s, expected severity, action or note" % (where, key))
             elif value not in allowed[key]:
-                self.policy_errors.append("%s.%s: %r is none of %s" % (where, key, value, ", ".join(allowed[key])))
+                self.policy_errors.append(
+                    "%s.%s: expected one of %s, got %r" % (where, key, ", ".join(allowed[key]), value)
+                )
             else:
                 checked[key] = value
         return checked

@@ -1,11 +1,11 @@
-"""What single messages say beyond their code: pure functions, one a family. Shapes: kernel_rc.c and its callers, 515 to 595."""
+"""Fields of single messages: pure functions, one for each family of codes. Formats: kernel_rc.c and its callers, R515 to R595."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
-# ctrl2080gpu.h, NV2080_CTRL_GPU_RECOVERY_ACTION_*: the number is the contract, the label was reworded in R610.
+# ctrl2080gpu.h, NV2080_CTRL_GPU_RECOVERY_ACTION_*: (name, severity, action). R610 changed the labels, not the numbers.
 RECOVERY_ACTIONS = {
     0: ("none", "info", "IGNORE"),
     1: ("gpu_reset", "critical", "RESET_GPU"),
@@ -30,66 +30,71 @@ _NVLINK = re.compile(r"NVLink: (?:fatal error detected|Link training failed) (?:
 _GSP = re.compile(r"Expected function (?P<function>\d+) \((?P<name>[A-Z0-9_]+)\)")
 _SM = re.compile(r"\(GPC (?P<gpc>\d+), TPC (?P<tpc>\d+), SM (?P<sm>\d+)\)")
 _SXID_LINK = re.compile(r"\bLink (?P<link>\d+)\b")
+_SXID_SEVERITY = re.compile(r"Severity (?P<severity>\d+) Engine instance (?P<engine>\d+) Sub-engine instance (?P<sub_engine>\d+)")
+# What `nvidia-smi -q -x` prints as gpu_recovery_action, from R570.
+SMI_RECOVERY_ACTIONS = {
+    "None": 0, "Reset": 1, "GPU Reset": 1, "Reboot": 2, "Node Reboot": 2, "Drain P2P": 3, "Drain and Reset": 4,
+}  # fmt: skip
 
 
 def recovery(message: str) -> Optional[Dict[str, Any]]:
-    """Xid 154: old and new recovery action, by the hex number."""
-    found = _RECOVERY.search(message)
-    if found is None:
+    """Xid 154: the recovery action before and after, by its number."""
+    match = _RECOVERY.search(message)
+    if match is None:
         return None
-    old, new = int(found.group("old"), 16), int(found.group("new"), 16)
+    old, new = int(match.group("old"), 16), int(match.group("new"), 16)
     return {
         "from": old,
         "to": new,
         "recovery_action": RECOVERY_ACTIONS[new][0] if new in RECOVERY_ACTIONS else "unknown",
-        "label": found.group("new_label"),
+        "label": match.group("new_label"),
     }
 
 
 def containment(message: str) -> Optional[Dict[str, Any]]:
-    """Xid 94 and 95: the unit, and whether a reset (now, or deferred) is wanted."""
-    found = _CONTAINMENT.search(message)
-    if found is None:
+    """Xid 94 and 95: the unit, and whether it needs a reset now or a deferred one."""
+    match = _CONTAINMENT.search(message)
+    if match is None:
         return None
     return {
-        "contained": found.group("how") == "Contained",
-        "unit": found.group("unit").strip(),
-        "reset_required": found.group("reset") == "Yes",
-        "deferred_reset": found.group("deferred") == "Yes",
+        "contained": match.group("how") == "Contained",
+        "unit": match.group("unit").strip(),
+        "reset_required": match.group("reset") == "Yes",
+        "deferred_reset": match.group("deferred") == "Yes",
     }
 
 
 def _mmu(message: str) -> Optional[Dict[str, Any]]:
-    found = _MMU.search(message)
-    if found is None:
+    match = _MMU.search(message)
+    if match is None:
         return None
     return {
-        "channel": found.group("channel"),
-        "engine": found.group("engine"),
-        "address": "0x%s%s" % (found.group("hi"), found.group("lo").zfill(8)),
-        "fault": found.group("type"),
-        "access": found.group("access"),
+        "channel": match.group("channel"),
+        "engine": match.group("engine"),
+        "address": "0x%s%s" % (match.group("hi"), match.group("lo").zfill(8)),
+        "fault": match.group("type"),
+        "access": match.group("access"),
     }
 
 
 def _graphics(message: str) -> Optional[Dict[str, Any]]:
-    found = _SM.search(message)
-    return {key: int(value) for key, value in found.groupdict().items()} if found else None
+    match = _SM.search(message)
+    return {key: int(value) for key, value in match.groupdict().items()} if match else None
 
 
 def _nvlink(message: str) -> Optional[Dict[str, Any]]:
-    found = _NVLINK.search(message)
-    return {"link": int(found.group("link")), "words": found.group("words").replace(" ", "").split(",")} if found else None
+    match = _NVLINK.search(message)
+    return {"link": int(match.group("link")), "words": match.group("words").replace(" ", "").split(",")} if match else None
 
 
 def _gsp(message: str) -> Optional[Dict[str, Any]]:
-    found = _GSP.search(message)
-    return {"function": int(found.group("function")), "function_name": found.group("name")} if found else None
+    match = _GSP.search(message)
+    return {"function": int(match.group("function")), "function_name": match.group("name")} if match else None
 
 
 def _remap(message: str) -> Optional[Dict[str, Any]]:
-    found = _ROW.search(message)
-    return {"reset_pending": "reset gpu to activate" in message} if found else None
+    match = _ROW.search(message)
+    return {"reset_pending": "reset gpu to activate" in message} if match else None
 
 
 _FAMILIES = {
@@ -99,11 +104,34 @@ _FAMILIES = {
 
 
 def extract(code: int, message: str) -> Dict[str, Any]:
-    """The family's fields; empty where the code has none or the message another shape."""
+    """Fields of the code's family; empty where the code has none or the message another format."""
     family = _FAMILIES.get(code)
     return (family(message) or {}) if family else {}
 
 
 def sxid_link(message: str) -> Optional[int]:
-    found = _SXID_LINK.search(message)
-    return int(found.group("link")) if found else None
+    match = _SXID_LINK.search(message)
+    return int(match.group("link")) if match else None
+
+
+def sxid_follow_up(message: str) -> Dict[str, Any]:
+    """Severity (0 non-fatal, 1 fatal) and engine instances of a follow-up line; empty for a line of data words."""
+    match = _SXID_SEVERITY.match(message)
+    if match is None:
+        return {}
+    return {"driver_severity": int(match.group("severity")), "engine": int(match.group("engine")),
+            "sub_engine": int(match.group("sub_engine"))}  # fmt: skip
+
+
+def board_advice(board: Dict[str, Any]) -> Tuple[str, str]:
+    """(severity, action) for a GPU's state at boot as `nvidia-smi -q -x` reports it; ("info", "IGNORE") for a healthy one."""
+    advice = [("info", "IGNORE")]
+    if board.get("remap_pending") == "Yes":
+        advice.append(("warning", "SCHEDULE_RESET"))
+    reported = str(board.get("recovery_action", "None"))
+    if reported != "None":
+        number = SMI_RECOVERY_ACTIONS.get(reported, -1)
+        advice.append(RECOVERY_ACTIONS.get(number, ("", "warning", "CONTACT_SUPPORT"))[1:])
+    if board.get("remap_failure") == "Yes":
+        advice.append(("fatal", "ISOLATE"))
+    return advice[-1]

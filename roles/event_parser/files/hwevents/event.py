@@ -1,8 +1,8 @@
-"""From a fact to an event: the fields that a person or a program acts on. Pure; the JSON itself is in `emf`."""
+"""From a fact to an event: the fields that a person or a program acts on. Pure functions; `emf` writes the JSON."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import SCHEMA, details
 from .catalogue import Catalogue, Meaning
@@ -15,11 +15,11 @@ _RECOVERY_ACTION_CHANGED = 154
 
 
 class Moment(NamedTuple):
-    """Where and when a record stands. `order`: sequence number, or line of a file. `clock_us`: None where the line has no time."""
+    """Position and time of a record. `order`: sequence number, or line of a file. `clock_us`: None where the line has no time."""
 
     order: int
     clock_us: Optional[int]
-    origin: str  # "kernel", "userland", or "unknown" where the text carries no facility
+    origin: str  # "kernel", "userland", or "unknown" where the text has no facility
     fields: Dict[str, Any]  # what the source adds: seq, monotonic_us, boot_id, time, line …
 
 
@@ -38,6 +38,7 @@ class Builder:
         event.update(
             pci=fact.pci, pci_raw=fact.pci_raw, mig_gi=fact.mig_gi, mig_ci=fact.mig_ci, pid=fact.pid, process=fact.process
         )
+        self._put_action(event, meaning.action)
         _put_message(event, fact.message)
         if fact.caused_by is not None:
             event["caused_by"] = fact.caused_by
@@ -46,8 +47,10 @@ class Builder:
         return event
 
     def sxid(self, moment: Moment, fact: Sxid, driver: Optional[str]) -> Dict[str, Any]:
-        event = self._event("sxid", moment, fact.code, self.catalogue.sxid(fact.code, fact.message), driver)
+        meaning = self.catalogue.sxid(fact.code, fact.word, driver)
+        event = self._event("sxid", moment, fact.code, meaning, driver)
         event.update(pci=fact.pci, pci_raw=fact.pci_raw, nvswitch=fact.switch, pid=None, process=None)
+        self._put_action(event, meaning.action)
         _put_message(event, fact.message)
         link = details.sxid_link(fact.message)
         if link is not None:
@@ -55,14 +58,33 @@ class Builder:
         event["follow_ups"] = []
         return event
 
+    def sxid_remainder(self, moment: Moment, fact: Sxid, driver: Optional[str]) -> Dict[str, Any]:
+        """An SXid of which only a follow-up line is left, because the kernel overwrote the first line."""
+        event = self.sxid(moment, fact, driver)
+        event.update(message="", follow_up_only=True, follow_ups=[fact.message[:1024]])
+        event["details"] = dict(details.sxid_follow_up(fact.message), head_lost=True)
+        return event
+
+    def add_follow_up(self, event: Dict[str, Any], fact: Sxid, driver: Optional[str]) -> None:
+        """Adds a follow-up line. Where the first line is missing, the line with the severity decides."""
+        event["follow_ups"].append(fact.message[:1024])
+        if event.get("follow_up_only"):
+            event["details"].update(details.sxid_follow_up(fact.message))
+            if fact.word:
+                meaning = self.catalogue.sxid(fact.code, fact.word, driver)
+                event.update(severity=meaning.severity, action=meaning.action, decided_by=meaning.decided_by)
+                self._put_action(event, meaning.action)
+
     def gpu_lost(self, moment: Moment, fact: Lost, driver: Optional[str]) -> Dict[str, Any]:
-        event = self._event("gpu_lost", moment, 79, self.catalogue.gpu_lost(), driver)
+        meaning = self.catalogue.gpu_lost()
+        event = self._event("gpu_lost", moment, 79, meaning, driver)
         event.update(pci=fact.pci, pci_raw=fact.pci_raw, implied=True, pid=None, process=None)
+        self._put_action(event, meaning.action)
         _put_message(event, fact.message)
         return event
 
     def set_action(self, event: Dict[str, Any], severity: str, action: str) -> None:
-        """A later judgement of a code's weight; the operator's policy stays above it."""
+        """Changes the judgement by what other events say; the operator's policy still overrides it."""
         if event["decided_by"] != "policy":
             event.update(severity=severity, action=action, decided_by="context")
             self._put_action(event, action)
@@ -70,18 +92,18 @@ class Builder:
     def _event(self, kind: str, moment: Moment, code: int, meaning: Meaning, driver: Optional[str]) -> Dict[str, Any]:
         event = {"time": None, "schema": SCHEMA, "kind": kind, "code": code, "name": meaning.name}  # type: Dict[str, Any]
         event.update(severity=meaning.severity, action=meaning.action, decided_by=meaning.decided_by)
-        self._put_action(event, meaning.action)
+        event.update(ec2_action=None, ec2_meaning=None)  # keeps the order of the members; filled when the address is known
         event.update(moment.fields)
         event.update(origin=moment.origin, driver=driver, catalogue=self.catalogue.version)
         return event
 
     def _put_action(self, event: Dict[str, Any], name: str) -> None:
         action = self.catalogue.action(name)
-        event.update(ec2_action=action.ec2, ec2_meaning=action.meaning)
+        event.update(ec2_action=action.ec2, ec2_meaning=action.instructions(event["pci"]))
 
     def _from_message(self, fact: Xid, meaning: Meaning, extracted: Dict[str, Any], driver: Optional[str]) -> Meaning:
-        """Where the message says more than the code: 144 to 150, 154, 45, 94 and 95."""
-        decided = None
+        """Severity and action where the message says more than the code: 144 to 150, 154, 45, 94 and 95."""
+        decided = None  # type: Optional[Tuple[str, str]]
         if fact.code == _RECOVERY_ACTION_CHANGED:
             _, severity, action = details.RECOVERY_ACTIONS.get(extracted.get("to", -1), ("", "warning", "CONTACT_SUPPORT"))
             decided = (severity, action)
@@ -91,12 +113,14 @@ class Builder:
             decided = ("app", "WORKFLOW_XID_45") if fact.caused_by is None else ("info", "IGNORE")
         elif extracted.get("reset_required"):
             decided = ("critical", "RESET_GPU")
+        elif extracted.get("deferred_reset") and meaning.action == "RESTART_APP":
+            decided = ("warning", "SCHEDULE_RESET")
         if decided is None:
             return meaning
         judged = meaning._replace(severity=decided[0], action=decided[1], decided_by="message")
         return self.catalogue.with_policy("xid", fact.code, judged)
 
-    def _decode_nvlink5(self, fact: Xid, extracted: Dict[str, Any], driver: Optional[str]) -> Any:
+    def _decode_nvlink5(self, fact: Xid, extracted: Dict[str, Any], driver: Optional[str]) -> Tuple[str, str]:
         if self._nvlink5 is None:
             self._nvlink5 = Nvlink5(self.catalogue.data)
         decoded = self._nvlink5.decode(fact.code, fact.message, driver)
@@ -113,5 +137,5 @@ def _put_message(event: Dict[str, Any], message: str) -> None:
 
 
 def heaviest(catalogue: Catalogue, names: List[str]) -> str:
-    """Of several actions the one that covers the others."""
+    """The action of the highest rank."""
     return max(names, key=lambda name: catalogue.action(name).rank)

@@ -10,34 +10,36 @@ from typing import List, Optional
 
 from . import VERSION
 
+_FIRST_SXID = 10000
+
 
 def _parser() -> argparse.ArgumentParser:
-    from .service import Options
+    from .options import Options
 
     parser = argparse.ArgumentParser(prog="aws-hwaccel-event-parser.py", description="Captures NVIDIA Xid and SXid events from the kernel log.")
     parser.add_argument("--version", action="version", version=VERSION)
     verbs = parser.add_subparsers(dest="verb")
-    run = verbs.add_parser("run", help="the service: /dev/kmsg to the two log files (the default)")
-    run.add_argument("--source", default=Options.source, help="default: %(default)s; fd:N for an open socket of records")
-    run.add_argument("--raw-log", default=Options.raw_log)
-    run.add_argument("--json-log", default=Options.json_log)
-    run.add_argument("--state-dir", default=Options.state_dir)
-    run.add_argument("--status-path", default=Options.status_path)
-    run.add_argument("--policy", default=Options.policy)
-    run.add_argument("--nvidia-smi", default=Options.nvidia_smi)
+    run = verbs.add_parser("run", help="run the service: /dev/kmsg to the two log files (default)")
+    run.add_argument("--source", default=Options.source, help="kernel log (default: %(default)s), or fd:N, an open socket of records")
+    run.add_argument("--raw-log", default=Options.raw_log, help="default: %(default)s")
+    run.add_argument("--json-log", default=Options.json_log, help="default: %(default)s")
+    run.add_argument("--state-dir", default=Options.state_dir, help="folder of the checkpoint (default: %(default)s)")
+    run.add_argument("--status-path", default=Options.status_path, help="default: %(default)s")
+    run.add_argument("--policy", default=Options.policy, help="severities and actions of your own (default: %(default)s)")
+    run.add_argument("--nvidia-smi", default=Options.nvidia_smi, help="default: %(default)s")
     run.add_argument("--heartbeat", dest="heartbeat_s", type=float, default=Options.heartbeat_s, metavar="SECONDS")
-    status = verbs.add_parser("status", help="what the running service says of itself; exit 1 when it is not alive")
+    status = verbs.add_parser("status", help="print the status of the running service as JSON; exit code 1 if it is not alive")
     status.add_argument("--status-path", default=Options.status_path)
-    parse = verbs.add_parser("parse", help="a log file, or - for standard input, as one JSON object an event")
+    parse = verbs.add_parser("parse", help="print the events of a log file (- is standard input), one JSON object for each event")
     parse.add_argument("file")
     parse.add_argument("--policy", default=Options.policy)
-    explain = verbs.add_parser("explain", help="what an Xid means")
+    explain = verbs.add_parser("explain", help="print the catalogue's row of an Xid, or of an SXid (five digits)")
     explain.add_argument("code", type=int)
     return parser
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Returns the exit code. Without a verb it is the service, as the old system's script was."""
+    """Returns the exit code. Without a verb it runs the service, as the script of the former system did."""
     words = sys.argv[1:] if arguments is None else arguments
     args = _parser().parse_args(words or ["run"])
     return {"run": _run, "status": _status, "parse": _parse, "explain": _explain}[args.verb or "run"](args)
@@ -45,14 +47,15 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from .kmsg import Source
-    from .service import Options, Service
+    from .options import Options
+    from .service import Service
 
     options = Options()
     for name, value in vars(args).items():
         setattr(options, name, value)
     try:
-        given = Source(int(args.source[3:])) if args.source.startswith("fd:") else None
-        service = Service(options, given)
+        source = Source(int(args.source[3:])) if args.source.startswith("fd:") else None
+        service = Service(options, source)
     except OSError as error:
         print("cannot start: %s: %s" % (error.filename or options.source, error.strerror), file=sys.stderr)
         return 1
@@ -88,6 +91,6 @@ def _explain(args: argparse.Namespace) -> int:
     from .catalogue import Catalogue
 
     catalogue = Catalogue()
-    row = catalogue.explain(args.code)
-    print(json.dumps(row or {"xid": args.code, "name": "not in the catalogue"}, indent=1))
+    row = catalogue.explain_sxid(args.code) if args.code >= _FIRST_SXID else catalogue.explain(args.code)
+    print(json.dumps(row or {"code": args.code, "name": "not in the catalogue"}, indent=1))
     return 0 if row else 1

@@ -1,15 +1,15 @@
-"""systemd's notification socket, spoken plainly (sd_notify(3)): READY, WATCHDOG, STATUS, STOPPING."""
+"""systemd's notification protocol, sd_notify(3): READY, WATCHDOG, STATUS, STOPPING."""
 
 from __future__ import annotations
 
 import os
 from typing import Optional
 
-import _socket  # the C module alone: `socket` costs the idle service a megabyte and is not needed
+import _socket  # only the C module: `socket` needs a megabyte more memory
 
 
 class Notifier:
-    """Says nothing where systemd did not ask (no $NOTIFY_SOCKET)."""
+    """Sends nothing where systemd did not ask for it (no $NOTIFY_SOCKET)."""
 
     def __init__(self, address: Optional[str] = None) -> None:
         address = os.environ.get("NOTIFY_SOCKET", "") if address is None else address
@@ -24,10 +24,10 @@ class Notifier:
         try:
             self._socket.sendto("\n".join(fields).encode("utf-8"), self._address)
         except OSError:
-            pass  # systemd restarts us if it really is deaf; a fault must still be written
+            pass  # events must be written whether systemd listens or not
 
 
 def watchdog_seconds() -> Optional[float]:
-    """Half of what systemd allows between two signs of life; None without a watchdog."""
+    """Half of the watchdog's interval in seconds; None without a watchdog."""
     raw = os.environ.get("WATCHDOG_USEC", "")
     return int(raw) / 2e6 if raw.isdigit() and int(raw) > 0 else None

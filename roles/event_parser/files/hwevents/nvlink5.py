@@ -1,8 +1,8 @@
-"""NVLink 5 faults, Xid 144 to 150: unit, action and severity from the message's words, by driver branch.
+"""NVLink 5 faults, Xid 144 to 150: unit, action and severity from the words of the message, by driver branch.
 
-Message: `<UNIT> <Fatal|Nonfatal> XC<0|1> i<0|1> Link <nn|-1> (intrInfo errStatus dbg0 … dbg4)`. The unit stands in
-intrInfo[9:5] before R575 and in intrInfo[6:0] from it; NVIDIA's sheet gives a mask for each. A line that no rule
-knows is never harmless: the driver's own Fatal or Nonfatal decides then, and support is asked.
+Message: `<UNIT> <Fatal|Nonfatal> XC<0|1> i<0|1> Link <nn|-1> (intrInfo errStatus dbg0 … dbg4)`. The unit is
+intrInfo[9:5] before R575 and intrInfo[6:0] from R575 on; NVIDIA's table (Xid-Catalog.xlsx) has a mask for each. Where no
+rule matches, the driver's own Fatal or Nonfatal decides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
 _LINE = re.compile(
-    r"(?P<unit>[A-Z0-9_/]+(?: [A-Z][A-Za-z]+)?)\s+(?P<fatality>Fatal|Nonfatal|Non-fatal|Link Fatal)\s+XC(?P<xc>[01])\s+i(?P<instance>\d+)"
+    r"(?P<unit>[A-Z0-9_/]+(?: [A-Z][a-z]+)?)\s+(?P<fatality>Fatal|Nonfatal|Non-fatal|Link Fatal)\s+XC(?P<xc>[01])\s+i(?P<instance>\d+)"
     r"\s+Link\s+(?P<link>-?\d+)\s*\((?P<words>0x[0-9a-fA-F]+(?:[ ,]+0x[0-9a-fA-F]+)+)\s*\)",
     re.ASCII,
 )
@@ -22,7 +22,7 @@ _SEVERITY = {"Fatal": "critical", "Link Fatal": "critical", "Non-fatal": "warnin
 
 
 class Decoded(NamedTuple):
-    """`matched` False: no rule of the sheet fits, so action and severity come from the driver's own word."""
+    """`matched` False: no rule of the table matches, so the driver's own word gives action and severity."""
 
     severity: str
     action: str
@@ -43,34 +43,29 @@ class _Rule(NamedTuple):
 
 
 def _fits(mask: str, value: int) -> bool:
-    """`mask`: 32 characters, most significant first; 0 and 1 must be there, `-` may be anything."""
+    """`mask`: 32 characters, most significant bit first; 0 and 1 must match, `-` matches both."""
     bits = format(value & 0xFFFFFFFF, "032b")
-    return all(want in ("-", have) for want, have in zip(mask, bits))
+    return all(expected in ("-", bit) for expected, bit in zip(mask, bits))
 
 
 class Nvlink5:
-    """The sheet's rules, read when the first of these Xids comes."""
+    """The table's rules, read when the first of these Xids arrives."""
 
     def __init__(self, data: str) -> None:
+        self._rules = []  # type: List[_Rule]
         with open(os.path.join(data, "nvlink5.csv"), encoding="utf-8", newline="") as file:
-            self._rules = [
-                _Rule(
-                    int(row["xid"]), row["unit"], {"v1": row["v1"], "v2": row["v2"]},
-                    [int(word, 16) for word in row["error_status"].split("/") if word],
-                    row["action"], row["investigate"], row["severity"].rstrip("*?"), row["hw_sw"], row["effects"],
-                )
-                for row in csv.DictReader(file)
-            ]  # fmt: skip
+            for row in csv.DictReader(file):
+                self._rules += _rules_of(row)
 
     def decode(self, code: int, message: str, driver: Optional[str]) -> Optional[Decoded]:
-        """None where the message does not have the layout at all."""
-        found = _LINE.match(message)
-        if found is None:
+        """None where the message has another format."""
+        match = _LINE.match(message)
+        if match is None:
             return None
-        words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", found.group("words"))]
-        fatal = found.group("fatality") in ("Fatal", "Link Fatal")
+        words = [int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]+", match.group("words"))]
+        fatal = match.group("fatality") in ("Fatal", "Link Fatal")
         details = {
-            "unit": found.group("unit"), "fatality": found.group("fatality"), "link": int(found.group("link")),
+            "unit": match.group("unit"), "fatality": match.group("fatality"), "link": int(match.group("link")),
             "intr_info": "0x%08x" % words[0], "error_status": "0x%08x" % words[1],
         }  # type: Dict[str, Any]  # fmt: skip
         layouts = [_layout(driver)] if driver else ["v2", "v1"]
@@ -85,12 +80,28 @@ class Nvlink5:
         return Decoded(severity, action, False, details)
 
 
+def _rules_of(row: Dict[str, str]) -> List[_Rule]:
+    """The rule of a row, and a second one where another mask needs another action (errors promoted to fatal)."""
+    severity, action = row["severity"].rstrip("*?"), row["action"]
+    if action == "IGNORE" and severity != "Non-fatal":
+        action = "CHECK_LINK_DOWN"  # no reset needed, but the link is down
+    statuses = [int(word, 16) for word in row["error_status"].split("/") if word]
+    rule = _Rule(
+        int(row["xid"]), row["unit"], {"v1": row["v1"], "v2": row["v2"]}, statuses,
+        action, row["investigate"], severity, row["hw_sw"], row["effects"],
+    )  # fmt: skip
+    if not row["second_action"]:
+        return [rule]
+    masks = {"v1": row["second_action_v1"], "v2": row["second_action_v2"]}
+    return [rule, rule._replace(masks=masks, action=row["second_action"], severity="Fatal")]
+
+
 def _layout(driver: str) -> str:
     return "v2" if int(driver.split(".", 1)[0]) >= FIRST_V2_BRANCH else "v1"
 
 
 def _choose(rules: List[_Rule], status: int, fatal: bool) -> Optional[_Rule]:
-    """The rule of exactly this status; else, several bits at once, the worst of the rules of its bits."""
+    """The rule of exactly this status; for several bits at once, the worst of the rules of its bits."""
     exact = [rule for rule in rules if not rule.statuses or status in rule.statuses]
     single = exact or [
         rule for rule in rules if any(bit and status & bit == bit and bit & (bit - 1) == 0 for bit in rule.statuses)
@@ -103,5 +114,5 @@ def _choose(rules: List[_Rule], status: int, fatal: bool) -> Optional[_Rule]:
         return None
     by_weight = sorted(single, key=lambda rule: (rule.severity != "Non-fatal", rule.action == "RESET_GPU"))
     heaviest = by_weight[-1]
-    # The driver called it fatal and the sheet does not: no rule then, rather than a harmless one.
+    # The driver calls it fatal and the table harmless: the driver decides.
     return None if fatal and heaviest.severity == "Non-fatal" and heaviest.action == "IGNORE" else heaviest

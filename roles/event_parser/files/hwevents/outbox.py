@@ -1,7 +1,8 @@
-"""Between the reader and the disk: batches that are promised, written, and only then forgotten.
+"""The queue between the reader and the disk.
 
-The reader never waits for a disk. What cannot be written stays here, bounded, and is tried again; what the bound
-pushes out is counted. A batch's cursor is saved with the promise of its bytes, so a restart repeats nothing.
+The reader never waits for a disk. Batches that cannot be written stay here and are tried again, up to a limit; what
+exceeds it is counted as dropped. A batch's cursor is saved together with the intent to write its bytes, so a restart
+repeats nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LAST_RETRY_S = 30.0
 
 
 class Batch:
-    """Lines of one reading, and the cursor that is true once they are on disk."""
+    """Lines of one read, and the cursor that holds once they are on disk."""
 
     def __init__(self, raw: List[bytes], lines: List[bytes], cursor: Dict[str, Any]) -> None:
         self.raw = b"".join(raw)
@@ -30,7 +31,7 @@ class Batch:
 
 
 class Outbox:
-    """Takes batches in order and brings them to the two sinks exactly once. `report(text)` tells the journal."""
+    """Writes batches to the two sinks in order, exactly once. `report(text)` writes to the journal."""
 
     def __init__(self, raw: FileSink, lines: FileSink, state: StateFile, report: Callable[[str], None]) -> None:
         self.raw = raw
@@ -52,12 +53,12 @@ class Outbox:
         return self._queued + len(self.raw.pending) + len(self.lines.pending)
 
     def recover(self, state: Dict[str, Any], now: float) -> int:
-        """Completes what the process before us had promised, now or when the disk lets us; the missing bytes' number."""
+        """Completes the intent of the previous process, now or when the disk allows it. Returns the number of missing bytes."""
         intent = state.get("intent") or {}
         missing = 0
-        for sink, promised in ((self.raw, intent.get("raw")), (self.lines, intent.get("json"))):
+        for sink, sink_intent in ((self.raw, intent.get("raw")), (self.lines, intent.get("json"))):
             try:
-                missing += sink.recover(promised)
+                missing += sink.recover(sink_intent)
             except OSError as error:
                 self._failed(error, now)
         self.commit(now)
@@ -69,15 +70,15 @@ class Outbox:
             self.dropped += batch.count
             self._queue[-1].cursor = _frozen(batch.cursor)
             return
-        if self._queue:  # it will wait: what its cursor refers to goes on changing
+        if self._queue:  # it has to wait, and the tracker's memory in its cursor changes meanwhile
             batch.cursor = _frozen(batch.cursor)
         self._queue.append(batch)
         self._queued += size
 
     def commit(self, now: float) -> bool:
-        """Writes all that is queued; False when the disk refuses (see `retry_at`)."""
+        """Writes the whole queue; False if the disk refuses (then `retry_at` is set)."""
         if self.retry_at is not None and now < self.retry_at:
-            self._freeze_first()
+            self._freeze_last()
             return False
         try:
             self._flush()
@@ -87,12 +88,12 @@ class Outbox:
             self._failed(error, now)
             return False
         if self._complaint:
-            self.report("the log files are writable again; nothing is left waiting")
+            self.report("the log files are writable again; all waiting events were written")
         self._complaint, self.retry_at, self._wait = "", None, _FIRST_RETRY_S
         return True
 
     def save_cursor(self, cursor: Dict[str, Any], durable: bool, now: float) -> None:
-        """Moves the checkpoint over records that left nothing to write. Only when nothing waits."""
+        """Moves the checkpoint over records without events. Does nothing while batches wait."""
         if self.backlog:
             return
         try:
@@ -122,7 +123,7 @@ class Outbox:
         self.lines.open()
         data_raw, data_lines = b"".join(raw), b"".join(lines)
         document = dict(cursor)
-        document["intent"] = {"raw": self.raw.promise(data_raw), "json": self.lines.promise(data_lines)}
+        document["intent"] = {"raw": self.raw.intent(data_raw), "json": self.lines.intent(data_lines)}
         self.state.save(document)
         self.saved_cursor = cursor
         self.raw.pending, self.lines.pending = data_raw, data_lines
@@ -132,28 +133,28 @@ class Outbox:
         self._flush()
 
     def _flush(self) -> None:
-        """Raw first: the old system's readers see no later than before. A refusal of one file does not hold up the other."""
-        refusal = None  # type: Optional[OSError]
+        """The raw log first. An error of one file does not delay the other."""
+        first_error = None  # type: Optional[OSError]
         for sink in (self.raw, self.lines):
             try:
                 sink.flush()
             except OSError as error:
-                refusal = refusal or error
-        if refusal is not None:
-            raise refusal
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
 
-    def _freeze_first(self) -> None:
+    def _freeze_last(self) -> None:
         if self._queue:
             self._queue[-1].cursor = _frozen(self._queue[-1].cursor)
 
     def _failed(self, error: OSError, now: float) -> None:
         self.errors += 1
-        self._freeze_first()
+        self._freeze_last()
         self.retry_at = now + self._wait
         self._wait = min(self._wait * 2, _LAST_RETRY_S)
         complaint = "cannot write %s: %s" % (error.filename or "the log files", error.strerror)
-        if complaint != self._complaint:  # once for each cause, not once for each attempt
-            self.report(complaint + "; events are kept in memory and tried again")
+        if complaint != self._complaint:  # once for each cause, not for each attempt
+            self.report(complaint + "; events stay in memory until it can be written")
             self._complaint = complaint
 
 

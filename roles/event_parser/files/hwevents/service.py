@@ -1,45 +1,30 @@
-"""The live service: kernel log in, log files out, woken by the kernel and by one heartbeat timer, by nothing else."""
+"""The live service: kernel log in, log files out. Only the kernel and one heartbeat timer wake it."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import signal
 import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from . import VERSION, emf, kmsg
+from . import VERSION, details, emf, kmsg
 from .catalogue import Catalogue
+from .environment import read_boot_id, read_driver, read_instance
 from .event import Builder, Moment
 from .grammar import Broken, Lost, Sxid, Xid, parse
 from .notify import Notifier, watchdog_seconds
+from .options import Options
 from .outbox import Batch, Outbox
 from .sinks import FileSink
 from .snapshot import Snapshot
-from .state import StateFile, last_logged, read_boot_id
+from .state import StateFile, last_logged
 from .tracker import Tracker
 
 _BATCH = 512
 _SETTLE_S = 1.0
-
-
-class Options:
-    """Paths and periods; the command line's `run` fills them in."""
-
-    source = "/dev/kmsg"
-    raw_log = "/var/log/gpuevent.log"
-    json_log = "/var/log/gpuevent.jsonl"
-    state_dir = "/var/lib/gpu-ami/event-parser"
-    status_path = "/run/gpu-ami/event-parser.json"
-    policy = "/etc/gpu-ami/xid-policy.json"
-    nvidia_smi = "/usr/bin/nvidia-smi"
-    driver_version = "/proc/driver/nvidia/version"
-    heartbeat_s = 60.0
-    raw_cap = 64 * 1024 * 1024
-    json_cap = 256 * 1024 * 1024
 
 
 def _report(text: str) -> None:
@@ -47,14 +32,14 @@ def _report(text: str) -> None:
 
 
 class Service:
-    """One run. `source` and `boot_id` are given by tests; else the kernel's."""
+    """One run. `source` and `boot_id`: for tests; by default the kernel's."""
 
     def __init__(self, options: Options, source: Optional[kmsg.Source] = None, boot_id: Optional[str] = None) -> None:
         self.options = options
         self.boot_id = boot_id or read_boot_id()
         self.catalogue = Catalogue(policy_path=options.policy)
         self.tracker = Tracker(Builder(self.catalogue))
-        self.instance = emf.read_instance()
+        self.instance = read_instance()
         self.notifier = Notifier()
         self.counts = {"events": 0, "drills": 0, "malformed": 0, "raw_lines": 0}
         self.outbox = Outbox(
@@ -85,11 +70,11 @@ class Service:
             _report("policy: " + problem)
 
     def _resume(self) -> int:
-        """Finishes the last process's promise and gives the sequence number to go on after (-1: from the oldest)."""
+        """Completes the previous process's intent. Returns the last processed sequence number (-1: read from the oldest)."""
         state = self.outbox.state.load()
         completed = self.outbox.recover(state, time.monotonic())
         if completed:
-            _report("the last run had promised %d bytes more than it wrote: they are made up for" % completed)
+            _report("the previous run ended before it had written %d bytes of events; they were written now" % completed)
         if state.get("boot_id") == self.boot_id:
             self.tracker.remember(state.get("memory", {}))
             self.raw_seq = int(state.get("raw_seq", -1))
@@ -98,12 +83,12 @@ class Service:
             return int(state.get("seq", -1))
         logged = None if state else last_logged(self.options.json_log, self.boot_id)
         if logged is not None:
-            _report("no checkpoint; the log's own tail says that records up to %d are done" % logged)
+            _report("no valid checkpoint; by the JSON log, records up to %d are processed" % logged)
             self.raw_seq = logged
         return -1 if logged is None else logged
 
     def cursor(self) -> Dict[str, Any]:
-        """The checkpoint that is true now: what is released is done, what still settles is to be read again."""
+        """The checkpoint for now: released events are processed, records of open events are read again after a restart."""
         oldest = self.tracker.oldest_open()
         return {
             "boot_id": self.boot_id,
@@ -115,11 +100,11 @@ class Service:
         }
 
     def lost(self) -> int:
-        """Kernel records of this boot that nobody could read, restarts included."""
+        """Kernel records of this boot that were overwritten before they were read, earlier processes included."""
         return self._lost_before + self.source.lost
 
     def run(self) -> None:
-        """Until SIGTERM or SIGINT. Never ends for what it reads or for a disk that is full."""
+        """Runs until SIGTERM or SIGINT. No input and no full disk ends it."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write)
         before = [
@@ -129,7 +114,7 @@ class Service:
         poller = select.poll()
         poller.register(self.source.fd, select.POLLIN)
         poller.register(wake_read, select.POLLIN)
-        # Ready is who will miss nothing from here on. What the ring holds already may take longer than a start may.
+        # Ready before the backlog is read: a full ring buffer may take longer than systemd waits for a start.
         self.notifier.send("READY=1", "STATUS=reading %s" % self.options.source)
         self._beat()
         self._drain()
@@ -179,7 +164,7 @@ class Service:
         return min(self.options.heartbeat_s, watchdog_seconds() or self.options.heartbeat_s)
 
     def _timeout_ms(self, next_beat: float) -> int:
-        """To the nearest thing that is due; when all is quiet that is the heartbeat alone."""
+        """Milliseconds until the next deadline; when idle, that is the heartbeat."""
         now = time.monotonic()
         due = [next_beat]
         deadline = self.tracker.next_deadline_us()
@@ -197,8 +182,8 @@ class Service:
         return not self.outbox.backlog and self.outbox.saved_cursor.get("seq") != self.cursor()["seq"]
 
     def _drain(self) -> None:
-        """Reads until the kernel has no more or the heart must beat: in batches, so that a flood's first event is on disk
-        while the rest is read.
+        """Reads until the kernel has no more records or a heartbeat is due. In batches, so that the first event of a flood
+        is on disk while the rest is read.
         """
         while True:
             before = self.source.records + self.source.skipped
@@ -216,7 +201,7 @@ class Service:
             self._settle(now)
 
     def _settle(self, now: float) -> None:
-        """A second after the last event: onto the platter, and into the status; nothing of it delays an event's line."""
+        """Syncs the files and writes the status a second after the last event, so that neither delays an event's line."""
         self._last_save = now
         self.outbox.sync(now)
         if self._unsaved():
@@ -232,7 +217,7 @@ class Service:
         kernel = record.facility == kmsg.KERNEL_FACILITY
         if record.seq > self.raw_seq and (kernel or isinstance(fact, (Xid, Sxid, Lost))):
             if "NVRM:" in record.text or isinstance(fact, Sxid):
-                raw_lines.append(raw_line(record, isinstance(fact, Lost)))
+                raw_lines.append(kmsg.to_raw_line(record, isinstance(fact, Lost)))
         if isinstance(fact, Broken):
             self.counts["malformed"] += 1
         elif fact is not None:
@@ -270,7 +255,7 @@ class Service:
         return [self._document("loss", fields, {"RecordsLost": "Count"})]
 
     def _since(self, name: str, total: int) -> int:
-        """How much a counter grew since it was last told."""
+        """How much a counter grew since it was last reported."""
         grown = total - self._reported.get(name, 0)
         self._reported[name] = total
         return grown
@@ -279,8 +264,8 @@ class Service:
         return emf.to_line(emf.report_document(kind, time.time_ns() // 1000, self.instance, fields, metrics))
 
     def _heartbeat(self) -> None:
-        """A line that proves the way to CloudWatch alive, a sign of life for systemd, and the status file."""
-        self._learn_surroundings()
+        """Writes the heartbeat line and the status file, and notifies systemd's watchdog."""
+        self._learn_environment()
         fields = dict(self._status(), Heartbeat=1, RecordsLost=0, LagSeconds=round(self._last_lag, 6))
         for name, total in (("RecordsMalformed", self._malformed()), ("EventsDropped", self.outbox.dropped),
                             ("SinkErrors", self.outbox.errors), ("RecordsRead", self.source.records)):  # fmt: skip
@@ -291,17 +276,17 @@ class Service:
         now = time.monotonic()
         self.outbox.put(Batch([], [self._document("heartbeat", fields, metrics)], self.cursor()))
         self.outbox.commit(now)
-        if self._status_due:  # events, not heartbeats, are worth waiting for a disk
+        if self._status_due:  # only events need a sync, heartbeats do not
             self.outbox.sync(now)
         self._last_save = now
         self._write_status()
         state = "%d records, %d events, %d lost" % (self.source.records, self.counts["events"], self.lost())
         self.notifier.send("WATCHDOG=1", "STATUS=" + state)
 
-    def _learn_surroundings(self) -> None:
-        """What may come later than this service: cloud-init's note of the instance, the driver's module."""
+    def _learn_environment(self) -> None:
+        """Reads what may appear after the service has started: cloud-init's instance id, the driver's module."""
         if "InstanceId" not in self.instance:
-            self.instance = emf.read_instance()
+            self.instance = read_instance()
         if self.tracker.driver is None:
             self.tracker.driver = read_driver(self.options.driver_version)
 
@@ -349,32 +334,19 @@ class Service:
         if snapshot is None:
             return
         poller.unregister(snapshot.fd)
-        lines = [self._document("recovery", dict(fields, boot_id=self.boot_id), metrics) for fields, metrics in snapshot.finish()]
+        lines = [self._document("recovery", self._with_advice(fields), metrics) for fields, metrics in snapshot.finish()]
         if lines:
             self.outbox.put(Batch([], lines, self.cursor()))
             self.outbox.commit(time.monotonic())
 
-
-def raw_line(record: kmsg.Record, several: bool) -> bytes:
-    """As `dmesg` prints it, which is what the old system's log held: `[   12.345678] NVRM: …`, stripped.
-
-    `several` breaks the driver's three-line record as dmesg does. No other record is broken: a process name with a line
-    feed in it must not forge a line.
-    """
-    seconds, micros = divmod(record.monotonic_us, 1000000)
-    text = "[%5d.%06d] %s" % (seconds, micros, record.text)
-    lines = text.split("\\x0a") if several else [text]
-    return b"".join(line.strip().encode("utf-8", "replace") + b"\n" for line in lines)
-
-
-def read_driver(path: str) -> Optional[str]:
-    """The loaded driver's version; None where none is loaded. The banner in the kernel log says it too, if it survived."""
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            found = re.search(r"Kernel Module\b.*?\s(\d{3}\.\d+(?:\.\d+)?)\s", file.readline())
-    except OSError:
-        return None
-    return found.group(1) if found else None
+    def _with_advice(self, board: Dict[str, Any]) -> Dict[str, Any]:
+        """The snapshot's fields with severity and action: a pending remap needs a reset, a failed one a replacement."""
+        fields = dict(board, boot_id=self.boot_id)
+        if fields.get("answered"):
+            fields["severity"], fields["action"] = details.board_advice(board)
+            action = self.catalogue.action(fields["action"])
+            fields.update(ec2_action=action.ec2, ec2_meaning=action.instructions(board.get("pci")))
+        return fields
 
 
 def _empty(fd: int) -> None:

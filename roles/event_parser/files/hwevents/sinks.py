@@ -1,8 +1,8 @@
-"""The two log files: appended to exactly once, across rotation, full disks and kill -9.
+"""The two log files: every line is written exactly once, across rotation, full disks and kill -9.
 
-Before a batch is appended, the state file holds an intent: which bytes go to which inode at which offset. After a kill
-the next start compares the file's size with the intent and writes what is missing, byte for byte: no line is lost,
-torn or doubled. This process is the only writer.
+Before a batch is appended, the state file stores an intent: which bytes go to which inode at which offset. After a kill
+the next start compares the file's size with the intent and writes the missing bytes: no line is lost, cut or repeated.
+This process must be the only writer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MODE = 0o644
 
 
 class FileSink:
-    """An append-only log file that may be renamed away under us, or reach its cap."""
+    """An append-only log file that may be rotated by others, or reach its size limit `cap`."""
 
     def __init__(self, path: str, cap: int) -> None:
         self.path = path
@@ -24,12 +24,12 @@ class FileSink:
         self.size = 0
         self.written = 0
         self.rotations = 0
-        self.pending = b""  # bytes that the state file promises and the disk has not taken yet
+        self.pending = b""  # bytes of the stored intent that are not on disk yet
         self._unsynced = False
 
     def open(self) -> None:
-        """Opens the file that the path names now; the old one stays what it is. Raises OSError."""
-        if self.pending:  # the promise names the old inode: finish there first
+        """Opens the file that the path names now, after a rotation the new one. Raises OSError."""
+        if self.pending:  # the intent names the old inode: finish there first
             return
         try:
             now = os.stat(self.path)
@@ -48,17 +48,17 @@ class FileSink:
             self.inode, self.size = opened.st_ino, opened.st_size
 
     def _roll(self) -> None:
-        """Our own rotation at the cap, for images without a log rotation that runs often enough."""
+        """Rotates the file at its size limit, for images where logrotate does not run often enough."""
         os.replace(self.path, self.path + ".1")
         self.close()
         self.rotations += 1
 
-    def promise(self, data: bytes) -> Dict[str, Any]:
-        """The intent for the state file: `data` will be at `offset` of `inode`. Made true by setting `pending`, then `flush`."""
+    def intent(self, data: bytes) -> Dict[str, Any]:
+        """The intent for the state file: `data` will be at `offset` of `inode`. Carried out by setting `pending`, then `flush`."""
         return {"inode": self.inode, "offset": self.size, "data": data.decode("utf-8", "surrogateescape")}
 
     def flush(self) -> bool:
-        """Writes what is pending; True when nothing is left. Raises OSError: try again later."""
+        """Writes the pending bytes; True when none are left. Raises OSError: try again later."""
         while self.pending:
             count = os.write(self.fd, self.pending)
             self.pending = self.pending[count:]
@@ -78,7 +78,7 @@ class FileSink:
         self.fd, self.inode = -1, -1
 
     def recover(self, intent: Optional[Dict[str, Any]]) -> int:
-        """Takes over an earlier process's promise: what is missing of it becomes `pending`. The number of such bytes."""
+        """Takes over an earlier process's intent: its missing bytes become `pending`. Returns their number."""
         if not intent:
             return 0
         data = str(intent["data"]).encode("utf-8", "surrogateescape")
@@ -92,7 +92,7 @@ class FileSink:
         return len(self.pending)
 
     def _find(self, inode: int) -> Optional[str]:
-        """The file of that inode: the log itself or a rotated sibling."""
+        """The file of that inode: the log itself or a rotated one."""
         folder, name = os.path.split(self.path)
         candidates = [self.path]  # type: List[str]
         try:

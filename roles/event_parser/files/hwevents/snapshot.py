@@ -1,6 +1,6 @@
-"""The GPUs' recovery state at boot: remapped rows and recovery action, for faults that happened before we could read.
+"""The GPUs' state at boot: remapped rows and recovery action, for faults before the service started.
 
-nvidia-smi runs beside the reader, under a deadline: a driver that hangs costs this snapshot and nothing else.
+nvidia-smi runs beside the reader with a deadline, so a driver that hangs cannot stop the reader.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from .grammar import normalise_pci
 
 DEADLINE_S = 20.0
 _LIMIT = 4 * 1024 * 1024
-# Elements of `nvidia-smi -q -x` that say whether a board wants something; several spellings by schema version.
-_WANTED = {
+# Elements of `nvidia-smi -q -x` that say whether a GPU needs an action; names differ by schema version.
+_ELEMENTS = {
     "uuid": "uuid", "serial": "serial", "remapped_row_corr": "remapped_correctable", "remapped_row_unc": "remapped_uncorrectable",
     "remapped_row_pending": "remap_pending", "remapped_row_failure": "remap_failure", "gpu_recovery_action": "recovery_action",
     "recovery_action": "recovery_action", "driver_version": "driver",
@@ -23,7 +23,7 @@ _WANTED = {
 
 
 class Snapshot:
-    """A running nvidia-smi. `fd` is its output, for poll."""
+    """A running nvidia-smi. `fd`: its output, for poll."""
 
     def __init__(self, pid: int, fd: int) -> None:
         self.pid = pid
@@ -33,7 +33,7 @@ class Snapshot:
 
     @classmethod
     def start(cls, program: str) -> Optional["Snapshot"]:
-        """None where there is no nvidia-smi."""
+        """None if nvidia-smi is not installed."""
         if not os.access(program, os.X_OK):
             return None
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -44,7 +44,7 @@ class Snapshot:
         return cls(pid, read_end)
 
     def read(self) -> bool:
-        """Takes what is there; True at the end of the output."""
+        """Reads the available output; True at its end."""
         try:
             while True:
                 part = os.read(self.fd, 65536)
@@ -55,20 +55,20 @@ class Snapshot:
             return False
 
     def finish(self) -> List[Tuple[Dict[str, Any], Dict[str, str]]]:
-        """(fields, metrics) of each GPU; a single entry that says so where nvidia-smi did not answer in time or failed."""
+        """(fields, metrics) of each GPU; one entry with the reason where nvidia-smi failed or missed the deadline."""
         os.close(self.fd)
         late = time.monotonic() >= self.deadline
         if late:
             os.kill(self.pid, signal.SIGKILL)
         status = _reap(self.pid)
         if late or status != 0:
-            why = "no answer within %d s" % DEADLINE_S if late else "ended with status %d" % status
+            why = "no answer within %d s" % DEADLINE_S if late else "exit status %d" % status
             return [({"answered": False, "why": "nvidia-smi: " + why, "RecoveryUnknown": 1}, {"RecoveryUnknown": "Count"})]
         return [(_with_metrics(board), {"RowRemapPending": "Count", "RowRemapFailure": "Count"}) for board in boards(b"".join(self._output))]
 
 
 def _become(program: str, write_end: int) -> None:
-    """The child: nvidia-smi with its output in the pipe; ends here in any case."""
+    """Runs in the child: nvidia-smi with its output in the pipe. Does not return."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
@@ -84,7 +84,7 @@ def _become(program: str, write_end: int) -> None:
 
 
 def _reap(pid: int) -> int:
-    """The exit status; 128 + signal. A process stuck in the driver is left to init rather than waited for."""
+    """The exit status, or 128 + signal. A process that hangs in the driver is not waited for."""
     for _ in range(50):
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -99,10 +99,10 @@ def _with_metrics(board: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def boards(document: bytes) -> List[Dict[str, Any]]:
-    """One entry a GPU from `nvidia-smi -q -x`; what was read so far where the document is cut or broken."""
-    from pyexpat import ExpatError, ParserCreate  # only at boot, only with GPUs: the idle service does not carry it
+    """One entry for each GPU of `nvidia-smi -q -x`; for an incomplete document, the GPUs read so far."""
+    from pyexpat import ExpatError, ParserCreate  # imported only where needed: saves the idle service memory
 
-    found = []  # type: List[Dict[str, Any]]
+    gpus = []  # type: List[Dict[str, Any]]
     path = []  # type: List[str]
     text = []  # type: List[str]
     driver = {}  # type: Dict[str, str]
@@ -111,15 +111,15 @@ def boards(document: bytes) -> List[Dict[str, Any]]:
         path.append(name)
         text.clear()
         if name == "gpu" and len(path) == 2:
-            found.append({"pci": _pci(attributes.get("id", "")), "driver": driver.get("driver")})
+            gpus.append({"pci": _pci(attributes.get("id", "")), "driver": driver.get("driver")})
 
     def end(name: str) -> None:
         value = "".join(text).strip()
-        key = _WANTED.get(name)
+        key = _ELEMENTS.get(name)
         if key == "driver":
             driver["driver"] = value
-        elif key and found and value not in ("N/A", ""):
-            found[-1].setdefault(key, int(value) if value.isdigit() and key.startswith("remapped") else value[:64])
+        elif key and gpus and value not in ("N/A", ""):
+            gpus[-1].setdefault(key, int(value) if value.isdigit() and key.startswith("remapped") else value[:64])
         text.clear()
         path.pop()
 
@@ -129,7 +129,7 @@ def boards(document: bytes) -> List[Dict[str, Any]]:
         parser.Parse(document, True)
     except ExpatError:
         pass
-    return found
+    return gpus
 
 
 def _pci(printed: str) -> str:

@@ -1,8 +1,8 @@
-"""The checkpoint: which records are done, what the tracker remembers, and what was promised to the log files.
+"""The checkpoint: which records are processed, the tracker's memory, and the intent for the log files.
 
-Identity of a record is {boot id, sequence number}; times are for display only. Two files take turns, each overwritten in
-place by one write and closed by a checksum: a death in the middle leaves the other one, which is the state before. (A
-rename would be as safe, but ext4 then flushes the file's data: milliseconds between a fault and its line.)
+A record's identity is {boot id, sequence number}; times are for display only. Two files are written in turn, each in
+place and with a checksum: if the process is killed during a write, the other file has the state before. (A rename would
+be as safe, but makes ext4 flush the file's data, which adds milliseconds between a fault and its line.)
 """
 
 from __future__ import annotations
@@ -15,15 +15,10 @@ from typing import Any, Dict, Optional, Tuple
 SCHEMA = "gpu-ami/event-parser-state/1"
 
 
-def read_boot_id(path: str = "/proc/sys/kernel/random/boot_id") -> str:
-    with open(path, encoding="ascii") as file:
-        return file.read().strip()
-
-
 class StateFile:
     """`folder/checkpoint.0` and `.1`: a header line `generation length crc32`, then JSON.
 
-    `load` gives {} where neither is whole: the log files' own tail is the fallback.
+    `load` returns {} where neither is valid; then `last_logged` gives the position.
     """
 
     def __init__(self, folder: str) -> None:
@@ -36,12 +31,12 @@ class StateFile:
         for slot, path in enumerate(self.paths):
             generation, document = _read_slot(path)
             if generation > self._generation:
-                # The next save goes to the other slot: generation and slot are of the same parity.
+                # The next save goes to the other slot: generation and slot have the same parity.
                 self._generation, newest = generation + (generation % 2 != slot), document
         return newest
 
     def save(self, document: Dict[str, Any], durable: bool = False) -> None:
-        """Raises OSError and leaves the state before in place; the next attempt overwrites the failed one."""
+        """Raises OSError and keeps the previous state; the next attempt overwrites the failed one."""
         document["schema"] = SCHEMA
         generation = self._generation + 1
         body = json.dumps(document, separators=(",", ":")).encode("ascii")
@@ -64,7 +59,7 @@ class StateFile:
 
 
 def _read_slot(path: str) -> "Tuple[int, Dict[str, Any]]":
-    """(generation, document); (0, {}) for what is missing, torn or of another schema."""
+    """(generation, document); (0, {}) for a file that is missing, incomplete or of another schema."""
     try:
         with open(path, "rb") as file:
             header, _, rest = file.read().partition(b"\n")
@@ -79,7 +74,7 @@ def _read_slot(path: str) -> "Tuple[int, Dict[str, Any]]":
 
 
 def last_logged(path: str, boot_id: str, tail: int = 65536) -> Optional[int]:
-    """The highest sequence number of this boot in the JSON log's last lines: the cursor when the state file is gone."""
+    """The highest sequence number of this boot in the JSON log's last lines: the position without a state file."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - tail))

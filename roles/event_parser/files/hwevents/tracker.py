@@ -1,9 +1,8 @@
-"""What single lines cannot say: follow-ups, losses, incidents, rate limits, and whose UUID an address is.
+"""What needs several lines: follow-up lines, losses, incidents, rate limits, and the UUID of an address.
 
-Facts go in by `feed` in the order of the log; events come out by `release` in the same order, each once all that
-belongs to it has had time to arrive (an SXid's follow-ups, a real Xid 79 after the words "fallen off the bus").
-All that `release` decides rests on what was released before, so a restart that repeats the unreleased records
-ends in the same events.
+Facts go in by `feed` in the order of the log. Events come out by `release` in the same order, each after the lines that
+may belong to it had time to arrive (an SXid's follow-up lines, an Xid 79 after "has fallen off the bus"). `release`
+decides only by what was released before, so a restart that reads the unreleased records again gives the same events.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ _SETTLE_RECORDS = 64
 _THREE_LINES = 8
 _KEPT = 256
 _FOLLOW_UPS = 16
+_FOLLOW_UP_WINDOW_US = 1000000
 _FALLEN_OFF = 79
 _RPC_TIMEOUT = 119
 _CONSEQUENCES = (43, 45, 154)
 
 
 class _Open:
-    """An event that waits in the queue; `deadline_us` None: nothing more can belong to it."""
+    """An event in the queue. `settles`: it waits for more lines, at most until `deadline_us`."""
 
     def __init__(self, moment: Moment, event: Dict[str, Any], deadline_us: Optional[int] = None, settles: bool = False) -> None:
         self.moment = moment
@@ -40,7 +40,7 @@ class _Open:
 
 
 class Tracker:
-    """The memory between lines. Bounded: no input makes it grow past some hundred entries a table."""
+    """The memory between lines, limited to 256 entries for each table."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -58,28 +58,28 @@ class Tracker:
         self._counted_notices = {}  # type: Dict[str, int]
 
     def feed(self, moment: Moment, fact: Fact, now_us: Optional[int]) -> None:
-        """Takes one fact. `now_us` is the clock by which things settle: None where there is none (a file without times)."""
+        """Adds one fact. `now_us`: the clock for deadlines; None for a file without times."""
         if isinstance(fact, Xid):
             self._feed_xid(moment, fact)
         elif isinstance(fact, Sxid):
             self._feed_sxid(moment, fact, now_us)
         elif isinstance(fact, Lost):
             self._feed_lost(moment, fact, now_us)
-        elif moment.origin != "userland":  # anyone may write a banner to /dev/kmsg: only the driver's count
+        elif moment.origin != "userland":  # any process can write such a line to /dev/kmsg: only the driver's count
             self._learn(moment, fact)
 
     def release(self, now_us: Optional[int] = None, order: Optional[int] = None, everything: bool = False) -> List[Dict[str, Any]]:
-        """The finished events, oldest first. `order`: the record that was fed last."""
-        done = []
+        """The complete events, oldest first. `order`: the record that was fed last."""
+        events = []
         while self._queue and (everything or self._settled(self._queue[0], now_us, order)):
             opened = self._queue.popleft()
             event = self._finish(opened)
             if event is not None:
-                done.append(event)
-        return done
+                events.append(event)
+        return events
 
     def oldest_open(self) -> Optional[int]:
-        """The order of the oldest record that is not released yet: a restart must begin there."""
+        """The order of the oldest unreleased record: a restart must begin there."""
         return self._queue[0].moment.order if self._queue else None
 
     def next_deadline_us(self) -> Optional[int]:
@@ -117,24 +117,27 @@ class Tracker:
     def _feed_sxid(self, moment: Moment, fact: Sxid, now_us: Optional[int]) -> None:
         key = "%s %s %d" % (moment.origin, fact.pci, fact.code)
         if fact.follow_up:
-            head = self._open_head(key)
-            if head is not None:
-                if len(head.event["follow_ups"]) < _FOLLOW_UPS:
-                    head.event["follow_ups"].append(fact.message[:1024])
+            first = self._open_sxid(key, moment.clock_us)
+            if first is not None:
+                if len(first.event["follow_ups"]) < _FOLLOW_UPS:
+                    self.builder.add_follow_up(first.event, fact, self.driver)
                 return
-            if key in self._heads and _within(self._heads[key], moment.clock_us, 1000000):
+            if key in self._heads and _within(self._heads[key], moment.clock_us, _FOLLOW_UP_WINDOW_US):
                 self.late_follow_ups += 1
                 return
-        event = self.builder.sxid(moment, fact, self.driver)
-        if fact.follow_up:  # its head was overwritten in the ring: the fault is real all the same
-            event["follow_ups"] = [fact.message[:1024]]
-            event.setdefault("details", {})["head_lost"] = True
+            event = self.builder.sxid_remainder(moment, fact, self.driver)
+        else:
+            event = self.builder.sxid(moment, fact, self.driver)
         event["_key"] = key
         deadline = None if now_us is None else now_us + SXID_SETTLE_US
         self._queue.append(_Open(moment, event, deadline, settles=True))
 
-    def _open_head(self, key: str) -> Optional[_Open]:
-        return next((opened for opened in reversed(self._queue) if opened.event.get("_key") == key), None)
+    def _open_sxid(self, key: str, clock_us: Optional[int]) -> Optional[_Open]:
+        """The event to which a follow-up line belongs, if it is still open."""
+        for opened in reversed(self._queue):
+            if opened.event.get("_key") == key:
+                return opened if _within(opened.moment.clock_us, clock_us, _FOLLOW_UP_WINDOW_US) else None
+        return None
 
     def _feed_lost(self, moment: Moment, fact: Lost, now_us: Optional[int]) -> None:
         if fact.part == 1:
@@ -168,7 +171,7 @@ class Tracker:
         return event
 
     def _is_first_loss(self, opened: _Open, gpu: str) -> bool:
-        """A loss in words repeats an earlier loss of five minutes; a real Xid 79 always counts and names what it repeats."""
+        """A loss without an Xid counts once in five minutes. An Xid 79 always counts, and names the loss that it repeats."""
         event = opened.event
         if opened.folded:
             return False
@@ -182,7 +185,7 @@ class Tracker:
         return True
 
     def _count_timeouts(self, event: Dict[str, Any], moment: Moment) -> None:
-        """After the driver's notice one line stands for up to `every` time-outs; the notice itself stands for one."""
+        """After the driver's notice one line stands for up to `every` timeouts; the notice itself stands for one."""
         every, notice = self._rate_limits.get(event["pci"], (1, -1))
         if notice < 0 or notice > moment.order:
             event["count"] = {"at_least": 1, "rate_limited": False}
@@ -224,13 +227,13 @@ class Tracker:
                 del table[next(iter(table))]
 
     def memory(self) -> Dict[str, Any]:
-        """What a restart needs, as JSON."""
+        """The memory that a restart needs, as JSON."""
         return {"driver": self.driver, "identity": self._identity, "named_last": self._named_last,
                 "partial_loss": self._partial_loss, "rate_limits": self._rate_limits, "fallen": self._fallen,
                 "heads": self._heads, "incidents": self._incidents, "counted_notices": self._counted_notices}  # fmt: skip
 
     def remember(self, memory: Dict[str, Any]) -> None:
-        """Takes back what `memory` gave, after it was JSON."""
+        """Restores what `memory` returned."""
         self.driver = memory.get("driver")
         self._named_last = memory.get("named_last")
         self._identity = dict(memory.get("identity", {}))
@@ -247,5 +250,5 @@ def _weight(severity: str) -> int:
 
 
 def _within(earlier: Optional[int], later: Optional[int], window: int) -> bool:
-    """Unknown times count as near: a file without them is taken as one story."""
+    """Unknown times count as near: a file without times is read as one incident."""
     return earlier is None or later is None or later - earlier <= window

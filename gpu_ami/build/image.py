@@ -1,0 +1,120 @@
+"""The build: Packer and Ansible turn a plan into an AMI; build.json remembers which plan and which roles made it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.build import packer
+from gpu_ami.cloud import Cloud, key_name, runs
+from gpu_ami.errors import BuildError
+from gpu_ami.files import read_document, write_json
+from gpu_ami.plan import Plan, resolve_source_ami
+from gpu_ami.progress import Progress
+
+SCHEMA = "gpu-ami/build/1"
+BUILD_FILE = "build.json"
+# What a build consists of beside its plan: a change in any of these makes another image.
+_SOURCES = ("packer", "playbooks", "roles")
+_IGNORED = {"__pycache__", ".pytest_cache"}
+
+
+@dataclass(frozen=True)
+class Build:
+    """One AMI and where it came from. snapshots: ids behind it; sources: digest of template, playbooks and roles.
+
+    ansible: how many tasks ran (`ok`), which `changed` something, the `slowest`, all their `seconds`.
+    source_ami: the AMI that it was built on.
+    """
+
+    ami: str
+    snapshots: tuple[str, ...]
+    plan_digest: str
+    sources: str
+    place: str
+    region: str
+    run: str
+    finished: str
+    ansible: Mapping[str, Any] | None = None
+    source_ami: str = ""
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / BUILD_FILE, {"schema": SCHEMA, **asdict(self)})
+
+
+def load(folder: Path) -> Build:
+    """Reads build.json. UsageError where it is not there or not one."""
+    data = read_document(folder / BUILD_FILE, SCHEMA, "build")
+    data.pop("schema")
+    return Build(**(data | {"snapshots": tuple(data["snapshots"])}))
+
+
+def sources_digest(root: Path) -> str:
+    """`sha256:` over names and contents of everything that provisioning reads."""
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((root / folder).rglob("*")):
+            if path.is_file() and not _IGNORED & set(path.parts):
+                content = hashlib.sha256(path.read_bytes()).hexdigest()
+                digest.update(f"{path.relative_to(root)}\0{content}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def reusable(folder: Path, plan: Plan, cloud: Cloud, root: Path) -> Build | None:
+    """The build in `folder`, if the same plan and the same roles made it here and its AMI is still available."""
+    if not (folder / BUILD_FILE).exists():
+        return None
+    build = load(folder)
+    same = (build.plan_digest, build.sources, build.place) == (plan.digest, sources_digest(root), cloud.place.name)
+    image = cloud.image(build.ami) if same else None
+    return build if image and image.get("State") == "available" else None
+
+
+def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Path, progress: Progress) -> Build:
+    """Builds the AMI of a plan whose files are in `folder`.
+
+    BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
+    """
+    # A build that fails leaves no AMI that a later stage could mistake for its own.
+    (folder / BUILD_FILE).unlink(missing_ok=True)
+    source_ami = resolve_source_ami(cloud, plan.document)
+    progress.note(f"source AMI {source_ami['id']} ({source_ami['name']})")
+    made = packer.build(
+        root / "packer",
+        folder,
+        cloud.place,
+        run_id=run.id,
+        expires=run.expires,
+        key_name=f"{key_name(run.id)}-builder",
+        progress=progress,
+        on_builder=cloud.harden,
+        # Looked up here: Packer's own filter knows neither SSM parameters nor the root device's name.
+        source={"source_ami": source_ami["id"], "root_device_name": source_ami["root_device"]},
+    )
+    cloud.created(made.ami)
+    cloud.require_imds_v2(made.ami)
+    image = cloud.wait_for_image(made.ami)
+    if image is None:
+        raise BuildError(f"{made.ami}, which Packer reported, does not appear in {cloud.place.region}")
+    build = Build(
+        ami=made.ami,
+        snapshots=_snapshots(image),
+        plan_digest=plan.digest,
+        sources=sources_digest(root),
+        place=cloud.place.name,
+        region=cloud.place.region,
+        run=run.id,
+        finished=runs.as_text(runs.now()),
+        ansible=asdict(made.converged) if made.converged else None,
+        source_ami=source_ami["id"],
+    )
+    build.write(folder)
+    return build
+
+
+def _snapshots(image: Mapping[str, Any]) -> tuple[str, ...]:
+    devices = image.get("BlockDeviceMappings", [])
+    return tuple(device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {}))

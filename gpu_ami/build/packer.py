@@ -1,0 +1,225 @@
+"""Packer's command line: the only module that knows it. In: a plan's files; out: the AMI id from the manifest.
+
+Packer never calls us back: we start it, read what it prints for progress, and its manifest for the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.build.ansible import ansible_playbook, ansible_settings
+from gpu_ami.build.ansible_output import Converged
+from gpu_ami.build.packer_output import Reader
+from gpu_ami.cloud import Place, aws_errors, runs
+from gpu_ami.errors import BuildError, GpuAmiError, MissingTool
+from gpu_ami.files import home_dir, read_json
+from gpu_ami.plan import PACKER_FILE
+from gpu_ami.process import describe, find_tool, run
+from gpu_ami.progress import Progress
+
+MANIFEST_FILE, LOG_FILE = "packer-manifest.json", "build.log"
+BUILD_SECONDS = 2 * 3600.0
+_POLL_SECONDS = 2
+# Ctrl-C: Packer terminates its instance and deletes its key and group, which it waits for.
+_CLEANUP_SECONDS = 180.0
+_FIRST_WITH_PLUGINS = (1, 7)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a build left: the AMI's id, its region, the manifest's record of it, and what Ansible did."""
+
+    ami: str
+    region: str
+    record: Mapping[str, Any]
+    converged: Converged | None = None
+
+
+@dataclass(frozen=True)
+class Packer:
+    """An installed Packer: its program and version."""
+
+    program: str
+    version: tuple[int, int, int]
+
+    @staticmethod
+    def find() -> Packer:
+        """The one on the PATH (or $PACKER). MissingTool where there is none."""
+        program = os.environ.get("PACKER") or find_tool("packer", package="packer")
+        shown = run([program, "version"], timeout=30, env={"CHECKPOINT_DISABLE": "1"}, error=BuildError).stdout
+        found = re.search(r"Packer v(\d+)\.(\d+)\.(\d+)", shown)
+        if not found:
+            raise MissingTool(
+                f"{program} is not Packer; version output: {shown.strip()!r}", hint="apt-get install packer"
+            )
+        return Packer(program, (int(found[1]), int(found[2]), int(found[3])))
+
+    @property
+    def has_plugins(self) -> bool:
+        """Whether builders are plugins of their own (`packer init`), and with them newer settings known."""
+        return self.version >= _FIRST_WITH_PLUGINS
+
+    def plugins(self) -> list[str]:
+        """Installed plugins with their versions, such as `amazon 1.8.2`. BuildError: Packer did not list them."""
+        shown = run([self.program, "plugins", "installed"], timeout=30, env=_quiet(), error=BuildError).stdout
+        return [f"{name} {version}" for name, version in re.findall(r"packer-plugin-(\w+?)_v([\d.]+)_", shown)]
+
+    def template(self, root: Path) -> Path:
+        """The template's directory that this version understands; `root` is packer/."""
+        return root / "current" if self.has_plugins else root
+
+
+def format_check(root: Path) -> None:
+    """`packer fmt -check`. BuildError shows what it would change."""
+    packer = Packer.find()
+    for folder in (root, root / "current"):
+        run([packer.program, "fmt", "-check", "-diff", folder], timeout=60, env=_quiet(), error=BuildError)
+
+
+def validate(root: Path, folder: Path, place: Place) -> None:
+    """`packer validate` with the var-file in `folder`. BuildError says what Packer said."""
+    packer = Packer.find()
+    _initialise(packer, root)
+    command = [packer.program, "validate", f"-var-file={folder / PACKER_FILE}"]
+    command += [f"-var={name}={value}" for name, value in _ansible(place, folder).items()]
+    run([*command, packer.template(root)], timeout=120, env=_quiet() | _access(place), error=BuildError)
+
+
+def build(
+    root: Path,
+    folder: Path,
+    place: Place,
+    *,
+    run_id: str,
+    expires: str,
+    key_name: str,
+    progress: Progress,
+    poll_seconds: int = _POLL_SECONDS,
+    timeout: float = BUILD_SECONDS,
+    on_builder: Callable[[str], None] | None = None,
+    source: Mapping[str, str] | None = None,
+) -> Made:
+    """Runs the template in `root` with the plan's files in `folder`; leaves packer-manifest.json and build.log there.
+
+    expires: RFC 3339. on_builder: called with the builder's instance id as soon as it is known. source: variables of
+    the source AMI, where it was looked up before. On Ctrl-C and on a deadline Packer removes what it created before it
+    ends. BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
+    """
+    packer = Packer.find()
+    folder = folder.resolve()
+    _initialise(packer, root)
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
+    variables = {
+        "run_id": run_id,
+        "expires": expires,
+        "key_pair_name": key_name,
+        "manifest_file": str(folder / MANIFEST_FILE),
+        **_ansible(place, folder),
+        **(source or {}),
+    }
+    command: list[str | Path] = [packer.program, "build", "-machine-readable", "-color=false"]
+    command += [f"-var-file={folder / PACKER_FILE}", *(f"-var={name}={value}" for name, value in variables.items())]
+    with (
+        tempfile.TemporaryDirectory(prefix="packer-", dir=_run_folder(run_id)) as private,
+        (folder / LOG_FILE).open("w", encoding="utf-8") as log,
+    ):
+        reader = Reader(log, progress.note, on_builder, lambda number, task: progress.update(task, step=number))
+        done = run(
+            [*command, packer.template(root)],
+            timeout=timeout,
+            env=_quiet() | _access(place) | _polling(poll_seconds, timeout) | {"TMPDIR": private},
+            check=False,
+            on_line=reader.line,
+            stop_with=signal.SIGINT,
+            grace=_CLEANUP_SECONDS,
+            error=BuildError,
+        )
+        reader.end()
+    if done.returncode != 0:
+        raise _failure(done.returncode, reader, folder / LOG_FILE)
+    converged = reader.play.converged
+    if converged:
+        progress.note(f"Ansible: {converged.text()}")
+    return dataclasses.replace(read_manifest(folder / MANIFEST_FILE, run_id), converged=converged)
+
+
+def _failure(returncode: int, reader: Reader, log: Path) -> GpuAmiError:
+    """CapacityError or CloudError where AWS refused a call of Packer's; else BuildError with the reason."""
+    hint = f"the complete output of Packer and Ansible: {log}"
+    refused = None if reader.play.failed and reader.play.failures else aws_errors.from_text("Packer", reader.reason)
+    if refused is not None:
+        refused.details = (*refused.details, hint)
+        return refused
+    return BuildError(f"Packer failed (exit code {returncode}): {reader.reason}", details=reader.tail(), hint=hint)
+
+
+def read_manifest(path: Path, run_id: str) -> Made:
+    """The last build in Packer's manifest. BuildError where it is missing, not JSON, or of another run."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))["builds"][-1]
+        region, _, ami = record["artifact_id"].rpartition(":")
+        found = (record.get("custom_data") or {}).get("run_id")
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise BuildError(f"{path}: not a manifest of Packer's ({error})", hint="is `manifest` last?") from error
+    if found != run_id:
+        raise BuildError(f"{path}: is of run {found}, not of {run_id}", hint="do two builds share one folder?")
+    return Made(ami, region, record)
+
+
+def _run_folder(run_id: str) -> Path | None:
+    """The registered run's private folder: Packer's SSH key lies there, so that it goes with a run that was killed."""
+    return next((record.folder for record in runs.records(home_dir()) if record.id == run_id), None)
+
+
+def _initialise(packer: Packer, root: Path) -> None:
+    """Plugins of Packer 1.7 and later: does nothing where the pinned ones are installed."""
+    if not packer.has_plugins:
+        return
+    command: list[str | Path] = [packer.program, "init", packer.template(root)]
+    done = run(command, timeout=600, env=_quiet(), check=False, error=BuildError)
+    if done.returncode != 0:
+        raise MissingTool(
+            "`packer init` could not install the pinned plugins",
+            details=describe(done)[:12],
+            hint="without a network: `packer plugins install --path BINARY github.com/hashicorp/amazon`, "
+            "and the same for github.com/hashicorp/ansible",
+        )
+
+
+def _ansible(place: Place, folder: Path) -> dict[str, str]:
+    """Variables for our own ansible-playbook; its environment is the plan's and the place's."""
+    variables = {"ansible_command": ansible_playbook()}
+    settings = [
+        *(read_json(folder / PACKER_FILE) or {}).get("ansible_env_vars", []),
+        *ansible_settings(simulated=place.simulated),
+    ]
+    return variables | ({"ansible_env_vars": json.dumps(settings)} if settings else {})
+
+
+def _quiet() -> dict[str, str]:
+    """No look for newer versions, no debug log (it would hold every variable), no colour."""
+    return {"CHECKPOINT_DISABLE": "1", "PACKER_LOG": "0", "PACKER_NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1"}
+
+
+def _access(place: Place) -> dict[str, str]:
+    """The place's own endpoint and keys, where it has any; else Packer finds AWS and its keys as every SDK does."""
+    # The amazon plugin asks some things past its custom_endpoint_ec2; its SDK reads this one for all of them.
+    access = {"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {}
+    if place.credentials is not None:
+        keys = place.credentials
+        access |= dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
+        access |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
+    return access
+
+
+def _polling(seconds: int, timeout: float) -> dict[str, str]:
+    return {"AWS_POLL_DELAY_SECONDS": str(seconds), "AWS_MAX_ATTEMPTS": str(int(timeout / seconds) + 1)}

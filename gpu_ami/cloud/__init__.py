@@ -1,0 +1,22 @@
+"""AWS: where a plan is carried out, and every call to its API.
+
+aws_errors           AWS's error codes as errors with a hint and an exit code
+client               the EC2 API: launch, watch and terminate instances, read images, list leftovers
+findings             what an examination of a place found
+place                the place of a run: an AWS region as a `--where` file describes it, or the local region
+preflight            examines a place before anything is launched
+preflight_access     permissions of the caller
+preflight_identity   who the caller is, and how long the credentials last
+preflight_instances  instance types: offered, quota, architecture of the builder
+preflight_network    subnet, routes, security groups
+preflight_resources  instance profile, KMS key, source AMI
+runs                 runs of this program on this machine: id, temporary key, record
+sweep                removes what interrupted runs left
+"""
+
+from gpu_ami.cloud.client import Cloud, Launch
+from gpu_ami.cloud.place import Credentials, Mirror, Place, load_place
+from gpu_ami.cloud.runs import Run
+from gpu_ami.cloud.sweep import key_name
+
+__all__ = ["Cloud", "Credentials", "Launch", "Mirror", "Place", "Run", "key_name", "load_place"]

@@ -1,0 +1,83 @@
+"""What a preflight found: one statement about the account or the place, with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from gpu_ami.cloud.client import Cloud
+from gpu_ami.cloud.place import Place
+
+
+class Level(StrEnum):
+    """ERROR: a run cannot succeed. WARNING: it may fail, or something could not be examined."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """subject: the key of the --where file or the AWS resource. refused: AWS refused, or would refuse, a call."""
+
+    level: Level
+    subject: str
+    found: str
+    expected: str = ""
+    remedy: str = ""
+    refused: bool = False
+
+    def __str__(self) -> str:
+        expected = f"; expected {self.expected}" if self.expected else ""
+        remedy = f"\n        → {self.remedy}" if self.remedy else ""
+        return f"{self.level:8}{self.subject}: {self.found}{expected}{remedy}"
+
+
+def ok(subject: str, found: str) -> Finding:
+    return Finding(Level.OK, subject, found)
+
+
+def warning(subject: str, found: str, expected: str = "", remedy: str = "", *, refused: bool = False) -> Finding:
+    return Finding(Level.WARNING, subject, found, expected, remedy, refused)
+
+
+def error(subject: str, found: str, expected: str = "", remedy: str = "", *, refused: bool = False) -> Finding:
+    return Finding(Level.ERROR, subject, found, expected, remedy, refused)
+
+
+SourceAmi = Callable[[Cloud, Mapping[str, Any]], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a preflight examines: a place's API, a plan's document if there is one, how its source AMI is looked up."""
+
+    cloud: Cloud
+    plan: Mapping[str, Any] | None = None
+    source_ami: SourceAmi | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.cloud.place
+
+    @property
+    def ec2(self) -> Any:
+        return self.cloud.ec2
+
+    @property
+    def builder(self) -> str:
+        """The builder's instance type; "" without a plan."""
+        return str(self.plan["build"]["instance_type"]) if self.plan else ""
+
+    @property
+    def proven(self) -> Sequence[Mapping[str, Any]]:
+        """The plan's instance types: each boots the AMI once, all at the same time."""
+        return self.plan["instance_types"] if self.plan else []
+
+    @property
+    def instance_types(self) -> list[str]:
+        """Every instance type that a run launches, the builder's first."""
+        return list(dict.fromkeys([self.builder, *(row["name"] for row in self.proven)])) if self.plan else []

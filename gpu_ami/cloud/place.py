@@ -1,0 +1,144 @@
+"""Where a plan is carried out: AWS, as a `--where FILE` says, or the local region.
+
+Nothing past this module asks which of the two it is: a place is an endpoint, a network and names to use there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import UsageError, counted
+from gpu_ami.files import parse_yaml
+from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
+
+# What Packer's amazon-ebs takes for `ssh_interface`.
+SSH_INTERFACES = ("public_ip", "private_ip", "public_dns", "private_dns", "session_manager")
+_MAX_TAGS = 40  # EC2 allows 50 on a resource; ours (run id, recipe, digest, expiry, …) need room
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A signed mirror of the vendors' hosts: `https://HOST/PATH` is found at `{url}/HOST/PATH`.
+
+    `key_fingerprint`: 40 upper-case hex digits of the OpenPGP key that signed everything in it. `commit`: of a git
+    repository's URL and tag, where its repositories are not the vendors' own; None: the vendor's commit is there.
+    """
+
+    url: str
+    key_fingerprint: str
+    commit: Callable[[str, str], str | None] = field(default=lambda _url, _tag: None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Static keys, only for an endpoint that is not AWS; for AWS, boto3 finds them (profile, environment, role)."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A region and what to use in it.
+
+    endpoint: URL where *we* reach the AWS API; None: AWS itself. guest_endpoint: where an *instance* reaches it.
+    instance_profile: name of the profile that instances run with. ssh_interface: as in Packer's amazon-ebs.
+    ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there.
+    kernel: series of the kernel that every machine there boots, whatever its AMI's own would be.
+    """
+
+    name: str
+    region: str
+    profile: str | None = None
+    endpoint: str | None = None
+    subnet_id: str | None = None
+    security_group_ids: tuple[str, ...] = ()
+    instance_profile: str | None = None
+    ssh_interface: str = "public_ip"
+    ssh_port: int = 22
+    kms_key_id: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    source_ami: str | None = None
+    mirror: Mirror | None = None
+    guest_endpoint: str | None = None
+    simulated: bool = False
+    kernel: str | None = None
+    credentials: Credentials | None = None
+
+
+def _like(pattern: str, example: str) -> Text:
+    return Text(example, pattern)
+
+
+_URL = _like(r"https?://[^\s/]+(/\S*)?", "https://host:port")
+_TAGS = MapOf(r"(?!aws:).{1,128}", "team (at most 128 characters, not aws:…)", Text('"4711"', r".{0,256}"))
+_GRAMMAR = Keys(
+    {
+        "name": Text("production"),
+        "region": _like(r"[a-z]{2}(-[a-z]+)+-\d", "eu-central-1"),
+        "profile": Text("production"),
+        "endpoint": _URL,
+        "subnet_id": _like(r"subnet-[0-9a-f]{8,17}", "subnet-0123456789abcdef0"),
+        "security_group_ids": ListOf(_like(r"sg-[0-9a-f]{8,17}", "sg-0123456789abcdef0")),
+        "instance_profile": _like(r"[\w+=,.@-]{1,128}", "a profile's name (not its ARN)"),
+        "ssh_interface": Choice(SSH_INTERFACES),
+        "ssh_port": Integer(1, 65535),
+        "kms_key_id": Text("alias/images"),
+        "tags": _TAGS,
+        "source_ami": _like(r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
+        "mirror": Keys(
+            {"url": _URL, "key_fingerprint": _like(r"[0-9A-Fa-f]{40}", "a fingerprint of 40 hex digits")},
+            needed=("url", "key_fingerprint"),
+        ),
+        "guest_endpoint": _URL,
+    },
+    needed=("region",),
+)
+
+
+def load_place(path: Path) -> Place:
+    """Reads a `--where` file (YAML). UsageError names every mistake with its key path."""
+    document = _read(path)
+    mistakes = [f"{mistake.path}: {_message(mistake)}" for mistake in _mistakes(document)]
+    if mistakes:
+        raise UsageError(
+            f"{path}: {counted(len(mistakes), 'mistake')}",
+            details=mistakes,
+            hint=f"a place has the keys {', '.join(_GRAMMAR.keys)}",
+        )
+    values = {"name": path.stem} | document
+    if "security_group_ids" in values:
+        values["security_group_ids"] = tuple(values["security_group_ids"])
+    if "mirror" in values:
+        mirror = values["mirror"]
+        values["mirror"] = Mirror(mirror["url"].rstrip("/"), mirror["key_fingerprint"].upper())
+    return Place(**values)
+
+
+def _mistakes(document: Any) -> Iterator[Mistake]:
+    yield from _GRAMMAR.check(document, "")
+    yield from _GRAMMAR.missing(document)
+    tags = document.get("tags") if isinstance(document, dict) else None
+    if isinstance(tags, dict) and len(tags) > _MAX_TAGS:
+        yield Mistake("tags", f"expected at most {_MAX_TAGS} tags, got {len(tags)}")
+
+
+def _message(mistake: Mistake) -> str:
+    if mistake.path == "credentials":
+        return "secrets do not belong in this file; name a profile, or let boto3 find them in the environment"
+    if mistake.path == "region" and mistake.message == "missing":
+        return "missing; expected an AWS region, such as eu-central-1"
+    return mistake.message
+
+
+def _read(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="--where takes a YAML file; see docs/aws.md") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not YAML: {error}") from error
+    return parse_yaml(text, str(path))

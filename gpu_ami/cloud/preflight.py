@@ -1,0 +1,100 @@
+"""Examines the account and the place before anything is launched: every finding at once, none of them a crash.
+
+Nothing is created: look-ups, IAM's policy simulator, and calls with DryRun. A look-up that AWS refuses or throttles is
+itself a finding, since the run may succeed without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpu_ami.cloud import (
+    aws_errors,
+    preflight_access,
+    preflight_identity,
+    preflight_instances,
+    preflight_network,
+    preflight_resources,
+)
+from gpu_ami.cloud.client import Cloud
+from gpu_ami.cloud.findings import Finding, Level, Scope, SourceAmi, error, warning
+from gpu_ami.errors import CloudError, GpuAmiError, UsageError
+
+__all__ = ["Finding", "Level", "Scope", "SourceAmi", "examine", "exit_code", "require", "summary"]
+
+Check = Callable[[Scope], Iterable[Finding]]
+
+CHECKS: Mapping[str, Check] = {
+    "credentials": preflight_identity.credentials,
+    "subnet_id": preflight_network.subnet,
+    "routes": preflight_network.routes,
+    "security_group_ids": preflight_network.security_groups,
+    "instance_profile": preflight_access.instance_profile,
+    "kms_key_id": preflight_resources.kms_key,
+    "source_ami": preflight_resources.source_ami,
+    "architecture": preflight_instances.architecture,
+    "offerings": preflight_instances.offerings,
+    "quotas": preflight_instances.quotas,
+    "permissions": preflight_identity.simulated_permissions,
+    "dry run": preflight_identity.dry_runs,
+}
+
+
+def examine(cloud: Cloud, plan: Mapping[str, Any] | None = None, source_ami: SourceAmi | None = None) -> list[Finding]:
+    """All findings about a place, and about a plan at it where one is given.
+
+    source_ami: looks the plan's source AMI up (gpu_ami.plan.resolve_source_ami). Where AWS does not accept the
+    credentials, that is the only finding: every other call would be refused too.
+    """
+    scope = Scope(cloud, plan, source_ami)
+    findings = _run("identity", preflight_identity.identity, scope, decisive=True)
+    if any(finding.level is Level.ERROR for finding in findings):
+        return findings
+    for name, check in CHECKS.items():
+        findings += _run(name, check, scope)
+    return findings
+
+
+def _run(name: str, check: Check, scope: Scope, *, decisive: bool = False) -> list[Finding]:
+    """The findings of one check; decisive: a refused look-up is an error, not a warning."""
+    findings: list[Finding] = []
+    try:
+        with aws_errors.translated(f"looking up {name}"):
+            findings.extend(check(scope))
+    except UsageError as wrong:  # no credentials, no such profile, no such source AMI
+        findings.append(error(name, _sentence(wrong), remedy=wrong.hint))
+    except GpuAmiError as refusal:
+        make = error if decisive else warning
+        findings.append(make(name, f"not examined: {_sentence(refusal)}", remedy=refusal.hint, refused=True))
+    return findings
+
+
+def _sentence(wrong: GpuAmiError) -> str:
+    return ": ".join([wrong.message, *wrong.details])
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """0: no error; 2: something about the place or the plan is wrong; 4: AWS refuses, and nothing else is wrong."""
+    errors = [finding for finding in findings if finding.level is Level.ERROR]
+    if any(not finding.refused for finding in errors):
+        return UsageError.exit_code
+    return GpuAmiError.exit_code if errors else 0
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """`1 error, 2 warnings, 12 ok`."""
+    counts = {level: sum(finding.level is level for finding in findings) for level in reversed(Level)}
+    names = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.OK: "ok"}
+    return ", ".join(f"{count} {names[level].removesuffix('s' * (count == 1))}" for level, count in counts.items())
+
+
+def require(findings: Sequence[Finding]) -> None:
+    """UsageError or CloudError that lists every error among the findings; nothing where there is none."""
+    errors = [finding for finding in findings if finding.level is Level.ERROR]
+    if not errors:
+        return
+    details = [line for finding in errors for line in str(finding).splitlines()]
+    code = exit_code(findings)
+    kind = UsageError if code == UsageError.exit_code else CloudError
+    raise kind("the preflight found errors; nothing was launched", details=details, hint="gpu-ami doctor --where FILE")

@@ -1,0 +1,118 @@
+"""The instance profile: it exists, EC2 may assume its role, and the role's policies let the agent publish.
+
+Permissions boundaries and service control policies are not read; a boundary that takes a permission away is not found.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+
+# What the CloudWatch agent calls on an instance, and what is missing without it (agent guide, "Create IAM roles").
+NEEDED = {
+    "cloudwatch:PutMetricData": "metrics arrive",
+    "logs:PutLogEvents": "log events arrive",
+    "logs:CreateLogStream": "log streams exist",
+    "logs:CreateLogGroup": "log groups exist",
+    "ec2:DescribeTags": "the agent's ec2tagger starts; without it no metric is published",
+}
+_NAMESPACE = "cloudwatch:namespace"
+
+
+def instance_profile(scope: Scope) -> Iterator[Finding]:
+    """The profile has one role, which EC2 may assume and whose policies allow NEEDED."""
+    name = scope.place.instance_profile
+    if not name:
+        make = error if scope.plan and "cloudwatch_agent" in scope.plan["roles"] else warning
+        remedy = "set instance_profile to one with iam/instance.json"
+        yield make("instance_profile", "none: the agent can publish nothing", "a profile", remedy)
+        return
+    iam = scope.cloud.client("iam")
+    try:
+        roles = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]["Roles"]
+    except iam.exceptions.NoSuchEntityException:
+        remedy = "create it, or correct instance_profile (its name, not its ARN)"
+        yield error("instance_profile", f"{name} does not exist", "an instance profile", remedy)
+        return
+    if not roles:
+        yield error("instance_profile", f"{name} has no role", "a role", "add a role with iam/instance.json")
+        return
+    yield from _role(scope, iam, name, roles[0])
+
+
+def _role(scope: Scope, iam: Any, profile: str, role: Mapping[str, Any]) -> Iterator[Finding]:
+    subject = f"role {role['RoleName']} of {profile}"
+    if not _ec2_may_assume(role["AssumeRolePolicyDocument"]):
+        remedy = "add ec2.amazonaws.com to the role's trust policy"
+        yield error(subject, "its trust policy does not name ec2.amazonaws.com", "sts:AssumeRole for EC2", remedy)
+    statements = [statement for document in _policies(iam, role["RoleName"]) for statement in _statements(document)]
+    namespace = str(scope.plan["telemetry"]["namespace"]) if scope.plan else ""
+    missing = [action for action in NEEDED if not allows(statements, action, namespace)]
+    for action in missing:
+        of = f" for namespace {namespace}" if namespace and action == "cloudwatch:PutMetricData" else ""
+        remedy = f"attach iam/instance.json, so that {NEEDED[action]}"
+        yield error(subject, f"{action} is not allowed{of}", "allowed", remedy)
+    if not missing:
+        yield ok(subject, "allows what the CloudWatch agent calls")
+
+
+def _policies(iam: Any, role: str) -> Iterator[Mapping[str, Any]]:
+    """Every policy document of a role: inline and attached."""
+    for page in iam.get_paginator("list_role_policies").paginate(RoleName=role):
+        for name in page["PolicyNames"]:
+            yield iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
+    for page in iam.get_paginator("list_attached_role_policies").paginate(RoleName=role):
+        for policy in page["AttachedPolicies"]:
+            arn = policy["PolicyArn"]
+            version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
+            yield iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
+
+
+def _statements(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    statements = document["Statement"]
+    return [statements] if isinstance(statements, Mapping) else list(statements)
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+def allows(statements: Sequence[Mapping[str, Any]], action: str, namespace: str = "") -> bool:
+    """Whether policy statements allow an action somewhere, and none denies it everywhere.
+
+    namespace: of the metrics, for statements with the condition cloudwatch:namespace; "": not judged. Other conditions
+    are taken as met.
+    """
+    matching = [row for row in statements if _matches(row, action)]
+    denied = any(
+        row["Effect"] == "Deny" and "*" in _listed(row.get("Resource")) and "Condition" not in row for row in matching
+    )
+    return not denied and any(row["Effect"] == "Allow" and _condition_holds(row, namespace) for row in matching)
+
+
+def _matches(statement: Mapping[str, Any], action: str) -> bool:
+    def named(key: str) -> bool:
+        return any(fnmatch.fnmatchcase(action.lower(), item.lower()) for item in _listed(statement[key]))
+
+    return named("Action") if "Action" in statement else not named("NotAction")
+
+
+def _condition_holds(statement: Mapping[str, Any], namespace: str) -> bool:
+    for operator, entries in statement.get("Condition", {}).items():
+        for key, values in entries.items():
+            if namespace and key.lower() == _NAMESPACE and operator in ("StringEquals", "StringLike"):
+                return any(fnmatch.fnmatchcase(namespace, value) for value in _listed(values))
+    return True
+
+
+def _ec2_may_assume(document: Mapping[str, Any]) -> bool:
+    services = [
+        service
+        for statement in _statements(document)
+        if statement["Effect"] == "Allow"
+        for service in _listed(statement.get("Principal", {}).get("Service"))
+    ]
+    return any(service.startswith("ec2.amazonaws.com") for service in services)

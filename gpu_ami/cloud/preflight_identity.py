@@ -1,0 +1,159 @@
+"""Who calls AWS, for how long, and with which permissions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpu_ami.cloud import aws_errors, runs
+from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+from gpu_ami.data import data_dir
+from gpu_ami.errors import GpuAmiError, UsageError
+
+CALLER_POLICIES = ("caller-build.json", "caller-prove.json", "caller-sweep.json")
+# Methods of botocore's providers that obtain new credentials by themselves when the old ones expire.
+_RENEWED = {"iam-role", "container-role", "assume-role-with-web-identity"}
+_SIMULATED_A_CALL = 50
+_ASSUMED = re.compile(r"arn:(?P<partition>[\w-]+):sts::(?P<account>\d+):assumed-role/(?P<role>[^/]+)/.+")
+
+
+def identity(scope: Scope) -> Iterator[Finding]:
+    """Whom AWS takes the caller for (STS GetCallerIdentity, which needs no permission)."""
+    yield ok("identity", str(_caller(scope)))
+
+
+def _caller(scope: Scope) -> str:
+    return str(scope.cloud.client("sts").get_caller_identity()["Arn"])
+
+
+def credentials(scope: Scope) -> Iterator[Finding]:
+    """How long the credentials last, compared with the longest run."""
+    found = scope.cloud.session().get_credentials()
+    expiry: datetime | None = getattr(found, "_expiry_time", None)  # botocore shows it nowhere else
+    if expiry is None:
+        temporary = bool(getattr(found, "token", None))
+        yield (
+            warning("credentials", "temporary, expiry unknown", f"at least {runs.LIFETIME} left")
+            if temporary
+            else ok("credentials", "no expiry")
+        )
+        return
+    left = expiry - datetime.now(UTC)
+    text = f"expire at {expiry:%Y-%m-%dT%H:%M:%SZ} ({max(0, int(left / timedelta(minutes=1)))} minutes left)"
+    if getattr(found, "method", "") in _RENEWED:
+        yield ok("credentials", f"{text}, renewed automatically")
+    elif left <= timedelta(minutes=5):
+        yield error("credentials", text, f"at least {runs.LIFETIME} left", "log in again", refused=True)
+    elif left < runs.LIFETIME:
+        yield warning(
+            "credentials", text, f"at least {runs.LIFETIME} left", "log in again, or ask for a longer session"
+        )
+    else:
+        yield ok("credentials", text)
+
+
+def simulated_permissions(scope: Scope) -> Iterator[Finding]:
+    """What IAM's policy simulator answers for the actions of the caller's policies.
+
+    Only actions that the policies allow on every resource without a condition: for others the simulator needs the
+    resource and the context of the call. It does not see service control policies of an organization it cannot read.
+    """
+    caller = _caller(scope)
+    if caller.endswith(":root"):
+        yield warning(
+            "permissions", "the caller is the account's root user", "a role or user with the policies of iam/"
+        )
+        return
+    denied: list[str] = []
+    explicit: list[str] = []
+    for row in _simulate(scope, _principal(caller), unconditional_actions()):
+        if row["EvalDecision"] != "allowed":
+            sure = row["EvalDecision"] == "explicitDeny" and not row.get("MissingContextValues")
+            (explicit if sure else denied).append(row["EvalActionName"])
+    remedy = "attach iam/caller-build.json, caller-prove.json and caller-sweep.json to the caller (iam/README.md)"
+    for action in explicit:
+        yield error("permissions", f"{action} is denied explicitly", "allowed", remedy, refused=True)
+    if denied:  # a policy that names its resources answers the same
+        yield warning("permissions", f"not allowed on every resource: {', '.join(denied)}", "allowed", remedy)
+    if not denied and not explicit:
+        yield ok("permissions", "the policy simulator allows every action that it can judge")
+
+
+def _simulate(scope: Scope, principal: str, actions: list[str]) -> Iterator[dict[str, Any]]:
+    iam = scope.cloud.client("iam")
+    for first in range(0, len(actions), _SIMULATED_A_CALL):
+        names = actions[first : first + _SIMULATED_A_CALL]
+        yield from iam.simulate_principal_policy(PolicySourceArn=principal, ActionNames=names)["EvaluationResults"]
+
+
+def _principal(caller: str) -> str:
+    """The ARN of the role behind an assumed one (without its path, which STS does not tell)."""
+    role = _ASSUMED.fullmatch(caller)
+    return "arn:{partition}:iam::{account}:role/{role}".format(**role.groupdict()) if role else caller
+
+
+def unconditional_actions() -> list[str]:
+    """Actions that the caller's policies (iam/) allow on every resource without a condition."""
+    actions = set()
+    for name in CALLER_POLICIES:
+        for statement in json.loads(data_dir("iam", name).read_text(encoding="utf-8"))["Statement"]:
+            if statement["Resource"] == "*" and "Condition" not in statement:
+                actions |= set(statement["Action"])
+    return sorted(actions)
+
+
+def dry_runs(scope: Scope) -> Iterator[Finding]:
+    """What EC2 answers to the creating calls with DryRun: DryRunOperation where they would be permitted.
+
+    CreateImage, StopInstances and the like need an instance that exists; the policy simulator judges those.
+    """
+    ec2, place = scope.ec2, scope.place
+    yield _dry_run("CreateKeyPair", ec2.create_key_pair, {"KeyName": "gpu-ami-preflight"})
+    if not place.security_group_ids:
+        group = {"GroupName": "gpu-ami-preflight", "Description": "never created"}
+        yield _dry_run("CreateSecurityGroup", ec2.create_security_group, group)
+    if not scope.plan or not scope.source_ami:
+        return
+    try:
+        ami = scope.source_ami(scope.cloud, scope.plan)["id"]
+    except UsageError:  # a finding of its own
+        return
+    for instance_type in scope.instance_types:
+        request = _launch_request(scope, ami, instance_type)
+        yield _dry_run(f"RunInstances {instance_type}", ec2.run_instances, request)
+
+
+def _launch_request(scope: Scope, ami: str, instance_type: str) -> dict[str, Any]:
+    place = scope.place
+    tags = [{"Key": runs.TAG_RUN, "Value": "preflight"}]
+    request: dict[str, Any] = {
+        "ImageId": ami,
+        "InstanceType": instance_type,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
+    }
+    optional = {
+        "SubnetId": place.subnet_id,
+        "SecurityGroupIds": list(place.security_group_ids),
+        "IamInstanceProfile": {"Name": place.instance_profile} if place.instance_profile else None,
+    }
+    return request | {key: value for key, value in optional.items() if value}
+
+
+def _dry_run(operation: str, call: Callable[..., Any], request: dict[str, Any]) -> Finding:
+    subject = f"dry run of {operation}"
+    try:
+        with aws_errors.translated(subject):
+            call(**request, DryRun=True)
+    except GpuAmiError as answer:
+        if answer.code == "DryRunOperation":
+            return ok(subject, "permitted")
+        text = ": ".join([answer.code or answer.message, *answer.details])
+        if aws_errors.is_throttled(answer.code):
+            return warning(subject, f"not examined: {text}", remedy=answer.hint, refused=True)
+        return error(subject, text, "DryRunOperation", answer.hint, refused=True)
+    return error(subject, "the call was carried out", "DryRunOperation", "report this: the API ignores DryRun")

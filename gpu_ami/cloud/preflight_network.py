@@ -1,0 +1,191 @@
+"""The subnet, its way out, and the security groups of a place."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+
+# Where a route can lead to (EC2 API reference, "Route").
+_TARGETS = (
+    "GatewayId",
+    "NatGatewayId",
+    "TransitGatewayId",
+    "NetworkInterfaceId",
+    "InstanceId",
+    "VpcPeeringConnectionId",
+)
+_ANYWHERE = ("0.0.0.0/0", "::/0")
+# What an instance without a way out reaches through interface endpoints: the agent's metrics, its logs, ec2tagger.
+_ENDPOINT_SERVICES = ("monitoring", "logs", "ec2")
+
+
+def subnet(scope: Scope) -> Iterator[Finding]:
+    """The subnet exists and has an address for the builder and for each machine's interfaces."""
+    wanted = scope.place.subnet_id
+    found = _subnet(scope)
+    if not wanted:
+        vpc = _default_vpc(scope)
+        remedy = "set subnet_id in the --where file"
+        if vpc:
+            yield ok("subnet_id", f"none: a subnet of the default VPC {vpc}")
+        else:
+            yield error("subnet_id", f"none, and {scope.place.region} has no default VPC", "a subnet", remedy)
+        return
+    if not found:
+        yield error("subnet_id", f"{wanted} is not in {scope.place.region}", "a subnet", "correct subnet_id or region")
+        return
+    free, needed = found["AvailableIpAddressCount"], _addresses(scope)
+    text = f"{wanted} in {found['AvailabilityZone']}: {free} free addresses"
+    if free < needed:
+        yield error("subnet_id", text, f"at least {needed}", "use a larger subnet, or prove fewer types at a time")
+    else:
+        yield ok("subnet_id", text)
+    if scope.place.ssh_interface == "session_manager":
+        yield warning("ssh_interface", "session_manager: the proof cannot log in", "public_ip or private_ip")
+
+
+def _addresses(scope: Scope) -> int:
+    """Addresses that are in use at the same time: the builder's, or one for each interface of each machine."""
+    public = scope.place.ssh_interface.startswith("public")  # then a machine has a single interface
+    return max(1, sum(1 if public else max(1, row["efa_interfaces"]) for row in scope.proven))
+
+
+def routes(scope: Scope) -> Iterator[Finding]:
+    """The subnet's route table has a way out; public addresses need an internet gateway."""
+    found = _subnet(scope)
+    if not found:
+        return
+    table = _route_table(scope, found)
+    default = [route for route in table.get("Routes", []) if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
+    name = f"{table.get('RouteTableId', 'no route table')} of {found['SubnetId']}"
+    if not default:
+        yield from _no_way_out(scope, found, name)
+        return
+    target = next((str(default[0][key]) for key in _TARGETS if default[0].get(key)), "?")
+    if default[0].get("State") == "blackhole":
+        yield error("routes", f"{name}: 0.0.0.0/0 to {target} is a blackhole", "active", "repair the default route")
+    elif scope.place.ssh_interface.startswith("public") and not target.startswith("igw-"):
+        remedy = "set ssh_interface: private_ip, or use a subnet with an internet gateway"
+        expected = f"an internet gateway (ssh_interface: {scope.place.ssh_interface})"
+        yield error("routes", f"{name}: 0.0.0.0/0 to {target}", expected, remedy)
+    else:
+        yield ok("routes", f"{name}: 0.0.0.0/0 to {target}")
+
+
+def _no_way_out(scope: Scope, subnet: Mapping[str, Any], name: str) -> Iterator[Finding]:
+    """Without a default route, packages come from a mirror in the VPC and AWS is reached through endpoints."""
+    filters = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
+    pages = scope.ec2.get_paginator("describe_vpc_endpoints").paginate(Filters=filters)
+    present = {endpoint["ServiceName"].rpartition(".")[2] for page in pages for endpoint in page["VpcEndpoints"]}
+    missing = [service for service in _ENDPOINT_SERVICES if service not in present]
+    text = f"{name} has no default route" + (f" and no VPC endpoint for {', '.join(missing)}" if missing else "")
+    remedy = "add a route to an internet or NAT gateway, or a mirror (key `mirror`) and the VPC endpoints"
+    if missing or not scope.place.mirror:
+        yield error("routes", text, "0.0.0.0/0 to an internet or NAT gateway", remedy)
+    else:
+        yield warning("routes", text, "0.0.0.0/0 to an internet or NAT gateway", "the mirror must be in this network")
+
+
+def security_groups(scope: Scope) -> Iterator[Finding]:
+    """Each group exists in the subnet's VPC; together they let SSH in and traffic out."""
+    place = scope.place
+    found = _subnet(scope)
+    vpc = found["VpcId"] if found else "" if place.subnet_id else _default_vpc(scope)
+    by_name = {"Name": "group-id", "Values": list(place.security_group_ids)}
+    if not place.security_group_ids:
+        if not vpc:
+            return
+        by_name = {"Name": "group-name", "Values": ["default"]}
+    own_vpc = [] if place.security_group_ids else [{"Name": "vpc-id", "Values": [vpc]}]
+    groups = scope.ec2.describe_security_groups(Filters=[by_name, *own_vpc])["SecurityGroups"]
+    if not place.security_group_ids and groups:
+        text = f"none: machines use the VPC's default group {groups[0]['GroupId']}; Packer opens one to 0.0.0.0/0"
+        yield warning("security_group_ids", text, "a group that allows SSH", "set security_group_ids")
+    for missing in sorted(set(place.security_group_ids) - {group["GroupId"] for group in groups}):
+        yield error("security_group_ids", f"{missing} is not in {place.region}", "a group", "correct the id or region")
+    for group in groups:
+        if vpc and group["VpcId"] != vpc:
+            text = f"{group['GroupId']} is in {group['VpcId']}"
+            yield error("security_group_ids", text, f"{vpc}, the subnet's VPC", "use a group of the subnet's VPC")
+    if groups:
+        yield from _ssh_ingress(scope, groups)
+        yield from _egress(groups)
+
+
+def _ssh_ingress(scope: Scope, groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    port, names = scope.place.ssh_port, ", ".join(group["GroupId"] for group in groups)
+    if scope.place.ssh_interface == "session_manager":
+        return
+    rules = [rule for group in groups for rule in group["IpPermissions"] if _covers(rule, port)]
+    ranges = [_cidr(item) for rule in rules for item in (*rule.get("IpRanges", []), *rule.get("Ipv6Ranges", []))]
+    lists = [str(item["PrefixListId"]) for rule in rules for item in rule.get("PrefixListIds", [])]
+    sources = [pair.get("GroupId", "?") for rule in rules for pair in rule.get("UserIdGroupPairs", [])]
+    subject, remedy = "SSH ingress", f"allow TCP {port} from this machine's address in one of {names}"
+    if any(source in _ANYWHERE for source in ranges):
+        yield warning(subject, f"{names} allow TCP {port} from anywhere", "the addresses of this machine", remedy)
+    elif ranges or lists:
+        text = f"{names} allow TCP {port} from {', '.join(ranges + lists)}"
+        public = scope.place.ssh_interface.startswith("public")
+        if public and not lists and all(ipaddress.ip_network(source).is_private for source in ranges):
+            yield error(subject, text, "a public address (ssh_interface is public)", remedy)
+        else:
+            yield ok(subject, text)
+    elif sources:
+        text = f"{names} allow TCP {port} from members of {', '.join(sources)} only"
+        yield warning(subject, text, "the address of this machine, unless it is a member", remedy)
+    else:
+        yield error(subject, f"{names} do not allow TCP {port}", "an ingress rule for SSH", remedy)
+
+
+def _egress(groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    if not any(_covers(rule, 443) for group in groups for rule in group["IpPermissionsEgress"]):
+        names = ", ".join(group["GroupId"] for group in groups)
+        remedy = "allow egress: packages, CloudWatch and CloudWatch Logs are reached through it"
+        yield error("egress", f"{names} do not allow TCP 443 out", "an egress rule for HTTPS", remedy)
+
+
+def _covers(rule: Mapping[str, Any], port: int) -> bool:
+    """Whether an IpPermission is for TCP and this port; IpProtocol -1 is all protocols and all ports."""
+    if rule["IpProtocol"] == "-1":
+        return True
+    return rule["IpProtocol"] in ("tcp", "6") and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 65535)
+
+
+def _cidr(item: Mapping[str, str]) -> str:
+    return item.get("CidrIp") or item["CidrIpv6"]
+
+
+def _subnet(scope: Scope) -> Mapping[str, Any] | None:
+    """The place's subnet as DescribeSubnets has it; None where the place names none, or there is none."""
+    if not scope.place.subnet_id:
+        return None
+    filters: Any = [{"Name": "subnet-id", "Values": [scope.place.subnet_id]}]
+    found: list[Any] = list(scope.ec2.describe_subnets(Filters=filters)["Subnets"])
+    return found[0] if found else None
+
+
+def zone(scope: Scope) -> str:
+    """Availability Zone of the place's subnet; "" without one."""
+    found = _subnet(scope)
+    return str(found["AvailabilityZone"]) if found else ""
+
+
+def _default_vpc(scope: Scope) -> str:
+    found = scope.ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    return str(found[0]["VpcId"]) if found else ""
+
+
+def _route_table(scope: Scope, subnet: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The subnet's own route table, else the main one of its VPC."""
+    ec2 = scope.ec2
+    own = [{"Name": "association.subnet-id", "Values": [subnet["SubnetId"]]}]
+    main = [{"Name": "association.main", "Values": ["true"]}, {"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
+    for filters in (own, main):
+        tables = ec2.describe_route_tables(Filters=filters)["RouteTables"]
+        if tables:
+            table: Mapping[str, Any] = tables[0]
+            return table
+    return {}

@@ -1,0 +1,124 @@
+"""Runs of the driver on this machine: an id, a temporary key, and a record by which `sweep` knows a dead run.
+
+A record (`<home>/runs/<id>/run.json`) is written before anything is created in a cloud and removed after everything
+is gone, also when the run fails; a record whose process has ended is a run that left something behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gpu_ami.files import write_json
+from gpu_ami.process import ProcessIdentity, identify
+
+TAG_RUN = "gpu-ami:run"
+TAG_EXPIRES = "gpu-ami:expires"
+TAG_RECIPE = "gpu-ami:recipe"
+TAG_PLAN = "gpu-ami:plan"
+LIFETIME = timedelta(hours=4)
+_LEFT_BEHIND = "left-behind"
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its id, when it began and when what it creates expires (UTC), and its private folder."""
+
+    id: str
+    started: str
+    expires: str
+    folder: Path
+    process: ProcessIdentity
+    place: str = "local"
+
+    @property
+    def key_file(self) -> Path:
+        """Private key of the machines of this run (0600, gone with the run)."""
+        return self.folder / "id_ed25519"
+
+    def tags(self, *, recipe: str = "", plan_digest: str = "") -> dict[str, str]:
+        """The tags that everything of this run carries from its creating call."""
+        tags = {TAG_RUN: self.id, TAG_EXPIRES: self.expires, "Name": f"gpu-ami {recipe or 'run'} {self.id}"}
+        named = {TAG_RECIPE: recipe, TAG_PLAN: plan_digest}
+        return tags | {key: value for key, value in named.items() if value}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `sweep` reads of a run that may be dead."""
+
+    id: str
+    expires: str
+    folder: Path
+    alive: bool
+    place: str = field(default="local")
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def as_text(moment: datetime) -> str:
+    return moment.strftime(_TIME)
+
+
+def has_expired(expires: str) -> bool:
+    """Whether an expiry tag's time has passed. A value that is not a time never expires."""
+    try:
+        return datetime.strptime(expires, _TIME).replace(tzinfo=UTC) < now()
+    except ValueError:
+        return False
+
+
+@contextmanager
+def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Run]:
+    """Registers a run; its folder (temporary key, logs) is removed after the block and its clean-up."""
+    started = now()
+    identity = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    folder = home / "runs" / identity
+    folder.mkdir(parents=True, mode=0o700)
+    process = identify(os.getpid())
+    assert process  # we run
+    run = Run(identity, as_text(started), as_text(started + lifetime), folder, process, place)
+    write_json(folder / "run.json", asdict(run))
+    try:
+        yield run
+    finally:  # on an error and on Ctrl-C too: the block's own clean-up has run by now
+        if not (folder / _LEFT_BEHIND).exists():
+            forget(folder)
+
+
+@contextmanager
+def cleaning_up(run: Run) -> Iterator[None]:
+    """Keeps the run's record if the clean-up in the block fails, so that `sweep` finds what is left."""
+    try:
+        yield
+    except BaseException:
+        (run.folder / _LEFT_BEHIND).touch()
+        raise
+
+
+def forget(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def records(home: Path) -> list[Record]:
+    """Every run registered on this machine, alive or dead."""
+    found = []
+    for path in sorted((home / "runs").glob("*/run.json")):
+        try:
+            data = json.loads(path.read_text())
+            process = ProcessIdentity.from_json(data.get("process"))
+            alive = process is not None and process.alive()
+            found.append(Record(data["id"], data["expires"], path.parent, alive, data.get("place", "local")))
+        except (ValueError, KeyError):  # cut off while it was written: nothing had been created yet
+            found.append(Record(path.parent.name, "", path.parent, False))
+    return found

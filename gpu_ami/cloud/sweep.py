@@ -1,0 +1,92 @@
+"""Removes what dead runs left behind, and nothing else.
+
+A leftover carries our run tag and either its expiry has passed, or its run is registered on this machine for this
+place and its process has ended. What a living run of this machine owns is never touched; images are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.cloud import runs
+from gpu_ami.cloud.client import Cloud, Resource
+from gpu_ami.errors import CloudError
+from gpu_ami.progress import Progress
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One leftover: kind, id, run, reason, and outcome (removed, would be removed, the error)."""
+
+    kind: str
+    id: str
+    run: str
+    reason: str
+    outcome: str
+
+
+def why_leftover(tags: dict[str, str], records: Iterable[runs.Record], place: str) -> str:
+    """Why a resource with these tags is a leftover; "" if it is not."""
+    run = tags.get(runs.TAG_RUN, "")
+    record = next((one for one in records if one.id == run and one.place == place), None)
+    if record and record.alive:
+        return ""
+    if record:
+        return "its run has died"
+    return "expired" if run and runs.has_expired(tags.get(runs.TAG_EXPIRES, "")) else ""
+
+
+def key_name(run_id: str) -> str:
+    """Name of a run's temporary key pair; the builder's ends in -builder."""
+    return f"gpu-ami-{run_id}"
+
+
+def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
+    """Removes the leftovers of one place. What cannot be removed is reported; the rest is removed."""
+    records = runs.records(home)
+    leftovers = [(one, why_leftover(dict(one.tags), records, cloud.place.name)) for one in cloud.tagged(runs.TAG_RUN)]
+    found = [(resource, reason) for resource, reason in leftovers if reason]
+    for record in records:  # the builder's key pair: by name, since old Packer releases do not tag it
+        if not record.alive and record.place == cloud.place.name:
+            for name in (key_name(record.id), f"{key_name(record.id)}-builder"):
+                tags = {runs.TAG_RUN: record.id}
+                found += [(Resource("key-pair", key, tags), "its run has died") for key in cloud.named_keys(name)]
+    return [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
+
+
+def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:
+    # Instances first: groups and volumes depend on them. A resource found twice (by tag, attached) is removed once.
+    unique = {(resource.kind, resource.id): (resource, reason) for resource, reason in found}
+    for resource, reason in found:
+        for kind, identity in resource.attached:
+            unique.setdefault((kind, identity), (Resource(kind, identity, resource.tags), reason))
+    return sorted(unique.values(), key=lambda item: item[0].kind != "instance")
+
+
+def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, dry_run: bool) -> Swept:
+    run = resource.tags.get(runs.TAG_RUN, "")
+    outcome = "would be removed"
+    if not dry_run:
+        try:
+            cloud.remove(resource)
+            outcome = "removed"
+        except CloudError as error:
+            outcome = f"not removed: {error.message}"
+    progress.note(f"{resource.kind} {resource.id} of run {run} ({reason}): {outcome}")
+    return Swept(resource.kind, resource.id, run, reason, outcome)
+
+
+def forget_dead_runs(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
+    """Removes the records and temporary keys of dead runs; only after their resources went."""
+    swept = []
+    for record in runs.records(home):
+        if record.alive or record.place != place:
+            continue
+        if not dry_run:
+            runs.forget(record.folder)
+        outcome = "would be removed" if dry_run else "removed"
+        progress.note(f"record and temporary key of dead run {record.id}: {outcome}")
+        swept.append(Swept("run", record.id, record.id, "its process has ended", outcome))
+    return swept

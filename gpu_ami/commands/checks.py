@@ -1,0 +1,87 @@
+"""`gpu-ami checks`: the ids of all checks, for waivers and -k."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome
+from gpu_ami.errors import UsageError
+from validator import tiers
+
+if TYPE_CHECKING:
+    from gpu_ami.progress import Progress
+    from validator.results import CheckRecord
+
+_COLLECT_SECONDS = 120.0
+_EPILOG = """\
+Lists every check that an image may have; which of them run depends on its plan. Nothing is connected to.
+
+  gpu-ami checks                            id, tier and promise of each
+  gpu-ami checks --tier T0 --role hygiene
+  gpu-ami checks --checks my_checks/        yours too
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser("checks", help="list the checks: id, tier, role, promise", epilog=_EPILOG)
+    parser.add_argument("--tier", choices=tiers.NAMES, metavar="TIER", help=f"only of this tier: {_tiers()}")
+    parser.add_argument("--role", metavar="ROLE", help="only of this role, e.g. nvidia_driver")
+    text = "your testinfra files, listed with ours"
+    parser.add_argument("--checks", type=Path, action="append", default=[], metavar="DIR", help=text)
+    parser.set_defaults(execute=execute)
+
+
+def _tiers() -> str:
+    return ", ".join(f"{tier.name} {tier.title}" for tier in tiers.TIERS)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from validator.schema import did_you_mean
+
+    records = list_checks(args.checks)
+    roles = sorted({record.role for record in records})
+    if args.role is not None and args.role not in roles:
+        hint = f"roles with checks: {', '.join(roles)}"
+        raise UsageError(f"no check of role {args.role!r}{did_you_mean(args.role, roles)}", hint=hint)
+    chosen = [record for record in records if args.tier in (None, record.tier) and args.role in (None, record.role)]
+    rows = [{"id": record.id, "role": record.role, "tier": record.tier, "promise": record.promise} for record in chosen]
+    return Outcome(text(chosen), rows)
+
+
+def text(records: Sequence[CheckRecord]) -> str:
+    """A line of tier and id for each check, and below it the promise."""
+    lines = []
+    for record in records:
+        lines += [
+            f"{record.tier}  {record.id}",
+            *textwrap.wrap(record.promise, 110, initial_indent=" " * 6, subsequent_indent=" " * 6),
+        ]
+    return "\n".join([*lines, f"{len(records)} checks"])
+
+
+def list_checks(folders: Sequence[Path] = ()) -> list[CheckRecord]:
+    """Our checks, and those of a user's folders, in pytest's order. UsageError: a folder has none, or is broken."""
+    import validator
+    from gpu_ami import process
+    from gpu_ami.validate import PYTEST, PYTEST_ENVIRONMENT
+    from validator.results import HostResults
+
+    missing = [str(folder) for folder in folders if not folder.exists()]
+    if missing:
+        raise UsageError(f"{', '.join(missing)}: no such file or folder")
+    own = Path(validator.__file__).parent / "checks"
+    with tempfile.TemporaryDirectory(prefix="gpu-ami-") as folder:
+        results = Path(folder) / "checks.json"
+        options = ["--collect-only", "--provoke-xid", "--hosts=ssh://nobody@127.0.0.1:9", f"--results={results}"]
+        command = [*PYTEST, *options, str(own), *map(str, folders)]
+        done = process.run(command, timeout=_COLLECT_SECONDS, env=PYTEST_ENVIRONMENT, check=False)
+        if done.returncode != 0 or not results.exists():
+            names = ", ".join(map(str, folders)) or str(own)
+            hint = "a folder holds testinfra files: test_*.py, with functions test_*"
+            raise UsageError(f"pytest cannot collect the checks in {names}", details=process.describe(done), hint=hint)
+        return list(HostResults.load(results).checks)

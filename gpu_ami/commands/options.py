@@ -1,0 +1,162 @@
+"""Options that the stages share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.progress import Progress
+
+_COLLECT_SECONDS = 120.0
+OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
+CONDITIONS_HELP = (
+    "behave as AWS does at its worst: aws-like, throttling, no-capacity, … (docs/conditions.md); local region only"
+)
+
+
+def add_out(parser: argparse.ArgumentParser, file: str = "plan.json") -> None:
+    text = f"folder with {file} (default: the one under out/)"
+    parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help=text)
+
+
+def add_identity(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help="private key for --host")
+
+
+def check_identity(args: argparse.Namespace) -> None:
+    """UsageError: the key that -i names is not there."""
+    if args.identity and not args.identity.is_file():
+        raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--where",
+        type=Path,
+        metavar="FILE",
+        help="file (YAML) with the AWS region and network to use (default: the local region)",
+    )
+
+
+def add_agent_package(parser: argparse.ArgumentParser) -> None:
+    text = "the vendor's amazon-cloudwatch-agent.deb, or `download`: the local region serves it instead of the replica"
+    parser.add_argument("--agent-package", type=Path, metavar="FILE", help=text)
+
+
+def agent_package(args: argparse.Namespace, progress: Progress) -> Path | None:
+    """The file that --agent-package names, fetched and verified first where it says `download`."""
+    given: Path | None = args.agent_package
+    if given != Path("download"):
+        return given
+    from gpu_ami.files import home_dir
+    from gpu_ami.local.mirror import vendor_agent
+    from gpu_ami.recipes import load_facts
+
+    return vendor_agent.download_agent(home_dir(), load_facts().cloudwatch_agent, progress)
+
+
+def add_checks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--checks",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder of your own testinfra checks, run in addition (repeatable)",
+    )
+    text = (
+        "YAML list of waived checks; keys of each: check (an id that `gpu-ami checks` lists; * allowed after ::),"
+        " reason, owner, expires (last day, 2027-01-31); optional scope: {image: …, instance_type: …} (docs/checks.md)"
+    )
+    parser.add_argument("--waivers", type=Path, metavar="FILE", help=text)
+    text = "run only checks whose names match, as pytest's -k ('efa and not version'); no restarts unless --restarts"
+    parser.add_argument("-k", dest="select", metavar="EXPRESSION", help=text)
+    text = "make a real fault on an idle GPU of each machine and follow its Xid; harmless to the board (README.md)"
+    parser.add_argument("--provoke-xid", action="store_true", help=text)
+    add_golden(parser)
+
+
+def add_golden(parser: argparse.ArgumentParser) -> None:
+    text = "golden files: what was recorded of each instance type's hardware (default: variables/golden)"
+    parser.add_argument("--golden", type=Path, metavar="DIR", help=text)
+
+
+def add_instance_types(parser: argparse.ArgumentParser) -> None:
+    text = "boot only on this instance type of the plan (repeatable)"
+    parser.add_argument("--instance-type", action="append", default=[], metavar="TYPE", help=text)
+
+
+def add_restarts(parser: argparse.ArgumentParser) -> None:
+    text = "restart each machine and check again what must survive: reboot,stop-start (default), one of them, or none"
+    parser.add_argument("--restarts", metavar="LIST", help=text)
+
+
+def restarts(args: argparse.Namespace) -> tuple[str, ...]:
+    """What --restarts says; both where it says nothing. UsageError where it says something else."""
+    from gpu_ami.validate import RESTARTS, parse
+
+    if args.restarts is None:
+        return () if getattr(args, "select", None) else RESTARTS
+    return parse(args.restarts)
+
+
+def validator_options(args: argparse.Namespace) -> list[str]:
+    """The validator's options that come from ours.
+
+    UsageError, before anything is launched for it: a path that is not there, waivers that are none, checks that pytest
+    cannot collect.
+    """
+    given = [path for path in (*args.checks, args.waivers, args.golden) if path is not None]
+    missing = [str(path) for path in given if not path.exists()]
+    if missing:
+        raise UsageError(f"{', '.join(missing)}: no such file or folder")
+    _require_waivers(args.waivers)
+    _require_checks(args.checks)
+    options = [f"--waivers={args.waivers}"] if args.waivers else []
+    options += [f"--golden={args.golden}"] if args.golden else []
+    options += ["-k", args.select] if args.select else []
+    return options + ["--provoke-xid"] * args.provoke_xid
+
+
+def _require_waivers(file: Path | None) -> None:
+    from validator import waivers
+
+    try:
+        if file is not None:
+            waivers.load(file)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--waivers: {error}") from error
+
+
+def _require_checks(folders: Sequence[Path]) -> None:
+    if not folders:
+        return
+    from gpu_ami import process
+    from gpu_ami.validate import PYTEST, PYTEST_ENVIRONMENT
+
+    # Nothing is connected to: the host is there so that what asks for one can be collected.
+    command = [*PYTEST, "--collect-only", "--hosts=ssh://nobody@127.0.0.1:9", *map(str, folders)]
+    done = process.run(command, timeout=_COLLECT_SECONDS, env=PYTEST_ENVIRONMENT, check=False)
+    if done.returncode != 0:
+        names = ", ".join(map(str, folders))
+        hint = "--checks takes folders of testinfra files: test_*.py, with functions test_*"
+        raise UsageError(f"pytest cannot collect the checks in {names}", details=process.describe(done), hint=hint)
+
+
+def existing_plan(out: Path | None) -> Path:
+    """The folder to go on from: the one named, or the only one under out/ that has a plan."""
+    if out:
+        return out
+    found = sorted(Path("out").glob("*/plan.json"))
+    if len(found) == 1:
+        return found[0].parent
+    if not found:
+        raise UsageError("there is no plan under out/", hint="gpu-ami plan RECIPE makes one; or name its folder")
+    raise UsageError(
+        f"there are {len(found)} plans under out/", hint=f"name one: {', '.join(str(one.parent) for one in found)}"
+    )

@@ -1,0 +1,136 @@
+"""The meaning of an Xid or SXid: name, cause, severity, action, the action on EC2, and the source of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_ami.errors import UsageError
+from gpu_ami.events.reader import parser_module
+
+_FIRST_SXID = 10000
+_CAUSES = {
+    "hw": "hardware", "driver": "driver", "app": "application", "sysmem": "system memory", "bus": "bus",
+    "thermal": "heat", "fb": "GPU memory", "derived": "follows another fault",
+}  # fmt: skip
+_NOTES = {
+    45: "A consequence of another event on the same GPU; it needs an action only where it comes alone.",
+    63: "The row is replaced at the next GPU reset. Xid 64 means that no spare row was left.",
+    119: "After its rate-limit notice the driver prints one of 30 timeouts: counts are minimum counts.",
+    154: "The line names the recovery action. The parser uses its number, because drivers changed the labels.",
+}
+_RESET_NOTE = "EC2 blocks GPU resets from inside an instance; nvidia-smi --gpu-reset ends with an error there."
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One code. `causes`: possible causes, in NVIDIA's order; `impact`: effect on jobs, "" where none is published."""
+
+    kind: str
+    code: int
+    name: str
+    mnemonic: str
+    status: str
+    causes: tuple[str, ...]
+    severity: str
+    action: str
+    ec2_action: str
+    ec2_meaning: str
+    investigate: str
+    sources: tuple[str, ...]
+    catalogue: str
+    notes: tuple[str, ...] = ()
+    impact: str = ""
+
+
+def explain(word: str, driver: str | None = None) -> Explanation:
+    """`word`: "63", "Xid 63", or an SXid as "22013". UsageError for an unknown code or an invalid driver version."""
+    digits = word.lower().removeprefix("sxid").removeprefix("xid").strip(" :")
+    if not digits.isdigit() or len(digits) > 10:
+        raise UsageError(f"{word!r} is not an Xid", hint="gpu-ami xid 63; an SXid has five digits: gpu-ami xid 22013")
+    if driver is not None and not driver.split(".", 1)[0].isdigit():
+        raise UsageError(f"--driver {driver!r} is not a driver version", hint="--driver 550.163.01")
+    code = int(digits)
+    catalogue = parser_module("catalogue").Catalogue(policy_path=None)
+    is_sxid = code >= _FIRST_SXID or word.lower().startswith("sxid")
+    explanation = _sxid(catalogue, code, driver) if is_sxid else _xid(catalogue, code, driver)
+    if explanation is None:
+        raise UsageError(
+            f"{word}: not in the catalogue ({catalogue.version})",
+            hint="the parser reports it as a warning; open a case with AWS Support with instance ID and log line",
+        )
+    return explanation
+
+
+def _xid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
+    row: dict[str, str] | None = catalogue.explain(code)
+    if row is None:
+        return None
+    meaning = catalogue.xid(code, driver)
+    action = catalogue.action(meaning.action)
+    sources = [
+        f"name: {row['source']}",
+        f"action: {row['action_source'] or row['source']}",
+        f"severity: this project ({row['severity_rule']})",
+    ]
+    if row["cause_source"]:
+        sources.append(f"cause: {row['cause_source']}")
+    mnemonic = row["mnemonic"] if meaning.name == row["name"] else row["older_mnemonic"]
+    return Explanation(
+        "xid", code, meaning.name, mnemonic, row["status"],
+        tuple(_CAUSES[word] for word in row["cause"].split("|") if word in _CAUSES),
+        meaning.severity, meaning.action, action.ec2, action.instructions(None), row["investigate"],
+        (*sources, f"on EC2: {catalogue.action_source(meaning.action)}"), catalogue.version,
+        _notes(code, row, meaning.severity, action.meaning),
+    )  # fmt: skip
+
+
+def _notes(code: int, row: dict[str, str], severity: str, instructions: str) -> tuple[str, ...]:
+    notes = []
+    if severity == "decode":
+        notes.append("Severity and action are in the line itself; the parser decodes it by driver branch.")
+    if code in _NOTES:
+        notes.append(_NOTES[code])
+    if "EC2 blocks" in instructions:
+        notes.append(_RESET_NOTE)
+    if row["status"] != "current":
+        notes.append("NVIDIA does not use this code any more; older GPUs and drivers may still print it.")
+    return tuple(notes)
+
+
+def _sxid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
+    row: dict[str, str] | None = catalogue.explain_sxid(code, driver)
+    if row is None:
+        return None
+    meaning = catalogue.sxid(code, "", driver)
+    action = catalogue.action(meaning.action)
+    notes = [] if meaning.decided_by == "catalogue" else [
+        "The Fabric Manager user guide does not list this code: Fatal or Non-fatal in the line decides."
+    ]  # fmt: skip
+    if "EC2 blocks" in action.meaning:
+        notes.append(_RESET_NOTE)
+    return Explanation(
+        "sxid", code, meaning.name, row["mnemonic"], "current", ("NVSwitch",), meaning.severity, meaning.action,
+        action.ec2, action.instructions(None), "",
+        (row["source"], "severity: this project", f"on EC2: {catalogue.action_source(meaning.action)}"),
+        catalogue.version, tuple(notes), row["impact"],
+    )  # fmt: skip
+
+
+def as_text(explanation: Explanation) -> str:
+    """For people."""
+    title = f"{'SXid' if explanation.kind == 'sxid' else 'Xid'} {explanation.code}: {explanation.name}"
+    investigate = explanation.investigate
+    then = f" (then {investigate})" if investigate not in ("", "IGNORE", explanation.action) else ""
+    rows = [
+        ("driver's name", explanation.mnemonic),
+        ("possible cause", ", ".join(explanation.causes) or "not published"),
+        ("impact", explanation.impact),
+        ("severity", explanation.severity),
+        ("action", explanation.action + then),
+        ("on EC2", f"{explanation.ec2_action}: {explanation.ec2_meaning}"),
+        *(("note", note) for note in explanation.notes),
+        *(("source", source) for source in explanation.sources),
+        ("catalogue", explanation.catalogue),
+    ]
+    return "\n".join([title, *(f"  {label:<15} {value}" for label, value in rows if value)])

@@ -1,0 +1,335 @@
+"""Tries faults on one machine: inject a fault, run the checks, revert it, next.
+
+Checks that wait for CloudWatch are skipped where the fault's `also` names them, and checks that inject events run only
+for faults that nothing else detects. After a fault whose outcome is not `detected`, and at the end, a whole proof shows
+whether the machine is as it was before; if it is not, later trials on it would prove nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.errors import MachineError
+from gpu_ami.faults import catalogue
+from gpu_ami.faults.catalogue import CleanProof, Fault, Trial
+from gpu_ami.validate import Proof, Target
+
+if TYPE_CHECKING:
+    from validator.transport import Connection
+
+_RED = ("FAIL", "FLAKY")
+_SCRIPT_SECONDS = 240.0
+_READS_ALL = "test_packaged_files_are_unchanged"
+_WAITING = ("logs", "metrics", "xid")  # they wait until a deadline for data that a fault holds back
+# What a script touches: files, entries of /run by their first name, and units that are arguments of systemctl.
+_TOUCHED = re.compile(
+    r"(/run/[\w.-]+|/(?:etc|opt|var|usr|root|home|proc|sys|tmp)/[\w./@-]+)"
+    r"|\bsystemctl\b[^;|&\n)\"]*?\s([\w@-]+)(?:\.service)?\s*(?=[;|&\n)\"]|$)"
+)
+# systemctl returns before the agent has read its configuration, which the next fault may be about to change.
+_STARTS_AGENT = re.compile(r"\bstart amazon-cloudwatch-agent\b")
+_AGENT_HAS_READ = """
+since=$(date -d "$(systemctl show -p ActiveEnterTimestamp --value amazon-cloudwatch-agent)" +%s) || exit 0
+cd /opt/aws/amazon-cloudwatch-agent/etc
+for i in $(seq 120); do
+    [ "$(stat -c %Y amazon-cloudwatch-agent.toml || echo 0)" -ge "$since" ] && break
+    sleep 0.5
+done
+"""
+_AT_ONCE = 12  # an unexpected result in a group of twelve costs seven more trials
+_SLACK_SECONDS = 40.0  # in addition to three intervals of the agent: one to start, one to measure, one to send
+
+
+class NotRestoredError(MachineError):
+    """The machine is not as it was before: further trials on it would prove nothing."""
+
+
+class FaultSession:
+    """One machine and the faults that are injected into it. A context manager: closes its connection at the end."""
+
+    def __init__(self, proof: Proof, target: Target) -> None:
+        self.proof = proof
+        self.target = target
+        self.known: list[str] = []  # ids of the checks that gave a verdict on the machine without a fault
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> FaultSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._disconnect()
+
+    def prove(self, when: str) -> CleanProof:
+        """Runs the whole proof; the first one also keeps evidence. Failed checks are false alarms."""
+        started = time.monotonic()
+        options = [*self.proof.options, *(["--no-evidence"] if self.known else [])]
+        records = dataclasses.replace(self.proof, options=options).check(self.target).checks
+        checks = [record.to_json() for record in records]
+        self.known = [str(check["id"]) for check in checks if check["verdict"] != "UNPROVEN"]
+        return CleanProof(when, len(checks), round(time.monotonic() - started, 1), _red(checks))
+
+    def try_all(
+        self, chosen: Sequence[Fault], keep: Callable[[CleanProof], None], *, together: bool = False
+    ) -> Iterator[Trial]:
+        """Tries the faults one after the other; `keep` gets the proofs between them. NotRestoredError ends it.
+
+        together: inject several distinguishable faults at the same time. A fault that was not detected in a group is
+        tried again alone; a group with a failed check that none of its faults explains is divided in two.
+        Faults that cannot be reverted come last, after the proof which shows that all others were reverted.
+        """
+        lasting = [fault for fault in chosen if fault.last]
+        reversible = [fault for fault in chosen if not fault.last]
+        tried = 0
+        waiting = deque(self.groups(reversible) if together else [[fault] for fault in reversible])
+        while waiting:
+            alone = group = waiting.popleft()
+            if len(group) > 1:
+                found, reverted = self.try_together(group)
+                yield from found
+                alone = [fault for fault in group if fault.id not in {trial.id for trial in found}]
+                tried += len(found)
+                if alone or not reverted:
+                    self._require_good(f"after {len(group)} faults at the same time", keep)
+                if not found:  # a failed check that no fault of the group explains: try each half
+                    half = len(group) // 2
+                    waiting.extendleft([list(group[half:]), list(group[:half])])
+                    continue
+            for fault in alone:
+                trial = self.try_one(fault)
+                tried += trial.outcome != catalogue.OUT_OF_SCOPE
+                yield trial
+                if trial.outcome not in (catalogue.DETECTED, catalogue.OUT_OF_SCOPE):
+                    self._require_good(f"after {fault.id}", keep)
+        if tried:
+            self._require_good(f"after {tried} faults", keep)
+        for fault in lasting:
+            yield self.try_one(fault)
+
+    def groups(self, chosen: Sequence[Fault]) -> list[list[Fault]]:
+        """Groups of faults that can be distinguished and reverted although they are injected at the same time."""
+        by_inventory = [fault for fault in chosen if fault.caught_by.startswith(catalogue.ANY_FILE)]
+        others = [fault for fault in chosen if fault not in by_inventory]
+        return [*self._groups(others), *self._groups(by_inventory)]
+
+    def _groups(self, chosen: Sequence[Fault]) -> list[list[Fault]]:
+        made: list[tuple[list[Fault], set[str]]] = []
+        for fault in chosen:
+            touched = self._touched(fault)
+            alone = fault.live or fault.alone or not touched
+            alone |= any(name.partition("::")[0] in _WAITING for name in touched)
+            open_ones = [one for one in made if not alone and len(one[0]) < _AT_ONCE and "" not in one[1]]
+            place = next((one for one in open_ones if one[1].isdisjoint(touched)), None)
+            if place is None:
+                made.append(([fault], {""} if alone else touched))
+            else:
+                place[0].append(fault)
+                place[1].update(touched)
+        return [group for group, _ in made]
+
+    def _touched(self, fault: Fault) -> set[str]:
+        """The checks that it may make fail, its files and units; empty if it is out of scope."""
+        if self._beyond(fault):
+            return set()
+        allowed = {name for name in self.known if any(fnmatch.fnmatchcase(name, one) for one in fault.also)}
+        named = {name for name in self.known if catalogue.is_named(fault, name)}
+        touched = {match[1] or match[2] for match in _TOUCHED.finditer(fault.inject)}
+        # A unit is not restarted while another fault has replaced its program.
+        programs = {Path(name).name for name in touched if Path(name).parent.name in ("bin", "sbin")}
+        return allowed | named | touched | programs
+
+    def try_together(self, group: Sequence[Fault]) -> tuple[list[Trial], bool]:
+        """The trials of the faults that were detected, and whether all faults of the group were reverted.
+
+        No trial counts if a check failed that no fault of the group explains.
+        """
+        started = time.monotonic()
+        name = f"{len(group)} faults: {', '.join(fault.id for fault in group)}"
+        trials: list[Trial] = []
+        reverted = True
+        with self.proof.progress.stage(name):
+            try:
+                with contextlib.ExitStack() as stack:
+                    injected = [fault for fault in group if self._inject(fault, stack)]
+                    trials = self._judged(injected, self._red_with(*injected)) if injected else []
+            except NotReverted as error:  # the clean proof after the group shows whether it matters
+                self.proof.progress.note(str(error))
+                reverted = False
+            except MachineError as error:
+                self.proof.progress.note(str(error))
+        seconds = round((time.monotonic() - started) / len(group), 1)
+        return [dataclasses.replace(trial, seconds=seconds) for trial in trials], reverted
+
+    def _judged(self, injected: Sequence[Fault], red: Mapping[str, str]) -> list[Trial]:
+        trials = [catalogue.judge(fault, _own(fault, red)) for fault in injected]
+        unexplained = sorted(set(red) - {check for trial in trials for check in trial.red})
+        note = f"failed: {', '.join(red)}{f'; unexplained: {unexplained}' if unexplained else ''}"
+        self.proof.progress.note(note)
+        return [] if unexplained else [trial for trial in trials if trial.outcome == catalogue.DETECTED]
+
+    def _inject(self, fault: Fault, stack: contextlib.ExitStack) -> bool:
+        try:
+            self._script(f"set -e\n{fault.inject}")
+        except MachineError as error:  # it may still be possible to inject it alone
+            self.proof.progress.note(f"{fault.id}: {error}")
+            with contextlib.suppress(MachineError):
+                self._revert(fault)
+            return False
+        stack.enter_context(self._reverted(fault))
+        return True
+
+    def _beyond(self, fault: Fault) -> str:
+        """Why the fault does not apply to this image and instance type; "" if it applies."""
+        if not any(catalogue.is_named(fault, name) for name in self.known):
+            return f"{fault.caught_by} gives no verdict on this machine"
+        fits = fnmatch.fnmatchcase(self.target.instance_type, fault.instance_type)
+        return "" if fits else f"only on {fault.instance_type}"
+
+    def try_one(self, fault: Fault) -> Trial:
+        """Injects one fault, runs the checks, reverts it."""
+        why = self._beyond(fault)
+        if why:
+            return Trial(fault.id, catalogue.OUT_OF_SCOPE, (), why)
+        started = time.monotonic()
+        with self.proof.progress.stage(f"fault {fault.id}"):
+            trial = self._tried(fault)
+            self.proof.progress.note(f"{trial.outcome}: {', '.join(trial.red) or trial.message or 'no check failed'}")
+        return dataclasses.replace(trial, seconds=round(time.monotonic() - started, 1))
+
+    def _tried(self, fault: Fault) -> Trial:
+        trial = Trial(fault.id, catalogue.NOT_REVERTED)
+        try:
+            with self._reverted(fault):
+                try:
+                    self._script(f"set -e\n{fault.inject}")
+                    trial = catalogue.judge(fault, self._red_with(fault))
+                except NotJudged as error:
+                    trial = Trial(fault.id, catalogue.NOT_TRIED, (), str(error))
+                except MachineError as error:  # an incomplete injection is reverted, so other faults can be tried
+                    trial = Trial(fault.id, catalogue.NOT_INJECTED, (), str(error))
+        except NotReverted as error:
+            return dataclasses.replace(trial, outcome=catalogue.NOT_REVERTED, message=str(error))
+        return trial
+
+    @contextlib.contextmanager
+    def _reverted(self, fault: Fault) -> Iterator[None]:
+        """Reverts the fault after the block. After Ctrl-C it does not: the machine is terminated anyway."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self._revert(fault)
+            raise
+        self._revert(fault)
+
+    def _revert(self, fault: Fault) -> None:
+        try:
+            self._script(fault.revert)
+        except MachineError as error:
+            message = f"fault {fault.id} could not be reverted: {error.message}"
+            raise NotReverted(message, details=error.details) from error
+
+    def _red_with(self, *faults: Fault) -> dict[str, str]:
+        options = [*self.proof.options, *self.options(*faults)]
+        trial = dataclasses.replace(self.proof, out=self.proof.out / "trials" / faults[0].id, options=options)
+        checks = [check.to_json() for check in trial.check(self.target).checks]
+        if checks and all(_is_unreachable(check) for check in checks):
+            raise NotJudged(str(checks[0]["message"]))
+        return _red(checks)
+
+    def options(self, *faults: Fault) -> list[str]:
+        """The validator's options for a trial of these faults: its deadline, and the checks that it skips."""
+        interval = float(self.proof.plan.get("telemetry", {}).get("interval_s", 60))
+        options = ["--no-evidence", f"--arrival-seconds={3 * interval + _SLACK_SECONDS:g}"]
+        if not any(fault.live for fault in faults):
+            options += ["-m", "not live"]
+        skipped = {
+            name.partition("::")[2].partition("[")[0]
+            for name in self.known
+            if name.partition("::")[0] in _WAITING
+            and any(fnmatch.fnmatchcase(name, pattern) for fault in faults for pattern in fault.also)
+            and not any(catalogue.is_named(fault, name) for fault in faults)
+        }
+        if any(name.startswith(catalogue.ANY_FILE) for name in self.known):
+            skipped |= self._skipped_inventory(faults)
+        return [*options, "-k", f"not ({' or '.join(sorted(skipped))})"] if skipped else options
+
+    @staticmethod
+    def _skipped_inventory(faults: Sequence[Fault]) -> set[str]:
+        """Checks of the inventory that a trial does not need: they read every file, which takes a minute."""
+        if not any(fault.caught_by.startswith(catalogue.ANY_FILE) for fault in faults):
+            return {catalogue.ANY_FILE.removesuffix("::")}
+        return set() if any(fault.caught_by.endswith(_READS_ALL) for fault in faults) else {_READS_ALL}
+
+    def _require_good(self, when: str, keep: Callable[[CleanProof], None]) -> None:
+        with self.proof.progress.stage(f"clean proof {when}"):
+            proof = self.prove(when)
+        keep(proof)
+        if proof.red:
+            details = [f"{name}: {message}" for name, message in proof.red.items()]
+            hint = "the machine is terminated; --resume continues on a new one"
+            raise NotRestoredError(f"the machine is not as it was before: {when}", details=details, hint=hint)
+
+    def _script(self, text: str) -> None:
+        """Runs a script as root. MachineError: its exit status is not 0, or the host could not be reached."""
+        from validator.transport import SshError
+
+        text += _AGENT_HAS_READ if _STARTS_AGENT.search(text) else ""
+        try:
+            done = self._connect().run("sudo -n sh -s", timeout=_SCRIPT_SECONDS, input=text.encode())
+        except SshError as error:
+            self._disconnect()  # the fault may have closed the connection: the next script opens a new one
+            raise MachineError(str(error)) from error
+        if done.rc != 0:
+            output = (done.stdout + done.stderr).decode(errors="replace").strip()
+            raise MachineError(f"the script exited with status {done.rc}", details=output.splitlines()[-5:])
+
+    def _connect(self) -> Connection:
+        from validator.transport import ssh
+
+        if self._connection is None or not self._connection.alive:
+            url = ssh.parse_url(self.target.url, key_file=self.target.key_file, known_hosts=self.target.known_hosts)
+            self._connection = ssh.connect(url)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+class NotReverted(MachineError):
+    """The script `revert` of a fault failed."""
+
+
+class NotJudged(MachineError):
+    """The checks could not reach the host: no check gave a verdict."""
+
+
+def _is_unreachable(check: Mapping[str, Any]) -> bool:
+    return check["verdict"] == "UNPROVEN" and str(check["message"]).startswith("the host could not be asked")
+
+
+def _own(fault: Fault, red: Mapping[str, str]) -> dict[str, str]:
+    return {
+        check: message
+        for check, message in red.items()
+        if catalogue.is_named(fault, check) or catalogue.is_expected(fault, check)
+    }
+
+
+def _red(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    return {str(check["id"]): str(check.get("message", "")) for check in checks if check["verdict"] in _RED}
+
+
+def folder() -> Path:
+    """Directory of the fault definitions."""
+    return Path(__file__).parent / "definitions"

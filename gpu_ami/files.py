@@ -1,0 +1,140 @@
+"""Files: where this machine keeps state, the atomic writer, the readers of JSON and YAML.
+
+Every file that another run, stage or process may read is written here: to a temporary file beside it, flushed to the
+disk, then renamed. A reader never sees half a file, and neither a crash nor a full disk leaves one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import UsageError
+
+_OWNER_AND_UMASK = 0o666
+
+
+def home_dir() -> Path:
+    """`$GPU_AMI_HOME`, else `$XDG_STATE_HOME/gpu-ami`, else `~/.local/state/gpu-ami`; made private to its owner.
+
+    UsageError: it cannot be made.
+    """
+    named = os.environ.get("GPU_AMI_HOME")
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    home = Path(named) if named else Path(state) / "gpu-ami"
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        hint = "set GPU_AMI_HOME to a folder that you can write to"
+        raise UsageError(f"cannot make the state folder {home}: {error.strerror}", hint=hint) from error
+    return home.resolve()
+
+
+def write_text(path: Path, text: str, *, mode: int = _OWNER_AND_UMASK) -> None:
+    """Replaces a file's content, whole or not at all. mode: permissions of the file, less the umask.
+
+    A character that is not UTF-8 (a surrogate, from a host's output) is written as its escape `\\udcXX`. OSError: the
+    old file is still there, and the temporary file is not.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: object, *, mode: int = _OWNER_AND_UMASK) -> None:
+    """Writes a document as JSON, indented by two, UTF-8; what JSON has no type for (a path, a date) as its text."""
+    write_text(path, json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n", mode=mode)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The file's object; None where there is no file or no whole object in it (a power failure can leave it empty).
+
+    For state that can be made again; a file that a user names is read by `read_document`.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def read_document(path: Path, schema: str, command: str) -> dict[str, Any]:
+    """A stage's file with this schema. UsageError: not there, not JSON, or of another schema. command: writes it."""
+    rewrite = f"`gpu-ami {command}` writes a new one"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file", hint=f"`gpu-ami {command}` writes it") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=rewrite) from error
+    except ValueError as error:
+        raise UsageError(f"{path}: not JSON: {error}", hint=rewrite) from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: expected a JSON object, got {type(data).__name__}", hint=rewrite)
+    if data.get("schema") != schema:
+        raise UsageError(f"{path}: expected schema {schema!r}, got {data.get('schema')!r}", hint=rewrite)
+    return data
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """The document in a text; `name` stands for it in the message. UsageError: not YAML, or a key is there twice."""
+    import yaml
+
+    try:
+        loader = _loader()(text)
+        node = loader.get_single_node()
+        duplicates = sorted(set(_duplicate_keys(node)))
+        document = None if node is None else loader.construct_document(node)
+    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
+        raise UsageError(f"{name}: not YAML", details=str(error).splitlines()) from error
+    if duplicates:
+        raise UsageError(
+            f"{name}: {len(duplicates)} duplicate key{'s' * (len(duplicates) > 1)}",
+            details=[f"line {line}: {key}: expected once, also in line {first}" for line, first, key in duplicates],
+            hint="YAML would keep the last value only: remove the others, or merge them into one",
+        )
+    return document
+
+
+def _duplicate_keys(node: Any) -> Iterator[tuple[int, int, str]]:
+    """Line, line of the first, and key of every key that a mapping has twice, at any depth."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _duplicate_keys(item)
+    elif isinstance(node, yaml.MappingNode):
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                if key.value in first:
+                    yield line, first[key.value], key.value
+                first.setdefault(key.value, line)
+            yield from _duplicate_keys(value)
+
+
+@lru_cache(maxsize=1)
+def _loader() -> Any:
+    """YAML's safe loader, in C where it was built so; a date stays the text that was written."""
+    import yaml
+
+    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("TextDates", (base,), {})
+    loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in base.yaml_implicit_resolvers.items()
+    }
+    return loader

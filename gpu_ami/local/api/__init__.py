@@ -1,0 +1,13 @@
+"""The HTTP API of the local region.
+
+application          moto's WSGI application, with EC2 calls carried out on machines before they are answered
+conditions           how the region differs from one where every call succeeds (gpu_ami/local/conditions/*.yml)
+layer                applies conditions to calls
+protocol             AWS's wire protocols: the call in a request, errors
+"""
+
+from gpu_ami.local.api import conditions
+from gpu_ami.local.api.application import Api
+from gpu_ami.local.api.layer import ConditionsLayer
+
+__all__ = ["Api", "ConditionsLayer", "conditions"]

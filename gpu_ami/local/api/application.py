@@ -1,0 +1,248 @@
+"""The region's API: moto's server, with EC2 calls carried out on machines before they are answered.
+
+A WSGI middleware around moto's application. It refuses what moto accepts (an unknown image, an unknown key pair),
+unpacks gzipped requests, calls the reconciler after each change, and answers with the machine's own console.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+from xml.sax.saxutils import escape
+
+from gpu_ami.local.api.protocol import unpack
+from gpu_ami.local.backends import INSTANCE_TYPES, REGION
+from gpu_ami.local.images import ImageStore, Request
+from gpu_ami.local.machines import Reconciler, load_gpu_facts, read_console
+from gpu_ami.local.state import Layout
+
+Environ = dict[str, Any]
+App = Callable[..., Iterable[bytes]]
+_CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
+_READ_ONLY = ("Describe", "Get", "List")
+
+
+@dataclass
+class Call:
+    """One EC2 query: its action and parameters (flat, as in the query protocol: `TagSpecification.1.Tag.1.Key`)."""
+
+    action: str
+    parameters: dict[str, str]
+
+    def flag(self, name: str) -> bool | None:
+        value = self.parameters.get(name)
+        return None if value is None else value.lower() == "true"
+
+    def members(self, name: str) -> list[str]:
+        """The values of `name.1`, `name.2`, …"""
+        return [value for key, value in self.parameters.items() if re.fullmatch(rf"{name}\.\d+", key)]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    code: str
+    message: str
+
+    def body(self) -> bytes:
+        error = f"<Error><Code>{self.code}</Code><Message>{escape(self.message)}</Message></Error>"
+        response = f"<Response><Errors>{error}</Errors><RequestID>local</RequestID></Response>"
+        return f"<?xml version='1.0' encoding='UTF-8'?>{response}".encode()
+
+
+class Api:
+    """WSGI application around moto's."""
+
+    def __init__(self, app: App, reconciler: Reconciler, images: ImageStore, layout: Layout) -> None:
+        self._app, self._reconciler, self._images, self._layout = app, reconciler, images, layout
+        self._ec2 = reconciler.ec2
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        unpack(environ)
+        call = read_call(environ)
+        if call is None:
+            return self._app(environ, start_response)
+        refusal = self._refuse(call, environ)
+        if refusal:
+            return _send(start_response, "400 BAD REQUEST", [("Content-Type", "text/xml")], refusal.body())
+        snapshot_tags = _take_snapshot_tags(call)
+        if call.action == "RunInstances":
+            self._fill_launch(call)
+        _write_call(call, environ)
+        status, headers, body = _collect(self._app, environ)
+        if status.startswith("200"):
+            body = self._after(call, body, snapshot_tags)
+        return _send(start_response, status, headers, body)
+
+    def _refuse(self, call: Call, environ: Environ) -> Refusal | None:
+        named = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+        if named and named["region"] != REGION:
+            return Refusal("AuthFailure", f"the local region is {REGION}; this call was signed for {named['region']}")
+        if call.action == "RunInstances":
+            return self._refuse_launch(call)
+        if call.action == "CreateImage":
+            return self._refuse_image(call)
+        if call.action == "StartInstances":
+            return self._refuse_start(call)
+        return None
+
+    def _refuse_launch(self, call: Call) -> Refusal | None:
+        image_id = call.parameters.get("ImageId", "")
+        image = self._ec2.images().get(image_id)
+        if image_id and image is None:
+            return Refusal("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+        if image is not None and image.state != "available":
+            return Refusal("InvalidAMIID.Unavailable", f"The image id '[{image_id}]' is {image.state}")
+        instance_type = call.parameters.get("InstanceType", "")
+        if instance_type and not (instance_type in INSTANCE_TYPES or load_gpu_facts(instance_type)):
+            return Refusal("InvalidInstanceType", f"The instance type '{instance_type}' does not exist")
+        key = call.parameters.get("KeyName")
+        if key and key not in self._ec2.backend.key_pairs:
+            return Refusal("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
+        return None
+
+    def _fill_launch(self, call: Call) -> None:
+        """Sets the region's defaults: IMDSv2 required (a launch may say `optional`), and the region's subnet.
+
+        EC2 takes an empty SubnetId as none; Packer's amazon plugin 1.8 sends one when no subnet is configured.
+        """
+        parameters = call.parameters
+        for key in [key for key, value in parameters.items() if key.endswith("SubnetId") and not value]:
+            del parameters[key]
+        parameters.setdefault("MetadataOptions.HttpTokens", "required")
+        interfaces = {".".join(key.split(".")[:2]) for key in parameters if key.startswith("NetworkInterface.")}
+        for prefix in [f"{name}." for name in interfaces] or [""]:
+            if f"{prefix}NetworkInterfaceId" not in parameters:
+                parameters.setdefault(f"{prefix}SubnetId", self._ec2.subnet_id)
+
+    def _refuse_image(self, call: Call) -> Refusal | None:
+        instance = self._ec2.instance(call.parameters.get("InstanceId", ""))
+        if instance is not None and instance.state not in ("running", "stopping", "stopped"):
+            message = f"The instance '{instance.id}' is {instance.state}: no image can be made of it"
+            return Refusal("IncorrectInstanceState", message)
+        name = call.parameters.get("Name")
+        for image in self._ec2.images().values():
+            if image.name == name and image.owner_id == self._ec2.account:
+                return Refusal("InvalidAMIName.Duplicate", f"AMI name {name} is already in use by AMI {image.id}")
+        return None
+
+    def _refuse_start(self, call: Call) -> Refusal | None:
+        for instance_id in call.members("InstanceId"):
+            instance = self._ec2.instance(instance_id)
+            if instance is not None and instance.state not in ("running", "pending", "stopped"):
+                message = f"The instance '{instance_id}' is {instance.state}: it cannot be started now"
+                return Refusal("IncorrectInstanceState", message)
+        return None
+
+    def _after(self, call: Call, body: bytes, snapshot_tags: Mapping[str, str]) -> bytes:
+        if call.action == "GetConsoleOutput":
+            return self._with_console(call, body)
+        if call.action.startswith(_READ_ONLY):
+            return body
+        if call.action in ("CreateImage", "CopyImage"):
+            self._announce(call, body, snapshot_tags)
+        for instance_id in call.members("InstanceId"):
+            if call.action == "RebootInstances":
+                self._reconciler.reboot(instance_id)
+            elif call.action == "StopInstances" and call.flag("Force"):
+                self._reconciler.force(instance_id)
+        if call.action == "RunInstances":
+            body = body.replace(b"<code>16</code>", b"<code>0</code>")
+            body = body.replace(b"<name>running</name>", b"<name>pending</name>")
+        self._reconciler.absorb()
+        return body
+
+    def _announce(self, call: Call, body: bytes, snapshot_tags: Mapping[str, str]) -> None:
+        for image_id in _texts(body, "imageId"):
+            request = Request(
+                no_reboot=bool(call.flag("NoReboot")),
+                source_image_id=call.parameters.get("SourceImageId"),
+                encrypted=call.flag("Encrypted"),
+                snapshot_tags=tuple(snapshot_tags.items()),
+            )
+            self._images.announce(image_id, request)
+
+    def _with_console(self, call: Call, body: bytes) -> bytes:
+        """The answer with the machine's serial console instead of moto's text."""
+        console = base64.b64encode(read_console(self._layout.instance(call.parameters["InstanceId"])))
+        return re.sub(rb"<output>.*?</output>", b"<output>" + console + b"</output>", body, flags=re.DOTALL)
+
+
+def read_call(environ: Environ) -> Call | None:
+    """The EC2 call in a request; None for every other service. The body can be read again afterwards."""
+    named = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+    if named is None or named["service"] != "ec2":
+        return None
+    query = environ.get("QUERY_STRING", "")
+    if environ.get("REQUEST_METHOD") == "POST":
+        raw = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(raw)
+        query = raw.decode()
+    parameters = dict(parse_qsl(query, keep_blank_values=True))
+    action = parameters.get("Action")
+    return Call(action, parameters) if action else None
+
+
+def _write_call(call: Call, environ: Environ) -> None:
+    """Writes the call's parameters, which may have changed, back into the request."""
+    query = urlencode(call.parameters)
+    if environ.get("REQUEST_METHOD") == "POST":
+        environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(query.encode()), str(len(query))
+    else:
+        environ["QUERY_STRING"] = query
+
+
+def _take_snapshot_tags(call: Call) -> dict[str, str]:
+    """Removes the snapshot's tags from a CreateImage call (moto refuses them) and returns them."""
+    if call.action != "CreateImage":
+        return {}
+    given = call.parameters
+    tags: dict[str, str] = {}
+    for kind in [key for key, value in given.items() if value == "snapshot" and key.endswith(".ResourceType")]:
+        mine = [name for name in given if name.startswith(kind.removesuffix("ResourceType"))]
+        keys = [name for name in mine if name.endswith(".Key")]
+        tags |= {given[name]: given.get(name.removesuffix("Key") + "Value", "") for name in keys}
+        given = {name: value for name, value in given.items() if name not in mine}
+    call.parameters = _renumbered(given)
+    return tags
+
+
+def _renumbered(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The parameters with lists numbered from 1 without gaps, as the query protocol needs them."""
+    numbers = sorted({key.split(".")[1] for key in parameters if key.startswith("TagSpecification.")}, key=int)
+    new = {old: str(index) for index, old in enumerate(numbers, start=1)}
+    return {
+        re.sub(r"^TagSpecification\.(\d+)", lambda found: f"TagSpecification.{new[found[1]]}", key): value
+        for key, value in parameters.items()
+    }
+
+
+def _collect(app: App, environ: Environ) -> tuple[str, list[tuple[str, str]], bytes]:
+    answer: dict[str, Any] = {}
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
+        answer.update(status=status, headers=headers)
+        return lambda _: None
+
+    chunks = app(environ, start_response)
+    try:
+        body = b"".join(chunks)
+    finally:
+        close = getattr(chunks, "close", None)
+        if close:
+            close()
+    return answer["status"], answer["headers"], body
+
+
+def _send(start_response: Callable[..., Any], status: str, headers: list[tuple[str, str]], body: bytes) -> list[bytes]:
+    kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
+    start_response(status, [*kept, ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _texts(body: bytes, element: str) -> list[str]:
+    return [found.decode() for found in re.findall(rf"<{element}>([^<]+)</{element}>".encode(), body)]

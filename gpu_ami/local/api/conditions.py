@@ -1,0 +1,262 @@
+"""Conditions: how the local region differs from a region in which every call succeeds at once.
+
+`load(NAME)` reads `gpu_ami/local/conditions/NAME.yml`; docs/conditions.md describes the keys. `layer.py` applies them
+to calls, the reconciler to launches and stops, the backends to what arrives late. NAME may end in `:SEED`: the n-th
+call of an action is decided by the seed, the rule and n alone, so a run can be repeated whatever its threads do.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import UsageError
+from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall
+from gpu_ami.local.backends import Delays
+
+_FOLDER = Path(__file__).parents[1] / "conditions"
+# error → protocol → code and HTTP status. Sources: EC2 API reference, "Error codes for the Amazon EC2 API";
+# CloudWatch Logs, SSM and STS API references, "Common Errors"; that InsufficientInstanceCapacity is a 500 and
+# UnauthorizedOperation a 403 was seen in logs of others (sourcegraph-public-snapshot#46617). Read 2026-11-22.
+_CODES: Mapping[str, Mapping[str, tuple[str, int]]] = {
+    "throttling": {
+        "ec2": ("RequestLimitExceeded", 503), "query": ("Throttling", 400), "json": ("ThrottlingException", 400),
+    },
+    "access-denied": {
+        "ec2": ("UnauthorizedOperation", 403), "query": ("AccessDenied", 403), "json": ("AccessDeniedException", 400),
+    },
+    "expired-credentials": {
+        "ec2": ("RequestExpired", 400), "query": ("ExpiredToken", 403), "json": ("ExpiredTokenException", 400),
+    },
+    "insufficient-capacity": {"ec2": ("InsufficientInstanceCapacity", 500)},
+    "vcpu-limit": {"ec2": ("VcpuLimitExceeded", 400)},
+    "spot-limit": {"ec2": ("MaxSpotInstanceCountExceeded", 400)},
+    "unsupported-in-zone": {"ec2": ("Unsupported", 400)},
+}  # fmt: skip
+_MESSAGES = {
+    "RequestLimitExceeded": "Request limit exceeded.",
+    "Throttling": "Rate exceeded",
+    "ThrottlingException": "Rate exceeded",
+    "UnauthorizedOperation": "You are not authorized to perform this operation. User: {user} is not authorized to "
+    "perform: {action} on resource: * because no identity-based policy allows the {action} action",
+    "AccessDenied": "User: {user} is not authorized to perform: {action}",
+    "AccessDeniedException": "User: {user} is not authorized to perform: {action}",
+    "RequestExpired": "Request has expired.",
+    "ExpiredToken": "The security token included in the request is expired",
+    "ExpiredTokenException": "The security token included in the request is expired",
+    "InsufficientInstanceCapacity": "We currently do not have sufficient {instance_type} capacity in the Availability "
+    "Zone you requested ({zone}). Our system will be working on provisioning additional capacity.",
+    "VcpuLimitExceeded": "You have requested more vCPU capacity than your current vCPU limit of 0 allows for the "
+    "instance bucket that the specified instance type belongs to.",
+    "MaxSpotInstanceCountExceeded": "Max spot instance count exceeded",
+    "Unsupported": "Your requested instance type ({instance_type}) is not supported in your requested Availability "
+    "Zone ({zone}). Please retry your request by not specifying an Availability Zone.",
+}
+_USER = "arn:aws:iam::000000000000:user/gpu-ami-local"
+
+
+@dataclass(frozen=True)
+class ErrorRule:
+    """Calls that get an error. actions: patterns of `service:Action`; probability: of each call; times: at most so
+    many errors, then none; after_seconds: since the region came up; instance_types, zones: only launches of these."""
+
+    error: str
+    actions: tuple[str, ...]
+    probability: float = 1.0
+    times: int | None = None
+    after_seconds: float = 0.0
+    instance_types: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+
+    def matches(self, call: ServiceCall, zone: str) -> bool:
+        if call.protocol not in _CODES[self.error] or not any(fnmatchcase(call.name, one) for one in self.actions):
+            return False
+        if self.instance_types and call.parameters.get("InstanceType") not in self.instance_types:
+            return False
+        return not self.zones or zone in self.zones
+
+    def answer(self, call: ServiceCall, zone: str) -> ErrorAnswer:
+        code, status = _CODES[self.error][call.protocol]
+        kind = call.parameters.get("InstanceType", "")
+        message = _MESSAGES[code].format(user=_USER, action=call.name, instance_type=kind, zone=zone)
+        return ErrorAnswer(code, message, status)
+
+
+@dataclass(frozen=True)
+class LaunchFailure:
+    """Instances that go from pending to terminated. code: of the StateReason; times: the first so many launches."""
+
+    code: str
+    message: str
+    times: int | None = None
+    instance_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """For how long (seconds, between `least` and `most`) a created resource is unknown to other calls."""
+
+    least: float = 0.0
+    most: float = 0.0
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What a file says."""
+
+    name: str = ""
+    description: str = ""
+    seed: int = 1
+    errors: tuple[ErrorRule, ...] = ()
+    launch_failures: tuple[LaunchFailure, ...] = ()
+    consistency: Consistency = field(default_factory=Consistency)
+    delays: Delays = field(default_factory=Delays)
+
+
+NONE = Conditions()
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in _FOLDER.glob("*.yml"))
+
+
+def load(name: str) -> Conditions:
+    """The conditions of a name, `NAME` or `NAME:SEED`; "" is none. UsageError: no such file, or mistakes in it."""
+    if not name:
+        return NONE
+    stem, _, seed = name.partition(":")
+    path = _FOLDER / f"{stem}.yml"
+    if stem not in names():
+        raise UsageError(f"no conditions {stem!r}", hint=f"there are: {', '.join(names())}")
+    if seed and not seed.isdigit():
+        raise UsageError(f"--conditions {name}: expected a whole number as seed, got {seed!r}")
+    conditions = replace(read(path), name=name)
+    return replace(conditions, seed=int(seed)) if seed else conditions
+
+
+def read(path: Path) -> Conditions:
+    """A file's conditions, and those of the files that it includes. UsageError names the file and the key."""
+    import yaml
+
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: expected a mapping, got {type(document).__name__}")
+    included = [read(path.with_name(f"{one}.yml")) for one in document.pop("include", [])]
+    own: Conditions = _build(Conditions, document, str(path))
+    for one in included:
+        own = replace(
+            own,
+            errors=(*own.errors, *one.errors),
+            launch_failures=(*own.launch_failures, *one.launch_failures),
+            consistency=own.consistency if own.consistency != Consistency() else one.consistency,
+            delays=_either(own.delays, one.delays),
+        )
+    return own
+
+
+def _either(own: Delays, included: Delays) -> Delays:
+    """Each delay of `own`, or where that has none, of `included`."""
+    return Delays(**{one.name: getattr(own, one.name) or getattr(included, one.name) for one in fields(Delays)})
+
+
+_NESTED: Mapping[str, type[Any]] = {"consistency": Consistency, "delays": Delays}
+_LISTS: Mapping[str, type[Any]] = {"errors": ErrorRule, "launch_failures": LaunchFailure}
+_TEXTS = ("name", "description", "error", "code", "message")
+_TEXT_LISTS = ("actions", "instance_types", "zones")
+
+
+def _build(kind: type[Any], document: object, where: str) -> Any:
+    """An object of a dataclass from a mapping of the file; every key is checked."""
+    if not isinstance(document, dict):
+        raise UsageError(f"{where}: expected a mapping, got {type(document).__name__}")
+    known = {one.name for one in fields(kind)} - {"name"}
+    for key in document:
+        if key not in known:
+            raise UsageError(f"{where}: unknown key {key!r}", hint=f"known: {', '.join(sorted(known))}")
+    values = {key: _value(key, value, f"{where}: {key}") for key, value in document.items()}
+    for one in fields(kind):
+        if one.default is MISSING and one.default_factory is MISSING and one.name not in values:
+            raise UsageError(f"{where}: {one.name} is missing")
+    return kind(**values)
+
+
+def _value(key: str, value: object, where: str) -> Any:
+    if key in _NESTED:
+        return _build(_NESTED[key], value, where)
+    if key in _LISTS or key in _TEXT_LISTS:
+        if not isinstance(value, list):
+            raise UsageError(f"{where}: expected a list, got {value!r}")
+        if key in _LISTS:
+            return tuple(_build(_LISTS[key], item, f"{where}[{index}]") for index, item in enumerate(value))
+        return tuple(_text(item, where) for item in value)
+    if key == "error" and value not in _CODES:
+        raise UsageError(f"{where}: expected one of {', '.join(_CODES)}, got {value!r}")
+    if key in _TEXTS:
+        return _text(value, where)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+        raise UsageError(f"{where}: expected a number that is not negative, got {value!r}")
+    if key == "probability" and value > 1:
+        raise UsageError(f"{where}: expected a number between 0 and 1, got {value!r}")
+    return value
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{where}: expected text, got {value!r}")
+    return value
+
+
+class Decisions:
+    """What happens to each call and launch under conditions. Thread-safe; the same for the same order of one action."""
+
+    def __init__(self, conditions: Conditions) -> None:
+        self.conditions = conditions
+        self._lock = threading.Lock()
+        self._calls: Counter[tuple[int, str]] = Counter()  # by rule and action
+        self._errors: Counter[int] = Counter()  # by rule
+        self._failures: Counter[int] = Counter()  # by rule
+        self._created: Counter[str] = Counter()  # by the action that created it
+
+    def error(self, call: ServiceCall, zone: str, uptime: float) -> ErrorAnswer | None:
+        """The error for this call, if one is due. zone: of the launch; uptime: seconds since the region came up."""
+        for index, rule in enumerate(self.conditions.errors):
+            if uptime >= rule.after_seconds and rule.matches(call, zone) and self._is_due(index, rule, call):
+                return rule.answer(call, zone)
+        return None
+
+    def _is_due(self, index: int, rule: ErrorRule, call: ServiceCall) -> bool:
+        with self._lock:
+            number = self._calls[index, call.name] = self._calls[index, call.name] + 1
+            if rule.times is not None and self._errors[index] >= rule.times:
+                return False
+            due = self._draw(f"error {index} {call.name} {number}") < rule.probability
+            self._errors[index] += due
+            return due
+
+    def launch_failure(self, instance_type: str) -> tuple[str, str] | None:
+        """Code and message of the StateReason of an instance that fails asynchronously; None if it runs."""
+        for index, rule in enumerate(self.conditions.launch_failures):
+            if rule.instance_types and instance_type not in rule.instance_types:
+                continue
+            with self._lock:
+                self._failures[index] += 1
+                if rule.times is None or self._failures[index] <= rule.times:
+                    return rule.code, rule.message
+        return None
+
+    def unknown_seconds(self, action: str) -> float:
+        """For how long what this call of `action` created is unknown to others."""
+        window = self.conditions.consistency
+        with self._lock:
+            number = self._created[action] = self._created[action] + 1
+        return window.least + (window.most - window.least) * self._draw(f"consistency {action} {number}")
+
+    def _draw(self, what: str) -> float:
+        # Not for secrets: a decision that can be repeated.
+        return random.Random(f"{self.conditions.seed} {what}").random()

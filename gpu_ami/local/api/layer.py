@@ -1,0 +1,114 @@
+"""The layer before the API that applies conditions to calls."""
+
+from __future__ import annotations
+
+import io
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import urlencode
+
+from gpu_ami.local.api.conditions import Decisions
+from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, read_service_call, unpack
+from gpu_ami.local.backends import ZONE
+
+App = Callable[..., Iterable[bytes]]
+# The action that creates a resource → the element of its answer with the id, and the code and message that other calls
+# get while the resource is unknown to them.
+_CREATED = {
+    "RunInstances": ("instanceId", "InvalidInstanceID.NotFound", "The instance ID '{id}' does not exist"),
+    "CreateImage": ("imageId", "InvalidAMIID.NotFound", "The image id '[{id}]' does not exist"),
+    "CopyImage": ("imageId", "InvalidAMIID.NotFound", "The image id '[{id}]' does not exist"),
+    "CreateSecurityGroup": ("groupId", "InvalidGroup.NotFound", "The security group '{id}' does not exist"),
+}
+
+
+class ConditionsLayer:
+    """WSGI application: answers with an error where conditions say so, else passes the call on to `app`."""
+
+    def __init__(self, app: App, decisions: Decisions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._decisions, self._clock = app, decisions, clock
+        self._started = clock()
+        self._lock = threading.Lock()
+        self._unknown: dict[str, tuple[float, str, str]] = {}  # id → until when, code, message
+        self._launched: dict[str, float] = {}  # instance → when
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        unpack(environ)
+        call = read_service_call(environ)
+        if call is None:
+            return self._app(environ, start_response)
+        error = self._error(call)
+        if error:
+            status, headers, body = error.encode(call.protocol)
+            start_response(status, [*headers, ("Content-Length", str(len(body)))])
+            return [body]
+        if call.protocol != "ec2":
+            return self._app(environ, start_response)
+        self._hide_from_filters(call, environ)
+        return self._pass_ec2(call, environ, start_response)
+
+    def _error(self, call: ServiceCall) -> ErrorAnswer | None:
+        due = self._decisions.error(call, ZONE, self._clock() - self._started)
+        return due or (self._not_found(call) if call.protocol == "ec2" else None)
+
+    def _not_found(self, call: ServiceCall) -> ErrorAnswer | None:
+        """The error of a call that names a resource which was created a moment ago."""
+        now = self._clock()
+        with self._lock:
+            for key, value in call.parameters.items():
+                until, code, message = self._unknown.get(value, (0.0, "", ""))
+                if now < until and not key.startswith(("Tag", "Filter")):
+                    return ErrorAnswer(code, message, 400)
+        return None
+
+    def _hide_from_filters(self, call: ServiceCall, environ: dict[str, Any]) -> None:
+        """A filter for a resource that is still unknown finds nothing: it gets a value that nothing has."""
+        now = self._clock()
+        with self._lock:
+            unknown = {
+                key: "still-unknown"
+                for key, value in call.parameters.items()
+                if key.startswith("Filter.") and now < self._unknown.get(value, (0.0,))[0]
+            }
+        if unknown:
+            body = urlencode({**call.parameters, **unknown}).encode()
+            environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+
+    def _pass_ec2(
+        self, call: ServiceCall, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        answer: dict[str, Any] = {}
+
+        def keep(status: str, headers: list[tuple[str, str]], _exc_info: Any = None) -> None:
+            answer.update(status=status, headers=headers)
+
+        body = b"".join(self._app(environ, keep))
+        if answer["status"].startswith("200"):
+            self._remember(call, body)
+            if call.action == "GetConsoleOutput":
+                body = self._console(call, body)
+        headers = [(name, value) for name, value in answer["headers"] if name.lower() != "content-length"]
+        start_response(answer["status"], [*headers, ("Content-Length", str(len(body)))])
+        return [body]
+
+    def _remember(self, call: ServiceCall, body: bytes) -> None:
+        if call.action not in _CREATED:
+            return
+        element, code, message = _CREATED[call.action]
+        until = self._clock() + self._decisions.unknown_seconds(call.action)
+        with self._lock:
+            for found in set(re.findall(rf"<{element}>([^<]+)</{element}>".encode(), body)):
+                identity = found.decode()
+                self._unknown[identity] = (until, code, message.format(id=identity))
+                if call.action == "RunInstances":
+                    self._launched[identity] = self._clock()
+
+    def _console(self, call: ServiceCall, body: bytes) -> bytes:
+        """EC2 has no console output in the first minutes of an instance."""
+        age = self._clock() - self._launched.get(call.parameters.get("InstanceId", ""), float("-inf"))
+        if age >= self._decisions.conditions.delays.console:
+            return body
+        return re.sub(rb"<output>.*?</output>", b"<output></output>", body, flags=re.DOTALL)

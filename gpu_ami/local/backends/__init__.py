@@ -1,0 +1,21 @@
+"""moto's models, where they answer otherwise than AWS.
+
+ec2                  EC2: loopback networks, images with disks, instance states that match the machines
+instance             what an instance knows of itself
+cloudwatch           CloudWatch metrics as the agent and the validator use them
+logs                 log events that arrive late
+delays               how late the region shows what is there
+"""
+
+from gpu_ami.local.backends import cloudwatch, logs
+from gpu_ami.local.backends.delays import NO_DELAYS, Delays
+from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
+from gpu_ami.local.backends.instance import InstanceView
+
+__all__ = ["INSTANCE_TYPES", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "install"]
+
+
+def install(delays: Delays = NO_DELAYS) -> None:
+    """Makes moto's CloudWatch and Logs answer as the region needs them."""
+    cloudwatch.install(delays)
+    logs.install(delays.log_events)

@@ -1,0 +1,152 @@
+"""CloudWatch's metrics as the vendor's agent and the validator use them, where moto answers otherwise than AWS.
+
+moto drops the metrics of an entity silently, answers a query for one namespace with datapoints of another, and searches
+all datapoints for each query: after an hour of one machine, a million.
+
+Source: the API's PutMetricData (`EntityMetricData`) and GetMetricData; plugins/outputs/cloudwatch of
+https://github.com/aws/amazon-cloudwatch-agent v1.300060.0, which puts every metric of an instance into entities.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from moto.cloudwatch.models import CloudWatchBackend, MetricDatumBase
+from moto.cloudwatch.responses import CloudWatchResponse
+
+from gpu_ami.local.backends.delays import NO_DELAYS, Delays
+
+# Datapoints closer together than a minute are kept for three hours.
+# Source: https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_concepts.html (Metrics retention)
+_KEPT = datetime.timedelta(hours=3)
+_Key = tuple[str, str, tuple[tuple[str, str], ...]]
+_looked_at: ContextVar[list[MetricDatumBase] | None] = ContextVar("looked_at", default=None)
+_delays = NO_DELAYS
+
+
+def install(delays: Delays = NO_DELAYS) -> None:
+    """Makes moto's CloudWatch keep metrics in this way, and show them `delays` after they arrived. Idempotent."""
+    global _delays  # moto's models are the process's, and so is this
+    _delays = delays
+    if CloudWatchResponse.put_metric_data is _put_metric_data:
+        return
+    CloudWatchResponse.put_metric_data = _put_metric_data  # type: ignore[method-assign]
+    CloudWatchBackend.metric_data = property(_kept, _keep)  # type: ignore[assignment]
+    CloudWatchBackend.get_all_metrics = _get_all_metrics  # type: ignore[method-assign]
+    CloudWatchBackend.get_metric_data = _get_metric_data  # type: ignore[method-assign]
+    CloudWatchBackend.get_filtered_metrics = _get_filtered_metrics  # type: ignore[method-assign]
+
+
+_plain_put = CloudWatchResponse.put_metric_data
+_plain_all = CloudWatchBackend.get_all_metrics
+_plain_get = CloudWatchBackend.get_metric_data
+
+
+class Kept:
+    """Datapoints by series, kept for three hours: replaces moto's list of all datapoints."""
+
+    def __init__(self, data: Iterable[MetricDatumBase] = ()) -> None:
+        self.series: dict[_Key, list[MetricDatumBase]] = {}
+        self.first_arrivals: dict[_Key, float] = {}  # monotonic seconds
+        self.arrivals: dict[int, float] = {}  # by the identity of a datum that is kept
+        for datum in data:
+            self.append(datum)
+
+    def append(self, datum: MetricDatumBase) -> None:
+        dimensions = tuple(sorted((str(one.name), str(one.value)) for one in datum.dimensions))
+        key = (datum.namespace, datum.name, dimensions)
+        self.first_arrivals.setdefault(key, time.monotonic())
+        self.arrivals[id(datum)] = time.monotonic()
+        found = self.series.setdefault(key, [])
+        found.append(datum)
+        while datum.timestamp - found[0].timestamp > _KEPT:
+            self.arrivals.pop(id(found[0]), None)
+            del found[0]
+
+    def of(self, metric: dict[str, Any]) -> list[MetricDatumBase]:
+        """The datapoints of exactly this metric (`Namespace`, `MetricName`, `Dimensions`)."""
+        dimensions = tuple(sorted((one["Name"], one["Value"]) for one in metric.get("Dimensions") or ()))
+        series = list(self.series.get((metric["Namespace"], metric["MetricName"], dimensions), ()))
+        latest = time.monotonic() - _delays.metric_data
+        return [datum for datum in series if self.arrivals.get(id(datum), 0.0) <= latest]
+
+    def listed(self) -> list[MetricDatumBase]:
+        """The newest datapoint of each series that ListMetrics shows by now."""
+        latest = time.monotonic() - _delays.list_metrics
+        return [data[-1] for key, data in list(self.series.items()) if self.first_arrivals[key] <= latest]
+
+    def __iter__(self) -> Iterator[MetricDatumBase]:
+        for found in list(self.series.values()):
+            yield from found
+
+    def __add__(self, other: Iterable[MetricDatumBase]) -> list[MetricDatumBase]:
+        return [*self, *other]
+
+
+def _kept(backend: CloudWatchBackend) -> Kept:
+    found: Kept = backend.__dict__.setdefault("kept_metrics", Kept())
+    return found
+
+
+def _keep(backend: CloudWatchBackend, data: Iterable[MetricDatumBase]) -> None:
+    backend.__dict__["kept_metrics"] = Kept(data)
+
+
+def _put_metric_data(self: CloudWatchResponse) -> Any:
+    """All metrics of the call: those that belong to nothing, and those of each entity."""
+    namespace = self._get_param("Namespace")
+    of_entities = [
+        datum for entity in self._get_param("EntityMetricData", []) for datum in entity.get("MetricData", [])
+    ]
+    if of_entities:
+        self.cloudwatch_backend.put_metric_data(namespace, of_entities)
+    return _plain_put(self)
+
+
+def _get_metric_data(
+    self: CloudWatchBackend,
+    queries: list[dict[str, Any]],
+    start_time: datetime.datetime,
+    end_time: datetime.datetime,
+    scan_by: str = "TimestampAscending",
+) -> list[dict[str, Any]]:
+    """moto's own answer to each query, from the datapoints of its metric alone. Expressions are moto's as they are."""
+    if any("MetricStat" not in query for query in queries):
+        return _plain_get(self, queries, start_time, end_time, scan_by)
+    found = []
+    for query in queries:
+        metric = query["MetricStat"]["Metric"]
+        of_aws = self.aws_metric_data if str(metric["Namespace"]).startswith("AWS/") else []
+        with _only([*_kept(self).of(metric), *of_aws]):
+            found += _plain_get(self, [query], start_time, end_time, scan_by)
+    return found
+
+
+def _get_all_metrics(self: CloudWatchBackend) -> list[MetricDatumBase]:
+    found = _looked_at.get()
+    return _plain_all(self) if found is None else found
+
+
+@contextlib.contextmanager
+def _only(data: list[MetricDatumBase]) -> Iterator[None]:
+    token = _looked_at.set(data)
+    try:
+        yield
+    finally:
+        _looked_at.reset(token)
+
+
+def _get_filtered_metrics(
+    self: CloudWatchBackend, metric_name: str, namespace: str, dimensions: list[dict[str, str]]
+) -> list[MetricDatumBase]:
+    """One datum a series, which stands for it."""
+    return [
+        datum
+        for datum in [*_kept(self).listed(), *self.aws_metric_data]
+        if datum.filter(namespace, metric_name, dimensions)
+    ]

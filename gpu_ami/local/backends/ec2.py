@@ -1,0 +1,272 @@
+"""moto's EC2 as the region uses it: a network on loopback addresses, images with disks, states of real machines.
+
+Only this package uses moto's objects. moto changes states at once; `set_state` shows what the machine behind an
+instance does.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.parse import default_timestamp_parser
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.amis import Ami
+from moto.ec2.models.instance_types import INSTANCE_TYPES as _MOTO_TYPES
+from moto.ec2.models.instances import StateReason
+from moto.iam.models import iam_backends
+
+from gpu_ami.local.backends.instance import InstanceView
+from gpu_ami.local.state import ImageRecord
+
+REGION = "us-east-1"
+ZONE = f"{REGION}a"
+PROFILE = "gpu-ami-local"
+INSTANCE_TYPES = frozenset(_MOTO_TYPES)  # EC2's, as of moto's release
+# EC2's codes: docs.aws.amazon.com, API reference, InstanceState.
+_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+_ASSUME = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],
+}
+
+
+class RegionAmi(Ami):
+    """An AMI whose block devices are those of its record (moto's are 15 GB, unencrypted, on any image)."""
+
+    record: ImageRecord
+
+    @property
+    def block_device_mappings(self) -> list[dict[str, Any]]:
+        ebs: dict[str, Any] = {
+            "SnapshotId": self.ebs_snapshot.id,
+            "VolumeSize": self.record.size_gib,
+            "DeleteOnTermination": True,
+            "VolumeType": "gp3",
+            "Encrypted": self.record.encrypted,
+        }
+        if self.record.kms_key_id:
+            ebs["KmsKeyId"] = self.record.kms_key_id
+        return [{"DeviceName": self.root_device_name, "Ebs": ebs}]
+
+
+class Ec2:
+    """The region's EC2 state: `backend` is moto's, `subnet_id`, `group_id` and `profile` are what an instance needs."""
+
+    def __init__(self, cidr: str) -> None:
+        self.account = DEFAULT_ACCOUNT_ID
+        self.backend: Any = ec2_backends[self.account][REGION]
+        self._iam: Any = iam_backends[self.account]["aws"]
+        self.cidr = cidr
+        self.vpc_id, self.subnet_id = self._make_network(cidr)
+        group = self.backend.create_security_group("gpu-ami-local", "instances of the local region", vpc_id=self.vpc_id)
+        self.group_id = str(group.id)
+        self.profile = self._make_profile()
+
+    def _make_network(self, cidr: str) -> tuple[str, str]:
+        """One VPC with one subnet, the default one: an instance without a subnet gets a loopback address, too."""
+        backend = self.backend
+        backend.subnets.clear()
+        for vpc_id in list(backend.vpcs):
+            backend.vpcs.pop(vpc_id)
+            backend.groups.pop(vpc_id, None)
+        vpc = backend.create_vpc(cidr, is_default=True)
+        backend.default_vpc = vpc
+        subnet = backend.create_subnet(vpc.id, cidr, availability_zone=ZONE)
+        subnet.map_public_ip_on_launch = False
+        return str(vpc.id), str(subnet.id)
+
+    def _make_profile(self) -> str:
+        with contextlib.suppress(Exception):  # a second region in one process (tests): it exists
+            self._iam.create_role(PROFILE, json.dumps(_ASSUME), "/", None, "instances of the local region", [], "3600")
+            self._iam.create_instance_profile(PROFILE, "/", [PROFILE])
+        return PROFILE
+
+    # Instances
+
+    def instances(self) -> list[Any]:
+        return list(self.backend.all_instances())
+
+    def instance(self, instance_id: str) -> Any | None:
+        return self.backend.get_instance_by_id(instance_id)
+
+    def set_state(self, instance: Any, name: str, code: str = "", message: str = "") -> None:
+        """What DescribeInstances shows; with `code`, why (such as Server.InternalError)."""
+        instance._state.name, instance._state.code = name, _CODES[name]
+        if code:
+            self.set_reason(instance, code, message)
+            instance._reason = f"{message} ({datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC)"
+
+    def set_reason(self, instance: Any, code: str = "", message: str = "") -> None:
+        """The StateReason of an instance whose state stays as it is; none without `code`."""
+        instance.state_reason = StateReason(f"{code}: {message}", code) if code else None
+
+    def settle_launch(self, instance: Any) -> None:
+        """Gives an instance the root volume of its image, which EC2 does and moto does not."""
+        image = self.backend.amis.get(instance.image_id)
+        mapping = instance.block_device_mapping
+        if isinstance(image, RegionAmi):
+            root = image.root_device_name
+            if root not in mapping and "/dev/sda1" in mapping:
+                mapping[root] = mapping.pop("/dev/sda1")
+            volume = self.root_volume(instance)
+            if volume is not None:
+                volume.snapshot_id = volume.snapshot_id or image.ebs_snapshot.id
+                volume.encrypted = volume.encrypted or image.record.encrypted
+                volume.kms_key_id = volume.kms_key_id or image.record.kms_key_id
+                volume.size = max(int(volume.size or 0), image.record.size_gib)
+
+    def root_volume(self, instance: Any) -> Any | None:
+        device = instance.block_device_mapping.get(instance.root_device_name)
+        return self.backend.volumes.get(device.volume_id) if device else None
+
+    def tags(self, resource_id: str) -> dict[str, str]:
+        return dict(self.backend.tags.get(resource_id, {}))
+
+    def view(self, instance: Any) -> InstanceView:
+        """What the instance may know about itself."""
+        interface = instance.nics[0]
+        key = self.backend.key_pairs.get(instance.key_name) if instance.key_name else None
+        profile = self._profile_of(instance)
+        options = instance.metadata_options
+        return InstanceView(
+            instance_id=instance.id,
+            image_id=instance.image_id,
+            instance_type=instance.instance_type,
+            launch_index=int(instance.ami_launch_index),
+            reservation_id=self._reservation_of(instance),
+            account_id=self.account,
+            region=REGION,
+            zone=instance.availability_zone or ZONE,
+            architecture=instance.architecture or "x86_64",
+            launch_time=instance.launch_time,
+            address=interface.private_ip_address,
+            hostname=instance.private_dns_name,
+            mac=interface.mac_address,
+            interface_id=interface.id,
+            subnet_id=instance.subnet_id or self.subnet_id,
+            subnet_cidr=self.cidr,
+            vpc_id=instance.vpc_id or self.vpc_id,
+            vpc_cidr=self.cidr,
+            root_device_name=instance.root_device_name,
+            security_groups=tuple((group.id, group.name) for group in instance.security_groups),
+            key_name=instance.key_name,
+            public_key=key.public_key if key else None,
+            user_data=_user_data(instance.user_data),
+            profile_arn=profile.arn if profile else None,
+            profile_id=profile.id if profile else None,
+            role=profile.roles[0].name if profile and profile.roles else None,
+            tags=self.tags(instance.id),
+            tokens_required=options.http_tokens != "optional",
+            endpoint_enabled=options.http_endpoint != "disabled",
+            tags_enabled=options.instance_metadata_tags == "enabled",
+        )
+
+    def _profile_of(self, instance: Any) -> Any | None:
+        found = instance.iam_instance_profile
+        arn = found.get("Arn") if isinstance(found, dict) else None
+        return next((profile for profile in self._iam.instance_profiles.values() if profile.arn == arn), None)
+
+    def _reservation_of(self, instance: Any) -> str:
+        found = (one.id for one in self.backend.reservations.values() if instance in one.instances)
+        return str(next(found, ""))
+
+    # Images
+
+    def images(self) -> dict[str, Any]:
+        return dict(self.backend.amis)
+
+    def register(self, record: ImageRecord) -> None:
+        """Registers an image that has a disk: same id, name, tags and snapshot at each `up`."""
+        image = RegionAmi(
+            self.backend,
+            record.id,
+            name=record.name,
+            description=record.description,
+            owner_id=record.owner_id,
+            owner_alias=record.owner_alias,
+            public=record.public,
+            virtualization_type="hvm",
+            architecture=record.architecture,
+            creation_date=default_timestamp_parser(record.creation_date),
+            hypervisor="xen",
+            root_device_type="ebs",
+            root_device_name=record.root_device_name,
+            region_name=ZONE,
+            boot_mode="legacy-bios",
+            image_location=f"{record.owner_id}/{record.name}",
+        )
+        image.record = record
+        image.instance_id = record.source_instance_id
+        self._rename_snapshot(image, record)
+        self.backend.amis[record.id] = image
+        self.backend.create_tags([record.id], record.tags)
+        self.backend.create_tags([record.snapshot_id], record.snapshot_tags)
+
+    def point_parameter(self, name: str, image_id: str) -> None:
+        """Sets an SSM public parameter to the image (the API refuses writes below /aws)."""
+        from moto.ssm import models as ssm
+
+        make: Any = ssm.Parameter
+        versions = ssm.ssm_backends[self.account][REGION]._parameters[name]
+        versions.append(
+            make(
+                self.account, name, image_id, "String", None, None, None, datetime.now(UTC),
+                version=versions[-1].version + 1 if versions else 1,
+                data_type="aws:ec2:image",
+            )
+        )  # fmt: skip
+
+    def _rename_snapshot(self, image: Any, record: ImageRecord) -> None:
+        snapshot = image.ebs_snapshot
+        self.backend.snapshots.pop(snapshot.id)
+        snapshot.id = record.snapshot_id
+        snapshot.volume.size = record.size_gib
+        snapshot.encrypted, snapshot.kms_key_id = record.encrypted, record.kms_key_id
+        snapshot.start_time = image.creation_date
+        self.backend.snapshots[snapshot.id] = snapshot
+
+    def record_of_new(self, image: Any) -> ImageRecord:
+        """The record of an image that CreateImage or CopyImage has just made in moto."""
+        instance = self.instance(image.instance_id) if image.instance_id else None
+        volume = self.root_volume(instance) if instance else None
+        return ImageRecord(
+            id=image.id,
+            name=image.name or image.id,
+            description=image.description or "",
+            owner_id=image.owner_id,
+            architecture=image.architecture or "x86_64",
+            root_device_name=instance.root_device_name if instance else image.root_device_name,
+            snapshot_id=image.ebs_snapshot.id,
+            size_gib=int(volume.size) if volume else 8,
+            creation_date=f"{image.creation_date:%Y-%m-%dT%H:%M:%S}.000Z",
+            encrypted=bool(volume and volume.encrypted),
+            kms_key_id=volume.kms_key_id if volume else None,
+            source_instance_id=image.instance_id,
+        )
+
+    def adopt(self, image: Any, record: ImageRecord, state: str) -> None:
+        """Makes moto's new image show `record`, in `state` (pending, available, failed)."""
+        image.__class__ = RegionAmi
+        image.record = record
+        image.root_device_name = record.root_device_name
+        image.root_device_type = "ebs"
+        image.virtualization_type, image.hypervisor, image.boot_mode = "hvm", "xen", "legacy-bios"
+        image.image_location = f"{record.owner_id}/{record.name}"
+        snapshot = image.ebs_snapshot
+        snapshot.volume.size = record.size_gib
+        snapshot.encrypted, snapshot.kms_key_id = record.encrypted, record.kms_key_id
+        self.set_image_state(image, state)
+
+    def set_image_state(self, image: Any, state: str) -> None:
+        image.state = state
+        image.ebs_snapshot.status = {"pending": "pending", "available": "completed"}.get(state, "error")
+
+
+def _user_data(data: Any) -> bytes | None:
+    return None if data is None else base64.b64decode(re.sub(r"\s", "", str(data)))

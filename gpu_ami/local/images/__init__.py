@@ -1,0 +1,13 @@
+"""Disk images of the local region: base images and AMIs.
+
+store                AMIs and their disks: create, copy, register, remove
+base_image           Debian 12, made by mmdebstrap
+source_ami           which base image a plan builds on, and the AMI that shows it
+rootfs_layers        the layers of a base image as folders
+base_ami_packages    packages that a node family's base AMI contains
+"""
+
+from gpu_ami.local.images.rootfs_layers import Base, Tree, require_root
+from gpu_ami.local.images.store import ImageJob, ImageStore, Request, copy_disk
+
+__all__ = ["Base", "ImageJob", "ImageStore", "Request", "Tree", "copy_disk", "require_root"]

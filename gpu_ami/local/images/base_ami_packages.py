@@ -1,0 +1,115 @@
+"""Replicas that a node family's base AMI brings along: which ones, and their files.
+
+`replicas/<family>_ami/provided.txt` names packages of the family's own; what `provides` says in the facts
+(variables/facts/node_families.yml) is planned as for a plain instance, which gives names and versions of the packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.local.images import base_image
+from gpu_ami.local.mirror import (
+    Archive,
+    Package,
+    Pool,
+    find_row,
+    packages,
+    resolve,
+    sections,
+    signing_key,
+    sources_digest,
+)
+
+_REPLICAS = Path(__file__).parents[1] / "replicas"
+_KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "debian12": "deb"}
+_ARCHITECTURE = "x86_64"
+# An instance type with all that a node family may provide packages for.
+_INSTANCE_TYPE = "p5.48xlarge"
+
+
+@dataclass(frozen=True)
+class Provided:
+    """Packages, and installers with packages inside."""
+
+    packages: tuple[Package, ...] = ()
+    archives: tuple[Archive, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.packages or self.archives)
+
+    def digest(self) -> str:
+        """Digest of their sources, without the signing key."""
+        held = [one for archive in self.archives for found in archive.held_packages().values() for one in found]
+        parts = [[one.file_name, sources_digest(one.row)] for one in (*self.packages, *held)]
+        parts += [[json.dumps(one.values, sort_keys=True), sources_digest(one.row)] for one in self.archives]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else ""
+
+    def put(self, folder: Path, home: Path) -> None:
+        """Builds what is missing and copies the files to `folder`."""
+        folder.mkdir()
+        key = signing_key(home)
+        pool = Pool(home / "base" / "pool", key)
+        with key.opened() as gpg:
+            files = pool.get(self.packages, gpg)
+            files += [pool.get_archive(one, gpg) for one in self.archives]
+        for file in files:
+            shutil.copy(file, folder)
+
+
+def of_family(system: str, family: str, version: str) -> Provided:
+    """What the base AMI of a node family and its version has on that system."""
+    listed = list(_listed(_REPLICAS / f"{family}_ami" / "provided.txt", _KINDS[system]))
+    provides = _provides(family, version)
+    if not provides:
+        return Provided(tuple(listed))
+    asked = sections(_plan(system, provides), only=list(provides))
+    planned = [package for section in asked for package in packages(section)]
+    archives = [item for _, item in resolve(asked).files.values() if isinstance(item, Archive)]
+    return Provided((*listed, *_with_brought(planned)), tuple(archives))
+
+
+def _with_brought(planned: Sequence[Package]) -> list[Package]:
+    """Those packages and what comes with them; a mirror would also have other versions."""
+    found: dict[str, Package] = {}
+    waiting = list(planned)
+    while waiting:
+        package = waiting.pop()
+        if found.setdefault(package.name, package) is package:
+            waiting += [one for one in package.related() if one.name != package.name]
+    return [found[name] for name in sorted(found)]
+
+
+def _listed(path: Path, kind: str) -> Iterator[Package]:
+    lines = base_image.listed(path) if path.exists() else []
+    for name, _, version in (line.partition("=") for line in lines):
+        row = find_row("packages", name, kind=kind, asked_by=str(path))
+        yield Package(name, version, kind, _ARCHITECTURE, row)
+
+
+def _provides(family: str, version: str) -> Mapping[str, str]:
+    from gpu_ami.recipes import load_facts
+
+    row = load_facts().node_families[family].get("versions", {}).get(version, {})
+    provides: Mapping[str, str] = row.get("provides", {})
+    return provides
+
+
+def _plan(system: str, provides: Mapping[str, str]) -> dict[str, Any]:
+    """The plan of a plain instance with those components."""
+    from gpu_ami.cloud import Place
+    from gpu_ami.plan import make_plan
+
+    recipe = {"os": system, "flag": "base", "instance_types": [_INSTANCE_TYPE]}
+    components = {name: {"version": version} for name, version in provides.items()}
+    with tempfile.TemporaryDirectory(prefix="gpu-ami-base-") as folder:
+        path = Path(folder) / "base.yml"  # JSON is YAML
+        path.write_text(json.dumps(recipe | components), encoding="utf-8")
+        return dict(make_plan(path, Place(name="nowhere", region="us-east-1")).document)

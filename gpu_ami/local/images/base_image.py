@@ -1,0 +1,243 @@
+"""The local region's source AMI: Debian 12 for amd64, made by mmdebstrap from Debian's archive.
+
+It stands in for Debian's own cloud AMI: cloud kernel, systemd, OpenSSH, stock cloud-init with the Ec2 datasource, user
+`admin`. What differs is what emulation asks for: a short list of cloud-init modules, a small initrd, few timers
+(`replicas/debian_ami/` holds every file and the package list, with the reasons).
+
+The disk is raw and sparse: MBR, one ext4 partition at 1 MiB, made by `mke2fs -d` without root or a loop device. There
+is no boot loader in it; whoever boots it reads kernel, initrd and command line from /boot/grub/grub.cfg, which
+`update-grub` writes inside the guest as on any Debian machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import struct
+import tarfile
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.errors import CloudError, MissingTool
+from gpu_ami.process import find_tool, run
+from gpu_ami.progress import Progress
+
+PARTITION_OFFSET = 1024 * 1024
+SOURCE = Path(__file__).parents[1] / "replicas" / "debian_ami"
+SUITE = "bookworm"
+NAME = "debian-12-amd64-gpu-ami"
+SSH_USER = "admin"
+DISK_BYTES = 8 * 1024**3
+_BUILD_SECONDS = 1200.0
+_KEPT_SECONDS = 7 * 24 * 3600.0
+_MMDEBSTRAP = ("--variant=apt", "--architectures=amd64", "--dpkgopt=force-confold")
+# $0 tar, $1 scratch folder, $2 mke2fs, $3 UUID, $4 offset in bytes, $5 disk, $6 KiB
+_DISK_SCRIPT = (
+    'set -e; mkdir -p "$1"; tar -C "$1" --numeric-owner --xattrs --exclude="./dev/*" -xf "$0"; '
+    '"$2" -q -t ext4 -L root -U "$3" -d "$1" -O ^metadata_csum '
+    '-E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -F "$5" "$6"k; rm -rf "$1"'
+)
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    """A disk image to boot from: raw, ext4 in partition 1 at PARTITION_OFFSET."""
+
+    path: Path
+    name: str
+    ssh_user: str
+    digest: str
+
+
+def digest() -> str:
+    """Digest of the image's sources: package list, files, build steps."""
+    sha = hashlib.sha256(repr((SUITE, DISK_BYTES, _MMDEBSTRAP, _DISK_SCRIPT)).encode())
+    add_files(sha, SOURCE)
+    return sha.hexdigest()[:16]
+
+
+def add_files(sha: hashlib._Hash, folder: Path) -> None:
+    """Adds names, modes and content of a folder's files to a digest."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            sha.update(f"{path.relative_to(folder)}\0{path.stat().st_mode & 0o111:o}\0".encode())
+            sha.update(path.read_bytes())
+
+
+def ensure(home: Path, progress: Progress) -> BaseImage:
+    """The image in `home/base`, built when what makes it has changed (about a minute)."""
+    image = _image(home / "base")
+    with only_one(home / "base") as base:
+        if image.path.exists():
+            os.utime(image.path)
+            return image
+        archive = _archive(base, progress)
+        with progress.stage("write the disk"), scratch(base) as work:
+            _write_disk(archive, work / "disk.raw", root_uuid())
+            (work / "disk.raw").rename(image.path)
+    return image
+
+
+def ensure_archive(home: Path, progress: Progress) -> Path:
+    """The image's tree as a tar, of which emulated distributions and sandboxes are made; kept beside the image."""
+    with only_one(home / "base") as base:
+        return _archive(base, progress)
+
+
+def _image(base: Path) -> BaseImage:
+    wanted = digest()
+    return BaseImage(base / f"{NAME}-{wanted}.raw", f"{NAME}-{wanted}", SSH_USER, wanted)
+
+
+def root_uuid() -> str:
+    """Of the root file system: the boot menu in the tree names it, so every disk made of that tree has it."""
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{NAME}-{digest()}"))
+
+
+def _archive(base: Path, progress: Progress) -> Path:
+    archive = base / f"{NAME}-{digest()}.tar"
+    if archive.exists():
+        os.utime(archive)
+        return archive
+    for stale in base.glob("build-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    with progress.stage("base image: Debian 12 by mmdebstrap"), scratch(base) as work:
+        overlay = work / "overlay.tar"
+        pack_overlay(SOURCE / "rootfs", overlay)
+        _bootstrap(overlay, work, work / "tree.tar", root_uuid())
+        (work / "tree.tar").rename(archive)
+    _forget_old(base)
+    return archive
+
+
+def _forget_old(base: Path) -> None:
+    """Removes old images of other digests; recent ones stay, a stopped instance may still use them."""
+    for old in (*base.glob("*.raw"), *base.glob("*.tar")):
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            old.unlink()
+
+
+@contextlib.contextmanager
+def only_one(base: Path) -> Iterator[Path]:
+    """`base`, made where it is not there; one process at a time is inside the block."""
+    base.mkdir(parents=True, exist_ok=True)
+    with (base / "lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield base
+
+
+@contextlib.contextmanager
+def scratch(base: Path) -> Iterator[Path]:
+    work = Path(tempfile.mkdtemp(prefix="build-", dir=base))
+    work.chmod(0o755)  # mmdebstrap's unprivileged user reads from it
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def pack_overlay(folder: Path, archive: Path) -> None:
+    """Packs files as root's: neither a checkout's owner nor its umask may reach the image."""
+
+    def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        member.mode = 0o755 if member.isdir() or member.mode & 0o111 else 0o644
+        return member
+
+    with tarfile.open(archive, "w") as tar:
+        for path in sorted(folder.iterdir()):
+            tar.add(path, arcname=path.name, filter=as_root)
+
+
+def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
+    packages = ",".join(listed(SOURCE / "packages.txt"))
+    customise = work / "customise"
+    customise.write_text((SOURCE / "customise.sh").read_text())
+    customise.chmod(0o755)
+    masked = " ".join(listed(SOURCE / "masked.txt"))
+    command: list[str | Path] = [
+        find_tool("mmdebstrap", package="mmdebstrap"),
+        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+        *_MMDEBSTRAP,
+        f"--include={packages}",
+        # Both before anything is unpacked: initramfs settings and dpkg filters count from the first package.
+        *(f"--dpkgopt={line}" for line in _dpkg_filters()),
+        f"--essential-hook=tar-in {overlay} /",
+        f'--customize-hook={customise} "$1" {root_uuid} {masked}',
+        SUITE,
+        tree,
+        *archive_lines(),
+    ]
+    run(command, timeout=_BUILD_SECONDS, env=proxies(), error=CloudError)
+
+
+def listed(path: Path) -> list[str]:
+    """The lines of a list, without its comments."""
+    lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def _dpkg_filters() -> list[str]:
+    return (SOURCE / "rootfs/etc/dpkg/dpkg.cfg.d/gpu-ami").read_text().split()
+
+
+def proxies() -> dict[str, str]:
+    """What a download needs of our environment."""
+    return {key: os.environ[key] for key in ("http_proxy", "https_proxy", "no_proxy") if key in os.environ}
+
+
+def archive_lines() -> list[str]:
+    """sources.list lines for bookworm: the mirror that this host's own apt uses; none: mmdebstrap's default."""
+    try:
+        apt_get = find_tool("apt-get", package="apt")
+    except MissingTool:
+        return []
+    form = "$(ORIGIN)|$(CODENAME)|$(REPO_URI)|$(COMPONENT)"
+    listed = run([apt_get, "indextargets", "--format", form, "Created-By: Packages"], timeout=30, check=False)
+    rows = [line.split("|") for line in listed.stdout.splitlines()]
+    lines = [
+        f"deb {uri} {codename} {component}"
+        for origin, codename, uri, component in (row for row in rows if len(row) == 4)
+        if origin == "Debian" and component == "main" and codename.partition("-")[0] == SUITE
+    ]
+    return lines if any(f" {SUITE} main" in line for line in lines) else []
+
+
+def archive_sources() -> list[str]:
+    """`archive_lines`, or Debian's own address where this host names none."""
+    return archive_lines() or [f"deb http://deb.debian.org/debian {SUITE} main"]
+
+
+def _write_disk(tree: Path, disk: Path, root_uuid: str) -> None:
+    """MBR and file system. Extracting with right owners needs root, or a user name space with subordinate ids."""
+    start_disk(disk)
+    size = DISK_BYTES - PARTITION_OFFSET
+    scratch = disk.parent / "tree"
+    mke2fs = find_tool("mke2fs", package="e2fsprogs")
+    arguments: list[str | Path] = [tree, scratch, mke2fs, root_uuid, str(PARTITION_OFFSET), disk, str(size // 1024)]
+    namespace = [find_tool("unshare", package="util-linux"), "--map-root-user", "--map-auto"]
+    inside = [] if os.geteuid() == 0 else namespace
+    run([*inside, "sh", "-c", _DISK_SCRIPT, *arguments], timeout=300, error=CloudError)
+
+
+def start_disk(disk: Path) -> None:
+    """A sparse disk with its master boot record, and nothing in its partition yet."""
+    with disk.open("wb") as handle:
+        handle.truncate(DISK_BYTES)
+        handle.write(mbr(PARTITION_OFFSET // 512, (DISK_BYTES - PARTITION_OFFSET) // 512))
+
+
+def mbr(first_sector: int, sectors: int) -> bytes:
+    """A master boot record with one bootable Linux partition, in LBA (the CHS fields say "beyond CHS")."""
+    beyond = b"\xfe\xff\xff"
+    entry = b"\x80" + beyond + b"\x83" + beyond + struct.pack("<II", first_sector, sectors)
+    signature = struct.pack("<I", 0x67707561)
+    return bytes(440) + signature + bytes(2) + entry + bytes(48) + b"\x55\xaa"

@@ -1,0 +1,207 @@
+"""A base image's tree as layers: sandboxes mount them, disks of emulated distributions are made of them.
+
+A tree is a stack of layers, the topmost first, as overlayfs takes them: Debian's own, on it an operating system's
+(`replicas/<os>_ami`), on that a node family's (`replicas/<family>_ami`). Each layer is a folder in `home/base/trees`,
+named after the digest of what makes it, and never written to afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.local.images import base_image
+from gpu_ami.local.images.base_ami_packages import Provided, of_family
+from gpu_ami.process import find_tool, run
+from gpu_ami.progress import Progress
+
+_REPLICAS = Path(__file__).parents[1] / "replicas"
+_BUILD_LAYER = _REPLICAS / "build_layer.sh"
+_KEPT_SECONDS = 7 * 24 * 3600.0
+_LAYER_SECONDS = 900.0
+# What would reach the host's kernel, which a tree's programs run on: its modules, its log, its clock, its power switch.
+_DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
+SYSTEMS = ("debian12", "ubuntu2404", "al2023")
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a base image presents: an operating system, and a node family of a version ("" is a plain instance)."""
+
+    system: str
+    family: str = ""
+    version: str = ""
+
+    @staticmethod
+    def parse(text: str) -> Base:
+        """From `al2023` or `al2023+eks-1.33`. UsageError: no such base image."""
+        system, _, node = text.partition("+")
+        family, _, version = node.partition("-")
+        known = available()
+        if system not in SYSTEMS or (family and (system, family) not in known):
+            names = [*SYSTEMS, *("+".join(pair) for pair in known)]
+            raise UsageError(f"no base image {text!r}", hint=f"base images: {', '.join(names)}")
+        return Base(system, family, version)
+
+    @property
+    def name(self) -> str:
+        return "+".join(filter(None, [self.system, "-".join(filter(None, [self.family, self.version]))]))
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What lies on Debian's tree, the lowest first."""
+        system = _REPLICAS / f"{self.system}_ami"
+        packages = system / "packages.txt"
+        layers = [
+            Layer(f"{self.system}-packages", tuple(base_image.listed(packages)) if packages.exists() else ()),
+            Layer(self.system, source=system if self.system != "debian12" else None),
+        ]
+        if self.family:
+            source, provided = _REPLICAS / f"{self.family}_ami", of_family(self.system, self.family, self.version)
+            layers.append(Layer(self.family, (), source, (self.system, self.version), provided))
+        return tuple(layer for layer in layers if layer.packages or layer.source)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Debian's packages, or replicas, files and the script of a folder with their arguments (build_layer.sh)."""
+
+    name: str
+    packages: tuple[str, ...] = ()
+    source: Path | None = None
+    arguments: tuple[str, ...] = ()
+    provided: Provided = field(default_factory=Provided)
+
+    def digest(self, below: str) -> str:
+        """Of all that makes it and what it lies on."""
+        made_of = f"{below}\0{self.packages}\0{self.arguments}\0{self.provided.digest()}\0"
+        sha = hashlib.sha256(made_of.encode() + _BUILD_LAYER.read_bytes())
+        if self.source:
+            base_image.add_files(sha, self.source)
+        return sha.hexdigest()[:16]
+
+
+def available() -> tuple[tuple[str, str], ...]:
+    """Operating system and node family of every emulated distribution that has a node family."""
+    pairs = (("al2023", "eks"), ("al2023", "ecs"), ("al2023", "parallelcluster"), ("ubuntu2404", "parallelcluster"))
+    return tuple(pair for pair in pairs if (_REPLICAS / f"{pair[1]}_ami").is_dir())
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Layers, the topmost first."""
+
+    layers: tuple[Path, ...]
+
+    def kernel(self) -> str:
+        """The release that the tree boots: its newest kernel."""
+        found = {path.name for layer in self.layers for path in layer.glob("boot/vmlinuz-*")}
+        if not found:
+            raise CloudError(
+                f"{self.layers[-1]}: no kernel in its /boot", hint="remove the folder; the next run builds it again"
+            )
+        return sorted(found, key=_natural)[-1].removeprefix("vmlinuz-")
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    words = "".join(letter if letter.isdigit() else f" {letter} " for letter in text).split()
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
+
+
+def ensure(base: Base, home: Path, progress: Progress) -> Tree:
+    """The tree, its layers made where they are not there. UsageError unless we are root: its files have many owners."""
+    require_root("a base image's tree")
+    trees = home / "base" / "trees"
+    folders = [_ensure_debian(home, trees, progress)]
+    below = base_image.digest()
+    for layer in base.layers:
+        below = layer.digest(below)
+        folder = trees / f"{layer.name}-{below}"
+        with base_image.only_one(trees):
+            if not folder.exists():
+                with progress.stage(f"base image {base.name}: {layer.name}"):
+                    _build(layer, folders, folder, home)
+                _forget_old(trees)
+        os.utime(folder)
+        folders.insert(0, folder)
+    return Tree(tuple(folders))
+
+
+def digest(base: Base) -> str:
+    """Of all that makes the tree."""
+    return functools.reduce(lambda below, layer: layer.digest(below), base.layers, base_image.digest())
+
+
+def require_root(what: str) -> None:
+    if os.geteuid() != 0:
+        raise UsageError(f"{what} needs root: files of many owners, and mounts", hint="run it with sudo")
+
+
+def confined() -> list[str]:
+    """Prefix of a tree's command that drops the capabilities which reach the host's kernel."""
+    return [find_tool("setpriv", package="util-linux"), f"--bounding-set=-{',-'.join(_DROPPED)}"]
+
+
+def _ensure_debian(home: Path, trees: Path, progress: Progress) -> Path:
+    layer = trees / f"debian-{base_image.digest()}"
+    if not layer.exists():
+        archive = base_image.ensure_archive(home, progress)
+        with base_image.only_one(trees):
+            if not layer.exists():
+                with progress.stage("extract the base image's tree"):
+                    _extract(archive, layer)
+                _forget_old(trees)
+    os.utime(layer)
+    return layer
+
+
+def _extract(archive: Path, layer: Path) -> None:
+    with base_image.scratch(layer.parent) as work:
+        tree = work / "tree"
+        tree.mkdir(mode=0o755)
+        owners = ["--numeric-owner", "--xattrs", "--exclude=./dev/*"]
+        tar = find_tool("tar", package="tar")
+        run([tar, "-C", tree, *owners, "-xf", archive], timeout=300, error=CloudError)
+        tree.rename(layer)
+
+
+def _build(layer: Layer, below: list[Path], folder: Path, home: Path) -> None:
+    with base_image.scratch(folder.parent) as work:
+        (work / "packages").write_text(" ".join(layer.packages))
+        (work / "sources.list").write_text("\n".join([*base_image.archive_sources(), ""]))
+        if layer.source and (layer.source / "rootfs").is_dir():
+            base_image.pack_overlay(layer.source / "rootfs", work / "overlay.tar")
+        if layer.provided:
+            layer.provided.put(work / "replicas", home)
+            shutil.copy(_REPLICAS / "uname.c", work)
+        for index, lower in enumerate(below):
+            (work / f"layer{index}").symlink_to(lower)
+        stack = ":".join(f"layer{index}" for index in range(len(below)))
+        namespaces = [find_tool("unshare", package="util-linux"), "--mount", "--pid", "--fork"]
+        namespaces += [] if layer.packages else ["--net"]  # only Debian's packages come over the network
+        kernel = Tree(tuple(below)).kernel()
+        script = layer.source / "customise.sh" if layer.source else Path("none")
+        command: list[str | Path] = [
+            *namespaces,
+            *confined(),
+            "sh",
+            _BUILD_LAYER,
+            stack,
+            kernel,
+            script,
+            *layer.arguments,
+        ]
+        run(command, timeout=_LAYER_SECONDS, cwd=work, env=base_image.proxies(), error=CloudError)
+        (work / "upper").rename(folder)
+
+
+def _forget_old(trees: Path) -> None:
+    for old in trees.iterdir():
+        if old.is_dir() and time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)

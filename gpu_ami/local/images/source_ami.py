@@ -1,0 +1,124 @@
+"""The local region's source AMIs: which base image a plan builds on, and as which AMI the region shows it.
+
+A plan finds its source AMI by owner and name filter (or by an SSM parameter); the region shows the base image of that
+operating system and node family under a name that the filter matches, as that owner's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.local.images import base_image, rootfs_layers
+from gpu_ami.local.images.rootfs_layers import Base, Tree
+from gpu_ami.local.state import ImageRecord
+from gpu_ami.process import find_tool, run
+from gpu_ami.progress import Progress
+
+_GIB = 1024**3
+# Whose images the alias "amazon" finds: Amazon Linux's account (docs.aws.amazon.com, Amazon Linux 2023 user guide).
+_AMAZON = "137112412989"
+_ROOT_DEVICES = {"ubuntu": "/dev/sda1"}
+_SYSTEMS = {("debian", "12"): "debian12", ("ubuntu", "24.04"): "ubuntu2404", ("amzn", "2023"): "al2023"}
+# $1 layers, $2 mke2fs, $3 UUID, $4 offset in bytes, $5 disk, $6 KiB. The layers are read as one tree.
+_DISK_SCRIPT = (
+    'set -e; mkdir root none; mount -t overlay tree root -o "ro,lowerdir=$1"; '
+    '"$2" -q -t ext4 -L root -U "$3" -d root -O ^metadata_csum '
+    '-E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -F "$5" "$6"k; umount root'
+)
+# As in a plan for Debian 12; `gpu-ami region up` without a plan registers that image.
+DEBIAN: Mapping[str, Any] = {
+    "os": {"id": "debian", "version": "12"},
+    "architecture": "x86_64",
+    "node": {"family": "ec2"},
+    "source_ami": {"owner": "136693071363", "name": "debian-12-amd64-*"},
+}
+
+
+def base_of(plan: Mapping[str, Any]) -> Base:
+    """The base image that a plan builds on. UsageError: the region has none, with what there is."""
+    system, node = plan["os"], plan.get("node", {"family": "ec2"})
+    found = _SYSTEMS.get((system["id"], system["version"]))
+    family = "" if node["family"] == "ec2" else node["family"]
+    if found and plan["architecture"] == "x86_64" and (not family or (found, family) in rootfs_layers.available()):
+        return Base(found, family, node.get("version", "") if family else "")
+    described = f"{system['id']} {system['version']} on {plan['architecture']}" + (
+        f", node family {family}" * bool(family)
+    )
+    pairs = [f"{system} with {family}" for system, family in rootfs_layers.available()]
+    raise UsageError(
+        f"the local region has no base image for {described}",
+        details=[f"base images (x86_64): {', '.join([*rootfs_layers.SYSTEMS, *pairs])}"],
+        hint="build it on AWS with --where FILE; gpu-ami plan works for it in the local region too",
+    )
+
+
+def ensure(plan: Mapping[str, Any], home: Path, progress: Progress) -> tuple[ImageRecord, str]:
+    """The AMI that the plan's filter finds, its disk made where it is not there; and the plan's SSM parameter, or "".
+
+    UsageError: no base image for that plan.
+    """
+    source, base = plan["source_ami"], base_of(plan)
+    if "name" not in source:
+        raise UsageError(
+            f"the plan's source AMI is {source.get('id')}", hint="the local region finds it by owner and name"
+        )
+    if base == Base("debian12"):
+        disk, digest = base_image.ensure(home, progress).path, base_image.digest()
+    else:
+        digest = rootfs_layers.digest(base)
+        disk = _ensure_disk(base, digest, home, progress)
+    return _record(plan, base, disk, digest), source.get("ssm", "")
+
+
+def _record(plan: Mapping[str, Any], base: Base, disk: Path, digest: str) -> ImageRecord:
+    """Its id follows from its name, so that it is the same in every region."""
+    source = plan["source_ami"]
+    name = source["name"].replace("*", f"gpu-ami-{digest}").replace("?", "0")
+    named = hashlib.sha256(name.encode()).hexdigest()
+    made = datetime.fromtimestamp(disk.stat().st_mtime, UTC)
+    alias = None if source["owner"].isdigit() else source["owner"]
+    return ImageRecord(
+        id=f"ami-{named[:17]}",
+        name=name,
+        description=f"base image {base.name} of the local region",
+        owner_id=_AMAZON if alias else source["owner"],
+        owner_alias=alias,
+        architecture="x86_64",
+        root_device_name=_ROOT_DEVICES.get(plan["os"]["id"], "/dev/xvda"),
+        snapshot_id=f"snap-{named[17:34]}",
+        size_gib=-(-disk.stat().st_size // _GIB),
+        creation_date=f"{made:%Y-%m-%dT%H:%M:%S}.000Z",
+        public=True,
+        disk=str(disk),
+    )
+
+
+def _ensure_disk(base: Base, digest: str, home: Path, progress: Progress) -> Path:
+    disk = home / "base" / f"{base.name}-{digest}.raw"
+    if not disk.exists():
+        tree = rootfs_layers.ensure(base, home, progress)
+        with base_image.only_one(home / "base") as folder:
+            if not disk.exists():
+                with progress.stage(f"base image {base.name}: write the disk"), base_image.scratch(folder) as work:
+                    _write_disk(tree, work)
+                    (work / "disk.raw").rename(disk)
+    os.utime(disk)
+    return disk
+
+
+def _write_disk(tree: Tree, work: Path) -> None:
+    base_image.start_disk(work / "disk.raw")
+    for index, layer in enumerate(tree.layers):
+        (work / f"layer{index}").symlink_to(layer)
+    stack = ":".join(f"layer{index}" for index in range(len(tree.layers)))
+    mke2fs = find_tool("mke2fs", package="e2fsprogs")
+    offset, size = base_image.PARTITION_OFFSET, base_image.DISK_BYTES - base_image.PARTITION_OFFSET
+    arguments = ["disk", stack, mke2fs, base_image.root_uuid(), str(offset), "disk.raw", str(size // 1024)]
+    unshare = find_tool("unshare", package="util-linux")
+    run([unshare, "--mount", "sh", "-c", _DISK_SCRIPT, *arguments], cwd=work, timeout=300, error=CloudError)

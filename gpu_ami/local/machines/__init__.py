@@ -1,0 +1,33 @@
+"""QEMU machines behind the EC2 API.
+
+factory              turns an instance into a machine: disk, boot files, devices, metadata service
+qemu                 one QEMU process: command line, how it ended
+qmp                  QEMU's control socket
+console              the serial console's file
+reconcile            keeps machines and the API in the same state
+boards               GPUs of an instance type as PCI devices
+devices              NVSwitches, EFA interfaces and Neuron devices
+firmware             kernel, initrd and command line of a disk image
+kvm                  whether KVM works on this host
+metadata             instance metadata service (IMDSv2)
+relay                connections from a guest to services of the host
+"""
+
+from gpu_ami.local.machines.boards import load_gpu_facts
+from gpu_ami.local.machines.console import read_console
+from gpu_ami.local.machines.devices import Devices, devices_of
+from gpu_ami.local.machines.factory import MachineFactory
+from gpu_ami.local.machines.qemu import PROCESS
+from gpu_ami.local.machines.qmp import short_path
+from gpu_ami.local.machines.reconcile import Reconciler
+
+__all__ = [
+    "PROCESS",
+    "Devices",
+    "MachineFactory",
+    "Reconciler",
+    "devices_of",
+    "load_gpu_facts",
+    "read_console",
+    "short_path",
+]

@@ -1,0 +1,167 @@
+"""An instance type's GPUs: which boards a machine gets, at which PCI addresses, and the file that describes each.
+
+ARCHITECTURE.md, "Hardware", is the contract with the driver replica. The instance tag `gpu-ami:fault` seeds faults:
+`missing-gpu-3` (several with commas) leaves that board out, as a GPU that has fallen off the bus.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.data import data_dir
+from gpu_ami.errors import UsageError
+
+FAULT_TAG = "gpu-ami:fault"
+BOARD_BYTES = 64 * 1024  # BAR2 of the device
+_DESCRIPTION_BYTES = 4096
+_FACTS = data_dir("variables", "facts", "instance_types.yml")
+_ADDRESS = re.compile(r"(?P<domain>[0-9a-f]{4}):(?P<bus>[0-9a-f]{2}):(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])")
+
+
+@dataclass(frozen=True)
+class Board:
+    """One GPU: its place on the PCI bus and what its own memory says about it."""
+
+    index: int
+    pci: str
+    description: Mapping[str, str]
+
+    @property
+    def file_name(self) -> str:
+        return f"gpu{self.index}.board"
+
+    def encode(self) -> bytes:
+        """BAR2's content: the description as `key: value` lines, NUL-padded to 4 KiB, then zeros."""
+        text = "".join(f"{key}: {value}\n" for key, value in self.description.items()).encode()
+        if len(text) >= _DESCRIPTION_BYTES:
+            most = _DESCRIPTION_BYTES - 1
+            raise UsageError(f"GPU {self.index}: {len(text)} bytes of description; a board holds {most}")
+        return text.ljust(BOARD_BYTES, b"\0")
+
+
+def load_gpu_facts(instance_type: str, facts: Path = _FACTS) -> Mapping[str, Any] | None:
+    """The `gpu` row of an instance type; None if the type has no GPU or is not in the facts."""
+    import yaml
+
+    document = yaml.safe_load(facts.read_text(encoding="utf-8")) or {}
+    row = document.get("instance_types", {}).get(instance_type) or {}
+    return row.get("gpu")
+
+
+def boards_of(instance_id: str, instance_type: str, facts: Path = _FACTS) -> tuple[Board, ...]:
+    """The boards that an instance of that type promises, in the order of their index."""
+    gpu = load_gpu_facts(instance_type, facts)
+    if gpu is None or gpu.get("vendor", "nvidia") != "nvidia":
+        return ()
+    addresses = gpu.get("pci") or assumed_addresses(gpu["count"])
+    if len(addresses) != gpu["count"]:
+        raise UsageError(
+            f"{facts}: instance_types.{instance_type}.gpu.pci: {len(addresses)} addresses for {gpu['count']} GPUs",
+            hint="give one PCI address a GPU",
+        )
+    return tuple(Board(index, pci, _describe(instance_id, index, pci, gpu)) for index, pci in enumerate(addresses))
+
+
+def assumed_addresses(count: int) -> list[str]:
+    """Where EC2 puts the GPUs of most types: the last slots of bus 0. For types whose addresses the facts lack."""
+    return [f"0000:00:{0x1F - count + index:02x}.0" for index in range(count)]
+
+
+def _describe(instance_id: str, index: int, pci: str, gpu: Mapping[str, Any]) -> dict[str, str]:
+    clocks = gpu["max_clock_mhz"]
+    identity = uuid.uuid5(uuid.NAMESPACE_OID, f"{instance_id}/gpu{index}")
+    values = {
+        "magic": "gpu-ami-board/1",
+        "index": index,
+        "minor": index,
+        "pci": pci,
+        "name": gpu["name"],
+        "architecture": gpu["architecture"],
+        "compute_capability": gpu["compute_capability"],
+        "uuid": f"GPU-{identity}",
+        "serial": f"1{identity.int % 10**12:012d}",
+        "vbios": gpu.get("vbios", "92.00.00.00.00"),
+        "memory_mib": gpu["memory_mib"],
+        "power_limit_w": gpu["power_limit_w"],
+        "clock_graphics_mhz": clocks["graphics"],
+        "clock_sm_mhz": clocks["sm"],
+        "clock_memory_mhz": clocks["memory"],
+        "clock_video_mhz": clocks["video"],
+        "pcie_gen": gpu["pcie_gen"],
+        "pcie_width": gpu["pcie_width"],
+    }
+    if not gpu.get("pci"):
+        values["pci_source"] = "assumed, the facts have no address"
+    return {key: str(value) for key, value in values.items()}
+
+
+def without_faulty(boards: Iterable[Board], faults: str) -> tuple[Board, ...]:
+    """The boards that are left under an instance's fault tag."""
+    missing = {fault.strip() for fault in faults.split(",")}
+    return tuple(board for board in boards if f"missing-gpu-{board.index}" not in missing)
+
+
+def write_boards(folder: Path, boards: Iterable[Board]) -> None:
+    """One file a board, and none of boards that are gone."""
+    for old in folder.glob("gpu*.board"):
+        old.unlink()
+    for board in boards:
+        (folder / board.file_name).write_bytes(board.encode())
+
+
+def device_options(boards: Sequence[Board], reserved: Iterable[int]) -> list[str]:
+    """QEMU's options that put each board at its address.
+
+    A board on bus 0 sits on the machine's root bus. Other buses hang below root complexes of their own (pxb-pcie), as
+    on the real machines, where GPUs are spread over several: a bridge on root bus n has bus n + 1 behind it, the next
+    bridge n + 2. `reserved`: slots of bus 0 that are taken.
+    """
+    places = [(board, _parse(board)) for board in boards]
+    on_root = {slot for _, (bus, slot, _) in places if bus == 0}
+    if on_root & set(reserved):
+        taken = ", ".join(f"{slot:02x}" for slot in sorted(on_root & set(reserved)))
+        raise UsageError(f"no GPU can sit in slot {taken} of bus 00: the machine's own devices are there")
+    free = iter(slot for slot in range(1, 0x1F) if slot not in on_root | set(reserved))
+    options: list[str] = []
+    for run in _consecutive({bus for _, (bus, _, _) in places if bus}):
+        options += _root_complex(run, next(free))
+    for board, (bus, slot, function) in places:
+        parent = f"bus{bus:02x}" if bus else "pcie.0"
+        memory = f"memory-backend-file,id=gpu{board.index},share=on,mem-path={board.file_name},size={BOARD_BYTES}"
+        device = f"ivshmem-plain,memdev=gpu{board.index},bus={parent},addr={slot:#x}.{function:#x}"
+        options += ["-object", memory, "-device", device]
+    return options
+
+
+def _consecutive(buses: Iterable[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for bus in sorted(buses):
+        if runs and bus == runs[-1][-1] + 1:
+            runs[-1].append(bus)
+        else:
+            runs.append([bus])
+    return runs
+
+
+def _root_complex(buses: Sequence[int], slot: int) -> list[str]:
+    """A root complex whose bridges lead to `buses`. The firmware numbers them in the order of their slots."""
+    number = buses[0] - 1
+    if number == 0:
+        raise UsageError("no GPU can sit on bus 01: its bridge would be the machine's own root bus")
+    options = ["-device", f"pxb-pcie,id=root{number:02x},bus_nr={number},bus=pcie.0,addr={slot:#x}"]
+    for index, bus in enumerate(buses):
+        options += ["-device", f"i82801b11-bridge,id=bus{bus:02x},bus=root{number:02x},addr={index:#x}"]
+    return options
+
+
+def _parse(board: Board) -> tuple[int, int, int]:
+    found = _ADDRESS.fullmatch(board.pci.lower())
+    if found is None or found["domain"] != "0000":
+        said = f"GPU {board.index}: {board.pci!r} is no PCI address of domain 0000"
+        raise UsageError(said, hint="write it as 0000:10:1c.0")
+    return int(found["bus"], 16), int(found["slot"], 16), int(found["function"], 16)

@@ -1,0 +1,132 @@
+"""Makes an instance into a machine: its folder, disk, boot files, boards, metadata service and relays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.local import space
+from gpu_ami.local.backends import Ec2
+from gpu_ami.local.images import copy_disk
+from gpu_ami.local.machines import kvm, relay
+from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, without_faulty, write_boards
+from gpu_ami.local.machines.console import cap_console, note_on_console
+from gpu_ami.local.machines.devices import devices_of
+from gpu_ami.local.machines.firmware import Boot, read_boot
+from gpu_ami.local.machines.metadata import Metadata, MetadataServer
+from gpu_ami.local.machines.qemu import (
+    MachineSpec,
+    QemuMachine,
+)
+from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
+from gpu_ami.local.state import Layout
+
+# Enough to compile a kernel module in the guest; the instance type's memory is not provided.
+MEMORY_MIB = 2048
+VCPUS = 2
+_METADATA_SOCKET = "metadata.sock"
+_GIB = 1024**3
+
+
+class MachineFactory:
+    """Creates machines on this host. `prepare` may run in any thread, `power_on` in the one that owns machines."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        ec2: Ec2,
+        disk_of: Callable[[str], tuple[Path, Any]],
+        wake: Callable[[], None],
+        ports: tuple[int, int, int | None],
+    ) -> None:
+        """`ports`: ssh (on each instance's address), API and mirror (on the host's loopback; None: no mirror)."""
+        self._layout, self._ec2, self._disk_of, self._wake = layout, ec2, disk_of, wake
+        self._ssh_port, self._api_port, self._mirror_port = ports
+        self._services: dict[str, MetadataServer] = {}
+        self._probe = threading.Lock()
+
+    def prepare(self, instance: Any) -> MachineSpec:
+        """Writes what the machine needs on disk. GpuAmiError: no space, or the image or its boot menu is incomplete."""
+        folder = self._layout.instance(instance.id)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk = folder / "disk.raw"
+        if not disk.exists():
+            self._copy_disk(instance, disk)
+        boot = read_boot(disk, folder)
+        faults = self._ec2.tags(instance.id).get(FAULT_TAG, "")
+        boards = without_faulty(boards_of(instance.id, instance.instance_type), faults)
+        write_boards(folder, boards)
+        return MachineSpec(
+            instance_id=instance.id,
+            instance_type=instance.instance_type,
+            folder=folder,
+            address=instance.private_ip,
+            ssh_port=self._ssh_port,
+            mac=instance.nics[0].mac_address,
+            memory_mib=MEMORY_MIB,
+            vcpus=min(VCPUS, os.cpu_count() or 1),
+            kvm=self.kvm_usable(boot),
+            boot=boot,
+            boards=boards,
+            oem_strings=devices_of(instance.instance_type).oem_strings(),
+            relays=self._write_relays(folder),
+        )
+
+    def _copy_disk(self, instance: Any, disk: Path) -> None:
+        source, _ = self._disk_of(instance.image_id)
+        space.require(disk.parent, space.allocated(source) + space.BOOT_BYTES, f"the disk of {instance.id}")
+        partial = disk.with_suffix(".partial")
+        copy_disk(source, partial)
+        volume = self._ec2.root_volume(instance)
+        size = int(volume.size) * _GIB if volume else 0
+        if size > partial.stat().st_size:  # the guest grows its partition at first boot, as on EC2
+            os.truncate(partial, size)
+        partial.rename(disk)
+
+    def kvm_usable(self, boot: Boot | None) -> bool:
+        if boot is None:
+            return False
+        with self._probe:
+            return kvm.usable(boot.kernel, self._layout.kvm)
+
+    def _write_relays(self, folder: Path) -> tuple[tuple[str, str], ...]:
+        relay.write_unix_relay(folder / "to-metadata", _METADATA_SOCKET)
+        relay.write_tcp_relay(folder / "to-api", self._api_port)
+        relays = [(METADATA_ADDRESS, "to-metadata"), (API_ADDRESS, "to-api")]
+        if self._mirror_port is not None:
+            relay.write_tcp_relay(folder / "to-mirror", self._mirror_port)
+            relays.append((MIRROR_ADDRESS, "to-mirror"))
+        return tuple(relays)
+
+    def power_on(self, prepared: MachineSpec) -> QemuMachine:
+        instance_id = prepared.instance_id
+        if instance_id not in self._services:
+            instance = self._ec2.instance(instance_id)
+            metadata = Metadata(lambda: self._ec2.view(instance))
+            self._services[instance_id] = MetadataServer(prepared.folder / _METADATA_SOCKET, metadata)
+        return QemuMachine(prepared, self._wake)
+
+    def folder(self, instance_id: str) -> Path:
+        return self._layout.instance(instance_id)
+
+    def free_space(self, instance_id: str) -> int:
+        """Bytes free on the disk that holds the instance's folder."""
+        return space.free(self._layout.instance(instance_id))
+
+    def note(self, instance_id: str, text: str) -> None:
+        """Writes a line of the region's own to the instance's console."""
+        note_on_console(self._layout.instance(instance_id), text)
+
+    def discard(self, instance_id: str) -> None:
+        service = self._services.pop(instance_id, None)
+        if service:
+            service.close()
+        shutil.rmtree(self._layout.instance(instance_id), ignore_errors=True)
+
+    def cap_consoles(self) -> None:
+        for instance_id in list(self._services):
+            cap_console(self._layout.instance(instance_id))

@@ -1,0 +1,239 @@
+"""One QEMU machine: its command line, its process, how it ended.
+
+The machine's folder is QEMU's working directory and holds every file that it uses. So names are short (a unix socket's
+path has at most 107 bytes), and a comma in the home's path does not break QEMU's options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import MachineError
+from gpu_ami.files import write_json
+from gpu_ami.local.machines.boards import Board, device_options
+from gpu_ami.local.machines.console import CONSOLE
+from gpu_ami.local.machines.firmware import Boot
+from gpu_ami.local.machines.qmp import Qmp
+from gpu_ami.process import ProcessIdentity, find_tool, identify, spawn
+
+PROCESS = "process.json"
+_QMP = "qmp.sock"
+_STDERR = "qemu.log"
+# Slots of bus 0 that the machine itself takes: host bridge, disk, network, entropy, and q35's own at 1f.
+_DISK_SLOT, _NETWORK_SLOT, _ENTROPY_SLOT = 2, 3, 4
+RESERVED_SLOTS = (0, _DISK_SLOT, _NETWORK_SLOT, _ENTROPY_SLOT, 0x1F)
+
+
+@dataclass(frozen=True)
+class MachineSpec:
+    """A machine's parts. `address`:`ssh_port` on the host is forwarded to port 22 of the guest."""
+
+    instance_id: str
+    instance_type: str
+    folder: Path
+    address: str
+    ssh_port: int
+    mac: str
+    memory_mib: int
+    vcpus: int
+    kvm: bool
+    boot: Boot | None = None
+    boards: tuple[Board, ...] = ()
+    oem_strings: tuple[str, ...] = ()  # SMBIOS strings of devices that are not on the PCI bus
+    relays: tuple[tuple[str, str], ...] = ()  # (address seen from the guest, program in `folder`), port 80 each
+
+    @property
+    def system_uuid(self) -> str:
+        """As on EC2: starts with ec2, the same at every boot of the instance."""
+        return "ec2" + str(uuid.uuid5(uuid.NAMESPACE_OID, self.instance_id))[3:]
+
+
+def command_line(spec: MachineSpec) -> list[str]:
+    """QEMU's arguments (without the program) for `spec`; relative paths are below `spec.folder`."""
+    # la57 off: five-level page tables make each emulated TLB miss slower, and no guest has that much memory.
+    accelerator = ["-accel", "kvm", "-cpu", "host"] if spec.kvm else _EMULATION
+    return [
+        "-name", spec.instance_id,
+        "-machine", "q35,vmport=off", *accelerator,
+        "-smp", str(spec.vcpus), "-m", str(spec.memory_mib),
+        "-nodefaults", "-no-user-config", "-display", "none", "-rtc", "base=utc",
+        # A reset ends the process: the region reads the boot menu again and starts it, as firmware would.
+        "-action", "reboot=shutdown",
+        *_identity(spec),
+        "-drive", "file=disk.raw,format=raw,if=none,id=root,cache=unsafe,discard=unmap,detect-zeroes=unmap",
+        "-device", f"virtio-blk-pci,drive=root,bus=pcie.0,addr={_DISK_SLOT:#x},bootindex=1",
+        *_network(spec),
+        "-device", f"virtio-rng-pci,bus=pcie.0,addr={_ENTROPY_SLOT:#x}",
+        "-chardev", f"file,id=console,path={CONSOLE},append=on", "-serial", "chardev:console",
+        "-qmp", f"unix:{_QMP},server=on,wait=off",
+        *device_options(spec.boards, RESERVED_SLOTS),
+        *_direct_boot(spec.boot),
+    ]  # fmt: skip
+
+
+_EMULATION = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off"]
+
+
+def _identity(spec: MachineSpec) -> list[str]:
+    # cloud-init and dmidecode's users recognise EC2 by these (cloud-init: ds-identify, "ec2" uuid and serial).
+    system = f"manufacturer=Amazon EC2,product={spec.instance_type},uuid={spec.system_uuid},serial={spec.system_uuid}"
+    return [
+        "-smbios", f"type=1,{system}",
+        "-smbios", f"type=2,manufacturer=Amazon EC2,asset={spec.instance_id}",
+        "-smbios", "type=3,manufacturer=Amazon EC2,asset=Amazon EC2",
+        *(word for text in spec.oem_strings for word in ("-smbios", f"type=11,value={text}")),
+        "-uuid", spec.system_uuid,
+    ]  # fmt: skip
+
+
+def _network(spec: MachineSpec) -> list[str]:
+    forwards = [f"guestfwd=tcp:{address}:80-cmd:./{program}" for address, program in spec.relays]
+    user = [
+        "user", "id=net0", "net=169.254.0.0/16", "restrict=on", "ipv6=off",
+        f"hostname=ip-{spec.address.replace('.', '-')}",
+        f"hostfwd=tcp:{spec.address}:{spec.ssh_port}-:22",
+        *forwards,
+    ]  # fmt: skip
+    device = f"virtio-net-pci,netdev=net0,mac={spec.mac},romfile=,bus=pcie.0,addr={_NETWORK_SLOT:#x}"
+    return ["-netdev", ",".join(user), "-device", device]
+
+
+def _direct_boot(boot: Boot | None) -> list[str]:
+    if boot is None:
+        return []
+    initrd = ["-initrd", boot.initrd.name] if boot.initrd else []
+    return ["-kernel", boot.kernel.name, *initrd, "-append", boot.command_line]
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a machine ended. cause: "shutdown" (by the guest), "reset" (the guest reboots), "died" (QEMU ended)."""
+
+    cause: str
+    detail: str = ""
+
+
+class QemuMachine:
+    """A running machine. The kernel ends QEMU with the thread that created this object."""
+
+    def __init__(self, spec: MachineSpec, wake: Callable[[], None]) -> None:
+        self.spec = spec
+        self._wake = wake
+        self._ready = threading.Event()
+        self._reason = ""
+        self._killed = False
+        self._stopped_by = ""
+        self._qmp: Qmp | None = None
+        qemu = find_tool("qemu-system-x86_64", package="qemu-system-x86")
+        (spec.folder / _QMP).unlink(missing_ok=True)
+        with (spec.folder / _STDERR).open("wb") as stderr:
+            self.process = spawn(
+                [qemu, *command_line(spec)],
+                cwd=spec.folder,
+                stdout=stderr.fileno(),
+                death_signal=signal.SIGKILL,
+            )
+        self.identity: ProcessIdentity | None = identify(self.process.pid)
+        if self.identity:
+            identity = {"pid": self.identity.pid, "started": self.identity.started}
+            write_json(spec.folder / PROCESS, identity, mode=0o600)
+        self._listener = threading.Thread(target=self._listen, name=f"qmp {spec.instance_id}", daemon=True)
+        self._listener.start()
+
+    @property
+    def ready(self) -> bool:
+        """The machine is powered on: QEMU has set it up and answers."""
+        return self._ready.is_set()
+
+    @property
+    def stopped_by(self) -> str:
+        """Why QEMU stopped the guest by itself: "no space" (the host's disk is full), "I/O error", or ""."""
+        return self._stopped_by
+
+    def poll(self) -> Exit | None:
+        """How it ended, or None while it runs."""
+        if self.process.poll() is None:
+            return None
+        self._listener.join(5)
+        if self._reason == "guest-shutdown":
+            return Exit("shutdown")
+        if self._reason == "guest-reset":
+            return Exit("reset")
+        if self.process.returncode == -signal.SIGKILL and not self._killed:
+            return Exit("died", out_of_memory_text(self.spec.memory_mib))
+        said = (self.spec.folder / _STDERR).read_text(errors="replace").strip().splitlines()[-3:]
+        return Exit("died", "; ".join([f"QEMU ended with {self.process.returncode}", *said]))
+
+    def power_down(self) -> None:
+        """Sends ACPI power-button; the guest shuts down if it handles it."""
+        self._tell("system_powerdown")
+
+    def pause(self) -> None:
+        self._tell("stop")
+
+    def resume(self) -> None:
+        self._tell("cont")
+
+    def kill(self) -> None:
+        """Ends QEMU at once and waits until its process has ended."""
+        self._killed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def _tell(self, command: str) -> None:
+        if self._qmp is None:
+            raise MachineError(
+                f"{self.spec.instance_id}: QEMU's control socket does not answer yet", hint="try again in a second"
+            )
+        self._qmp.execute(command)
+
+    def _listen(self) -> None:
+        try:
+            self._qmp = Qmp(self.spec.folder / _QMP, still_there=lambda: self.process.poll() is None)
+            self._ready.set()
+            self._wake()
+            for message in self._qmp.messages():
+                self._take(message)
+        except (OSError, MachineError):
+            pass  # QEMU has ended; poll() says how
+        self.process.wait()
+        self._wake()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        """Keeps what an event, or the answer to query-status, says of the machine.
+
+        QEMU's default `werror=enospc` stops the guest when a write finds no space, and passes other errors to it.
+        Source: QEMU 7.2, docs/interop/qemu-qmp-ref (BLOCK_IO_ERROR, STOP, RESUME, RunState "io-error").
+        """
+        event, data = message.get("event"), message.get("data", {})
+        stopped_by = self._stopped_by
+        if event == "SHUTDOWN":
+            self._reason = str(data["reason"])
+        elif event == "BLOCK_IO_ERROR" and data.get("action") == "stop":
+            stopped_by = "no space" if data.get("nospace") else "I/O error"
+        elif event == "STOP" and self._qmp:
+            self._qmp.execute("query-status")  # an event of the same kind within a second is not repeated
+        elif event == "RESUME":
+            stopped_by = ""
+        elif isinstance(message.get("return"), dict) and message["return"].get("status") == "io-error":
+            stopped_by = stopped_by or "I/O error"
+        if stopped_by != self._stopped_by:
+            self._stopped_by = stopped_by
+            self._wake()
+
+
+def out_of_memory_text(memory_mib: int) -> str:
+    """The reason of a machine whose QEMU was killed by SIGKILL, which the kernel does when memory is full."""
+    available = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
+    now = f"{int(available[1]) // 1024} MiB are available now" if available else "how much is available is unknown"
+    return f"QEMU was killed (signal 9), as the kernel does when memory is full: it needs {memory_mib} MiB, {now}"

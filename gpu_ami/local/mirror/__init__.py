@@ -1,0 +1,40 @@
+"""The package mirror: a signed tree that answers for the vendors' hosts.
+
+mirror               keeps the tree for the plans that asked for it
+server               serves the tree on loopback
+content              what the tree holds
+package_requests     what a plan asks of the mirror
+table                the table of replicas (replicas/*/packages.yml)
+pool                 built replicas by content digest
+staging              files of one replica
+deb                  Debian packages
+rpm                  RPM packages and dnf repositories
+apt_repository       apt repositories
+archives             installer archives
+git_repositories     git repositories
+signing              the mirror's signing key
+vendor_agent         the vendor's own CloudWatch agent
+build                `python -m gpu_ami.local.mirror.build`: builds a plan's replicas into a folder
+"""
+
+from gpu_ami.local.mirror.archives import Archive
+from gpu_ami.local.mirror.content import resolve
+from gpu_ami.local.mirror.mirror import Mirror
+from gpu_ami.local.mirror.package_requests import packages, sections
+from gpu_ami.local.mirror.pool import Pool
+from gpu_ami.local.mirror.signing import signing_key
+from gpu_ami.local.mirror.staging import sources_digest
+from gpu_ami.local.mirror.table import Package, find_row
+
+__all__ = [
+    "Archive",
+    "Mirror",
+    "Package",
+    "Pool",
+    "find_row",
+    "packages",
+    "resolve",
+    "sections",
+    "signing_key",
+    "sources_digest",
+]

@@ -1,0 +1,173 @@
+"""What a plan asks of the mirror: packages of repositories, files by URL, git repositories by tag.
+
+Only the sections of the roles that the plan runs count: what no role installs is not fetched either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from gpu_ami.errors import UsageError
+from gpu_ami.local.mirror.table import Package, find_row, system_packages
+from gpu_ami.local.network import MIRROR_ADDRESS
+from gpu_ami.recipes import ARCHITECTURES
+
+_KINDS = {"debian": "deb", "redhat": "rpm"}
+# Where each system has its own packages: address, suite and components of an apt repository.
+_SYSTEM = "system"
+_ARCHIVES = {
+    "debian": ("https://deb.debian.org/debian/", "{codename}", ["main"]),
+    "ubuntu": ("https://archive.ubuntu.com/ubuntu/", "{codename}", ["main"]),
+    "amzn": ("https://cdn.amazonlinux.com/{codename}/core/{machine}/", "./", []),
+}
+_KEPT = (
+    "version", "package", "package_version", "packages", "modules", "repository", "url", "signature_url", "key_url",
+    "tag", "contents",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a plan's section fetches. kind: deb or rpm; text: canonical JSON, vendors' addresses."""
+
+    component: str
+    kind: str
+    architecture: str
+    text: str
+
+    @property
+    def content(self) -> dict[str, Any]:
+        content: dict[str, Any] = json.loads(self.text)
+        return content
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A package repository. path: below the mirror (HOST/PATH)."""
+
+    path: str
+    suite: str
+    components: tuple[str, ...]
+    kind: str
+
+    @property
+    def flat(self) -> str | None:
+        """The folder of a repository without suites; None if it has them."""
+        if self.kind == "deb" and not self.suite.endswith("/"):
+            return None
+        return (PurePosixPath(self.path) / (self.suite if self.suite.endswith("/") else ".")).as_posix()
+
+
+@dataclass(frozen=True)
+class Download:
+    """One file by its address, with a signature beside it."""
+
+    path: str
+    signature_path: str
+
+
+def sections(plan: Mapping[str, Any], only: Collection[str] | None = None) -> list[Section]:
+    """The sections that fetch something; of the plan's roles, or of those in `only`. The first is the system's own
+    archive, with what those roles install from it."""
+    family = plan["os"]["family"]
+    if family not in _KINDS:
+        raise UsageError(f"the local region has no packages for systems of family {family!r}")
+    roles = plan["roles"] if only is None else only
+    found = [_system_section(plan, roles)]
+    for component in roles:
+        section = plan.get(component)
+        if not isinstance(section, Mapping) or "provided_by" in section or not {"repository", "url"} & section.keys():
+            continue
+        kept = {key: section[key] for key in _KEPT if key in section}
+        text = json.dumps(_vendors(kept), sort_keys=True)
+        found.append(Section(component, _KINDS[family], plan["architecture"], text))
+    return found
+
+
+def _system_section(plan: Mapping[str, Any], roles: Collection[str]) -> Section:
+    system, kind = plan["os"], _KINDS[plan["os"]["family"]]
+    if system["id"] not in _ARCHIVES:
+        raise UsageError(f"the local region has no packages for {system['id']} {system['version']}")
+    url, suite, components = _ARCHIVES[system["id"]]
+    names = {"codename": system["codename"], "machine": ARCHITECTURES[plan["architecture"]].rpm}
+    folder = url.format(**names)
+    repository = {"url": folder, "suite": suite.format(**names), "components": components}
+    wanted = sorted({item for role in roles for item in system_packages(role, kind)})
+    content = {
+        "packages": dict(item.split("=", 1) for item in wanted),
+        "repository": repository | {"key_url": f"{folder}gpu-ami-mirror.pub"},
+    }
+    return Section(_SYSTEM, kind, plan["architecture"], json.dumps(content, sort_keys=True))
+
+
+def _vendors(value: Any) -> Any:
+    """Without keys' fingerprints; addresses below the mirror become the vendors' again."""
+    if isinstance(value, Mapping):
+        return {key: _vendors(item) for key, item in value.items() if key != "key_fingerprint"}
+    return value.replace(f"http://{MIRROR_ADDRESS}/", "https://") if isinstance(value, str) else value
+
+
+def path_of(url: str, asked_by: str) -> str:
+    """https://HOST/PATH → HOST/PATH, the place below the mirror. UsageError for what no mirror can hold."""
+    scheme, _, rest = url.partition("://")
+    path = PurePosixPath(rest)
+    if scheme != "https" or not rest or ".." in path.parts:
+        raise UsageError(
+            f"{asked_by}: {url!r} is not an address that the mirror can serve", hint="expected https://HOST/PATH"
+        )
+    return path.as_posix()
+
+
+def repository(section: Section) -> Repository | None:
+    row = section.content.get("repository")
+    if row is None:
+        return None
+    asked_by = f"plan key {section.component}.repository"
+    return Repository(
+        path_of(row["url"], asked_by),
+        row["suite"],
+        tuple(row.get("components", ())),
+        section.kind,
+    )
+
+
+def packages(section: Section) -> Iterator[Package]:
+    """The packages that the section names, each in its full version."""
+    content = section.content
+    version = content.get("package_version") or content.get("version", "")
+    names = {content["package"]: version} if "package" in content else {}
+    names |= dict.fromkeys((content.get("modules") or {}).values(), version)
+    for name, full_version in (names | content.get("packages", {})).items():
+        row = find_row("packages", name, kind=section.kind, asked_by=f"plan key {section.component}")
+        # A version that ends with * is planned without the build number that the vendor puts behind it; a plan without
+        # a version takes the row's own.
+        wanted = full_version.removesuffix("*") or str(row.entry["also"][0])
+        yield Package(name, wanted, section.kind, section.architecture, row)
+
+
+def download(section: Section) -> Download | None:
+    content = section.content
+    if "signature_url" not in content:
+        return None
+    asked_by = f"plan key {section.component}"
+    return Download(*(path_of(content[key], asked_by) for key in ("url", "signature_url")))
+
+
+def key_paths(section: Section) -> Iterator[str]:
+    """Paths at which the section expects public keys."""
+    content = section.content
+    for owner in (content, content.get("repository") or {}):
+        if "key_url" in owner:
+            yield path_of(owner["key_url"], f"plan key {section.component}")
+
+
+def git_repository(section: Section) -> tuple[str, str] | None:
+    """Path and tag."""
+    content = section.content
+    if "tag" not in content:
+        return None
+    return path_of(content["url"], f"plan key {section.component}"), content["tag"]

@@ -1,0 +1,115 @@
+"""Built replicas by the digest of their sources: a changed replica rebuilds only itself."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpu_ami.local.mirror import apt_repository, archives, deb, git_repositories, rpm, staging, table
+from gpu_ami.local.mirror.archives import Archive
+from gpu_ami.local.mirror.signing import Gpg, SigningKey
+from gpu_ami.local.mirror.table import Package, Row
+
+_KEPT_SECONDS = 7 * 24 * 3600.0
+_BUILDERS = {"deb": deb.build, "rpm": rpm.build}
+_CODE = (apt_repository, deb, rpm, staging, table, archives, git_repositories)
+
+
+class Pool:
+    """`folder/<digest>/<file>`. Not safe against a second user of the folder: the mirror holds a lock."""
+
+    def __init__(self, folder: Path, key: SigningKey, workers: int | None = None) -> None:
+        self._folder = folder
+        self._key = key
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._rows: dict[int, str] = {}
+
+    def digest(self, package: Package) -> str:
+        """Of all that the package's bytes depend on; of an rpm, also its signature."""
+        signed_by = self._key.fingerprint if package.kind == "rpm" else ""
+        identity = {"values": package.values, "architecture": package.architecture, "signed by": signed_by}
+        return _sha(_code_digest(), self.row_digest(package.row), json.dumps(identity, sort_keys=True))
+
+    def row_digest(self, row: Row) -> str:
+        """Of a row and its sources, read once."""
+        if id(row) not in self._rows:
+            self._rows[id(row)] = staging.sources_digest(row)
+        return self._rows[id(row)]
+
+    def archive_digest(self, archive: Archive) -> str:
+        inside = {into: [self.digest(package) for package in found] for into, found in archive.held_packages().items()}
+        content = json.dumps([archive.values, inside], sort_keys=True)
+        return _sha(_code_digest(), self.row_digest(archive.row), content)
+
+    def get(self, wanted: Sequence[Package], gpg: Gpg) -> list[Path]:
+        """The built packages, in order; those that are not there yet are built, side by side, and signed."""
+        places = [self._folder / self.digest(package) / package.file_name for package in wanted]
+        missing = {place: package for place, package in zip(places, wanted, strict=True) if not place.exists()}
+        if missing:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self._folder, prefix="build-") as name:
+                self._build(missing, Path(name), gpg)
+        for place in places:
+            os.utime(place.parent)
+        return places
+
+    def _build(self, missing: Mapping[Path, Package], work: Path, gpg: Gpg) -> None:
+        folders = {place: work / place.parent.name for place in missing}
+        for folder in folders.values():
+            folder.mkdir()
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="package") as threads:
+            jobs = [
+                threads.submit(_BUILDERS[package.kind], package, folders[place]) for place, package in missing.items()
+            ]
+            built = [job.result() for job in jobs]
+        rpm.sign([file for file in built if file.suffix == ".rpm"], gpg)
+        for place, folder in folders.items():
+            shutil.rmtree(place.parent, ignore_errors=True)
+            folder.rename(place.parent)
+
+    def get_archive(self, archive: Archive, gpg: Gpg) -> Path:
+        """The packed archive."""
+        place = self._folder / self.archive_digest(archive) / archive.name
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            fresh = place.with_name(f".{place.name}")
+            archives.write(archive, fresh, lambda wanted: self.get(wanted, gpg))
+            fresh.rename(place)
+        os.utime(place.parent)
+        return place
+
+    def get_folder(self, identity: object, fill: Callable[[Path], None]) -> Path:
+        """A folder that `fill` made once for that identity (JSON) and this key."""
+        place = self._folder / _sha(_code_digest(), self._key.fingerprint, json.dumps(identity, sort_keys=True))
+        if not place.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self._folder, prefix="build-") as name:
+                fresh = Path(name) / "folder"
+                fresh.mkdir()
+                fill(fresh)
+                fresh.rename(place)
+        os.utime(place)
+        return place
+
+    def forget_old(self) -> None:
+        """Removes what was not used for a week, and what a killed build left."""
+        for folder in self._folder.glob("*"):
+            if folder.name.startswith("build-") or time.time() - folder.stat().st_mtime > _KEPT_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@functools.cache
+def _code_digest() -> str:
+    return _sha(*(Path(module.__file__ or "").read_text(encoding="utf-8") for module in _CODE))
+
+
+def _sha(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()

@@ -1,0 +1,113 @@
+"""Writes a replica's content to a folder: trees, files, links and libraries of its row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gpu_ami.errors import CloudError
+from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Package, Row, fill, substitute
+from gpu_ami.process import find_tool, run
+
+# Depends on nothing that the building machine has: no libc, no start files, no build id.
+_LIBRARY = (
+    "-shared", "-fPIC", "-O2", "-s", "-nostdlib", "-ffreestanding", "-fno-builtin", "-fno-stack-protector",
+    "-fcf-protection=none", "-Wall", "-Werror", "-Wl,--build-id=none", "-Wl,--hash-style=both",
+)  # fmt: skip
+_IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".ruff_cache", ".mypy_cache")
+
+
+def stage(row: Row, values: Mapping[str, str], tree: Path) -> None:
+    """Lays out a row's content in `tree`, which exists and is empty; owners, modes and times are made uniform."""
+    for source, target in row.entry.get("trees", {}).items():
+        destination = tree / fill(target, values)
+        shutil.copytree(row.folder / source, destination, ignore=_IGNORED, dirs_exist_ok=True)
+    for name in row.entry.get("directories", ()):
+        (tree / fill(name, values)).mkdir(parents=True, exist_ok=True)
+    for name, target in row.entry.get("links", {}).items():
+        _beneath(tree, fill(name, values)).symlink_to(fill(target, values))
+    for name, content in row.entry.get("files", {}).items():
+        _beneath(tree, fill(name, values)).write_text(fill(content, values), encoding="utf-8")
+    for name in row.entry.get("templates", ()):
+        for path in _matching(tree, fill(name, values), row):
+            path.write_text(substitute(path.read_text(encoding="utf-8"), values), encoding="utf-8")
+    for name, library in row.entry.get("libraries", {}).items():
+        _compile(row, library, values, _beneath(tree, fill(name, values)))
+    normalise(tree)
+
+
+def _beneath(tree: Path, name: str) -> Path:
+    path = tree / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _matching(tree: Path, pattern: str, row: Row) -> list[Path]:
+    found = [path for path in sorted(tree.glob(pattern)) if path.is_file()]
+    if not found:
+        raise CloudError(f"replica {row.entry['name']} ({row.folder.name}): no file matches {pattern}")
+    return found
+
+
+def _compile(row: Row, library: Mapping[str, str], values: Mapping[str, str], path: Path) -> None:
+    """A shared object with that soname; each value is a macro of the source (VERSION, MAJOR, …: strings)."""
+    macros = [f'-D{key.upper()}="{value}"' for key, value in sorted(values.items())]
+    command = [find_tool("gcc", package="gcc"), *_LIBRARY, f"-Wl,-soname,{fill(library['soname'], values)}"]
+    source = row.folder / library["source"]
+    run([*command, *macros, "-o", path.absolute(), source.name], cwd=source.parent, timeout=60, error=CloudError)
+    path.chmod(0o755)
+
+
+def normalise(tree: Path) -> None:
+    """Modes 755 and 644 and one time for everything."""
+    for path in sorted(tree.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o111 else 0o644)
+        os.utime(path, (SOURCE_DATE_EPOCH, SOURCE_DATE_EPOCH), follow_symlinks=False)
+    tree.chmod(0o755)
+
+
+def scripts(package: Package) -> dict[str, str]:
+    """preinst, postinst, prerm, postrm: their text, filled in."""
+    folder = package.row.entry.get("scripts")
+    if not folder:
+        return {}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted((package.row.folder / folder).iterdir())}
+    return {name: substitute(text, package.values) for name, text in texts.items()}
+
+
+def relations(package: Package, key: str) -> list[str]:
+    """depends, provides or conflicts, for the package's kind, filled in."""
+    return [package.fill(item) for item in package.row.entry.get(key, {}).get(package.kind, ())]
+
+
+def description(package: Package) -> tuple[str, list[str]]:
+    """Summary, and the lines that name the real package."""
+    entry = package.row.entry
+    summary = f"{package.fill(entry['summary'])} (gpu-ami replica)"
+    real = f"Stands in for the package of this name: {package.row.documentation}"
+    return summary, [f"{package.fill(entry['does'])}.", real]
+
+
+def sources_digest(row: Row) -> str:
+    """Of everything that a row's content comes from."""
+    sha = hashlib.sha256(json.dumps(row.entry, sort_keys=True).encode() + row.documentation.encode())
+    for folder in _sources(row):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not {"__pycache__", ".ruff_cache", ".mypy_cache"} & set(path.parts):
+                sha.update(f"{path.relative_to(row.folder)}\0{path.stat().st_mode & 0o111:o}\0".encode())
+                sha.update(path.read_bytes())
+    return sha.hexdigest()
+
+
+def _sources(row: Row) -> Iterator[Path]:
+    entry = row.entry
+    yield from (row.folder / source for source in entry.get("trees", {}))
+    if entry.get("scripts"):
+        yield row.folder / entry["scripts"]
+    # A source may include files of its folder.
+    yield from sorted({(row.folder / library["source"]).parent for library in entry.get("libraries", {}).values()})

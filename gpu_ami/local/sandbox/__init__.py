@@ -1,0 +1,5 @@
+"""A base image entered without booting it: own namespaces, copy-on-write, sshd on loopback (root).
+
+sandbox              starts and ends a sandbox; `python -m gpu_ami.local.sandbox BASE`
+sandbox_init         process 1 inside
+"""

@@ -1,0 +1,156 @@
+"""A sandbox: a base image's tree, copy-on-write, in namespaces of its own, with sshd on a port of the host's loopback.
+
+    with sandbox.entered(Base("debian12"), Devices(gpu=8), home, progress) as one:
+        ...                                     # ssh -i one.key -p one.port one.user@one.host
+
+It is a place to try a role at native speed, many at a time: packages install, modules build against the base's own
+kernel headers, units are enabled. It is no machine: no kernel of its own, no systemd (`systemctl start` does nothing,
+as in any chroot), devices are plain files. `gpu_ami/local/sandbox/sandbox_init.py` is what happens inside.
+
+What a role writes is lost when the sandbox ends: it is in a tmpfs of the sandbox's mount namespace. When the process
+that holds a sandbox ends, also by SIGKILL, the kernel ends every process in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.files import home_dir, read_json, write_json
+from gpu_ami.local.images import Base, Tree, require_root, rootfs_layers
+from gpu_ami.local.machines import Devices, devices_of
+from gpu_ami.process import ProcessIdentity, find_tool, identify, run, spawn, stop
+from gpu_ami.progress import Progress
+
+_PROCESS = "process.json"
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """How to log in. key: path of the private key; mirror: URL of the package mirror inside the sandbox, or None."""
+
+    host: str
+    port: int
+    user: str
+    key: str
+    kernel: str
+    mirror: str | None
+
+
+@contextlib.contextmanager
+def entered(base: Base, devices: Devices, home: Path, progress: Progress) -> Iterator[Sandbox]:
+    """A sandbox for the length of the block. UsageError: not root; CloudError: it did not start, with the reason."""
+    require_root("a sandbox")
+    tree = rootfs_layers.ensure(base, home, progress)
+    with progress.stage(f"sandbox of {base.name}"), contextlib.ExitStack() as stack:
+        folder = stack.enter_context(_folder(home / "sandboxes"))
+        sandbox = stack.enter_context(_started(tree, devices, home, folder))
+        left = stack.pop_all()
+    with left:
+        yield sandbox
+
+
+@contextlib.contextmanager
+def _folder(sandboxes: Path) -> Iterator[Path]:
+    """The sandbox's folder during the block; folders of processes that were killed are removed."""
+    sandboxes.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for old in sandboxes.iterdir():
+        owner = ProcessIdentity.from_json((read_json(old / _PROCESS) or {}).get("process"))
+        if owner and not owner.alive():
+            shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=sandboxes) as name:
+        folder = Path(name)
+        me = identify(os.getpid())
+        assert me
+        write_json(folder / _PROCESS, {"process": asdict(me)}, mode=0o600)
+        yield folder
+
+
+@contextlib.contextmanager
+def _started(tree: Tree, devices: Devices, home: Path, folder: Path) -> Iterator[Sandbox]:
+    key = folder / "id_ed25519"
+    keygen = find_tool("ssh-keygen", package="openssh-client")
+    run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", key], timeout=30, error=CloudError)
+    report_read, report_write = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = int(listener.getsockname()[1])
+        settings = {
+            "folder": str(folder),
+            "layers": [str(layer) for layer in tree.layers],
+            "kernel": tree.kernel(),
+            "home": str(home),
+            "devices": asdict(devices),
+            "public_key": key.with_suffix(".pub").read_text().strip(),
+            "listener": listener.fileno(),
+            "report": report_write,
+        }
+        with (folder / "log").open("wb") as log:
+            process = spawn(
+                [*_namespaces(), sys.executable, "-m", "gpu_ami.local.sandbox.sandbox_init", json.dumps(settings)],
+                env={"PYTHONPATH": os.pathsep.join(filter(None, [_package_root(), os.environ.get("PYTHONPATH", "")]))},
+                stdout=log.fileno(),
+                death_signal=signal.SIGKILL,
+                pass_fds=[listener.fileno(), report_write],
+            )
+    os.close(report_write)
+    try:
+        with os.fdopen(report_read) as report:
+            answer = _answer(report.readline(), folder / "log")
+        yield Sandbox("127.0.0.1", port, answer["user"], str(key), tree.kernel(), answer["mirror"])
+    finally:
+        stop(process)
+
+
+def _namespaces() -> list[str]:
+    # The sandbox ends with unshare: the kernel kills process 1 (--kill-child), and with it every process inside.
+    kinds = ["--mount", "--pid", "--net", "--uts", "--ipc"]
+    return [find_tool("unshare", package="util-linux"), *kinds, "--fork", "--kill-child=SIGKILL"]
+
+
+def _package_root() -> str:
+    return str(Path(__file__).resolve().parents[3])
+
+
+def _answer(line: str, log: Path) -> Mapping[str, Any]:
+    """The first line of process 1. CloudError: its reason, or the log's end if it printed nothing."""
+    answer = json.loads(line) if line else {"error": "exited without output"}
+    if "error" in answer:
+        tail = log.read_text(errors="replace").splitlines()[-5:]
+        raise CloudError(f"the sandbox did not start: {answer['error']}", details=[*answer.get("details", ()), *tail])
+    return dict(answer)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`python -m gpu_ami.local.sandbox debian12`: prints host, port, user and key as JSON, and ends with Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m gpu_ami.local.sandbox", description=main.__doc__)
+    parser.add_argument("base", metavar="BASE", help="debian12, al2023, ubuntu2404, al2023+eks-1.33, …")
+    parser.add_argument("--devices", default="", metavar="LIST", help="device nodes: gpu=8,nvswitch=6,efa=4,neuron=0")
+    parser.add_argument("--instance-type", metavar="TYPE", help="device nodes of that type, as the facts have it")
+    parser.add_argument("--home", type=Path, help="state directory (default: gpu-ami's)")
+    args = parser.parse_args(arguments)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.default_int_handler)
+    try:
+        home = (args.home or home_dir()).resolve()
+        devices = devices_of(args.instance_type) if args.instance_type else Devices.parse(args.devices)
+        with entered(Base.parse(args.base), devices, home, Progress("plain")) as sandbox:
+            print(json.dumps(asdict(sandbox)), file=sys.stdout, flush=True)
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        return 130
+    except GpuAmiError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code

@@ -1,0 +1,293 @@
+"""Process 1 of a sandbox: builds the root, serves the mirror and accepts SSH connections.
+
+Started by gpu_ami.local.sandbox.sandbox under unshare. This process stays outside the root that it builds, so programs
+inside run in a chroot: systemd's tools then change files and skip what needs a running system.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.local.images import base_image, rootfs_layers
+from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
+from gpu_ami.process import find_tool, run, spawn
+
+_PR_SET_NAME = 15
+_SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _IFF_UP = 0x8914, 0x8916, 0x891C, 1
+# uname(2) returns the host's release; this preloaded library, built by the tree's compiler, returns the tree's.
+_UNAME = Path(__file__).parents[1] / "replicas" / "uname.c"
+# update-grub asks for the device of /, which does not exist: the answers of a machine of this base.
+_GRUB_PROBE = """\
+#!/bin/sh
+case "$*" in
+    *target=device*) echo /dev/vda1 ;;
+    *target=fs_uuid*) echo UUID ;;
+    *target=fs_label*) echo root ;;
+    *target=fs*) echo ext2 ;;
+    *target=partuuid*) echo 67707561-01 ;;
+    *target=partmap*) echo msdos ;;
+    *target=compatibility_hint*) echo hd0,msdos1 ;;
+    *target=hints_string*) echo "--hint-bios=hd0,msdos1" ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What sandbox.py passes. layers: topmost first; listener, report: fds of a listening socket and a pipe."""
+
+    folder: str
+    layers: list[str]
+    kernel: str
+    home: str
+    devices: dict[str, int]
+    public_key: str
+    listener: int
+    report: int
+
+
+class SandboxRoot:
+    """The root file system of the sandbox."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.folder = Path(settings.folder)
+        self.root = self.folder / "root"
+
+    def mount(self, *words: str | Path) -> None:
+        run([find_tool("mount", package="mount"), *words], cwd=self.folder, timeout=30, error=CloudError)
+
+    def inside(self, *words: str) -> None:
+        """Runs a command of the tree in it."""
+        command: list[str | Path] = [find_tool("chroot", package="coreutils"), self.root, *words]
+        run(command, timeout=60, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, error=CloudError)
+
+    def write(self, path: str, content: str, mode: int = 0o644) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content, encoding="utf-8")
+        target.chmod(mode)
+
+    def build(self) -> str:
+        """Builds a root that accepts logins; returns the login user's name."""
+        self._lay_root()
+        self._make_dev()
+        self._make_proc()
+        self._make_sys()
+        self._preload_uname()
+        self.write("usr/sbin/grub-probe", _GRUB_PROBE.replace("UUID", base_image.root_uuid()), 0o755)
+        take_addresses(MIRROR_ADDRESS, API_ADDRESS, METADATA_ADDRESS)
+        return self._make_user()
+
+    def _lay_root(self) -> None:
+        lower = [f"layer{index}" for index in range(len(self.settings.layers))]
+        for name, layer in zip(lower, self.settings.layers, strict=True):
+            (self.folder / name).symlink_to(layer)
+        (self.folder / "memory").mkdir()
+        self.root.mkdir()
+        self.mount("-t", "tmpfs", "-o", "mode=755", "sandbox", "memory")
+        for name in ("upper", "work", "proc-sys", "sys", "sys-upper", "sys-work"):
+            (self.folder / "memory" / name).mkdir(mode=0o755)
+        self.mount(
+            "-t", "overlay", "sandbox", "root",
+            "-o", f"lowerdir={':'.join(lower)},upperdir=memory/upper,workdir=memory/work",
+        )  # fmt: skip
+        self.mount("-t", "tmpfs", "-o", "mode=755,nosuid", "run", "root/run")
+        (self.root / "run/sshd").mkdir(mode=0o755)
+
+    def _make_dev(self) -> None:
+        dev = self.root / "dev"
+        dev.mkdir(exist_ok=True)
+        self.mount("-t", "tmpfs", "-o", "mode=755,nosuid", "dev", "root/dev")
+        for name in ("null", "zero", "full", "random", "urandom", "tty"):
+            (dev / name).touch()
+            self.mount("--bind", f"/dev/{name}", f"root/dev/{name}")
+        for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+            (dev / name).symlink_to(f"/proc/self/fd{target}")
+        for name, options in (("pts", "devpts:newinstance,ptmxmode=0666,mode=620,gid=5"), ("shm", "tmpfs:mode=1777")):
+            (dev / name).mkdir()
+            kind, _, how = options.partition(":")
+            self.mount("-t", kind, "-o", how, name, f"root/dev/{name}")
+        (dev / "ptmx").symlink_to("pts/ptmx")
+        for path in (*device_nodes(self.settings.devices), "kmsg"):
+            (dev / path).parent.mkdir(exist_ok=True)
+            (dev / path).touch(mode=0o666)
+
+    def _make_proc(self) -> None:
+        """/proc with a copy of /proc/sys: what a role sets there stays in the sandbox."""
+        self.mount("-t", "proc", "proc", "root/proc")
+        copy = self.folder / "memory/proc-sys"
+        copy_settings(self.root / "proc/sys", copy)
+        (copy / "kernel/osrelease").write_text(f"{self.settings.kernel}\n")
+        (copy / "kernel/random").mkdir(exist_ok=True)
+        self.mount("--bind", "root/proc/sys/kernel/random", "memory/proc-sys/kernel/random")
+        self.mount("--rbind", "memory/proc-sys", "root/proc/sys")
+        if (self.root / "proc/sysrq-trigger").exists():
+            self.mount("--bind", "/dev/null", "root/proc/sysrq-trigger")
+
+    def _make_sys(self) -> None:
+        """The kernel's own /sys below, and above it what the sandbox adds or a role writes."""
+        upper = self.folder / "memory/sys-upper"
+        for index in range(self.settings.devices.get("efa", 0)):
+            (upper / f"class/infiniband/rdmap{index}s0").mkdir(parents=True)
+        self.mount("-t", "sysfs", "sys", "memory/sys")
+        layers = "lowerdir=memory/sys,upperdir=memory/sys-upper,workdir=memory/sys-work"
+        self.mount("-t", "overlay", "sys", "root/sys", "-o", layers)
+
+    def _preload_uname(self) -> None:
+        self.write("run/uname.c", _UNAME.read_text(encoding="utf-8"))
+        library = "/usr/lib/x86_64-linux-gnu/libsandbox-uname.so"
+        release = f'-DRELEASE="{self.settings.kernel}"'
+        self.inside("gcc", "-shared", "-nostdlib", "-fPIC", "-O", release, "-o", library, "/run/uname.c")
+        (self.root / "run/uname.c").unlink()
+        self.write("etc/ld.so.preload", f"{library}\n")
+
+    def _make_user(self) -> str:
+        """The login user, as cloud-init makes it at a machine's first boot, and a host key."""
+        user = default_user(self.root)
+        name = str(user["name"])
+        groups = ",".join(user.get("groups", ()))
+        self.inside("useradd", "-m", "-s", user["shell"], "-c", user.get("gecos", ""), "-G", groups, name)
+        rules = user.get("sudo") or []
+        lines = "".join(f"{name} {rule}\n" for rule in ([rules] if isinstance(rules, str) else rules))
+        self.write("etc/sudoers.d/90-cloud-init-users", lines, 0o440)
+        self.write(f"home/{name}/.ssh/authorized_keys", f"{self.settings.public_key}\n", 0o600)
+        self.inside("chown", "-R", f"{name}:{name}", f"/home/{name}/.ssh")
+        self.inside("chmod", "700", f"/home/{name}/.ssh")
+        for old in (self.root / "etc/ssh").glob("ssh_host_*"):
+            old.unlink()
+        self.inside("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/etc/ssh/ssh_host_ed25519_key")
+        return name
+
+
+def take_addresses(*addresses: str) -> None:
+    """Gives the loopback interface these addresses beside 127.0.0.1, and switches it on (netdevice(7))."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for index, address in enumerate(addresses):
+            for request, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.255")):
+                one = struct.pack("16sH2x4s8x", f"lo:{index}".encode(), socket.AF_INET, socket.inet_aton(value))
+                fcntl.ioctl(asked, request, one)
+        fcntl.ioctl(asked, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+
+
+def device_nodes(devices: Mapping[str, int]) -> Iterable[str]:
+    """Names below /dev, as the drivers make them."""
+    yield from (f"nvidia{index}" for index in range(devices.get("gpu", 0)))
+    yield from ("nvidiactl",) if devices.get("gpu") else ()
+    yield from (f"nvidia-nvswitch{index}" for index in range(devices.get("nvswitch", 0)))
+    yield from ("nvidia-nvswitchctl",) if devices.get("nvswitch") else ()
+    yield from (f"infiniband/uverbs{index}" for index in range(devices.get("efa", 0)))
+    yield from (f"neuron{index}" for index in range(devices.get("neuron", 0)))
+
+
+def copy_settings(source: Path, target: Path) -> None:
+    """Copies /proc/sys as plain files, without files that cannot be read and without what is bound from the host."""
+    for folder, folders, files in os.walk(source):
+        here = target / Path(folder).relative_to(source)
+        here.mkdir(exist_ok=True)
+        folders[:] = [name for name in folders if name not in ("binfmt_misc", "random")]
+        for name in files:
+            try:
+                content = (Path(folder) / name).read_bytes()
+            except OSError:
+                continue
+            (here / name).write_bytes(content)
+
+
+def default_user(root: Path) -> dict[str, Any]:
+    """cloud-init's default user as the tree's configuration has it: the last file that names one counts."""
+    import yaml
+
+    user: dict[str, Any] = {}
+    for path in (root / "etc/cloud/cloud.cfg", *sorted((root / "etc/cloud/cloud.cfg.d").glob("*.cfg"))):
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        user = (document.get("system_info") or {}).get("default_user") or user
+    if not user.get("name"):
+        raise CloudError(f"{root}/etc/cloud names no default user")
+    return user
+
+
+def serve_mirror(home: Path) -> str | None:
+    """Serves the home's package mirror at its address; None where there is none."""
+    from gpu_ami.local.mirror import Mirror
+
+    if not (home / "mirror" / "current").exists():
+        return None
+    Mirror(home).start((MIRROR_ADDRESS, 80))
+    return f"http://{MIRROR_ADDRESS}"
+
+
+def accept_ssh(root: SandboxRoot, listener: socket.socket, stopped: threading.Event) -> None:
+    """Starts one sshd of the tree per connection, until `stopped`; reaps processes that have ended."""
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    while not stopped.is_set():
+        if selector.select(0.5):
+            connection, _ = listener.accept()
+            with connection:
+                _serve_ssh(root, connection)
+        _collect()
+
+
+def _serve_ssh(root: SandboxRoot, connection: socket.socket) -> None:
+    spawn(
+        ["sh", "-c", 'exec "$@" <&$0 >&$0', str(connection.fileno()),
+         find_tool("env", package="coreutils"), "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+         *rootfs_layers.confined(),
+         find_tool("chroot", package="coreutils"), root.root, "/usr/sbin/sshd", "-i", "-e"],
+        stdout=None, stderr=None, death_signal=None, pass_fds=[connection.fileno()],
+    )  # fmt: skip
+
+
+def _collect() -> None:
+    """Reaps ended processes: process 1 is the parent of every orphan."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+
+
+def main(argv: list[str]) -> int:
+    """Builds the root and serves it; an error before that is written to the pipe, one line of JSON."""
+    settings = Settings(**json.loads(argv[1]))
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    # Ansible's facts read the name of process 1 to learn which init system is used.
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, b"systemd", 0, 0, 0)
+    socket.sethostname("ip-127-0-0-1")
+    with os.fdopen(settings.report, "w") as report, socket.socket(fileno=settings.listener) as listener:
+        root = SandboxRoot(settings)
+        try:
+            user = root.build()
+            mirror = serve_mirror(Path(settings.home))
+        except GpuAmiError as error:
+            print(json.dumps({"error": error.message, "details": error.details}), file=report)
+            return error.exit_code
+        except Exception as error:  # reported to the parent; the traceback is in the log
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=report)
+            raise
+        print(json.dumps({"user": user, "mirror": mirror}), file=report)
+        report.close()
+        accept_ssh(root, listener, stopped)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv))

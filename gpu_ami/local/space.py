@@ -1,0 +1,54 @@
+"""Room on the host's disks: checked before a boot and a build, and while a machine waits for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from gpu_ami.errors import CloudError
+
+_GIB = 1024**3
+# What a booted guest may write before anything is judged: its journal, package lists, logs.
+BOOT_BYTES = _GIB // 2
+# A build writes packages and modules into the builder's disk, and its image is a copy of that disk.
+BUILD_BYTES = 4 * _GIB
+# A machine that QEMU stopped goes on when so much is free: enough to not stop again at once.
+RESUME_BYTES = _GIB // 4
+
+
+def allocated(file: Path) -> int:
+    """Bytes that a file takes on the disk; a sparse file takes less than its size."""
+    return file.stat().st_blocks * 512
+
+
+def free(folder: Path) -> int:
+    """Bytes that a process without privileges can still write below `folder`."""
+    return shutil.disk_usage(folder).free
+
+
+def require(folder: Path, needed: int, purpose: str) -> None:
+    """CloudError if fewer than `needed` bytes are free below `folder`."""
+    available = free(folder)
+    if available < needed:
+        raise CloudError(
+            f"no space for {purpose}: {gib(needed)} needed in {folder}, {gib(available)} free",
+            hint="free space there, or set GPU_AMI_HOME to a folder on a larger disk",
+        )
+
+
+def require_writable(folder: Path) -> None:
+    """Makes the folder, private to its owner. CloudError if it cannot be made or written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise CloudError(
+            f"cannot write to the state folder {folder}: {error.strerror}",
+            hint="make it writable, or set GPU_AMI_HOME to another folder",
+        ) from error
+
+
+def gib(count: int) -> str:
+    return f"{count / _GIB:.1f} GiB"

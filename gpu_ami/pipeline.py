@@ -1,0 +1,172 @@
+"""The line: recipe → plan → build → proof → certificate. Each function is one stage: one file in, one file out.
+
+`prove` runs all of them; each can be run again from the file of the one before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.build import image as builds
+from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs
+from gpu_ami.data import data_root
+from gpu_ami.errors import UsageError
+from gpu_ami.files import home_dir
+from gpu_ami.plan import PLAN_FILE, Plan, make_plan
+from gpu_ami.progress import Progress
+from gpu_ami.recipes import PlanDocument
+from gpu_ami.report import certificate, document, page
+from gpu_ami.validate import image_files, proof
+from gpu_ami.validate import restarts as restart
+
+
+@dataclass(frozen=True)
+class Session:
+    """A place that is ready, its API, and this run.
+
+    prepare_mirror: adds a plan's packages to the place's mirror; publish_source_ami: registers its source AMI there.
+    images: the folder of the place's AMIs, where they are files.
+    """
+
+    place: Place
+    cloud: Cloud
+    run: runs.Run
+    progress: Progress
+    prepare_mirror: Callable[[PlanDocument], object] = lambda _plan: None
+    publish_source_ami: Callable[[PlanDocument], object] = lambda _plan: None
+    images: Path | None = None
+
+
+@contextmanager
+def open_session(
+    where: Path | None, progress: Progress, agent_package: Path | None = None, conditions: str = ""
+) -> Iterator[Session]:
+    """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before."""
+    home = home_dir()
+    if where:
+        if agent_package:
+            raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
+        if conditions:
+            raise UsageError("--conditions are of the local region; they have no meaning with --where")
+        place = load_place(where)
+        cloud = Cloud(place)
+        if place.endpoint is None:
+            _require_usable(cloud, progress)
+        with runs.begin(home, place.name) as run:
+            yield Session(place, cloud, run, progress)
+        return
+    with runs.begin(home, "local") as run, _local_region(home, progress, conditions) as place:
+        from gpu_ami.local import region
+        from gpu_ami.local.mirror import mirror
+
+        def prepare_mirror(plan: PlanDocument | None) -> object:
+            return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
+
+        prepare_mirror(None)
+        publish_source_ami = functools.partial(region.publish_source_ami, home=home, progress=progress)
+        yield Session(place, Cloud(place), run, progress, prepare_mirror, publish_source_ami, home / "images")
+
+
+def _require_usable(cloud: Cloud, progress: Progress) -> None:
+    """Examines a place on AWS before anything is created there. UsageError, CloudError: every error that was found."""
+    with progress.stage(f"preflight {cloud.place.name}"):
+        findings = preflight.examine(cloud)
+        for finding in findings:
+            if finding.level is preflight.Level.WARNING:
+                progress.note(str(finding))
+        preflight.require(findings)
+
+
+@contextmanager
+def _local_region(home: Path, progress: Progress, conditions: str) -> Iterator[Place]:
+    from gpu_ami.local import region
+
+    place = region.up(home, embedded=True, progress=progress, conditions=conditions)
+    try:
+        yield place
+    finally:
+        region.release(home)
+
+
+def running_local_place(home: Path) -> Place | None:
+    """The local region's place if it is up; None otherwise (nothing is started for a host that runs already)."""
+    from gpu_ami.local import region
+
+    return region.local_place(home) if region.is_up(home) else None
+
+
+def check_recipe(recipe: Path, overrides: Sequence[str]) -> None:
+    """UsageError with all mistakes of a recipe, before anything is started for it."""
+    make_plan(recipe, Place(name="nowhere", region="us-east-1"), overrides)
+
+
+def agent_version(agent_package: Path | None) -> list[str]:
+    """The override that makes a plan ask for the release that a given agent package is of."""
+    if agent_package is None:
+        return []
+    from gpu_ami.local.mirror import deb
+
+    version = deb.control_field(agent_package, "Version")
+    found = re.match(r"\d+\.\d+\.\d+", version)
+    if not found:
+        raise UsageError(f"--agent-package {agent_package}: version {version!r}, expected one like 1.300071.0b1234-1")
+    return [f"cloudwatch_agent.version={found[0]}"]
+
+
+def plan_stage(recipe: Path, overrides: Sequence[str], out: Path, session: Session) -> Plan:
+    """Recipe → plan.json (and the var-files of Packer and Ansible)."""
+    with session.progress.stage(f"plan {recipe.stem}"):
+        plan = make_plan(recipe, session.place, overrides)
+        plan.write(out, session.place)
+        session.progress.note(f"{plan.digest[:19]}… → {out / PLAN_FILE}")
+    return plan
+
+
+def build_stage(plan: Plan, out: Path, session: Session, *, fresh: bool) -> builds.Build:
+    """plan.json → build.json. An AMI that the same plan and roles made here is used again, unless `fresh`."""
+    root = data_root()
+    kept = None if fresh else builds.reusable(out, plan, session.cloud, root)
+    if kept:
+        session.progress.note(f"build: {kept.ami} was made by this plan and these roles; --fresh builds it anew")
+        return kept
+    session.prepare_mirror(plan.document)
+    session.publish_source_ami(plan.document)
+    plan.write(out, session.place)  # the place's endpoint may have moved since the plan was made
+    with session.progress.stage(f"build {plan.image}"):
+        made = builds.build_image(plan, out, session.cloud, session.run, root, session.progress)
+        session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
+    return made
+
+
+@dataclass(frozen=True)
+class ProofOptions:
+    """Options of a proof beside plan and AMI: instance types, the user's checks, options of the validator, restarts."""
+
+    instance_types: Sequence[str] = ()
+    checks: Sequence[Path] = ()
+    options: Sequence[str] = ()
+    restarts: Sequence[str] = restart.RESTARTS
+
+
+def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:
+    """plan.json + an AMI → report.json, junit.xml, evidence/."""
+    instance_types = proof.choose_types(plan.document, asked.instance_types)
+    given = (asked.checks, asked.options, asked.restarts)
+    image_proof = proof.Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *given)
+    files = image_files.find(session.images, ami)
+    look = functools.partial(image_files.check, image_proof, files.path) if files.path else None
+    with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):
+        return proof.prove_image(image_proof, session.cloud, session.run, ami, instance_types, look, files.reason)
+
+
+def certify_stage(report: document.Report, out: Path) -> certificate.Certificate:
+    """report.json → certificate.json and certificate.md (if the report is a PASS), report.html."""
+    statement = certificate.certify(report)
+    statement.write(out)
+    page.write(report, statement if statement.is_issued else None, out)
+    return statement

@@ -1,0 +1,36 @@
+"""The plan file: everything that a run needs to know, resolved.
+
+document             plan.json: its content, digest, reader and writer
+json_schema          docs/schemas/plan.json, from the types of the document
+outputs              what Packer and Ansible read of it
+placement            a plan at a place: mirror, endpoint, source AMI, kernel
+resolution           a recipe becomes a plan
+lock                 variables/locks: resolved values of each recipe, and its source AMI by region
+diff                 what a plan made now would change in its lock, and why
+source_ami           the source AMI that a plan means, looked up in the cloud
+"""
+
+from gpu_ami.plan.diff import changes, compare
+from gpu_ami.plan.document import PLAN_FILE, Plan
+from gpu_ami.plan.lock import locks_folder, render_lock, write_lock
+from gpu_ami.plan.outputs import ANSIBLE_FILE, PACKER_FILE, SITE_FOLDER, ansible_variables, roles_path, site_files
+from gpu_ami.plan.resolution import make_plan
+from gpu_ami.plan.source_ami import resolve_source_ami
+
+__all__ = [
+    "ANSIBLE_FILE",
+    "PACKER_FILE",
+    "PLAN_FILE",
+    "SITE_FOLDER",
+    "Plan",
+    "ansible_variables",
+    "changes",
+    "compare",
+    "locks_folder",
+    "make_plan",
+    "render_lock",
+    "resolve_source_ami",
+    "roles_path",
+    "site_files",
+    "write_lock",
+]

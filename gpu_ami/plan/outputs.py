@@ -1,0 +1,99 @@
+"""What Packer and Ansible read of a plan: packer.pkrvars.json and ansible.json, derived from it alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_ami.cloud import Place
+from gpu_ami.data import data_dir
+from gpu_ami.recipes import PlanDocument, section
+
+SITE_FOLDER = "site"
+PACKER_FILE, ANSIBLE_FILE = "packer.pkrvars.json", "ansible.json"
+
+# For a place with an API of its own that is not up. An empty endpoint would mean AWS, and Packer by hand would launch
+# there; the template refuses this one by name, and nothing answers under ".invalid" (RFC 2606).
+NO_ENDPOINT = "http://region-is-down.invalid"
+
+# Ubuntu's and RHEL's AMIs name their root device differently from all others.
+_ROOT_DEVICES = {"ubuntu": "/dev/sda1", "rhel": "/dev/sda1"}
+
+
+def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Path) -> dict[str, Any]:
+    """What `packer/variables.pkr.hcl` declares, but for what is of a single run (run id, expiry, manifest)."""
+    source = document["source_ami"]
+    versions = {key: section(document, key).get("version", "") for key in ("cuda", "cudnn", "nccl", "efa", "mkl")}
+    where = {
+        "region": place.region,
+        "profile": place.profile or "",
+        "custom_endpoint": place.endpoint or (NO_ENDPOINT if place.guest_endpoint else ""),
+        "subnet_id": place.subnet_id or "",
+        "security_group_ids": list(place.security_group_ids),
+        # A builder calls no AWS API, so it gets no rights; only a session through SSM needs the profile.
+        "instance_profile": (place.instance_profile or "") if place.ssh_interface == "session_manager" else "",
+        "kms_key_id": place.kms_key_id or "",
+        "ssh_interface": place.ssh_interface,
+        "ssh_port": place.ssh_port,
+        "tags": dict(place.tags),
+    }
+    return {
+        "flag": document["flag"],
+        "recipe": document["image"],
+        "plan_digest": document["digest"],
+        "architecture": document["architecture"],
+        "source_ami": source.get("id", ""),
+        "source_ami_owner": source.get("owner", ""),
+        "source_ami_name": source.get("name", ""),
+        "nvidia_version": section(document, "nvidia_driver").get("version", ""),
+        "cuda_version": versions["cuda"],
+        "cudnn_version": versions["cudnn"],
+        "nccl_version": versions["nccl"],
+        "efa_version": versions["efa"],
+        "intel_mkl_version": versions["mkl"],
+        "instance_type": document["build"]["instance_type"],
+        "root_device_name": _ROOT_DEVICES.get(document["os"]["id"], "/dev/xvda"),
+        "root_volume_gib": document["build"]["root_volume_gib"],
+        "ssh_username": document["os"]["ssh_user"],
+        "ansible_vars_file": str(ansible_vars_file),
+        **_own_ansible(),
+        **_site_roles(document, ansible_vars_file.parent / SITE_FOLDER),
+        **where,
+    }
+
+
+def _site_roles(document: PlanDocument, site: Path) -> dict[str, list[str]]:
+    settings = roles_path(site) if "site" in document else {}
+    return {"ansible_env_vars": [f"{name}={value}" for name, value in settings.items()]} if settings else {}
+
+
+def roles_path(site: Path) -> dict[str, str]:
+    """Ansible's environment that finds the roles of the site beside a plan, and ours; empty where it has none."""
+    folder = site / "roles"
+    return {"ANSIBLE_ROLES_PATH": f"{folder}:{data_dir('roles')}"} if folder.is_dir() else {}
+
+
+def site_files(folder: Path, kind: str, pattern: str, roles: Sequence[str]) -> list[Path]:
+    """Files of a kind (checks, faults) in site/ beside a plan: those of the plan's roles, and those of no site role.
+
+    pattern: the file's name with {} for the role's, such as test_{}.py.
+    """
+    site = folder / SITE_FOLDER
+    others = {pattern.format(path.name) for path in (site / "roles").glob("*/") if path.name not in roles}
+    return [path for path in sorted((site / kind).glob(pattern.format("*"))) if path.name not in others]
+
+
+def _own_ansible() -> dict[str, str]:
+    """The ansible-playbook beside our interpreter, so that Packer by hand finds it without an activated environment."""
+    own = Path(sys.executable).with_name("ansible-playbook")
+    return {"ansible_command": str(own)} if own.exists() else {}
+
+
+def ansible_variables(document: PlanDocument) -> dict[str, Any]:
+    """For each role r, key k of its section is the variable `r_k`; and `gpu_ami_roles`, the roles in order."""
+    variables: dict[str, Any] = {"gpu_ami_roles": list(document["roles"])}
+    for role in document["roles"]:
+        variables |= {f"{role}_{key}": value for key, value in section(document, role).items()}
+    return variables

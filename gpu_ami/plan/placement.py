@@ -1,0 +1,70 @@
+"""A plan at a place: vendors' URLs at its mirror, the agent at its endpoint, its source AMI, its kernel."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from gpu_ami.cloud import Mirror, Place
+from gpu_ami.recipes import CloudWatchAgent, ResolvedPlan, kernel_section, load_facts
+
+
+def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
+    """The document as a place needs it: vendors' URLs at its mirror, the agent at its endpoint, its source AMI."""
+    placed: ResolvedPlan = _mirrored(document, place.mirror) if place.mirror else copy.copy(document)
+    if place.guest_endpoint:
+        placed["cloudwatch_agent"] = _agent_at(placed["cloudwatch_agent"], place.guest_endpoint)
+    if place.source_ami:
+        placed["source_ami"] = {"id": place.source_ami}
+    if place.kernel and place.kernel != placed["kernel"]["version"]:
+        _change_kernel(placed, place)
+    return placed
+
+
+def _change_kernel(document: ResolvedPlan, place: Place) -> None:
+    """The kernel's section and a note, where machines of the place boot another series than the image's own AMI."""
+    system, assumed = document["os"], document["kernel"]["version"]
+    rows = load_facts().operating_systems.values()
+    row = next(row for row in rows if (row["id"], row["version"]) == (system["id"], system["version"]))
+    note = f"not proven here: kernel {assumed}; machines of {place.name} boot {place.kernel}"
+    document["kernel"] = kernel_section(row, str(place.kernel), document["architecture"])
+    document["notes"] = [*document["notes"], note]
+
+
+def _agent_at(agent: CloudWatchAgent, endpoint: str) -> CloudWatchAgent:
+    """The agent's two documents for a guest that reaches AWS's API at `endpoint` alone.
+
+    The Auto Scaling group's name is an EC2 tag, which the agent asks for at AWS's own address whatever the override
+    says, and it publishes no metric until it has an answer (plugins/processors/ec2tagger): that dimension goes.
+    """
+    override = {"endpoint_override": endpoint}
+    config, gpu_config = agent["config"], agent["gpu_config"]
+    placed: CloudWatchAgent = {**agent, "config": config | {"logs": config["logs"] | override}}
+    if gpu_config:  # none where the plan measures no GPU
+        metrics = gpu_config["metrics"]
+        asked = metrics["append_dimensions"].items()
+        dimensions = {name: value for name, value in asked if name != "AutoScalingGroupName"}
+        placed["gpu_config"] = gpu_config | {"metrics": metrics | {"append_dimensions": dimensions} | override}
+    return placed
+
+
+def _mirrored(value: Any, mirror: Mirror) -> Any:
+    """`https://HOST/PATH` in `url` and `*_url` becomes `{mirror}/HOST/PATH`, signed with the mirror's key; a tag's
+    commit becomes the one that the mirror's git repository has.
+
+    `sources` are citations, not addresses to fetch from; they have no such keys.
+    """
+    if isinstance(value, list):
+        return [_mirrored(item, mirror) for item in value]
+    if not isinstance(value, dict):
+        return value
+    placed = {key: _mirrored_entry(key, item, mirror) for key, item in value.items()}
+    if {"url", "tag", "commit"} <= value.keys():
+        placed["commit"] = mirror.commit(value["url"], value["tag"]) or value["commit"]
+    return placed
+
+
+def _mirrored_entry(key: str, item: Any, mirror: Mirror) -> Any:
+    if (key == "url" or key.endswith("_url")) and isinstance(item, str) and item.startswith("https://"):
+        return f"{mirror.url.rstrip('/')}/{item.removeprefix('https://')}"
+    return mirror.key_fingerprint if key == "key_fingerprint" else _mirrored(item, mirror)

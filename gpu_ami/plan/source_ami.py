@@ -1,0 +1,78 @@
+"""The source AMI that a plan means, looked up in the cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Cloud
+
+
+def resolve_source_ami(cloud: Cloud, plan: Mapping[str, Any]) -> dict[str, str]:
+    """The AMI that a plan's `source_ami` means in the cloud's region now: id, name, created, through, root_device.
+
+    An SSM public parameter is asked where there is one, else the newest of the owner's with the name, deprecated ones
+    too: public AMIs of an ended release are deprecated, and hidden from a plain search (EC2, "Deprecate an AMI").
+    UsageError: none, or its root volume is larger than the plan's.
+    """
+    source = plan["source_ami"]
+    if "id" in source:
+        ami, through = source["id"], "id"
+    elif "ssm" in source:
+        ami, through = _parameter(cloud, source["ssm"]), f"ssm:{source['ssm']}"
+    else:
+        ami, through = _newest(cloud, plan), f"{source['owner']}:{source['name']}"
+    image = cloud.image(ami)
+    if image is None:
+        raise UsageError(f"source AMI {ami} ({through}) is not in {cloud.place.region}")
+    root_device = image.get("RootDeviceName", "")
+    _require_room(image, root_device, plan)
+    return {
+        "id": ami,
+        "name": image.get("Name", ""),
+        "created": image.get("CreationDate", ""),
+        "through": through,
+        "root_device": root_device,
+    }
+
+
+def _require_room(image: Mapping[str, Any], root_device: str, plan: Mapping[str, Any]) -> None:
+    """EC2 refuses a root volume smaller than the AMI's snapshot (InvalidBlockDeviceMapping)."""
+    volumes = {device.get("DeviceName"): device.get("Ebs", {}) for device in image.get("BlockDeviceMappings", [])}
+    needed, planned = volumes.get(root_device, {}).get("VolumeSize", 0), plan["build"]["root_volume_gib"]
+    if needed > planned:
+        raise UsageError(
+            f"build.root_volume_gib: expected at least {needed} (source AMI {image['ImageId']}), got {planned}",
+            hint=f"set build.root_volume_gib to {needed} or more in the recipe",
+        )
+
+
+def _parameter(cloud: Cloud, name: str) -> str:
+    ssm = cloud.client("ssm")
+    try:
+        return str(ssm.get_parameter(Name=name)["Parameter"]["Value"])
+    except ssm.exceptions.ParameterNotFound as error:
+        hint = "set source_ami in the --where file, or owner and name in the recipe"
+        raise UsageError(f"no SSM parameter {name} in {cloud.place.region}", hint=hint) from error
+
+
+def _newest(cloud: Cloud, plan: Mapping[str, Any]) -> str:
+    source = plan["source_ami"]
+    found = cloud.ec2.describe_images(
+        Owners=[source["owner"]],
+        IncludeDeprecated=True,
+        Filters=[
+            {"Name": "name", "Values": [source["name"]]},
+            {"Name": "architecture", "Values": [plan["architecture"]]},
+            {"Name": "state", "Values": ["available"]},
+        ],
+    )["Images"]
+    if not found:
+        raise UsageError(
+            f"no AMI of {source['owner']} named {source['name']} ({plan['architecture']}) in {cloud.place.region}",
+            hint="set source_ami in the --where file",
+        )
+    return str(max(found, key=lambda image: image.get("CreationDate", ""))["ImageId"])

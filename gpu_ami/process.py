@@ -1,0 +1,216 @@
+"""Starts processes; no other module does.
+
+Commands are lists, with a deadline, an explicit environment and a closed stdin. A child never outlives us: the kernel
+signals it when the thread that started it is gone (PR_SET_PDEATHSIG), and a deadline ends its whole process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.errors import CloudError, GpuAmiError, MissingTool
+
+_PR_SET_PDEATHSIG = 1
+_GRACE_SECONDS = 5.0
+# Every process of `run` that has not ended: what Ctrl-C in the main thread must end although other threads wait for it.
+_running: set[subprocess.Popen[bytes]] = set()
+# Resolved once in the parent: looking it up between fork and exec could take a lock another thread holds.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A process by pid and start time: pids are reused, the pair is not. started: "<boot id>/<clock ticks>"."""
+
+    pid: int
+    started: str
+
+    def alive(self) -> bool:
+        return identify(self.pid) == self
+
+    @staticmethod
+    def from_json(data: object) -> ProcessIdentity | None:
+        """From `{"pid": 1, "started": "…"}`; None for anything else."""
+        if isinstance(data, dict) and isinstance(data.get("pid"), int) and isinstance(data.get("started"), str):
+            return ProcessIdentity(data["pid"], data["started"])
+        return None
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """The identity of a running process; None if it does not run (a zombie does not)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    # proc(5): `fields` starts at field 3 (state); field 22 is the start time in clock ticks since boot.
+    return None if fields[0] in "ZX" else ProcessIdentity(pid, f"{boot}/{fields[19]}")
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a command ended: exit status, both outputs as text, seconds it took."""
+
+    command: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment, without what changes a tool's output, plus `extra`."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG"))}
+    return kept | {"LC_ALL": "C.UTF-8"} | dict(extra or {})
+
+
+def find_tool(name: str, *, package: str) -> str:
+    """Absolute path of a program; MissingTool names the Debian package that has it."""
+    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/local/sbin")
+    if path is None:
+        raise MissingTool(f"{name} is not installed", hint=f"apt-get install {package} (or: gpu-ami doctor)")
+    return path
+
+
+def _die_with_parent(signum: int) -> Callable[[], None]:
+    def before_exec() -> None:
+        _prctl(_PR_SET_PDEATHSIG, signum)
+
+    return before_exec
+
+
+def spawn(
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdout: int | None = subprocess.DEVNULL,
+    stderr: int | None = subprocess.STDOUT,
+    death_signal: int | None = signal.SIGTERM,
+    new_session: bool = True,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """A process of its own group that is signalled when the *thread* that called this ends (`death_signal`).
+
+    `death_signal=None` lets it live on: only for the local region's daemon.
+    """
+    words = [str(word) for word in command]
+    try:
+        return subprocess.Popen(
+            words,
+            env=clean_environment(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=new_session,
+            pass_fds=tuple(pass_fds),
+            preexec_fn=None if death_signal is None else _die_with_parent(death_signal),
+        )
+    except FileNotFoundError as error:
+        raise MissingTool(f"{words[0]} is not installed", hint="gpu-ami doctor says how to get it") from error
+
+
+def stop(process: subprocess.Popen[bytes], *, first: int = signal.SIGTERM, grace: float = _GRACE_SECONDS) -> None:
+    """Ends the process's group: `first`, then SIGKILL after `grace` seconds."""
+    for signum in (first, signal.SIGKILL):
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+
+
+def stop_all() -> None:
+    """Ends every process that some thread's `run` waits for; those calls then return or raise."""
+    for process in tuple(_running):
+        stop(process)
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    timeout: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    check: bool = True,
+    on_line: Callable[[str], object] | None = None,
+    stop_with: int = signal.SIGTERM,
+    grace: float = _GRACE_SECONDS,
+    error: type[GpuAmiError] = CloudError,
+    on_start: Callable[[subprocess.Popen[bytes]], object] | None = None,
+) -> Completed:
+    """Runs a command to its end.
+
+    `on_start` gets the process, so that another thread can `stop` it. `on_line` gets every line of output as it comes
+    (stderr joined into stdout). With `check`, a non-zero end raises `error` with the copy-pasteable command and the
+    last lines. Past `timeout` seconds, or on Ctrl-C, the whole process group gets `stop_with` and, `grace` seconds
+    later, SIGKILL.
+    """
+    words = tuple(str(word) for word in command)
+    started = time.monotonic()
+    process = spawn(
+        words,
+        env=env,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if on_line else subprocess.PIPE,
+        death_signal=stop_with,
+    )
+    _running.add(process)
+    if on_start:
+        on_start(process)
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        stop(process, first=stop_with, grace=grace)
+
+    watchdog = threading.Timer(timeout, expire)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        if on_line:
+            out, err = "".join(_echo(process, on_line)), ""
+        else:
+            raw_out, raw_err = process.communicate()
+            out, err = raw_out.decode(errors="replace"), raw_err.decode(errors="replace")
+        process.wait()
+    except BaseException:
+        stop(process, first=stop_with, grace=grace)
+        raise
+    finally:
+        watchdog.cancel()
+        _running.discard(process)
+    done = Completed(words, process.returncode, out, err, time.monotonic() - started)
+    if expired.is_set():
+        raise error(f"{words[0]} did not complete within {timeout:.0f} s", details=describe(done))
+    if check and done.returncode != 0:
+        raise error(f"{Path(words[0]).name} ended with {done.returncode}", details=describe(done))
+    return done
+
+
+def _echo(process: subprocess.Popen[bytes], on_line: Callable[[str], object]) -> Iterator[str]:
+    assert process.stdout is not None
+    for raw in process.stdout:
+        line = raw.decode(errors="replace")
+        on_line(line.rstrip("\r\n"))
+        yield line
+
+
+def describe(done: Completed, lines: int = 20) -> list[str]:
+    """The command as it can be pasted, and the last lines of its output."""
+    tail = (done.stdout + done.stderr).strip().splitlines()[-lines:]
+    return [f"$ {shlex.join(done.command)}", *tail]

@@ -1,0 +1,142 @@
+"""Progress on stderr: nested stages with their times.
+
+On a terminal the running stages are shown live by rich (`gpu_ami.live`); elsewhere one line a step; JSON lines for
+machines. `times` keeps every finished stage for the report.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Protocol
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a stage took last time: seconds, and its number of steps (0: unknown)."""
+
+    seconds: float
+    steps: int = 0
+
+
+@dataclass
+class Stage:
+    """A running stage. level: depth of nesting; started: monotonic seconds; step, total: 0 where unknown."""
+
+    name: str
+    level: int
+    started: float
+    expected: Expected | None = None
+    text: str = ""
+    step: int = 0
+    total: int = 0
+    red: int = 0
+
+
+class Display(Protocol):
+    """Shows running stages on a terminal, and finished lines above them."""
+
+    def begin(self, stage: Stage) -> None: ...
+    def end(self, stage: Stage) -> None: ...
+    def line(self, text: str, kind: str) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass
+class Progress:
+    """One run's progress. Thread-safe: hosts are proved side by side.
+
+    mode: "plain" (a line a step), "terminal" (live, on `display`), "json" (one object a line), "quiet".
+    expected: what a stage of this name took last time, if that is known.
+    times: of every finished stage, in order, for the report: its start since the run began, and how long it took (s).
+    """
+
+    mode: str = "plain"
+    stream: IO[str] = field(default_factory=lambda: sys.stderr)
+    expected: Callable[[str], Expected | None] = lambda _name: None
+    display: Callable[[IO[str]], Display] | None = None
+    times: list[dict[str, object]] = field(default_factory=list)
+    steps: dict[str, int] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    _current: threading.local = field(default_factory=threading.local)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _display: Display | None = None
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Times what happens inside and reports its outcome. Stages of one thread nest."""
+        outer = self._stage()
+        level = outer.level + 1 if outer else 0
+        stage = Stage(name, level, time.monotonic(), self.expected(name))
+        self._begin(stage)
+        outcome = "failed"
+        try:
+            yield
+            outcome = "done"
+        finally:
+            self._current.stage = outer
+            self._end(stage, outcome)
+
+    def note(self, text: str) -> None:
+        """One line of news inside the current stage."""
+        stage = self._stage()
+        self._say("note", text, stage.level + 1 if stage else 0)
+
+    def update(self, text: str = "", *, step: int = 0, total: int = 0, red: int = 0) -> None:
+        """What the current stage of this thread does now: step n of total, red ones among them. Shown live only."""
+        if stage := self._stage():
+            stage.text, stage.step, stage.total, stage.red = text, step, total, red
+            self.steps[stage.name] = max(step, self.steps.get(stage.name, 0))
+
+    def close(self) -> None:
+        """Leaves the terminal as it was, whatever still runs."""
+        if self._display:
+            self._display.close()
+
+    def _stage(self) -> Stage | None:
+        return getattr(self._current, "stage", None)
+
+    def _begin(self, stage: Stage) -> None:
+        self._current.stage = stage
+        if self.mode == "terminal":
+            with self._lock:
+                self._terminal().begin(stage)
+        else:
+            self._say("start", stage.name, stage.level)
+
+    def _end(self, stage: Stage, outcome: str) -> None:
+        seconds = round(time.monotonic() - stage.started, 2)
+        start = round(stage.started - self.began, 2)
+        ended = {"stage": stage.name, "level": stage.level, "start": start, "seconds": seconds, "outcome": outcome}
+        with self._lock:
+            self.times.append(ended)
+            if self.mode == "terminal":
+                self._terminal().end(stage)
+        self._say(outcome, stage.name, stage.level, seconds)
+
+    def _terminal(self) -> Display:
+        if self._display is None:
+            if self.display is None:
+                raise ValueError("mode terminal needs a display")
+            self._display = self.display(self.stream)
+        return self._display
+
+    def _say(self, kind: str, text: str, level: int, seconds: float | None = None) -> None:
+        if self.mode == "quiet":
+            return
+        if self.mode == "json":
+            record = {"event": kind, "text": text, "level": level}
+            line = json.dumps(record if seconds is None else record | {"seconds": seconds}, ensure_ascii=False)
+        else:
+            mark = {"start": "▸", "done": "✓", "failed": "✗", "note": "·"}[kind]
+            line = "  " * level + f"{mark} {text}" + ("" if seconds is None else f"  ({seconds:.1f} s)")
+        with self._lock:
+            if self.mode == "terminal":
+                self._terminal().line(line, kind)
+            else:
+                print(line, file=self.stream, flush=True)

@@ -1,0 +1,29 @@
+"""Which rows of the facts a plan relies on, and what of them is not established."""
+
+from __future__ import annotations
+
+from gpu_ami.recipes.facts import Row
+from gpu_ami.recipes.plan_document import Citation
+
+
+class Sources:
+    """Collected while a plan is put together: `rows` for its `sources`, `notes` for its `notes`."""
+
+    def __init__(self) -> None:
+        self.rows: list[Citation] = []
+        self.notes: list[str] = []
+
+    def add(self, fact: str, row: Row) -> None:
+        """A row that the plan relies on; an unverified one leaves a note."""
+        unverified = bool(row.get("unverified", False))
+        entry: Citation = {"fact": fact, "source": row["source"], "date": row["date"], "unverified": unverified}
+        if entry in self.rows:
+            return
+        self.rows.append(entry)
+        if unverified:
+            self.note(str(row.get("note") or f"not established: {fact} ({row['source']})"))
+
+    def note(self, text: str) -> None:
+        line = " ".join(text.split())
+        if line not in self.notes:
+            self.notes.append(line)

@@ -1,0 +1,352 @@
+"""The types of plan.json's content. Keys and types here are the contract of Packer, Ansible, local region and checks.
+
+docs/schemas/plan.json is generated from these types (`gpu_ami.plan.json_schema`); the docstring of a class is the
+description of its section there. A section of a component that the base AMI provides has `version` and `provided_by`
+alone (fabric manager and IMEX also `instance_types`); every other key of it is then missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict, cast
+
+
+class RecipeFile(TypedDict):
+    """The recipe that the plan was resolved from."""
+
+    file: str
+    sha256: str
+
+
+class OperatingSystem(TypedDict):
+    """The image's operating system; `python` is the interpreter that Ansible uses, `end_of_life` an ISO date."""
+
+    id: str
+    version: str
+    codename: str
+    family: str
+    ssh_user: str
+    python: str
+    end_of_life: str
+
+
+class Node(TypedDict):
+    """The node family (ec2, eks, ecs, parallelcluster, dlami) and the version of its orchestrator or release."""
+
+    family: str
+    version: NotRequired[str]
+
+
+class SourceAmi(TypedDict, total=False):
+    """The AMI to start from: an id, or owner and name filter (newest wins), with an SSM public parameter if any."""
+
+    id: str
+    owner: str
+    name: str
+    ssm: str
+
+
+class Builder(TypedDict):
+    """The instance that builds the image."""
+
+    instance_type: str
+    root_volume_gib: int
+
+
+class MaxClockMhz(TypedDict):
+    """The highest clocks of a GPU."""
+
+    graphics: int
+    sm: int
+    memory: int
+    video: int
+
+
+class Gpu(TypedDict):
+    """The GPU model of an instance type; `pci`: addresses of all its GPUs, where they are known."""
+
+    vendor: str
+    name: str
+    architecture: str
+    compute_capability: str
+    memory_mib: int
+    power_limit_w: int
+    max_clock_mhz: MaxClockMhz
+    pcie_gen: int
+    pcie_width: int
+    pci: NotRequired[list[str]]
+
+
+class NeuronDevices(TypedDict):
+    """The Neuron devices of an instance type; `cores` of each device."""
+
+    name: str
+    count: int
+    cores: int
+
+
+class InstanceType(TypedDict):
+    """An instance type that the image is for, and what is known of its hardware."""
+
+    name: str
+    gpu_count: int
+    nvswitch: bool
+    efa_interfaces: int
+    vcpus: int
+    memory_gib: int
+    gpu: NotRequired[Gpu]
+    neuron: NotRequired[NeuronDevices]
+
+
+class Kernel(TypedDict):
+    """The kernel series and its packages; {release} in `headers` is what `uname -r` prints."""
+
+    version: str
+    package: str
+    headers: str
+    hold: list[str]
+
+
+class Repository(TypedDict):
+    """A package repository; `key_fingerprint`: 40 hex digits. `signed_index` false: only its packages are signed."""
+
+    url: str
+    suite: NotRequired[str]
+    components: NotRequired[list[str]]
+    key_url: NotRequired[str]
+    key_fingerprint: NotRequired[str]
+    signed_index: NotRequired[bool]
+
+
+class Component(TypedDict):
+    """What every component has; `provided_by`: the base AMI that brings it, so that its role does not run."""
+
+    version: str
+    provided_by: NotRequired[str]
+
+
+class PackagedComponent(Component):
+    """A component from a package repository; `packages`: name → exact version (`*`: any build of it)."""
+
+    packages: NotRequired[dict[str, str]]
+    repository: NotRequired[Repository]
+
+
+class NvidiaDriver(PackagedComponent):
+    """The driver; flavour `boot` carries both kernel modules and loads one by instance type or PCI id."""
+
+    flavour: NotRequired[str]
+    package: NotRequired[str]
+    package_version: NotRequired[str]
+    modules: NotRequired[dict[str, str]]
+    flavour_by_instance_type: NotRequired[dict[str, str]]
+    flavour_by_pci_id: NotRequired[dict[str, str]]
+    gsp: NotRequired[bool]
+
+
+class DriverCompanion(PackagedComponent):
+    """Fabric manager or IMEX, of exactly the driver's version, and the instance types that need it."""
+
+    instance_types: list[str]
+    package: NotRequired[str]
+    package_version: NotRequired[str]
+    nvlsm_instance_types: NotRequired[list[str]]
+    system_packages: NotRequired[list[str]]
+
+
+class Cuda(PackagedComponent):
+    """The CUDA toolkit; `compatibility` with the driver: native, minor or forward."""
+
+    compatibility: NotRequired[str]
+
+
+class Cudnn(PackagedComponent):
+    """cuDNN; `full`: its version with the build number."""
+
+    full: NotRequired[str]
+
+
+class EfaContents(TypedDict, total=False):
+    """Versions inside an EFA installer."""
+
+    kernel_module: str
+    libfabric: str
+    rdma_core: str
+    ofi_nccl: str
+
+
+class Efa(Component):
+    """The EFA installer; `unwanted`: packages of it that are not installed."""
+
+    mode: NotRequired[str]
+    url: NotRequired[str]
+    signature_url: NotRequired[str]
+    key_url: NotRequired[str]
+    key_fingerprint: NotRequired[str]
+    contents: NotRequired[EfaContents]
+    unwanted: NotRequired[list[str]]
+
+
+class SourceBuild(Component):
+    """A component that is built from a git tag; the commit is what is verified."""
+
+    url: NotRequired[str]
+    tag: NotRequired[str]
+    commit: NotRequired[str]
+
+
+class ContainerToolkit(PackagedComponent):
+    """The NVIDIA container toolkit and the container runtime that it configures."""
+
+    runtime: NotRequired[str]
+    runtime_package: NotRequired[str]
+    cdi: NotRequired[bool]
+
+
+class Mkl(Component):
+    """Intel's Math Kernel Library."""
+
+    package: NotRequired[str]
+    repository: NotRequired[Repository]
+
+
+class Lustre(TypedDict):
+    """The FSx for Lustre client."""
+
+    package: str
+    repository: NotRequired[Repository]
+
+
+class Tuning(TypedDict):
+    """Limits, sysctl, application clocks (GPU → memory and graphics MHz) and MIG profiles by instance type."""
+
+    memlock: NotRequired[str]
+    sysctl: dict[str, str]
+    clocks: dict[str, list[int]]
+    mig: dict[str, str]
+
+
+class NodeRole(TypedDict):
+    """The section of a node family's own role."""
+
+    version: str
+    accelerator: NotRequired[str]
+
+
+class AgentPackage(TypedDict):
+    """The CloudWatch agent's package."""
+
+    version: str
+    url: str
+    signature_url: str
+    key_url: str
+    key_fingerprint: str
+
+
+class CloudWatchAgent(AgentPackage):
+    """The agent's package and configuration; `gpu_config` is appended where there is a GPU (empty: no GPU metrics)."""
+
+    config: dict[str, Any]
+    gpu_config: dict[str, Any]
+
+
+class EventParser(TypedDict):
+    """Where Xid and SXid events are written."""
+
+    raw_log: str
+    json_log: str
+    log_buf_len: NotRequired[str]
+
+
+class Hygiene(TypedDict):
+    """The last role of a build; it takes no variables."""
+
+
+class Telemetry(TypedDict):
+    """What the image publishes; `absent`: instance type → measurements that its GPUs never have."""
+
+    profile: str
+    interval_s: int
+    namespace: str
+    measurements: list[str]
+    absent: NotRequired[dict[str, list[str]]]
+    raw_log_group: str
+    json_log_group: str
+    log_stream: str
+    retention_days: NotRequired[int]
+
+
+class Citation(TypedDict):
+    """A fact that the plan relies on, where it was read and when (ISO date)."""
+
+    fact: str
+    source: str
+    date: str
+    unverified: bool
+
+
+class Components(TypedDict):
+    """The sections of what is installed, in the order of installation."""
+
+    node_dlami: NotRequired[NodeRole]
+    node_ecs: NotRequired[NodeRole]
+    node_eks: NotRequired[NodeRole]
+    node_parallelcluster: NotRequired[NodeRole]
+    nvidia_driver: NotRequired[NvidiaDriver]
+    fabric_manager: NotRequired[DriverCompanion]
+    imex: NotRequired[DriverCompanion]
+    cuda: NotRequired[Cuda]
+    cudnn: NotRequired[Cudnn]
+    nccl: NotRequired[PackagedComponent]
+    efa: NotRequired[Efa]
+    ofi_nccl: NotRequired[SourceBuild]
+    gdrcopy: NotRequired[SourceBuild]
+    dcgm: NotRequired[PackagedComponent]
+    container_toolkit: NotRequired[ContainerToolkit]
+    neuron: NotRequired[PackagedComponent]
+    mkl: NotRequired[Mkl]
+    lustre: NotRequired[Lustre]
+    tuning: NotRequired[Tuning]
+
+
+class Site(TypedDict):
+    """A site's own parts: the digest over its roles, checks and faults, which lie in site/ beside plan.json."""
+
+    digest: str
+
+
+class ResolvedPlan(Components):
+    """A resolved recipe, as it is carried out on AWS itself."""
+
+    schema: str
+    image: str
+    description: str
+    flag: str
+    recipe: RecipeFile
+    os: OperatingSystem
+    architecture: str
+    node: Node
+    source_ami: SourceAmi
+    build: Builder
+    instance_types: list[InstanceType]
+    roles: list[str]
+    kernel: Kernel
+    cloudwatch_agent: CloudWatchAgent
+    event_parser: EventParser
+    hygiene: Hygiene
+    telemetry: Telemetry
+    sources: list[Citation]
+    notes: list[str]
+
+
+class PlanDocument(ResolvedPlan):
+    """plan.json: a resolved recipe, the only place where a version, URL or path stands once a run has begun."""
+
+    digest: str
+    site: NotRequired[Site]
+
+
+def section(document: ResolvedPlan, name: str) -> Mapping[str, Any]:
+    """The section of a role whose name is known at run time only; empty where the plan has none."""
+    sections = cast(Mapping[str, Mapping[str, Any]], document)
+    return sections.get(name, {})

@@ -1,0 +1,151 @@
+"""Chooses a version for every component, or says all conflicts at once, each with the nearest set that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpu_ami.recipes.resolve_context import COMPONENTS, LABELS, Assignment, Conflict, World
+from gpu_ami.recipes.rules_driver import DRIVER_RULES, runs_natively
+from gpu_ami.recipes.rules_image import COMPONENT_RULES, IMAGE_RULES, base_keeps_its_own
+from gpu_ami.recipes.rules_network import NETWORK_RULES
+from gpu_ami.recipes.versions import NEWEST, around, branch, matching, nearest_branch_first, nearest_first
+
+Rule = Callable[[World, Assignment], Iterator[Conflict]]
+RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (*DRIVER_RULES, *NETWORK_RULES, *COMPONENT_RULES)
+
+
+@dataclass
+class Solution:
+    """The chosen versions and everything that speaks against them."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    conflicts: list[Conflict] = field(default_factory=list)
+
+
+def solve(world: World) -> Solution:
+    """The newest choice without conflicts, in the order of COMPONENTS; if there is none, the newest and its conflicts.
+
+    Deterministic: the same recipe and facts give the same versions and the same conflicts in the same order.
+    """
+    constraints = {name: str(world.section(name)["version"]) for name in COMPONENTS if "version" in world.section(name)}
+    constraints = {**world.provided, **constraints}
+    candidates: dict[str, list[str]] = {}
+    solution = Solution()
+    for name in [one for one in COMPONENTS if one in constraints]:
+        found = matching(constraints[name], world.facts.releases(name))
+        if found:
+            candidates[name] = found
+        else:
+            solution.conflicts.append(_unknown(world, name, constraints[name]))
+    solution.versions = _search(world, candidates) or {name: found[0] for name, found in candidates.items()}
+    for rule in (*IMAGE_RULES, base_keeps_its_own):
+        solution.conflicts += rule(world, solution.versions)
+    judged = [conflict for conflict in _judge(world, solution.versions) if conflict not in solution.conflicts]
+    solution.conflicts += [_with_nearest(world, solution.versions, conflict) for conflict in judged]
+    return solution
+
+
+def _unknown(world: World, name: str, constraint: str) -> Conflict:
+    known = list(world.facts.releases(name))
+    text = f"no {LABELS[name]} {constraint} in the facts; {around(constraint, known)}"
+    return Conflict(
+        f"{name}.version", text, f"variables/facts/{'nvidia_drivers' if name == 'nvidia_driver' else name}.yml"
+    )
+
+
+def _judge(world: World, chosen: Assignment, *, only: str | None = None) -> Iterator[Conflict]:
+    """Conflicts of the versions chosen so far; of one component alone with `only`."""
+    for names, rule in RULES:
+        if (only is None or only in names) and all(name in chosen for name in names):
+            yield from rule(world, chosen)
+
+
+def _search(world: World, candidates: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
+    """Depth first, newest first. None where no choice is free of conflicts."""
+    names = list(candidates)
+    chosen: dict[str, str] = {}
+    # A component's own conflicts do not depend on the others: judged once, not at every node of the search.
+    alone = {
+        name: [version for version in found if not any(_judge_alone(world, name, version))]
+        for name, found in candidates.items()
+    }
+    if not all(alone.values()):
+        return None
+
+    def extend(depth: int) -> bool:
+        if depth == len(names):
+            return True
+        name = names[depth]
+        for version in _preferred_first(world, chosen, name, alone[name]):
+            chosen[name] = version
+            if not any(True for _ in _judge_new(world, chosen, name)) and extend(depth + 1):
+                return True
+            del chosen[name]
+        return False
+
+    return chosen if extend(0) else None
+
+
+def _judge_alone(world: World, name: str, version: str) -> Iterator[Conflict]:
+    for names, rule in RULES:
+        if names == (name,):
+            yield from rule(world, {name: version})
+
+
+def _judge_new(world: World, chosen: Assignment, name: str) -> Iterator[Conflict]:
+    for names, rule in RULES:
+        if len(names) > 1 and name in names and all(one in chosen for one in names):
+            yield from rule(world, chosen)
+
+
+def _with_nearest(world: World, chosen: Assignment, conflict: Conflict) -> Conflict:
+    """The conflict with the nearest versions that would end it, one component changed at a time."""
+    found = []
+    for name in conflict.change:
+        version = _nearest(world, chosen, conflict, name)
+        if version:
+            found.append(f"{LABELS[name]} {version}")
+    if conflict.nearest:
+        found.append(conflict.nearest)
+    return Conflict(conflict.path, conflict.text, conflict.source, conflict.change, " or ".join(found))
+
+
+def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) -> str | None:
+    if name in world.provided:
+        return None
+    fallback = None
+    for version in _by_nearness(world, chosen, name):
+        changed = {**chosen, name: version}
+        left = list(_judge(world, changed, only=name))
+        if not left:
+            return version
+        if fallback is None and not any(one.path == conflict.path for one in left):
+            fallback = version
+    return fallback
+
+
+def _by_nearness(world: World, chosen: Assignment, name: str) -> list[str]:
+    # A driver is taken from a branch that is maintained, so its newest; of all else, the next.
+    by_nearness = nearest_branch_first if name == "nvidia_driver" else nearest_first
+    order = by_nearness(chosen[name], list(world.facts.releases(name)))
+    return _preferred_first(world, chosen, name, order)
+
+
+def _preferred_first(world: World, chosen: Assignment, name: str, order: list[str]) -> list[str]:
+    """Versions in their order, but first those that are better known to work.
+
+    Of CUDA: toolkits that the driver was made for, before those that it only tolerates. Of NCCL, where the recipe says
+    `newest`: releases whose package for the chosen CUDA was seen, before those that are known as a release only.
+    """
+    if name == "cuda" and "nvidia_driver" in chosen:
+        driver = chosen["nvidia_driver"]
+        return sorted(order, key=lambda version: not runs_natively(world, driver, version))
+    if name == "nccl" and world.section("nccl").get("version") == NEWEST:
+        return sorted(order, key=lambda version: not _was_seen(world, version, chosen.get("cuda")))
+    return order
+
+
+def _was_seen(world: World, nccl: str, cuda: str | None) -> bool:
+    packaged = world.facts.nccl["releases"][nccl].get("packaged", [])
+    return any(cuda is None or branch(version) == branch(cuda) for version in packaged)

@@ -1,0 +1,36 @@
+"""What a proof found, for machines and for people.
+
+document             the records of a report: hosts, checks, verdicts; reads report.json
+writer               writes report.json and junit.xml
+junit                junit.xml
+certificate          certificate.json and certificate.md
+summary              the last lines of a command: verdict, failures, files
+page                 report.html
+page_machine         report.html: one machine
+json_schema          docs/schemas/: the JSON Schemas of report and certificate
+templating           renders templates/ (Jinja2)
+"""
+
+from gpu_ami.report.document import (
+    COMES_BACK,
+    FAIL,
+    PASS,
+    UNAVAILABLE,
+    UNPROVEN,
+    HostReport,
+    Report,
+    Stage,
+    evidence_folder,
+)
+
+__all__ = [
+    "COMES_BACK",
+    "FAIL",
+    "PASS",
+    "UNAVAILABLE",
+    "UNPROVEN",
+    "HostReport",
+    "Report",
+    "Stage",
+    "evidence_folder",
+]

@@ -1,0 +1,252 @@
+"""The certificate: what was proven of an image, on what, and what was not. It never claims more than the report holds.
+
+Levels: `rehearsed` (simulated hardware or a replica package took part) < `certified` (real hardware, vendor packages,
+and an Xid of the kernel driver on each machine). A report that is not a PASS gets no certificate.
+
+Schema gpu-ami/certificate/2 (docs/schemas/certificate.json).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from gpu_ami import __version__
+from gpu_ami.errors import UsageError
+from gpu_ami.files import read_document, write_json, write_text
+from gpu_ami.report import templating
+from gpu_ami.report.document import COMES_BACK, FLAKY, PASS, UNPROVEN, HostReport, Report, Stage
+from validator import results
+from validator.results import CheckRecord, InvalidRecord, Verdict, WaiverState
+
+SCHEMA = "gpu-ami/certificate/2"
+CERTIFICATE_FILE, MARKDOWN_FILE = "certificate.json", "certificate.md"
+NONE, REHEARSED, CERTIFIED = "none", "rehearsed", "certified"
+# What no check of this suite covers. Named in every certificate.
+NOT_COVERED = (
+    "performance: no bandwidth, clock rate or throughput was measured",
+    "endurance: the image ran for minutes",
+)
+# Planned components that a role has to install: without the role, the plan names only their versions.
+_COMPONENTS = ("cuda", "cudnn", "nccl", "efa", "mkl")
+
+
+@dataclass(frozen=True)
+class CertifiedImage:
+    """The image that the statement is about."""
+
+    ami: str
+    name: str
+    region: str
+    place: str
+
+
+@dataclass(frozen=True)
+class CertifiedHost:
+    """One machine of the report with its verdict and checks. boot_seconds: from the launch to the end of each stage."""
+
+    name: str
+    instance_type: str
+    instance_id: str
+    verdict: Verdict
+    boot_seconds: Mapping[str, float]
+    facts: Mapping[str, Any]
+    error: str
+    checks: tuple[CheckRecord, ...]
+
+    @classmethod
+    def of(cls, host: HostReport, roles: Sequence[str]) -> Self:
+        verdict = host.verdict(roles)
+        identity = (host.name, host.instance_type, host.instance_id)
+        return cls(*identity, verdict, host.boot, host.facts, host.error, host.checks)
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "host") -> Self:
+        """Raises InvalidRecord."""
+        return results.construct(
+            cls,
+            data,
+            where,
+            verdict=Verdict,
+            checks=lambda value: results.each(value, CheckRecord, f"{where}: checks"),
+        )
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The statement. report_sha256: of the report's canonical JSON, which binds the statement to it."""
+
+    verdict: Verdict
+    level: str
+    image: CertifiedImage
+    plan_digest: str
+    report_sha256: str
+    run: str
+    started: str
+    finished: str
+    issued_by: str
+    simulated_hardware: bool
+    replicas: tuple[str, ...]
+    proven_on: tuple[CertifiedHost, ...]
+    tiers: tuple[Mapping[str, Any], ...]
+    not_proven: tuple[str, ...]
+    planned_not_installed: tuple[str, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def is_issued(self) -> bool:
+        """Whether this is a certificate: a report that is not a PASS gets none."""
+        return self.level != NONE
+
+    def to_json(self) -> dict[str, Any]:
+        """The document certificate.json."""
+        return {"schema": SCHEMA} | results.plain_fields(self)
+
+    @classmethod
+    def from_json(cls, data: object, where: str = CERTIFICATE_FILE) -> Self:
+        """Reads what `to_json` wrote. Raises InvalidRecord."""
+        content = {key: value for key, value in data.items() if key != "schema"} if isinstance(data, dict) else data
+        return results.construct(
+            cls,
+            content,
+            where,
+            verdict=Verdict,
+            image=lambda value: results.construct(CertifiedImage, value, f"{where}: image"),
+            proven_on=lambda value: results.each(value, CertifiedHost, f"{where}: proven_on"),
+            stages=lambda value: results.each(value, Stage, f"{where}: stages"),
+            replicas=tuple,
+            tiers=tuple,
+            not_proven=tuple,
+            planned_not_installed=tuple,
+        )
+
+    def write(self, folder: Path) -> list[Path]:
+        """Writes certificate.json and certificate.md. Without a certificate, removes those of an earlier report."""
+        paths = [folder / CERTIFICATE_FILE, folder / MARKDOWN_FILE]
+        if not self.is_issued:
+            for path in paths:
+                path.unlink(missing_ok=True)
+            return []
+        write_json(paths[0], self.to_json())
+        write_text(paths[1], markdown(self))
+        return paths
+
+
+def load(path: Path) -> Certificate:
+    """Reads certificate.json. UsageError: no such file, not JSON, another schema or content."""
+    data = read_document(path, SCHEMA, "certify")
+    try:
+        return Certificate.from_json(data, str(path))
+    except InvalidRecord as error:
+        raise UsageError(str(error), hint="`gpu-ami certify` writes a new one") from error
+
+
+def certify(report: Report) -> Certificate:
+    """The certificate of a report. Its level is `none` where the report is not a PASS."""
+    replicas = sorted({f"{entry.package} {entry.version}".strip() for host in report.hosts for entry in host.replicas})
+    return Certificate(
+        verdict=report.verdict,
+        level=_level(report, replicas),
+        image=CertifiedImage(report.image, str(report.plan.get("image", "")), report.region, report.place),
+        plan_digest=str(report.plan.get("digest", "")),
+        report_sha256=_digest(report),
+        run=report.run,
+        started=report.started,
+        finished=report.finished,
+        issued_by=f"gpu-ami {__version__}",
+        simulated_hardware=report.simulated,
+        replicas=tuple(replicas),
+        proven_on=tuple(CertifiedHost.of(host, report.roles) for host in report.hosts),
+        tiers=tuple(report.tiers),
+        not_proven=tuple(not_proven(report, replicas)),
+        planned_not_installed=tuple(_planned_only(report.plan)),
+        stages=report.stages,
+    )
+
+
+def _digest(report: Report) -> str:
+    canonical = json.dumps(report.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return "sha256:" + hashlib.sha256(canonical.encode(errors="backslashreplace")).hexdigest()
+
+
+def _level(report: Report, replicas: Sequence[str]) -> str:
+    booted = [host for host in report.hosts if not host.offline]
+    if report.verdict != PASS or not booted:  # files alone: nothing was booted
+        return NONE
+    # On real hardware a report is a PASS only with an Xid of the kernel driver: HostReport.lacks_kernel_xid.
+    real = not report.simulated and not replicas and all(host.facts.get("hardware") == "real" for host in booted)
+    return CERTIFIED if real and report.image else REHEARSED
+
+
+def _planned_only(plan: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} {plan[name].get('version', '')}".strip()
+        for name in _COMPONENTS
+        if plan.get(name) and name not in plan.get("roles", [])
+    ]
+
+
+def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
+    """Everything that a reader might take for proven and that is not, a sentence each."""
+    lines = [f"the proof is incomplete: {report.incomplete}"] if report.incomplete else []
+    lines += [f"instance type {name}: not booted" for name in report.unproven_instance_types]
+    lines += [_tier_line(tier) for tier in report.tiers]
+    machines: dict[str, list[str]] = {}  # machines by sentence, so that each sentence stands once
+    for host in report.hosts:
+        for line in _open(host, report):
+            machines.setdefault(line, []).append(host.name)
+    lines += [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in machines.items()]
+    if report.simulated:
+        lines.append("real GPUs: the GPUs were simulated; nothing was computed on one, and no real GPU has failed")
+    lines += [f"the vendor's own package of {name}: a replica was installed instead" for name in replicas]
+    lines += [f"{name}: planned, installed by no role of this image" for name in _planned_only(report.plan)]
+    lines += [f"noted in the plan: {note}" for note in report.plan.get("notes", [])]
+    return [*lines, *NOT_COVERED]
+
+
+def _tier_line(tier: Mapping[str, Any]) -> str:
+    name = f"tier {tier['name']}, {tier['title']}"
+    if tier["verdict"] == PASS:
+        return f"{name}: a PASS does not prove {tier['does_not_prove']}"
+    return f"{name}: {tier['verdict']}: {tier['reason']}: nothing shows that {tier['proves']}"
+
+
+def _open(host: HostReport, report: Report) -> list[str]:
+    """What the checks of one machine leave open."""
+    lines = [host.error.splitlines()[0]] if host.error else host.unproven(report.roles)
+    for check in host.checks:
+        restart = check.id.startswith(f"{COMES_BACK}@") and check.after in host.restarts and not host.error
+        if check.waived:
+            until = f"waived by {check.waived.owner} until {check.waived.expires}"
+            lines.append(f"{check.id}: {check.verdict}, {until}: {check.waived.reason}")
+        elif check.verdict in (UNPROVEN, FLAKY) and not restart:  # a restart is among host.unproven already
+            lines.append(f"{check.id}: {check.verdict}: {check.first_line}")
+    return lines + [
+        f"waiver of {waiver.check} is {waiver.state}" for waiver in host.waivers if waiver.state != WaiverState.USED
+    ]
+
+
+_MARKS = {"PASS": "✅", "FAIL": "❌", "FLAKY": "⚠️", "UNPROVEN": "◻️", "UNAVAILABLE": "⛔", "ERROR": "❗"}
+_TITLES = {NONE: "No certificate", REHEARSED: "Rehearsal certificate", CERTIFIED: "Certificate"}
+
+
+def replica_count(replicas: Sequence[str]) -> str:
+    """For the head of a page that names them further down."""
+    return f"{templating.plural(len(replicas), 'package')}, named below" if replicas else "none"
+
+
+def markdown(certificate: Certificate) -> str:
+    """The certificate for people: verdict first, then each machine, then what was not proven."""
+    return templating.render(
+        "certificate.md.j2",
+        certificate=certificate,
+        title=_TITLES[certificate.level],
+        replicas=replica_count(certificate.replicas),
+        marks=_MARKS,
+        red=("FAIL", "FLAKY", "ERROR"),
+        json=lambda value: json.dumps(value, ensure_ascii=False, indent=1, default=str),
+    )

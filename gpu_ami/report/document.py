@@ -1,0 +1,326 @@
+"""The records of a report: a machine, a stage, the whole report; the only reader and writer of report.json.
+
+Schema gpu-ami/report/2 (docs/schemas/report.json). It differs from version 1 in `incomplete`, in `left_behind`, and in
+the verdict ERROR, which a report no longer has: what stopped a machine from being checked is UNPROVEN with its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from gpu_ami.errors import UsageError
+from gpu_ami.files import read_document
+from validator import results
+from validator.results import CheckRecord, HostResults, InvalidRecord, Replica, Verdict, WaiverRecord, WaiverState
+from validator.tiers import TIERS
+
+SCHEMA = "gpu-ami/report/2"
+REPORT_FILE = "report.json"
+PASS, FAIL, FLAKY, ERROR = Verdict.PASS, Verdict.FAIL, Verdict.FLAKY, Verdict.ERROR
+UNAVAILABLE, UNPROVEN = Verdict.UNAVAILABLE, Verdict.UNPROVEN
+# The worst first: a report is as good as its worst host. ERROR is a verdict of single checks only.
+ORDER = (FAIL, FLAKY, ERROR, UNAVAILABLE, UNPROVEN, PASS)
+# A host is proven when a check of each of these roles passed on it; without one it is UNPROVEN.
+CORE = ("boot", "nvidia_driver", "cloudwatch_agent", "event_parser", "metrics", "logs", "xid")
+_PLANNED_ONLY = ("nvidia_driver", "cloudwatch_agent", "event_parser")  # core where the plan has the role
+
+# The check that a machine comes back from a restart; the restart's name follows: …@reboot, …@stop-start.
+COMES_BACK = "boot::test_machine_comes_back"
+NO_KERNEL_XID = (
+    "xid: only a drill was seen; on real hardware an Xid of the kernel driver is required: --provoke-xid makes one"
+)
+
+
+def evidence_folder(instance_type: str, host: str) -> str:
+    """Name of a host's folder below evidence/: its instance type, or the address by which it was reached."""
+    return instance_type or host.rpartition("@")[2].rpartition("/")[2].replace(":", "_")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One timed stage of the run: nesting level, seconds since the run began (None: not known), seconds it took."""
+
+    stage: str
+    level: int
+    seconds: float
+    outcome: str
+    start: float | None = None
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "stage") -> Self:
+        """Raises InvalidRecord."""
+        return results.construct(cls, data, where)
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """One machine: what it is, how it booted, and what each check found.
+
+    boot: seconds from the launch to the end of each stage. error: why checks are missing ("" if none are);
+    error_verdict: UNPROVEN, UNAVAILABLE, or FAIL where the image is the cause. restarts: those without which this
+    machine is not proven; a check that ran again after one has its name in `after`. offline: the image's files, not a
+    machine (tier T0). left_behind: what could not be removed afterwards.
+    """
+
+    instance_type: str
+    instance_id: str = ""
+    host: str = ""
+    boot: Mapping[str, float] = field(default_factory=dict)
+    checks: tuple[CheckRecord, ...] = ()
+    replicas: tuple[Replica, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    waivers: tuple[WaiverRecord, ...] = ()
+    error: str = ""
+    error_verdict: Verdict | None = None
+    restarts: tuple[str, ...] = ()
+    offline: bool = False
+    left_behind: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.instance_type or self.host or "host"
+
+    @property
+    def evidence(self) -> str:
+        """Name of its folder below evidence/."""
+        return evidence_folder(self.instance_type, self.host)
+
+    def with_results(self, host_results: HostResults) -> HostReport:
+        """With the results of the first pass of the validator."""
+        return replace(
+            self,
+            checks=(*self.checks, *host_results.checks),
+            replicas=host_results.replicas,
+            facts={**self.facts, **host_results.facts},
+            waivers=host_results.waivers,
+        )
+
+    def with_results_after(self, host_results: HostResults, restart: str) -> HostReport:
+        """With the results of a pass after a restart; a waiver that one pass used counts as used."""
+        used = [waiver for waiver in host_results.waivers if waiver.state == WaiverState.USED]
+        same = [replace(waiver, state=WaiverState.UNUSED) for waiver in used]
+        kept = [waiver for waiver in self.waivers if replace(waiver, state=WaiverState.UNUSED) not in same]
+        facts = {key: host_results.facts.get(key) for key in ("boot_id", "kernel", "transport")}
+        return replace(
+            self,
+            checks=(*self.checks, *host_results.checks),
+            waivers=(*kept, *used),
+            facts={**self.facts, f"after {restart}": facts},
+        )
+
+    def with_checks(self, *checks: CheckRecord) -> HostReport:
+        return replace(self, checks=(*self.checks, *checks))
+
+    def core_roles(self, roles: Sequence[str]) -> list[str]:
+        """The roles that must pass on this host: those of the plan, and the ones that every plan has."""
+        if self.offline:
+            return []
+        return [role for role in CORE if role in roles or role not in _PLANNED_ONLY]
+
+    def unproven_roles(self, roles: Sequence[str], after: str = "") -> list[str]:
+        """Core roles of which no check passed (or was waived), first or after a restart."""
+        passed = {
+            check.role for check in self.checks if (check.verdict == PASS or check.waived) and check.after == after
+        }
+        return [role for role in self.core_roles(roles) if role not in passed]
+
+    def lacks_kernel_xid(self, roles: Sequence[str]) -> bool:
+        """Whether this is real NVIDIA hardware on which no Xid of the kernel's own was followed to CloudWatch."""
+        if self.offline or "nvidia_driver" not in roles or self.facts.get("hardware") != "real":
+            return False
+        return not any(check.verdict == PASS and _origin(check) == "kernel" for check in self.checks)
+
+    def unproven_restarts(self, roles: Sequence[str]) -> list[str]:
+        """The restarts that this machine needed and that did not prove everything, in words."""
+        return [reason for restart in self.restarts for reason in self._unproven_restart(restart, roles)]
+
+    def _unproven_restart(self, restart: str, roles: Sequence[str]) -> list[str]:
+        back = next((check for check in self.checks if check.id == f"{COMES_BACK}@{restart}"), None)
+        if back is None:
+            return [f"{restart}: not tried"]
+        if back.verdict != PASS and not back.waived:
+            return [f"{restart}: {back.verdict}: {back.first_line}"]
+        return [f"{role} after {restart}: no check of it passed" for role in self.unproven_roles(roles, restart)]
+
+    def unproven(self, roles: Sequence[str]) -> list[str]:
+        """All that keeps a host whose checks ran from being proven, a sentence each."""
+        reasons = [f"{role}: no check of it passed" for role in self.unproven_roles(roles)]
+        reasons += [NO_KERNEL_XID] if self.lacks_kernel_xid(roles) and "xid" not in self.unproven_roles(roles) else []
+        return reasons + self.unproven_restarts(roles)
+
+    def of_tier(self, name: str) -> list[CheckRecord]:
+        """Its checks of a tier; on a booted machine, T1 includes the checks of T0."""
+        tiers = {name} if self.offline or name != "T1" else {"T0", "T1"}
+        return [check for check in self.checks if check.tier in tiers]
+
+    def tier_verdict(self, name: str, roles: Sequence[str]) -> Verdict:
+        """The worst of its checks of a tier; UNPROVEN where none passed, or where the tier needs more than passed."""
+        checks = self.of_tier(name)
+        missing = not any(check.verdict == PASS for check in checks)
+        missing |= name == "T1" and bool(self.unproven_restarts(roles))
+        missing |= name == "T2" and self.lacks_kernel_xid(roles)
+        return self._worst(checks, missing)
+
+    def verdict(self, roles: Sequence[str]) -> Verdict:
+        """The worst of its checks that are not waived, or what kept it from being checked."""
+        missing = bool(self.unproven(roles)) or not any(check.verdict == PASS for check in self.checks)
+        return self._worst(self.checks, missing)
+
+    def _worst(self, checks: Sequence[CheckRecord], missing: bool) -> Verdict:
+        verdicts = {check.verdict for check in checks if not check.waived} & {FAIL, FLAKY, UNAVAILABLE, ERROR}
+        if ERROR in verdicts:  # of one check; it says nothing about the image
+            verdicts = verdicts - {ERROR} | {UNPROVEN}
+        if self.error_verdict:
+            verdicts.add(self.error_verdict)
+        if missing:
+            verdicts.add(UNPROVEN)
+        return worst(verdicts)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether cloud, network, machine or a check itself failed, so that something was not judged."""
+        return bool(self.error) or any(check.verdict == ERROR and not check.waived for check in self.checks)
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "host") -> Self:
+        """Reads what `Report.to_json` writes of a host. Raises InvalidRecord."""
+        return results.construct(
+            cls,
+            _without(data, "verdict"),
+            where,
+            checks=lambda value: results.each(value, CheckRecord, f"{where}: checks"),
+            replicas=lambda value: results.each(value, Replica, f"{where}: replicas"),
+            waivers=lambda value: results.each(value, WaiverRecord, f"{where}: waivers"),
+            error_verdict=lambda value: Verdict(value) if value else None,
+            restarts=tuple,
+        )
+
+
+def _origin(check: CheckRecord) -> object:
+    event = check.event if check.event is not None else check.observed
+    return event.get("origin") if isinstance(event, Mapping) else None
+
+
+def worst(verdicts: set[Verdict]) -> Verdict:
+    return next((verdict for verdict in ORDER if verdict in verdicts), PASS)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A proof. `plan` is the plan's content; `image` the AMI, or "" for a host that was reached by its address.
+
+    no_files: why tier T0 was not tried. incomplete: why the proof did not end ("" where it did).
+    """
+
+    plan: Mapping[str, Any]
+    image: str
+    place: str
+    region: str
+    simulated: bool
+    run: str
+    started: str
+    finished: str
+    hosts: tuple[HostReport, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    unproven_instance_types: tuple[str, ...] = ()
+    no_files: str = ""
+    incomplete: str = ""
+
+    @property
+    def roles(self) -> list[str]:
+        return list(self.plan.get("roles", []))
+
+    @property
+    def name(self) -> str:
+        """What was proved, for a title: the image's name, the AMI, or `a host`."""
+        return str(self.plan.get("image") or self.image or "a host")
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = {host.verdict(self.roles) for host in self.hosts}
+        if self.unproven_instance_types or self.incomplete or not verdicts:
+            verdicts.add(UNPROVEN)
+        return worst(verdicts)
+
+    @property
+    def exit_code(self) -> int:
+        """0 proven, 1 a check failed or something was left out on purpose, 4 it could not be judged, 5 no capacity."""
+        if self.verdict == UNPROVEN:
+            return 4 if self.incomplete or any(host.is_disturbed for host in self.hosts) else 1
+        return {PASS: 0, FAIL: 1, FLAKY: 1, UNAVAILABLE: 5}[self.verdict]
+
+    @property
+    def tiers(self) -> list[dict[str, Any]]:
+        """Of each tier: its verdict over all machines, why it is no PASS, and what it does not prove even then."""
+        return [asdict(tier) | self._tier(tier.name) for tier in TIERS]
+
+    def _tier(self, name: str) -> dict[str, Any]:
+        hosts = [host for host in self.hosts if host.offline is (name == "T0")]
+        verdicts = {host.tier_verdict(name, self.roles) for host in hosts}
+        absent = () if name == "T0" else self.unproven_instance_types
+        if absent or not hosts or self.incomplete:
+            verdicts.add(UNPROVEN)
+        verdict = worst(verdicts)
+        return {
+            "verdict": str(verdict),
+            "reason": self._tier_reason(name, verdict, hosts),
+            "checks": sum(len(host.of_tier(name)) for host in hosts),
+        }
+
+    def _tier_reason(self, name: str, verdict: Verdict, hosts: Sequence[HostReport]) -> str:
+        if verdict == PASS:
+            return ""
+        if name == "T4":
+            return "no check of this suite covers it yet"
+        if name == "T0" and not hosts:
+            return self.no_files or "the image's files were not checked"
+        if not hosts:
+            return "no machine was checked"
+        where = [host.name for host in hosts if host.tier_verdict(name, self.roles) == verdict]
+        where += self.unproven_instance_types if verdict == UNPROVEN and name != "T0" else ()
+        drill = name == "T2" and any(host.lacks_kernel_xid(self.roles) for host in hosts) and verdict == UNPROVEN
+        reason = f"on {', '.join(where)}" if where else self.incomplete
+        return f"{reason}: only a drill was seen, no Xid of the kernel driver (--provoke-xid)" if drill else reason
+
+    def failures(self) -> list[tuple[HostReport, CheckRecord]]:
+        """Checks that failed or were flaky and that no waiver covers, with their machines."""
+        return [
+            (host, check)
+            for host in self.hosts
+            for check in host.checks
+            if check.verdict in (FAIL, FLAKY, ERROR) and not check.waived
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document report.json; verdicts and tiers follow from the rest and are there for readers."""
+        content = results.plain_fields(self)
+        hosts = [results.plain_fields(host) | {"verdict": str(host.verdict(self.roles))} for host in self.hosts]
+        return {"schema": SCHEMA, "verdict": str(self.verdict), "tiers": self.tiers} | content | {"hosts": hosts}
+
+    @classmethod
+    def from_json(cls, data: object, where: str = REPORT_FILE) -> Self:
+        """Reads what `to_json` wrote. Raises InvalidRecord with the place of the mistake."""
+        return results.construct(
+            cls,
+            _without(data, "schema", "verdict", "tiers"),
+            where,
+            hosts=lambda value: results.each(value, HostReport, f"{where}: hosts"),
+            stages=lambda value: results.each(value, Stage, f"{where}: stages"),
+            unproven_instance_types=tuple,
+        )
+
+
+def _without(data: object, *derived: str) -> object:
+    return {key: value for key, value in data.items() if key not in derived} if isinstance(data, dict) else data
+
+
+def load(path: Path) -> Report:
+    """Reads report.json. UsageError: no such file, not JSON, another schema, or a content that `write` never writes."""
+    data = read_document(path, SCHEMA, "validate")
+    try:
+        return Report.from_json(data, str(path))
+    except InvalidRecord as error:
+        raise UsageError(str(error), hint="`gpu-ami validate` writes a new one") from error

@@ -1,0 +1,53 @@
+"""junit.xml: a suite a machine, a case a check. What was not proven is skipped with its reason, never an empty pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from gpu_ami.report.document import ERROR, FAIL, FLAKY, PASS
+
+if TYPE_CHECKING:
+    from gpu_ami.report.document import HostReport, Report
+    from validator.results import CheckRecord
+
+JUNIT_FILE = "junit.xml"
+
+
+def text(report: Report) -> str:
+    """The document as text."""
+    root = ElementTree.Element("testsuites", name=f"gpu-ami {report.plan.get('image', '')}")
+    for host in report.hosts:
+        _suite(root, host)
+    if report.incomplete:
+        suite = ElementTree.SubElement(root, "testsuite", name="proof", tests="1")
+        case = ElementTree.SubElement(suite, "testcase", classname="proof", name="the proof is complete")
+        ElementTree.SubElement(case, "error", message=report.incomplete)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _suite(root: ElementTree.Element, host: HostReport) -> None:
+    name = f"{host.instance_type} {host.instance_id}".strip() or host.host
+    suite = ElementTree.SubElement(root, "testsuite", name=name, tests=str(max(1, len(host.checks))))
+    for check in host.checks:
+        _case(suite, check)
+    if host.error:
+        case = ElementTree.SubElement(suite, "testcase", classname="boot", name="the machine can be checked")
+        ElementTree.SubElement(case, "error", message=host.error.splitlines()[0]).text = host.error
+
+
+def _case(suite: ElementTree.Element, check: CheckRecord) -> None:
+    name = check.id.rpartition("::")[2]
+    case = ElementTree.SubElement(suite, "testcase", classname=check.role, name=name, time=str(check.seconds))
+    if check.waived:
+        waiver = check.waived
+        reason = f"{check.verdict}, waived by {waiver.owner} until {waiver.expires}: {waiver.reason}"
+        ElementTree.SubElement(case, "skipped", message=reason)
+    elif check.verdict in (FAIL, FLAKY):
+        failure = ElementTree.SubElement(case, "failure", message=check.first_line, type=str(check.verdict))
+        failure.text = check.message
+    elif check.verdict == ERROR:
+        ElementTree.SubElement(case, "error", message=check.first_line).text = check.message
+    elif check.verdict != PASS:
+        ElementTree.SubElement(case, "skipped", message=f"{check.verdict}: {check.first_line}")

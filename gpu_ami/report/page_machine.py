@@ -1,0 +1,177 @@
+"""One machine of report.html, as its template needs it: facts, boot, checks by role, hops, captured events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gpu_ami.report import templating
+from gpu_ami.report.document import ORDER, PASS, HostReport, Report
+from validator.results import CheckRecord, Verdict
+
+_FACTS = {"os": "system", "kernel": "kernel", "driver": "driver", "agent": "agent"}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A labelled bar; left and width in per cent of the whole, as CSS."""
+
+    name: str
+    label: str
+    left: str
+    width: str
+    kind: str = ""
+
+
+def bar(name: str, label: str, start: float, end: float, total: float, kind: str = "") -> Bar:
+    """From `start` to `end` of `total` (seconds)."""
+    scale = 100 / total if total > 0 else 0
+    return Bar(name, label, f"{start * scale:.2f}%", f"{max(0.0, end - start) * scale:.2f}%", kind)
+
+
+@dataclass(frozen=True)
+class CheckView:
+    """One check and the anchor of its fold."""
+
+    record: CheckRecord
+    anchor: str
+
+    @property
+    def has_passed(self) -> bool:
+        return self.record.verdict == PASS
+
+    @property
+    def has_values(self) -> bool:
+        return self.record.observed is not None or self.record.planned is not None
+
+    @property
+    def is_as_planned(self) -> bool:
+        return self.record.observed == self.record.planned
+
+    @property
+    def figures(self) -> list[tuple[str, object]]:
+        """The values in full length, where the check's own line does not show them."""
+        observed, planned = self.record.observed, self.record.planned
+        long = any(len(templating.one_line(value)) > templating.SHORT for value in (observed, planned))
+        if not self.has_values or (self.has_passed and not long):
+            return []
+        if self.is_as_planned:
+            return [("observed as planned", observed)]
+        return [("observed", observed), ("planned", planned)]
+
+
+@dataclass(frozen=True)
+class RoleView:
+    """The checks of a role: those that did not pass, those that did, and the worst verdict."""
+
+    name: str
+    red: Sequence[CheckView]
+    passed: Sequence[CheckView]
+
+    @property
+    def count(self) -> int:
+        return len(self.red) + len(self.passed)
+
+    @property
+    def worst(self) -> Verdict:
+        return min((check.record.verdict for check in (*self.red, *self.passed)), key=ORDER.index)
+
+
+@dataclass(frozen=True)
+class HopsView:
+    name: str
+    bars: Sequence[Bar]
+
+
+@dataclass(frozen=True)
+class EventView:
+    promise: str
+    fields: Sequence[tuple[str, object]]
+
+
+@dataclass
+class MachineView:
+    """A machine and the anchor of its section."""
+
+    host: HostReport
+    report: Report
+    anchor: str
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        return self.host.verdict(self.report.roles)
+
+    @cached_property
+    def checks(self) -> list[CheckView]:
+        return [CheckView(check, f"{self.anchor}-c{number}") for number, check in enumerate(self.host.checks)]
+
+    @property
+    def counts(self) -> str:
+        verdicts = [check.verdict for check in self.host.checks]
+        return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ORDER if verdict in verdicts)
+
+    @property
+    def facts(self) -> list[tuple[str, Any]]:
+        facts = self.host.facts
+        return [(word, facts[key]) for key, word in _FACTS.items() if facts.get(key)]
+
+    @property
+    def further_facts(self) -> list[tuple[str, Any]]:
+        return [(key, value) for key, value in self.host.facts.items() if key not in _FACTS]
+
+    @property
+    def boot(self) -> list[Bar]:
+        """Each stage from the end of the one before it."""
+        total, before, bars = max(self.host.boot.values(), default=0.0), 0.0, []
+        for name, seconds in sorted(self.host.boot.items(), key=lambda entry: entry[1]):
+            bars.append(bar(name, templating.seconds(seconds), before, seconds, total))
+            before = seconds
+        return bars
+
+    @property
+    def roles(self) -> list[RoleView]:
+        """The worst first."""
+        checks: dict[str, list[CheckView]] = {}
+        for check in self.checks:
+            checks.setdefault(check.record.role, []).append(check)
+        roles = [
+            RoleView(name, [c for c in entries if not c.has_passed], [c for c in entries if c.has_passed])
+            for name, entries in checks.items()
+        ]
+        return sorted(roles, key=lambda role: ORDER.index(role.worst))
+
+    @property
+    def hops(self) -> list[HopsView]:
+        return [HopsView(check.id.rpartition("::")[2], _hops(check)) for check in self.host.checks if check.hops]
+
+    @property
+    def events(self) -> Iterable[EventView]:
+        for check in self.host.checks:
+            event = _event(check)
+            if event is not None:
+                yield EventView(check.promise, list(event.items()))
+
+
+def _event(check: CheckRecord) -> Mapping[str, object] | None:
+    """The event that a check captured: an own entry, or what it observed where that is one."""
+    event = check.event or check.observed
+    return event if isinstance(event, Mapping) and "kind" in event and "code" in event else None
+
+
+def _hops(check: CheckRecord) -> list[Bar]:
+    """A hop "A → B" begins where an earlier one of this check ended in A, otherwise at the source."""
+    reached: dict[str, float] = {}
+    spans = []
+    for hop in check.hops:
+        source, _, target = (part.strip() for part in hop.hop.partition("→"))
+        start = reached.get(source, 0.0)
+        reached.setdefault(target, start + hop.seconds)
+        spans.append((hop, start, start + hop.seconds))
+    total = max(end for _, _, end in spans)
+    return [bar(hop.hop, templating.seconds(hop.seconds, 2), start, end, total) for hop, start, end in spans]

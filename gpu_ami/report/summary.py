@@ -1,0 +1,61 @@
+"""The last lines of a command: the verdict, every failure with its message, and where the files are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_ami.report.document import ORDER
+from validator import waivers
+
+if TYPE_CHECKING:
+    from gpu_ami.report.certificate import Certificate
+    from gpu_ami.report.document import HostReport, Report
+
+_MESSAGE_LINES = 12
+
+
+def text(report: Report, certificate: Certificate | None, out: Path) -> str:
+    """certificate: None for a command that issues none."""
+    lines = [line for host in report.hosts for line in _host(host, report)]
+    for host, check in report.failures():
+        lines += ["", f"{check.verdict} {host.name} {check.id}", f"    {check.promise}"]
+        lines += [f"    {line}" for line in check.message.splitlines()[:_MESSAGE_LINES]]
+    reasons = _reasons(report)
+    lines += ["", *reasons] if reasons else []
+    lines += ["", *remarks] if (remarks := _waiver_remarks(report)) else []
+    lines += ["", "tiers: " + ", ".join(f"{tier['name']} {tier['verdict']}" for tier in report.tiers)]
+    lines += [f"not removed: {host.left_behind.splitlines()[0]}" for host in report.hosts if host.left_behind]
+    return "\n".join([*lines, "", f"{report.verdict}{_level(certificate)}: {report.image or 'host'} → {out}/"])
+
+
+def _host(host: HostReport, report: Report) -> list[str]:
+    verdicts = [check.verdict for check in host.checks]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ORDER if verdict in verdicts)
+    head = f"{host.verdict(report.roles):12} {host.name}  ({counts or 'no checks'})"
+    return [head, *(f"    {line}" for line in host.error.splitlines())]
+
+
+def _reasons(report: Report) -> list[str]:
+    """Why the verdict is UNPROVEN, apart from the errors of machines."""
+    lines = [f"incomplete: {report.incomplete}"] if report.incomplete else []
+    lines += [f"not booted: {name}" for name in report.unproven_instance_types]
+    return lines + [
+        f"not proven: {host.name}: {reason}"
+        for host in report.hosts
+        if not host.error
+        for reason in host.unproven(report.roles)
+    ]
+
+
+def _waiver_remarks(report: Report) -> list[str]:
+    """Waivers that did nothing on any machine, or that have expired."""
+    records = [waiver for host in report.hosts for waiver in host.waivers]
+    ids = [check.id for host in report.hosts for check in host.checks]
+    return [f"waiver of {remark}" for remark in waivers.remarks(records, ids)]
+
+
+def _level(certificate: Certificate | None) -> str:
+    if certificate is None:
+        return ""
+    return f", {certificate.level}" if certificate.is_issued else ", no certificate"

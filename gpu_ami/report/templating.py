@@ -1,0 +1,93 @@
+"""Renders the templates in templates/ (Jinja2). HTML is escaped by default; jinja2 is imported at the first use.
+
+Everything that a report holds may come from the machine under test, so every value that a template prints goes through
+`visible` first: colours of a terminal are removed, and what cannot be seen is written out.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATES = Path(__file__).parent / "templates"
+SHORT = 96  # characters of a value in a check's own line
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# Control characters, and marks that change the direction of writing: they could make a line read as another one.
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+def render(template: str, **values: object) -> str:
+    """The text of a template with these values."""
+    return _environment().get_template(template).render(**values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=lambda name: not (name or "").endswith(".md.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=visible,
+    )
+    filters: dict[str, Callable[..., Any]] = {
+        "full": full, "short": short, "plural": plural, "cell": cell, "seconds": seconds,
+    }  # fmt: skip
+    environment.filters.update(filters)
+    return environment
+
+
+def visible(value: Any) -> Any:
+    """A value as text without terminal colours and with invisible characters written out. Markup stays as it is."""
+    if hasattr(value, "__html__"):
+        return value
+    text = _COLOUR.sub("", str(value).replace("\r\n", "\n"))
+    return _INVISIBLE.sub(lambda match: f"⟨U+{ord(match.group()):04X}⟩", text)
+
+
+def full(value: object) -> str:
+    """A value for people, whole: text as it is, anything else as indented JSON."""
+    if value is None:
+        return "nothing"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, default=str)
+
+
+def one_line(value: object) -> str:
+    """A value without line breaks; an empty list or mapping as `none`."""
+    if value in ([], {}, ()):
+        return "none"
+    if value is None or isinstance(value, str):
+        return " ".join(full(value).split())
+    return " ".join(json.dumps(value, ensure_ascii=False, default=str).split())
+
+
+def short(value: object, most: int = SHORT) -> str:
+    """A value on one line, cut with an ellipsis."""
+    text = one_line(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def cell(value: object, most: int = 120) -> str:
+    """A value as a cell of a Markdown table."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split()).replace("|", "\\|")
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def seconds(value: float, digits: int = 1) -> str:
+    return f"{value:.{digits}f} s"

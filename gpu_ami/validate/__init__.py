@@ -1,0 +1,21 @@
+"""The proof of an image: machines, restarts, validator processes.
+
+proof                boots the image on each instance type and runs the validator on every machine
+validator_process    the validator as a process: command line, deadline, results
+recorder             keeps report.json on disk while a proof runs
+watch                sees at once that an instance was paused, stopped or terminated
+console              the console of an instance: evidence, and the check for a kernel panic
+machine              one booted machine, from launch to termination
+user_data            user data of a machine: dead man's switch, node families
+hosts                a running machine that somebody else booted: its address, and whether it answers
+restarts             reboot, and stop and start, within a proof
+image_files          an image's files without booting it (tier T0)
+check_output         progress of the checks, read from pytest's output
+golden               golden files: recorded hardware of instance types
+"""
+
+from gpu_ami.validate.proof import Proof
+from gpu_ami.validate.restarts import REBOOT, RESTARTS, parse
+from gpu_ami.validate.validator_process import PYTEST, PYTEST_ENVIRONMENT, Target
+
+__all__ = ["PYTEST", "PYTEST_ENVIRONMENT", "REBOOT", "RESTARTS", "Proof", "Target", "parse"]

@@ -1,0 +1,120 @@
+"""Keeps report.json on disk while a proof runs, so that whatever ends the run leaves what was judged before.
+
+Until the proof is complete, the report says that it is incomplete and why.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.report import writer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpu_ami.progress import Progress
+    from gpu_ami.report import HostReport, Report
+    from validator.results import HostResults
+
+RUNNING = "the proof had not completed when this report was written"
+SAVE_SECONDS = 5.0
+
+
+class HostRecord:
+    """One host of a proof that runs: `report` is what is known so far. partial: reads the pass that is running."""
+
+    def __init__(self, report: HostReport) -> None:
+        self.report = report
+        self.partial: Callable[[], HostResults] | None = None
+
+    def update(self, **changes: object) -> None:
+        """Replaces fields of the report."""
+        self.report = replace(self.report, **changes)  # type: ignore[arg-type]
+
+    @property
+    def current(self) -> HostReport:
+        """With the checks of the running pass that have ended."""
+        partial = self.partial
+        return self.report.with_checks(*partial().checks) if partial else self.report
+
+
+class Recorder:
+    """The report of a proof that runs.
+
+    assemble: makes the report of the hosts, with the reason why it is incomplete. Writing is repeated every few seconds
+    within `recording`, and after each pass by whoever calls `save`.
+    """
+
+    def __init__(self, assemble: Callable[[Sequence[HostReport], str], Report], out: Path, progress: Progress) -> None:
+        self.hosts: list[HostRecord] = []
+        self._assemble, self._out, self._progress = assemble, out, progress
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._reason = RUNNING
+        self._error = ""
+
+    def add(self, report: HostReport) -> HostRecord:
+        self.hosts.append(HostRecord(report))
+        return self.hosts[-1]
+
+    def save(self) -> None:
+        """Writes the report as it is now. A disk that is full must not end the proof: it is noted, and tried again."""
+        with self._lock:
+            try:
+                writer.write(self._report(), self._out)
+                self._error = ""
+            except OSError as error:
+                if not self._error:
+                    self._progress.note(f"{self._out}: the report cannot be written yet: {error.strerror}")
+                self._error = str(error.strerror)
+
+    def _report(self) -> Report:
+        return self._assemble([host.current for host in self.hosts], self._reason)
+
+    @contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        """Saves every few seconds; an error or Ctrl-C within the block is written into the report before it goes on."""
+        saver = threading.Thread(target=self._save_regularly, name="save the report", daemon=True)
+        self.save()
+        saver.start()
+        try:
+            yield self
+        except BaseException as error:
+            self.interrupted(error)
+            raise
+        finally:
+            self._ended.set()
+            saver.join()
+
+    def interrupted(self, error: BaseException) -> None:
+        """Writes why the proof ends before its end."""
+        if self._reason == RUNNING:
+            self._reason = _reason(error)
+        self.save()
+
+    def _save_regularly(self) -> None:
+        while not self._ended.wait(SAVE_SECONDS):
+            self.save()
+
+    def complete(self) -> Report:
+        """The report of a proof that has come to its end, on disk. CloudError: it cannot be written."""
+        self._reason = ""
+        self.save()
+        if self._error:
+            raise CloudError(
+                f"{self._out}: the report cannot be written: {self._error}", hint="free some space, and run it again"
+            )
+        return self._report()
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "the run was interrupted"
+    if isinstance(error, GpuAmiError):
+        return f"the run ended early: {error.message}"
+    return f"the run ended early: {type(error).__name__}: {error}"

@@ -1,0 +1,164 @@
+"""The validator as a process: one a host and pass, its command line, and what it leaves.
+
+A process each (`python -m pytest -p validator.plugin …`), so that a check that hangs or crashes takes nothing else with
+it. It writes checks.json at its end and a line of checks.jsonl after each check.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_ami import process
+from gpu_ami.errors import GpuAmiError, MachineError
+from validator.results import HostResults, InvalidRecord, journal_of, read_journal
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+    from gpu_ami.cloud import Place
+
+# Other plugins and options that happen to be installed or set would change the results.
+PYTEST = (
+    sys.executable, "-m", "pytest",
+    "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", "--color=no", "--tb=short",
+)  # fmt: skip
+PYTEST_ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1", "PYTEST_ADDOPTS": ""}
+_COMPLETED = (0, 1)  # pytest's exit status: all passed, or some failed; with any other the run did not complete
+HOST_SECONDS = 1800.0  # one host's checks, all together: metrics may take 15 minutes to arrive
+RESULTS_FILE = "checks.json"
+LOG_FILE = "validator.log"
+
+
+class ChecksIncomplete(MachineError):
+    """The validator did not complete. results: the checks that had ended."""
+
+    def __init__(self, message: str, results: HostResults, *, hint: str = "", details: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.results = results
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a validator process needs to know of one host. name: its evidence folder, if not the instance type's."""
+
+    url: str
+    instance_type: str = ""
+    instance_id: str = ""
+    key_file: Path | None = None
+    known_hosts: Path | None = None
+    name: str = ""
+
+
+def run_checks(
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    target: Target,
+    folder: Path,
+    on_start: Callable[[Popen[bytes]], object] | None = None,
+    on_line: Callable[[str], object] = lambda _line: None,
+) -> HostResults:
+    """Runs a validator to its end and reads its results.
+
+    folder: where checks.json and validator.log are. on_start: gets the process, so that another thread can stop it.
+    on_line: gets each line of output, too.
+    ChecksIncomplete: it was stopped, exceeded its deadline or crashed. MachineError: it left nothing at all.
+    """
+    results = folder / RESULTS_FILE
+    for old in (results, journal_of(results)):
+        old.unlink(missing_ok=True)  # never judge an earlier run's results
+    hint = f"see {folder / LOG_FILE}"
+    try:
+        done = _run(command, environment, folder / LOG_FILE, on_start, on_line)
+    except GpuAmiError as error:  # its deadline is over
+        raise _incomplete(error.message, target, results, hint, error.details) from error
+    except OSError as error:  # this machine's disk is full
+        raise _incomplete(f"{error.filename or folder}: {error.strerror}", target, results, hint) from error
+    details = process.describe(done)
+    if done.returncode not in _COMPLETED:
+        raise _incomplete(f"the validator did not run all checks on {target.url}", target, results, hint, details)
+    try:
+        host_results = HostResults.load(results)
+    except (OSError, InvalidRecord) as error:
+        message = f"the validator left no results for {target.url}"
+        raise _incomplete(message, target, results, hint, [*details, str(error)]) from error
+    if not host_results.checks:
+        raise MachineError(f"no check ran on {target.url}", details=details)
+    return host_results
+
+
+def _run(
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    log_file: Path,
+    on_start: Callable[[Popen[bytes]], object] | None,
+    on_line: Callable[[str], object],
+) -> process.Completed:
+    with log_file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as log:
+
+        def keep(line: str) -> None:
+            print(line, file=log)
+            on_line(line)
+
+        return process.run(
+            command,
+            timeout=HOST_SECONDS,
+            env=environment,
+            check=False,
+            on_line=keep,
+            error=MachineError,
+            on_start=on_start,
+        )
+
+
+def partial_results(folder: Path, host: str) -> HostResults:
+    """What a validator that is still running, or was cut off, has judged so far."""
+    return HostResults(host, read_journal(journal_of(folder / RESULTS_FILE)))
+
+
+def _incomplete(
+    message: str, target: Target, results: Path, hint: str, details: Sequence[str] = ()
+) -> ChecksIncomplete:
+    host_results = partial_results(results.parent, target.url)
+    return ChecksIncomplete(message, host_results, hint=hint, details=details)
+
+
+def command_line(
+    target: Target,
+    folder: Path,
+    plan_file: Path | None,
+    place: Place | None,
+    options: Sequence[str] = (),
+    checks: Sequence[Path] = (),
+) -> list[str | Path]:
+    """The validator's command line: our checks and the user's `checks`, on one host."""
+    import validator
+
+    values = {
+        "--hosts": target.url,
+        "--results": folder / RESULTS_FILE,
+        "--evidence": folder,
+        "--plan": plan_file,
+        "--instance-id": target.instance_id,
+        "--instance-type": target.instance_type,
+        "--ssh-identity-file": target.key_file,
+        "--known-hosts": target.known_hosts,
+        "--aws-region": place.region if place else None,
+        "--aws-endpoint": place.endpoint if place else None,
+        "--aws-profile": place.profile if place else None,
+    }
+    # -vv: a line a check, for CheckOutput.
+    named = [f"{option}={value}" for option, value in values.items() if value]
+    return [*PYTEST, "-vv", *named, *options, Path(validator.__file__).parent / "checks", *checks]
+
+
+def environment(place: Place | None) -> dict[str, str]:
+    """The environment of a validator: pytest's, and the place's own keys where it has some."""
+    keys = place.credentials if place else None
+    if keys is None:
+        return dict(PYTEST_ENVIRONMENT)
+    own = {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
+    return PYTEST_ENVIRONMENT | own

@@ -1,0 +1,88 @@
+"""One build: what Packer is given, what build.json keeps, and when an AMI is used again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from gpu_ami.build import image, packer
+from gpu_ami.cloud import Cloud, Place, runs
+from gpu_ami.errors import UsageError
+from gpu_ami.plan import Plan
+from gpu_ami.progress import Progress
+
+QUIET = Progress("quiet")
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+    with mock_aws():
+        yield Cloud(Place(name="aws", region="us-east-1", ssh_interface="private_ip"))
+
+
+def an_ami(cloud: Cloud, name: str, root_device: str = "/dev/sda1") -> str:
+    return str(cloud.ec2.register_image(Name=name, RootDeviceName=root_device, Architecture="x86_64")["ImageId"])
+
+
+def a_plan(source_ami: str, gib: int = 40) -> Plan:
+    document = {
+        "image": "x", "digest": "sha256:1", "architecture": "x86_64", "source_ami": {"id": source_ami},
+        "build": {"instance_type": "c7i.2xlarge", "root_volume_gib": gib},
+    }  # fmt: skip
+    return Plan(document)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for folder in ("packer", "playbooks", "roles/x/tasks"):
+        (tmp_path / "checkout" / folder).mkdir(parents=True)
+    (tmp_path / "checkout/roles/x/tasks/main.yml").write_text("[]")
+    return tmp_path / "checkout"
+
+
+def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    given: dict[str, Any] = {}
+
+    def build(*_: object, **options: Any) -> packer.Made:
+        given.update(options)
+        return packer.Made(made, "us-east-1", {})
+
+    monkeypatch.setattr(packer, "build", build)
+    with runs.begin(home, "aws") as run:
+        result = image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+    assert given["source"] == {"source_ami": base, "root_device_name": "/dev/sda1"}
+    assert (result.ami, result.source_ami) == (made, base)
+    assert image.load(tmp_path) == result
+    assert image.reusable(tmp_path, a_plan(base), cloud, root) == result
+    (root / "roles/x/tasks/main.yml").write_text("[{}]")  # other roles make another image
+    assert image.reusable(tmp_path, a_plan(base), cloud, root) is None
+
+
+def test_a_failed_build_leaves_no_build_file(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / image.BUILD_FILE).write_text("{}")
+
+    def fail(*_: object, **__: object) -> None:
+        raise UsageError("no")
+
+    monkeypatch.setattr(packer, "build", fail)
+    with runs.begin(home, "aws") as run, pytest.raises(UsageError):
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+    assert not (tmp_path / image.BUILD_FILE).exists()
+
+
+def test_no_source_ami_is_said_before_packer_starts(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packer, "build", lambda *_, **__: pytest.fail("Packer was started"))
+    with runs.begin(home, "aws") as run, pytest.raises(UsageError, match=r"source AMI ami-0 .* is not in us-east-1"):
+        image.build_image(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET)

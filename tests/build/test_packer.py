@@ -1,0 +1,80 @@
+"""Packer's program: which template it gets, its plugins, its manifest, and what a failure becomes."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.build import packer
+from gpu_ami.build.packer_output import Reader
+from gpu_ami.errors import BuildError, CapacityError, CloudError, GpuAmiError, MissingTool
+
+TEMPLATE = Path(__file__).parents[2] / "packer"
+
+
+@pytest.mark.parametrize(
+    ("version", "folder"), [((1, 6, 6), "packer"), ((1, 7, 0), "current"), ((1, 16, 0), "current")]
+)
+def test_each_version_gets_the_template_that_it_understands(version: tuple[int, int, int], folder: str) -> None:
+    assert packer.Packer("packer", version).template(TEMPLATE).name == folder
+
+
+def program(folder: Path, script: str) -> Path:
+    path = folder / "packer"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_another_program_of_that_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cracklib installs a `packer`, too."""
+    monkeypatch.setenv("PACKER", str(program(tmp_path, "echo 0 0")))
+    with pytest.raises(MissingTool, match="is not Packer; version output: '0 0'"):
+        packer.Packer.find()
+
+
+def test_missing_plugins_name_the_way_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'case $1 in version) echo "Packer v1.16.0";; init) echo "could not get plugin" >&2; exit 1;; esac'
+    monkeypatch.setenv("PACKER", str(program(tmp_path, script)))
+    with pytest.raises(MissingTool) as caught:
+        packer.validate(TEMPLATE, tmp_path, None)  # type: ignore[arg-type]  # not reached
+    assert "packer plugins install --path BINARY github.com/hashicorp/amazon" in caught.value.hint
+    assert any("could not get plugin" in line for line in caught.value.details)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Error launching source instance: api error VcpuLimitExceeded: You have requested more", CapacityError),
+        ("Error creating AMI: UnauthorizedOperation: You are not authorized", CloudError),
+        ("Timeout waiting for SSH.", BuildError),
+    ],
+)
+def test_a_refusal_of_aws_is_not_a_failed_build(text: str, kind: type[GpuAmiError]) -> None:
+    reader = Reader(io.StringIO(), lambda note: None)
+    reader.line(f"1795266063,,ui,error,==> amazon-ebs.image: {text}")
+    error = packer._failure(1, reader, Path("out/x/build.log"))
+    assert type(error) is kind and text in str(error) and "out/x/build.log" in str(error)
+
+
+def manifest(folder: Path, **changes: object) -> Path:
+    record = {"artifact_id": "us-east-1:ami-1", "custom_data": {"run_id": "r-1"}} | changes
+    path = folder / packer.MANIFEST_FILE
+    path.write_text(json.dumps({"builds": [record]}))
+    return path
+
+
+def test_manifest_names_the_ami(tmp_path: Path) -> None:
+    made = packer.read_manifest(manifest(tmp_path), "r-1")
+    assert (made.ami, made.region) == ("ami-1", "us-east-1")
+
+
+def test_manifest_of_another_run_or_broken_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="is of run r-1, not of r-9"):
+        packer.read_manifest(manifest(tmp_path), "r-9")
+    (tmp_path / packer.MANIFEST_FILE).write_text('{"builds": []}')
+    with pytest.raises(BuildError, match="not a manifest"):
+        packer.read_manifest(tmp_path / packer.MANIFEST_FILE, "r-1")

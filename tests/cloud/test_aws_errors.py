@@ -1,0 +1,74 @@
+"""AWS's error codes: which exit code, which hint, and whether another program's sentence cites one."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_ami.cloud import aws_errors
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
+
+ZONE = (
+    "Your requested instance type (p5.48xlarge) is not supported in your requested Availability Zone (us-east-1e). "
+    "Please retry your request by not specifying an Availability Zone or choosing us-east-1a."
+)
+SHAPE = "The requested configuration is currently not supported. Please check the documentation."
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind", "hint"),
+    [
+        ("InsufficientInstanceCapacity", "", CapacityError, "another Availability Zone"),
+        ("VcpuLimitExceeded", "", CapacityError, "Service Quotas"),
+        ("MaxSpotInstanceCountExceeded", "", CapacityError, "Service Quotas"),
+        ("Unsupported", ZONE, CapacityError, "subnet_id"),
+        ("Unsupported", SHAPE, CloudError, "does not support"),
+        ("UnauthorizedOperation", "", CloudError, "policy lacks the action"),
+        ("AccessDeniedException", "", CloudError, "policy lacks the action"),
+        ("ExpiredToken", "", CloudError, "expired"),
+        ("RequestLimitExceeded", "", CloudError, "limits the rate"),
+        ("InvalidSubnetID.NotFound", "", CloudError, "subnet_id"),
+        ("SomethingNew", "", CloudError, ""),
+    ],
+)
+def test_code_decides_exit_code_and_hint(code: str, message: str, kind: type[GpuAmiError], hint: str) -> None:
+    error = aws_errors.from_code("launching p5.48xlarge", code, message)
+    assert type(error) is kind and error.code == code
+    assert error.message == f"launching p5.48xlarge: {code}" and hint in error.hint
+    assert error.details == ((message,) if message else ())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (
+            "Error launching source instance: operation error EC2: RunInstances, https response error StatusCode: 500, "
+            "RequestID: 0a1b, api error InsufficientInstanceCapacity: We currently do not have sufficient capacity",
+            CapacityError,
+        ),
+        ("Error launching source instance: VcpuLimitExceeded: You have requested more vCPU capacity", CapacityError),
+        ("Error creating AMI: UnauthorizedOperation: You are not authorized to perform ec2:CreateImage", CloudError),
+        ("Error querying AMI: RequestLimitExceeded: Request limit exceeded.", CloudError),
+        ("ExpiredToken: The security token included in the request is expired", CloudError),
+        (f"Error launching source instance: api error Unsupported: {ZONE}", CapacityError),
+    ],
+)
+def test_a_refusal_is_recognised_in_packer_s_sentence(text: str, kind: type[GpuAmiError]) -> None:
+    error = aws_errors.from_text("Packer", text)
+    assert type(error) is kind and error.details == (text,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Timeout waiting for SSH.",
+        "Error querying AMI: InvalidAMIID.NotFound: The image id '[ami-1]' does not exist",
+        "Script exited with non-zero exit status: 1",
+    ],
+)
+def test_other_failures_are_the_build_s(text: str) -> None:
+    assert aws_errors.from_text("Packer", text) is None
+
+
+def test_kinds_of_codes() -> None:
+    assert aws_errors.is_throttled("Throttling") and not aws_errors.is_throttled("AccessDenied")
+    assert aws_errors.is_not_found("InvalidAMIID.NotFound") and not aws_errors.is_not_found("AuthFailure")

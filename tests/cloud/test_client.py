@@ -1,0 +1,245 @@
+"""What the calls to EC2 carry, against plain moto; and how AWS's answers become errors with a hint and an exit code."""
+
+from __future__ import annotations
+
+import base64
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from gpu_ami.cloud import client, runs
+from gpu_ami.cloud.client import Cloud, Launch, tags_of
+from gpu_ami.cloud.place import Place
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
+from gpu_ami.validate import machine
+from gpu_ami.validate.user_data import user_data
+from tests.cloud.conftest import PUBLIC_KEY, an_ami, launch
+
+
+def keyless(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> list[dict[str, Any]]:
+    """Records RunInstances requests as they leave."""
+    sent: list[dict[str, Any]] = []
+    cloud.ec2.meta.events.register("provide-client-params.ec2.RunInstances", lambda params, **_: sent.append(params))
+    return sent
+
+
+def test_launch_carries_everything_from_the_creating_call(
+    cloud: Cloud, run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.import_key("k", PUBLIC_KEY, run.tags())
+    sent = keyless(monkeypatch, cloud)
+    instance_id = cloud.launch(
+        Launch(an_ami(cloud), "g5.12xlarge", "k", run.tags(recipe="r"), user_data(7, "gpu-ami-proof"))
+    )
+    request = sent[0]
+    assert request["MetadataOptions"]["HttpTokens"] == "required"
+    assert request["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert b"--on-active=7m systemctl poweroff" in base64.b64decode(request["UserData"])
+    kinds = {one["ResourceType"]: {tag["Key"] for tag in one["Tags"]} for one in request["TagSpecifications"]}
+    assert set(kinds) == {"instance", "volume", "network-interface"}
+    assert all({runs.TAG_RUN, runs.TAG_EXPIRES, runs.TAG_RECIPE} <= keys for keys in kinds.values())
+    assert tags_of(cloud.instance(instance_id))[runs.TAG_RUN] == run.id
+
+
+def test_place_reaches_the_launch(run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mock_aws():
+        plain = Cloud(Place(name="aws", region="us-east-1"))
+        subnet = plain.ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+        group = plain.ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+        iam = plain.client("iam")
+        iam.create_instance_profile(InstanceProfileName="gpu-node")
+        cloud = Cloud(
+            Place(
+                name="aws",
+                region="us-east-1",
+                subnet_id=subnet,
+                security_group_ids=(group,),
+                instance_profile="gpu-node",
+            )
+        )
+        cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
+        sent = keyless(monkeypatch, cloud)
+        cloud.launch(Launch(an_ami(cloud), "g5.12xlarge", "k", run.tags(), ""))
+        # A public address is asked for, as the Packer template does: the subnet need not give one by itself.
+        interface = {"DeviceIndex": 0, "NetworkCardIndex": 0, "DeleteOnTermination": True}
+        network = {"SubnetId": subnet, "Groups": [group], "AssociatePublicIpAddress": True}
+        assert sent[0]["NetworkInterfaces"] == [interface | network]
+        assert "SubnetId" not in sent[0] and sent[0]["IamInstanceProfile"] == {"Name": "gpu-node"}
+
+
+@pytest.mark.parametrize(("ssh_interface", "cards"), [("private_ip", 4), ("session_manager", 4), ("public_ip", 1)])
+def test_efa_interfaces_are_asked_for(
+    run: runs.Run, monkeypatch: pytest.MonkeyPatch, ssh_interface: str, cards: int
+) -> None:
+    """One a network card; a public address is only given to an instance with a single interface."""
+    with mock_aws():
+        plain = Cloud(Place(name="aws", region="us-east-1"))
+        subnet = plain.ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+        group = plain.ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+        place = Place("aws", "us-east-1", subnet_id=subnet, security_group_ids=(group,), ssh_interface=ssh_interface)
+        cloud = Cloud(place)
+        cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
+        sent = keyless(monkeypatch, cloud)
+        instance = cloud.launch(Launch(an_ami(cloud), "p4d.24xlarge", "k", run.tags(), "", efa_interfaces=4))
+        asked = sent[0]["NetworkInterfaces"]
+        assert [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in asked] == [(0, 0), (1, 1), (2, 1), (3, 1)][
+            :cards
+        ]
+        assert {(one["InterfaceType"], one["SubnetId"], *one["Groups"]) for one in asked} == {("efa", subnet, group)}
+        assert "SubnetId" not in sent[0] and "SecurityGroupIds" not in sent[0]
+        assert cloud.instance(instance)["SubnetId"] == subnet
+
+
+def test_launched_is_terminated_even_on_error(cloud: Cloud, run: runs.Run) -> None:
+    with (
+        pytest.raises(RuntimeError),
+        machine.temporary_key(cloud, run, run.tags()) as key,
+        machine.launched(cloud, an_ami(cloud), "g5.12xlarge", key, run, run.tags()) as instance_id,
+    ):
+        assert run.key_file.stat().st_mode & 0o777 == 0o600
+        assert tags_of(cloud.ec2.describe_key_pairs(KeyNames=[key])["KeyPairs"][0])[runs.TAG_RUN] == run.id
+        assert cloud.wait_for_state(instance_id, "running", 5)["InstanceId"] == instance_id
+        raise RuntimeError
+    assert cloud.wait_for_state(instance_id, "terminated", 5)["State"]["Name"] == "terminated"
+    assert cloud.ec2.describe_key_pairs()["KeyPairs"] == []
+
+
+def test_waiting_for_an_instance_that_ended_says_why(cloud: Cloud, run: runs.Run) -> None:
+    cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
+    instance_id = cloud.launch(Launch(an_ami(cloud), "g5.12xlarge", "k", run.tags(), ""))
+    cloud.terminate([instance_id])
+    with pytest.raises(CloudError, match=f"{instance_id} is terminated, expected running"):
+        cloud.wait_for_state(instance_id, "running", 5)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "exit_code"),
+    [
+        ("InsufficientInstanceCapacity", CapacityError, 5),
+        ("VcpuLimitExceeded", CapacityError, 5),
+        ("UnauthorizedOperation", CloudError, 4),
+        ("InternalError", CloudError, 4),
+    ],
+)
+def test_errors_of_aws(
+    cloud: Cloud, run: runs.Run, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[CloudError], exit_code: int
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": code, "Message": "we have no p4d"}}, "RunInstances")  # type: ignore[typeddict-item]
+
+    monkeypatch.setattr(cloud.ec2, "run_instances", refuse)
+    with pytest.raises(kind) as caught:
+        launch(cloud, run)
+    assert code in str(caught.value) and "we have no p4d" in str(caught.value)
+    assert caught.value.exit_code == exit_code
+
+
+def test_builder_is_made_to_ask_for_imds_v2(cloud: Cloud, run: runs.Run) -> None:
+    found = cloud.ec2.run_instances(ImageId=an_ami(cloud), MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    cloud.harden(found)
+    assert cloud.instance(found)["MetadataOptions"]["HttpTokens"] == "required"
+
+
+def test_missing_image_is_none(cloud: Cloud) -> None:
+    assert cloud.image("ami-0123456789abcdef0") is None
+
+
+def test_no_credentials_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="nobody"):
+        Cloud(Place(name="aws", region="us-east-1", profile="nobody")).instance("i-0123456789abcdef0")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("Server.InsufficientInstanceCapacity", CapacityError), ("Server.InternalError", CloudError)]
+)
+def test_start_that_falls_back_to_stopped(code: str, kind: type[GpuAmiError], monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(SimpleNamespace())  # type: ignore[arg-type]
+    state = {"State": {"Name": "stopped"}, "StateReason": {"Code": code, "Message": f"{code}: no room"}}
+    monkeypatch.setattr(cloud, "instance", lambda _: state)
+    with pytest.raises(kind, match="i-1 is stopped, expected running"):
+        cloud.wait_for_state("i-1", "running", 30)
+
+
+def test_stopped_by_us_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(SimpleNamespace())  # type: ignore[arg-type]
+    reason = {"Code": "Client.UserInitiatedShutdown", "Message": "User initiated shutdown"}
+    states = iter([{"State": {"Name": "stopped"}, "StateReason": reason}, {"State": {"Name": "running"}}])
+    monkeypatch.setattr(cloud, "instance", lambda _: next(states))
+    monkeypatch.setattr("gpu_ami.cloud.client._POLL_SECONDS", 0)
+    assert cloud.wait_for_state("i-1", "running", 30)["State"]["Name"] == "running"
+
+
+def answers(*given: object) -> Any:
+    """A call that raises or returns these, one after the other."""
+    left = list(given)
+
+    def call(**_: object) -> object:
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return call
+
+
+def refused(code: str, operation: str = "DescribeInstances") -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": f"{code} it is"}}, operation)
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, **calls: Any) -> Cloud:
+    """A Cloud whose EC2 client answers as told; the clock of its waits stands still but for their sleeps."""
+    cloud = Cloud(Place(name="aws", region="us-east-1"))
+    cloud._ec2 = SimpleNamespace(**calls)  # type: ignore[assignment]
+    clock = [1000.0]
+    monkeypatch.setattr(client.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(client.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    return cloud
+
+
+RUNNING = {"Reservations": [{"Instances": [{"InstanceId": "i-1", "State": {"Name": "running"}}]}]}
+NOT_FOUND = refused("InvalidInstanceID.NotFound")
+
+
+@pytest.mark.parametrize("late", [NOT_FOUND, {"Reservations": []}], ids=["refused", "empty"])
+def test_a_new_instance_may_be_unknown_for_a_while(monkeypatch: pytest.MonkeyPatch, late: object) -> None:
+    cloud = fake(monkeypatch, describe_instances=answers(late, late, RUNNING))
+    cloud.created("i-1")
+    assert cloud.wait_for_state("i-1", "running", 60)["InstanceId"] == "i-1"
+
+
+def test_an_old_instance_that_is_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = fake(monkeypatch, describe_instances=answers(NOT_FOUND))
+    with pytest.raises(CloudError, match=r"describing i-1: InvalidInstanceID\.NotFound"):
+        cloud.instance("i-1")
+
+
+def test_a_new_instance_that_never_appears_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = fake(monkeypatch, describe_instances=answers(*[NOT_FOUND] * 500))
+    cloud.created("i-1")
+    with pytest.raises(CloudError, match="NotFound"):
+        cloud.instance("i-1")
+
+
+def test_terminate_waits_until_the_new_instance_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = fake(monkeypatch, terminate_instances=answers(NOT_FOUND, {}))
+    cloud.created("i-1")
+    cloud.terminate(["i-1"])  # else the machine would run on
+
+
+def test_a_throttled_poll_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    throttled = refused("RequestLimitExceeded")
+    cloud = fake(monkeypatch, describe_instances=answers(throttled, throttled, RUNNING))
+    assert cloud.wait_for_state("i-1", "running", 60)["InstanceId"] == "i-1"
+    cloud = fake(monkeypatch, describe_instances=answers(*[throttled] * 200))
+    with pytest.raises(CloudError, match="RequestLimitExceeded") as caught:
+        cloud.wait_for_state("i-1", "running", 60)
+    assert "limits the rate" in caught.value.hint
+
+
+def test_a_new_image_may_be_unknown_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = answers({"Images": []}, {"Images": [{"ImageId": "ami-1"}]})
+    assert fake(monkeypatch, describe_images=images).wait_for_image("ami-1") == {"ImageId": "ami-1"}
+    assert fake(monkeypatch, describe_images=answers(*[{"Images": []}] * 200)).wait_for_image("ami-1") is None

@@ -1,0 +1,98 @@
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.cloud.place import Credentials, Mirror, Place, load_place
+from gpu_ami.errors import UsageError
+
+GOOD = """
+region: eu-central-1
+profile: build
+subnet_id: subnet-0123456789abcdef0
+security_group_ids: [sg-0123456789abcdef0, sg-11111111]
+instance_profile: gpu-ami-prover
+ssh_interface: private_ip
+ssh_port: 2022
+kms_key_id: alias/images
+tags: {team: accel, cost-centre: "4711"}
+source_ami: ami-0123456789abcdef0
+mirror:
+  url: https://mirror.example/vendors/
+  key_fingerprint: 0123456789abcdef0123456789abcdef01234567
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "aws.yml"
+    path.write_text(text)
+    return path
+
+
+def test_a_whole_file_is_read(tmp_path: Path) -> None:
+    assert load_place(write(tmp_path, GOOD)) == Place(
+        name="aws",
+        region="eu-central-1",
+        profile="build",
+        subnet_id="subnet-0123456789abcdef0",
+        security_group_ids=("sg-0123456789abcdef0", "sg-11111111"),
+        instance_profile="gpu-ami-prover",
+        ssh_interface="private_ip",
+        ssh_port=2022,
+        kms_key_id="alias/images",
+        tags={"team": "accel", "cost-centre": "4711"},
+        source_ami="ami-0123456789abcdef0",
+        mirror=Mirror("https://mirror.example/vendors", "0123456789ABCDEF0123456789ABCDEF01234567"),
+    )
+
+
+def test_a_region_is_enough(tmp_path: Path) -> None:
+    place = load_place(write(tmp_path, "region: us-gov-west-1\n"))
+    assert (place.ssh_port, place.ssh_interface, place.endpoint, place.simulated) == (22, "public_ip", None, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("profile: x", "region: missing"),
+        ("region: Frankfurt", "region: expected something like eu-central-1, found 'Frankfurt'"),
+        ("region: eu-central-1\nsubnet: subnet-01234567", "subnet: unknown key; did you mean subnet_id?"),
+        ("region: eu-central-1\nsubnet_id: vpc-1", "subnet_id: expected something like subnet-"),
+        ("region: eu-central-1\nsecurity_group_ids: sg-11111111", "security_group_ids: expected a list"),
+        ("region: eu-central-1\nsecurity_group_ids: [sg-11111111, nope]", "security_group_ids[1]: expected"),
+        ("region: eu-central-1\nssh_interface: wifi", "ssh_interface: expected one of public_ip"),
+        ("region: eu-central-1\nssh_port: true", "ssh_port: expected a whole number from 1 to 65535, found true"),
+        ("region: eu-central-1\nssh_port: 70000", "ssh_port: expected a whole number from 1 to 65535, found 70000"),
+        ("region: eu-central-1\ntags: {n: 4711}", 'tags.n: expected text such as "4711", found 4711'),
+        ("region: eu-central-1\ntags: {'aws:x': y}", "tags.'aws:x': expected a key like team"),
+        ("region: eu-central-1\nmirror: {url: ftp://x, key: y}", "mirror.key: unknown key"),
+        ("region: eu-central-1\nmirror: {url: ftp://x, key_fingerprint: 12}", "mirror.key_fingerprint: expected text"),
+        ("region: eu-central-1\nmirror: {url: 'ftp://x', key_fingerprint: 'zz'}", "mirror.url: expected something"),
+        ("region: eu-central-1\ncredentials: {access_key_id: x}", "credentials: secrets do not belong in this file"),
+        ("region: eu-central-1\n1: 2", "1: unknown key"),
+        ("region: eu-central-1\nregion: us-east-1", "line 2: region: expected once, also in line 1"),
+        ("- a list", "(whole file): expected keys and values, found a list of 1"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_path(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_place(write(tmp_path, text))
+    assert said in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_all_mistakes_come_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_place(write(tmp_path, "ssh_port: 0\nregoin: eu-central-1\nkms_key_id: 3\nmirror: {url: 1, x: 2}\n"))
+    assert [line.split(":")[0] for line in caught.value.details] == [
+        "ssh_port", "regoin", "kms_key_id", "mirror.url", "mirror.x", "region", "mirror.key_fingerprint",
+    ]  # fmt: skip
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"aws\.yml: No such file"):
+        load_place(tmp_path / "aws.yml")
+
+
+def test_a_secret_is_not_shown() -> None:
+    assert "hush" not in repr(Place("local", "us-east-1", credentials=Credentials("id", "hush")))

@@ -1,0 +1,58 @@
+"""`gpu-ami facts`: each question, its JSON, and questions that the tables cannot answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpu_ami import cli
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.main(["facts", *words, "--json"]) == 0
+    answered: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answered
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (["g5.12xlarge"], "family", "g5"),
+        (["p5"], "model", "H100"),
+        (["--driver", "580"], "branch", "580"),
+        (["--driver", "580.95.05"], "branch", "580"),
+        (["--cuda", "13.0"], "minimum_driver", "580.95.05"),
+        (["--efa", "1.49.0"], "efa_installer", "1.49.0"),
+        (["--os", "al2023"], "ssh_user", "ec2-user"),
+    ],
+)
+def test_each_question_is_answered_with_its_sources(
+    words: list[str], key: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answered = answer(capsys, *words)
+    assert answered[key] == value
+    assert answered["sources"] and all(source["source"] and source["date"] for source in answered["sources"])
+
+
+def test_text_names_units_and_unverified_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["facts", "g5.12xlarge"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "EFA interfaces: 1" in lines
+    assert any(line.startswith("source: ") and line.endswith("not verified)") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["p99"], "no instance type or family 'p99' in the facts"),
+        ([], "ask for one thing"),
+        (["g5.12xlarge", "--os", "al2023"], "ask for one thing"),
+        (["--driver", "580", "--cuda", "13.0"], "not allowed with argument --driver"),
+    ],
+)
+def test_invalid_questions_end_with_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["facts", *words]) == 2
+    output = capsys.readouterr()
+    assert message in output.err and output.out == ""

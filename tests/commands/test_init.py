@@ -1,0 +1,67 @@
+"""`gpu-ami init`: the folder that it writes is one in which the other commands run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpu_ami import cli
+from gpu_ami.cloud.place import load_place
+from validator import waivers
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    assert cli.main(["init", str(tmp_path / "mine"), "-q"]) == 0
+    monkeypatch.chdir(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def test_recipe_is_found_by_name_and_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert cli.main(["plan", "my-gpu-image", "--where", "aws.yml", "-q"]) == 0
+    assert capsys.readouterr().out.startswith("out/my-gpu-image/plan.json  sha256:")
+    assert cli.main(["recipes", "my-gpu-image"]) == 0
+    assert "1 of " in capsys.readouterr().out
+
+
+def test_place_waivers_and_workflow_are_read(folder: Path) -> None:
+    assert load_place(folder / "aws.yml").region == "eu-central-1"
+    assert waivers.load(folder / "waivers.yml") == []
+    workflow = yaml.safe_load((folder / ".github" / "workflows" / "gpu-ami.yml").read_text())
+    assert list(workflow["jobs"]) == ["plan", "prove"]
+
+
+def test_commented_keys_of_the_place_are_known(folder: Path, tmp_path: Path) -> None:
+    text = (folder / "aws.yml").read_text().replace("\n# ", "\n")
+    everything = tmp_path / "everything.yml"
+    everything.write_text(text.partition("\n")[2].partition("\n")[2])
+    assert load_place(everything).ssh_interface == "private_ip"
+
+
+def test_commented_waiver_is_one(folder: Path, tmp_path: Path) -> None:
+    lines = (folder / "waivers.yml").read_text().splitlines()[1:-1]
+    example = tmp_path / "waivers.yml"
+    example.write_text("\n".join(line.removeprefix("# ") for line in lines) + "\n")
+    assert waivers.load(example)[0].check == "hygiene::test_no_shell_history"
+
+
+def test_checks_can_be_collected(folder: Path) -> None:
+    from tests.commands.test_options import options
+
+    assert options("--checks", "checks", "--waivers", "waivers.yml") == ["--waivers=waivers.yml"]
+
+
+def test_files_of_the_readme_exist(folder: Path) -> None:
+    for name in ("recipes/my-gpu-image.yml", "aws.yml", "checks", "waivers.yml", "site", ".gitignore"):
+        assert (folder / name).exists(), name
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "aws.yml").write_text("mine")
+    assert cli.main(["init", str(tmp_path)]) == 2
+    assert f"not overwritten: {tmp_path}/aws.yml" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["aws.yml"]
+    assert (tmp_path / "aws.yml").read_text() == "mine"

@@ -1,0 +1,75 @@
+"""--checks and --waivers are read before anything is launched for them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.commands import options as stages
+from gpu_ami.errors import UsageError
+from gpu_ami.validate import RESTARTS
+
+
+def options(*words: str) -> list[str]:
+    parser = argparse.ArgumentParser()
+    stages.add_checks(parser)
+    return stages.validator_options(parser.parse_args(words))
+
+
+def test_checks_that_can_be_collected(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text("def test_it(host):\n    assert host.file('/').exists\n")
+    assert options("--checks", str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("test_mine.py", "import there_is_no_such_module\n", "there_is_no_such_module"),
+        ("test_mine.py", "def test_it(host:\n", "SyntaxError"),
+        ("mine.py", "def test_it(host):\n    pass\n", "no check was found in"),
+    ],
+)
+def test_checks_that_cannot(tmp_path: Path, name: str, text: str, told: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError) as refused:
+        options("--checks", str(tmp_path))
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("select", "restarts", "options", "expected"),
+    [
+        (None, None, [], RESTARTS),
+        ("efa and not version", None, ["-k", "efa and not version"], ()),
+        ("efa", "reboot", ["-k", "efa"], ("reboot",)),
+    ],
+)
+def test_selection_is_the_validators(
+    select: str | None, restarts: str | None, options: list[str], expected: tuple[str, ...]
+) -> None:
+    parser = argparse.ArgumentParser()
+    stages.add_checks(parser)
+    stages.add_restarts(parser)
+    words = [*(["-k", select] if select else []), *(["--restarts", restarts] if restarts else [])]
+    args = parser.parse_args(words)
+    assert stages.validator_options(args) == options
+    assert stages.restarts(args) == expected
+
+
+def test_waivers_that_are_none(tmp_path: Path) -> None:
+    file = tmp_path / "waivers.yml"
+    file.write_text("- {check: 'boot::*'}\n")
+    with pytest.raises(UsageError, match="--waivers"):
+        options("--waivers", str(file))
+
+
+def test_options_reach_the_validator(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    stages.add_checks(parser)
+    assert stages.validator_options(parser.parse_args([])) == []
+    given = parser.parse_args(["--provoke-xid", "--golden", str(tmp_path)])
+    assert stages.validator_options(given) == [f"--golden={tmp_path}", "--provoke-xid"]
+    with pytest.raises(UsageError, match="/nonexistent: no such file or folder"):
+        stages.validator_options(parser.parse_args(["--golden", "/nonexistent"]))

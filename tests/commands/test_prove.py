@@ -1,0 +1,121 @@
+"""`gpu-ami prove`: the order of its stages, what each receives, and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_ami import cli, pipeline
+from gpu_ami.errors import BuildError
+from gpu_ami.report.document import Report
+from tests.report.examples import a_host, a_report
+
+RECIPE = Path(__file__).parents[2] / "variables" / "recipes" / "debian12-gpu.yml"
+
+
+@dataclass
+class Stages:
+    """Stages of the pipeline without a cloud: the calls, in order, and the report that validation returns."""
+
+    report: Report
+    build_error: BuildError | None = None
+    calls: list[str] = field(default_factory=list)
+    received: dict[str, Any] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def open_session(self, *arguments: Any) -> Iterator[str]:
+        self.received["session"] = arguments
+        self.calls.append("open")
+        try:
+            yield "session"
+        finally:
+            self.calls.append("close")
+
+    def plan(self, recipe: Path, overrides: list[str], out: Path, _session: str) -> str:
+        self.calls.append("plan")
+        self.received["plan"] = (recipe, overrides, out)
+        out.mkdir(parents=True)
+        return "the plan"
+
+    def build(self, plan: str, _out: Path, _session: str, *, fresh: bool) -> SimpleNamespace:
+        self.calls.append("build")
+        self.received["build"] = (plan, fresh)
+        if self.build_error:
+            raise self.build_error
+        return SimpleNamespace(ami="ami-1")
+
+    def validate(self, plan: str, ami: str, _out: Path, _session: str, asked: pipeline.ProofOptions) -> Report:
+        self.calls.append("validate")
+        self.received["validate"] = (plan, ami, asked)
+        return self.report
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stages:
+    recorded = Stages(a_report(a_host()))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipeline, "open_session", recorded.open_session)
+    monkeypatch.setattr(pipeline, "plan_stage", recorded.plan)
+    monkeypatch.setattr(pipeline, "build_stage", recorded.build)
+    monkeypatch.setattr(pipeline, "validate_stage", recorded.validate)
+    return recorded
+
+
+def test_stages_run_in_order_and_write_the_certificate(stages: Stages, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["prove", str(RECIPE), "--json"]) == 0
+    assert stages.calls == ["open", "plan", "build", "validate", "close"]
+    assert stages.received["plan"] == (RECIPE, [], Path("out/debian12-gpu"))
+    assert stages.received["build"] == ("the plan", False)
+    assert stages.received["validate"][:2] == ("the plan", "ami-1")
+    certificate = json.loads(Path("out/debian12-gpu/certificate.json").read_text())
+    assert certificate["level"] == "certified" and certificate == json.loads(capsys.readouterr().out)
+
+
+def test_options_reach_their_stages(stages: Stages, tmp_path: Path) -> None:
+    words = ["--set", "telemetry.profile=graphics", "--fresh", "--instance-type", "g5.12xlarge", "--restarts", "reboot"]
+    further = ["--where", "aws.yml", "--conditions", "throttling:7", "--provoke-xid", "-o", str(tmp_path / "here")]
+    assert cli.main(["prove", str(RECIPE), "-q", *words, *further]) == 0
+    assert stages.received["plan"][1:] == (["telemetry.profile=graphics"], tmp_path / "here")
+    assert stages.received["build"][1] is True
+    asked = stages.received["validate"][2]
+    assert asked == pipeline.ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",))
+    where, _progress, agent, conditions = stages.received["session"]
+    assert (where, agent, conditions) == (Path("aws.yml"), None, "throttling:7")
+
+
+def test_failed_check_ends_with_1_and_no_certificate(stages: Stages, capsys: pytest.CaptureFixture[str]) -> None:
+    stages.report = a_report(a_host(gpu="PASS", xid="FAIL"))
+    assert cli.main(["prove", str(RECIPE), "-o", "here"]) == 1
+    assert capsys.readouterr().out.endswith("FAIL, no certificate: ami-1 → here/\n")
+    assert not Path("here/certificate.json").exists() and Path("here/report.html").exists()
+
+
+def test_failed_build_closes_the_session_and_boots_nothing(stages: Stages, capsys: pytest.CaptureFixture[str]) -> None:
+    stages.build_error = BuildError("packer failed")
+    assert cli.main(["prove", str(RECIPE), "-q"]) == 3
+    assert stages.calls == ["open", "plan", "build", "close"]
+    assert "packer failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no-such-recipe.yml"], "no-such-recipe.yml"),
+        ([str(RECIPE), "--set", "telemetry.profile=unknown"], "telemetry.profile"),
+        ([str(RECIPE), "--restarts", "sometimes"], "expected reboot,stop-start, one of them, or none"),
+        ([str(RECIPE), "--waivers", "absent.yml"], "absent.yml: no such file or folder"),
+    ],
+)
+def test_mistakes_are_reported_before_anything_starts(
+    words: list[str], message: str, stages: Stages, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["prove", "-q", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert stages.calls == []

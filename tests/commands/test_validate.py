@@ -1,0 +1,103 @@
+"""`gpu-ami validate`: what it checks for which options, and the options that exclude each other."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami import cli, pipeline
+from gpu_ami.build import image
+from gpu_ami.validate import REBOOT, RESTARTS, Target, proof
+from tests.report.examples import a_host, a_report
+from tests.validate.recorded import write_plan
+
+
+@pytest.fixture
+def validated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, pipeline.ProofOptions]]:
+    """AMI and options of each proof; the proof's report has one failed check."""
+    write_plan(tmp_path)
+    made = ("aws", "eu-central-1", "r", "2026-01-01T00:00:00Z")
+    image.Build("ami-1", ("snap-1",), "sha256:0", "sha256:1", *made).write(tmp_path)
+    proofs: list[tuple[str, pipeline.ProofOptions]] = []
+
+    @contextlib.contextmanager
+    def open_session(*_: Any) -> Iterator[None]:
+        yield None
+
+    def validate_stage(_plan: Any, ami: str, _out: Path, _session: None, asked: pipeline.ProofOptions) -> Any:
+        proofs.append((ami, asked))
+        return a_report(a_host(xid="FAIL"))
+
+    monkeypatch.setattr(pipeline, "open_session", open_session)
+    monkeypatch.setattr(pipeline, "validate_stage", validate_stage)
+    return proofs
+
+
+def test_ami_of_the_build_is_checked_unless_another_is_named(
+    validated: list[tuple[str, pipeline.ProofOptions]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.endswith(f"FAIL: ami-1 → {tmp_path}/\n")
+    assert cli.main(["validate", str(tmp_path), "--ami", "ami-2", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "FAIL"
+    assert [ami for ami, _ in validated] == ["ami-1", "ami-2"]
+
+
+def test_options_reach_the_proof(validated: list[tuple[str, pipeline.ProofOptions]], tmp_path: Path) -> None:
+    assert cli.main(["validate", str(tmp_path), "-q"]) == 1
+    words = ["--instance-type", "g5.12xlarge", "-k", "efa", "--golden", str(tmp_path)]
+    assert cli.main(["validate", str(tmp_path), "-q", *words]) == 1
+    default, selected = (asked for _, asked in validated)
+    assert default == pipeline.ProofOptions([], [], [], RESTARTS)
+    assert selected == pipeline.ProofOptions(["g5.12xlarge"], [], [f"--golden={tmp_path}", "-k", "efa"], ())
+
+
+def test_host_is_proven_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "key").touch()
+    proofs: list[tuple[proof.Proof, Target]] = []
+
+    def prove_host(host_proof: proof.Proof, _run: Any, target: Target) -> Any:
+        proofs.append((host_proof, target))
+        return a_report(a_host())
+
+    monkeypatch.setattr(proof, "prove_host", prove_host)
+    words = ["--host", "admin@10.0.0.7", "-i", "key", "--reboot", "--instance-id", "i-1"]
+    assert cli.main(["validate", *words, "--instance-type", "g5.xlarge"]) == 0
+    ((host_proof, target),) = proofs
+    assert target == Target("ssh://admin@10.0.0.7", "g5.xlarge", "i-1", Path("key"))
+    assert (host_proof.out, host_proof.plan, host_proof.restarts) == (Path("out/host"), {}, (REBOOT,))
+    assert capsys.readouterr().out.endswith("PASS: ami-1 → out/host/\n")
+
+
+def test_missing_plan_names_the_command_that_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", str(tmp_path / "absent")]) == 2
+    assert "gpu-ami plan RECIPE" in capsys.readouterr().err
+    assert cli.main(["validate", str(tmp_path), "--root", "/"]) == 2
+    assert f"{tmp_path}: no plan.json there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--root", "/none/such"], "--root /none/such: /none/such: no such file or directory"),
+        (["--root", "/", "--ami", "ami-1"], "--ami, --host and --root exclude each other"),
+        (["--root", "/", "--restarts", "none"], "--root has nothing to restart"),
+        (["--host", "ssh://a@b", "--restarts", "none"], "--restarts is for machines that gpu-ami launches"),
+        (["--reboot"], "--reboot is for --host"),
+        (["--restarts", "sometimes"], "expected reboot,stop-start, one of them, or none"),
+    ],
+)
+def test_what_validate_refuses(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["validate", *words]) == 2
+    assert said in capsys.readouterr().err

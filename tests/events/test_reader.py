@@ -1,0 +1,178 @@
+"""`gpu-ami events`: the table, JSON lines, gzipped and UTF-16 logs, a host's log, and errors."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.cli import main
+from gpu_ami.errors import MachineError, UsageError
+from gpu_ami.events import reader
+
+LOG = """\
+Jul 20 16:33:30 gpu kernel: NVRM: GPU at PCI:0000:00:1e: GPU-12345678-1234-1234-1234-123456789abc
+Jul 20 16:33:31 gpu kernel: NVRM: Xid (PCI:0000:00:1e): 63, pid=7, name=evil\x1b[2J, Row Remapper: New row marked
+Jul 20 16:33:32 gpu kernel: NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus.
+Jul 20 16:33:33 gpu NVRM: Xid (PCI:0000:00:1d): 79, GPU has fallen off the bus.
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+def test_table_names_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text(LOG)
+    code, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert code == 0
+    header, remap, loss, drill, _, *summary = out.splitlines()
+    assert header.split() == ["TIME", "GPU", "EVENT", "SEVERITY", "WHAT", "DO", "BY"]
+    assert remap.split("  ")[0] == "Jul 20 16:33:31" and "Xid 63" in remap and remap.endswith("[7]")
+    assert "stop_start" in loss and "fatal" in loss
+    assert drill.endswith("(drill: written by a process, not by the kernel)")
+    assert summary == [
+        "0000:00:1e.0 (GPU-12345678-1234-1234-1234-123456789abc): Stop and start the instance so that EC2 moves it to "
+        "another host; a reboot stays on the faulty one. Cause: Xid 79, GPU has fallen off the bus."
+    ]
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text("4,1,2,-;NVRM: Xid (PCI:0000:00:1e): 31, pid=7, name=a\x07b\u202ec, Ch 1\n")
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert "a\ufffdb\ufffdc[7]" in out
+
+
+def test_gzipped_log_and_standard_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log.gz").write_bytes(gzip.compress(LOG.encode()))
+    _, packed, _ = run(capsys, "events", str(tmp_path / "log.gz"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
+    _, piped, _ = run(capsys, "events", "-")
+    assert packed == piped and packed.count("Xid") >= 3
+
+
+def test_utf16_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """PowerShell's `aws logs tail … > log` writes UTF-16."""
+    (tmp_path / "log").write_text(LOG.splitlines()[1], encoding="utf-16")
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"), "--json")
+    assert json.loads(out)["code"] == 63
+
+
+def test_instructions_name_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command takes the PCI address that the line names, because an index changes when a GPU is lost."""
+    (tmp_path / "log").write_text("4,1,2,-;NVRM: Xid (PCI:0000:00:1e): 48, DBE\n")
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    instructions = out.splitlines()[-1]
+    assert "nvidia-smi --gpu-reset -i 0000:00:1e.0" in instructions
+    assert instructions.index("reboot the instance") < instructions.index("--gpu-reset")
+
+
+def test_follow_up_line_without_its_first_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 24007, Severity 1 Engine instance 28 Sub-engine instance 00\n"
+    (tmp_path / "log").write_text("3,1,2,-;" + text)
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert "(follow-up line; the first line of this SXid is missing)" in out.splitlines()[1]
+
+
+def test_policy_overrides_severity_and_action(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text(LOG)
+    (tmp_path / "policy.json").write_text(
+        '{"xid": {"63": {"severity": "fatal", "action": "RESET_GPU", "note": "ours"}}}'
+    )
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"), "--json", "--policy", str(tmp_path / "policy.json"))
+    first = json.loads(out.splitlines()[0])
+    assert (first["severity"], first["ec2_action"], first["decided_by"]) == ("fatal", "reboot", "policy")
+
+
+@pytest.mark.parametrize(
+    ("policy", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[]", "expected an object, got list"),
+        ('{"xids": {}}', 'xids: expected "xid", "sxid" or "gpu_lost"'),
+        ('{"xid": {"63": 5}}', "xid.63: expected an object, got int"),
+        ('{"xid": {"abc": {"severity": "info"}}}', "xid.abc: expected a number as code"),
+        ('{"xid": {"63": {"severity": "bad"}}}', "expected one of info, app, warning, critical, fatal, got 'bad'"),
+        ('{"xid": {"63": {"action": "EXPLODE"}}}', "xid.63.action: expected one of CHECK_APP/CUDA, "),
+        ('{"xid": {"63": {"colour": "red"}}}', "xid.63: unknown key colour, expected severity, action or note"),
+    ],
+)
+def test_invalid_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, complaint: str) -> None:
+    (tmp_path / "log").write_text(LOG)
+    (tmp_path / "policy.json").write_text(policy)
+    code, _, err = run(capsys, "events", str(tmp_path / "log"), "--policy", str(tmp_path / "policy.json"))
+    assert code == 2 and complaint in err
+
+
+class _Host:
+    """An SSH connection that answers with a log."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self.lines = lines
+        self.commands: list[str] = []
+
+    def stream(self, command: str) -> Iterator[bytes]:
+        self.commands.append(command)
+        yield from self.lines
+
+    def __enter__(self) -> _Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_host_is_read_over_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+    from validator.transport import ssh
+
+    host = _Host(LOG.encode().splitlines())
+    targets: list[Any] = []
+    monkeypatch.setattr(ssh, "connect", lambda target: targets.append(target) or host)
+    with reader.open_host("ssh://admin@127.0.0.1:2222", key_file=Path("/k")) as stream:
+        assert [event["code"] for event in reader.read_events(stream)] == [63, 79, 79]
+    assert (targets[0].user, targets[0].address, targets[0].port, targets[0].key_file) == (
+        "admin",
+        "127.0.0.1",
+        2222,
+        Path("/k"),
+    )
+    assert "/var/log/gpuevent.jsonl" in host.commands[0]
+
+
+def test_unreachable_host_is_a_machine_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from validator.transport import ssh
+
+    def refuse(_target: object) -> None:
+        raise ssh.SshError("connection refused")
+
+    monkeypatch.setattr(ssh, "connect", refuse)
+    with pytest.raises(MachineError, match="connection refused"), reader.open_host("ssh://a@b"):
+        pass
+
+
+def test_parser_folder_is_the_checkouts_or_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (reader.parser_folder() / "hwevents" / "textlog.py").is_file()
+    monkeypatch.setattr(reader, "_PACKAGE", "not_there")
+    with pytest.raises(UsageError, match="event parser's code was not found; looked in"):
+        reader.parser_folder()
+
+
+def test_overlong_lines_are_read_in_bounded_memory() -> None:
+    text = (
+        b"x" * 300000
+        + b"\n[1.0] NVRM: Xid (PCI:0000:00:1e): 31, "
+        + b"y" * 300000
+        + b"\n[2.0] NVRM: Xid (PCI:0000:00:1e): 13, z"
+    )
+    read = list(reader.read_events(io.BytesIO(text)))
+    assert [(event["line"], event["code"]) for event in read] == [(2, 31), (3, 13)]
+    assert len(read[0]["message"]) == 4096 and read[0]["truncated"] is True

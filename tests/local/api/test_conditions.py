@@ -1,0 +1,109 @@
+"""Condition files: what is read, what is refused, and that a seed repeats a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.errors import UsageError
+from gpu_ami.local.api import conditions
+from gpu_ami.local.api.conditions import Conditions, Decisions, ErrorRule, LaunchFailure
+from gpu_ami.local.api.protocol import ServiceCall
+
+DESCRIBE = ServiceCall("ec2", "DescribeInstances", "ec2")
+
+
+def launch(instance_type: str) -> ServiceCall:
+    return ServiceCall("ec2", "RunInstances", "ec2", {"InstanceType": instance_type})
+
+
+@pytest.mark.parametrize("name", conditions.names())
+def test_every_file_is_valid_and_described(name: str) -> None:
+    found = conditions.load(name)
+    assert (found.name, bool(found.description)) == (name, True)
+    assert found.errors or found.launch_failures or found.consistency.most or found.delays != conditions.NONE.delays
+
+
+def test_aws_like_includes_what_it_names() -> None:
+    found = conditions.load("aws-like:7")
+    assert (found.seed, found.consistency) == (7, conditions.load("consistency").consistency)
+    assert {rule.error for rule in found.errors} == {"insufficient-capacity", "throttling"}
+    assert found.delays.boot and found.delays.log_events
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a", "expected a mapping, got list"),
+        ("description: 1", "description: expected text, got 1"),
+        ("throtling: []", "unknown key 'throtling'"),
+        ("errors: {}", "errors: expected a list, got {}"),
+        ("errors: [{error: throttling}]", r"errors\[0\]: actions is missing"),
+        (
+            "errors: [{error: slow, actions: ['*']}]",
+            r"errors\[0\]: error: expected one of throttling, access-denied, .* got 'slow'",
+        ),
+        (
+            "errors: [{error: throttling, actions: ['*'], probability: 2}]",
+            r"errors\[0\]: probability: .* between 0 and 1, got 2",
+        ),
+        ("delays: {boot: -1}", "delays: boot: expected a number that is not negative, got -1"),
+        ("delays: {boot: soon}", "delays: boot: expected a number that is not negative, got 'soon'"),
+        ("consistency: {seconds: 1}", "consistency: unknown key 'seconds'"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.yml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=f"{file}: {message}"):
+        conditions.read(file)
+
+
+def test_unknown_names_are_refused_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="no conditions 'aws'") as caught:
+        conditions.load("aws")
+    assert "aws-like, consistency" in caught.value.hint
+    with pytest.raises(UsageError, match="expected a whole number as seed, got 'x'"):
+        conditions.load("aws-like:x")
+    assert conditions.load("") is conditions.NONE
+
+
+def decide(seed: int, calls: list[ServiceCall]) -> list[bool]:
+    rule = ErrorRule("throttling", ("ec2:*",), probability=0.5)
+    decisions = Decisions(Conditions(seed=seed, errors=(rule,)))
+    return [decisions.error(call, "us-east-1a", 0) is not None for call in calls]
+
+
+def test_a_seed_decides_the_same_whatever_other_calls_come_between() -> None:
+    alone = decide(1, [DESCRIBE] * 40)
+    mixed = decide(1, [call for _ in range(40) for call in (launch("g5.xlarge"), DESCRIBE)])[1::2]
+    assert alone == mixed
+    assert 8 < sum(alone) < 32
+    assert decide(2, [DESCRIBE] * 40) != alone
+
+
+def test_a_rule_ends_after_its_times_and_begins_after_its_time() -> None:
+    rules = (ErrorRule("insufficient-capacity", ("ec2:RunInstances",), times=2, after_seconds=60),)
+    decisions = Decisions(Conditions(errors=rules))
+    found = [decisions.error(launch("p5.48xlarge"), "us-east-1a", uptime) for uptime in (0, 60, 61, 62)]
+    assert [bool(error) for error in found] == [False, True, True, False]
+
+
+def test_a_rule_is_for_its_instance_types_and_zones() -> None:
+    rule = ErrorRule(
+        "unsupported-in-zone", ("ec2:RunInstances",), instance_types=("p5.48xlarge",), zones=("us-east-1a",)
+    )
+    decisions = Decisions(Conditions(errors=(rule,)))
+    error = decisions.error(launch("p5.48xlarge"), "us-east-1a", 0)
+    assert error is not None and "(p5.48xlarge) is not supported in your requested Availability Zone" in error.message
+    assert decisions.error(launch("g5.xlarge"), "us-east-1a", 0) is None
+    assert decisions.error(launch("p5.48xlarge"), "us-east-1b", 0) is None
+
+
+def test_a_launch_failure_ends_after_its_times() -> None:
+    rule = LaunchFailure("Server.InsufficientInstanceCapacity", "m", times=1, instance_types=("p5.48xlarge",))
+    decisions = Decisions(Conditions(launch_failures=(rule,)))
+    assert decisions.launch_failure("g5.xlarge") is None
+    assert decisions.launch_failure("p5.48xlarge") == ("Server.InsufficientInstanceCapacity", "m")
+    assert decisions.launch_failure("p5.48xlarge") is None

@@ -1,0 +1,240 @@
+"""Each condition as boto3 sees it, and what the product makes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from gpu_ami.cloud.client import Cloud, Launch
+from gpu_ami.cloud.place import Credentials, Place
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
+from gpu_ami.local.backends import cloudwatch
+from tests.local.conftest import BASE_ID, PUBLIC_KEY, Region
+
+LAUNCH = {"ImageId": BASE_ID, "InstanceType": "g5.12xlarge", "MinCount": 1, "MaxCount": 1}
+
+
+def client(endpoint: str, service: str = "ec2") -> Any:
+    return boto3.client(
+        service,  # type: ignore[call-overload]
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+def refused(call: Callable[..., Any], **arguments: Any) -> tuple[str, int]:
+    """Code and HTTP status of a call that must fail."""
+    with pytest.raises(ClientError) as caught:
+        call(**arguments)
+    response = caught.value.response
+    return str(response["Error"]["Code"]), int(response["ResponseMetadata"]["HTTPStatusCode"])
+
+
+def state(ec2: Any, instance_id: str) -> tuple[str, str]:
+    found = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+    return found["State"]["Name"], found.get("StateReason", {}).get("Code", "")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "code", "status"),
+    [
+        ("no-capacity", "InsufficientInstanceCapacity", 500),
+        ("vcpu-quota", "VcpuLimitExceeded", 400),
+        ("spot-quota", "MaxSpotInstanceCountExceeded", 400),
+        ("unsupported-zone", "Unsupported", 400),
+        ("no-launch-permission", "UnauthorizedOperation", 403),
+    ],
+)
+def test_a_launch_is_refused_with_the_code_and_status_of_aws(
+    region: Region, conditions: str, code: str, status: int
+) -> None:
+    world, endpoint = region(conditions)
+    assert refused(client(endpoint).run_instances, **LAUNCH) == (code, status)
+    assert world.reconciler.units == {}
+    assert client(endpoint).describe_instances()["Reservations"] == []  # other calls go on
+
+
+def test_throttling_comes_and_goes(region: Region) -> None:
+    _, endpoint = region("throttling:3")
+    ec2, telemetry = client(endpoint), client(endpoint, "logs")
+    codes = []
+    for call in [ec2.describe_instances] * 40 + [telemetry.describe_log_groups] * 40:
+        try:
+            call()
+        except ClientError as error:
+            codes.append((error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"]))
+    assert set(codes) == {("RequestLimitExceeded", 503), ("ThrottlingException", 400)}
+    assert 2 < len(codes) < 30
+
+
+def test_expired_credentials_end_every_service(region: Region) -> None:
+    world, endpoint = region("expired-credentials")
+    services = {name: client(endpoint, name) for name in ("ec2", "sts", "logs", "cloudwatch")}
+    calls = {
+        services["ec2"].describe_instances: ("RequestExpired", 400),
+        services["sts"].get_caller_identity: ("ExpiredToken", 403),
+        services["logs"].describe_log_groups: ("ExpiredTokenException", 400),
+        services["cloudwatch"].list_metrics: ("ExpiredTokenException", 400),
+    }
+    for call in calls:
+        call()
+    world.clock.now = 600
+    assert {call: refused(call) for call in calls} == calls
+
+
+def test_refused_telemetry_and_console_name_the_action(region: Region) -> None:
+    _, endpoint = region("no-telemetry-permission")
+    with pytest.raises(ClientError, match="is not authorized to perform: logs:GetLogEvents"):
+        client(endpoint, "logs").get_log_events(logGroupName="g", logStreamName="s")
+    assert refused(client(endpoint, "cloudwatch").list_metrics) == ("AccessDeniedException", 400)
+
+
+def test_a_new_instance_is_unknown_for_some_seconds(region: Region) -> None:
+    world, endpoint = region("consistency")
+    ec2 = client(endpoint)
+    instance_id = ec2.run_instances(**LAUNCH)["Instances"][0]["InstanceId"]
+    for call in (ec2.describe_instances, ec2.terminate_instances, ec2.stop_instances):
+        assert refused(call, InstanceIds=[instance_id]) == ("InvalidInstanceID.NotFound", 400)
+    assert refused(ec2.create_tags, Resources=[instance_id], Tags=[{"Key": "a", "Value": "b"}])[1] == 400
+    by_id = [{"Name": "instance-id", "Values": [instance_id]}]
+    assert ec2.describe_instances(Filters=by_id)["Reservations"] == []
+    world.clock.now = 5
+    world.settle()
+    assert state(ec2, instance_id) == ("running", "")
+    assert len(ec2.describe_instances(Filters=by_id)["Reservations"]) == 1
+
+
+def test_a_new_image_and_group_are_unknown_for_some_seconds(region: Region) -> None:
+    world, endpoint = region("consistency")
+    ec2 = client(endpoint)
+    image_id = ec2.copy_image(SourceImageId=BASE_ID, SourceRegion="us-east-1", Name="copy")["ImageId"]
+    group_id = ec2.create_security_group(GroupName="g", Description="d", VpcId=world.ec2.vpc_id)["GroupId"]
+    assert refused(ec2.describe_images, ImageIds=[image_id]) == ("InvalidAMIID.NotFound", 400)
+    assert refused(ec2.describe_security_groups, GroupIds=[group_id]) == ("InvalidGroup.NotFound", 400)
+    world.clock.now = 5
+    assert ec2.describe_images(ImageIds=[image_id])["Images"][0]["Name"] == "copy"
+    assert ec2.describe_security_groups(GroupIds=[group_id])["SecurityGroups"][0]["GroupName"] == "g"
+
+
+def test_capacity_may_be_missing_after_the_launch(region: Region) -> None:
+    world, endpoint = region("no-capacity-later")
+    ec2 = client(endpoint)
+    launched = ec2.run_instances(**LAUNCH)["Instances"][0]
+    assert launched["State"]["Name"] == "pending"
+    world.settle()
+    assert state(ec2, launched["InstanceId"]) == ("terminated", "Server.InsufficientInstanceCapacity")
+    assert world.machines.started == []
+
+
+def test_machines_boot_and_stop_slowly_and_have_no_console_at_first(region: Region) -> None:
+    world, endpoint = region("slow-machines")
+    ec2 = client(endpoint)
+    instance_id = ec2.run_instances(**LAUNCH)["Instances"][0]["InstanceId"]
+    (world.layout.instance(instance_id)).mkdir(parents=True, exist_ok=True)
+    (world.layout.instance(instance_id) / "console.log").write_bytes(b"Linux")
+    for now, expected in ((19.0, "pending"), (20.0, "running")):
+        world.clock.now = now
+        world.settle()
+        assert state(ec2, instance_id)[0] == expected
+    assert ec2.get_console_output(InstanceId=instance_id).get("Output", "") == ""
+    world.clock.now = 60.0
+    assert ec2.get_console_output(InstanceId=instance_id)["Output"] == "Linux"
+    ec2.stop_instances(InstanceIds=[instance_id])
+    world.settle()
+    from gpu_ami.local.machines.qemu import Exit
+
+    world.machine.ended = Exit("shutdown")
+    for now, expected in ((79.0, "stopping"), (80.0, "stopped")):
+        world.clock.now = now
+        world.settle()
+        assert state(ec2, instance_id)[0] == expected
+
+
+def test_metrics_are_seen_late(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, endpoint = region("late-telemetry")
+    ago = 0.0
+    monkeypatch.setattr(cloudwatch, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ago))
+    metrics, now = client(endpoint, "cloudwatch"), datetime.now(UTC)
+    metrics.put_metric_data(Namespace="CWAgent", MetricData=[{"MetricName": "power", "Value": 7.0, "Timestamp": now}])
+
+    def values() -> list[float]:
+        stat = {"Metric": {"Namespace": "CWAgent", "MetricName": "power"}, "Period": 10, "Stat": "Average"}
+        window = {"StartTime": now - timedelta(seconds=60), "EndTime": now + timedelta(seconds=60)}
+        found = metrics.get_metric_data(MetricDataQueries=[{"Id": "a", "MetricStat": stat}], **window)
+        return list(found["MetricDataResults"][0]["Values"])
+
+    def listed() -> int:
+        return len(metrics.list_metrics(Namespace="CWAgent")["Metrics"])
+
+    assert (values(), listed()) == ([], 0)
+    ago = 21.0
+    assert (values(), listed()) == ([7.0], 0)
+    ago = 61.0
+    assert (values(), listed()) == ([7.0], 1)
+
+
+# What the product makes of it
+
+
+def cloud(endpoint: str) -> Cloud:
+    return Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local")))
+
+
+def start(endpoint: str) -> tuple[Cloud, str]:
+    found = cloud(endpoint)
+    found.import_key("k", PUBLIC_KEY, {"for": "tests"})
+    return found, found.launch(Launch(BASE_ID, "g5.12xlarge", "k", {"Name": "one"}, ""))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "kind", "words"),
+    [
+        ("no-capacity", CapacityError, "InsufficientInstanceCapacity"),
+        ("unsupported-zone", CapacityError, "zone"),
+        ("no-launch-permission", CloudError, "ec2:RunInstances"),
+        ("vcpu-quota", GpuAmiError, "quota"),
+    ],
+)
+def test_a_refused_launch_never_blames_the_image(
+    region: Region, conditions: str, kind: type[GpuAmiError], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between botocore's attempts
+    _, endpoint = region(conditions)
+    with pytest.raises(kind) as caught:
+        start(endpoint)
+    assert words in str(caught.value) and caught.value.hint
+    assert caught.value.exit_code == (4 if kind is CloudError else 5)
+
+
+def test_capacity_missing_after_the_launch_is_a_capacity_error(region: Region) -> None:
+    world, endpoint = region("no-capacity-later")
+    found, instance_id = start(endpoint)
+    world.settle()
+    with pytest.raises(CapacityError, match=f"{instance_id} is terminated"):
+        found.wait_for_state(instance_id, "running", 5)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_launch_survives_an_ordinary_day(region: Region, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    world, endpoint = region(f"aws-like:{seed}")
+
+    def sleep(seconds: float) -> None:
+        world.clock.now += max(seconds, 1.0)
+        world.settle()
+
+    monkeypatch.setattr("time.sleep", sleep)
+    found, instance_id = start(endpoint)
+    assert found.wait_for_state(instance_id, "running", 60)["InstanceId"] == instance_id
+    found.terminate([instance_id])
+    found.wait_for_state(instance_id, "terminated", 60)

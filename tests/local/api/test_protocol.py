@@ -1,0 +1,58 @@
+"""Which call a request is, and errors as botocore reads them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from typing import Any
+
+import pytest
+
+from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, read_service_call, unpack
+
+
+def request(service: str, body: bytes = b"", **headers: str) -> dict[str, Any]:
+    signed = f"AWS4-HMAC-SHA256 Credential=k/20261122/us-east-1/{service}/aws4_request, SignedHeaders=host, Signature=0"
+    return {
+        "REQUEST_METHOD": "POST", "HTTP_AUTHORIZATION": signed, "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": io.BytesIO(body), **headers,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "protocol"),
+    [
+        (request("ec2", b"Action=RunInstances&ImageId=ami-1"), "ec2:RunInstances", "ec2"),
+        (request("sts", b"Action=GetCallerIdentity"), "sts:GetCallerIdentity", "query"),
+        (request("monitoring", b"{}", HTTP_X_AMZ_TARGET="Granite.ListMetrics"), "cloudwatch:ListMetrics", "json"),
+        (request("logs", b"{}", HTTP_X_AMZ_TARGET="Logs_20140328.GetLogEvents"), "logs:GetLogEvents", "json"),
+    ],
+)
+def test_a_call_is_named_as_iam_names_it(environ: dict[str, Any], name: str, protocol: str) -> None:
+    body = environ["wsgi.input"].getvalue()
+    call = read_service_call(environ)
+    assert call is not None and (call.name, call.protocol) == (name, protocol)
+    assert environ["wsgi.input"].read() == body  # whoever comes next reads the whole request
+
+
+@pytest.mark.parametrize("environ", [{}, request("ec2", b"Version=1")])
+def test_what_names_no_action_is_no_call(environ: dict[str, Any]) -> None:
+    assert read_service_call(environ) is None
+
+
+def test_an_error_has_the_form_of_its_protocol() -> None:
+    error = ErrorAnswer("Code", "a < b", 403)
+    status, _, body = error.encode("ec2")
+    assert status == "403 Forbidden" and b"<Response><Errors><Error><Code>Code</Code><Message>a &lt; b" in body
+    assert b"<ErrorResponse><Error><Type>Sender</Type><Code>Code</Code>" in error.encode("query")[2]
+    assert error.encode("json")[2] == b'{"__type": "Code", "message": "a < b"}'
+
+
+def test_a_gzipped_body_is_read() -> None:
+    packed = gzip.compress(b"Action=PutMetricData")
+    environ = request("monitoring", packed, HTTP_CONTENT_ENCODING="gzip")
+    unpack(environ)
+    assert read_service_call(environ) == ServiceCall(
+        "cloudwatch", "PutMetricData", "query", {"Action": "PutMetricData"}
+    )
+    assert "HTTP_CONTENT_ENCODING" not in environ

@@ -1,0 +1,47 @@
+"""EC2 as moto models it and the region corrects it."""
+
+from __future__ import annotations
+
+from tests.local.conftest import BASE_ID, World
+
+
+def test_the_root_volume_is_the_image_s(world: World) -> None:
+    instance = world.launch()
+    volume = world.ec2.root_volume(instance)
+    assert (list(instance.block_device_mapping), volume.size) == (["/dev/xvda"], 8)
+    assert volume.snapshot_id == "snap-0000000000000000b"
+
+
+def test_an_address_is_of_the_region_s_network(world: World) -> None:
+    instance = world.launch()
+    assert instance.private_ip.startswith("127.99.")
+    assert list(world.ec2.backend.subnets) == ["us-east-1a"] and len(world.ec2.backend.vpcs) == 1
+
+
+def test_a_reason_is_shown_and_taken_back(world: World) -> None:
+    instance = world.launch()
+    world.ec2.set_state(instance, "stopping", "Server.InternalError", "QEMU ended")
+    assert (instance.state, instance.state_reason.code) == ("stopping", "Server.InternalError")
+    assert instance.state_reason.message == "Server.InternalError: QEMU ended"
+    world.ec2.set_reason(instance)
+    assert (instance.state, instance.state_reason) == ("stopping", None)
+
+
+def test_a_parameter_points_to_the_newest_image(world: World) -> None:
+    from moto.ssm.models import ssm_backends
+
+    name = "/aws/service/eks/image_id"
+    for image_id in ("ami-1", "ami-2"):
+        world.ec2.point_parameter(name, image_id)
+    found = ssm_backends[world.ec2.account]["us-east-1"]._parameters[name]
+    assert [(one.value, one.version) for one in found][-2:] == [
+        ("ami-1", found[-2].version),
+        ("ami-2", found[-1].version),
+    ]
+    assert found[-1].version == found[-2].version + 1
+
+
+def test_a_registered_image_has_its_record_s_disk_and_snapshot(world: World) -> None:
+    image = world.ec2.images()[BASE_ID]
+    assert image.block_device_mappings[0]["Ebs"]["SnapshotId"] == "snap-0000000000000000b"
+    assert (image.root_device_name, image.owner_id, image.state) == ("/dev/xvda", "136693071363", "available")

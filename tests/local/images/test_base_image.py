@@ -1,0 +1,138 @@
+"""The base image's recipe: what it is keyed by, its disk's first sector, and that a broken build leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.errors import CloudError
+from gpu_ami.local.images import base_image
+from gpu_ami.process import Completed
+from gpu_ami.progress import Progress
+
+QUIET = Progress(mode="quiet")
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy = tmp_path / "debian_ami"
+    shutil.copytree(base_image.SOURCE, copy)
+    monkeypatch.setattr(base_image, "SOURCE", copy)
+    return copy
+
+
+def test_digest_follows_every_file_its_mode_and_the_disk_recipe(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = [base_image.digest()]
+    assert base_image.digest() == digests[0]
+    (sources / "packages.txt").write_text("linux-image-cloud-amd64\n")
+    digests.append(base_image.digest())
+    (sources / "rootfs/etc/added").write_text("x")
+    digests.append(base_image.digest())
+    (sources / "rootfs/etc/added").chmod(0o755)
+    digests.append(base_image.digest())
+    monkeypatch.setattr(base_image, "DISK_BYTES", 1)
+    digests.append(base_image.digest())
+    assert len(set(digests)) == 5
+
+
+def test_master_boot_record_has_one_linux_partition_at_one_mebibyte() -> None:
+    sector = base_image.mbr(2048, 4096)
+    assert len(sector) == 512 and sector[510:] == b"\x55\xaa"
+    assert (sector[446], sector[450]) == (0x80, 0x83)
+    assert struct.unpack("<II", sector[454:462]) == (2048, 4096)
+    assert not any(sector[462:510])
+
+
+def test_package_list_has_what_roles_and_region_build_on() -> None:
+    listed = set(base_image.listed(base_image.SOURCE / "packages.txt"))
+    assert {
+        "linux-headers-cloud-amd64",
+        "dkms",
+        "gcc",
+        "cloud-init",
+        "openssh-server",
+        "python3-apt",
+        "libpam-systemd",
+    } <= listed
+    assert all(" " not in name and "#" not in name for name in listed)
+
+
+def test_archive_is_the_hosts_own_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = (
+        "Debian|bookworm|http://mirror.example/debian/|main\nDebian|bookworm-security|http://mirror.example/security/|main\n"
+        "Debian|bookworm|http://mirror.example/debian/|contrib\nDebian|trixie|http://mirror.example/debian/|main\n"
+        "Node|nodistro|http://other.example/|main\nhalf a line\n"
+    )
+    monkeypatch.setattr(base_image, "find_tool", lambda *_, **__: "apt-get")
+    monkeypatch.setattr(base_image, "run", lambda *_, **__: Completed(("apt-get",), 0, shown, "", 0.0))
+    assert base_image.archive_lines() == [
+        "deb http://mirror.example/debian/ bookworm main",
+        "deb http://mirror.example/security/ bookworm-security main",
+    ]
+
+
+def test_archive_of_a_host_that_is_not_bookworm_is_left_to_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_image, "find_tool", lambda *_, **__: "apt-get")
+    monkeypatch.setattr(base_image, "run", lambda *_, **__: Completed(("apt-get",), 100, "", "", 0.0))
+    assert base_image.archive_lines() == []
+
+
+def _tools(monkeypatch: pytest.MonkeyPatch, *, mke2fs_works: bool) -> list[str]:
+    """mmdebstrap and mke2fs at the door: the calls, in order."""
+    calls: list[str] = []
+
+    def run(command: Sequence[str | Path], **_: object) -> Completed:
+        words = [str(word) for word in command]
+        calls.append(Path(words[0]).name)
+        if words[0] == "mmdebstrap":
+            hook = next(word for word in words if word.startswith("--essential-hook=tar-in"))
+            with tarfile.open(hook.split()[1]) as overlay:
+                members = {member.name: member for member in overlay}
+            assert {(member.uid, member.gid) for member in members.values()} == {(0, 0)}
+            assert (members["etc/fstab"].mode, members["etc"].mode) == (0o644, 0o755)
+            Path(words[words.index(base_image.SUITE) + 1]).write_bytes(b"tar")
+        elif not mke2fs_works:
+            raise CloudError("mke2fs ended with 1")
+        return Completed(tuple(words), 0, "", "", 0.0)
+
+    monkeypatch.setattr(base_image, "run", run)
+    monkeypatch.setattr(base_image, "find_tool", lambda name, **_: name)
+    monkeypatch.setattr(base_image, "archive_lines", lambda: ["deb http://mirror.example bookworm main"])
+    monkeypatch.setattr(base_image, "DISK_BYTES", 4 * 1024 * 1024)
+    return calls
+
+
+def test_image_is_built_once_and_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = _tools(monkeypatch, mke2fs_works=True)
+    image = base_image.ensure(home, QUIET)
+    assert image.path.stat().st_size == 4 * 1024 * 1024 and image.ssh_user == "admin"
+    assert base_image.ensure(home, QUIET) == image
+    archive = base_image.ensure_archive(home, QUIET)
+    assert archive.read_bytes() == b"tar"
+    assert calls.count("mmdebstrap") == 1
+    assert sorted(path.name for path in (home / "base").iterdir()) == [image.path.name, archive.name, "lock"]
+
+
+def test_broken_build_leaves_nothing_half_done(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _tools(monkeypatch, mke2fs_works=False)
+    (home / "base/build-dead").mkdir(parents=True)  # of a build that was killed
+    with pytest.raises(CloudError, match="mke2fs"):
+        base_image.ensure(home, QUIET)
+    assert sorted(path.name for path in (home / "base").iterdir()) == [f"{base_image._image(home).name}.tar", "lock"]
+
+
+def test_images_of_former_recipes_go_when_they_are_old(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _tools(monkeypatch, mke2fs_works=True)
+    (home / "base").mkdir()
+    old, young = (home / "base" / f"{base_image.NAME}-{word}.raw" for word in ("old", "young"))
+    old.touch()
+    young.touch()
+    os.utime(old, (0, 0))
+    base_image.ensure(home, QUIET)
+    assert (old.exists(), young.exists()) == (False, True)

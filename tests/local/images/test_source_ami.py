@@ -1,0 +1,96 @@
+"""Which base image a plan builds on, and the AMI as which the region shows it."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.errors import UsageError
+from gpu_ami.local.images import base_image, rootfs_layers, source_ami
+from gpu_ami.local.images.rootfs_layers import Base
+from gpu_ami.progress import Progress
+
+QUIET = Progress("quiet")
+LOCKS = Path(__file__).parents[3] / "variables" / "locks"
+
+
+def locked(name: str) -> dict[str, Any]:
+    plan: dict[str, Any] = json.loads((LOCKS / f"{name}.json").read_text())["plan"]
+    return plan
+
+
+BASES = {
+    "debian12-gpu": Base("debian12"),
+    "ubuntu2404-compute": Base("ubuntu2404"),
+    "al2023-neuron": Base("al2023"),
+    "eks-1.33-al2023-gpu": Base("al2023", "eks", "1.33"),
+    "ecs-al2023-gpu": Base("al2023", "ecs"),
+    "pcluster-3.16-ubuntu2404": Base("ubuntu2404", "parallelcluster", "3.16.3"),
+    "pcluster-3.16-al2023": Base("al2023", "parallelcluster", "3.16.3"),
+}
+
+
+@pytest.mark.parametrize("recipe", BASES)
+def test_a_plan_has_a_base_image(recipe: str) -> None:
+    assert source_ami.base_of(locked(recipe)) == BASES[recipe]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "wanted"),
+    {
+        "al2023-arm64": "amzn 2023 on arm64",
+        "ubuntu2204-compute": "ubuntu 22.04 on x86_64",
+        "dlami-ubuntu2204": "ubuntu 22.04 on x86_64, node family dlami",
+        "eks-1.35-al2023-gpu-arm64": "amzn 2023 on arm64, node family eks",
+    }.items(),
+)
+def test_a_plan_without_one_is_told_what_there_is(recipe: str, wanted: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        source_ami.base_of(locked(recipe))
+    assert caught.value.message == f"the local region has no base image for {wanted}"
+    assert "al2023 with eks" in caught.value.details[0]
+    assert "--where" in caught.value.hint
+
+
+@pytest.mark.parametrize("recipe", BASES)
+def test_the_plan_s_filter_finds_it(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = tmp_path / "disk.raw"
+    disk.write_bytes(b"disk")
+    image = base_image.BaseImage(disk, "", "admin", "")
+    monkeypatch.setattr(base_image, "ensure", lambda *_: image)
+    monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
+    plan = locked(recipe)
+    record, parameter = source_ami.ensure(plan, tmp_path, QUIET)
+    assert fnmatch.fnmatchcase(record.name, plan["source_ami"]["name"]) and "*" not in record.name
+    assert plan["source_ami"]["owner"] in (record.owner_id, record.owner_alias)
+    assert record.owner_id.isdigit() and record.public and record.disk == str(disk)
+    assert parameter == plan["source_ami"].get("ssm", "")
+    assert record.root_device_name == ("/dev/sda1" if "ubuntu" in recipe else "/dev/xvda")
+    assert source_ami.ensure(plan, tmp_path, QUIET)[0] == record  # the same id in every region
+
+
+def test_an_id_is_aws_s_own(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the plan's source AMI is ami-1"):
+        source_ami.ensure(locked("debian12-gpu") | {"source_ami": {"id": "ami-1"}}, tmp_path, QUIET)
+
+
+def test_a_name_is_a_base() -> None:
+    for base in BASES.values():
+        assert Base.parse(base.name) == base
+    for text in ("debian13", "debian12+eks-1.33", "ubuntu2404+ecs", "al2023+dlami-1"):
+        with pytest.raises(UsageError, match="no base image") as caught:
+            Base.parse(text)
+        assert "al2023+eks" in caught.value.hint
+
+
+def test_digests_tell_versions_and_sources_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("debian12", "ubuntu2404", "al2023", "al2023+eks-1.33", "al2023+eks-1.35", "al2023+ecs")
+    digests = [rootfs_layers.digest(Base.parse(name)) for name in names]
+    assert len(set(digests)) == len(names)
+    assert digests == [rootfs_layers.digest(Base.parse(name)) for name in names]
+    monkeypatch.setattr(base_image, "digest", lambda: "another")
+    assert not set(digests) & {rootfs_layers.digest(Base.parse(name)) for name in names}

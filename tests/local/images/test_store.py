@@ -1,0 +1,98 @@
+"""Images: made of an instance's disk, copied, kept, removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_ami.local.images.store import Request
+from gpu_ami.local.machines.qemu import Exit
+from tests.local.conftest import World
+
+
+def running(world: World, **changes: Any) -> Any:
+    instance = world.launch(**changes)
+    world.settle()
+    assert instance.state == "running"
+    return instance
+
+
+def create_image(world: World, instance: Any, name: str, **request: Any) -> Any:
+    image = world.ec2.backend.create_image(instance.id, name, "", [])
+    world.images.announce(image.id, Request(**request))
+    world.reconciler.absorb()
+    return image
+
+
+def test_an_image_of_a_running_instance_waits_for_the_guest_to_go_down_and_starts_it_again(world: World) -> None:
+    instance = running(world)
+    image = create_image(world, instance, "made")
+    world.settle()
+    assert (image.state, image.ebs_snapshot.status, world.machine.told) == ("pending", "pending", ["power_down"])
+    world.machine.ended = Exit("shutdown")
+    world.settle()
+    assert (image.state, image.ebs_snapshot.status, instance.state) == ("available", "completed", "running")
+    assert len(world.machines.started) == 2
+    assert (world.layout.image(image.id) / "disk.raw").read_text() == instance.id
+
+
+def test_an_image_without_reboot_pauses_the_machine(world: World) -> None:
+    instance = running(world)
+    image = create_image(world, instance, "made", no_reboot=True)
+    world.settle()
+    assert world.machine.told == ["pause", "resume"]
+    assert (image.state, instance.state, len(world.machines.started)) == ("available", "running", 1)
+
+
+def test_an_image_is_there_again_with_the_next_region(world: World, empty_moto: None) -> None:
+    instance = running(world)
+    image = create_image(world, instance, "made", no_reboot=True, snapshot_tags=(("s", "1"),))
+    world.settle()
+    world.ec2.backend.create_tags([image.id], {"run": "r1"})
+    world.reconciler.absorb()
+    snapshot = image.ebs_snapshot.id
+    world.ec2.backend.reset()
+
+    again = World(world.layout.home)
+    found = again.ec2.images()[image.id]
+    assert (found.name, found.state, found.ebs_snapshot.id) == ("made", "available", snapshot)
+    assert again.ec2.tags(image.id) == {"run": "r1"}
+    assert again.ec2.tags(snapshot) == {"s": "1"}
+    assert again.launch(image_id=image.id).root_device_name == "/dev/xvda"
+
+
+def test_a_deregistered_image_is_gone_from_disk_and_stays_gone(world: World) -> None:
+    image = create_image(world, running(world), "made", no_reboot=True)
+    world.settle()
+    assert world.layout.image(image.id).exists()
+    world.ec2.backend.deregister_image(image.id)
+    world.settle()
+    assert not world.layout.image(image.id).exists()
+    world.ec2.backend.reset()
+    assert image.id not in World(world.layout.home).ec2.images()
+
+
+def test_an_image_whose_copy_fails_is_failed(world: World) -> None:
+    instance = running(world)
+    (world.layout.instance(instance.id) / "disk.raw").unlink()
+    image = create_image(world, instance, "made", no_reboot=True)
+    world.settle()
+    assert (image.state, image.ebs_snapshot.status) == ("failed", "error")
+    assert instance.state == "running"
+
+
+def test_a_copied_image_has_the_disk_of_its_source(world: World) -> None:
+    copied = world.ec2.backend.copy_image("ami-0000000000000000b", "us-east-1", "copy", "")
+    world.images.announce(copied.id, Request(source_image_id="ami-0000000000000000b", encrypted=True))
+    world.settle()
+    assert copied.state == "available"
+    assert copied.block_device_mappings[0]["Ebs"]["Encrypted"] is True
+    assert (world.layout.image(copied.id) / "disk.raw").read_text() == "base"
+
+
+def test_an_image_of_an_encrypted_volume_is_encrypted(world: World) -> None:
+    mapping = [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 16, "Encrypted": True, "VolumeType": "gp3"}}]
+    instance = running(world, block_device_mappings=mapping)
+    image = create_image(world, instance, "made", no_reboot=True)
+    world.settle()
+    ebs = image.block_device_mappings[0]["Ebs"]
+    assert (ebs["Encrypted"], ebs["VolumeSize"], image.ebs_snapshot.encrypted) == (True, 16, True)

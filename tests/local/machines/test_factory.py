@@ -1,0 +1,80 @@
+"""An instance made into a machine: disk, boards, relays, metadata service. No QEMU runs here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.errors import GpuAmiError
+from gpu_ami.local.machines import MachineFactory, factory, kvm
+from gpu_ami.local.machines.boards import FAULT_TAG
+from gpu_ami.local.machines.firmware import Boot
+from tests.local.conftest import World
+
+GIB = 1024**3
+BOOT = Boot(Path("vmlinuz"), None, "root=/dev/vda1")
+
+
+@pytest.fixture
+def machines(world: World, monkeypatch: pytest.MonkeyPatch) -> MachineFactory:
+    monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
+    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    return MachineFactory(world.layout, world.ec2, world.images.disk_of, lambda: None, (2222, 5000, 8080))
+
+
+def test_a_machine_has_the_image_s_disk_at_the_volume_s_size(world: World, machines: MachineFactory) -> None:
+    instance = world.launch(instance_type="p4d.24xlarge")
+    spec = machines.prepare(instance)
+    disk = spec.folder / "disk.raw"
+    assert disk.read_bytes()[:4] == b"base" and disk.stat().st_size == 8 * GIB
+    assert not disk.with_suffix(".partial").exists()
+    assert (spec.address, spec.ssh_port, spec.kvm) == (instance.private_ip, 2222, True)
+    assert len(spec.boards) == 8 and "gpu-ami:nvswitch=6" in spec.oem_strings
+    assert spec.vcpus <= (os.cpu_count() or 1)
+
+
+def test_a_disk_that_is_there_is_kept(world: World, machines: MachineFactory) -> None:
+    instance = world.launch()
+    disk = machines.prepare(instance).folder / "disk.raw"
+    disk.write_bytes(b"written by the guest")
+    machines.prepare(instance)
+    assert disk.read_bytes() == b"written by the guest"
+
+
+def test_relays_lead_to_metadata_api_and_mirror(world: World, machines: MachineFactory) -> None:
+    spec = machines.prepare(world.launch())
+    assert dict(spec.relays) == {
+        "169.254.169.254": "to-metadata", "169.254.169.251": "to-api", "169.254.169.252": "to-mirror",
+    }  # fmt: skip
+    assert "5000" in (spec.folder / "to-api").read_text() and "8080" in (spec.folder / "to-mirror").read_text()
+    without = MachineFactory(world.layout, world.ec2, world.images.disk_of, lambda: None, (2222, 5000, None))
+    assert "169.254.169.252" not in dict(without.prepare(world.launch()).relays)
+
+
+def test_a_faulty_board_is_left_out(world: World, machines: MachineFactory) -> None:
+    instance = world.launch(instance_type="p4d.24xlarge")
+    world.ec2.backend.create_tags([instance.id], {FAULT_TAG: "missing-gpu-3"})
+    assert [board.index for board in machines.prepare(instance).boards] == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_an_image_that_is_not_there_is_an_error(world: World, machines: MachineFactory) -> None:
+    instance = world.launch()
+    world.ec2.backend.amis.pop(instance.image_id)
+    with pytest.raises(GpuAmiError, match=f"there is no image {instance.image_id}"):
+        machines.prepare(instance)
+
+
+def test_kvm_needs_a_kernel_to_try(machines: MachineFactory) -> None:
+    assert (machines.kvm_usable(None), machines.kvm_usable(BOOT)) == (False, True)
+
+
+def test_nothing_is_left_of_a_discarded_machine(world: World, machines: MachineFactory) -> None:
+    instance = world.launch()
+    spec = machines.prepare(instance)
+    machines.note(instance.id, "paused")
+    assert (spec.folder / "console.log").read_bytes().endswith(b"paused\r\n")
+    assert machines.folder(instance.id) == spec.folder and machines.free_space(instance.id) > 0
+    machines.discard(instance.id)
+    assert not spec.folder.exists()

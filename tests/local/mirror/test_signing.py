@@ -1,0 +1,63 @@
+"""The mirror's key: there when it is wanted, private, and not used near its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.local.mirror import signing
+from gpu_ami.process import Completed, find_tool, run
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> signing.SigningKey:
+    return signing.signing_key(tmp_path_factory.mktemp("signing"))
+
+
+def test_key_stays_and_stays_private(key: signing.SigningKey) -> None:
+    assert signing.signing_key(key.folder.parent) == key
+    assert oct(key.folder.stat().st_mode & 0o777) == "0o700"
+    assert len(key.fingerprint) == 40
+
+
+def _verify(keyring: Path, *files: Path) -> Completed:
+    return run([find_tool("gpgv", package="gpgv"), "--keyring", keyring, *files], timeout=30, check=False)
+
+
+def test_signature_holds_and_tampering_shows(tmp_path: Path, key: signing.SigningKey) -> None:
+    file = tmp_path / "file"
+    file.write_text("served")
+    keyring = key.export(tmp_path / "keyring.gpg", armor=False)
+    signature = key.sign(file)
+    assert signature == tmp_path / "file.sig" and _verify(keyring, signature, file).returncode == 0
+    file.write_text("tampered")
+    assert "BAD signature" in _verify(keyring, signature, file).stderr
+
+
+def test_another_key_does_not_verify(tmp_path: Path, key: signing.SigningKey) -> None:
+    file = tmp_path / "file"
+    file.write_text("served")
+    other = signing.signing_key(tmp_path / "other")
+    assert other.fingerprint != key.fingerprint
+    keyring = other.export(tmp_path / "other.gpg", armor=False)
+    assert _verify(keyring, key.sign(file), file).returncode != 0
+
+
+def _colons(validity: str, expires: int) -> str:
+    return f"sec:{validity}:3072:1:AAAA:1:{expires}::u:::scESC:::+:::23::0:\nfpr:::::::::{'A' * 40}:\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "usable"),
+    [
+        (_colons("u", 4000000000), True),
+        (_colons("e", 4000000000), False),
+        (_colons("u", 1000), False),
+        (_colons("u", 0), False),
+        ("", False),
+    ],
+)
+def test_key_near_its_end_is_not_used(shown: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "run", lambda *_, **__: Completed(("gpg",), 0, shown, "", 0.0))
+    assert signing._valid_key(["gpg"]) == ("A" * 40 if usable else None)

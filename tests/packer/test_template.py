@@ -1,0 +1,370 @@
+"""Packer's template and how it is run: its variables, what it asks EC2 for, and what becomes of Packer's output."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import re
+import socket
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from gpu_ami.build import packer
+from gpu_ami.cloud.place import Credentials, Place
+from gpu_ami.errors import BuildError
+from gpu_ami.plan import PACKER_FILE, Plan, make_plan
+from gpu_ami.plan.outputs import NO_ENDPOINT, packer_variables
+from gpu_ami.progress import Progress
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "packer"
+RECIPE = ROOT / "variables" / "recipes" / "debian12-gpu.yml"
+PLACE = Place(
+    name="moto",
+    region="us-east-1",
+    credentials=Credentials("testing", "testing"),
+    ssh_interface="private_ip",
+    ssh_port=9,
+    tags={"team": "vision"},
+    source_ami="ami-03cf127a",  # one of those that moto knows
+)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(RECIPE, PLACE)
+
+
+def variables() -> dict[str, str]:
+    """Name → block of every variable that the template declares."""
+    text = (TEMPLATE / "variables.pkr.hcl").read_text()
+    return dict(re.findall(r'^variable "(\w+)" \{\n(.*?)^\}', text, re.MULTILINE | re.DOTALL))
+
+
+def test_every_variable_is_typed_and_described() -> None:
+    assert len(variables()) > 30
+    assert [
+        name for name, block in variables().items() if "  type " not in block or '  description = "' not in block
+    ] == []
+
+
+def test_the_plan_gives_variables_that_exist_and_all_that_are_required(plan: Plan, tmp_path: Path) -> None:
+    given = packer_variables(plan.document, PLACE, tmp_path / "ansible.json")
+    required = {name for name, block in variables().items() if "  default " not in block}
+    assert set(given) <= set(variables())
+    assert required <= set(given)
+
+
+def test_both_builds_differ_in_their_head_alone() -> None:
+    """packer/current is the same build with what Packer 1.6 does not know."""
+    plain = (TEMPLATE / "build.pkr.hcl").read_text().partition("  provisioner ")[2]
+    current = (TEMPLATE / "current" / "build.pkr.hcl").read_text().partition("  provisioner ")[2]
+    assert plain and current.replace("${path.root}/../..", "${path.root}/..") == plain
+    for name in ("variables.pkr.hcl", "source.pkr.hcl"):
+        assert (TEMPLATE / "current" / name).resolve() == TEMPLATE / name
+
+
+def test_manifest_is_last() -> None:
+    for path in (TEMPLATE / "build.pkr.hcl", TEMPLATE / "current" / "build.pkr.hcl"):
+        assert re.findall(r"^  (provisioner|post-processor) \"(\w+)\"", path.read_text(), re.MULTILINE) == [
+            ("provisioner", "ansible"),
+            ("post-processor", "manifest"),
+        ]
+
+
+def test_template_is_formatted() -> None:
+    packer.format_check(TEMPLATE)
+
+
+def test_template_is_valid(plan: Plan, tmp_path: Path) -> None:
+    plan.write(tmp_path, PLACE)
+    packer.validate(TEMPLATE, tmp_path, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("flag", "Debian 12", "The flag must be"),
+        ("plan_digest", "sha256:12", "The plan's digest must"),
+        ("architecture", "i386", "must be x86_64 or arm64"),
+        ("source_ami", "debian-12", "The source AMI must be"),
+        ("custom_endpoint", NO_ENDPOINT, "The plan is for the local region"),
+        ("region", "Frankfurt", "must be an AWS region's name"),
+        ("root_volume_gib", 0, "The root volume must have"),
+        ("ssh_interface", "carrier_pigeon", "The ssh_interface must be"),
+        ("run_id", "a b", "The run id must be"),
+        ("expires", "tomorrow", "The expiry must be"),
+        ("image_expires", "tomorrow", "The image's expiry must"),
+    ],
+)
+def test_wrong_values_are_refused(plan: Plan, tmp_path: Path, name: str, value: Any, said: str) -> None:
+    plan.write(tmp_path, PLACE)
+    path = tmp_path / PACKER_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(BuildError) as caught:
+        packer.validate(TEMPLATE, tmp_path, PLACE)
+    assert said in re.sub(r"\s+", " ", str(caught.value))
+
+
+def test_local_plan_without_a_region_never_reaches_aws(tmp_path: Path) -> None:
+    """An empty endpoint would mean AWS: the var-file of a region that is down names one that the template refuses."""
+    place = replace(PLACE, endpoint=None, guest_endpoint="http://169.254.169.251")
+    make_plan(RECIPE, place).write(tmp_path, place)
+    assert json.loads((tmp_path / PACKER_FILE).read_text())["custom_endpoint"] == NO_ENDPOINT
+    with pytest.raises(BuildError, match="gpu-ami region up"):
+        packer.validate(TEMPLATE, tmp_path, place)
+
+
+@dataclass
+class Region:
+    """Plain moto behind a door that keeps every call, with a subnet in which addresses are loopback addresses."""
+
+    place: Place
+    ec2: Any
+    calls: list[dict[str, str]]
+
+    def call(self, action: str) -> dict[str, str]:
+        """Parameters of the only call of its kind."""
+        (found,) = (call for call in self.calls if call["Action"] == action)
+        return found
+
+    def tags(self, call: dict[str, str], resource: str) -> dict[str, str]:
+        """The tags that a call carried for the resources of one type it was to create."""
+        prefixes = [key.removesuffix("ResourceType") for key, value in call.items() if value == resource]
+        keys = [key for key in call for prefix in prefixes if key.startswith(prefix) and key.endswith(".Key")]
+        return {call[key]: call[key.removesuffix("Key") + "Value"] for key in keys}
+
+
+@pytest.fixture(scope="module")
+def region() -> Iterator[Region]:
+    import boto3
+    from moto.core.models import DEFAULT_ACCOUNT_ID
+    from moto.ec2.models import ec2_backends
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    calls: list[dict[str, str]] = []
+    moto = DomainDispatcherApplication(create_backend_app)
+
+    def recording(environ: Any, start_response: Any) -> Any:
+        call = dict(
+            urllib.parse.parse_qsl(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)).decode())
+        )
+        calls.append(call)
+        # moto does not let CreateImage tag snapshots, which current Packers ask for.
+        untaggable = tuple(
+            key.removesuffix("ResourceType")
+            for key, value in call.items()
+            if call["Action"] == "CreateImage" and value == "snapshot"
+        )
+        body = urllib.parse.urlencode([one for one in call.items() if not one[0].startswith(untaggable)]).encode()
+        environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        return moto(environ, start_response)
+
+    ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].reset()
+    server = make_server("127.0.0.1", 0, recording, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    ec2 = boto3.client(
+        "ec2", "us-east-1", endpoint_url=endpoint, aws_access_key_id="testing", aws_secret_access_key="testing"
+    )
+    vpc = ec2.create_vpc(CidrBlock="127.90.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="127.90.1.0/24")["Subnet"]["SubnetId"]
+    calls.clear()
+    yield Region(replace(PLACE, endpoint=endpoint, subnet_id=subnet, ssh_port=free_port()), ec2, calls)
+    server.shutdown()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+class _LetsIn(paramiko.ServerInterface):
+    """A builder's sshd as Packer sees it: any key, any command, which ends with 0."""
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_pty_request(self, *_: Any) -> bool:
+        return True
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        def answer() -> None:
+            channel.send_exit_status(0)
+            channel.close()
+
+        threading.Timer(0.05, answer).start()
+        return True
+
+
+def listen(address: str, port: int) -> None:
+    """Serves SSH there from a thread of its own."""
+    listener = socket.create_server((address, port))
+    key = paramiko.RSAKey.generate(2048)
+
+    def accept() -> None:
+        while True:
+            transport = paramiko.Transport(listener.accept()[0])
+            transport.add_server_key(key)
+            with contextlib.suppress(
+                EOFError, paramiko.SSHException, OSError
+            ):  # Packer's look whether the port is open
+                transport.start_server(server=_LetsIn())
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
+@dataclass
+class Built:
+    made: packer.Made
+    region: Region
+    folder: Path
+    notes: str
+
+    @property
+    def image(self) -> dict[str, Any]:
+        (found,) = self.region.ec2.describe_images(ImageIds=[self.made.ami])["Images"]
+        return dict(found)
+
+
+@pytest.fixture(scope="module")
+def built(region: Region, tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Iterator[Built]:
+    """One build from end to end, but for what Ansible does: in its place, a program that notes how it was called."""
+    folder = tmp_path_factory.mktemp("build")
+    plan.write(folder, region.place)
+    ansible = folder / "ansible-playbook"
+    ansible.write_text(
+        f'#!/bin/sh\n[ "$1" != --version ] || {{ echo ansible-playbook 2.19.0; exit; }}\n'
+        f'printf "%s\\n" "$ANSIBLE_CONFIG" "$@" >{folder}/called\n'
+    )
+    ansible.chmod(0o755)
+
+    def builder(instance_id: str) -> None:
+        found = region.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+        listen(found["PrivateIpAddress"], region.place.ssh_port)
+
+    notes = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPU_AMI_HOME", str(folder))
+        patch.setattr(packer, "_ansible", lambda *_: {"ansible_command": str(ansible)})
+        made = packer.build(
+            TEMPLATE,
+            folder,
+            region.place,
+            run_id="r-1",
+            expires="2030-01-31T12:00:00Z",
+            key_name="gpu-ami-r-1-builder",
+            progress=Progress(stream=notes),
+            poll_seconds=1,
+            timeout=120,
+            on_builder=builder,
+        )
+    yield Built(made, region, folder, notes.getvalue())
+
+
+def test_build_ends_with_the_image_of_the_manifest(built: Built) -> None:
+    assert re.fullmatch(r"gpu-ami_debian12-gpu_580\.178\.04-\d{14}", built.image["Name"])
+    assert built.made.region == "us-east-1"
+    assert (
+        built.made.record["custom_data"]["plan_digest"]
+        == json.loads((built.folder / PACKER_FILE).read_text())["plan_digest"]
+    )
+
+
+def test_builder_is_tagged_and_bounded_by_the_call_that_makes_it(built: Built, plan: Plan) -> None:
+    call = built.region.call("RunInstances")
+    for resource in ("instance", "volume"):
+        tags = built.region.tags(call, resource)
+        assert {key: tags[key] for key in tags if key != "Name"} == {
+            "gpu-ami:run": "r-1",
+            "gpu-ami:expires": "2030-01-31T12:00:00Z",
+            "gpu-ami:recipe": plan.image,
+            "gpu-ami:plan": json.loads((built.folder / PACKER_FILE).read_text())["plan_digest"],
+            "team": "vision",
+        }
+    assert call["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert "--on-active=180m systemctl poweroff" in base64.b64decode(call["UserData"]).decode()
+
+
+def test_current_packers_ask_for_imds_v2_at_once(built: Built) -> None:
+    """The driver asks for it afterwards where Packer cannot (gpu_ami/build/image.py)."""
+    of_builder = built.region.call("RunInstances").get("MetadataOptions.HttpTokens")
+    of_image = [call["ImdsSupport.Value"] for call in built.region.calls if "ImdsSupport.Value" in call]
+    assert (of_builder, of_image) == (("required", ["v2.0"]) if packer.Packer.find().has_plugins else (None, []))
+
+
+def test_root_volume_is_encrypted_from_the_start(built: Built) -> None:
+    call = built.region.call("RunInstances")
+    device = {key.rpartition(".")[2]: value for key, value in call.items() if key.startswith("BlockDeviceMapping.1.")}
+    assert (device["DeviceName"], device["Encrypted"], device["VolumeType"]) == ("/dev/xvda", "true", "gp3")
+    assert not [
+        call for call in built.region.calls if call["Action"] == "CopyImage"
+    ]  # that is how encrypt_boot does it
+
+
+def test_image_says_what_is_in_it_and_never_expires(built: Built) -> None:
+    tags = {tag["Key"]: tag["Value"] for tag in built.image["Tags"]}
+    assert tags["gpu-ami:expires"] == "never"
+    assert {key: value for key, value in tags.items() if key.endswith("_version")} == {
+        "nvidia_version": "580.178.04",
+        "cuda_version": "13.0",
+        "cudnn_version": "9.20.0",
+        "nccl_version": "2.28.9",
+        "efa_version": "1.50.0",
+        "intel_mkl_version": "2020.4-912",
+    }
+
+
+def test_nothing_temporary_is_left(built: Built) -> None:
+    ec2 = built.region.ec2
+    assert ec2.describe_key_pairs()["KeyPairs"] == []
+    assert [
+        group["GroupName"]
+        for group in ec2.describe_security_groups()["SecurityGroups"]
+        if "packer" in group["GroupName"]
+    ] == []
+    states = [one["State"]["Name"] for all_ in ec2.describe_instances()["Reservations"] for one in all_["Instances"]]
+    assert states == ["terminated"]
+    assert list(built.folder.glob("packer-*/")) == []
+
+
+def test_ansible_gets_the_plan_and_this_project_s_configuration(built: Built) -> None:
+    config, *words = (built.folder / "called").read_text().splitlines()
+    assert config == str(ROOT / "ansible.cfg")
+    assert f"@{built.folder}/ansible.json" in words
+    assert Path(words[-1]).resolve() == ROOT / "playbooks" / "image.yml"
+
+
+def test_log_and_progress_are_readable(built: Built) -> None:
+    log = (built.folder / packer.LOG_FILE).read_text()
+    assert re.search(r"^ +\d+\.\d  Launching a source AWS instance\.\.\.$", log, re.MULTILINE)
+    assert "· Launching a source AWS instance..." in built.notes
+    assert "%!(" not in log + built.notes
+
+
+def test_failing_build_says_why(region: Region, tmp_path: Path, plan: Plan) -> None:
+    """No such source AMI: Packer's own sentence, its last lines, where to read on."""
+    place = replace(region.place, source_ami="ami-0123456789abcdef0")
+    make_plan(RECIPE, place).write(tmp_path, place)
+    with pytest.raises(BuildError) as caught:
+        packer.build(
+            TEMPLATE, tmp_path, place, run_id="r-2", expires="", key_name="k-2", progress=Progress("quiet"), timeout=60
+        )
+    assert "InvalidAMIID" in caught.value.message
+    assert caught.value.hint.endswith("build.log")

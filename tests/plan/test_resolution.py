@@ -1,0 +1,82 @@
+"""A recipe becomes a plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpu_ami.cloud.place import Place
+from gpu_ami.plan.lock import load_lock, lock_file, recorded_ami, resolved_recipe, write_lock
+from gpu_ami.plan.resolution import make_plan
+from gpu_ami.recipes import ResolvedPlan
+from tests.plan.conftest import AL2023, AWS, DEBIAN, RECIPES, ROOT, urls
+
+
+def test_plan_on_aws_fetches_from_the_vendors() -> None:
+    plan = make_plan(DEBIAN, AWS)
+    hosts = {url.split("/")[2] for url in urls(plan.document)}
+    assert {"developer.download.nvidia.com", "amazoncloudwatch-agent.s3.amazonaws.com"} <= hosts
+    assert all(url.startswith("https://") for url in urls(plan.document))
+    assert "endpoint_override" not in json.dumps(plan.document)
+
+
+def test_agent_configuration_keeps_what_others_rely_on() -> None:
+    agent = make_plan(DEBIAN, AWS)["cloudwatch_agent"]
+    raw, events = agent["config"]["logs"]["logs_collected"]["files"]["collect_list"]
+    assert (raw["file_path"], raw["log_group_name"], raw["log_stream_name"]) == (
+        "/var/log/gpuevent.log", "/ec2/accelerated/accel-event-log", "{instance_id}",
+    )  # fmt: skip
+    assert events["timestamp_format"] == "%Y-%m-%dT%H:%M:%S.%f"
+    assert events["log_group_name"] != raw["log_group_name"]
+    assert agent["config"]["agent"]["run_as_user"] == "root"
+    metrics = agent["gpu_config"]["metrics"]
+    assert metrics["append_dimensions"]["AutoScalingGroupName"] == "${aws:AutoScalingGroupName}"
+    assert metrics["aggregation_dimensions"] == [["InstanceId"]]
+    assert metrics["namespace"] == "CWAgent"
+    # The agent's schema has no `metrics` that collects nothing, so it all stands in the part that needs a GPU.
+    assert "metrics" not in agent["config"]
+    assert metrics["metrics_collected"]["nvidia_gpu"]["metrics_collection_interval"] == 10
+
+
+def test_image_without_gpu_metrics_has_no_gpu_config() -> None:
+    plan = make_plan(ROOT / "variables" / "recipes" / "al2023-neuron.yml", AWS)
+    assert plan["cloudwatch_agent"]["gpu_config"] == {}
+    assert "nvidia_driver" not in plan.document
+
+
+def test_component_of_a_base_ami_is_recorded_not_installed() -> None:
+    plan = make_plan(ROOT / "variables" / "recipes" / "dlami-ubuntu2204.yml", AWS)
+    assert plan["nvidia_driver"] == {"version": "595.91.07", "provided_by": "dlami 20261006"}
+    assert "nvidia_driver" not in plan["roles"]
+
+
+def test_recipe_folder_lists_at_least_twenty_images_of_every_family() -> None:
+    documents = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in RECIPES]
+    assert len(documents) >= 20
+    assert {document.get("node", "ec2") for document in documents} == {"ec2", "eks", "ecs", "parallelcluster", "dlami"}
+    assert {"al2023", "ubuntu2204", "ubuntu2404", "debian12"} == {document["os"] for document in documents}
+    assert {document.get("architecture", "x86_64") for document in documents} == {"x86_64", "arm64"}
+    assert {document.get("telemetry", {}).get("profile", "compute") for document in documents} == {
+        "compute", "graphics", "neuron",
+    }  # fmt: skip
+
+
+def test_recorded_ami_is_used_in_its_region_alone(locks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = load_lock(lock_file(AL2023.stem, locks))
+    write_lock(lock | {"source_amis": {"eu-central-1": {"id": "ami-0123456789abcdef0"}}}, locks)
+    document = resolved_recipe(AL2023)[1]
+    assert recorded_ami(document, "eu-central-1", locks) == "ami-0123456789abcdef0"
+    assert recorded_ami(document, "us-east-1", locks) is None
+    moved: ResolvedPlan = {**document, "source_ami": {"owner": "self", "name": "mine"}}
+    assert recorded_ami(moved, "eu-central-1", locks) is None
+    monkeypatch.setattr(
+        "gpu_ami.plan.resolution.recorded_ami", lambda plan, region, _: recorded_ami(plan, region, locks)
+    )
+    assert make_plan(AL2023, Place("aws", "eu-central-1"))["source_ami"] == {"id": "ami-0123456789abcdef0"}
+    assert "id" not in make_plan(AL2023, Place("aws", "us-east-1"))["source_ami"]
+    # An endpoint of one's own has AMIs of its own.
+    elsewhere = Place("local", "eu-central-1", endpoint="http://127.0.0.1:1")
+    assert "id" not in make_plan(AL2023, elsewhere)["source_ami"]

@@ -1,0 +1,269 @@
+"""The tables: every row has source and date, every reference resolves, nothing goes backwards, EC2's data agree."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.errors import UsageError
+from gpu_ami.recipes.facts import Facts, load_facts, read_yaml
+from gpu_ami.recipes.resolve_context import COMPONENTS
+from gpu_ami.recipes.versions import at_least, branch, parts
+
+FACTS = load_facts()
+TYPES = FACTS.instance_types["instance_types"]
+FAMILIES = FACTS.instance_types["families"]
+
+
+def test_every_source_has_its_date() -> None:
+    rows = list(FACTS.rows())
+    assert len(rows) > 400
+    for path, row in rows:
+        assert row["source"].strip(), path
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", str(row.get("date"))), f"{path} has no date"
+        assert row.get("unverified", True) is True, path
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            assert isinstance(key, str), f"{path}: key {key!r} is not text; quote it"
+            yield from leaves(below, f"{path}.{key}")
+    elif isinstance(value, list):
+        for index, below in enumerate(value):
+            yield from leaves(below, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def test_every_table_row_is_sourced() -> None:
+    """A release, type, family, architecture, system or measurement set without a source would not be a fact."""
+    tables: dict[str, dict[str, Any]] = {component: dict(FACTS.releases(component)) for component in COMPONENTS}
+    tables |= {
+        "types": TYPES, "families": FAMILIES, "gpus": FACTS.instance_types["gpus"],
+        "branches": FACTS.nvidia_drivers["branches"], "architectures": FACTS.nvidia_drivers["architectures"],
+        "models": FACTS.nvidia_drivers["models"], "majors": FACTS.cuda["majors"], "systems": FACTS.operating_systems,
+        "nodes": FACTS.node_families, "telemetry": FACTS.telemetry, "ansible": FACTS.ansible["releases"],
+        "agent": FACTS.cloudwatch_agent["versions"],
+    }  # fmt: skip
+    for name, family in FACTS.node_families.items():
+        tables[f"versions of {name}"] = family.get("versions", {})
+    bare = [f"{table}: {name}" for table, rows in tables.items() for name, row in rows.items() if "source" not in row]
+    assert not bare
+
+
+def test_versions_are_text() -> None:
+    """`12.10` read as a number is 12.1."""
+    numbers = [path for path, value in FACTS.rows() for path, value in leaves(value, path) if isinstance(value, float)]
+    assert {path.rpartition(".")[2] for path in numbers} <= {"memory_gib"}
+
+
+def test_the_check_for_numbers_sees_one() -> None:
+    assert [path for path, value in leaves({"a": {"b": [1.5]}}) if isinstance(value, float)] == [".a.b[0]"]
+
+
+@pytest.mark.parametrize("component", [name for name in COMPONENTS if name != "mkl"])
+def test_no_release_is_older_than_its_predecessor(component: str) -> None:
+    releases = list(FACTS.releases(component))
+    assert releases == sorted(releases, key=parts)
+    assert len(releases) == len({parts(release) for release in releases})
+
+
+def test_minimum_drivers_and_bundles_never_go_backwards() -> None:
+    minimums = [row["minimum_driver"] for row in FACTS.cuda["releases"].values()]
+    assert minimums == sorted(minimums, key=parts)
+    for key in ("kernel_module", "libfabric", "rdma_core", "ofi_nccl"):
+        found = [row[key] for row in FACTS.efa["releases"].values() if key in row]
+        assert found == sorted(found, key=parts), key
+    branches = list(FACTS.nvidia_drivers["branches"].items())
+    assert [name for name, _ in branches] == sorted((name for name, _ in branches), key=int)
+    highest = [row["highest_cuda"] for _, row in branches]
+    assert highest == sorted(highest, key=parts)
+
+
+def test_driver_branches_hold_their_own_releases() -> None:
+    for name, row in FACTS.nvidia_drivers["branches"].items():
+        assert {branch(release) for release in row["releases"]} == {name}
+        assert re.fullmatch(r"20\d\d-\d\d", row["end_of_support"])
+
+
+def test_highest_cuda_of_a_branch_runs_on_its_newest_release() -> None:
+    for name, row in FACTS.nvidia_drivers["branches"].items():
+        known = FACTS.cuda["releases"].get(row["highest_cuda"])
+        if known:
+            assert at_least(row["releases"][-1], known["minimum_driver"]), name
+
+
+def test_references_between_tables_resolve(facts: Facts = FACTS) -> None:
+    drivers, types = facts.nvidia_drivers, facts.instance_types
+    for name, row in TYPES.items():
+        assert row["family"] in FAMILIES, name
+        if "gpu" in row:
+            assert row["gpu"]["compute_capability"] in drivers["architectures"], name
+            model = types["gpus"][FAMILIES[row["family"]]["model"]]
+            assert model["name"] == row["gpu"]["name"], name
+            assert drivers["architectures"][model["compute_capability"]]["name"] == model["architecture"], name
+    assert set(drivers["models"]) <= {gpu["name"] for gpu in types["gpus"].values()}
+    assert set(facts.gpudirect["encoder"]["without"]) <= {gpu["name"] for gpu in types["gpus"].values()}
+    for release, row in facts.cuda["releases"].items():
+        assert branch(release) in facts.cuda["majors"]
+        assert row["package"].startswith(f"{release}.")
+    for row in facts.cuda["majors"].values():
+        assert set(row["forward_from"]) <= set(drivers["branches"])
+    for component in ("cudnn", "nccl", "dcgm"):
+        for release, row in facts.releases(component).items():
+            assert set(row["cuda"]) <= set(facts.cuda["majors"]), f"{component} {release}"
+
+
+def test_network_references_resolve() -> None:
+    for release, row in FACTS.efa["releases"].items():
+        assert row["bundled"] == ("ofi_nccl" in row), release
+        assert not row["bundled"] or row["ofi_nccl"] in FACTS.ofi_nccl["releases"], release
+    for release, row in FACTS.ofi_nccl["releases"].items():
+        assert set(row["tested_nccl"]) <= set(FACTS.nccl["releases"]), release
+        assert re.fullmatch(r"[0-9a-f]{40}", row.get("commit", "0" * 40))
+    bundled = {row["ofi_nccl"] for row in FACTS.efa["releases"].values() if row["bundled"]}
+    assert set(FACTS.ofi_nccl["releases"]) - set(FACTS.releases("ofi_nccl")) <= bundled
+    for table in ("systems", "plugin_systems"):
+        assert set(FACTS.efa[table]) - {"source", "date"} <= set(FACTS.operating_systems)
+    for row in FACTS.gdrcopy["releases"].values():
+        assert re.fullmatch(r"[0-9a-f]{40}", row["commit"])
+
+
+def test_system_and_node_references_resolve() -> None:
+    systems = FACTS.operating_systems
+    for name, row in systems.items():
+        assert set(row["source_ami"]) == set(row["architectures"]), name
+        assert row["packages"] in FACTS.driver_packages["drivers"], name
+        assert row["packages"] in FACTS.driver_packages["fabric_manager"], name
+        assert row["packages"] in FACTS.driver_packages["libraries"], name
+        assert "cost" in row or row["end_of_life"] > FACTS.read_on, f"{name} has ended; say what that costs"
+    for name, family in FACTS.node_families.items():
+        assert set(family["operating_systems"]) <= set(systems), name
+        assert set(family.get("source_ami", {})) in (set(), set(family["operating_systems"])), name
+        for version, row in family.get("versions", {}).items():
+            for component, release in row.get("provides", {}).items():
+                assert release in FACTS.releases(component), f"{name} {version}: {component}"
+    for release, row in FACTS.neuron["releases"].items():
+        assert set(row["operating_systems"]) <= set(systems), release
+
+
+def test_telemetry_measures_what_the_agent_can() -> None:
+    for name, row in FACTS.telemetry.items():
+        assert set(row["measurements"]) <= set(FACTS.cloudwatch_agent["measurements"]), name
+    published_before = {
+        "utilization_gpu", "utilization_memory", "memory_total", "memory_used", "memory_free",
+        "clocks_current_graphics", "clocks_current_sm", "clocks_current_memory", "clocks_current_video",
+    }  # fmt: skip
+    for name in ("compute", "graphics"):
+        assert published_before <= set(FACTS.telemetry[name]["measurements"]), f"{name}: a dashboard loses a metric"
+
+
+def test_keys_are_whole_fingerprints() -> None:
+    found = [
+        value for path, value in leaves(json.loads(json.dumps([vars(FACTS)], default=str))) if "fingerprint" in path
+    ]
+    assert len(found) >= 6
+    assert all(re.fullmatch(r"[0-9A-F]{40}", value) for value in found)
+
+
+def test_key_files_are_named_after_their_keys() -> None:
+    """NVIDIA names a key's file by the last 8 digits of its fingerprint."""
+    for key in FACTS.driver_packages["keys"].values():
+        assert key["fingerprint"].endswith(key["file"].removesuffix(".pub").upper())
+
+
+def test_wanted_families_are_known_built_or_refused() -> None:
+    wanted = {
+        "p2", "p3", "p3dn", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200",
+        "g3", "g3s", "g4dn", "g4ad", "g5", "g5g", "g6", "g6e", "g6f", "gr6", "g7", "g7e",
+        "f1", "f2", "inf1", "inf2", "trn1", "trn1n", "trn2",
+    }  # fmt: skip
+    assert wanted <= set(FAMILIES)
+    assert {family for family, row in FAMILIES.items() if "refused" in row} >= {"p2", "g4ad", "f1", "f2", "g6f"}
+
+
+def recorded_types() -> dict[str, Any]:
+    """EC2's own answers, as moto keeps them."""
+    packed = resources.files("moto.ec2") / "resources" / "instance_types.json.gz"
+    return dict(json.loads(gzip.decompress(packed.read_bytes())))
+
+
+RECORDED = recorded_types()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_instance_types_agree_with_ec2(family: str) -> None:
+    for name, row in TYPES.items():
+        if row["family"] == family and name in RECORDED:
+            agrees_with_ec2(name, row, RECORDED[name])
+
+
+def agrees_with_ec2(name: str, row: dict[str, Any], said: dict[str, Any]) -> None:
+    assert row["vcpus"] == said["VCpuInfo"]["DefaultVCpus"], name
+    assert row["memory_gib"] == said["MemoryInfo"]["SizeInMiB"] / 1024, name
+    assert row["architecture"] in said["ProcessorInfo"]["SupportedArchitectures"], name
+    assert row["efa_interfaces"] == said["NetworkInfo"].get("EfaInfo", {}).get("MaximumEfaInterfaces", 0), name
+    if "gpu" in row and "refused" not in FAMILIES[row["family"]]:
+        theirs = said["GpuInfo"]["Gpus"][0]
+        assert (row["gpu"]["count"], theirs["Manufacturer"]) == (theirs["Count"], "NVIDIA"), name
+        # EC2 counts the board's memory, nvidia-smi what ECC and firmware leave of it.
+        assert row["gpu"]["memory_mib"] == pytest.approx(theirs["MemoryInfo"]["SizeInMiB"], rel=0.07), name
+    devices = said.get("NeuronInfo", {}).get("NeuronDevices") or said.get("InferenceAcceleratorInfo", {}).get(
+        "Accelerators"
+    )
+    if devices and "neuron" in row:
+        assert row["neuron"]["count"] == devices[0]["Count"], name
+
+
+def test_every_accelerated_type_of_ec2_is_known() -> None:
+    keys = ("GpuInfo", "NeuronInfo", "InferenceAcceleratorInfo", "FpgaInfo", "MediaAcceleratorInfo")
+    accelerated = {name for name, said in RECORDED.items() if any(key in said for key in keys)}
+    assert accelerated - set(TYPES) == set()
+
+
+def test_every_type_is_a_name_of_botocore() -> None:
+    from botocore.loaders import Loader
+
+    shapes = Loader().load_service_model("ec2", "service-2")["shapes"]
+    assert set(TYPES) <= set(shapes["InstanceType"]["enum"])
+
+
+def test_pci_addresses_are_as_many_as_gpus() -> None:
+    for name, row in TYPES.items():
+        addresses = row.get("gpu", {}).get("pci")
+        if addresses is not None:
+            assert len(addresses) == len(set(addresses)) == row["gpu"]["count"], name
+            assert all(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.0", one) for one in addresses), name
+
+
+def test_missing_table_names_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yml").write_text("{}")
+    with pytest.raises(UsageError) as caught:
+        read_yaml(tmp_path / "recip.yml")
+    assert caught.value.hint == f"did you mean {tmp_path}/recipe.yml?"
+
+
+def test_duplicate_keys_are_refused_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x.yml"
+    path.write_text("os: al2023\ncuda: {version: '12'}\nos: debian12\nbuild:\n  a: 1\n  b: [{c: 1, c: 2}]\n  a: 3\n")
+    with pytest.raises(UsageError, match="3 duplicate keys") as caught:
+        read_yaml(path)
+    assert caught.value.details == (
+        "line 3: os: expected once, also in line 1",
+        "line 6: c: expected once, also in line 6",
+        "line 7: a: expected once, also in line 5",
+    )
+
+
+def test_merged_mapping_may_override_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "x.yml"
+    path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: {<<: *a, y: 4}\n")
+    assert read_yaml(path) == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 1, "y": 4}}

@@ -1,0 +1,81 @@
+"""Layers of a recipe, the command line above them, and the origin of every value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.errors import UsageError
+from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.layers import read_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+FACTS = load_facts()
+
+
+def write(folder: Path, text: str) -> Path:
+    recipe = folder / "image.yml"
+    recipe.write_text(text, encoding="utf-8")
+    return recipe
+
+
+def test_each_layer_is_above_the_one_before(tmp_path: Path) -> None:
+    """defaults < operating system < node family < image < command line, each seen on one key."""
+    text = "flag: x\nos: al2023\nnode: eks\nnode_version: '1.33'\ninstance_types: [g5.12xlarge]\n"
+    recipe = write(tmp_path, f"{text}telemetry: {{interval_s: 30}}\n")
+    values = read_recipe(recipe, FACTS).values
+    assert values["build"]["root_volume_gib"] == 40  # eks above al2023's 60 above the defaults' 16
+    assert values["build"]["instance_type"] == "g5.12xlarge"  # al2023
+    assert values["telemetry"]["interval_s"] == 30  # image above the defaults' 60
+    assert read_recipe(recipe, FACTS, ["telemetry.interval_s=20"]).values["telemetry"]["interval_s"] == 20
+
+
+def test_origins_name_the_layer(tmp_path: Path) -> None:
+    recipe = read_recipe(
+        write(tmp_path, "flag: x\nos: al2023\ninstance_types: [g5.12xlarge]\n"), FACTS, ["cuda.version=12"]
+    )
+    assert recipe.origin("architecture") == "defaults.yml"
+    assert recipe.origin("build.root_volume_gib") == "os/al2023.yml"
+    assert recipe.origin("roles") == "defaults.yml"
+    assert recipe.origin("instance_types[0]") == "image.yml"
+    assert recipe.origin("cuda.version") == "--set"
+
+
+def test_command_line_chooses_the_layers_too(tmp_path: Path) -> None:
+    recipe = write(tmp_path, "flag: x\nos: al2023\ninstance_types: [g5.12xlarge]\n")
+    assert read_recipe(recipe, FACTS, ["os=al2"]).values["nvidia_driver"]["flavour"] == "proprietary"
+
+
+def test_reading_leaves_the_layers_as_they_are(tmp_path: Path) -> None:
+    recipe = write(tmp_path, "flag: x\nos: al2023\ninstance_types: [g5.12xlarge]\n")
+    read_recipe(recipe, FACTS, ["telemetry.interval_s=5", "build.root_volume_gib=99"])
+    assert read_recipe(recipe, FACTS).values["telemetry"]["interval_s"] == 60
+    assert read_recipe(recipe, FACTS).values["build"]["root_volume_gib"] == 60
+
+
+@pytest.mark.parametrize(
+    "override, path, expected",
+    [
+        ("nvidia_driver.version=580", ("nvidia_driver", "version"), "580"),
+        ("cuda.version=12.10", ("cuda", "version"), "12.10"),
+        ("telemetry.interval_s=10", ("telemetry", "interval_s"), 10),
+        ("cuda.forward_compatibility=true", ("cuda", "forward_compatibility"), True),
+        ("instance_types=[p4d.24xlarge]", ("instance_types",), ["p4d.24xlarge"]),
+    ],
+)
+def test_command_line_values_have_the_keys_type(
+    override: str, path: tuple[str, ...], expected: object, tmp_path: Path
+) -> None:
+    recipe = write(tmp_path, "flag: x\nos: al2023\ninstance_types: [g5.12xlarge]\ncuda: {version: '12.9'}\n")
+    value = read_recipe(recipe, FACTS, [override]).values
+    for key in path:
+        value = value[key]
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_missing_recipe_names_its_neighbour() -> None:
+    with pytest.raises(UsageError, match="no such file") as caught:
+        read_recipe(ROOT / "variables" / "recipes" / "debian12-gp.yml", FACTS)
+    assert "debian12-gpu.yml" in caught.value.hint

@@ -1,0 +1,154 @@
+"""The plan's section of each component: package names, versions and repositories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_ami.recipes.citations import Sources
+from gpu_ami.recipes.packages import agent_section, nvidia_repository, sections
+from tests.recipes.conftest import world
+
+
+def written(
+    recipe: str = "", *, os: str = "al2023", types: str = "g5.xlarge", node: str = "ec2", **versions: str
+) -> Any:
+    """The sections of the versions, and the notes."""
+    sources = Sources()
+    return sections(world(recipe, os=os, types=types, node=node), versions, sources), sources.notes
+
+
+@pytest.mark.parametrize(
+    ("version", "directory", "pinned"),
+    [
+        ("1.300071.0", "1.300071.0b1720", True),
+        ("1.300057.0b252", "1.300057.0b252", True),
+        ("1.300057.0", "latest", False),
+    ],
+)
+def test_agent_is_pinned_by_its_release(version: str, directory: str, pinned: bool) -> None:
+    sources = Sources()
+    agent = agent_section(world(f"cloudwatch_agent: {{version: {version}}}", os="debian12"), sources)
+    assert agent["version"] == version.partition("b")[0]
+    assert agent["url"].endswith(f"/debian/amd64/{directory}/amazon-cloudwatch-agent.deb")
+    assert agent["signature_url"] == f"{agent['url']}.sig"
+    assert pinned != any(note.startswith("the CloudWatch agent is not pinned") for note in sources.notes)
+
+
+@pytest.mark.parametrize(
+    ("system", "driver", "packages"),
+    [
+        ("al2023", "570.211.01", {"nvidia-fabric-manager": "570.211.01-1"}),
+        ("al2023", "580.126.20", {"nvidia-fabricmanager": "580.126.20-1"}),
+        ("al2023", "595.58.03", {"nvidia-fabricmanager": "595.58.03-1.amzn2023"}),
+        ("ubuntu2404", "580.178.04", {"nvidia-fabricmanager": "580.178.04-1ubuntu1"}),
+    ],
+)
+def test_fabric_manager_is_named_as_the_repository_names_it(system: str, driver: str, packages: dict[str, str]) -> None:
+    found, _ = written(os=system, types="p5.48xlarge", nvidia_driver=driver)
+    section = found["fabric_manager"]
+    assert {section["package"]: section["package_version"]} == packages
+    assert section["instance_types"] == ["p5.48xlarge"]
+
+
+def test_fabric_manager_is_for_machines_with_nvswitch() -> None:
+    assert set(written(types="g5.xlarge", nvidia_driver="580.178.04")[0]) == {"nvidia_driver"}
+
+
+def test_subnet_manager_is_beside_the_fabric_manager_of_blackwell() -> None:
+    found, _ = written(types="p5.48xlarge p6-b200.48xlarge", nvidia_driver="580.178.04")
+    section = found["fabric_manager"]
+    assert section["nvlsm_instance_types"] == ["p6-b200.48xlarge"]
+    assert set(section["packages"]) == {"nvlsm"}
+    assert section["system_packages"] == ["kernel-modules-extra-{release}", "libibumad", "infiniband-diags"]
+
+
+@pytest.mark.parametrize(
+    ("system", "cuda", "nccl", "version"),
+    [
+        ("ubuntu2204", "13.0", "2.28.9", "2.28.9-1+cuda13.0"),
+        ("ubuntu2204", "12.8", "2.28.9", "2.28.9-1+cuda12.9"),
+        ("al2023", "13.0", "2.32.3", "2.32.3-1+cuda13.4"),
+    ],
+)
+def test_nccl_is_the_build_that_was_packaged(system: str, cuda: str, nccl: str, version: str) -> None:
+    found, notes = written(os=system, nvidia_driver="580.178.04", cuda=cuda, nccl=nccl)
+    assert list(found["nccl"]["packages"].values()) == [version]
+    assert not any(f"NCCL {nccl} is packaged" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "mode"),
+    [("580.95.05", "13.0", "native"), ("580.65.06", "13.0", "minor"), ("570.211.01", "13.0", "forward")],
+)
+def test_cuda_compatibility_follows_the_driver(driver: str, cuda: str, mode: str) -> None:
+    found, notes = written(nvidia_driver=driver, cuda=cuda)
+    assert found["cuda"]["compatibility"] == mode
+    assert ("cuda-compat-13-0" in found["cuda"]["packages"]) is (mode == "forward")
+    assert sum(note.startswith(f"CUDA {cuda} on driver {driver} runs by {mode}") for note in notes) == (
+        mode != "native"
+    )
+
+
+def test_flavour_boot_carries_both_modules_and_says_which_is_for_whom() -> None:
+    recipe = "nvidia_driver: {flavour: boot}"
+    driver = written(recipe, types="p3.2xlarge p5.48xlarge", nvidia_driver="570.211.01")[0]["nvidia_driver"]
+    assert set(driver["modules"]) == {"open", "proprietary"}
+    assert driver["package"] == driver["modules"]["open"]
+    assert driver["flavour_by_instance_type"] == {"p3.2xlarge": "proprietary", "p5.48xlarge": "open"}
+    assert set(driver["flavour_by_pci_id"].values()) == {"proprietary", "open"}
+    assert "modules" not in written(nvidia_driver="570.211.01")[0]["nvidia_driver"]
+
+
+def test_driver_of_the_base_ami_is_named_with_it_and_not_installed() -> None:
+    found, _ = written("node_version: 3.16.3", node="parallelcluster", types="p5.48xlarge", nvidia_driver="595.112.07")
+    base = {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}
+    assert found == {"nvidia_driver": base, "fabric_manager": {**base, "instance_types": ["p5.48xlarge"]}}
+
+
+@pytest.mark.parametrize(("types", "unwanted"), [("p5.48xlarge", False), ("trn1.2xlarge", True)])
+def test_efa_leaves_out_its_nvidia_package_without_nvidia_gpus(types: str, unwanted: bool) -> None:
+    efa = written("telemetry: {profile: neuron}", types=types, efa="1.47.0")[0]["efa"]
+    assert ("unwanted" in efa) is unwanted
+    assert efa["url"].endswith("/aws-efa-installer-1.47.0.tar.gz")
+    assert efa["contents"]["ofi_nccl"] == "1.18.0"
+
+
+def test_source_build_is_verified_by_its_commit() -> None:
+    facts = world().facts.gdrcopy
+    release, row = list(facts["releases"].items())[-1]
+    section = written(gdrcopy=release)[0]["gdrcopy"]
+    assert section == {
+        "version": release, "url": f"{facts['repository']}.git", "tag": row["tag"], "commit": row["commit"]
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("node", "runtime", "installed"), [("ec2", "docker", True), ("ecs", "docker", False)])
+def test_container_runtime_of_the_base_ami_is_not_installed_again(node: str, runtime: str, installed: bool) -> None:
+    release = list(world().facts.container_toolkit["releases"])[-1]
+    section = written(node=node, container_toolkit=release)[0]["container_toolkit"]
+    assert (section["runtime"], bool(section["runtime_package"])) == (runtime, installed)
+    assert set(section["packages"].values()) == {f"{release}-1"}
+
+
+def test_packages_of_an_inf1_image_are_those_that_run_there() -> None:
+    profile = "telemetry: {profile: neuron}"
+    inf1 = written(profile, types="inf1.xlarge", neuron="2.26.1")[0]["neuron"]
+    assert set(inf1["packages"]) == {"aws-neuronx-dkms", "aws-neuronx-tools"}
+    assert inf1["repository"]["signed_index"] is False
+    inf2 = written(profile, types="inf2.xlarge", neuron="2.26.1")[0]["neuron"]
+    assert "aws-neuronx-runtime-lib" in inf2["packages"]
+
+
+def test_every_section_cites_its_release() -> None:
+    sources = Sources()
+    sections(world(), {"nvidia_driver": "580.178.04", "cuda": "13.0"}, sources)
+    assert {"driver 580.178.04", "CUDA 13.0"} <= {row["fact"] for row in sources.rows}
+
+
+@pytest.mark.parametrize(("system", "folder"), [("al2023", "amzn2023/x86_64"), ("ubuntu2404", "ubuntu2404/x86_64")])
+def test_nvidia_repository_is_that_of_the_system(system: str, folder: str) -> None:
+    repository = nvidia_repository(world(os=system), Sources())
+    assert repository["url"].endswith(f"/{folder}/")
+    assert repository["key_url"].startswith(repository["url"])

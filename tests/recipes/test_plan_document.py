@@ -1,0 +1,44 @@
+"""The types of plan.json and the access to a section by its role's name."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, NotRequired, cast
+
+import pytest
+
+from gpu_ami.recipes.facts import VARIABLES, load_facts
+from gpu_ami.recipes.layers import known_roles, read_recipe
+from gpu_ami.recipes.plan_document import PlanDocument, ResolvedPlan, section
+from gpu_ami.recipes.resolve_context import COMPONENTS
+from gpu_ami.recipes.resolver import resolve
+
+
+def test_section_is_that_of_the_role_or_empty() -> None:
+    document = cast(ResolvedPlan, {"cuda": {"version": "13.0"}, "hygiene": {}})
+    assert section(document, "cuda") == {"version": "13.0"}
+    assert section(document, "hygiene") == section(document, "efa") == {}
+
+
+def test_every_role_and_component_has_a_type() -> None:
+    keys = set(typing.get_type_hints(PlanDocument))
+    assert set(known_roles()) <= keys
+    assert set(COMPONENTS) <= keys
+
+
+@pytest.mark.parametrize("image", ["al2023-compute", "pcluster-3.16-al2023", "al2023-neuron", "ecs-al2023-gpu"])
+def test_plan_has_the_keys_of_its_types(image: str) -> None:
+    """Every key of a section is declared, and every key that is not NotRequired is there."""
+    facts = load_facts()
+    document = resolve(read_recipe(VARIABLES / "recipes" / f"{image}.yml", facts), facts)
+    agree(cast(dict[str, Any], document), ResolvedPlan, "")
+
+
+def agree(value: dict[str, Any], declared: Any, path: str) -> None:
+    hints = typing.get_type_hints(declared, include_extras=True)
+    needed = {key for key, hint in hints.items() if declared.__total__ and typing.get_origin(hint) is not NotRequired}
+    assert set(value) <= set(hints), path
+    assert set(value) >= needed, path
+    for key, hint in typing.get_type_hints(declared).items():
+        if key in value and typing.is_typeddict(hint):
+            agree(value[key], hint, f"{path}.{key}")

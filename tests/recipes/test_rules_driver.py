@@ -1,0 +1,101 @@
+"""Rules of the driver, each with versions on both sides of its bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_ami.recipes import rules_driver as rules
+from gpu_ami.recipes.solver import Rule
+from tests.recipes.conftest import world
+
+H100, A10G = "p5.48xlarge", "g5.xlarge"
+
+
+@pytest.mark.parametrize(
+    ("rule", "recipe", "types", "refused", "accepted", "says"),
+    [
+        (rules.driver_runs_cuda, "", A10G, "nvidia_driver=570.211.01 cuda=13.0", "nvidia_driver=580.65.06 cuda=13.0",
+         "driver 570.211.01 cannot run CUDA 13.0: needs ≥ 580.65.06"),
+        (rules.driver_runs_cuda, "cuda: {version: '13.0', forward_compatibility: true}", A10G,
+         "nvidia_driver=525.60.13 cuda=13.0", "nvidia_driver=570.211.01 cuda=13.0",
+         "and cuda-compat of CUDA 13 runs on R535, R550, R570, R575"),
+        (rules.gpu_runs_driver, "", "p3.2xlarge", "nvidia_driver=590.44.01", "nvidia_driver=580.178.04",
+         "driver 590.44.01 no longer drives Tesla V100-SXM2-16GB (p3.2xlarge): R580 is the last"),
+        (rules.gpu_runs_driver, "", "g7.2xlarge", "nvidia_driver=590.48.01", "nvidia_driver=595.45.04", "needs ≥ 595"),
+        (rules.gpu_runs_cuda, "", "p3.2xlarge", "cuda=13.0", "cuda=12.9", "CUDA 13.0 dropped Tesla V100-SXM2-16GB"),
+        (rules.gpu_runs_cuda, "", "p6-b200.48xlarge", "cuda=12.6", "cuda=12.8", "Blackwell starts with CUDA 12.8"),
+        (rules.repository_has_driver, "", A10G, "nvidia_driver=550.163.01", "nvidia_driver=570.211.01",
+         "NVIDIA's repository for al2023 has no driver 550.163.01: it holds from 560 on"),
+        (rules.repository_has_cuda, "", A10G, "cuda=12.4", "cuda=12.5", "no CUDA 12.4: it holds from 12.5 on"),
+        (rules.fabric_manager_matches, "fabric_manager: {version: 580.95.05}", H100, "nvidia_driver=580.178.04",
+         "nvidia_driver=580.95.05", "fabric manager 580.95.05 does not start with driver 580.178.04"),
+        (rules.fabric_manager_matches, "imex: {version: 580.95.05}", H100, "nvidia_driver=580.178.04",
+         "nvidia_driver=580.95.05", "IMEX 580.95.05 does not start with driver 580.178.04"),
+    ],
+)  # fmt: skip
+def test_rule_refuses_one_side_of_its_bound(
+    rule: Rule, recipe: str, types: str, refused: str, accepted: str, says: str
+) -> None:
+    surroundings = world(recipe, types=types)
+    (conflict,) = rule(surroundings, dict(pair.split("=") for pair in refused.split()))
+    assert says in conflict.text
+    assert conflict.source
+    assert list(rule(surroundings, dict(pair.split("=") for pair in accepted.split()))) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "component"),
+    [(rules.cudnn_fits_cuda, "cudnn"), (rules.nccl_fits_cuda, "nccl"), (rules.dcgm_fits_cuda, "dcgm")],
+)
+def test_library_is_for_the_cuda_versions_of_its_row(rule: Rule, component: str) -> None:
+    surroundings = world()
+    releases = surroundings.facts.releases(component)
+    release, row = next((name, row) for name, row in releases.items() if "13" not in row["cuda"])
+    assert list(rule(surroundings, {component: release, "cuda": f"{row['cuda'][-1]}.0"})) == []
+    (conflict,) = rule(surroundings, {component: release, "cuda": "13.0"})
+    assert conflict.path == f"{component}.version"
+    assert conflict.change == (component, "cuda")
+    assert f"{release} is not built for CUDA 13.0" in conflict.text
+
+
+@pytest.mark.parametrize(
+    ("flavour", "types", "nearest"),
+    [
+        ("open", "p3.2xlarge", ["flavour proprietary"]),
+        ("proprietary", "p6-b200.48xlarge", ["flavour open"]),
+        ("open", "p3.2xlarge p6-b200.48xlarge", ["flavour boot (both modules, chosen by PCI id)"]),
+        ("boot", "p3.2xlarge p6-b200.48xlarge", []),
+        ("open", A10G, []),
+    ],
+)
+def test_flavour_must_drive_every_gpu(flavour: str, types: str, nearest: list[str]) -> None:
+    surroundings = world(f"nvidia_driver: {{flavour: {flavour}}}", types=types)
+    conflicts = rules.flavour_fits(surroundings, {"nvidia_driver": "570.211.01"})
+    assert [conflict.nearest for conflict in conflicts] == nearest
+
+
+@pytest.mark.parametrize(("flavour", "count"), [("open", 1), ("proprietary", 0)])
+def test_gsp_is_switched_off_with_the_proprietary_module_only(flavour: str, count: int) -> None:
+    surroundings = world(f"nvidia_driver: {{flavour: {flavour}, gsp: false}}")
+    assert len(list(rules.gsp_can_be_off(surroundings, {}))) == count
+
+
+def test_gpus_without_a_common_driver_need_an_image_each() -> None:
+    (conflict,) = rules.gpu_runs_driver(world(types="p3.2xlarge g7.2xlarge"), {"nvidia_driver": "595.45.04"})
+    assert conflict.change == ()
+    assert conflict.nearest.startswith("an image for each, as no driver is for all: p3.2xlarge with 580.")
+
+
+def test_lower_of_minimum_and_floor_is_what_is_needed() -> None:
+    assert rules.max_of("580.95.05", "580.65.06") == "580.65.06"
+    assert rules.max_of("525.60.13", "525.85.12") == "525.60.13"
+
+
+@pytest.mark.parametrize(("driver", "native"), [("580.95.05", True), ("580.82.07", False)])
+def test_native_driver_is_at_least_the_toolkits_minimum(driver: str, native: bool) -> None:
+    assert rules.runs_natively(world(), driver, "13.0") is native
+
+
+def test_driver_of_the_base_ami_needs_no_repository() -> None:
+    provided = world("node_version: 3.16.3", node="parallelcluster")
+    assert list(rules.repository_has_driver(provided, {"nvidia_driver": "550.163.01"})) == []

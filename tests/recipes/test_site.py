@@ -1,0 +1,158 @@
+"""A site's own parts: found beside the recipe, checked by argument_specs, carried by the plan, found by Ansible."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.cloud.place import Place
+from gpu_ami.errors import UsageError
+from gpu_ami.faults import catalogue, trials
+from gpu_ami.plan import ANSIBLE_FILE, PACKER_FILE, PLAN_FILE, Plan, make_plan, site_files
+from gpu_ami.recipes import site
+from gpu_ami.validate.proof import Proof
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "docs" / "examples" / "site"
+AWS = Place("aws", "eu-central-1")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the example."""
+    return Path(shutil.copytree(EXAMPLE, tmp_path / "site"))
+
+
+@pytest.fixture
+def recipe(folder: Path) -> Path:
+    return folder / "recipes" / "monitored.yml"
+
+
+@pytest.mark.parametrize("place", ["site/recipes/x.yml", "recipes/x.yml", "x.yml"])
+def test_site_is_found_beside_the_recipe(folder: Path, place: str) -> None:
+    found = site.site_folder(folder.parent / place)
+    assert found is not None and found.resolve() == folder
+    assert site.site_folder(folder.parent / "elsewhere" / "x.yml") is None
+    assert site.site_folder(ROOT / "variables" / "recipes" / "debian12-gpu.yml") is None
+
+
+def test_plan_carries_the_role_and_its_defaults(recipe: Path) -> None:
+    plan = make_plan(recipe, AWS)
+    assert plan["company_monitor"] == {"endpoint": "https://monitoring.example.com", "interval_s": 60}
+    assert plan["roles"][-2:] == ["company_monitor", "hygiene"]
+
+
+def test_recipe_without_the_key_has_no_role(recipe: Path) -> None:
+    recipe.write_text(recipe.read_text().partition("company_monitor:\n")[0])
+    plan = make_plan(recipe, AWS)
+    assert "company_monitor" not in plan["roles"] and "company_monitor" not in plan.document
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{endpoint: 3}", "company_monitor.endpoint: expected text"),
+        ("{endpiont: x}", "company_monitor.endpiont: unknown key; did you mean endpoint?"),
+        ("{interval_s: 5}", "company_monitor.endpoint: missing"),
+    ],
+)
+def test_mistakes_are_those_of_the_argument_specs(recipe: Path, text: str, told: str) -> None:
+    recipe.write_text(recipe.read_text().partition("company_monitor:\n")[0] + f"company_monitor: {text}\n")
+    with pytest.raises(UsageError) as caught:
+        make_plan(recipe, AWS)
+    assert told in str(caught.value)
+
+
+def test_role_must_not_have_a_name_of_ours(recipe: Path, folder: Path) -> None:
+    (folder / "roles" / "company_monitor").rename(folder / "roles" / "efa")
+    with pytest.raises(UsageError, match="gpu-ami has a role of this name"):
+        make_plan(recipe, AWS)
+
+
+def test_changed_role_is_a_changed_plan(recipe: Path, folder: Path) -> None:
+    before = make_plan(recipe, AWS).digest
+    assert make_plan(recipe, AWS).digest == before
+    tasks = folder / "roles" / "company_monitor" / "tasks" / "main.yml"
+    tasks.write_text(tasks.read_text() + "# changed\n")
+    assert make_plan(recipe, AWS).digest != before
+
+
+def test_rows_of_a_site_join_the_tables(recipe: Path, folder: Path) -> None:
+    (folder / "facts").mkdir()
+    row = {"g5.12xlarge": {"vcpus": 99}}
+    (folder / "facts" / "instance_types.yml").write_text(json.dumps({"instance_types": row}))
+    planned = make_plan(recipe, AWS)["instance_types"][0]
+    assert (planned["vcpus"], planned["gpu_count"]) == (99, 4)
+    (folder / "facts" / "instance_typs.yml").write_text("{}")
+    other = Path(shutil.copytree(folder, folder.parent / "other" / "site"))
+    with pytest.raises(UsageError, match="no such table; did you mean instance_types"):
+        make_plan(other / "recipes" / "monitored.yml", AWS)
+
+
+def test_plans_folder_is_all_that_later_stages_need(recipe: Path, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    make_plan(recipe, AWS).write(out, AWS)
+    shutil.rmtree(folder)
+    plan = Plan.load(out / PLAN_FILE)
+    plan.write(out, AWS)  # as a build does once more
+    assert (out / "site" / "roles" / "company_monitor" / "tasks" / "main.yml").is_file()
+    (setting,) = json.loads((out / PACKER_FILE).read_text())["ansible_env_vars"]
+    assert setting == f"ANSIBLE_ROLES_PATH={out}/site/roles:{ROOT}/roles"
+    assert json.loads((out / ANSIBLE_FILE).read_text())["company_monitor_endpoint"] == "https://monitoring.example.com"
+
+
+def test_ansible_finds_the_role_and_its_result_is_what_the_check_wants(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    make_plan(recipe, AWS).write(out, AWS)
+    tasks = (out / "site" / "roles" / "company_monitor" / "tasks" / "main.yml").read_text()
+    assert "/etc/company-monitor.conf" in tasks
+    play = tmp_path / "play.yml"
+    play.write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks:\n"
+        "    - {ansible.builtin.include_role: {name: company_monitor}, when: false}\n"
+        "    - {ansible.builtin.import_role: {name: company_monitor}}\n"
+    )
+    settings = json.loads((out / PACKER_FILE).read_text())["ansible_env_vars"]
+    environment = dict(setting.split("=", 1) for setting in settings)
+    command = [
+        Path(sys.executable).with_name("ansible-playbook"),
+        "-i",
+        "localhost,",
+        "-c",
+        "local",
+        "--check",
+        "--diff",
+    ]
+    command += ["-e", f"@{out / ANSIBLE_FILE}", "-e", f"ansible_python_interpreter={sys.executable}", str(play)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "+endpoint = https://monitoring.example.com" in done.stdout and "+interval = 60" in done.stdout
+
+
+def test_checks_and_faults_are_those_of_the_plans_roles(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plan = make_plan(recipe, AWS)
+    plan.write(out, AWS)
+    (out / "site" / "checks" / "test_every_image.py").write_text("def test_x(host): pass\n")
+    names = ["test_company_monitor.py", "test_every_image.py"]
+    assert [path.name for path in site_files(out, "checks", "test_{}.py", plan["roles"])] == names
+    assert [path.name for path in site_files(out, "checks", "test_{}.py", ["hygiene"])] == names[1:]
+    more = site_files(out, "faults", "{}.yml", plan["roles"])
+    faults = catalogue.load(trials.folder(), ["company-monitor-other-endpoint"], more=more)
+    assert [fault.caught_by for fault in faults] == ["test_company_monitor::test_endpoint_is_the_planned_one"]
+
+
+def test_proof_runs_the_checks_of_the_site(recipe: Path, tmp_path: Path) -> None:
+    from gpu_ami.progress import Progress
+
+    out = tmp_path / "out"
+    plan = make_plan(recipe, AWS)
+    plan.write(out, AWS)
+    proof = Proof(plan.document, out / PLAN_FILE, None, out, Progress("quiet"))
+    assert proof.site_checks() == [out / "site" / "checks" / "test_company_monitor.py"]

@@ -1,0 +1,202 @@
+"""Verdicts: a table of what was found against what may be concluded; and the way of a report through its file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.errors import UsageError
+from gpu_ami.report import document, writer
+from gpu_ami.report.document import HostReport, Report, evidence_folder
+from tests.report.examples import (
+    ROLES,
+    WAIVER,
+    a_check,
+    a_host,
+    a_report,
+    core_checks,
+    error_host,
+    everything,
+    offline,
+    tiered,
+    unavailable_host,
+)  # fmt: skip
+from validator.results import Verdict, WaiverState
+
+DRILL = {"kind": "xid", "code": 31, "origin": "userland"}
+
+
+def with_xid(origin: str | None, hardware: str = "real") -> HostReport:
+    """A machine whose only Xid had this origin; None: the check kept no event."""
+    event = None if origin is None else {"kind": "xid", "code": 31, "origin": origin}
+    checks = [check for check in core_checks() if check.role != "xid"]
+    facts = {"hardware": hardware}
+    return HostReport("g5.12xlarge", checks=(*checks, a_check("xid", tier="T2", event=event)), facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("report", "verdict", "exit_code"),
+    [
+        (a_report(a_host()), "PASS", 0),
+        (a_report(a_host(xid="FAIL")), "FAIL", 1),
+        (a_report(a_host(), a_host("p4d.24xlarge", boot="FAIL")), "FAIL", 1),
+        (a_report(a_host(metrics="FLAKY")), "FLAKY", 1),
+        (a_report(a_host(metrics="FLAKY", xid="FAIL")), "FAIL", 1),
+        (a_report(a_host(xid="UNPROVEN")), "UNPROVEN", 1),
+        (a_report(a_host(), unproven=("p4d.24xlarge",)), "UNPROVEN", 1),
+        (a_report(), "UNPROVEN", 1),
+        (a_report(unavailable_host()), "UNAVAILABLE", 5),
+        # Cloud, network or machine: never the image's fault, and never green.
+        (a_report(a_host(), error_host()), "UNPROVEN", 4),
+        (a_report(a_host(xid="FAIL"), error_host()), "FAIL", 1),
+        (a_report(a_host(), incomplete="the run was interrupted"), "UNPROVEN", 4),
+        (a_report(a_host(xid="FAIL"), incomplete="the run was interrupted"), "FAIL", 1),
+        # A check that could not run, of the user's own for instance.
+        (a_report(a_host("g5.12xlarge", a_check("mine", "ERROR"))), "UNPROVEN", 4),
+        (a_report(a_host("g5.12xlarge", a_check("mine", "ERROR", waived=WAIVER))), "PASS", 0),
+    ],
+)
+def test_verdict(report: Report, verdict: str, exit_code: int) -> None:
+    assert (report.verdict, report.exit_code) == (verdict, exit_code)
+    assert report.to_json()["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("host", "verdict", "tier_2"),
+    [
+        (with_xid("kernel"), "PASS", "PASS"),
+        (with_xid("userland"), "UNPROVEN", "UNPROVEN"),
+        (with_xid(None), "UNPROVEN", "UNPROVEN"),
+        (with_xid("userland", hardware="simulated"), "PASS", "PASS"),
+    ],
+)
+def test_drill_alone_is_no_proof_on_real_hardware(host: HostReport, verdict: str, tier_2: str) -> None:
+    report = a_report(host)
+    assert (report.verdict, report.tiers[2]["verdict"]) == (verdict, tier_2)
+    if verdict == "UNPROVEN":
+        assert "--provoke-xid" in host.unproven(ROLES)[0] and "--provoke-xid" in report.tiers[2]["reason"]
+
+
+def test_image_without_nvidia_driver_needs_no_xid_of_one() -> None:
+    roles = [role for role in ROLES if role != "nvidia_driver"]
+    assert with_xid("userland").verdict(roles) == "PASS"
+
+
+def test_xid_after_a_restart_counts_too() -> None:
+    host = with_xid("userland").with_checks(a_check("xid", event={"origin": "kernel"}, after="reboot"))
+    assert not host.lacks_kernel_xid(ROLES)
+
+
+def test_report_survives_the_way_through_its_file(tmp_path: Path) -> None:
+    report = everything()
+    assert document.load(writer.write(report, tmp_path)) == report
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        ("{", "not JSON"),
+        ("[]", "expected a JSON object, got list"),
+        ('{"schema": "gpu-ami/plan/1"}', "expected schema 'gpu-ami/report/2', got 'gpu-ami/plan/1'"),
+        ('{"schema": "gpu-ami/report/1", "hosts": []}', "expected schema 'gpu-ami/report/2', got 'gpu-ami/report/1'"),
+        ('{"schema": "gpu-ami/report/2", "image": "ami-1"}', "missing key 'plan'"),
+    ],
+)
+def test_wrong_report_file(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "report.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match=message) as caught:
+        document.load(path)
+    assert "gpu-ami validate" in caught.value.hint
+
+
+def test_mistake_in_a_host_names_its_place(tmp_path: Path) -> None:
+    data = a_report(a_host()).to_json()
+    data["hosts"][0]["checks"][2]["verdict"] = "GREEN"
+    (tmp_path / "report.json").write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=r"hosts\[0\]: checks\[2\]: verdict: 'GREEN' is not a valid Verdict"):
+        document.load(tmp_path / "report.json")
+
+
+@pytest.mark.parametrize(
+    ("report", "verdicts"),
+    [
+        (a_report(tiered()), "UNPROVEN PASS UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(offline(hygiene="PASS"), tiered(T2="PASS", T3="PASS")), "PASS PASS PASS PASS UNPROVEN"),
+        (a_report(offline(hygiene="FAIL"), tiered(T2="PASS", T3="PASS")), "FAIL PASS PASS PASS UNPROVEN"),
+        (a_report(tiered(T2="UNPROVEN", T3="FAIL")), "UNPROVEN PASS UNPROVEN FAIL UNPROVEN"),
+        # A check of T0 on a booted machine proves nothing of the files, but counts for T1 as any check of T1.
+        (a_report(tiered(T0="FAIL")), "UNPROVEN FAIL UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(tiered(T2="PASS", T3="PASS"), tiered(T2="FLAKY", T3="PASS")), "UNPROVEN PASS FLAKY PASS UNPROVEN"),
+        (a_report(tiered(T3="PASS"), unproven=("p4d.24xlarge",)), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(error_host()), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(unavailable_host()), "UNPROVEN UNAVAILABLE UNAVAILABLE UNAVAILABLE UNAVAILABLE"),
+        (a_report(offline(hygiene="PASS")), "PASS UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(tiered(T2="PASS"), incomplete="cut"), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+    ],
+)
+def test_every_tier_has_its_own_verdict(report: Report, verdicts: str) -> None:
+    assert " ".join(tier["verdict"] for tier in report.tiers) == verdicts
+    assert [tier["verdict"] for tier in report.to_json()["tiers"]] == verdicts.split()
+    assert all(tier["reason"] for tier in report.tiers if tier["verdict"] != "PASS")
+
+
+def test_tier_names_the_machines_that_lack_it() -> None:
+    report = a_report(tiered(T3="PASS"), a_host("p4d.24xlarge", boot="FAIL"), unproven=("p5.48xlarge",))
+    reasons = {tier["name"]: tier["reason"] for tier in report.tiers}
+    assert reasons["T1"] == "on p4d.24xlarge"
+    assert reasons["T3"] == "on p4d.24xlarge, p5.48xlarge"
+
+
+def test_restart_that_is_not_proven_is_missing_in_its_tier() -> None:
+    host = replace(tiered(), restarts=("reboot",))
+    assert [tier["verdict"] for tier in a_report(host).tiers][1] == "UNPROVEN"
+
+
+@pytest.mark.parametrize(("verdict", "whole"), [("PASS", "PASS"), ("FAIL", "FAIL"), ("UNPROVEN", "UNPROVEN")])
+def test_files_alone_have_a_verdict(verdict: str, whole: str) -> None:
+    assert a_report(offline(hygiene=verdict)).verdict == whole
+
+
+def test_broken_files_fail_a_proof_whose_machines_pass() -> None:
+    assert a_report(offline(hygiene="FAIL"), a_host()).verdict == "FAIL"
+
+
+def test_waived_check_is_no_failure() -> None:
+    report = a_report(a_host("g5.12xlarge", a_check("hygiene", "FAIL", waived=WAIVER)))
+    assert report.verdict == "PASS" and report.failures() == []
+
+
+def test_waiver_that_one_pass_used_is_used() -> None:
+    from validator.results import HostResults
+
+    unused = replace(WAIVER, state=WaiverState.UNUSED)
+    other = replace(unused, check="boot::x")
+    host = HostReport("t", waivers=(unused, other))
+    host = host.with_results_after(HostResults("t", (a_check("logs"),), waivers=(WAIVER,)), "reboot")
+    assert [(waiver.check, waiver.state) for waiver in host.waivers] == [("boot::x", "unused"), ("hygiene::*", "used")]
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "host", "folder"),
+    [
+        ("g5.12xlarge", "ssh://admin@10.0.0.7:22", "g5.12xlarge"),
+        ("", "ssh://admin@10.0.0.7:22", "10.0.0.7_22"),
+        ("", "ssh://10.0.0.7", "10.0.0.7"),
+        ("", "image-files", "image-files"),
+        ("", "ssh://a@../../etc", "etc"),
+    ],
+)
+def test_evidence_folder_is_one_name(instance_type: str, host: str, folder: str) -> None:
+    assert evidence_folder(instance_type, host) == folder
+
+
+def test_verdict_of_a_host_that_was_not_checked_is_its_error() -> None:
+    assert error_host().verdict(ROLES) == Verdict.UNPROVEN
+    assert replace(error_host(), error_verdict=Verdict.FAIL).verdict(ROLES) == Verdict.FAIL

@@ -1,0 +1,210 @@
+"""The rules of ARCHITECTURE.md: no import circles, packages entered through their __init__, tests named as modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("gpu_ami", "validator")
+# Programs of the local region's replicas run on a machine; the starter is a folder for users, copied by `gpu-ami init`.
+_NOT_OURS = ("gpu_ami/local/replicas/", "gpu_ami/starter/")
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """Files of the project, relative to its root, committed or about to be."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return tuple(name for name in listed.stdout.splitlines() if (ROOT / name).is_file())
+
+
+@cache
+def modules() -> Mapping[str, ast.Module]:
+    """Dotted name → source of every module; a package is its __init__."""
+    files = [name for name in tracked() if name.endswith(".py") and name.startswith(PACKAGES)]
+    names = [name for name in files if not name.startswith(_NOT_OURS)]
+    parsed = {name: ast.parse((ROOT / name).read_text(encoding="utf-8")) for name in names}
+    return {name[:-3].replace("/", ".").removesuffix(".__init__"): tree for name, tree in parsed.items()}
+
+
+def is_package(module: str) -> bool:
+    return (ROOT / module.replace(".", "/") / "__init__.py").is_file()
+
+
+def package_of(module: str) -> str:
+    return module if is_package(module) else module.rpartition(".")[0]
+
+
+def run_time_imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
+    """`from x import y` that is executed; what only a type checker reads is left out."""
+    typing_only = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typing_only:
+            yield node
+
+
+@cache
+def imports() -> Mapping[str, frozenset[str]]:
+    """Module → the modules of ours that it imports at run time."""
+    targets: dict[str, frozenset[str]] = {}
+    for module, tree in modules().items():
+        names = {
+            full if (full := f"{node.module}.{alias.name}") in modules() else str(node.module)
+            for node in run_time_imports(tree)
+            for alias in node.names
+        }
+        targets[module] = frozenset(names & set(modules())) - {module}
+    return targets
+
+
+def circle(arrows: Mapping[str, frozenset[str]]) -> list[str]:
+    """Nodes of one circle, in order; empty if there is none."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for target in sorted(arrows.get(node, ())):
+            if loop := visit(target, [*path, node]):
+                return loop
+        done.add(node)
+        return []
+
+    return next((loop for node in sorted(arrows) if (loop := visit(node, []))), [])
+
+
+def test_the_scanner_finds_a_circle() -> None:
+    assert circle({"a": frozenset({"b"}), "b": frozenset({"c"}), "c": frozenset({"b"})}) == ["b", "c", "b"]
+    assert circle({"a": frozenset({"b"}), "b": frozenset()}) == []
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    plain = {module for module in modules() if not is_package(module)}
+    assert circle({module: targets & plain for module, targets in imports().items() if module in plain}) == []
+
+
+def test_packages_import_each_other_in_no_circle() -> None:
+    roots = {"gpu_ami", "gpu_ami.local", "validator"}  # what lies flat in them stands below or above their packages
+    arrows: dict[str, set[str]] = {}
+    for module, targets in imports().items():
+        for target in targets:
+            source, destination = package_of(module), package_of(target)
+            if source != destination and not {source, destination} & roots:
+                arrows.setdefault(source, set()).add(destination)
+    assert circle({source: frozenset(targets) for source, targets in arrows.items()}) == []
+
+
+def test_packages_are_entered_through_their_init() -> None:
+    """From outside: a name that the package exports, or one of its modules; never a name from inside a module."""
+    flat = {"gpu_ami", "validator", "gpu_ami.local", "gpu_ami.commands", "validator.checks", "validator.remote"}
+    inside = [
+        f"{module}: from {node.module} import {', '.join(alias.name for alias in node.names)}"
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and node.module in modules()
+        and not is_package(node.module)
+        and package_of(node.module) not in flat | {package_of(module)}
+    ]
+    assert inside == []
+
+
+@pytest.mark.parametrize(
+    "package", sorted(name for name in {"gpu_ami", *modules()} if is_package(name) and name.count(".") >= 1)
+)
+def test_a_package_says_what_is_inside(package: str) -> None:
+    """One line a module in the docstring of __init__."""
+    if package in ("gpu_ami.commands", "validator.checks"):
+        return  # one file a command, one file a role: their names are the list
+    text = ast.get_docstring(modules()[package]) or ""
+    members = {
+        name.rpartition(".")[2] for name in modules() if name.rpartition(".")[0] == package and not is_package(name)
+    }
+    listed = {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert sorted(members - listed - {"__main__", "conftest"}) == []
+
+
+def test_every_module_has_a_test_of_its_name() -> None:
+    names = set(tracked())
+    missing = []
+    for module in modules():
+        leaf = module.rpartition(".")[2]
+        if is_package(module) or leaf in ("__main__", "conftest"):
+            continue
+        folder = Path(*module.split(".")[:-1])
+        mirrored = folder.relative_to("gpu_ami") if folder.parts[0] == "gpu_ami" else folder
+        test = Path("tests") / mirrored / f"test_{leaf}.py"
+        if test.as_posix() not in names:
+            missing.append(f"{module}: {test}")
+    assert missing == []
+
+
+# What a text cites as a file of the project: begins with a folder of it and ends as a file does.
+_CITED = re.compile(
+    r"(?<![\w/.{}<>$@~-])((?:gpu_ami|validator|tests|roles|variables|packer|playbooks|docs|bench|iam)/"
+    r"[\w./-]*\.(?:py|yml|md|sh|json|hcl|j2|csv|c|toml))(?![\w*{<])"
+)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    for name in tracked():
+        is_text = name.endswith((".py", ".md", ".yml", ".hcl", "Makefile")) and name != "CHANGELOG.md"
+        if is_text and not name.startswith((*_NOT_OURS, "tests/")):
+            yield name, (ROOT / name).read_text(encoding="utf-8")
+
+
+# Examples in documents: files of the reader's own, and placeholders.
+_EXAMPLES = re.compile(r"/(?:X|NAME|training|p5\.48xlarge)\.\w+$")
+
+
+def test_cited_files_exist() -> None:
+    cited = [(name, path) for name, text in texts() for path in _CITED.findall(text) if not _EXAMPLES.search(path)]
+    assert len(cited) > 50
+    assert sorted({f"{name}: {path}" for name, path in cited if not (ROOT / path).exists()}) == []
+
+
+def test_documents_link_to_what_exists() -> None:
+    broken = []
+    for name in tracked():
+        if not name.endswith(".md"):
+            continue
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]*)?\)", (ROOT / name).read_text(encoding="utf-8")):
+            if "://" not in target and not (ROOT / name).parent.joinpath(target).exists():
+                broken.append(f"{name}: {target}")
+    assert broken == []
+
+
+def test_readme_and_map_stay_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 100
+
+
+# Import name of a distribution where it differs, or the program that it is used as.
+_USED_AS = {
+    "ansible-core": "ansible-playbook", "pytest-testinfra": "testinfra", "pyyaml": "yaml", "mitogen": "ansible_mitogen",
+}  # fmt: skip
+
+
+def test_no_dependency_that_nothing_uses() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [*project["dependencies"], *project["optional-dependencies"]["local"]]
+    names = [re.split(r"[\[<>=~! ]", requirement)[0] for requirement in required]
+    files = [name for name in tracked() if name.startswith(PACKAGES) and name.endswith(".py")]
+    source = "\n".join((ROOT / name).read_text() for name in files)
+    unused = [name for name in names if not re.search(rf"\b{re.escape(_USED_AS.get(name, name))}\b", source)]
+    assert unused == []

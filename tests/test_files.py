@@ -1,0 +1,120 @@
+"""Files: written whole or not at all, private where asked, read with the reason where that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.errors import UsageError
+from gpu_ami.files import home_dir, read_document, read_json, write_json, write_text
+
+
+def test_home_is_private_and_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPU_AMI_HOME", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert home_dir() == tmp_path / "state" / "gpu-ami"
+    monkeypatch.setenv("GPU_AMI_HOME", str(tmp_path / "home"))
+    assert (home_dir(), home_dir().stat().st_mode & 0o777) == (tmp_path / "home", 0o700)
+
+
+def test_home_that_cannot_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPU_AMI_HOME", str(tmp_path / "file" / "home"))
+    with pytest.raises(UsageError, match=f"cannot make the state folder {tmp_path}/file/home: Not a directory"):
+        home_dir()
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, {"old": True})
+
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os if failing == "fsync" else Path, failing, full)
+    with pytest.raises(OSError, match="No space"):
+        write_json(path, {"new": True})
+    assert read_json(path) == {"old": True}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_document_without_json_form_leaves_the_old_file(tmp_path: Path) -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    write_json(tmp_path / "x.json", {"a": 1})
+    with pytest.raises(ValueError, match="Circular"):
+        write_json(tmp_path / "x.json", loop)
+    assert read_json(tmp_path / "x.json") == {"a": 1}
+
+
+def test_file_reaches_the_disk_before_it_replaces_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: calls.append("fsync"))
+    rename = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda path, target: (calls.append("replace"), rename(path, target))[1])
+    write_text(tmp_path / "x", "text")
+    assert calls == ["fsync", "replace"]
+
+
+def test_mode_is_the_files_from_its_first_byte(tmp_path: Path) -> None:
+    umask = os.umask(0o022)
+    try:
+        write_text(tmp_path / "public", "x")
+        write_text(tmp_path / "private", "x", mode=0o600)
+    finally:
+        os.umask(umask)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("public", "private")] == [0o644, 0o600]
+
+
+def test_bytes_that_are_not_utf8_cost_no_file(tmp_path: Path) -> None:
+    output = b"caf\xe9".decode("utf-8", errors="surrogateescape")
+    write_json(tmp_path / "x.json", {"said": output, "path": Path("/x")})
+    assert read_json(tmp_path / "x.json") == {"said": "caf\udce9", "path": "/x"}
+    write_text(tmp_path / "x.txt", output)
+    assert (tmp_path / "x.txt").read_bytes() == b"caf\\udce9"
+
+
+def test_concurrent_writers_leave_one_whole_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: write_json(tmp_path / "x.json", [number] * 1000), range(32)))
+    assert len(set(json.loads((tmp_path / "x.json").read_text()))) == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]"])
+def test_broken_state_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    assert read_json(tmp_path / "x.json") is None
+    assert read_json(tmp_path / "missing.json") is None
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (None, "no such file"),
+        ("{", "not JSON"),
+        ("[]", "expected a JSON object, got list"),
+        ('{"schema": "x/0"}', "expected schema 'x/1', got 'x/0'"),
+        ("{}", "expected schema 'x/1', got None"),
+    ],
+)
+def test_document_of_another_kind_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_document(path, "x/1", "make")
+    assert str(path) in caught.value.message and message in caught.value.message
+    assert "`gpu-ami make` writes" in caught.value.hint
+
+
+def test_document_is_read_back(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"schema": "x/1", "text": "ü"})
+    assert read_document(tmp_path / "x.json", "x/1", "make") == {"schema": "x/1", "text": "ü"}

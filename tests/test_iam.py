@@ -1,0 +1,184 @@
+"""The policies of iam/ allow what the code and Packer call, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore import xform_name
+from botocore.loaders import Loader
+
+ROOT = Path(__file__).resolve().parents[1]
+IAM = ROOT / "iam"
+POLICIES = sorted(path.name for path in IAM.glob("*.json"))
+# Service name of boto3 → prefix of its actions in IAM.
+SERVICES = {
+    "ec2": "ec2",
+    "iam": "iam",
+    "kms": "kms",
+    "ssm": "ssm",
+    "cloudwatch": "cloudwatch",
+    "logs": "logs",
+    "service-quotas": "servicequotas",
+    "sts": "sts",
+}
+# HashiCorp's list of what the Amazon plugin needs ("IAM Task or Instance Role", read 2026-11-22), without the actions
+# of steps that this template does not have: other builders (AttachVolume, CreateVolume, DetachVolume, RegisterImage,
+# CreateSnapshot, DescribeImageAttribute, DescribeSnapshots, DescribeTags), copies and sharing (CopyImage,
+# ModifySnapshotAttribute) and Windows (GetPasswordData). The last three are of session_manager (common/ssm/session.go).
+PACKER = {
+    *(
+        f"ec2:{name}"
+        for name in (
+            "AuthorizeSecurityGroupIngress", "CreateImage", "CreateKeyPair", "CreateSecurityGroup",
+            "CreateTags", "DeleteKeyPair", "DeleteSecurityGroup", "DeleteSnapshot", "DeleteVolume",
+            "DeregisterImage", "DescribeImages", "DescribeInstances", "DescribeRegions",
+            "DescribeSecurityGroups", "DescribeSubnets", "DescribeVolumes", "ModifyImageAttribute",
+            "ModifyInstanceAttribute", "RunInstances", "StopInstances", "TerminateInstances",
+        )
+    ),
+    "ec2:DescribeInstanceStatus",
+    "ssm:StartSession",
+    "ssm:TerminateSession",
+}  # fmt: skip
+# What a call needs beside its own action.
+IMPLIED = {
+    "ec2:CreateTags": "TagSpecifications of RunInstances and ImportKeyPair",
+    "iam:PassRole": "IamInstanceProfile of RunInstances",
+    "kms:CreateGrant": "an encrypted volume attached to an instance (EBS, 'Required IAM permissions')",
+    "kms:Decrypt": "the same",
+    "kms:DescribeKey": "the same",
+    "kms:GenerateDataKeyWithoutPlaintext": "the same",
+    "kms:ReEncryptFrom": "the same",
+    "kms:ReEncryptTo": "the same",
+}
+NO_PERMISSION_NEEDED = {"sts:GetCallerIdentity"}  # STS API reference, GetCallerIdentity
+
+
+@functools.cache
+def methods() -> dict[str, set[str]]:
+    """Method of a boto3 client → actions it may stand for."""
+    found: dict[str, set[str]] = {}
+    for service, prefix in SERVICES.items():
+        for operation in Loader().load_service_model(service, "service-2")["operations"]:
+            found.setdefault(xform_name(operation), set()).add(f"{prefix}:{operation}")
+    return found
+
+
+def called(paths: Iterable[Path]) -> set[str]:
+    """Actions of every boto3 method that modules name, as an attribute or as a paginator's name."""
+    names: set[str] = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names.add(node.value)
+    actions = [methods()[name] for name in names & methods().keys()]
+    assert [several for several in actions if len(several) > 1] == []
+    return set().union(*actions) - NO_PERMISSION_NEEDED
+
+
+def cloud_modules() -> list[Path]:
+    return [*(ROOT / "gpu_ami" / "cloud").rglob("*.py"), ROOT / "gpu_ami" / "plan" / "source_ami.py"]
+
+
+def statements(name: str) -> list[dict[str, Any]]:
+    document = json.loads((IAM / name).read_text(encoding="utf-8"))
+    assert set(document) == {"Version", "Statement"} and document["Version"] == "2012-10-17"
+    return list(document["Statement"])
+
+
+def allowed(*names: str) -> set[str]:
+    return {action for name in names for statement in statements(name) for action in statement["Action"]}
+
+
+CALLERS = ("caller-build.json", "caller-preflight.json", "caller-prove.json", "caller-sweep.json")
+
+
+def test_scanner_reads_calls_and_paginators(tmp_path: Path) -> None:
+    module = tmp_path / "m.py"
+    module.write_text(
+        "ec2.run_instances()\nec2.get_paginator('describe_volumes')\nx = iam.get_role_policy\nmine.image()\n"
+    )
+    assert called([module]) == {"ec2:RunInstances", "ec2:DescribeVolumes", "iam:GetRolePolicy"}
+
+
+def test_every_call_is_allowed() -> None:
+    needed = called([*cloud_modules(), ROOT / "validator" / "cloudwatch.py"])
+    assert sorted((needed | PACKER | set(IMPLIED)) - allowed(*CALLERS)) == []
+
+
+def test_nothing_is_allowed_that_nobody_calls() -> None:
+    needed = called([*cloud_modules(), ROOT / "validator" / "cloudwatch.py"])
+    assert sorted(allowed(*CALLERS) - needed - PACKER - set(IMPLIED)) == []
+
+
+def test_each_policy_suffices_for_its_stage() -> None:
+    preflight = {path for path in cloud_modules() if path.name.startswith("preflight")}
+    dry_runs = {"ec2:RunInstances", "ec2:CreateKeyPair", "ec2:CreateSecurityGroup"}
+    assert called(preflight) - dry_runs <= allowed("caller-preflight.json")
+    assert called([ROOT / "validator" / "cloudwatch.py"]) <= allowed("caller-prove.json")
+    assert called([ROOT / "gpu_ami" / "plan" / "source_ami.py"]) <= allowed("caller-build.json")
+    assert allowed("caller-build.json") >= PACKER
+
+
+def test_an_instance_publishes_and_does_nothing_else() -> None:
+    assert allowed("instance.json") == {
+        "cloudwatch:PutMetricData", "ec2:DescribeTags", "logs:CreateLogGroup", "logs:CreateLogStream",
+        "logs:DescribeLogStreams", "logs:PutLogEvents", "logs:PutRetentionPolicy",
+    }  # fmt: skip
+    metrics = next(row for row in statements("instance.json") if "cloudwatch:PutMetricData" in row["Action"])
+    assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "CWAgent"}}
+
+
+def test_instance_policy_fits_the_default_telemetry() -> None:
+    import yaml
+
+    telemetry = yaml.safe_load((ROOT / "variables" / "defaults.yml").read_text())["telemetry"]
+    logs = next(row for row in statements("instance.json") if "logs:PutLogEvents" in row["Action"])["Resource"]
+    prefix = logs[0].rpartition(":log-group:")[2].removesuffix("*")
+    assert telemetry["namespace"] == "CWAgent"
+    assert all(telemetry[key].startswith(prefix) for key in ("raw_log_group", "json_log_group"))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_statement_is_well_formed(name: str) -> None:
+    identifiers = [statement["Sid"] for statement in statements(name)]
+    assert len(identifiers) == len(set(identifiers))
+    for statement in statements(name):
+        assert set(statement) - {"Condition"} == {"Sid", "Effect", "Action", "Resource"}
+        assert statement["Effect"] == "Allow"
+        assert statement["Action"] == sorted(set(statement["Action"]))
+        for action in statement["Action"]:
+            prefix, _, operation = action.partition(":")
+            assert prefix in SERVICES.values() and re.fullmatch(r"[A-Z][A-Za-z]+", operation), action
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_account_is_named(name: str) -> None:
+    assert not re.search(r"\d{12}", (IAM / name).read_text())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_changes_an_instance_needs_our_tag(name: str) -> None:
+    changing = {"ec2:TerminateInstances", "ec2:StopInstances", "ec2:DeleteVolume", "ec2:DeregisterImage"}
+    for statement in statements(name):
+        if changing & set(statement["Action"]):
+            assert statement["Condition"] == {"StringLike": {"aws:ResourceTag/gpu-ami:run": "*"}}, statement["Sid"]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_table_lists_each_statement(name: str) -> None:
+    readme = (IAM / "README.md").read_text(encoding="utf-8")
+    section = readme.partition(f"## {name}\n")[2].partition("\n## ")[0]
+    listed = set(
+        re.findall(r"`([A-Z]\w+)`", "\n".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
+    )
+    assert listed == {statement["Sid"] for statement in statements(name)}

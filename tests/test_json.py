@@ -1,0 +1,172 @@
+"""--json for machines: every command's output by its schema in docs/schemas/, errors on the same stream."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import referencing
+
+from gpu_ami import cli, commands
+from gpu_ami.build.ansible_output import Converged
+from gpu_ami.build.image import Build
+from gpu_ami.cloud.sweep import Swept
+from gpu_ami.errors import BuildError, counted
+from gpu_ami.progress import Progress
+
+SCHEMAS = Path(__file__).resolve().parents[1] / "docs" / "schemas"
+COMMANDS = json.loads((SCHEMAS / "commands.json").read_text())["$defs"]
+_RESOURCES = [
+    (path.name, referencing.Resource.from_contents(json.loads(path.read_text())))
+    for path in sorted(SCHEMAS.glob("*.json"))
+]
+REGISTRY: Any = referencing.Registry().with_resources(_RESOURCES)
+XID = "[1.0] NVRM: Xid (PCI:0000:00:1e): 79, pid=123, name=x, GPU has fallen off the bus.\n"
+TEMPLATE = {"variables": {"flag": "x"}, "builders": [{"type": "amazon-ebs", "region": "eu-central-1"}]}
+
+
+def valid(data: Any, name: str) -> None:
+    """The data is what the schema of a command says, and no key holds a space."""
+    schema = {"$ref": f"commands.json#/$defs/{name}"}
+    jsonschema.Draft202012Validator(schema, registry=REGISTRY).validate(data)
+    spaced = {key for key in keys(data) if re.search(r"\s", key)}
+    assert {key for key in spaced if not key.startswith("NVIDIA ")} == set()  # a GPU's name, as nvidia-smi prints it
+
+
+def keys(data: Any) -> Iterator[str]:
+    if isinstance(data, dict):
+        yield from data
+        data = list(data.values())
+    if isinstance(data, list):
+        for item in data:
+            yield from keys(item)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
+    """A user's folder with what the commands below read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "aws.yml").write_text("region: eu-central-1\n")
+    (tmp_path / "dmesg").write_text(XID)
+    (tmp_path / "agent.json").write_text(json.dumps({"logs": {"logs_collected": {}}, "unknown": 1}))
+    (tmp_path / "old.json").write_text(json.dumps(TEMPLATE))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "debian12-gpu", "--where", "aws.yml"],
+        ["plan", "debian12-gpu", "--explain"],
+        ["plan", "debian12-gpu", "--diff"],
+        ["init", "mine"],
+        ["recipes", "debian12"],
+        ["facts", "p5.48xlarge"],
+        ["facts", "p5"],
+        ["facts", "trn1.32xlarge"],
+        ["facts", "--driver", "580"],
+        ["facts", "--cuda", "13.0"],
+        ["facts", "--efa", "1.49.0"],
+        ["facts", "--os", "al2023"],
+        ["doctor"],
+        ["xid", "79"],
+        ["events", "dmesg"],
+        ["lint-agent", "agent.json"],
+        ["import", "old.json"],
+        ["region", "status"],
+        ["region", "down"],
+        ["sweep"],
+        ["faults", "--list"],
+    ],
+    ids=" ".join,
+)
+def test_output_is_as_its_schema_says(folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    code = cli.main([*words, "--json", "-q"])
+    out = capsys.readouterr().out
+    assert code in (0, 1, 2) and out
+    data = json.loads(out)
+    assert "error" not in data, data
+    valid(data, words[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("build", asdict(Build("ami-1", ("snap-1",), "sha256:1", "sha256:2", "aws", "eu-central-1", "r", "now"))),
+        ("attach", asdict(Converged(3, ("Install",), (("Install", 2.0),), 4.0))),
+        ("sweep", [asdict(Swept("instance", "i-1", "r", "expired", "removed"))]),
+    ],
+)
+def test_results_that_need_a_machine_are_as_their_schema_says(name: str, data: Any) -> None:
+    valid(json.loads(json.dumps(data)), name)
+
+
+def test_every_command_has_a_schema() -> None:
+    names = {name.rstrip("_").replace("_", "-") for name in commands.NAMES}
+    assert names - set(COMMANDS) == set()
+
+
+def test_schemas_refuse_what_they_do_not_describe() -> None:
+    for name, data in (("facts", {"memory gib": 1, "sources": []}), ("attach", {"ok": "3"}), ("error", {"error": "x"})):
+        with pytest.raises((jsonschema.ValidationError, AssertionError)):
+            valid(data, name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "no-such-image"],
+        ["plan", "debian12-gpu", "--set", "nonsense"],
+        ["certify", "nowhere"],
+        ["plan", "--nonsense"],
+        ["bild"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_errors_come_as_json_on_stdout(folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert cli.main([*words, "--json"]) == 2
+    captured = capsys.readouterr()
+    data = json.loads(captured.out)
+    valid(data, "error")
+    assert data["exit_code"] == 2 and data["error"] and "error" not in captured.err
+
+
+def test_interruption_is_an_error_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: Any) -> commands.Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpu_ami.commands.doctor.execute", interrupt)
+    assert cli.main(["doctor", "--json"]) == 130
+    data = json.loads(capsys.readouterr().out)
+    valid(data, "error")
+    assert data["exit_code"] == 130
+
+
+def test_details_and_hint_are_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: Any) -> commands.Outcome:
+        raise BuildError("failed", details=["a", "b"], hint="do this")
+
+    monkeypatch.setattr("gpu_ami.commands.doctor.execute", fail)
+    assert cli.main(["doctor", "--json"]) == 3
+    data = json.loads(capsys.readouterr().out)
+    assert data == {"error": "failed", "details": ["a", "b"], "hint": "do this", "exit_code": 3}
+
+
+def test_progress_lines_are_as_their_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress("json")
+    with progress.stage("build"):
+        progress.note("news")
+    for line in capsys.readouterr().err.splitlines():
+        valid(json.loads(line), "progress")
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 mistakes"), (1, "1 mistake"), (2, "2 mistakes")])
+def test_nouns_are_counted(number: int, text: str) -> None:
+    assert counted(number, "mistake") == text

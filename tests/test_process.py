@@ -1,0 +1,116 @@
+"""The process door: deadlines, last lines, nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_ami import process
+from gpu_ami.errors import BuildError, CloudError, MissingTool
+
+
+def gone(pid: int, seconds: float = 5) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.identify(pid) is None:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_output_status_and_closed_stdin() -> None:
+    done = process.run(["sh", "-c", "cat; echo out; echo err >&2"], timeout=10)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "err\n")
+
+
+def test_failure_shows_the_command_and_its_last_lines() -> None:
+    with pytest.raises(BuildError) as caught:
+        process.run(["sh", "-c", "seq 1 50; exit 7"], timeout=10, error=BuildError)
+    assert caught.value.message == "sh ended with 7"
+    assert caught.value.details[0] == "$ sh -c 'seq 1 50; exit 7'"
+    assert caught.value.details[-1] == "50" and "30" not in caught.value.details
+
+
+def test_lines_come_as_they_are_printed() -> None:
+    seen: list[str] = []
+    process.run(["sh", "-c", "echo one; echo two >&2"], timeout=10, on_line=seen.append)
+    assert sorted(seen) == ["one", "two"]
+
+
+def test_deadline_ends_the_whole_group(tmp_path: Path) -> None:
+    script = f"sleep 60 & echo $! > {tmp_path}/child; wait"
+    with pytest.raises(CloudError, match="did not complete within"):
+        process.run(["sh", "-c", script], timeout=0.5, grace=0.5)
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+def test_deadline_kills_what_ignores_the_signal() -> None:
+    with pytest.raises(CloudError, match="did not complete within"):
+        process.run(["sh", "-c", "trap '' TERM; echo ready; sleep 60 & wait; sleep 60"], timeout=0.3, grace=0.3)
+
+
+def test_missing_program_is_named() -> None:
+    with pytest.raises(MissingTool, match="no-such-program is not installed"):
+        process.run(["no-such-program"], timeout=1)
+    with pytest.raises(MissingTool) as caught:
+        process.find_tool("no-such-program", package="some-package")
+    assert "apt-get install some-package" in caught.value.hint
+
+
+def test_stop_all_ends_what_another_thread_waits_for() -> None:
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.append(process.run(["sleep", "60"], timeout=60, check=False).returncode)
+    )
+    thread.start()
+    while not process._running:
+        time.sleep(0.01)
+    process.stop_all()
+    thread.join(10)
+    assert found == [-signal.SIGTERM]
+
+
+def test_a_child_does_not_outlive_a_killed_driver(tmp_path: Path) -> None:
+    code = "from gpu_ami import process; process.run(['sh', '-c', 'echo $$ > %s/child; exec sleep 60'], timeout=60)"
+    driver = subprocess.Popen([sys.executable, "-c", code % tmp_path])
+    child = tmp_path / "child"
+    while not child.exists() or not child.read_text().strip():
+        time.sleep(0.02)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert gone(int(child.read_text()))
+
+
+def test_environment_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    env = process.clean_environment({"X": "1"})
+    assert env["LC_ALL"] == "C.UTF-8" and env["X"] == "1" and "LANG" not in env
+
+
+def test_a_process_is_itself_and_no_other() -> None:
+    me = process.identify(os.getpid())
+    assert me is not None and me.alive()
+    assert not replace(me, started="another boot/1").alive()
+    child = subprocess.Popen(["sleep", "60"])
+    identity = process.identify(child.pid)
+    assert identity is not None
+    assert identity.alive()
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, and nobody has asked for its status: a zombie
+    assert process.identify(child.pid) is None
+    assert not identity.alive()
+    child.wait()
+    assert not identity.alive()
+
+
+@pytest.mark.parametrize("data", [None, {}, {"pid": "1", "started": "x"}, []])
+def test_an_identity_needs_both_halves(data: object) -> None:
+    assert process.ProcessIdentity.from_json(data) is None

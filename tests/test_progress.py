@@ -1,0 +1,96 @@
+"""Progress: nested stages with times, for people and for machines."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+
+import pytest
+
+from gpu_ami.live import LiveDisplay
+from gpu_ami.progress import Progress
+
+
+def played(mode: str) -> tuple[Progress, list[str]]:
+    stream = io.StringIO()
+    progress = Progress(mode, stream)
+    with pytest.raises(ValueError), progress.stage("outer"):
+        progress.note("news")
+        with progress.stage("inner"):
+            pass
+        raise ValueError
+    return progress, stream.getvalue().splitlines()
+
+
+def test_plain_lines_are_indented_and_timed() -> None:
+    progress, lines = played("plain")
+    assert lines[:3] == ["▸ outer", "  · news", "  ▸ inner"]
+    assert lines[3].startswith("  ✓ inner  (") and lines[4].startswith("✗ outer  (")
+    assert [(one["stage"], one["outcome"]) for one in progress.times] == [("inner", "done"), ("outer", "failed")]
+
+
+def test_json_lines() -> None:
+    events = [json.loads(line) for line in played("json")[1]]
+    assert [one["event"] for one in events] == ["start", "note", "start", "done", "failed"]
+    assert events[3]["seconds"] >= 0 and "seconds" not in events[0]
+
+
+def test_quiet_still_keeps_the_times() -> None:
+    progress, lines = played("quiet")
+    assert lines == [] and len(progress.times) == 2
+
+
+def test_update_is_shown_on_a_terminal_alone() -> None:
+    for mode in ("plain", "json", "quiet"):
+        progress = Progress(mode, io.StringIO())
+        with progress.stage("build"):
+            before = progress.stream.getvalue()  # type: ignore[attr-defined]
+            progress.update("Install the driver", step=3, total=9)
+            assert progress.stream.getvalue() == before  # type: ignore[attr-defined]
+        assert progress.steps == {"build": 3}
+
+
+def test_update_belongs_to_the_stage_of_its_own_thread() -> None:
+    progress = Progress("quiet")
+
+    def machine(name: str) -> None:
+        with progress.stage(name):
+            progress.update(step=len(name))
+
+    with progress.stage("prove"):
+        threads = [threading.Thread(target=machine, args=(name,)) for name in ("a", "bb")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        progress.update(step=7)
+    assert progress.steps == {"a": 1, "bb": 2, "prove": 7}
+    assert [row["level"] for row in progress.times] == [0, 0, 0]
+
+
+def test_terminal_shows_finished_lines_in_colour_and_ends_with_a_visible_cursor() -> None:
+    stream = io.StringIO()
+    progress = Progress("terminal", stream, display=LiveDisplay)
+    with pytest.raises(KeyboardInterrupt), progress.stage("outer"):
+        with progress.stage("inner"):
+            pass
+        raise KeyboardInterrupt
+    progress.close()
+    text = stream.getvalue()
+    assert "\x1b[32m  ✓ inner" in text and "\x1b[31m✗ outer" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is hidden once and shown again
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_close_ends_the_display_of_a_stage_that_still_runs() -> None:
+    stream = io.StringIO()
+    progress = Progress("terminal", stream, display=LiveDisplay)
+    stage = progress.stage("left running")
+    stage.__enter__()
+    progress.close()
+    assert stream.getvalue().count("\x1b[?25h") == 1
+    size = len(stream.getvalue())
+    time.sleep(0.6)  # no thread of the display writes any more
+    assert len(stream.getvalue()) == size

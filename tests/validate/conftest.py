@@ -1,0 +1,127 @@
+"""A host and a cloud that follow a script, for restarts alone and for proofs around them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_ami.errors import GpuAmiError
+from gpu_ami.progress import Progress
+from gpu_ami.validate import machine
+from gpu_ami.validate.machine import Boot, Machine
+from validator.transport import ssh
+from validator.transport.ssh import ConnectionDropped, Finished, HostKeyChanged, HostRefused
+
+PANIC = "[    2.1] Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)\n"
+
+
+@dataclass
+class World:
+    """A host and the EC2 around it. way_back: what each attempt to reach it finds after the order to restart."""
+
+    way_back: list[str] = field(default_factory=lambda: ["old", "refused", "new"])
+    key: str = "ssh-ed25519 AAAAfirst"
+    next_key: str = "ssh-ed25519 AAAAfirst"
+    order: tuple[int, str] | None = (0, "")  # exit status and output of `systemctl reboot`; None: the line drops
+    console_text: str = "[ 0.0] Linux\n"
+    dies: bool = False
+    calls: list[str] = field(default_factory=list)
+    targets: list[ssh.Target] = field(default_factory=list)
+    fails: dict[str, GpuAmiError] = field(default_factory=dict)
+    restarted: bool = False
+    state: str = "running"
+    state_reason: dict[str, str] = field(default_factory=dict)
+
+    # EC2
+
+    place = SimpleNamespace(ssh_port=22, ssh_interface="public_ip")
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fails:
+            raise self.fails[name]
+
+    def stop(self, instance_id: str) -> None:
+        self._call("stop")
+
+    def start(self, instance_id: str) -> None:
+        self._call("start")
+        self.restarted = True
+
+    def wait_for_state(self, instance_id: str, wanted: str, *_: Any) -> dict[str, str]:
+        self._call(wanted)
+        return {"InstanceId": instance_id, "PublicIpAddress": "192.0.2.2" if "start" in self.calls else "192.0.2.1"}
+
+    def instance(self, instance_id: str) -> dict[str, Any]:
+        return {"InstanceId": instance_id, "State": {"Name": self.state}, "StateReason": self.state_reason}
+
+    def console(self, instance_id: str) -> str:
+        if "console" in self.fails:
+            raise self.fails["console"]
+        return self.console_text + (PANIC if self.dies and self.restarted else "")
+
+    # SSH
+
+    def connect(self, target: ssh.Target) -> Any:
+        self.targets.append(target)
+        step = "old"
+        if self.restarted:
+            step = self.way_back[0]
+            self.way_back[:] = self.way_back[1:] or self.way_back
+        if step == "refused":
+            raise HostRefused("192.0.2.1:22 refuses connections")
+        key = self.next_key if step == "new" else self.key
+        if " " in target.host_key and target.host_key != key:
+            raise HostKeyChanged("root@192.0.2.1:22 shows another host key")
+        return Line(self, step, key)
+
+
+@dataclass
+class Line:
+    """A connection to one boot."""
+
+    world: World
+    boot: str
+    host_key: str
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+    def close(self) -> None: ...
+
+    def run(self, command: str, timeout: float) -> Finished:
+        if "boot_id" in command:
+            return Finished(0, f"boot-{self.boot}\n".encode(), b"", 0.0)
+        if "systemctl reboot" in command:
+            self.world.calls.append("reboot")
+            if self.world.order is None:
+                self.world.restarted = True
+                raise ConnectionDropped("it ended the connection")
+            rc, said = self.world.order
+            self.world.restarted = rc == 0
+            return Finished(rc, b"", said.encode(), 0.0)
+        return Finished(0, b"running\n", b"", 0.0)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World()
+    monkeypatch.setattr(ssh, "connect", lambda target: made.connect(target))
+    monkeypatch.setattr(machine, "_POLL_SECONDS", 0.0)
+    yield made
+
+
+def a_machine(known_hosts: Path = Path("/dev/null")) -> Machine:
+    where = ("i-1", "g5.12xlarge", "192.0.2.1", 22, "admin", Path("key"), known_hosts)
+    return Machine(*where, {"ssh": 60.0}, "boot-old", "ssh-ed25519 AAAAfirst")
+
+
+def a_boot(world: World) -> Boot:
+    return Boot(world, SimpleNamespace(), "admin", Progress("quiet"), threading.Event())  # type: ignore[arg-type]

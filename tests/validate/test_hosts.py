@@ -1,0 +1,90 @@
+"""Somebody else's machine: its address as users write it, and how soon a host that cannot be checked is reported."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami import cli, process
+from gpu_ami.errors import MachineError, UsageError
+from gpu_ami.validate import hosts
+from tests.validator.conftest import Sshd, free_port, serve, sshd  # noqa: F401  (fixtures)
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("ssh://admin@10.0.0.7:22", "ssh://admin@10.0.0.7:22"),
+        ("admin@10.0.0.7", "ssh://admin@10.0.0.7"),
+        ("admin@10.0.0.7:2222", "ssh://admin@10.0.0.7:2222"),
+        ("admin@[fd00::7]:22", "ssh://admin@[fd00::7]:22"),
+    ],
+)
+def test_address_with_and_without_scheme(text: str, url: str) -> None:
+    assert hosts.host_url(text) == url
+
+
+@pytest.mark.parametrize("text", ["", "http://10.0.0.7", "ssh://", "admin@10.0.0.7:port", "ssh://10.0.0.7/path"])
+def test_address_that_is_none_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(UsageError, match="not the address of a host") as caught:
+        hosts.host_url(text)
+    assert "ssh://admin@10.0.0.7" in caught.value.hint
+
+
+def test_client_configuration_applies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host gpu\n HostName 10.0.0.7\n User admin\n Port 2200\n")
+    named = hosts.ssh_target("ssh://gpu", None)
+    assert (named.name, named.search_keys) == ("admin@10.0.0.7:2200", True)
+    explicit = hosts.ssh_target("ssh://root@gpu:22", tmp_path / "key")
+    assert (explicit.name, explicit.search_keys) == ("root@10.0.0.7:22", False)
+
+
+def test_host_that_takes_the_key_is_reachable(sshd: Sshd) -> None:  # noqa: F811
+    hosts.require_reachable(f"ssh://{getpass.getuser()}@127.0.0.1:{sshd.port}", sshd.key)
+
+
+def test_host_with_another_key_says_so(sshd: Sshd) -> None:  # noqa: F811
+    with pytest.raises(MachineError, match="does not take the key") as caught:
+        hosts.require_reachable(f"ssh://{getpass.getuser()}@127.0.0.1:{sshd.port}", sshd.other_key)
+    assert "user and key" in caught.value.hint
+
+
+def test_silent_host_costs_one_deadline(serve: Callable[[Any], int], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(hosts, "CONNECT_SECONDS", 1.0)
+    started = time.monotonic()
+    with pytest.raises(MachineError, match="sent no SSH banner within 1 s"):
+        hosts.require_reachable(f"ssh://root@127.0.0.1:{serve(lambda _: time.sleep(60))}", Path("/dev/null"))
+    assert time.monotonic() - started < 10
+
+
+def validate(*arguments: str) -> int:
+    return cli.main(["validate", "--host", *arguments])
+
+
+@pytest.mark.parametrize("kind", ["refused", "silent", "wrong key"])
+def test_validate_of_such_a_host_ends_at_once_with_the_reason(
+    kind: str, sshd: Sshd, serve: Callable[[Any], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any  # noqa: F811
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hosts, "CONNECT_SECONDS", 1.0)
+    port = {"refused": free_port, "silent": lambda: serve(lambda _: time.sleep(60)), "wrong key": lambda: sshd.port}
+    reason = {"refused": "refuses connections", "silent": "sent no SSH banner", "wrong key": "does not take the key"}
+    monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("a validator was started"))
+    exit_code = validate(f"{getpass.getuser()}@127.0.0.1:{port[kind]()}", "-i", str(sshd.other_key))
+    assert exit_code == 4 and reason[kind] in capsys.readouterr().out
+    report = json.loads((tmp_path / "out" / "host" / "report.json").read_text())
+    assert reason[kind] in report["hosts"][0]["error"] and not list(tmp_path.glob("out/host/evidence/*"))
+
+
+def test_validate_of_no_address_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert validate("http://10.0.0.7") == 2
+    assert "Traceback" not in capsys.readouterr().err

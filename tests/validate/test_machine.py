@@ -1,0 +1,154 @@
+"""A machine from its launch to its end: which stage failed, whose fault it is, and what could not be removed."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError
+from gpu_ami.validate import machine
+from gpu_ami.validate.machine import Boot, ImageAtFault, boot_seconds, is_at_fault
+from tests.validate.conftest import PANIC, World, a_boot
+
+
+def first_boot(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float = 30.0) -> Any:
+    monkeypatch.setattr(machine, "BOOT_SECONDS", seconds)
+    boot = a_boot(world)
+    boot.run = SimpleNamespace(key_file=tmp_path / "key", folder=tmp_path)  # type: ignore[assignment]
+    world.restarted = True  # `way_back` is what each attempt to reach it finds
+    return boot.follow("i-1", "g5.12xlarge")
+
+
+def test_stages_of_a_boot(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    world.way_back = ["refused", "refused", "new"]
+    booted = first_boot(world, monkeypatch, tmp_path)
+    assert list(booted.stages) == ["running", "ssh", "cloud-init", "systemd"]
+    assert (booted.url, booted.boot_id, booted.host_key) == ("ssh://admin@192.0.2.1:22", "boot-new", world.next_key)
+    assert (tmp_path / "known_hosts.i-1").read_text() == f"192.0.2.1 {world.next_key}\n"
+
+
+def silent(world: World) -> None: ...
+
+
+def no_console(world: World) -> None:
+    world.fails["console"] = CloudError("reading the console of i-1: UnauthorizedOperation")
+
+
+def paused(world: World) -> None:
+    world.state_reason = {"Code": "Server.Paused", "Message": "paused: no space left on /images"}
+
+
+def gone(world: World) -> None:
+    world.state = "terminated"
+
+
+def panics(world: World) -> None:
+    world.dies = True
+
+
+@pytest.mark.parametrize(
+    ("break_it", "image", "message"),
+    [
+        (silent, False, "SSH login failed before the deadline\n  last answer: 192.0.2.1:22 refuses connections"),
+        (no_console, False, "SSH login failed before the deadline"),
+        (paused, False, "does not run: paused: no space left on /images"),
+        (gone, False, "is terminated"),
+        (panics, True, "kernel panic at boot: [    2.1] Kernel panic"),
+    ],
+)
+def test_boot_that_fails_blames_the_image_only_for_a_panic(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, break_it: Any, image: bool, message: str
+) -> None:
+    world.way_back = ["refused"]
+    break_it(world)
+    with pytest.raises(MachineError) as caught:
+        first_boot(world, monkeypatch, tmp_path, seconds=0.3)
+    assert message in str(caught.value) and is_at_fault(caught.value) is image
+    assert ("the last 1 lines of its console" in str(caught.value)) is (break_it not in (no_console, panics))
+
+
+def test_panic_that_only_the_console_tail_shows_is_the_images(world: World) -> None:
+    error = MachineError("i-1: SSH login failed", details=[f"| {PANIC}"])
+    assert is_at_fault(error) and is_at_fault(ImageAtFault("x")) and not is_at_fault(CapacityError("none"))
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "least"),
+    [
+        ("g5.12xlarge", 600),
+        ("p5.48xlarge", 1200),
+        ("p6-b200.48xlarge", 1200),
+        ("g4dn.metal", 2400),
+        ("g5g.metal", 2400),
+    ],
+)
+def test_large_and_bare_metal_machines_have_longer(instance_type: str, least: float) -> None:
+    assert boot_seconds(instance_type) >= least
+
+
+@pytest.mark.parametrize("interface", ["session_manager", "carrier_pigeon"])
+def test_interface_that_cannot_be_used_is_refused(interface: str) -> None:
+    with pytest.raises(UsageError, match=interface) as caught:
+        machine.require_interface(interface)
+    assert "private_ip" in caught.value.hint
+    machine.require_interface("private_dns")
+
+
+class Ec2:
+    def __init__(self, **fails: GpuAmiError) -> None:
+        self.fails, self.calls, self.launches = fails, list[str](), list[Any]()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> str:
+            self.calls.append(name)
+            self.launches += arguments[:1]
+            if name in self.fails:
+                raise self.fails[name]
+            return "i-1"
+
+        return call
+
+
+def a_run(folder: Path) -> Any:
+    return SimpleNamespace(id="run-1", folder=folder, key_file=folder / "id_ed25519")
+
+
+def test_machine_is_terminated_with_the_block_and_after_an_error(tmp_path: Path) -> None:
+    ec2: Any = Ec2()
+    with pytest.raises(ZeroDivisionError), machine.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}):
+        raise ZeroDivisionError
+    assert ec2.calls == ["launch", "terminate"]
+    assert ec2.launches[0].user_data.startswith("#cloud-boothook")
+
+
+def test_machine_that_cannot_be_terminated_is_reported_and_kept_for_sweep(tmp_path: Path) -> None:
+    ec2: Any = Ec2(terminate=CloudError("terminating i-1: RequestLimitExceeded"))
+    with pytest.raises(CloudError), machine.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}):
+        pass
+    seen = list[GpuAmiError]()
+    with machine.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}, on_leftover=seen.append):
+        pass
+    assert [error.message for error in seen] == ["terminating i-1: RequestLimitExceeded"]
+    assert (tmp_path / "left-behind").exists()
+
+
+def test_temporary_key_is_made_once_and_deleted(tmp_path: Path) -> None:
+    ec2: Any = Ec2()
+    with machine.temporary_key(ec2, a_run(tmp_path), {}) as name:
+        assert name == "gpu-ami-run-1" and (tmp_path / "id_ed25519").stat().st_mode & 0o777 == 0o600
+    assert ec2.calls == ["import_key", "delete_key"]
+
+
+def test_cancelled_boot_does_not_read_the_console(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    world.way_back = ["refused"]
+    boot = Boot(world, a_run(tmp_path), "admin", a_boot(world).progress, threading.Event())  # type: ignore[arg-type]
+    boot.cancelled.set()
+    with pytest.raises(MachineError) as caught:
+        boot.follow("i-1", "g5.12xlarge")
+    assert "console" not in str(caught.value)

@@ -1,0 +1,160 @@
+"""A host that answers from a table, and a judge that runs one check against it as the plugin would."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import testinfra.host
+from testinfra.backend import base
+
+from validator.observe import Observe
+from validator.plan import Plan
+from validator.probes.machine import Clock
+from validator.probes.nvidia_smi import Gpu
+from validator.results import FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
+
+INSTANCE = "i-0123456789abcdef0"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKq8H0launchlaunchlaunchlaunchlaunchlaunch launch"
+METADATA = {"instance-id": INSTANCE, "instance-type": "g5.12xlarge", "ami-id": "ami-1", "public-keys": [KEY]}
+Reply = str | tuple[int, str] | tuple[int, str, str] | Callable[[str], "Reply"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The checks' own markers, which `-p validator.plugin` would bring."""
+    config.addinivalue_line("markers", "asked(option): see validator/checks/conftest.py")
+    config.addinivalue_line("markers", "live: see validator/plugin.py")
+    config.addinivalue_line("markers", "offline: see validator/plugin.py")
+    config.addinivalue_line("markers", "planned(section): see validator/plugin.py")
+    config.addinivalue_line("markers", "survives: see validator/plugin.py")
+    config.addinivalue_line("markers", "tier(name): see validator/plugin.py")
+
+
+class TableBackend(base.BaseBackend):
+    """Answers a command by the first pattern (shell wildcards) that fits it; a command without one is a mistake."""
+
+    NAME = "table"
+
+    def __init__(self, table: Mapping[str, Reply]) -> None:
+        super().__init__("table")
+        self.table = table
+        self.asked: list[str] = []
+
+    def run(self, command: str, *args: str, **_: Any) -> base.CommandResult:
+        text = self.quote(command, *args)
+        self.asked.append(text)
+        for pattern, reply in self.table.items():
+            if fnmatch.fnmatchcase(text, pattern):
+                while callable(reply):
+                    reply = reply(text)
+                rc, out, err = (0, reply, "") if isinstance(reply, str) else (*reply, "", "")[:3]
+                return self.result(rc, text.encode(), out, err)
+        raise AssertionError(f"the check asked what this test does not answer: {text}")
+
+
+def table_host(table: Mapping[str, Reply]) -> Any:
+    """A testinfra host that answers from the table."""
+    host = testinfra.host.Host(TableBackend(table))
+    host.backend.set_host(host)
+    return host
+
+
+@dataclass
+class FakeMachine:
+    """What `validator.probes.machine.MachineUnderTest` would have found."""
+
+    metadata: dict[str, Any]
+    clock: Clock = field(default_factory=lambda: Clock(-0.1, 0.1))
+    boot_time: float = 1000.0
+    first_boot_time: float = 1030.0
+    gpus: tuple[Gpu, ...] = ()
+    instance_id: str = INSTANCE
+    instance_type: str = "g5.12xlarge"
+
+    def require_clock(self) -> None:
+        """The clock is right."""
+
+
+PLAN: dict[str, Any] = {
+    "schema": "gpu-ami/plan/1",
+    "os": {"id": "debian", "family": "debian", "ssh_user": "admin"},
+    "instance_types": [
+        {
+            "name": "g5.12xlarge",
+            "gpu_count": 2,
+            "gpu": {
+                "name": "NVIDIA A10G", "memory_mib": 23028, "power_limit_w": 300, "pcie_gen": 4, "pcie_width": 16,
+                "max_clock_mhz": {"graphics": 1710, "sm": 1710, "memory": 6251, "video": 1500},
+            },
+        }
+    ],
+    "nvidia_driver": {
+        "version": "550.163.01", "package": "nvidia-open-dkms", "package_version": "550.163.01-1",
+        "packages": {"nvidia-driver-cuda": "550.163.01-1"},
+    },
+    "cloudwatch_agent": {
+        "version": "1.300071.0",
+        "config": {
+            "agent": {"metrics_collection_interval": 10},
+            "logs": {"logs_collected": {"files": {"collect_list": [
+                {"file_path": "/var/log/gpuevent.log", "log_group_name": "raw", "log_stream_name": "{instance_id}",
+                 "retention_in_days": 90},
+                {"file_path": "/var/log/gpuevent.jsonl", "log_group_name": "json", "log_stream_name": "{instance_id}",
+                 "retention_in_days": 90},
+            ]}}},
+        },
+        "gpu_config": {"metrics": {
+            "namespace": "CWAgent", "aggregation_dimensions": [["InstanceId"]],
+            "append_dimensions": {
+                "InstanceId": "${aws:InstanceId}", "AutoScalingGroupName": "${aws:AutoScalingGroupName}",
+            },
+            "metrics_collected": {"nvidia_gpu": {"measurement": ["utilization_gpu", "memory_total"]}},
+        }},
+    },
+    "event_parser": {"raw_log": "/var/log/gpuevent.log", "json_log": "/var/log/gpuevent.jsonl", "log_buf_len": "4M"},
+    "telemetry": {
+        "interval_s": 10, "namespace": "CWAgent", "measurements": ["utilization_gpu", "memory_total"],
+        "raw_log_group": "raw", "json_log_group": "json", "log_stream": "{instance_id}",
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the plugin would have written."""
+
+    verdict: Verdict
+    message: str
+    check: CheckRecord
+
+
+Judge = Callable[..., Judgement]
+
+
+@pytest.fixture
+def judge() -> Judge:
+    """`judge(check, table, **others)`: others are arguments of the check that replace the usual ones."""
+
+    def run(check: Callable[..., None], table: Mapping[str, Reply], **others: Any) -> Judgement:
+        host = table_host(table)
+        running = RunningCheck(CheckRecord(check.__name__, "", "T1", check.__doc__ or ""))
+        known = {
+            "host": host,
+            "plan": Plan(PLAN),
+            "machine": FakeMachine(METADATA),
+            "observe": Observe(running),
+            "golden_file": None,
+        } | others
+        wanted = check.__code__.co_varnames[: check.__code__.co_argcount]
+        try:
+            check(**{name: known[name] for name in wanted})
+        except pytest.skip.Exception as reason:
+            return Judgement(UNPROVEN, str(reason.msg), running.record)
+        except (pytest.fail.Exception, AssertionError) as reason:
+            return Judgement(FAIL, str(reason), running.record)
+        return Judgement(PASS, "", running.record)
+
+    return run

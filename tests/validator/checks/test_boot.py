@@ -1,0 +1,149 @@
+"""Each boot check, once green and once red with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import FakeMachine, Judge
+from validator.checks import boot
+from validator.probes.machine import Clock
+
+DONE = '{"v1": {"datasource": "DataSourceEc2Local", "errors": []}}'
+CALM = {
+    "dmesg*": "Linux version 6.1\n",
+    "journalctl*SYSLOG_FACILITY=0": "Linux version 6.1\n" * 2,
+    "journalctl*--list-boots": "-1 a\n 0 b\n",
+}
+
+ROOM = {"findmnt*": "rw,relatime,discard\n", "stat*": "2000000 200000 500000 400000\n"}  # exactly a tenth free
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (boot.test_root_volume_can_be_written_and_has_room, ROOM, "PASS", ""),
+    (boot.test_root_volume_can_be_written_and_has_room, ROOM | {"stat*": "200 100 0 0\n"}, "PASS", ""),
+    (
+        boot.test_root_volume_can_be_written_and_has_room,
+        ROOM | {"findmnt*": "ro,relatime\n"},
+        "FAIL",
+        "/ is mounted ro, expected rw: the file system has errors, or fstab says so",
+    ),
+    (
+        boot.test_root_volume_can_be_written_and_has_room,
+        ROOM | {"stat*": "2000000 198000 500000 400000\n"},
+        "FAIL",
+        "/: expected 10 % of blocks, 5 % of inodes free, got 9.9 % and 80.0 %",
+    ),
+    (
+        boot.test_root_volume_can_be_written_and_has_room,
+        ROOM | {"stat*": "2000000 1000000 500000 400\n"},
+        "FAIL",
+        "/: expected 10 % of blocks, 5 % of inodes free, got 50.0 % and 0.1 %",
+    ),
+    (boot.test_no_unit_failed, {"systemctl*": ""}, "PASS", ""),
+    (
+        boot.test_no_unit_failed,
+        {"systemctl*": "ssh.service loaded failed failed OpenBSD Secure Shell server\n"},
+        "FAIL",
+        "failed units: ssh.service",
+    ),
+    (
+        boot.test_no_unit_failed,
+        {"systemctl*": (1, "", "Failed to connect to bus: Host is down")},
+        "FAIL",
+        "ended with 1: Failed to connect to bus: Host is down",
+    ),
+    (boot.test_system_is_running, {"systemctl*": "running\n"}, "PASS", ""),
+    (boot.test_system_is_running, {"systemctl*": (1, "degraded\n")}, "FAIL", "found 'degraded', expected 'running'"),
+    (boot.test_cloud_init_is_done, {"cat*": DONE}, "PASS", ""),
+    (
+        boot.test_cloud_init_is_done,
+        {"cat*": '{"v1": {"datasource": "x", "errors": ["(\'ssh\', KeyError())"]}}'},
+        "FAIL",
+        "cloud-init errors: ('ssh', KeyError())",
+    ),
+    (
+        boot.test_cloud_init_is_done,
+        {"cat*": (1, "", "No such file"), "cloud-init status": "status: running\n"},
+        "FAIL",
+        "cloud-init has not finished",
+    ),
+    (boot.test_datasource_is_ec2, {"cat*": DONE}, "PASS", ""),
+    (
+        boot.test_datasource_is_ec2,
+        {"cat*": '{"v1": {"datasource": "DataSourceNoCloud [seed=/var/lib/cloud/seed]", "errors": []}}'},
+        "FAIL",
+        "cloud-init datasource: expected DataSourceEc2, got DataSourceNoCloud [seed=/var/lib/cloud/seed]",
+    ),
+    (boot.test_datasource_is_ec2, {"cat*": (1, "")}, "UNPROVEN", "cloud-init has not finished"),
+    (boot.test_kernel_has_its_modules, {"uname -r": "6.1.0-44\n", "ls*": "6.1.0-44\n"}, "PASS", ""),
+    (
+        boot.test_kernel_has_its_modules,
+        {"uname -r": "6.1.0-44\n", "ls*": "6.1.0-50\n"},
+        "FAIL",
+        "kernel 6.1.0-44 is running, but modules are installed for 6.1.0-50",
+    ),
+    (boot.test_kernel_has_not_panicked, CALM, "PASS", ""),
+    (
+        boot.test_kernel_has_not_panicked,
+        CALM | {"dmesg*": "Linux version 6.1\nBUG: unable to handle page fault for address: 0\n"},
+        "FAIL",
+        "kernel panic, oops or lockup: BUG: unable to handle page fault for address: 0",
+    ),
+    (
+        boot.test_kernel_has_not_panicked,
+        CALM | {"journalctl*SYSLOG_FACILITY=0": "Oops: 0002 [#1] PREEMPT SMP\n"},
+        "FAIL",
+        "kernel panic, oops or lockup: Oops: 0002 [#1] PREEMPT SMP",
+    ),
+    (
+        boot.test_kernel_has_not_panicked,
+        CALM | {"dmesg*": (1, "", "dmesg: read kernel buffer failed: Operation not permitted")},
+        "FAIL",
+        "Operation not permitted",
+    ),
+    (boot.test_kernel_log_has_no_critical_message, {"dmesg*": ""}, "PASS", ""),
+    (
+        boot.test_kernel_log_has_no_critical_message,
+        {"dmesg*": "mce: [Hardware Error]: Machine check\n"},
+        "FAIL",
+        "critical kernel messages: mce: [Hardware Error]: Machine check",
+    ),
+    (
+        boot.test_kernel_log_has_no_critical_message,
+        {"dmesg*": (1, "", "dmesg: read failed")},
+        "FAIL",
+        "dmesg: read failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_boot(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("clock", "verdict", "message"),
+    [
+        (Clock(-0.2, 0.3), "PASS", ""),
+        (Clock(-601.0, -599.0), "FAIL", "the host's clock differs by -599.00 s from ours, expected at most 2 s"),
+        (Clock(599.0, 601.0), "FAIL", "the host's clock differs by +599.00 s from ours, expected at most 2 s"),
+    ],
+)
+def test_clock(judge: Judge, clock: Clock, verdict: str, message: str) -> None:
+    found = judge(boot.test_clock_is_right, {}, machine=FakeMachine({}, clock=clock))
+    assert found.verdict == verdict
+    assert message in found.message
+
+
+def test_instance_type(judge: Judge) -> None:
+    assert judge(boot.test_instance_type_is_the_requested_one, {}).verdict == "PASS"
+    other = judge(boot.test_instance_type_is_the_requested_one, {}, machine=FakeMachine({"instance-type": "g5.xlarge"}))
+    assert (other.verdict, other.message) == (
+        "FAIL",
+        "instance type in the metadata: found 'g5.xlarge', expected 'g5.12xlarge'",
+    )
+    unknown = judge(boot.test_instance_type_is_the_requested_one, {}, machine=FakeMachine({}, instance_type="p9.huge"))
+    assert (unknown.verdict, unknown.message) == ("UNPROVEN", "the plan does not know instance type p9.huge")

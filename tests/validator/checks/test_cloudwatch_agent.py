@@ -1,0 +1,113 @@
+"""Each agent check, once green and once red with its message."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import INSTANCE, PLAN, Judge
+from validator.checks import cloudwatch_agent as agent
+
+LOGS, METRICS = PLAN["cloudwatch_agent"]["config"], PLAN["cloudwatch_agent"]["gpu_config"]
+
+
+def files(*configs: dict[str, Any]) -> str:
+    """As `validator.probes.agent_config.installed` reads them."""
+    return "".join(f"file_{at}.json\n{json.dumps(config)}\x1e" for at, config in enumerate(configs))
+
+
+def with_metrics(**others: Any) -> dict[str, Any]:
+    return {"metrics": METRICS["metrics"] | others}
+
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (agent.test_agent_is_active_and_enabled, {"*is-active*": "active\n", "*is-enabled*": "enabled\n"}, "PASS", ""),
+    (
+        agent.test_agent_is_active_and_enabled,
+        {"*is-active*": (3, "inactive\n"), "*is-enabled*": "enabled\n"},
+        "FAIL",
+        "amazon-cloudwatch-agent.service: found inactive, enabled, expected active, enabled",
+    ),
+    (agent.test_agent_does_not_restart, {"systemctl show*": "0\n"}, "PASS", ""),
+    (agent.test_agent_does_not_restart, {"systemctl show*": "7\n"}, "FAIL", "found '7', expected '0'"),
+    (agent.test_agent_is_the_planned_version, {"dpkg-query*": "1.300071.0b1234-1"}, "PASS", ""),
+    (
+        agent.test_agent_is_the_planned_version,
+        {"dpkg-query*": "1.300064.1b1344-1"},
+        "FAIL",
+        "package amazon-cloudwatch-agent: expected 1.300071.0, got 1.300064.1b1344-1",
+    ),
+    (
+        agent.test_agent_is_the_planned_version,
+        {"dpkg-query*": (1, "")},
+        "FAIL",
+        "package amazon-cloudwatch-agent: expected 1.300071.0, got not installed",
+    ),
+    (agent.test_agent_reports_configured, {"*ctl*": '{"status":"running","configstatus":"configured"}'}, "PASS", ""),
+    (
+        agent.test_agent_reports_configured,
+        {"*ctl*": '{"status":"stopped","configstatus":"not configured"}'},
+        "FAIL",
+        "'status': 'stopped'",
+    ),
+    (
+        agent.test_agent_reports_configured,
+        {"*ctl*": (127, "", "not found")},
+        "FAIL",
+        "amazon-cloudwatch-agent-ctl -a status printed no JSON: 'not found'",
+    ),
+    (agent.test_installed_configuration_is_the_planned_one, {"cd*": files(LOGS, METRICS)}, "PASS", ""),
+    (agent.test_installed_configuration_is_the_planned_one, {"cd*": files(LOGS | METRICS)}, "PASS", ""),
+    (
+        agent.test_installed_configuration_is_the_planned_one,
+        {"cd*": files(LOGS)},
+        "FAIL",
+        "metrics: missing, expected",
+    ),
+    (
+        agent.test_installed_configuration_is_the_planned_one,
+        {"cd*": files(LOGS, with_metrics(namespace="Mine"))},
+        "FAIL",
+        "metrics.namespace: found 'Mine', expected 'CWAgent'",
+    ),
+    (
+        agent.test_installed_configuration_is_the_planned_one,
+        {"cd*": files(LOGS, with_metrics(metrics_collected={"nvidia_gpu": {"measurement": ["memory_total"]}}))},
+        "FAIL",
+        "metrics.metrics_collected.nvidia_gpu.measurement: found ['memory_total'], expected ['utilization_gpu', ",
+    ),
+    (agent.test_agent_log_has_no_error, {"cat*": "2026-11-21T13:00:00Z I! Starting\n"}, "PASS", ""),
+    (
+        agent.test_agent_log_has_no_error,
+        {"cat*": "I! Starting\n2026-11-21T13:00:00Z E! cannot publish\n"},
+        "FAIL",
+        "1 errors in the agent's log, the last: 2026-11-21T13:00:00Z E! cannot publish",
+    ),
+    (
+        agent.test_agent_log_has_no_error,
+        {"cat*": (1, "", "No such file")},
+        "FAIL",
+        "the agent's log cannot be read: No such file",
+    ),
+    (agent.test_agent_knows_no_other_instance, {"cd*": f"logs/state/x:{INSTANCE}\n"}, "PASS", ""),
+    (
+        agent.test_agent_knows_no_other_instance,
+        {"cd*": f"etc/a.toml:i-0bbbbbbbbbbbbbbbb\nlogs/x:{INSTANCE}\n"},
+        "FAIL",
+        "other instances in the agent's files: etc/a.toml:i-0bbbbbbbbbbbbbbbb",
+    ),
+    (
+        agent.test_agent_knows_no_other_instance,
+        {"cd*": (2, "", "can't cd to /opt/aws/amazon-cloudwatch-agent")},
+        "FAIL",
+        "can't cd",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_cloudwatch_agent(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table)
+    assert (found.verdict, message in found.message) == (verdict, True), found

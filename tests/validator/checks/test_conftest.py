@@ -1,0 +1,35 @@
+"""Our checks' own options: what provokes a real fault is left out unless somebody asks for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def collect(*options: str) -> tuple[set[str], str]:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
+            "--hosts=ssh://nobody@127.0.0.1:9", *options, "validator/checks/xid.py", "validator/checks/hardware.py",
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    return {line.rpartition("::")[2].partition("[")[0] for line in lines if "::" in line}, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("options", "asked"), [((), False), (("--provoke-xid",), True)])
+def test_a_fault_is_provoked_only_where_it_is_asked_for(options: tuple[str, ...], asked: bool) -> None:
+    names, said = collect("--golden=variables/golden", *options)
+    assert {
+        "test_kernel_xid_arrives_once",
+        "test_parser_survives_the_proof",
+        "test_gpus_are_linked_as_promised",
+    } <= names, said
+    assert ("test_real_fault_arrives" in names) == asked, said
+    assert "PytestUnknownMarkWarning" not in said

@@ -1,0 +1,108 @@
+"""Each DCGM check, once green and once red with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import INSTANCE, Judge
+from validator.checks import dcgm
+from validator.plan import Plan
+
+GPU = "| {0} | Name: NVIDIA A10G |\n| | PCI Bus ID: 00000000:00:1{1}.0 |\n| | Device UUID: GPU-0{0} |\n"
+BOTH = "2 GPUs found.\n" + GPU.format(0, "B") + GPU.format(1, "C") + "0 NvSwitches found.\n"
+HOSTENGINE = "Version : 4.4.2\nBuild ID : 27\nBuild Type : Release\n"
+RUNNING = "ActiveState=active\nNRestarts=0\n"
+DOWN = "ActiveState=inactive\nNRestarts=0\n"
+NOBODY = "Error: unable to establish a connection to the specified host: localhost\n"
+
+
+class Machine:
+    """An instance of a type that the plan knows."""
+
+    instance_id = INSTANCE
+
+    def __init__(self, instance_type: str = "g5.12xlarge") -> None:
+        self.instance_type = instance_type
+
+
+PLAN = Plan(
+    {
+        "os": {"family": "debian"},
+        "instance_types": [{"name": "g5.12xlarge", "gpu_count": 2}, {"name": "m5.large", "gpu_count": 0}],
+        "dcgm": {"version": "4.4.2", "packages": {"datacenter-gpu-manager-4-cuda12": "1:4.4.2-1"}},
+    }
+)
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (dcgm.test_host_engine_starts_at_boot, {"systemctl*": "enabled\n"}, "PASS", ""),
+    (
+        dcgm.test_host_engine_starts_at_boot,
+        {"systemctl*": (1, "disabled\n")},
+        "FAIL",
+        "nvidia-dcgm.service at boot: found 'disabled', expected 'enabled'",
+    ),
+    (dcgm.test_host_engine_runs, {"systemctl*": RUNNING}, "PASS", ""),
+    (dcgm.test_host_engine_runs, {"systemctl*": DOWN}, "FAIL", "nvidia-dcgm.service: found"),
+    (dcgm.test_host_engine_runs, {"systemctl*": RUNNING.replace("0", "3")}, "FAIL", "'NRestarts': '3'"),
+    (dcgm.test_every_gpu_is_discovered, {"dcgmi*": BOTH}, "PASS", ""),
+    (
+        dcgm.test_every_gpu_is_discovered,
+        {"dcgmi*": "1 GPU found.\n" + GPU.format(0, "B")},
+        "FAIL",
+        "dcgmi discovery -l on g5.12xlarge: expected 2 GPUs, got 1 (0000:00:1b.0)",
+    ),
+    (
+        dcgm.test_every_gpu_is_discovered,
+        {"dcgmi*": (255, NOBODY)},
+        "FAIL",
+        "dcgmi discovery -l exited with status 255: Error: unable to establish a connection to the",
+    ),
+    (
+        dcgm.test_packages_are_the_planned_ones,
+        {"dpkg-query*": "datacenter-gpu-manager-4-cuda12 installed 1:4.4.2-1\n"},
+        "PASS",
+        "",
+    ),
+    (
+        dcgm.test_packages_are_the_planned_ones,
+        {"dpkg-query*": "datacenter-gpu-manager-4-cuda12 installed 1:4.5.3-1\n"},
+        "FAIL",
+        "'1:4.5.3-1'",
+    ),
+    (dcgm.test_packages_are_held, {"apt-mark*": "datacenter-gpu-manager-4-cuda12\n"}, "PASS", ""),
+    (dcgm.test_packages_are_held, {"apt-mark*": ""}, "FAIL", "move them: datacenter-gpu-manager-4-cuda12"),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_dcgm(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table, plan=PLAN, machine=Machine())
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("program", "reply", "verdict", "message"),
+    [
+        ("dcgmi", "\ndcgmi  version: 4.4.2\n\n", "PASS", ""),
+        ("nv-hostengine", HOSTENGINE, "PASS", ""),
+        ("nv-hostengine", HOSTENGINE.replace("4.4.2", "4.2.3"), "FAIL", "found '4.2.3', expected '4.4.2'"),
+        (
+            "dcgmi",
+            (127, "", "sh: 1: dcgmi: not found"),
+            "FAIL",
+            "dcgmi --version exited with status 127: sh: 1: dcgmi: not found",
+        ),
+    ],
+)
+def test_versions(judge: Judge, program: str, reply: Any, verdict: str, message: str) -> None:
+    table = {f"{program} --version": reply}
+    found = judge(dcgm.test_program_is_the_planned_version, table, plan=PLAN, program=program)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(("reply", "verdict"), [(DOWN, "PASS"), (RUNNING, "FAIL")])
+def test_without_gpus_it_stays_down(judge: Judge, reply: str, verdict: str) -> None:
+    machine = Machine("m5.large")
+    assert judge(dcgm.test_host_engine_runs, {"systemctl*": reply}, plan=PLAN, machine=machine).verdict == verdict

@@ -1,0 +1,189 @@
+"""Each EFA check, once green and once red with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import METADATA, FakeMachine, Judge
+from validator.checks import efa
+from validator.plan import Plan
+
+CONTENTS = {"kernel_module": "2.13.0", "libfabric": "1.22.0", "ofi_nccl": "1.14.0"}
+TYPES = [{"name": "g5.12xlarge", "efa_interfaces": 2}, {"name": "inf2.xlarge", "efa_interfaces": 0}]
+
+
+def plan(family: str = "debian", **section: Any) -> Plan:
+    row = {"version": "1.38.0", "mode": "full", "contents": CONTENTS} | section
+    return Plan({"os": {"family": family}, "instance_types": TYPES, "efa": row})
+
+
+FULL, MINIMAL = plan(), plan(mode="minimal")
+BARE = plan(contents={})
+GIVEN = Plan({"os": {"family": "debian"}, "instance_types": TYPES,
+              "efa": {"version": "1.38.0", "provided_by": "dlami 1"}})  # fmt: skip
+NAMES = "libfabric1-aws_1.22.0amzn1.0_amd64 rdma-core_54.0-1_amd64 efa_2.13.0-1.amzn1_amd64"
+RECORD = f"# EFA installer version: 1.38.0\n# Debug packages installed: no\n# Packages installed:\n{NAMES}\n"
+LEAN = RECORD.replace("libfabric1-aws_1.22.0amzn1.0_amd64 ", "")
+RPMS = RECORD.replace(NAMES, "rdma-core-54.0-1.amzn2023.x86_64 efa-2.13.0-1.amzn2023.x86_64")
+DPKG = "libfabric1-aws installed 1.22.0amzn1.0\nrdma-core installed 54.0-1\nefa installed 2.13.0-1.amzn1\n"
+RPM = "rdma-core 0:54.0-1.amzn2023\nefa 0:2.13.0-1.amzn2023\n"
+LOCKS = "rdma-core-0:54.0-1.amzn2023.*\nefa-0:2.13.0-1.amzn2023.*\n"
+VERBS = "    device          \t   node GUID\n    ------\t---\n    rdmap0s0        \t00\n    rdmap1s0\t00\n"
+DOMAINS = "".join(f"provider: efa\n    domain: rdmap{n}s0-{kind}\n" for n in (0, 1) for kind in ("rdm", "dgrm"))
+ADAPTERS = {
+    "ls -1 /sys*": "rdmap0s0\nrdmap1s0\n",
+    "ls -1 /dev/infiniband*": "2\n",
+    "ibv_devices": VERBS,
+    "*fi_info -p*": DOMAINS,
+}
+CACHE = "\tlibnccl-net.so (libc6,x86-64) => /opt/amazon/ofi-nccl/lib/libnccl-net.so\n"
+PLUGIN = {"ldconfig*": CACHE, "readlink*": "/opt/amazon/ofi-nccl/lib/libnccl-net.so\n"}
+SAID = "NET/OFI Initializing aws-ofi-nccl 1.14.0\n"
+
+CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
+    (efa.test_installer_is_the_planned_one, FULL, {"cat*": RECORD}, "PASS", ""),
+    (
+        efa.test_installer_is_the_planned_one, FULL, {"cat*": RECORD.replace("1.38.0", "1.30.0")}, "FAIL",
+        "EFA installer (/opt/amazon/efa_installed_packages): found '1.30.0', expected '1.38.0'",
+    ),
+    (
+        efa.test_installer_is_the_planned_one, FULL, {"cat*": (1, "", "No such file")}, "FAIL",
+        "EFA is not installed: no /opt/amazon/efa_installed_packages",
+    ),
+    (efa.test_parts_are_those_of_the_mode, FULL, {"cat*": RECORD, "test*": ""}, "PASS", ""),
+    (
+        efa.test_parts_are_those_of_the_mode, FULL, {"cat*": LEAN, "test*": (1, "")}, "FAIL",
+        "expected mode full, got a minimal installation (/opt/amazon/efa_installed_packages), libfabric not installed",
+    ),
+    (
+        efa.test_parts_are_those_of_the_mode, FULL, {"cat*": RECORD, "test*": (1, "")}, "FAIL",
+        "a full installation (/opt/amazon/efa_installed_packages), libfabric not",
+    ),
+    (efa.test_parts_are_those_of_the_mode, MINIMAL, {"cat*": LEAN, "test*": (1, "")}, "PASS", ""),
+    (
+        efa.test_parts_are_those_of_the_mode, MINIMAL, {"cat*": LEAN, "test*": ""}, "FAIL",
+        "libfabric installed",
+    ),
+    (efa.test_parts_are_those_of_the_mode, GIVEN, {}, "UNPROVEN", "EFA is the base AMI's (dlami 1)"),
+    (efa.test_recorded_packages_are_installed, FULL, {"cat*": RECORD, "dpkg-query*": DPKG}, "PASS", ""),
+    (
+        efa.test_recorded_packages_are_installed, FULL,
+        {"cat*": RECORD, "dpkg-query*": DPKG.replace("54.0-1", "44.0-2")}, "FAIL",
+        "installed version differs from the record: rdma-core 54.0-1: 44.0-2",
+    ),
+    (efa.test_recorded_packages_are_installed, plan("redhat"), {"cat*": RPMS, "rpm*": RPM}, "PASS", ""),
+    (
+        efa.test_recorded_packages_are_installed, plan("redhat"),
+        {"cat*": RPMS, "rpm*": "package rdma-core is not installed\nefa 0:2.13.0-1.amzn2023\n"}, "FAIL",
+        "rdma-core 54.0-1.amzn2023: missing",
+    ),
+    (
+        efa.test_recorded_packages_are_installed, FULL, {"cat*": "# EFA installer version: 1.38.0\n", "dpkg*": ""},
+        "FAIL", "no package is recorded",
+    ),
+    (
+        efa.test_packages_are_held, FULL,
+        {"cat*": RECORD, "dpkg-query*": DPKG, "apt-mark*": "efa\nlibfabric1-aws\nrdma-core\n"}, "PASS", "",
+    ),
+    (
+        efa.test_packages_are_held, FULL, {"cat*": RECORD, "dpkg-query*": DPKG, "apt-mark*": "efa\nlibfabric1-aws\n"},
+        "FAIL", "not held: rdma-core",
+    ),
+    (
+        efa.test_packages_are_held, plan("redhat"),
+        {"cat /opt*": RPMS, "rpm*": RPM, "cat /etc/dnf*": LOCKS}, "PASS", "",
+    ),
+    (
+        efa.test_packages_are_held, plan("redhat"),
+        {"cat /opt*": RPMS, "rpm*": RPM, "cat /etc/dnf*": LOCKS.replace("rdma-core-0:54", "rdma-core-0:44")}, "FAIL",
+        "not held: rdma-core",
+    ),
+    (efa.test_packages_are_held, GIVEN, {}, "UNPROVEN", "EFA is the base AMI's"),
+    (efa.test_module_on_disk_is_the_planned_one, FULL, {"for k*": "6.1.0-44 2.13.0g\n"}, "PASS", ""),
+    (efa.test_module_on_disk_is_the_planned_one, FULL, {"for k*": "6.1.0-44 2.13.0\n"}, "PASS", ""),
+    (
+        efa.test_module_on_disk_is_the_planned_one, FULL, {"for k*": "6.1.0-44 2.13.0g\n6.1.0-50 missing\n"}, "FAIL",
+        "module efa on disk: 6.1.0-50: missing, expected 2.13.0",
+    ),
+    (
+        efa.test_module_on_disk_is_the_planned_one, BARE, {"cat*": RECORD, "for k*": "6.1.0-44 2.10.0g\n"}, "FAIL",
+        "module efa on disk: 6.1.0-44: 2.10.0g, expected 2.13.0",
+    ),
+    (efa.test_module_on_disk_is_the_planned_one, FULL, {"for k*": ""}, "FAIL", "no kernel is installed"),
+    (
+        efa.test_libfabric_is_the_planned_one, FULL,
+        {"*fi_info*": "fi_info: 1.22.0amzn4.0\nlibfabric: 1.22.0amzn4.0\n"},
+        "PASS", "",
+    ),
+    (
+        efa.test_libfabric_is_the_planned_one, FULL, {"*fi_info*": "libfabric: 1.18.1amzn1.0\n"}, "FAIL",
+        "libfabric: expected 1.22.0 (EFA installer 1.38.0), got 1.18.1",
+    ),
+    (
+        efa.test_libfabric_is_the_planned_one, FULL, {"*fi_info*": (127, "", "fi_info: not found")}, "FAIL",
+        "fi_info: not found",
+    ),
+    (efa.test_libfabric_is_the_planned_one, FULL, {"*fi_info*": "no words\n"}, "FAIL",
+     "/opt/amazon/efa/bin/fi_info --version shows no libfabric version: 'no words'"),
+    (efa.test_libfabric_is_the_planned_one, BARE, {"*fi_info*": "libfabric: 2.1.0\n"}, "UNPROVEN",
+     "libfabric is 2.1.0; no source states that of installer 1.38.0"),
+    (efa.test_libfabric_is_the_planned_one, MINIMAL, {}, "UNPROVEN", "a minimal installation has no libfabric"),
+    (efa.test_bundled_plugin_is_the_installer_s, FULL, PLUGIN | {"grep*": SAID}, "PASS", ""),
+    (
+        efa.test_bundled_plugin_is_the_installer_s, FULL, PLUGIN | {"grep*": SAID.replace("1.14.0", "1.7.4")}, "FAIL",
+        "/opt/amazon/ofi-nccl/lib/libnccl-net.so: expected aws-ofi-nccl 1.14.0, got 1.7.4",
+    ),
+    (efa.test_bundled_plugin_is_the_installer_s, FULL, {"ldconfig*": ""}, "FAIL", "no libnccl-net.so is on the loader"),
+    (efa.test_bundled_plugin_is_the_installer_s, MINIMAL, {}, "UNPROVEN", "this installation has no plugin of its own"),
+    (efa.test_loaded_module_is_the_planned_one, FULL, {"cat*": "2.13.0g\n"}, "PASS", ""),
+    (
+        efa.test_loaded_module_is_the_planned_one, FULL, {"cat*": (1, "", "No such file")}, "FAIL",
+        "module efa: expected 2.13.0, got not loaded; g5.12xlarge has 2 adapters",
+    ),
+    (efa.test_loaded_module_is_the_planned_one, FULL, {"cat*": "2.10.0g\n"}, "FAIL",
+     "module efa: expected 2.13.0, got 2.10.0g; g5.12xlarge has 2 adapters"),
+    (efa.test_every_promised_adapter_is_there, FULL, ADAPTERS, "PASS", ""),
+    (efa.test_every_promised_adapter_is_there, MINIMAL, {k: v for k, v in ADAPTERS.items() if "fi_info" not in k},
+     "PASS", ""),
+    (
+        efa.test_every_promised_adapter_is_there, FULL, ADAPTERS | {"ls -1 /dev/infiniband*": "1\n"}, "FAIL",
+        "adapters of g5.12xlarge: expected 2, got 1 in /dev/infiniband/uverbs* (adapters are",
+    ),
+    (
+        efa.test_every_promised_adapter_is_there, FULL, ADAPTERS | {"*fi_info -p*": (61, "", "No data available")},
+        "FAIL", "expected 2, got 0 in fi_info -p efa",
+    ),
+    (
+        efa.test_every_promised_adapter_is_there, FULL, ADAPTERS | {"ls -1 /sys*": "rdmap0s0\nrdmap9s0\n"}, "FAIL",
+        "sources show different adapters:",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "given", "table", "verdict", "message"), CASES)
+def test_efa(judge: Judge, check: Any, given: Plan, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table, plan=given)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_instance_type_without_adapters_must_show_none(judge: Judge) -> None:
+    machine = FakeMachine(METADATA, instance_type="inf2.xlarge")
+    none = {
+        "ls*": "",
+        "ls -1 /dev*": "0\n",
+        "ibv_devices": VERBS.split("    rdmap")[0],
+        "*fi_info*": (61, "", "no data"),
+    }
+    none = {"ls -1 /dev*": "0\n"} | none
+    assert judge(efa.test_every_promised_adapter_is_there, none, plan=FULL, machine=machine).verdict == "PASS"
+    there = judge(efa.test_every_promised_adapter_is_there, ADAPTERS, plan=FULL, machine=machine)
+    assert "EFA adapters of inf2.xlarge: expected 0, got 2 in" in there.message
+    loaded = judge(efa.test_loaded_module_is_the_planned_one, {}, plan=FULL, machine=machine)
+    assert (loaded.verdict, loaded.message) == ("UNPROVEN", "inf2.xlarge has no EFA")
+
+
+def test_record_of_nothing() -> None:
+    assert efa.read_record("") == efa.Record("", ())
+    assert efa.read_record("").driver == ""

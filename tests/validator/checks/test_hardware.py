@@ -1,0 +1,143 @@
+"""Links, NVSwitches and EFA of a machine, once green and once red with its message."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import PLAN, Judge
+from validator.checks import hardware as checks
+from validator.plan import Plan
+from validator.probes import hardware
+from validator.probes.hardware import Board, Golden, Hardware
+
+BOARDS = tuple(Board(f"0000:{bus}:1c.0", "NVIDIA A100-SXM4-40GB", 40960) for bus in ("10", "20", "90"))
+LINKS = {"0-1": "NV12", "0-2": "NV12", "1-2": "NV12"}
+SWITCHES = ("0000:80:1a.0", "0000:80:1b.0")
+SEEN = Hardware(BOARDS, LINKS, SWITCHES, ("0000:00:06.0",), driver="550.163.01")
+LOOSE = replace(SEEN, links=dict.fromkeys(LINKS, "PHB"), nvswitches=(), efa_interfaces=())
+RECORDED = Golden("p4d.24xlarge", SEEN, {"when": "2026-11-21"})
+
+
+def plan(architecture: str = "Ampere", **changed: Any) -> Plan:
+    (row,) = PLAN["instance_types"]
+    kind = row | {"gpu_count": 3, "nvswitch": True, "efa_interfaces": 1} | changed
+    kind["gpu"] = row["gpu"] | {"architecture": architecture}
+    return Plan(PLAN | {"instance_types": [kind]})
+
+
+def recorded(**changed: Any) -> Golden:
+    return replace(RECORDED, hardware=replace(SEEN, **changed))
+
+
+@pytest.mark.parametrize(
+    ("seen", "changed", "golden", "verdict", "message"),
+    [
+        ({}, {}, None, "PASS", ""),
+        ({}, {}, RECORDED, "PASS", ""),
+        (
+            {"links": LINKS | {"0-2": "PHB"}}, {}, None, "FAIL",
+            "GPUs 0 (0000:10:1c.0) and 2 (0000:90:1c.0) are linked by PHB, expected NVLink (g5.12xlarge)",
+        ),
+        ({"links": LINKS | {"1-2": "NV8"}}, {}, None, "FAIL", "2 (0000:90:1c.0) are linked by NV8, the others by NV12"),
+        ({"links": dict.fromkeys(LINKS, "NV6")}, {}, None, "PASS", ""),
+        (
+            {"links": dict.fromkeys(LINKS, "NV6")}, {}, RECORDED, "FAIL",
+            "are linked by NV6, recorded is NV12 (p4d.24xlarge.json of 2026-11-21 (real hardware)), and 2 more pairs",
+        ),
+        ({"links": dict.fromkeys(LINKS, "NV6")}, {}, recorded(simulated=True), "PASS", ""),
+        ({"links": {}}, {}, None, "FAIL", "`nvidia-smi topo -m`: expected 3 pairs of GPUs, got 0"),
+        ({"gpus": BOARDS[:2], "links": {"0-1": "NV12"}}, {}, None, "UNPROVEN",
+         "not every GPU is present: see nvidia_driver::test_every_promised_gpu_is_there"),
+        (
+            {"links": dict.fromkeys(LINKS, "PHB")}, {"nvswitch": False}, None, "UNPROVEN",
+            "no fact and no golden file has the GPU links of g5.12xlarge: record one with gpu-ami record",
+        ),
+        (
+            {"links": dict.fromkeys(LINKS, "PHB") | {"0-1": "SYS"}}, {"nvswitch": False},
+            recorded(links=dict.fromkeys(LINKS, "PHB")), "FAIL", "1 (0000:20:1c.0) are linked by SYS, recorded is PHB",
+        ),
+        ({"gpus": BOARDS[:1], "links": {}}, {"gpu_count": 1, "nvswitch": False}, None, "PASS", ""),
+    ],
+)  # fmt: skip
+def test_links(
+    judge: Judge, seen: dict[str, Any], changed: dict[str, Any], golden: Golden | None, verdict: str, message: str
+) -> None:
+    found = judge(
+        checks.test_gpus_are_linked_as_promised, {}, hardware=replace(SEEN, **seen), plan=plan(**changed),
+        golden_file=golden,
+    )  # fmt: skip
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("seen", "promised", "golden", "verdict", "message"),
+    [
+        ({}, plan(), None, "PASS", ""),
+        ({}, plan(), RECORDED, "PASS", ""),
+        (
+            {},
+            plan(nvswitch=False),
+            None,
+            "FAIL",
+            "NVSwitches of g5.12xlarge: expected none, got 0000:80:1a.0, 0000:80:1b.0",
+        ),
+        ({"nvswitches": ()}, plan(nvswitch=False), None, "PASS", ""),
+        ({"nvswitches": ()}, plan(), None, "FAIL", "g5.12xlarge has NVSwitches, but none is on the PCI bus"),
+        ({"nvswitches": (), "simulated": True}, plan(), None, "UNPROVEN", "simulated hardware has no NVSwitch"),
+        (
+            {"nvswitches": ()},
+            plan("Blackwell"),
+            None,
+            "UNPROVEN",
+            "the NVSwitches of g5.12xlarge are not PCI devices of the machine: only the links are checked",
+        ),
+        (
+            {"nvswitches": SWITCHES[:1]},
+            plan(),
+            RECORDED,
+            "FAIL",
+            "NVSwitches: expected 0000:80:1a.0, 0000:80:1b.0 (p4d.24xlarge.json",
+        ),
+    ],
+)
+def test_nvswitches(
+    judge: Judge, seen: dict[str, Any], promised: Plan, golden: Golden | None, verdict: str, message: str
+) -> None:
+    found = judge(
+        checks.test_nvswitches_are_the_promised_ones, {}, hardware=replace(SEEN, **seen), plan=promised,
+        golden_file=golden,
+    )  # fmt: skip
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "golden", "verdict", "message"),
+    [
+        (("0000:00:06.0",), None, "PASS", ""),
+        (("0000:00:06.0", "0000:00:07.0"), None, "FAIL", "EFA interfaces of g5.12xlarge: expected at most 1, got 2"),
+        ((), None, "UNPROVEN", "0 of 1 EFA interfaces are attached: the launch determines how many"),
+        ((), RECORDED, "UNPROVEN", "0 of 1 EFA interfaces are attached (recorded: 1)"),
+    ],
+)
+def test_efa(judge: Judge, interfaces: tuple[str, ...], golden: Golden | None, verdict: str, message: str) -> None:
+    seen = replace(SEEN, efa_interfaces=interfaces)
+    found = judge(checks.test_efa_interfaces_are_the_promised_ones, {}, hardware=seen, plan=plan(), golden_file=golden)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_a_machine_that_says_nothing_is_unproven(judge: Judge) -> None:
+    def ask(host: Any) -> None:
+        checks.hardware.__wrapped__(host)  # type: ignore[attr-defined]
+
+    found = judge(ask, {"for d in*": "0000:00:1b.0 0x10de 0x2237 0x030200 nvidia\n", "nvidia-smi*": (9, "no driver")})
+    assert (found.verdict, "`nvidia-smi -q -x` ended with 9: no driver: see nvidia_driver::" in found.message) == (
+        "UNPROVEN",
+        True,
+    )
+
+
+def test_basis_says_when_only_facts_were_there() -> None:
+    assert hardware.basis(None) == "facts only, no golden file applies"

@@ -1,0 +1,208 @@
+"""Each hygiene check, once green and once red with its message."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import INSTANCE, KEY, FakeMachine, Judge
+from validator.checks import hygiene
+
+OTHER = "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQDbuilderbuilderbuilder packer"
+LAUNCH = f"/home/admin/.ssh/authorized_keys: {KEY}\n"
+ROOT = f"/root/.ssh/authorized_keys: no-port-forwarding,command=\"echo 'Please login as'\" {KEY}\n"
+SSHD = "port 22\npermitrootlogin without-password\npasswordauthentication yes\npermitemptypasswords no\n"
+SUDOERS = """\
+Defaults env_reset
+root ALL=(ALL:ALL) ALL
+%sudo ALL=(ALL:ALL) ALL
+@includedir /etc/sudoers.d
+admin ALL=(ALL) NOPASSWD:ALL
+slurm ALL = (root) NOPASSWD: SLURM_HOOKS_COMMANDS
+deploy ALL = (www-data) NOPASSWD: ALL
+"""
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (hygiene.test_only_the_launch_key_lets_in, {"for h*": LAUNCH + ROOT}, "PASS", ""),
+    (
+        hygiene.test_only_the_launch_key_lets_in,
+        {"for h*": LAUNCH + f"/root/.ssh/authorized_keys: {OTHER}\n"},
+        "FAIL",
+        "authorized keys other than the launch key: /root/.ssh/authorized_keys: ssh-rsa AAAAB3NzaC1y…uilder packer",
+    ),
+    (hygiene.test_only_the_launch_key_lets_in, {"for h*": ""}, "FAIL", "cloud-init did not install it"),
+    (hygiene.test_host_keys_are_this_instances, {"stat*": "1040 /etc/ssh/ssh_host_ed25519_key\n"}, "PASS", ""),
+    (
+        hygiene.test_host_keys_are_this_instances,
+        {"stat*": "1040 /etc/ssh/ssh_host_ed25519_key\n800 /etc/ssh/ssh_host_rsa_key\n"},
+        "FAIL",
+        "host keys older than this instance: /etc/ssh/ssh_host_rsa_key",
+    ),
+    (hygiene.test_host_keys_are_this_instances, {"stat*": (1, "")}, "FAIL", "/etc/ssh has no SSH host keys"),
+    (hygiene.test_machine_id_is_this_instances, {"cat*": "ab" * 16 + "\n", "stat*": "1005\n"}, "PASS", ""),
+    (
+        hygiene.test_machine_id_is_this_instances,
+        {"cat*": "ab" * 16 + "\n", "stat*": "700\n"},
+        "FAIL",
+        "/etc/machine-id is 330 s older than this instance's first cloud-init run",
+    ),
+    (
+        hygiene.test_machine_id_is_this_instances,
+        {"cat*": "uninitialized\n"},
+        "FAIL",
+        "/etc/machine-id: expected 32 hex digits, got 'uninitialized'",
+    ),
+    (hygiene.test_cloud_init_ran_for_this_instance, {"ls*": f"{INSTANCE}\n"}, "PASS", ""),
+    (
+        hygiene.test_cloud_init_ran_for_this_instance,
+        {"ls*": f"i-0bbbbbbbbbbbbbbbb\n{INSTANCE}\n"},
+        "FAIL",
+        "found i-0123456789abcdef0, i-0bbbbbbbbbbbbbbbb, expected i-0123456789abcdef0",
+    ),
+    (hygiene.test_no_shell_history, {"find*": ""}, "PASS", ""),
+    (hygiene.test_no_shell_history, {"find*": "/root/.bash_history\n"}, "FAIL", "histories: /root/.bash_history"),
+    (hygiene.test_no_build_tools_left, {"ls*": ""}, "PASS", ""),
+    (
+        hygiene.test_no_build_tools_left,
+        {"ls*": "/root/.ansible\n"},
+        "FAIL",
+        "working files of the build: /root/.ansible",
+    ),
+    (hygiene.test_no_builder_logs, {"find /var/log*@998*": ""}, "PASS", ""),
+    (
+        hygiene.test_no_builder_logs,
+        {"find*": "/var/log/dpkg.log\n"},
+        "FAIL",
+        "log files older than this instance: /var/log/dpkg.log",
+    ),
+    (hygiene.test_no_foreign_journal, {"cat*": "ab" * 16, "ls*": "ab" * 16 + "\n"}, "PASS", ""),
+    (
+        hygiene.test_no_foreign_journal,
+        {"cat*": "ab" * 16, "ls*": "cd" * 16 + "\n"},
+        "FAIL",
+        f"journals of other machine ids: {'cd' * 16}",
+    ),
+    (hygiene.test_no_foreign_instance_id, {"grep*": f"/etc/hosts:{INSTANCE}\n"}, "PASS", ""),
+    (
+        hygiene.test_no_foreign_instance_id,
+        {"grep*": "/etc/hosts:i-0bbbbbbbbbbbbbbbb\n"},
+        "FAIL",
+        "ids of other instances: /etc/hosts:i-0bbbbbbbbbbbbbbbb",
+    ),
+    (hygiene.test_no_password_lets_in, {"cut*": "root:*\nadmin:!\nx:!*\n"}, "PASS", ""),
+    (hygiene.test_no_password_lets_in, {"cut*": "root:hash\nadmin:\nx:*\n"}, "FAIL", "password: root, admin"),
+    (hygiene.test_only_root_has_user_id_0, {"awk*": "root\n"}, "PASS", ""),
+    (hygiene.test_only_root_has_user_id_0, {"awk*": "root\ntoor\n"}, "FAIL", "toor"),
+    (hygiene.test_sshd_refuses_root_and_empty_passwords, {"PATH*": SSHD}, "PASS", ""),
+    (
+        hygiene.test_sshd_refuses_root_and_empty_passwords,
+        {"PATH*": SSHD.replace("without-password", "yes")},
+        "FAIL",
+        "sshd: PermitRootLogin: expected no or prohibit-password, got yes",
+    ),
+    (
+        hygiene.test_sshd_refuses_root_and_empty_passwords,
+        {"PATH*": SSHD.replace("passwords no", "passwords yes")},
+        "FAIL",
+        "sshd: PermitEmptyPasswords: expected no, got yes",
+    ),
+    (
+        hygiene.test_sshd_refuses_root_and_empty_passwords,
+        {"PATH*": "port 22\n"},
+        "FAIL",
+        "sshd: PermitRootLogin: expected no or prohibit-password, got not set",
+    ),
+    (hygiene.test_no_credentials_left, {"for h*": "", "*grep*": (1, "")}, "PASS", ""),
+    (hygiene.test_no_credentials_left, {"for h*": "/root/.netrc\n", "*grep*": (1, "")}, "FAIL", "/root/.netrc"),
+    (
+        hygiene.test_no_credentials_left,
+        {"for h*": "", "grep*": "/etc/environment\n", "{ grep*": ""},
+        "FAIL",
+        "/etc/env",
+    ),
+    (
+        hygiene.test_no_credentials_left,
+        {"for h*": "", "grep*": (1, ""), "{ grep*": "/etc/pip.conf:https://bot:s3cretword@\n"},
+        "FAIL",
+        "credentials: /etc/pip.conf",
+    ),
+    (
+        hygiene.test_no_credentials_left,
+        {"for h*": "", "grep*": (1, ""), "{ grep*": "/etc/wgetrc:http://user:password@\n"},
+        "PASS",
+        "",
+    ),
+    (hygiene.test_only_login_user_has_passwordless_sudo, {"cat /etc/sudoers*": SUDOERS}, "PASS", ""),
+    (
+        hygiene.test_only_login_user_has_passwordless_sudo,
+        {"cat /etc/sudoers*": SUDOERS + "builder, %ops ALL = NOPASSWD: SETENV: ALL\n"},
+        "FAIL",
+        "sudo without a password: expected admin, root, ssm-user, got also %ops, builder",
+    ),
+    (
+        hygiene.test_only_login_user_has_passwordless_sudo,
+        {"cat /etc/sudoers*": SUDOERS + "Defaults:builder !authenticate\n"},
+        "FAIL",
+        "sudo never asks for a password (Defaults !authenticate)",
+    ),
+    (hygiene.test_no_crontab_left, {"find*": ""}, "PASS", ""),
+    (hygiene.test_no_crontab_left, {"find*": "/var/spool/cron/crontabs/root\n"}, "FAIL", "crontabs: /var/spool/cron/"),
+    (hygiene.test_no_library_is_preloaded, {"grep*": (2, "", "No such file")}, "PASS", ""),
+    (
+        hygiene.test_no_library_is_preloaded,
+        {"grep*": "/usr/local/lib/x.so\n"},
+        "FAIL",
+        "/usr/local/lib/x.so",
+    ),
+    (hygiene.test_no_package_cache, {"find*": ""}, "PASS", ""),
+    (hygiene.test_no_package_cache, {"find*": "/var/cache/apt/archives/x.deb\n"}, "FAIL", "archives/x.deb"),
+    (hygiene.test_no_private_key_of_the_build, {"find*": ""}, "PASS", ""),
+    (hygiene.test_no_private_key_of_the_build, {"find*": "/var/lib/dkms/mok.key\n"}, "FAIL", "dkms/mok.key"),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_hygiene(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_a_key_is_wrong_even_without_a_key_pair(judge: Judge) -> None:
+    nobody = FakeMachine({"public-keys": []})
+    found = judge(hygiene.test_only_the_launch_key_lets_in, {"for h*": LAUNCH}, machine=nobody)
+    assert (found.verdict, "other than the launch key" in found.message) == ("FAIL", True)
+    found = judge(hygiene.test_only_the_launch_key_lets_in, {"for h*": ""}, machine=nobody)
+    assert (found.verdict, found.message) == ("UNPROVEN", "the instance was launched without a key pair")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "AWS_ACCESS_KEY_ID=AKIA" + "A" * 16,
+        "token: ghp_" + "a1B2" * 9,
+        "HF_TOKEN=hf_" + "aB" * 17,
+        "nvapi-" + "a-B_1" * 10,
+        '"glpat-' + "x" * 20 + '"',
+    ],
+)
+def test_credentials_are_found_by_their_content(secret: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("nothing\n")
+    (tmp_path / "b").write_text(f"x\n{secret}\n")
+    patterns = ["-e", hygiene._ACCESS_KEY, "-e", hygiene._TOKEN]
+    done = subprocess.run(["grep", "-rIlE", *patterns, tmp_path], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [str(tmp_path / "b")]
+
+
+def test_rules_of_sudoers_are_read_whole(tmp_path: Path) -> None:
+    file = tmp_path / "sudoers"
+    file.write_text(
+        "# x ALL=NOPASSWD: ALL\n#1000 ALL=NOPASSWD: ALL\nbuilder \\\n ALL = \\\n  NOPASSWD: ALL\n\nDefaults x\n"
+    )
+    command = hygiene._SUDO_RULES.replace("/etc/sudoers /etc/sudoers.d/*", str(file))
+    shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    rules = [" ".join(line.split()) for line in shown.splitlines()]
+    assert rules == ["#1000 ALL=NOPASSWD: ALL", "builder ALL = NOPASSWD: ALL", "Defaults x"]
+    assert [hygiene._roots(rule) for rule in rules] == [["#1000"], ["builder"], []]

@@ -1,0 +1,250 @@
+"""Each check of the inventory, once green and once red with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import PLAN, Judge
+from validator.checks import inventory
+from validator.plan import Plan
+
+WITH_NODE = Plan(PLAN | {"node": {"family": "ec2"}, "roles": ["cuda", "tuning"]})
+REPOSITORY = {"url": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/", "suite": "./"}
+GOOD_FILES = (
+    "f\t644\t/etc/profile.d/cuda.sh\t\nf\t440\t/etc/sudoers.d/90-cloud-init-users\t\n"
+    "l\t777\t/usr/bin/awk\t/etc/alternatives/awk\nf\t644\t/etc/sysctl.d/90-tuning.conf\t\n"
+    "f\t644\t/usr/lib/modules/6.1/updates/dkms/nvidia.ko\t\nf\t644\t/etc/apt/preferences.d/cuda\t\n"
+    "f\t644\t/etc/apt/sources.list.d/developer.download.nvidia.com-compute-cuda-repos-debian12-x86-64.list\t\n"
+)
+PASSWD = "root:x:0:0:root:/root:/bin/bash\nadmin:x:1000:1000::/home/admin:/bin/bash\nsync:x:4:65534:s:/bin:/bin/sync\n"
+GROUP = "root:x:0:\nsudo:x:27:admin\nadmin:x:1000:\nnogroup:x:65534:\n"
+SSHD = "authorizedkeyscommand none\ntrustedusercakeys none\nauthorizedkeysfile .ssh/authorized_keys\n"
+SS = 'tcp LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:(("sshd",pid=1,fd=3))\n'
+
+
+def files(*paths: str, mode: str = "644") -> str:
+    return GOOD_FILES + "".join(f"f\t{mode}\t{path}\t\n" for path in paths)
+
+
+def unowned(
+    check: Any, path: str, message: str, mode: str = "644", **more: Any
+) -> list[tuple[Any, dict[str, Any], str, str]]:
+    others = {"find /var/spool*": (1, ""), "grep*": (1, "")} | more
+    return [
+        (check, {"(*": GOOD_FILES} | others, "PASS", ""),
+        (check, {"(*": files(path, mode=mode)} | others, "FAIL", f"{message}: {path}"),
+        (check, {"(*": (3, "")}, "UNPROVEN", "the package database does not own the system's programs"),
+    ]
+
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    *unowned(inventory.test_programs_are_packaged, "/usr/bin/helper", "programs of no package", "755"),
+    *unowned(inventory.test_programs_are_packaged, "/usr/lib/libx.so.1", "programs of no package"),
+    *unowned(inventory.test_programs_are_packaged, "/usr/lib/python3/dist-packages/x/a.py", "programs of no package"),
+    *unowned(inventory.test_local_files_are_declared, "/usr/local/bin/step", "files of no package"),
+    *unowned(inventory.test_units_are_declared, "/etc/systemd/system/b.timer", "drop-ins of no package"),
+    *unowned(inventory.test_login_settings_are_declared, "/etc/sudoers.d/90-build", "login settings of no package"),
+    *unowned(
+        inventory.test_environment_settings_are_declared,
+        "/etc/profile.d/b.sh",
+        "shell and loader settings of no package",
+    ),
+    *unowned(inventory.test_kernel_settings_are_declared, "/etc/udev/rules.d/9.rules", "kernel settings of no package"),
+    *unowned(inventory.test_scheduled_jobs_are_declared, "/etc/cron.d/build", "jobs and scripts of no package"),
+    *unowned(inventory.test_scheduled_jobs_are_declared, "/etc/rc.local", "jobs and scripts of no package"),
+    *unowned(
+        inventory.test_package_sources_are_planned, "/etc/apt/sources.list.d/b.list", "sources that are not planned"
+    ),
+    *unowned(inventory.test_package_sources_are_planned, "/etc/pip.conf", "package sources that are not planned"),
+    *unowned(
+        inventory.test_certificates_are_packaged, "/usr/local/share/ca-certificates/b.crt", "certificates of no package"
+    ),
+    (
+        inventory.test_scheduled_jobs_are_declared,
+        {"(*": GOOD_FILES, "find*": "/var/lib/cloud/scripts/per-boot/x\n"},
+        "FAIL",
+        "jobs and scripts of no package: /var/lib/cloud/scripts/per-boot/x",
+    ),
+    (
+        inventory.test_package_sources_are_planned,
+        {"(*": GOOD_FILES, "grep*": "/etc/dnf/dnf.conf:proxy=http://10.0.0.9\n"},
+        "FAIL",
+        "package sources that are not planned: /etc/dnf/dnf.conf:proxy=http://10.0.0.9",
+    ),
+    (inventory.test_packaged_files_are_unchanged, {"for p*": "dpkg: /usr/bin/dpkg\n", "dpkg --verify": ""}, "PASS", ""),
+    (
+        inventory.test_packaged_files_are_unchanged,
+        {
+            "for p*": "dpkg: /usr/bin/dpkg\n",
+            "dpkg --verify": "??5?????? c /etc/default/grub\nmissing     /usr/share/doc/x/copyright\n"
+            "??5??????   /etc/ssl/openssl.cnf\n??5??????   /opt/aws/agent/etc/x\n.M.......   /usr/bin/who\n",
+        },
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_packaged_files_are_unchanged,
+        {
+            "for p*": "dpkg: /usr/bin/dpkg\n",
+            "dpkg --verify": "??5?????? c /etc/pam.d/su\n??5??????   /usr/bin/who\nmissing     /usr/lib/x.so\n",
+        },
+        "FAIL",
+        "files that differ from their package: /etc/pam.d/su, /usr/bin/who, /usr/lib/x.so (missing)",
+    ),
+    (inventory.test_packaged_files_are_unchanged, {"for p*": (1, "")}, "UNPROVEN", "does not own the system's"),
+    (inventory.test_accounts_are_known, {"cat /etc/passwd": PASSWD, "cat /etc/group": GROUP}, "PASS", ""),
+    (
+        inventory.test_accounts_are_known,
+        {
+            "cat /etc/passwd": PASSWD + "builder:x:1999:1::/:/usr/sbin/nologin\nsvc:x:300:1::/:/bin/sh\n",
+            "cat /etc/group": GROUP + "disk:x:6:svc\nteam:x:1500:\n",
+        },
+        "FAIL",
+        "accounts and groups that are not known: builder, svc, svc in disk, group team",
+    ),
+    (inventory.test_setuid_programs_are_known, {"find*": "/usr/bin/su\n/usr/lib/openssh/ssh-keysign\n"}, "PASS", ""),
+    (inventory.test_setuid_programs_are_known, {"find*": "/usr/bin/su\n/usr/bin/env\n"}, "FAIL", "known: /usr/bin/env"),
+    (inventory.test_file_capabilities_are_known, {"command*": (1, "")}, "UNPROVEN", "getcap is not installed"),
+    (
+        inventory.test_file_capabilities_are_known,
+        {"command*": "/sbin/getcap", "PATH*": "/usr/bin/ping cap_net_raw=ep\n"},
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_file_capabilities_are_known,
+        {"command*": "/sbin/getcap", "PATH*": "/usr/bin/env cap_net_raw=ep\n"},
+        "FAIL",
+        "file capabilities that are not known: /usr/bin/env cap_net_raw=ep",
+    ),
+    (inventory.test_nothing_is_world_writable, {"find*": ""}, "PASS", ""),
+    (inventory.test_nothing_is_world_writable, {"find*": "/opt/share\n"}, "FAIL", "writable by every user: /opt/share"),
+    (
+        inventory.test_no_files_in_homes,
+        {"find*": "/root/.bashrc\n/root/.ssh\n/home/admin/.cache\n", "for h*": ""},
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_no_files_in_homes,
+        {"find*": "/root/.npm\n/root/.bashrc\n", "for h*": "/root/.cache/pip/x\n"},
+        "FAIL",
+        "files in home directories: /root/.cache/pip/x, /root/.npm",
+    ),
+    (
+        inventory.test_authorized_keys_are_in_homes_only,
+        {"cat*": PASSWD, "find*": "/home/admin/.ssh/authorized_keys\n", "PATH*": SSHD},
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_authorized_keys_are_in_homes_only,
+        {
+            "cat*": PASSWD,
+            "find*": "/srv/authorized_keys\n",
+            "PATH*": "authorizedkeyscommand /bin/keys\ntrustedusercakeys /etc/ca\nauthorizedkeysfile /etc/keys/%u\n",
+        },
+        "FAIL",
+        "other sources of authorized keys: /srv/authorized_keys, AuthorizedKeysCommand /bin/keys, TrustedUserCAKeys"
+        " /etc/ca, AuthorizedKeysFile /etc/keys/%u",
+    ),
+    (
+        inventory.test_authorized_keys_are_in_homes_only,
+        {"cat*": PASSWD, "find*": "", "PATH*": "authorizedkeyscommand /opt/aws/bin/eic_run_authorized_keys %u %f\n"},
+        "PASS",
+        "",
+    ),
+    (inventory.test_no_leftover_files, {"find*": (1, "")}, "PASS", ""),
+    (inventory.test_no_leftover_files, {"find /etc*": "/etc/fstab~\n", "find*": "/core\n"}, "FAIL", "/core, /etc"),
+    (
+        inventory.test_file_systems_are_known,
+        {
+            "cat*": "# x\nUUID=1 / ext4 rw\n/dev/vda2 /boot/efi vfat rw\n/dev/vdc /mnt auto comment=cloudconfig\n",
+            "tail*": "",
+            "ls*": (2, ""),
+        },
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_file_systems_are_known,
+        {"cat*": "10.0.0.9:/b /mnt nfs rw 0 0\n", "tail*": "/dev/vdb partition 1 0 -2\n", "ls*": "/swapfile\n"},
+        "FAIL",
+        "file systems that are not planned: 10.0.0.9:/b /mnt nfs, swap /dev/vdb, swap /swapfile",
+    ),
+    (inventory.test_no_file_is_immutable, {"lsattr*": "--------------e------- /etc/motd\n\n/etc/ssh:\n"}, "PASS", ""),
+    (inventory.test_no_file_is_immutable, {"lsattr*": "----i---------e------- /etc/motd\n"}, "FAIL", ": /etc/motd"),
+    (
+        inventory.test_names_and_time_are_default,
+        {
+            "hostname*": "10.0.0.4 \n",
+            "cat*": "127.0.0.1 localhost\n::1 ip6-localhost\nff02::1 all\n10.0.0.4 me\n",
+            "readlink*": "/usr/share/zoneinfo/Etc/UTC\n",
+            "find*": (1, ""),
+        },
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_names_and_time_are_default,
+        {
+            "hostname*": "",
+            "cat*": "10.0.0.9 packages\n",
+            "readlink*": "/usr/share/zoneinfo/Europe/Berlin\n",
+            "find*": "/etc/chrony/sources.d/build.sources\n",
+        },
+        "FAIL",
+        "/etc/hosts: 10.0.0.9 packages, time zone /usr/share/zoneinfo/Europe/Berlin, /etc/chrony/sources.d/build",
+    ),
+    (
+        inventory.test_kernel_command_line_is_safe,
+        {"cat*": "BOOT_IMAGE=/boot/vmlinuz root=UUID=1 ro quiet mitigations=auto,nosmt log_buf_len=4M console=ttyS0"},
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_kernel_command_line_is_safe,
+        {"cat*": "root=UUID=1 init=/bin/sh mitigations=off single"},
+        "FAIL",
+        "kernel options: init=/bin/sh, mitigations=off, single",
+    ),
+    (inventory.test_listeners_are_known, {"PATH*": SS}, "PASS", ""),
+    (
+        inventory.test_listeners_are_known,
+        {"PATH*": SS + 'tcp LISTEN 0 5 *:8099 *:* users:(("python3",pid=9,fd=3))\n'},
+        "FAIL",
+        "listening programs that are not known: python3 on *:8099",
+    ),
+    (inventory.test_listeners_are_known, {"PATH*": (127, "", "ss: not found")}, "UNPROVEN", "ss: not found"),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_inventory(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    plan = Plan(WITH_NODE.plain() | {"cuda": {"repository": REPOSITORY}})
+    judged = judge(check, table, plan=plan)
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+def test_a_base_ami_with_software_of_its_own_is_unproven(judge: Judge) -> None:
+    plan = Plan(WITH_NODE.plain() | {"node": {"family": "eks"}})
+    judged = judge(inventory.test_units_are_declared, {}, plan=plan)
+    assert (judged.verdict, "no package owns" in judged.message) == ("UNPROVEN", True)
+
+
+def test_source_names_are_those_of_the_role() -> None:
+    assert inventory._source_name("http://169.254.169.252/apt.repos.intel.com/mkl/", "all") == (
+        "169.254.169.252-apt.repos.intel.com-mkl-all"
+    )
+
+
+def test_files_of_a_role_without_a_declared_footprint_are_unproven(judge: Judge) -> None:
+    plan = Plan(WITH_NODE.plain() | {"roles": ["tuning", "acme_agent"]})
+    judged = judge(inventory.test_units_are_declared, {"(*": files("/etc/systemd/system/acme.service")}, plan=plan)
+    assert (judged.verdict, judged.message) == (
+        "UNPROVEN",
+        "systemd units and drop-ins of no package: /etc/systemd/system/acme.service (the plan has roles whose files are"
+        " not declared: acme_agent)",
+    )

@@ -1,0 +1,63 @@
+"""Each check of EKS nodes, once green and once red with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import Judge
+from tests.validator.checks.node_cases import unchanged
+from validator.checks import node_eks
+from validator.plan import Plan
+
+KUBELET = "Kubernetes v1.33.5-eks-ba24e9c\n"
+PROGRAMS = "".join(
+    f"{path}\n"
+    for path in (
+        "/usr/bin/kubelet",
+        "/usr/bin/containerd",
+        "/usr/sbin/runc",
+        "/usr/bin/nodeadm",
+        "/etc/eks/image-credential-provider/ecr-credential-provider",
+    )
+)
+PLAN = Plan({"node_eks": {"version": "1.33"}})
+
+CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    *unchanged(node_eks.test_base_files_are_untouched, "/usr/bin/kubelet"),
+    (node_eks.test_kubelet_is_the_planned_version, {"kubelet*": KUBELET}, "PASS", ""),
+    (
+        node_eks.test_kubelet_is_the_planned_version,
+        {"kubelet*": KUBELET.replace("1.33", "1.34")},
+        "FAIL",
+        "kubelet --version: found '1.34', expected '1.33'",
+    ),
+    (node_eks.test_kubelet_is_the_base_ami_s, {"kubelet*": KUBELET, "cat*": KUBELET}, "PASS", ""),
+    (
+        node_eks.test_kubelet_is_the_base_ami_s,
+        {"kubelet*": KUBELET, "cat*": KUBELET.replace("1.33.5", "1.33.4")},
+        "FAIL",
+        "found 'Kubernetes v1.33.5-eks-ba24e9c', expected 'Kubernetes v1.33.4-eks-ba24e9c'",
+    ),
+    (node_eks.test_nodeadm_starts_at_boot, {"systemctl*": "enabled\n"}, "PASS", ""),
+    (
+        node_eks.test_nodeadm_starts_at_boot,
+        {"systemctl*run*": (1, "disabled\n"), "systemctl*": "enabled\n"},
+        "FAIL",
+        "'nodeadm-run.service': 'disabled'",
+    ),
+    (node_eks.test_programs_can_be_run, {"test*": PROGRAMS}, "PASS", ""),
+    (
+        node_eks.test_programs_can_be_run,
+        {"test*": PROGRAMS.replace("/usr/sbin/runc\n", "")},
+        "FAIL",
+        "not there, or not executable: /usr/sbin/runc",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
+def test_node_eks(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
+    found = judge(check, table, plan=PLAN)
+    assert (found.verdict, message in found.message) == (verdict, True), found

@@ -1,0 +1,99 @@
+"""Questions of one batch that go out as one get the answers that each would have had alone."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+import pytest
+
+from validator.engine import coalesce
+from validator.transport.shell import Answer, Command
+
+STATUS = "dpkg-query -f '${Status}' -W "
+VERSION = "dpkg-query -f '${Status} ${Version}' -W "
+
+
+class Host:
+    """Answers from a table by text; what is not in it, with itself."""
+
+    def __init__(self, **answers: Answer) -> None:
+        self.answers = answers
+        self.batches: list[list[str]] = []
+
+    def ask(self, commands: Sequence[Command]) -> tuple[list[Answer], int]:
+        self.batches.append([command.text for command in commands])
+        return [self._answer(command.text) for command in commands], len(self.batches)
+
+    def _answer(self, text: str) -> Answer:
+        joint = self.answers.get("joint")
+        if joint is not None and "${Package}" in text:
+            return joint
+        return Answer(0, text.encode(), b"", 0.1)
+
+
+def outcome(answers: Sequence[Answer]) -> list[tuple[int, bytes, bytes, bool]]:
+    return [(answer.rc, answer.stdout, answer.stderr, answer.expired) for answer in answers]
+
+
+def in_shell(commands: Sequence[Command]) -> tuple[list[Answer], int]:
+    done = [subprocess.run(["sh", "-c", command.text], capture_output=True, check=False) for command in commands]
+    return [Answer(one.returncode, one.stdout, one.stderr, 0.0) for one in done], 1
+
+
+@pytest.mark.skipif(not shutil.which("dpkg-query"), reason="no dpkg here")
+def test_each_gets_what_dpkg_says_of_it_alone() -> None:
+    asked = [STATUS + "bash", VERSION + "sed", "echo between", STATUS + "no-such-package", VERSION + "bash",
+             STATUS + "bash", VERSION + "no-such-one", VERSION + "sh", STATUS + "bash:all"]  # fmt: skip
+    commands = [Command(text) for text in asked]
+    alone, _ = in_shell(commands)
+    together, _ = coalesce.execute(commands, in_shell)
+    assert outcome(together) == outcome(alone)
+    assert alone[0].stdout == b"install ok installed" and alone[3].rc == 1  # both kinds were among them
+
+
+def test_many_packages_are_one_command() -> None:
+    lines = b"".join(b"p%d install ok installed 1.%d\n" % (number, number) for number in range(100))
+    host = Host(joint=Answer(0, lines, b"", 0.2))
+    commands = [Command("first"), *(Command(f"{VERSION}p{number}") for number in range(100)), Command("last")]
+    answers, attempts = coalesce.execute(commands, host.ask)
+    assert [len(batch) for batch in host.batches] == [3] and attempts == 1
+    assert [answer.stdout for answer in answers[1:-1]] == [b"install ok installed 1.%d" % n for n in range(100)]
+    assert (answers[0].stdout, answers[-1].stdout) == (b"first", b"last")
+
+
+def test_one_package_goes_out_as_it_was_asked() -> None:
+    host = Host()
+    coalesce.execute([Command("echo"), Command(STATUS + "bash")], host.ask)
+    assert host.batches == [["echo", STATUS + "bash"]]
+
+
+@pytest.mark.parametrize(
+    "joint",
+    [
+        Answer(2, b"", b"dpkg-query: error: cannot read the database\n", 0.1),
+        Answer(0, b"aa install ok installed 1\naa install ok installed 1\nbb install ok installed 2\n", b"", 0.1),
+        Answer(1, b"bb install ok installed 2\n", b"dpkg-query: what nobody foresaw\n", 0.1),
+    ],
+    ids=["no database", "two architectures", "no word of one"],
+)
+def test_what_is_not_told_is_asked_alone(joint: Answer) -> None:
+    host = Host(joint=joint)
+    answers, attempts = coalesce.execute([Command(STATUS + "aa"), Command(VERSION + "bb")], host.ask)
+    assert host.batches[1][0] == STATUS + "aa" and attempts == 2
+    assert answers[0].stdout == (STATUS + "aa").encode()
+    if joint.rc != 2:
+        assert host.batches[1:] == [[STATUS + "aa"]] and answers[1].stdout == b"install ok installed 2"
+
+
+def test_deadline_is_the_end_of_all_that_were_joined() -> None:
+    host = Host(joint=Answer(124, b"", b"", 5.0, expired=True))
+    answers, _ = coalesce.execute([Command(STATUS + "aa", 5.0), Command(STATUS + "bb", 5.0)], host.ask)
+    assert [answer.expired for answer in answers] == [True, True] and len(host.batches) == 1
+
+
+def test_other_deadlines_are_not_joined() -> None:
+    host = Host()
+    coalesce.execute([Command(STATUS + "aa", 5.0), Command(STATUS + "bb", 60.0)], host.ask)
+    assert host.batches == [[STATUS + "aa", STATUS + "bb"]]

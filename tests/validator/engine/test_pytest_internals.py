@@ -1,0 +1,62 @@
+"""What the engine relies on in pytest and pytest does not document. If this fails after an upgrade of pytest, the
+message names what changed: adapt validator/engine/pytest_internals.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from _pytest import fixtures, runner
+
+from tests.validator.conftest import LOOKS, Run
+from validator.engine import pytest_internals
+
+
+def test_installed_pytest_fits() -> None:
+    differences = pytest_internals.differences()
+    assert not differences, f"pytest {pytest.__version__} changed what the engine relies on: {'; '.join(differences)}"
+
+
+def test_names_of_wrapping_plugins_exist(request: pytest.FixtureRequest) -> None:
+    manager = request.config.pluginmanager
+    missing = [name for name in pytest_internals.WRAPPERS if name != "timeout" and not manager.has_plugin(name)]
+    assert not missing, f"pytest {pytest.__version__} has no plugins {', '.join(missing)}"
+
+
+def changed_init(_self: object) -> None:
+    """Sets nothing."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value", "message"),
+    [
+        (runner.SetupState, "__init__", changed_init, "SetupState has no attribute stack"),
+        (pytest.Function, "_initrequest", changed_init, "Function._initrequest does not set _request and funcargs"),
+        (fixtures.FixtureDef, "__init__", changed_init, "FixtureDef has no attribute cached_result"),
+    ],
+)
+def test_a_change_is_named(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: object, message: str) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, value)
+        differences = pytest_internals.differences()
+    assert message in differences
+
+
+CHANGED = """
+from _pytest import fixtures
+original = fixtures.FixtureDef.execute
+def execute(self, request, extra=None):
+    return original(self, request)
+fixtures.FixtureDef.execute = execute
+"""
+
+
+def test_checks_run_one_after_the_other_under_a_changed_pytest(
+    run: Run, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "changed.py").write_text(CHANGED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = run(LOOKS, "-p", "changed", "-v")
+    assert outcome.verdicts == {"test_looks": "PASS"}
+    reason = "FixtureDef.execute takes (self, request, extra), expected (self, request)"
+    assert f"this version of pytest is not supported: {reason}" in outcome.text

@@ -1,0 +1,173 @@
+"""Many checks take few round trips; deadlines, lost connections and interrupts affect only what they must."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.validator.conftest import ROOT, Breakable, Run, Sshd
+
+MANY = """
+import pytest
+@pytest.mark.parametrize("number", range(100))
+def test_look(host, number):
+    assert host.file(f"/etc/none{number}").exists is False
+    assert host.file("/etc/passwd").is_file
+    assert host.package("coreutils").is_installed
+    assert host.run("echo %s", str(number)).stdout == f"{number}\\n"
+"""
+
+
+def test_one_execution_and_few_round_trips(run: Run) -> None:
+    outcome = run(MANY)
+    assert set(outcome.verdicts.values()) == {"PASS"}
+    cost = outcome.document["facts"]["transport"]
+    assert (cost["connections"], cost["executions"]) == (1, 1)
+    assert cost["round_trips"] <= 6  # detection, and four steps of each check
+
+
+def test_live_checks_come_last_and_alone(run: Run) -> None:
+    outcome = run(
+        "import pytest, time\nORDER = []\n"
+        "@pytest.mark.live\ndef test_changes(host):\n    host.run('true'); assert len(ORDER) == 3; host.run('true')\n"
+        "@pytest.mark.parametrize('n', range(3))\ndef test_looks(host, n):\n    host.run('true'); ORDER.append(n)\n"
+    )
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
+    assert list(outcome.verdicts)[-1] == "test_changes"
+
+
+def test_hung_command_ends_at_its_deadline_and_others_do_not_care(run: Run) -> None:
+    outcome = run(
+        "def test_hangs(host):\n    host.run('sleep 8153', timeout=1)\n"
+        "def test_other(host):\n    assert host.run('echo fine').stdout == 'fine\\n'\n"
+    )
+    assert outcome.verdicts == {"test_hangs": "FAIL", "test_other": "PASS"}
+    assert "command did not end within 1 s: sleep 8153" in outcome.check("test_hangs")["message"]
+    assert subprocess.run(["pgrep", "-f", "sleep 815[3]"], stdout=subprocess.DEVNULL).returncode == 1
+    assert outcome.seconds < 30  # not the 60 of a command without a deadline of its own
+
+
+def test_silent_host_costs_one_deadline(run: Run, serve: Callable[[Callable[[socket.socket], None]], int]) -> None:
+    came: list[socket.socket] = []
+
+    def say_nothing(client: socket.socket) -> None:
+        came.append(client)
+        time.sleep(30)
+
+    port = serve(say_nothing)
+    source = "import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_it(host, n):\n    host.run('true')\n"
+    outcome = run(source, "--connect-timeout=4", port=port)
+    assert len(came) == 1  # nobody asks it again
+    assert set(outcome.verdicts.values()) == {"UNPROVEN"}
+    messages = {one["message"] for one in outcome.document["checks"]}
+    assert len(messages) == 1
+    assert "sent no SSH banner within 4 s" in messages.pop()
+
+
+def test_lost_connection_is_made_again_once_and_shows(run: Run, breakable: Breakable) -> None:
+    def cut_when_busy() -> None:
+        while not breakable.connections:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        breakable.cut()
+
+    threading.Thread(target=cut_when_busy, daemon=True).start()
+    outcome = run(
+        "def test_slow(host):\n    assert host.run('sleep 3; echo done').stdout == 'done\\n'\n", port=breakable.port
+    )
+    check = outcome.check("test_slow")
+    assert (check["verdict"], check["attempts"]) == ("FLAKY", 2), outcome.text
+    assert check["message"] == "passed only after the connection was lost and opened again"
+    assert breakable.connections == 2
+
+
+def test_check_that_hangs_here_ends_too(run: Run) -> None:
+    outcome = run(
+        "def test_loops(host):\n    while True: pass\ndef test_other(host):\n    host.run('true')\n",
+        "--check-deadline=2",
+    )
+    assert outcome.check("test_loops")["verdict"] == "FAIL"
+    assert "did not end within its deadline" in outcome.check("test_loops")["message"]
+
+
+def test_a_host_that_does_not_tell_what_is_always_asked_is_asked_for_each(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "from validator.transport import host_constants\nhost_constants.read = lambda answer: {}\n"
+    (tmp_path / "mute.py").write_text(lines)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked = ["host.system_info.type == 'linux'", "host.package('dpkg').is_installed"]
+    outcome = run("def test_it(host):\n" + "".join(f"    assert {one}\n" for one in asked), "-p", "mute")
+    assert outcome.verdicts == {"test_it": "PASS"}
+    assert outcome.document["facts"]["transport"]["executions"] == 1
+
+
+def test_a_connection_that_nobody_used_is_ended(run: Run) -> None:
+    outcome = run("def test_it(host):\n    pass\n")
+    assert outcome.verdicts == {"test_it": "PASS"}
+
+
+def test_hosts_do_not_wait_for_each_other(run: Run, sshd: Sshd, tmp_path: Path) -> None:
+    """One host's slow command holds up its own checks alone: the other's go on, round trip by round trip."""
+    both = f"--hosts=ssh://{sshd.target().user}@127.0.0.1:{sshd.port},ssh://{sshd.target().user}@localhost:{sshd.port}"
+    source = f"""
+import pathlib, time
+def test_it(host):
+    slow = host.backend.get_pytest_id().startswith("ssh://127")
+    for number in range(3):
+        assert host.run("sleep 3" if slow and number == 0 else f"echo {{number}}").rc == 0
+    (pathlib.Path({str(tmp_path)!r}) / ("slow" if slow else "quick")).write_text(str(time.monotonic()))
+"""
+    file = tmp_path / "test_two.py"
+    file.write_text(source)
+    with pytest.raises(AssertionError):  # two hosts have a file of results each
+        run(file, both)
+    ended = {name: float((tmp_path / name).read_text()) for name in ("slow", "quick")}
+    assert ended["quick"] < ended["slow"] - 2
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(sshd: Sshd, tmp_path: Path, hosts: int) -> None:
+    file = tmp_path / "test_long.py"
+    nap = f"sleep 9{hosts}.25"
+    file.write_text(f"def test_it(host):\n    host.run({nap!r})\ndef test_other(host):\n    host.run('{nap} ; true')\n")
+    names = [f"ssh://{sshd.target().user}@{name}:{sshd.port}" for name in ("127.0.0.1", "localhost")[:hosts]]
+    options = ["-p", "no:cacheprovider", f"--rootdir={tmp_path}", f"--ssh-identity-file={sshd.key}", str(file)]
+    # Whoever runs the tests in the background has a shell that ignores Ctrl-C for them.
+    start = (
+        "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(pytest.main())"
+    )
+    command = [sys.executable, "-c", start, "-p", "validator.plugin", f"--hosts={','.join(names)}", *options]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_until(lambda: len(running(nap)) == 2 * hosts)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 2 and "KeyboardInterrupt" in said, said
+    wait_until(lambda: not running(nap))
+
+
+def running(command: str) -> list[str]:
+    """The processes whose command line is exactly this."""
+    wanted = command.replace(" ", "\0").encode() + b"\0"
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [path.parent.name] if path.read_bytes() == wanted else []
+        except OSError:
+            continue  # it has just ended
+    return found
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not ready():
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -1,0 +1,89 @@
+"""The agent's configuration: files merge, and series and streams follow from it, also under MIG."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from validator.probes import agent_config
+from validator.probes.nvidia_smi import Gpu
+
+METADATA = {"instance-id": "i-1", "instance-type": "p4d.24xlarge", "ami-id": "ami-1", "hostname": "host-1"}
+CONFIG = {
+    "metrics": {
+        "namespace": "GPU",
+        "append_dimensions": {"InstanceId": "${aws:InstanceId}"},
+        "aggregation_dimensions": [["InstanceId"]],
+        "metrics_collected": {
+            "nvidia_gpu": {"measurement": ["utilization_gpu", {"name": "memory_total"}, "fan_speed"]}
+        },
+    }
+}
+
+
+def gpu(index: int, mig: str = "Disabled", **values: float) -> Gpu:
+    return Gpu(index, "NVIDIA A100", "Ampere", f"GPU-{index}", f"0000:00:1{index}.0", values, mig=mig)
+
+
+def names(gpus: list[Gpu], absent: list[str] | None = None) -> list[tuple[str, int | None]]:
+    expected = agent_config.expected_series(CONFIG, gpus, METADATA, absent)
+    return [
+        (series.name.removeprefix("nvidia_smi_"), board.index if board else None) for series, board in expected.items()
+    ]
+
+
+def test_every_gpu_and_aggregate_has_a_series() -> None:
+    whole = gpu(0, utilization_gpu=1.0, memory_total=40960.0)
+    assert names([whole]) == [
+        ("utilization_gpu", 0), ("utilization_gpu", None), ("memory_total", 0), ("memory_total", None),
+    ]  # fmt: skip
+
+
+def test_a_gpu_with_mig_publishes_no_utilization() -> None:
+    divided = gpu(0, "Enabled", memory_total=40960.0)
+    whole = gpu(1, utilization_gpu=1.0, memory_total=40960.0)
+    assert names([divided], ["fan_speed"]) == [("memory_total", 0), ("memory_total", None)]
+    assert ("utilization_gpu", 0) not in names([divided, whole], ["fan_speed"])
+    assert ("utilization_gpu", 1) in names([divided, whole], ["fan_speed"])
+    # Without MIG a missing value is not expected to be missing: the series must arrive.
+    assert ("utilization_gpu", 0) in names([gpu(0, memory_total=1.0)], ["fan_speed"])
+
+
+def test_installed_files_are_merged_and_a_broken_one_is_named() -> None:
+    parts = {"a.json": json.dumps({"agent": {"region": "x"}}), "b.json": json.dumps(CONFIG)}
+
+    def host(files: dict[str, str]) -> Any:
+        text = "".join(f"{name}\n{content}\x1e" for name, content in files.items())
+        return SimpleNamespace(run=lambda *_, **__: SimpleNamespace(stdout=text))
+
+    assert agent_config.installed(host(parts)) == {"agent": {"region": "x"}} | CONFIG
+    with pytest.raises(ValueError, match=r"amazon-cloudwatch-agent\.d/b\.json is not JSON"):
+        agent_config.installed(host(parts | {"b.json": "{"}))
+
+
+def test_log_files_have_their_stream() -> None:
+    entry = {"file_path": "/var/log/a", "log_group_name": "g-{hostname}", "retention_in_days": 7}
+    config = {"logs": {"logs_collected": {"files": {"collect_list": [entry]}}}}
+    assert agent_config.log_files(config, METADATA) == [agent_config.LogFile("/var/log/a", "g-host-1", "i-1", 7)]
+
+
+def test_configurations_merge_and_differ_by_path() -> None:
+    base = {"agent": {"debug": True}, "logs": {"list": [1]}}
+    whole = agent_config.merged([base, {"metrics": {"a": 1}, "logs": {"list": [1, 2]}}])
+    assert whole == {"agent": {"debug": True}, "logs": {"list": [1, 2]}, "metrics": {"a": 1}}
+    assert base["logs"] == {"list": [1]}
+    assert agent_config.differences(whole, whole) == []
+    assert agent_config.differences({"a": {"b": [1, {"c": 2}]}, "x": 1}, {"a": {"b": [1, {"c": 3}]}, "y": 1}) == [
+        "a.b[1].c: found 2, expected 3",
+        "x: found 1, expected nothing",
+        "y: missing, expected 1",
+    ]
+
+
+@pytest.mark.parametrize(("interval", "period"), [(1, 1), (7, 10), (10, 10), (45, 60), (60, 60), (90, 120), (300, 300)])
+def test_period_can_be_asked_for(interval: int, period: int) -> None:
+    config: dict[str, Any] = {"agent": {"metrics_collection_interval": interval}}
+    assert agent_config.period(config) == period

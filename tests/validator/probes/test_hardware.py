@@ -1,0 +1,157 @@
+"""What a machine says of its hardware, read; and golden files, read and refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator.probes import hardware, nvidia_smi
+from validator.probes.hardware import Board, Golden, Hardware
+
+# As `nvidia-smi topo -m` prints it on a p4d: underlined head, network cards between the GPUs and the affinities.
+TOPOLOGY = (
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV12\tNV12\tPIX\t0-23,48-71\t0\t\tN/A\n"
+    "GPU1\tNV12\t X \tSYS\tPIX\t0-23,48-71\t0\t\tN/A\n"
+    "GPU2\tNV12\tNV12\t X \tSYS\t24-47\t1\t\tN/A\n"
+    "NIC0\tPIX\tPIX\tSYS\t X \n\nLegend:\n\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n"
+)
+PCI = (
+    "0000:00:05.0 0x1d0f 0xec20 0x020000 ena\n0000:00:06.0 0x1d0f 0xefa1 0x020000 efa\n"
+    "0000:80:1a.0 0x10de 0x1af1 0x068000 nvidia-nvswitch\n0000:10:1c.0 0x10de 0x20b0 0x030200 nvidia\n"
+    "0000:00:04.0 0x10de 0x10f0 0x040300 \n"
+)
+XML = (
+    '<nvidia_smi_log><gpu id="00000000:10:1C.0"><product_name>NVIDIA A100-SXM4-40GB</product_name>'
+    "<compute_mode>Exclusive_Process</compute_mode><mig_mode><current_mig>Enabled</current_mig></mig_mode>"
+    "<processes><process_info><pid>4242</pid><type>C</type><process_name>python3</process_name></process_info>"
+    "</processes><fb_memory_usage><total>40960 MiB</total></fb_memory_usage></gpu></nvidia_smi_log>"
+)
+VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\n"
+GOLDEN = Golden(
+    "p4d.24xlarge",
+    Hardware((Board("0000:10:1c.0", "NVIDIA A100-SXM4-40GB", 40960),), {}, ("0000:80:1a.0",), (), False, "550.163.01"),
+    {"when": "2026-11-21", "where": "us-east-1", "by": "gpu-ami 0.1.0", "driver": "550.163.01"},
+)
+
+
+def test_topology_is_read_by_its_head() -> None:
+    assert hardware.read_topology(TOPOLOGY) == {"0-1": "NV12", "0-2": "NV12", "1-2": "SYS/NV12"}
+    assert hardware.read_topology("\tGPU0\tCPU Affinity\nGPU0\t X \t0-3\n") == {}
+    assert hardware.read_topology("Failed to initialize NVML") == {}
+
+
+def test_devices_are_what_their_class_says() -> None:
+    found = hardware.pci_devices(PCI)
+    assert [one.address for one in found if one.is_gpu] == ["0000:10:1c.0"]
+    assert [one.address for one in found if one.is_nvswitch] == ["0000:80:1a.0"]
+    assert [one.address for one in found if one.is_efa] == ["0000:00:06.0"]
+
+
+def test_an_unbound_gpu_and_a_simulated_one_count() -> None:
+    unbound, simulated = hardware.pci_devices(
+        "0000:00:1e.0 0x10de 0x1eb8 0x030200\n0000:00:1f.0 0x1af4 0x1110 0x050000 nvidia"
+    )
+    assert unbound.is_gpu and unbound.driver == ""
+    assert simulated.is_gpu
+
+
+def machine(**answers: Any) -> hardware.Run:
+    known = {
+        "for": (0, PCI),
+        "nvidia-smi -q": (0, XML),
+        "nvidia-smi topo": (0, TOPOLOGY),
+        "cat /proc/driver": (0, VERSION),
+    }
+    table = known | answers
+    return lambda command: next(reply for key, reply in reversed(table.items()) if command.startswith(key))
+
+
+def test_see_asks_the_machine() -> None:
+    seen = hardware.see(machine())
+    assert seen.gpus == GOLDEN.hardware.gpus
+    assert (seen.nvswitches, seen.efa_interfaces) == (("0000:80:1a.0",), ("0000:00:06.0",))
+    assert (seen.simulated, seen.driver) == (False, "550.163.01")
+    assert hardware.see(
+        machine(**{"for": (0, PCI.replace("0x10de 0x20b0 0x030200", "0x1af4 0x1110 0x050000"))})
+    ).simulated
+
+
+@pytest.mark.parametrize(
+    ("command", "reply", "message"),
+    [
+        ("nvidia-smi -q", (9, "NVIDIA-SMI has failed\n"), "`nvidia-smi -q -x` ended with 9: NVIDIA-SMI has failed"),
+        ("nvidia-smi -q", (0, "oops"), "nvidia-smi -q -x: expected XML"),
+        ("nvidia-smi topo", (0, ""), "`nvidia-smi topo -m` ended with 0: no output"),
+        ("for", (1, ""), "ended with 1: no output"),
+    ],
+)
+def test_what_a_machine_does_not_say_is_told(command: str, reply: tuple[int, str], message: str) -> None:
+    with pytest.raises(hardware.Unseen, match=re.escape(message)):
+        hardware.see(machine(**{command: reply}))
+
+
+def test_who_uses_a_gpu_is_read() -> None:
+    (gpu,) = nvidia_smi.read(XML)
+    assert (gpu.processes, gpu.compute_mode, gpu.mig) == (("4242 python3 (C)",), "Exclusive_Process", "Enabled")
+
+
+def test_a_golden_file_comes_back_as_it_went(tmp_path: Path) -> None:
+    (tmp_path / "p4d.24xlarge.json").write_text(json.dumps(GOLDEN.to_json()))
+    assert hardware.find_golden("p4d.24xlarge", tmp_path) == GOLDEN
+    assert hardware.find_golden("p5.48xlarge", tmp_path) is None
+    assert GOLDEN.name == "p4d.24xlarge.json of 2026-11-21 (real hardware)"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "p4d.24xlarge.json: not JSON"),
+        ("[]", "p4d.24xlarge.json: not a golden file (TypeError"),
+        (json.dumps(GOLDEN.to_json() | {"schema": "gpu-ami/golden/9"}), "schema is 'gpu-ami/golden/9'"),
+        (json.dumps(GOLDEN.to_json() | {"hardware": "borrowed"}), "hardware is 'borrowed', expected 'real' or 'simu"),
+        (json.dumps(GOLDEN.to_json() | {"gpus": [{"pci": "0000:00:1e.0"}]}), "not a golden file (KeyError: 'name')"),
+        (json.dumps(GOLDEN.to_json() | {"instance_type": "p5.48xlarge"}), "p4d.24xlarge.json: it is of p5.48xlarge"),
+    ],
+)
+def test_a_broken_golden_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "p4d.24xlarge.json").write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        hardware.find_golden("p4d.24xlarge", tmp_path)
+
+
+def test_a_golden_file_holds_for_its_kind_of_hardware_alone() -> None:
+    assert hardware.applicable(GOLDEN, simulated=False) is GOLDEN
+    assert hardware.applicable(GOLDEN, simulated=True) is None
+    assert hardware.applicable(None, simulated=False) is None
+    assert hardware.same_branch(GOLDEN, "550.54.15") is GOLDEN
+    assert hardware.same_branch(GOLDEN, "570.124.06") is None
+
+
+def test_committed_golden_files_are_whole() -> None:
+    for path in hardware.FOLDER.glob("*.json"):
+        found = hardware.find_golden(path.stem)
+        assert found is not None and found.hardware.gpus and found.recorded.keys() >= {"when", "where", "by", "driver"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "kind"),
+    [
+        (PCI, "real"),
+        ("0000:00:1e.0 0x10de 0x1eb8 0x030200\n", "real"),
+        ("0000:00:1f.0 0x1af4 0x1110 0x050000 nvidia\n", "simulated"),
+        (PCI + "0000:00:1f.0 0x1af4 0x1110 0x050000 nvidia\n", "simulated"),
+        ("0000:00:05.0 0x1d0f 0xec20 0x020000 ena\n", ""),
+    ],
+)
+def test_the_shell_judges_as_python_does(listed: str, kind: str) -> None:
+    command = hardware.KIND.replace(hardware.PCI_LIST, f"printf '%s' '{listed}'")
+    assert command != hardware.KIND
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == kind
+    assert (kind != "real") == hardware.is_simulated(hardware.pci_devices(listed))

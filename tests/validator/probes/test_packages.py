@@ -1,0 +1,68 @@
+"""Planned and installed versions: what is equal, what is held, and what a * at the end leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from validator.observe import Observe
+from validator.plan import Plan
+from validator.probes import packages
+from validator.results import CheckRecord, RunningCheck
+
+
+@dataclass
+class Host:
+    """Answers dpkg-query, rpm, apt-mark and cat."""
+
+    answers: Mapping[str, str]
+
+    def run(self, command: str, *_: str) -> Any:
+        found = self.answers[command.split()[0]]
+        return type("Result", (), {"stdout": found, "rc": 0})
+
+
+def judged(check: Any, family: str, planned: Mapping[str, str], answers: Mapping[str, str]) -> str:
+    """The failure's message; empty where there is none."""
+    plan = Plan({"os": {"family": family}, "efa": {"version": "1", "packages": dict(planned)}})
+    try:
+        check(Host(answers), plan, "efa", Observe(RunningCheck(CheckRecord("efa::x", "efa", "T1", ""))))
+    except pytest.fail.Exception as failure:
+        return str(failure)
+    return ""
+
+
+DEB = "a installed 1:1.0-1\nb installed 2.35.30.0-0abc\n"
+RPM = "a 1:1.0-1\nb 0:2.35.30.0_abc-1\npackage c is not installed\n"
+
+
+@pytest.mark.parametrize(
+    ("family", "planned", "wrong"),
+    [
+        ("debian", {"a": "1:1.0-1", "b": "2.35.30.0*"}, ""),
+        ("debian", {"a": "1:1.0-1", "b": "2.35.30.0"}, "2.35.30.0-0abc"),
+        ("debian", {"b": "2.35.31.0*"}, "2.35.31.0*"),
+        ("redhat", {"a": "1:1.0-1", "b": "2.35.30.0*"}, ""),
+        ("redhat", {"b": "2.35.3.0*"}, "2.35.30.0_abc-1"),
+        ("redhat", {"c": "1*"}, "missing"),
+    ],
+)
+def test_installed_is_planned(family: str, planned: dict[str, str], wrong: str) -> None:
+    message = judged(packages.check_installed, family, planned, {"dpkg-query": DEB, "rpm": RPM})
+    assert bool(message) == bool(wrong) and wrong in message
+
+
+@pytest.mark.parametrize(
+    ("lock", "message"),
+    [
+        ("b-0:2.35.30.0_abc-1.*", ""),
+        ("b-0:2.35.31.0_abc-1.*", "not held, so an upgrade would move them: b"),
+        ("bb-0:2.35.30.0_abc-1.*", "not held, so an upgrade would move them: b"),
+        ("", "not held, so an upgrade would move them: b"),
+    ],
+)
+def test_held_is_locked_to_the_planned_version(lock: str, message: str) -> None:
+    assert judged(packages.check_held, "redhat", {"b": "2.35.30.0*"}, {"cat": lock}) == message

@@ -1,0 +1,85 @@
+"""Files of no package: how they are listed on a host, and which of them are expected."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from validator import remote
+from validator.probes import footprints, unpackaged
+from validator.probes.unpackaged import Entry
+
+LISTED = "f\t755\t/usr/bin/tool\t\nl\t777\t/etc/link\t/usr/bin/tool\nf\t644\t/etc/cron.d/job\t\n"
+
+
+def host(rc: int, stdout: str) -> Any:
+    return SimpleNamespace(run=lambda *_, **__: SimpleNamespace(rc=rc, stdout=stdout))
+
+
+def test_entries_have_type_mode_and_target() -> None:
+    assert unpackaged.find(host(0, LISTED)) == [
+        Entry("f", 0o755, "/usr/bin/tool"),
+        Entry("l", 0o777, "/etc/link", "/usr/bin/tool"),
+        Entry("f", 0o644, "/etc/cron.d/job"),
+    ]
+    assert unpackaged.find(host(3, "")) is None
+
+
+def test_links_and_declared_files_are_expected() -> None:
+    entries = [
+        Entry("f", 0o644, "/etc/sysctl.d/90-tuning.conf"),
+        Entry("f", 0o644, "/etc/sysctl.d/99-build.conf"),
+        Entry("l", 0o777, "/etc/sysctl.d/link.conf", "../sysctl.conf"),
+        Entry("f", 0o644, "/etc/sysctl.data"),
+    ]
+    assert unpackaged.unexpected(entries, ["/etc/sysctl.d"], ["tuning"]) == ["/etc/sysctl.d/99-build.conf"]
+    assert unpackaged.unexpected(entries, ["/etc/sysctl.d/"], []) == [entry.path for entry in entries[:2]]
+
+
+@pytest.mark.parametrize("family", ["debian", "redhat"])
+def test_the_program_lists_what_no_package_owns(family: str, tmp_path: Path) -> None:
+    """In a tree of its own: the package manager's answers and find's root are replaced."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "etc").mkdir()
+    for name in ("owned", "moved.real", "own file"):
+        (tmp_path / "etc" / name).write_text("x")
+    owned = f"/usr/bin/su\n{tmp_path}/etc/owned\n"
+    (tmp_path / "bin" / "rpm").write_text(
+        f"#!/bin/sh\nprintf '{owned}{tmp_path}/etc/moved.real\\n'\n".replace("\n/", "\\n/")
+    )
+    (tmp_path / "bin" / "dpkg-query").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "dpkg-divert").write_text(
+        f"#!/bin/sh\necho 'diversion of {tmp_path}/etc/moved to {tmp_path}/etc/moved.real by other'\n"
+    )
+    (tmp_path / "bin" / "su").write_text("#!/bin/sh\n")
+    (tmp_path / "list").write_text(owned)
+    status = tmp_path / "status"
+    status.write_text("Package: x\n" if family == "debian" else "")
+    for program in (tmp_path / "bin").iterdir():
+        program.chmod(0o755)
+    text = (
+        remote.text("unpackaged")
+        .replace("PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"PATH={tmp_path}/bin:/usr/bin:/bin")
+        .replace("/var/lib/dpkg/status", str(status))
+        .replace("/var/lib/dpkg/info/*.list", str(tmp_path / "list"))
+        .replace("find /etc /usr /boot /opt /srv", f"find {tmp_path}/etc")
+        .replace('su=$(readlink -f "$(command -v su)")', "su=/usr/bin/su")
+    )
+    done = subprocess.run(
+        ["sh", "-c", text], capture_output=True, text=True, timeout=30, env=dict(os.environ), check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split("\t")[2] for line in done.stdout.splitlines()] == [f"{tmp_path}/etc/own file"]
+    (tmp_path / "list").write_text("/etc/other\n")
+    (tmp_path / "bin" / "rpm").write_text("#!/bin/sh\n")
+    assert subprocess.run(["sh", "-c", text], capture_output=True, timeout=30, check=False).returncode == 3
+
+
+def test_the_footprint_of_an_image_is_that_of_its_roles() -> None:
+    assert "/etc/profile.d/cuda.sh" in footprints.expected(["cuda"])
+    assert "/etc/profile.d/cuda.sh" not in footprints.expected(["nccl"])

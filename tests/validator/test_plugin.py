@@ -1,0 +1,65 @@
+"""The plugin on pytest's command line: options that exclude each other, the engine and its absence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.validator.conftest import LOOKS, Run
+
+
+def test_processes_that_would_overwrite_each_other_are_refused(run: Run) -> None:
+    with pytest.raises(AssertionError, match="leave -n out"):  # there is no checks.json then
+        run(LOOKS, "-n2")
+
+
+BLOCKED = "import sys\nsys.modules[{module!r}] = None\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [("validator.engine", "validator.engine is not installed"), ("greenlet", "greenlet is not installed")],
+)
+def test_checks_run_without_the_engine(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str
+) -> None:
+    (tmp_path / "blocker.py").write_text(BLOCKED.format(module=module))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = run(LOOKS + LOOKS.replace("looks", "fails").replace("== 0", "== 1"), "-p", "blocker", "-v")
+    assert outcome.verdicts == {"test_looks": "PASS", "test_fails": "FAIL"}
+    assert f"validator: checks run one after the other, with a round trip a command: {reason}" in outcome.text
+
+
+def test_checks_run_concurrently_by_default(run: Run) -> None:
+    assert "validator: checks run concurrently" in run(LOOKS, "-v").text
+    assert "validator: checks run one after the other\n" in run(LOOKS, "--serial", "-v").text
+
+
+def test_missing_fixture_is_an_error_of_the_check(run: Run) -> None:
+    outcome = run("def test_it(hots):\n    pass\n")
+    check = outcome.check("test_it")
+    assert (check["id"], check["verdict"]) == ("test_given::test_it", "ERROR")
+    expected = "error in the check: fixture 'hots' not found; did you mean host?; known: host, plan, machine,"
+    assert check["message"].startswith(expected)
+
+
+def test_waivers_that_do_nothing_are_on_the_console(run: Run, tmp_path: Path) -> None:
+    common = "reason: why, owner: me"
+    (tmp_path / "w.yml").write_text(
+        f"- {{check: 'test_given::test_loks', {common}, expires: 2999-01-31}}\n"
+        f"- {{check: 'test_given::test_fails', {common}, expires: 2020-01-31}}\n"
+        f"- {{check: 'test_given::test_looks', {common}, expires: 2999-01-31}}\n"
+    )
+    outcome = run(LOOKS + LOOKS.replace("looks", "fails").replace("== 0", "== 1"), f"--waivers={tmp_path / 'w.yml'}")
+    assert [line for line in outcome.text.splitlines() if line.startswith("waivers: ")] == [
+        "waivers: test_given::test_loks: matches no check that ran; did you mean test_given::test_looks?;"
+        " `gpu-ami checks` lists the ids",
+        "waivers: test_given::test_fails: expired on 2020-01-31; ask me to renew or remove it",
+        "waivers: test_given::test_looks: not needed, no check that it names was red; remove it",
+    ]
+
+
+def test_list_of_checks_judges_none(run: Run) -> None:
+    outcome = run(LOOKS + "import pytest\n@pytest.mark.offline\ndef test_files(host):\n    pass\n", "--collect-only")
+    assert outcome.verdicts == {"test_looks": "UNPROVEN", "test_files": "UNPROVEN"}

@@ -1,0 +1,112 @@
+"""Which checks run: by the plan, by the folder given, after a restart, in a tier; without a plan they all stay."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.validator.conftest import LOOKS, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKS = """
+import pytest
+pytestmark = pytest.mark.planned("efa")
+def test_of_efa(host): ...
+@pytest.mark.planned("nccl")
+def test_of_both(host): ...
+@pytest.mark.planned("efa.mode")
+def test_of_its_mode(host): ...
+"""
+RESTARTED = """
+import pytest
+@pytest.mark.survives
+@pytest.mark.parametrize("which", ["raw-log", "json"])
+def test_stays(host, which):
+    "It stays."
+    assert host.run("true").rc == 0
+@pytest.mark.tier("T0")
+def test_of_files(host):
+    assert host.run("true").rc == 0
+@pytest.mark.survives
+@pytest.mark.live
+def test_provokes(host):
+    assert host.run("false").rc == 0
+@pytest.mark.offline
+def test_of_an_image_alone(host):
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("sections", "collected"),
+    [
+        ({}, set()),
+        ({"nccl": {"mode": "full"}}, set()),
+        ({"efa": {"version": "1"}}, {"test_of_efa"}),
+        ({"efa": {"mode": []}}, {"test_of_efa"}),
+        ({"efa": {"mode": "full"}}, {"test_of_efa", "test_of_its_mode"}),
+        ({"efa": {"version": "1"}, "nccl": {"mode": "full"}}, {"test_of_efa", "test_of_both"}),
+        (None, {"test_of_efa", "test_of_both", "test_of_its_mode"}),
+    ],
+)
+def test_what_the_plan_lacks_is_left_out(tmp_path: Path, sections: dict[str, Any] | None, collected: set[str]) -> None:
+    (tmp_path / "test_given.py").write_text(CHECKS)
+    options = []
+    if sections is not None:
+        plan = {"schema": "gpu-ami/plan/1"} | sections
+        (tmp_path / "plan.json").write_text(json.dumps(plan))
+        options = [f"--plan={tmp_path / 'plan.json'}"]
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
+            f"--rootdir={tmp_path}", "--hosts=ssh://nobody@127.0.0.1:9", *options, str(tmp_path / "test_given.py"),
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    names = {line.rpartition("::")[2].partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert names == collected, done.stdout + done.stderr
+
+
+def test_a_folder_without_checks_is_an_error(run: Run, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(AssertionError, match=f"no check was found in {empty}"):  # there is no checks.json then
+        run(LOOKS, str(empty))
+
+
+def test_without_a_plan_nobody_knows_what_only_some_images_have(run: Run) -> None:
+    outcome = run(
+        "import pytest\n@pytest.mark.planned('node_ecs')\ndef test_some(host):\n    assert False\n"
+        "@pytest.mark.planned('nvidia_driver')\ndef test_every(host):\n    assert host.run('true').rc == 0\n"
+    )
+    assert outcome.verdicts == {"test_some": "UNPROVEN", "test_every": "PASS"}
+    assert "no plan was given" in outcome.check("test_some")["message"]
+
+
+def test_what_survives_runs_again_under_its_own_name(run: Run) -> None:
+    checks = run(RESTARTED, "--after=reboot").document["checks"]
+    assert {check["id"]: check["verdict"] for check in checks} == {
+        "test_given::test_stays[raw-log]@reboot": "PASS",
+        "test_given::test_stays[json]@reboot": "PASS",
+        "test_given::test_provokes@reboot": "FAIL",
+    }
+    assert {check["after"] for check in checks} == {"reboot"}
+    assert checks[0]["promise"] == "After reboot: It stays."
+
+
+def test_first_pass_runs_all_but_what_is_of_an_image(run: Run) -> None:
+    checks = run(RESTARTED).document["checks"]
+    names = ["test_stays[raw-log]", "test_stays[json]", "test_of_files", "test_provokes"]
+    assert [check["id"] for check in checks] == [f"test_given::{name}" for name in names]
+    assert {check["after"] for check in checks} == {""}
+    assert [check["tier"] for check in checks] == ["T1", "T1", "T0", "T1"]
+
+
+def test_one_tier_alone(run: Run) -> None:
+    checks = run(RESTARTED, "--tier=T0").document["checks"]
+    assert [check["id"] for check in checks] == ["test_given::test_of_files"]

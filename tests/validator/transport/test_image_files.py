@@ -1,0 +1,169 @@
+"""An image's files as a host: where its file system begins, what can be entered, and what comes of checks there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from validator.transport import image_files
+from validator.transport.image_files import Image, ImageUnusable
+
+ROOT = Path(__file__).resolve().parents[3]
+_LIBRARIES = ("/bin", "/sbin", "/lib", "/lib64", "/usr")
+
+
+def mbr(*rows: tuple[int, int, int]) -> bytes:
+    """A boot sector with a row (type, first sector, sectors) a partition."""
+    table = b"".join(struct.pack("<4xB3xII", *row) for row in rows)
+    return b"\0" * 446 + table.ljust(64, b"\0") + b"\x55\xaa"
+
+
+def gpt(*rows: tuple[int, int]) -> bytes:
+    """Protective boot sector, header, and an entry (first, last sector) a partition."""
+    header = b"EFI PART" + b"\0" * 64 + struct.pack("<QII", 2, 4, 128)
+    entries = b"".join(b"\1" * 32 + struct.pack("<QQ", *row) + b"\0" * 80 for row in rows)
+    return mbr((0xEE, 1, 1000)) + header.ljust(512, b"\0") + entries.ljust(512, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("disk", "offset"),
+    [
+        (mbr((0x83, 2048, 5000)), 2048 * 512),
+        (mbr((0xEF, 2048, 500), (0x83, 4096, 9000)), 4096 * 512),
+        (gpt((2048, 4095), (4096, 99999), (34, 2047)), 4096 * 512),
+        (gpt(), 0),
+        (b"\0" * 4096, 0),  # a file system without a table
+        (b"", 0),
+    ],
+)
+def test_the_largest_partition_is_the_one(tmp_path: Path, disk: bytes, offset: int) -> None:
+    path = tmp_path / "disk.raw"
+    path.write_bytes(disk)
+    assert image_files.partition_offset(path) == offset
+
+
+def test_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ImageUnusable, match="no such file or directory; name a mounted tree or a raw disk image"):
+        image_files.enter(Image(tmp_path / "none"))
+
+
+def test_only_root_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ImageUnusable, match=r"can only be entered by root .*; run it with sudo"):
+        image_files.enter(Image(tmp_path))
+
+
+def test_tool_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    with pytest.raises(ImageUnusable, match="unshare is not installed; apt-get install util-linux"):
+        image_files.enter(Image(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("chroot: failed to run command '/bin/sh': Exec format error", "another architecture"),
+        ("unshare: unshare failed: Operation not permitted", "not within an ordinary container"),
+        ("mount: wrong fs type", "is it the root of a system"),
+    ],
+)
+def test_advice(said: str, advice: str) -> None:
+    assert advice in image_files._advice(said)
+
+
+def can_enter() -> bool:
+    command = ["unshare", *image_files._NAMESPACES, "true"]
+    return os.geteuid() == 0 and subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
+
+
+# Whoever runs the tests without root, or in a container, cannot enter anything: `make test` of the pipeline can.
+entering = pytest.mark.skipif(not can_enter(), reason="needs root and namespaces")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The root of a system that borrows this machine's programs."""
+    root = tmp_path / "root"
+    for name in ("etc", "proc", "dev", "var", "root", "tmp", "run"):
+        (root / name).mkdir(parents=True)
+    for name in _LIBRARIES:
+        path = Path(name)
+        if path.is_symlink():
+            (root / name[1:]).symlink_to(path.readlink())
+    (root / "usr").mkdir(exist_ok=True)
+    shutil.copy("/etc/passwd", root / "etc")
+    (root / "etc" / "os-release").write_text('ID=test\nPRETTY_NAME="A tree"\n')
+    subprocess.run(["mount", "--bind", "/usr", root / "usr"], check=True)
+    yield root  # type: ignore[misc]
+    subprocess.run(["umount", root / "usr"], check=True)
+
+
+CHECKS = """
+import os, pytest
+pytestmark = pytest.mark.tier("T0")
+def test_sees_the_tree(host, observe):
+    assert host.file("/etc/os-release").contains("A tree") and not host.file("/work").exists
+    assert host.run("id -u").stdout == "0\\n"
+def test_cannot_write(host):
+    assert host.run("touch /etc/new").rc != 0
+def test_has_no_network_and_no_other_processes(host):
+    assert host.run("cat /proc/net/dev").stdout.count(":") == 1
+    assert "OUTSIDE" not in host.run("cat /proc/[0-9]*/environ | tr '\\\\0' '\\\\n'").stdout
+@pytest.mark.offline
+def test_only_for_files(host):
+    assert host.file("/etc/os-release").exists
+@pytest.mark.tier("T1")
+def test_needs_a_boot(host):
+    assert False
+def test_is_red(host):
+    assert host.file("/etc/none").exists
+"""
+
+
+@entering
+def test_checks_run_in_a_tree(tree: Path, tmp_path: Path) -> None:
+    found = run_checks(tree, tmp_path, CHECKS, "--tier=T0")
+    verdicts = {one["id"].rpartition("::")[2]: one["verdict"] for one in found["checks"]}
+    assert verdicts == {
+        "test_sees_the_tree": "PASS",
+        "test_cannot_write": "PASS",
+        "test_has_no_network_and_no_other_processes": "PASS",
+        "test_only_for_files": "PASS",
+        "test_is_red": "FAIL",
+    }, found["checks"]
+    assert found["facts"]["transport"]["executions"] == 1
+    assert not list(Path("/tmp").glob("gpu-ami-image-*"))
+
+
+@entering
+def test_file_that_is_no_system_is_said_once_for_all(tmp_path: Path) -> None:
+    disk = tmp_path / "disk.raw"
+    disk.write_bytes(b"\0" * 4096)
+    found = run_checks(disk, tmp_path, "def test_a(host):\n    host.run('true')\n" * 2 + CHECKS.partition("@")[0])
+    messages = {one["message"] for one in found["checks"]}
+    assert {one["verdict"] for one in found["checks"]} == {"UNPROVEN"} and len(messages) == 1
+    assert "cannot be entered" in messages.pop()
+
+
+def run_checks(path: Path, folder: Path, source: str, *options: str) -> dict[str, Any]:
+    file, results = folder / "test_given.py", folder / "checks.json"
+    file.write_text(source)
+    command = [
+        sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "-q", f"--rootdir={folder}",
+        f"--hosts=image://{quote(str(path), safe='')}", f"--results={results}", *options, str(file),
+    ]  # fmt: skip
+    env = os.environ | {"OUTSIDE": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert results.exists(), done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(results.read_text())
+    return document

@@ -1,0 +1,200 @@
+"""The shell that takes batches, without a network: deadlines hold, nothing is left running, any sh will do."""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from validator.transport.shell import Command, Shell, _evaluated
+from validator.transport.ssh import ConnectionDropped, Target
+
+
+class Channel:
+    """What paramiko's channel is for a shell: a process on a socket."""
+
+    def __init__(self, command: list[str]) -> None:
+        ours, theirs = socket.socketpair()
+        self.settimeout, self.sendall, self.recv, self._sock = ours.settimeout, ours.sendall, ours.recv, ours
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (close() closes it)
+        with theirs:
+            self.process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self._errors)
+
+    def recv_stderr_ready(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._sock.close()
+        self.process.wait(20)
+        self._errors.close()
+
+
+Start = Callable[[], Shell]
+
+
+@pytest.fixture(params=["dash", "bash --posix"])
+def start(request: pytest.FixtureRequest) -> Iterator[Start]:
+    """Starts what `sh` is on Debian and Ubuntu, and what it is on Amazon Linux."""
+    words = str(request.param).split()
+    shells: list[Shell] = []
+
+    def made() -> Shell:
+        gone = SimpleNamespace(get_exception=lambda: None)
+        connection: Any = SimpleNamespace(target=Target("here"), alive=True, transport=gone)
+        connection.open = lambda _command: Channel(words)
+        shells.append(Shell(connection))
+        return shells[-1]
+
+    yield made
+    for shell in shells:
+        shell.close()
+
+
+def a_long_time() -> str:
+    """Seconds that nothing else on this machine sleeps."""
+    return f"9999.{random.randrange(10**9)}"
+
+
+def alive(marker: str) -> bool:
+    """Whether a process with this word in its command line runs."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if marker.encode() in path.read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def gone(marker: str) -> bool:
+    until = time.monotonic() + 20
+    while alive(marker) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not alive(marker)
+
+
+@pytest.mark.parametrize(
+    ("text", "rc", "out"),
+    [
+        ("echo hi", 0, "hi\n"),
+        ("test -e /nowhere", 1, ""),
+        ("stat -c %F /tmp", 0, "directory\n"),
+        ("head -n 1 -- /etc/passwd", 0, "root:x:0:0:root:/root:/bin/bash\n"),
+        ("command -v there-is-no-such-program", 127, ""),
+        ("there-is-no-such-program", 127, ""),
+        ("echo $((20 + 3)); exit 3", 3, "23\n"),
+        ("echo 'a  b' \"c\"", 0, "a  b c\n"),
+        ("cat <<x\nhere\nx", 0, "here\n"),
+        ("echo $m$d$w$b$s$1", 0, "\n"),
+        ("d=/; kill -9 $$", 137, ""),
+        ("cat", 0, ""),
+        ("f() { echo mine; }; f", 0, "mine\n"),
+        ("exec 9>&1; cd /; pwd >&9", 0, "/\n"),
+        ("(exit 4", 2, ""),
+        ("[[ a == a* ]] && echo yes", 0, "yes\n"),
+        ("echo {1..3}", 0, "1 2 3\n"),
+        ("echo -e 'a\\tb'", 0, "a\tb\n"),
+        ("set -o pipefail; false | true", 1, ""),
+        ("source /dev/null && cat <(echo sub) <<< x", 0, "sub\n"),
+    ],
+)
+def test_a_command_comes_out_as_in_a_shell_of_its_own(start: Start, text: str, rc: int, out: str) -> None:
+    (answer,) = start().execute([Command(text)])
+    assert (min(answer.rc, 127) if text.startswith("command") else answer.rc, answer.expired) in (
+        (rc, False),
+        (1, False),
+    )
+    assert answer.stdout.decode() == out
+
+
+def test_answers_come_in_order_and_beside_each_other(start: Start) -> None:
+    shell = start()
+    answers = shell.execute([Command(f"echo {number}; echo e{number} >&2; exit {number}") for number in range(50)])
+    assert [(one.rc, one.stdout, one.stderr) for one in answers] == [
+        (number, b"%d\n" % number, b"e%d\n" % number) for number in range(50)
+    ]
+    assert [one.stdout for one in shell.execute([Command("echo again")])] == [b"again\n"]
+
+
+def test_many_short_batches_end_one_and_all(start: Start) -> None:
+    shell = start()
+    for number in range(60):
+        assert shell.execute([Command(f"echo {number}")])[0].stdout == b"%d\n" % number
+
+
+def test_each_deadline_holds_by_itself(start: Start) -> None:
+    batch = [Command("echo begun; sleep 100", 0.3), Command("sleep 1; echo done", 30), Command("exec sleep 100", 0.6)]
+    begun = time.monotonic()
+    first, second, third = start().execute(batch)
+    assert (first.expired, second.expired, third.expired) == (True, False, True)
+    assert (first.stdout, second.stdout) == (b"begun\n", b"done\n")
+    assert first.seconds >= 0.3
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sleep N & sleep N",
+        "env -i sleep N",
+        "env -i sh -c 'sleep N & sleep N; true'",
+        "setsid sleep N",
+        "trap '' TERM HUP; sleep N; true",
+        "(sleep N; true) & wait",
+    ],
+)
+def test_an_expired_command_leaves_nothing_running(start: Start, text: str) -> None:
+    seconds = a_long_time()
+    (answer,) = start().execute([Command(text.replace("N", seconds), 0.5)])
+    assert answer.expired
+    assert gone(seconds)
+
+
+def test_a_command_that_was_killed_has_not_expired(start: Start) -> None:
+    (answer,) = start().execute([Command("kill -9 $$", 30)])
+    assert (answer.rc, answer.expired) == (137, False)
+
+
+def test_a_shell_that_ends_in_a_batch_leaves_nothing_running(start: Start) -> None:
+    shell, seconds = start(), a_long_time()
+    channel: Any = shell._channel
+    with pytest.raises(ConnectionDropped):
+        shell.execute([Command(f"sleep {seconds}"), Command(f"kill {channel.process.pid}; sleep {seconds}")])
+    assert gone(seconds)
+
+
+def test_what_the_shell_puts_aside_goes_with_it(start: Start) -> None:
+    shell = start()
+    (answer,) = shell.execute([Command("readlink /proc/self/fd/1")])
+    folder = Path(answer.stdout.decode().strip()).parent
+    assert folder.is_dir()
+    shell.close()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "evaluated"),
+    [
+        ("test -e /etc/passwd", "test -e /etc/passwd"),
+        ("command -v systemctl", "command -v systemctl"),
+        ("stat -c '%a %n' /etc", "exec stat -c '%a %n' /etc"),
+        ("cat -- /etc/os-release", "exec cat -- /etc/os-release"),
+        ("cat /etc/a*", "exec sh -c 'cat /etc/a*'"),
+        ("cat /etc/$x", "exec sh -c 'cat /etc/$x'"),
+        ("echo a; echo b", "exec sh -c 'echo a; echo b'"),
+        ("test -e ~/x", "exec sh -c 'test -e ~/x'"),
+        ("my-program", "exec sh -c my-program"),
+        ("cat 'it'\"'\"'s'", "exec sh -c 'cat '\"'\"'it'\"'\"'\"'\"'\"'\"'\"'\"'s'\"'\"''"),
+        ("exit 3", "exec sh -c 'exit 3'"),
+    ],
+)
+def test_what_needs_a_shell_of_its_own_gets_one(text: str, evaluated: str) -> None:
+    assert _evaluated(text) == evaluated

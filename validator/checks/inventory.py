@@ -1,0 +1,390 @@
+"""Every file, account and setting of the machine belongs to a package, the base AMI, a first boot or a role.
+
+These checks find traces that a build left behind. They compare the machine with its package database and with the
+expected files in validator/probes/footprints.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from validator.observe import SCAN_SECONDS, Observe, output, unproven
+from validator.probes import Entry, footprints, packages, unpackaged
+
+_UNITS = ("/etc/systemd", "/usr/lib/systemd")
+_LOGIN = ("/etc/pam.d", "/etc/security", "/etc/sudoers.d", "/etc/ssh", "/etc/polkit-1")
+_ENVIRONMENT = ("/etc/profile.d", "/etc/environment.d", "/etc/ld.so.conf.d", "/etc/skel")
+_KERNEL = (
+    "/etc/sysctl.d", "/etc/modprobe.d", "/etc/modules-load.d", "/etc/udev/rules.d", "/etc/default/grub.d",
+    "/etc/dracut.conf.d", "/etc/initramfs-tools/conf.d", "/etc/initramfs-tools/hooks", "/etc/initramfs-tools/scripts",
+)  # fmt: skip
+_JOBS = (
+    "/etc/cron.d", "/etc/cron.hourly", "/etc/cron.daily", "/etc/cron.weekly", "/etc/cron.monthly", "/etc/init.d",
+    "/etc/cloud/cloud.cfg.d", "/etc/network/if-up.d", "/etc/dhcp/dhclient-exit-hooks.d",
+    "/etc/NetworkManager/dispatcher.d", "/etc/networkd-dispatcher", "/etc/update-motd.d", "/etc/rc.local",
+)  # fmt: skip
+_SOURCES = (
+    "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/etc/apt/preferences.d", "/etc/apt/auth.conf.d",
+    "/etc/apt/trusted.gpg.d", "/etc/apt/keyrings", "/etc/yum.repos.d", "/etc/yum/vars", "/etc/dnf/vars",
+)  # fmt: skip
+_SOURCE_FILES = (
+    "/etc/apt/auth.conf", "/etc/apt/apt.conf", "/etc/apt/preferences", "/etc/apt/trusted.gpg", "/etc/pip.conf",
+    "/etc/xdg/pip/pip.conf", "/etc/npmrc", "/usr/etc/npmrc", "/etc/condarc",
+)  # fmt: skip
+_CERTIFICATES = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors", "/etc/pki/tls/certs")
+_PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/libexec", "/usr/lib", "/usr/lib64", "/usr/lib32")
+# Configuration files whose content decides who may do what; other changed configuration files are the base AMI's.
+_GUARDED = (
+    "/etc/pam.d/", "/etc/security/", "/etc/sudoers", "/etc/profile.d/", "/etc/bash.bashrc", "/etc/bashrc",
+    "/etc/cron", "/etc/init.d/", "/etc/logrotate", "/etc/modprobe.d/", "/etc/sysctl.d/", "/etc/udev/",
+    "/etc/ld.so.conf", "/etc/skel/", "/etc/systemd/", "/etc/apt/apt.conf.d/", "/etc/update-motd.d/",
+)  # fmt: skip
+# State, and documentation that minimal images leave out. Other files below /etc are configuration.
+_NOT_COMPARED = (
+    "/var/",
+    "/run/",
+    "/boot/",
+    "/usr/share/doc/",
+    "/usr/share/man/",
+    "/usr/share/info/",
+    "/usr/share/locale/",
+    "/usr/share/lintian/",
+)
+_LOGIN_SHELL = re.compile(r"/(ba|da|z|c|tc|k|fi)?sh$")
+_PRIVILEGED_GROUPS = ("root", "sudo", "wheel", "shadow", "disk", "docker", "kmem")
+_KERNEL_OPTIONS = re.compile(
+    r"(init|rdinit|systemd\.unit|systemd\.mask|systemd\.debug[\w-]*|rd\.break|mitigations|apparmor|audit|pti"
+    r"|spectre_v2|module\.sig_enforce|efi)=.*|single|emergency|rescue|nokaslr|nopti|nosmep|nosmap|rd\.break|[1-5sS]"
+)
+_HARMLESS_OPTIONS = re.compile(
+    r"(mitigations|apparmor|audit|pti|spectre_v2)=(auto.*|on|1)|module\.sig_enforce=1|efi=.*"
+)
+_KNOWN_IN_HOMES = re.compile(
+    r"/(\.bashrc|\.profile|\.bash_logout|\.bash_profile|\.cshrc|\.tcshrc|\.zshrc|\.kshrc|\.sudo_as_admin_successful"
+    r"|\.emacs|\.screenrc|\.inputrc|\.ssh|\.cache|snap|\.snap|\.gnupg|\.hushlogin|\.selected_editor|\.lesshst|\.nv)$"
+)
+_HOMES = "/root $(awk -F: '$3 >= 1000 && $3 < 60000 {print $6}' /etc/passwd)"
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _unpackaged(host: Any, plan: Any) -> list[Entry]:
+    """Files that no package owns. UNPROVEN where the base AMI itself has such files, or no package owns the system."""
+    family = plan["node"].plain().get("family", "ec2")
+    if family != "ec2":
+        unproven(f"the base AMI ({family}) has files that no package owns")
+    entries = unpackaged.find(host)
+    if entries is None:
+        unproven("the package database does not own the system's programs")
+    return entries
+
+
+def _unexpected(host: Any, plan: Any, below: tuple[str, ...]) -> list[str]:
+    return unpackaged.unexpected(_unpackaged(host, plan), below, plan["roles"])
+
+
+def _require_none(files: list[str], what: str, plan: Any, observe: Observe) -> None:
+    """Fails with each file. UNPROVEN if the plan has a role of a site, whose files nobody declares."""
+    __tracebackhide__ = True
+    undeclared = footprints.undeclared(plan["roles"])
+    if files and undeclared:
+        roles = ", ".join(undeclared)
+        unproven(f"{what}: {', '.join(files[:20])} (the plan has roles whose files are not declared: {roles})")
+    observe.nothing(files, what)
+
+
+@pytest.mark.tier("T0")
+def test_packaged_files_are_unchanged(host: Any, plan: Any, observe: Observe) -> None:
+    """Every file of a package has the package's content, including configuration that controls logins and startup.
+
+    Documentation may be missing. Other changed configuration files are the base AMI's.
+    """
+    changed = packages.changed_files(host, plan["os"]["family"])
+    if changed is None:
+        unproven("the package database does not own the system's programs")
+    wrong = [
+        f"{path}{' (missing)' if missing else ''}"
+        for path, missing, is_configuration in changed
+        if path.startswith(_GUARDED) or not (is_configuration or "/etc/" in path or path.startswith(_NOT_COMPARED))
+    ]
+    observe.nothing(sorted(wrong), "files that differ from their package")
+
+
+@pytest.mark.tier("T0")
+def test_programs_are_packaged(host: Any, plan: Any, observe: Observe) -> None:
+    """Every program and library in the system's directories belongs to a package, or a role declares it."""
+    entries = [
+        entry
+        for entry in _unpackaged(host, plan)
+        if entry.is_executable or re.search(r"\.so(\.[\d.]+)?$|/(dist|site)-packages/", entry.path)
+    ]
+    _require_none(unpackaged.unexpected(entries, _PROGRAMS, plan["roles"]), "programs of no package", plan, observe)
+
+
+@pytest.mark.tier("T0")
+def test_local_files_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+    """/usr/local and /srv have only files of packages and roles. Programs in /usr/local precede the system's."""
+    _require_none(_unexpected(host, plan, ("/usr/local", "/srv")), "files of no package", plan, observe)
+
+
+@pytest.mark.tier("T0")
+def test_units_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+    """Every systemd unit, timer and drop-in belongs to a package or a role."""
+    _require_none(_unexpected(host, plan, _UNITS), "systemd units and drop-ins of no package", plan, observe)
+
+
+@pytest.mark.tier("T0")
+def test_login_settings_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+    """Every file of PAM, sudo, sshd and polkit belongs to a package, the base AMI or a role."""
+    _require_none(_unexpected(host, plan, _LOGIN), "login settings of no package", plan, observe)
+
+
+@pytest.mark.tier("T0")
+def test_environment_settings_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+    """Every shell profile and loader path belongs to a package or a role. They affect every login or program."""
+    _require_none(_unexpected(host, plan, _ENVIRONMENT), "shell and loader settings of no package", plan, observe)
+
+
+@pytest.mark.tier("T0")
+def test_kernel_settings_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+    """Every file of sysctl.d, modprobe.d, udev and the boot loader belongs to a package, the base AMI or a role."""
+    _require_none(_unexpected(host, plan, _KERNEL), "kernel settings of no package", plan, observe)
+
+
+@pytest.mark.tier("T0")
+def test_scheduled_jobs_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+    """Every cron job, startup script and cloud-init setting belongs to a package or the base AMI."""
+    entries = _unpackaged(host, plan)
+    files = [*unpackaged.unexpected(entries, _JOBS, plan["roles"])]
+    files += [entry.path for entry in entries if entry.path in ("/etc/rc.local", "/etc/rc.d/rc.local")]
+    scripts = "find /var/spool/at /var/spool/cron/atjobs /var/lib/cloud/scripts -type f ! -name .SEQ 2>/dev/null"
+    _require_none(
+        sorted([*files, *_lines(host.run(scripts, pure=True).stdout)]), "jobs and scripts of no package", plan, observe
+    )
+
+
+@pytest.mark.tier("T0")
+def test_package_sources_are_planned(host: Any, plan: Any, observe: Observe) -> None:
+    """Package sources, keys, proxies and credentials are the base AMI's or planned. Upgrades come from them."""
+    planned = _planned_sources(plan)
+    entries = _unpackaged(host, plan)
+    files = [
+        path
+        for path in unpackaged.unexpected(entries, _SOURCES, plan["roles"])
+        if path.rpartition("/")[2].rpartition(".")[0] not in planned
+        and path.rpartition("/")[2].replace("-", "_") not in plan["roles"]
+    ]
+    files += [entry.path for entry in entries if entry.path in _SOURCE_FILES]
+    proxies = (
+        r"grep -rsEi '^[^#/]*\bproxy\b.*[a-z0-9]' /etc/apt/apt.conf /etc/apt/apt.conf.d /etc/dnf/dnf.conf /etc/yum.conf"
+    )
+    _require_none(
+        [*files, *_lines(host.run(proxies, pure=True).stdout)], "package sources that are not planned", plan, observe
+    )
+
+
+def _planned_sources(plan: Any) -> set[str]:
+    """Names of the source files that the plan's repositories get (roles/vendor_packages)."""
+    repositories: list[Mapping[str, Any]] = []
+    for section in plan.plain().values():
+        if isinstance(section, Mapping):
+            found = section.get("repository")
+            repositories += [found] if isinstance(found, Mapping) else []
+    return {_source_name(str(row.get("url", "")), str(row.get("suite", "./"))) for row in repositories}
+
+
+def _source_name(url: str, suite: str) -> str:
+    bare = re.sub(r"(/\.?)+$", "", re.sub(r"^[a-z]+://", "", f"{url}/{suite}"))
+    return re.sub(r"[^A-Za-z0-9.]+", "-", bare)
+
+
+@pytest.mark.tier("T0")
+def test_certificates_are_packaged(host: Any, plan: Any, observe: Observe) -> None:
+    """No certificate authority is trusted beyond those of the packages. It could sign for every host."""
+    _require_none(_unexpected(host, plan, _CERTIFICATES), "certificates of no package", plan, observe)
+
+
+@pytest.mark.tier("T0")
+def test_accounts_are_known(host: Any, plan: Any, observe: Observe) -> None:
+    """Only root and the login user can log in, and only they are members of privileged groups."""
+    user = plan["os"]["ssh_user"]
+    allowed = {"root", user, "ssm-user", "ec2-user", "sync", "halt", "shutdown", "nobody"}
+    rows = [line.split(":") for line in _lines(output(host, "cat /etc/passwd"))]
+    accounts = {row[0]: (int(row[2]), row[6]) for row in rows if len(row) == 7}
+    unknown = [
+        name
+        for name, (uid, shell) in accounts.items()
+        if name not in allowed and (1000 <= uid < 60000 or _LOGIN_SHELL.search(shell))
+    ]
+    groups = [line.split(":") for line in _lines(output(host, "cat /etc/group"))]
+    members = [
+        f"{member} in {row[0]}"
+        for row in groups
+        if len(row) == 4 and row[0] in _PRIVILEGED_GROUPS
+        for member in row[3].split(",")
+        if member and member not in allowed
+    ]
+    added = [row[0] for row in groups if len(row) == 4 and 1000 <= int(row[2]) < 60000 and row[0] not in accounts]
+    observe.nothing(
+        [*unknown, *members, *(f"group {name}" for name in added)], "accounts and groups that are not known"
+    )
+
+
+@pytest.mark.tier("T0")
+def test_setuid_programs_are_known(host: Any, observe: Observe) -> None:
+    """Every setuid or setgid program is one that distributions ship as such. Others give rights away."""
+    programs = _lines(output(host, "find / -xdev -type f -perm /6000 -print", timeout=SCAN_SECONDS))
+    unknown = [path for path in programs if path.rpartition("/")[2] not in footprints.SETUID]
+    observe(f"{len(programs)} programs", "known programs")
+    observe.nothing(unknown, "setuid and setgid programs that are not known")
+
+
+@pytest.mark.tier("T0")
+def test_file_capabilities_are_known(host: Any, observe: Observe) -> None:
+    """Every program with file capabilities is one that distributions ship with them. They replace root's rights."""
+    if host.run("command -v getcap || test -x /usr/sbin/getcap || test -x /sbin/getcap").rc != 0:
+        unproven("getcap is not installed")
+    folders = "/usr /opt /etc /root /home /srv /var/lib"
+    shown = host.run(f"PATH=$PATH:/usr/sbin:/sbin getcap -r {folders} 2>/dev/null", timeout=SCAN_SECONDS)
+    rows = [line for line in _lines(shown.stdout) if line.split()[0].rpartition("/")[2] not in footprints.CAPABLE]
+    observe.nothing(rows, "file capabilities that are not known")
+
+
+@pytest.mark.tier("T0")
+def test_nothing_is_world_writable(host: Any, observe: Observe) -> None:
+    """No file, and no directory without the sticky bit, can be written by every user."""
+    skipped = " -o ".join(f"-path {path}" for path in ("/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp"))
+    found = output(
+        host,
+        f"find / -xdev \\( {skipped} \\) -prune -o"
+        r" \( -type f -perm -0002 -o -type d -perm -0002 ! -perm -1000 \) -print",
+        timeout=SCAN_SECONDS,
+    )
+    observe.nothing(_lines(found), "writable by every user")
+
+
+@pytest.mark.tier("T0")
+def test_no_files_in_homes(host: Any, observe: Observe) -> None:
+    """Home directories have only the files of a new account. Files of pip, conda, npm or an installer are traces."""
+    listed = host.run(f"find -H {_HOMES} -xdev -mindepth 1 -maxdepth 1 2>/dev/null", pure=True).stdout
+    entries = [path for path in _lines(listed) if not _KNOWN_IN_HOMES.search(path)]
+    hidden = r"-not -name authorized_keys -not -name motd.legal-displayed -not -path '*/.gnupg/*' -not -path '*/snap/*'"
+    nested = host.run(
+        f"for h in {_HOMES}; do find $h/.ssh $h/.cache -xdev -type f {hidden} 2>/dev/null; done", pure=True
+    ).stdout
+    observe.nothing(sorted([*entries, *_lines(nested)]), "files in home directories")
+
+
+@pytest.mark.tier("T0")
+def test_authorized_keys_are_in_homes_only(host: Any, plan: Any, observe: Observe) -> None:
+    """No authorized_keys file is outside home directories, and sshd reads keys from no other place."""
+    homes = [row.split(":")[5] for row in _lines(output(host, "cat /etc/passwd")) if row.count(":") == 6]
+    known = {f"{home.rstrip('/')}/.ssh/authorized_keys" for home in homes}
+    found = output(
+        host,
+        "find / -xdev \\( -path /proc -o -path /sys \\) -prune -o -type f -name 'authorized_keys*' -print",
+        timeout=SCAN_SECONDS,
+    )
+    settings = host.run("PATH=$PATH:/usr/sbin sshd -T 2>/dev/null").stdout
+    rows = dict(line.partition(" ")[::2] for line in _lines(settings))
+    strange = [path for path in _lines(found) if path not in known]
+    command = rows.get("authorizedkeyscommand", "none")
+    if command != "none" and "eic_run_authorized_keys" not in command:
+        strange.append(f"AuthorizedKeysCommand {command}")
+    if rows.get("trustedusercakeys", "none") != "none":
+        strange.append(f"TrustedUserCAKeys {rows['trustedusercakeys']}")
+    for name in rows.get("authorizedkeysfile", "").split():
+        if name not in (".ssh/authorized_keys", ".ssh/authorized_keys2", "%h/.ssh/authorized_keys"):
+            strange.append(f"AuthorizedKeysFile {name}")
+    observe.nothing(strange, "other sources of authorized keys")
+
+
+@pytest.mark.tier("T0")
+def test_no_leftover_files(host: Any, observe: Observe) -> None:
+    """No core dump, editor backup or package backup file is left."""
+    names = " -o ".join(
+        f"-name '{name}'" for name in ("*~", ".*.sw[op]", "#*#", "*.orig", "*.rej", "*.rpmsave", "*.dpkg-old", "*.kept")
+    )
+    backups = host.run(
+        f"find /etc /usr/local/bin /usr/local/sbin /root /home /srv -xdev -type f \\( {names} \\) 2>/dev/null",
+        pure=True,
+    )
+    dumps = host.run(
+        "find / /var/crash /var/lib/systemd/coredump /root /home /tmp /var/tmp -xdev -maxdepth 1 -type f"
+        r" \( -name core -o -name 'core.[0-9]*' -o -name '*.core' -o -name '*.crash' \) 2>/dev/null",
+        pure=True,
+    )
+    observe.nothing(sorted({*_lines(backups.stdout), *_lines(dumps.stdout)}), "backup files and core dumps")
+
+
+@pytest.mark.tier("T0")
+def test_file_systems_are_known(host: Any, observe: Observe) -> None:
+    """fstab mounts only the root, boot and pseudo file systems, and there is no swap. Others fail on new instances."""
+    rows = [line.split() for line in _lines(host.run("cat /etc/fstab").stdout) if not line.lstrip().startswith("#")]
+    entries = [
+        " ".join(row[:3])
+        for row in rows
+        if len(row) >= 3
+        and row[1] not in ("/", "/boot", "/boot/efi", "/boot/firmware", "/efi")
+        and row[2] not in ("tmpfs", "proc", "sysfs", "devpts", "hugetlbfs")
+        and "comment=cloudconfig" not in " ".join(row)  # cloud-init mounts instance store volumes at the first boot
+    ]
+    swaps = [line.split()[0] for line in _lines(host.run("tail -n +2 /proc/swaps").stdout)]
+    files = _lines(host.run("ls -d /swapfile /swap.img /swap /var/swap /var/swapfile 2>/dev/null").stdout)
+    observe.nothing([*entries, *(f"swap {path}" for path in (*swaps, *files))], "file systems that are not planned")
+
+
+@pytest.mark.tier("T0")
+def test_no_file_is_immutable(host: Any, observe: Observe) -> None:
+    """No file has the attribute immutable or append-only. Upgrades and cloud-init cannot write it."""
+    shown = host.run("lsattr -R /etc /root /home /boot /usr/local /opt 2>/dev/null", timeout=SCAN_SECONDS).stdout
+    rows = [line.split(None, 1) for line in _lines(shown)]
+    marked = [
+        row[1] for row in rows if len(row) == 2 and re.fullmatch(r"[A-Za-z-]+", row[0]) and {"i", "a"} & set(row[0])
+    ]
+    observe.nothing(marked, "immutable files")
+
+
+@pytest.mark.tier("T0")
+def test_names_and_time_are_default(host: Any, observe: Observe) -> None:
+    """/etc/hosts names only the machine itself, the time zone is UTC, and no time server was added."""
+    own = set(host.run("hostname -I 2>/dev/null").stdout.split())
+    rows = [line.split() for line in _lines(host.run("cat /etc/hosts").stdout) if not line.lstrip().startswith("#")]
+    local = re.compile(r"127\.|169\.254\.|::1$|f[ef]0[0-9a-f]::|fe80:|ff02::")
+    wrong = [f"/etc/hosts: {' '.join(row)}" for row in rows if not local.match(row[0]) and row[0] not in own]
+    zone = host.run("readlink /etc/localtime").stdout.strip()
+    if zone and not re.search(r"/(UTC|UCT|Universal|Zulu|Etc/\w+|localtime)$", zone):
+        wrong.append(f"time zone {zone}")
+    servers = (
+        "find /etc/chrony/sources.d /etc/chrony/conf.d /etc/systemd/timesyncd.conf.d -type f ! -name README 2>/dev/null"
+    )
+    wrong += [path for path in _lines(host.run(servers, pure=True).stdout) if "cloud" not in path]
+    observe.nothing(wrong, "names and time settings that are not default")
+
+
+@pytest.mark.survives
+def test_kernel_command_line_is_safe(host: Any, observe: Observe) -> None:
+    """The kernel command line replaces no init and disables no protection of the kernel."""
+    options = output(host, "cat /proc/cmdline").split()
+    wrong = [
+        option for option in options if _KERNEL_OPTIONS.fullmatch(option) and not _HARMLESS_OPTIONS.fullmatch(option)
+    ]
+    observe.nothing(wrong, "kernel options")
+
+
+def test_listeners_are_known(host: Any, observe: Observe) -> None:
+    """Every process that listens on a socket is part of the system or of a planned component."""
+    shown = host.run("PATH=$PATH:/usr/sbin:/sbin ss -Hltunp")
+    if shown.rc != 0:
+        unproven(f"ss cannot list sockets: {shown.stderr.strip() or 'not installed'}")
+    rows = [line.split() for line in _lines(shown.stdout)]
+    listeners = {(row[4], name) for row in rows if len(row) > 5 for name in re.findall(r'\("([^"]+)"', row[-1])}
+    unknown = sorted(f"{name} on {address}" for address, name in listeners if name not in footprints.LISTENERS)
+    observe(sorted({name for _, name in listeners}), "known programs")
+    observe.nothing(unknown, "listening programs that are not known")

@@ -1,0 +1,264 @@
+"""pytest items as concurrent tasks: many are set up at the same time, and each sees pytest as if it ran alone.
+
+pytest runs one item after the other, with one stack of what is set up (SetupState) and one cached value a fixture.
+Whenever an item resumes, its own stack and its own function-scoped values are put in place; when it is suspended, they
+are taken out again. Fixtures of a class, module or package are shared by the items of one host: set up once, torn down
+after the last item that needs them. Fixtures of the session are shared by all items. See docs/engine.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator, Set
+from typing import Any
+
+import pytest
+
+from validator.engine import pytest_internals, scheduler
+from validator.engine.pytest_internals import Scope, scope_of
+from validator.transport import backend
+
+# Fixtures that change what all items share, or capture what all items write: an item with one of these runs alone.
+_ALONE = frozenset(
+    {"capsys", "capfd", "capsysbinary", "capfdbinary", "capteesys", "caplog"}
+    | {"monkeypatch", "recwarn", "pytester", "testdir", "doctest_namespace"}
+)
+_PHASE = pytest_internals.PHASE_VARIABLE
+_NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt)
+_OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
+_HIGHER = (*_OF_A_HOST, Scope.Session)
+
+
+def can_run_concurrently(item: pytest.Item) -> bool:
+    """Whether an item asks a host of ours, is not marked live, and needs no fixture that must be its own."""
+    if not isinstance(item, pytest.Function) or item.get_closest_marker("live") is not None:
+        return False
+    callspec = getattr(item, "callspec", None)
+    host = callspec.params.get("_testinfra_host") if callspec else None
+    if callspec is None or not isinstance(getattr(host, "backend", None), backend.BatchBackend):
+        return False
+    if _ALONE & set(item.fixturenames):
+        return False
+    shared = {name for name, scope in pytest_internals.parameter_scopes(item).items() if scope in _HIGHER}
+    return shared <= {"_testinfra_host"}
+
+
+class ConcurrentItems:
+    """Items that run concurrently. The `reports` of an item are complete once it has ended."""
+
+    def __init__(self, session: pytest.Session, items: list[pytest.Function], nextitem: pytest.Item | None) -> None:
+        self.session = session
+        self.items = items
+        self.nextitem = nextitem
+        self.reports: dict[pytest.Item, list[pytest.TestReport]] = {item: [] for item in items}
+        self._unfinished = dict.fromkeys(items)
+        self._busy: dict[Any, scheduler.Task] = {}  # shared fixtures that are being set up, by which task
+        self._session_entry: dict[Any, Any] = {}
+        hosts: dict[Any, _SharedState] = {}
+        self._states = {
+            item: _ItemState(self, item, hosts.setdefault(_host_of(item), _SharedState(self._session_entry)))
+            for item in items
+        }
+        for item, state in self._states.items():
+            for node in item.listchain():
+                state.shared.unfinished.setdefault(node, {})[item] = None
+        self._hooks: dict[Any, Any] = {}
+
+    def tasks(self, mutating: Set[pytest.Item], seconds: float) -> list[scheduler.Task]:
+        """One task an item, in the items' order. mutating: those that may change their host; seconds: for each."""
+        return [
+            scheduler.Task(
+                item.nodeid,
+                lambda item=item: self._protocol(item),  # type: ignore[misc]
+                state.enter,
+                state.leave,
+                state.shared,
+                mutates=item in mutating,
+                seconds=seconds,
+            )
+            for item, state in self._states.items()
+        ]
+
+    @contextlib.contextmanager
+    def exclusive_setup(self) -> Iterator[None]:
+        """While it lasts, a shared fixture is set up by one item, and other items that need it wait for that."""
+
+        def execute(original: Any, fixture: Any, request: Any) -> Any:
+            active = scheduler.active()
+            task = active.task if active else None
+            scope = scope_of(fixture)
+            if scope is Scope.Function or active is None or task is None:
+                return original(fixture, request)
+            owner: tuple[Any, Any] = (None, None)
+            if scope is not Scope.Session:
+                owner = (task.host, scope_node(request._pyfuncitem, fixture))
+            key = (fixture, *owner)
+            active.wait_until(lambda: self._busy.get(key) in (None, task))
+            if self._busy.get(key) is task:
+                return original(fixture, request)
+            self._busy[key] = task
+            try:
+                return original(fixture, request)
+            finally:
+                del self._busy[key]
+
+        with pytest_internals.replaced_execute(execute):
+            yield
+
+    def _protocol(self, item: pytest.Function) -> None:
+        try:
+            if self._phase(item, "setup").passed:
+                self._phase(item, "call")
+        finally:
+            self._ended(item)
+            self._phase(item, "teardown", nextitem=self._next(item))
+            pytest_internals.forget_arguments(item)
+
+    def _phase(self, item: pytest.Function, when: Any, **arguments: Any) -> pytest.TestReport:
+        hook = self._hook(item, f"pytest_runtest_{when}")
+        call = pytest_internals.call_phase(
+            lambda: hook(item=item, **arguments), when, (*_NOT_A_VERDICT, scheduler.killed())
+        )
+        self._states[item].add_sections(when)
+        report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        self.reports[item].append(report)
+        return report
+
+    def _hook(self, item: pytest.Function, name: str) -> Any:
+        foreign = pytest_internals.foreign_plugins(item)
+        key = (name, *map(id, foreign))
+        if key not in self._hooks:
+            self._hooks[key] = pytest_internals.hook_without(item.config, name, foreign)
+        return self._hooks[key]
+
+    def _next(self, item: pytest.Function) -> Any:
+        """The next pending item with the deepest shared scope: what both need stays set up."""
+        shared = self._states[item].shared
+        for node in reversed(item.listchain()[1:]):
+            unfinished = shared.unfinished.get(node)
+            if unfinished:
+                return next(iter(unfinished))
+        if self._unfinished:
+            return _OnlySession(self.session)  # other hosts go on: this host's fixtures go, the session's stay
+        return self.nextitem
+
+    def _ended(self, item: pytest.Function) -> None:
+        del self._unfinished[item]
+        for node in item.listchain():
+            self._states[item].shared.unfinished[node].pop(item, None)
+
+
+class _OnlySession:
+    """Stands for a next item that shares nothing but the session."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+
+    def listchain(self) -> list[Any]:
+        return [self._session]
+
+
+class _SharedState:
+    """What is set up for one host: nodes below the session, and values of fixtures that its items share."""
+
+    def __init__(self, session_entry: dict[Any, Any]) -> None:
+        self.session_entry = session_entry
+        self.entries: dict[Any, Any] = {}  # SetupState's entry of every node
+        self.unfinished: dict[Any, dict[Any, None]] = {}  # by node: its items that have not ended
+        # By the node that they belong to (one definition serves many modules): values and finalizers of fixtures.
+        self.fixtures: dict[Any, dict[Any, tuple[Any, list[Any]]]] = {}
+
+    def restore_values(self, item: pytest.Item) -> None:
+        for node in item.listchain():
+            _restore(self.fixtures.get(node, {}))
+
+    def save_values(self, item: pytest.Item, known: set[Any]) -> None:
+        for node in item.listchain():
+            known |= self.fixtures.get(node, {}).keys()
+        for fixture in known:
+            if scope_of(fixture) in _OF_A_HOST:
+                self.fixtures.setdefault(scope_node(item, fixture), {}).update(_save({fixture}))
+
+    def stack(self, item: pytest.Item) -> dict[Any, Any]:
+        known = self.session_entry | self.entries
+        return {node: known[node] for node in item.listchain() if node in known}
+
+    def save_stack(self, item: pytest.Item, stack: dict[Any, Any]) -> None:
+        for node in item.listchain():
+            kept = self.session_entry if isinstance(node, pytest.Session) else self.entries
+            kept.pop(node, None)
+            if node in stack:
+                kept[node] = stack[node]
+
+
+def _host_of(item: pytest.Function) -> Any:
+    return item.callspec.params["_testinfra_host"]
+
+
+def scope_node(item: pytest.Item, fixture: Any) -> Any:
+    """The node that a fixture's value belongs to: an item's class, module or package; or the session."""
+    kinds = {Scope.Class: pytest.Class, Scope.Module: pytest.Module, Scope.Package: pytest.Package}
+    kind = kinds.get(scope_of(fixture))
+    return (item.getparent(kind) if kind is not None else None) or (item if kind is pytest.Class else item.session)
+
+
+def _save(fixtures: set[Any]) -> dict[Any, tuple[Any, list[Any]]]:
+    return {fixture: pytest_internals.take_value(fixture) for fixture in fixtures}
+
+
+def _restore(fixtures: dict[Any, tuple[Any, list[Any]]]) -> None:
+    for fixture, saved in fixtures.items():
+        pytest_internals.give_value(fixture, saved)
+
+
+class _ItemState:
+    """What one item has set up, and what it has printed, while it is suspended."""
+
+    def __init__(self, owner: ConcurrentItems, item: pytest.Function, shared: _SharedState) -> None:
+        self.owner = owner
+        self.item = item
+        self.shared = shared
+        self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}
+        self._out, self._err = io.StringIO(), io.StringIO()
+        self._sudo: Any = None
+        self._phase: str | None = None
+        self._streams: tuple[Any, Any] = (None, None)
+        self._backend: backend.BatchBackend = _host_of(item).backend
+
+    def enter(self) -> None:
+        """Puts this item's state in place: it resumes."""
+        pytest_internals.set_setup_stack(self.owner.session, self.shared.stack(self.item))
+        self.shared.restore_values(self.item)
+        _restore(self._fixtures)
+        if self._sudo is not None:
+            self._backend.__dict__["get_command"] = self._sudo
+        if self._phase is not None:
+            os.environ[_PHASE] = self._phase
+        self._streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (self._out, self._err)
+
+    def leave(self) -> None:
+        """Takes this item's state out: it is suspended or has ended."""
+        sys.stdout, sys.stderr = self._streams
+        # `with host.sudo()` puts its own get_command on the backend that all items share.
+        self._sudo = self._backend.__dict__.pop("get_command", None)
+        self._phase = os.environ.pop(_PHASE, None)
+        self.shared.save_stack(self.item, pytest_internals.setup_stack(self.owner.session))
+        known = self._known_fixtures() | self._fixtures.keys()
+        self._fixtures = _save({fixture for fixture in known if scope_of(fixture) is Scope.Function})
+        self.shared.save_values(self.item, known)
+
+    def add_sections(self, when: str) -> None:
+        """Hands what the item has printed to the report of this phase."""
+        for name, stream in (("stdout", self._out), ("stderr", self._err)):
+            if stream.getvalue():
+                self.item.add_report_section(when, name, stream.getvalue())
+                stream.seek(0)
+                stream.truncate()
+
+    def _known_fixtures(self) -> set[Any]:
+        named = pytest_internals.definitions(self.item).values()
+        known = {fixture for fixtures in named for fixture in fixtures} | pytest_internals.requested(self.item)
+        return {fixture for fixture in known if fixture.argname != "request"}

@@ -1,0 +1,61 @@
+"""The engine's part in pytest: the first item that can run concurrently runs all that can; each then reports itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from validator import deadline
+from validator.engine import mutation, pytest_internals, scheduler
+from validator.engine.concurrent_items import ConcurrentItems, can_run_concurrently
+
+
+class ConcurrentChecks:
+    """A pytest plugin. trusted: the folder whose checks change no host unless they are marked live."""
+
+    def __init__(self, trusted: Path) -> None:
+        self._trusted = trusted
+        self._reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of items that have run and not reported
+        self._mutating: set[pytest.Item] | None = None  # which items may change their host; None: not analysed yet
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if item not in self._reports and can_run_concurrently(item):
+            self._run_from(item)
+        reports = self._reports.pop(item, None)
+        following = self._next_to_run(item, nextitem)
+        if reports is None and following is nextitem:
+            return None  # pytest's own protocol
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        if reports is None:
+            pytest_internals.runtestprotocol(item, nextitem=following)
+        else:
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _next_to_run(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
+        """The next item that has not run yet: what only items need that have run is torn down."""
+        if nextitem not in self._reports:
+            return nextitem
+        items = item.session.items
+        return next((later for later in items[items.index(nextitem) :] if later not in self._reports), None)
+
+    def _run_from(self, first: pytest.Item) -> None:
+        """Runs `first` and all later items that can run at the same time."""
+        session = first.session
+        remaining = session.items[session.items.index(first) :]
+        if self._mutating is None:
+            users = (item for item in remaining if item.path.parent != self._trusted)
+            self._mutating = mutation.MutationAnalysis().mutating(users)
+        concurrent: Sequence[pytest.Function] = mutation.concurrent_now(remaining, self._mutating)
+        chosen = set(concurrent)
+        nextitem = next((item for item in remaining if item not in chosen), None)
+        items = ConcurrentItems(session, list(concurrent), nextitem)
+        tasks = items.tasks(self._mutating, session.config.getoption("check_deadline"))
+        with items.exclusive_setup():
+            scheduler.Scheduler(limit=lambda task: deadline.arm(task.deadline)).run(tasks)
+        self._reports.update(items.reports)

@@ -1,0 +1,147 @@
+"""Everything of pytest that the engine uses and that pytest does not document, in one place.
+
+`differences()` says what the installed pytest does otherwise than this module relies on; the plugin then runs checks
+one after the other. Known to fit: pytest 9.2 (pyproject.toml bounds the version).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pluggy
+import pytest
+from _pytest import fixtures, python, runner
+from _pytest.scope import Scope
+
+__all__ = ["Scope", "runtestprotocol"]
+
+runtestprotocol = runner.runtestprotocol
+# Plugins that wrap one phase of an item and expect the next phase of the same item to follow: output is captured by
+# the engine, the others are left out.
+WRAPPERS = ("capturemanager", "logging-plugin", "threadexception", "unraisableexception", "timeout")
+PHASE_VARIABLE = "PYTEST_CURRENT_TEST"  # names the item and phase that run; pytest takes it back when a phase ends
+
+_PARAMETERS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
+    ("FixtureDef.execute", fixtures.FixtureDef.execute, ("self", "request")),
+    ("runtestprotocol", runner.runtestprotocol, ("item", "log", "nextitem")),
+    ("CallInfo.from_call", runner.CallInfo.from_call, ("cls", "func", "when", "reraise")),
+    ("PluginManager.subset_hook_caller", pluggy.PluginManager.subset_hook_caller, ("self", "name", "remove_plugins")),
+)
+_ATTRIBUTES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("FixtureDef", fixtures.FixtureDef, ("_scope", "cached_result", "_finalizers", "argname", "func")),
+    ("FixtureRequest", fixtures.FixtureRequest, ("_fixture_defs",)),
+    ("SetupState", runner.SetupState, ("stack",)),
+    ("Session", pytest.Session, ("_setupstate",)),
+    ("Function", pytest.Function, ("_fixtureinfo",)),
+)
+
+
+def differences() -> list[str]:
+    """What the installed pytest does otherwise than the engine relies on; empty where it fits."""
+    lines = []
+    for name, function, expected in _PARAMETERS:
+        code = getattr(function, "__func__", function).__code__
+        parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if parameters != expected:
+            lines.append(f"{name} takes ({', '.join(parameters)}), expected ({', '.join(expected)})")
+    for name, kind, attributes in _ATTRIBUTES:
+        stored = _stored_names(kind)
+        lines += [f"{name} has no attribute {attribute}" for attribute in attributes if attribute not in stored]
+    call_spec = getattr(python, "CallSpec", None) or getattr(python, "CallSpec2", None)  # renamed in pytest 9
+    if not {"params", "_arg2scope"} <= set(getattr(call_spec, "__dataclass_fields__", ())):
+        lines.append("CallSpec has no fields params and _arg2scope")
+    if set(Scope.__members__) != {"Function", "Class", "Module", "Package", "Session"}:
+        lines.append(f"Scope has the members {', '.join(Scope.__members__)}")
+    if not {"_request", "funcargs"} <= set(getattr(pytest.Function, "_initrequest", lambda: None).__code__.co_names):
+        lines.append("Function._initrequest does not set _request and funcargs")
+    return lines
+
+
+def _stored_names(kind: Any) -> set[str]:
+    """Names that the methods __init__ of a class and its bases use, and annotations of the class."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        names |= set(vars(base).get("__annotations__", {}))
+        code = getattr(vars(base).get("__init__"), "__code__", None)
+        names |= set(code.co_names) if code else set()
+    return names
+
+
+def parameter_scopes(item: pytest.Function) -> dict[str, Scope]:
+    """Name of each parameter of an item → the scope that it is set up for."""
+    return dict(item.callspec._arg2scope)
+
+
+def scope_of(fixture: Any) -> Scope:
+    """The scope of a fixture's definition."""
+    scope: Scope = fixture._scope
+    return scope
+
+
+def definitions(item: pytest.Item) -> dict[str, Any]:
+    """Name of each fixture that an item names, also indirectly → its definitions; empty for what is no function."""
+    info = getattr(item, "_fixtureinfo", None)
+    return dict(info.name2fixturedefs) if info is not None else {}
+
+
+def requested(item: pytest.Function) -> set[Any]:
+    """Definitions of the fixtures that an item has been given so far."""
+    return set(item._request._fixture_defs.values()) if item._request else set()
+
+
+def forget_arguments(item: pytest.Function) -> None:
+    """Releases what an item was given, as pytest's own protocol does after teardown."""
+    item._request = False  # type: ignore[assignment]
+    item.funcargs = None  # type: ignore[assignment]
+
+
+def take_value(fixture: Any) -> tuple[Any, list[Any]]:
+    """Takes a fixture's value and finalizers out of its definition, as if it had not been set up."""
+    saved = (fixture.cached_result, list(fixture._finalizers))
+    fixture.cached_result = None
+    fixture._finalizers.clear()
+    return saved
+
+
+def give_value(fixture: Any, saved: tuple[Any, list[Any]]) -> None:
+    """Puts back what `take_value` took."""
+    fixture.cached_result, fixture._finalizers[:] = saved
+
+
+def setup_stack(session: pytest.Session) -> dict[Any, Any]:
+    """The nodes that are set up now, outermost first, with their finalizers."""
+    return session._setupstate.stack
+
+
+def set_setup_stack(session: pytest.Session, stack: dict[Any, Any]) -> None:
+    session._setupstate.stack = stack
+
+
+@contextlib.contextmanager
+def replaced_execute(execute: Callable[[Callable[[Any, Any], Any], Any, Any], Any]) -> Iterator[None]:
+    """While it lasts, `execute(original, fixture, request)` sets up every fixture."""
+    original = fixtures.FixtureDef.execute
+    fixtures.FixtureDef.execute = lambda fixture, request: execute(original, fixture, request)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        fixtures.FixtureDef.execute = original  # type: ignore[method-assign]
+
+
+def call_phase(function: Callable[[], Any], when: Any, reraise: tuple[type[BaseException], ...]) -> Any:
+    """Runs one phase ("setup", "call", "teardown") of an item; pytest's CallInfo."""
+    return runner.CallInfo.from_call(function, when=when, reraise=reraise)
+
+
+def foreign_plugins(item: pytest.Item) -> tuple[Any, ...]:
+    """conftest files of other folders, whose hooks are not for this item."""
+    return tuple(getattr(item.ihook, "remove_mods", ()))
+
+
+def hook_without(config: pytest.Config, name: str, plugins: Iterable[Any]) -> Any:
+    """A hook that calls neither WRAPPERS nor these plugins."""
+    manager = config.pluginmanager
+    removed = [*(manager.get_plugin(wrapper) for wrapper in WRAPPERS), *plugins]
+    return manager.subset_hook_caller(name, [plugin for plugin in removed if plugin is not None])

@@ -1,0 +1,311 @@
+"""Runs many checks concurrently, so that one round trip serves all checks that wait for an answer.
+
+Each check runs in a greenlet. A check that asks its host for something is suspended; when every check of a host is
+suspended, all their commands are sent as one batch a shell, and the answers resume them. Hosts do not wait for each
+other. A check that sleeps is suspended too. A check that may change its host (`mutates`) begins when all checks before
+it on that host have ended, and ends before the next begins. Checks are plain functions and notice nothing.
+See docs/engine.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+try:
+    import greenlet  # type: ignore[import-untyped]
+except ImportError:  # checks then run one after the other, a round trip a command
+    greenlet = None
+
+from validator.deadline import CheckTimeout
+from validator.engine import coalesce, commands
+from validator.transport import Answer, Command, SshError, backend, host_constants
+
+# Asked twice in one batch, these are run once. Anything else, or anything with shell syntax, may have an effect.
+_PURE = re.compile(
+    r"(test|stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|modinfo"
+    r"|rpm -q|command -v|sysctl -n|apt-mark showhold"
+    r"|systemctl (is-active|is-enabled|is-failed|is-system-running|show|cat|list-\S+))"
+    r"( [^;&|<>$`\n]*)?"
+)
+
+
+def available() -> bool:
+    """Whether checks can be gathered here."""
+    return greenlet is not None
+
+
+def killed() -> type[BaseException]:
+    """What is thrown into a check that nobody will hear any more."""
+    kind: type[BaseException] = greenlet.GreenletExit
+    return kind
+
+
+@dataclass(eq=False)
+class Task:
+    """One check on its way. `run` is its whole life; `before` and `after` surround each slice of it."""
+
+    name: str
+    run: Callable[[], None]
+    before: Callable[[], None] = lambda: None
+    after: Callable[[], None] = lambda: None
+    host: object = None  # with whose other tasks it shares fixtures, and the order of what changes something
+    mutates: bool = False  # it may change what other tasks of its host look at
+    seconds: float = 0.0  # how long it may take; 0 for any time
+    deadline: float = 0.0  # time.monotonic(), once it has begun; 0 for none
+    attempts: int = 1
+    request: backend.Request | None = None
+    wake: float | None = None
+    _greenlet: Any = None
+    _throw: BaseException | None = None
+    _value: Any = None
+
+    @property
+    def done(self) -> bool:
+        return self._greenlet is not None and bool(self._greenlet.dead)
+
+
+@dataclass
+class Scheduler:
+    """Runs tasks to their end, batching what they ask of hosts."""
+
+    limit: Callable[[Task], Any] = lambda task: None  # arms a clock for the coming slice
+    tasks: list[Task] = field(default_factory=list)
+    finished: Callable[[Task], None] = lambda task: None
+    _hub: Any = None
+    _current: Task | None = None
+    _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by host: those that have not begun
+    _begun: dict[object, list[Task]] = field(default_factory=dict)  # by host: those that have not ended
+    _sent: dict[backend.HostLink, _SentBatches] = field(default_factory=dict)  # sent, and not answered yet
+
+    def run(self, tasks: Iterable[Task]) -> None:
+        """Runs all tasks; returns when each has ended. What one raises beyond its own judgement ends all."""
+        global _active
+        self.tasks = list(tasks)
+        self._hub = greenlet.getcurrent()
+        self._queues, self._begun = defaultdict(deque), defaultdict(list)
+        for task in self.tasks:
+            self._queues[task.host].append(task)
+        _active, backend.runner = self, self.ask
+        try:
+            while waiting := self._begin():
+                self._advance(waiting)
+        finally:
+            _active, backend.runner = None, backend.run_at_once
+            for task in self.tasks:
+                if task._greenlet is not None and not task.done:
+                    task._greenlet.throw(greenlet.GreenletExit)
+
+    def _begin(self) -> list[Task]:
+        """Begins what may begin now; all that have begun and not ended."""
+        for host, queue in self._queues.items():
+            while queue:
+                busy = self._begun[host] = [task for task in self._begun[host] if not task.done]
+                if busy and (queue[0].mutates or busy[0].mutates):
+                    break
+                task = queue.popleft()
+                busy.append(task)
+                task.deadline = time.monotonic() + task.seconds if task.seconds else 0.0
+                task._greenlet = greenlet.greenlet(task.run)
+                self._resume(task)
+            if len(self._queues) > 1:  # while the next host is still being reached
+                self._send(self._begun[host])
+        return [task for begun in self._begun.values() for task in begun if not task.done]
+
+    def ask(self, request: backend.Request) -> tuple[Answer, int]:
+        """What `host.run` comes to: the answer, once the batch is back."""
+        task = self._task()
+        constant = (request.link.known(request.root) or {}).get(request.command.text)
+        if constant is not None:
+            return constant, 1
+        if task is None:
+            return backend.run_at_once(request)
+        task.request = request
+        answer: Answer = self._suspend(task)
+        return answer, task.attempts
+
+    def sleep(self, seconds: float) -> None:
+        """Lets the others run for at least `seconds`."""
+        task = self._task()
+        if task is None:
+            time.sleep(seconds)
+            return
+        task.wake = time.monotonic() + seconds
+        self._suspend(task)
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Lets the others run until `ready` holds."""
+        while not ready():
+            self.sleep(0.02)
+
+    @property
+    def task(self) -> Task | None:
+        """The check that runs now."""
+        return self._task()
+
+    def _task(self) -> Task | None:
+        running = self._current
+        return running if running is not None and greenlet.getcurrent() is running._greenlet else None
+
+    def _suspend(self, task: Task) -> Any:
+        self._hub.switch()
+        if task._throw is not None:
+            thrown, task._throw = task._throw, None
+            raise thrown
+        value, task._value = task._value, None
+        return value
+
+    def _advance(self, waiting: list[Task]) -> None:
+        if self._send(waiting):
+            return
+        now = time.monotonic()
+        idle = [task for task in waiting if task.request is None]
+        late = [task for task in idle if task.deadline and task.deadline <= now]
+        due = late or [task for task in idle if task.wake is not None and task.wake <= now]
+        if not due:
+            self._wait(min((task.wake - now for task in idle if task.wake is not None), default=None))
+            return
+        for task in due:
+            task.wake = None
+            if task in late:
+                task._throw = CheckTimeout()
+            self._resume(task)
+
+    def _wait(self, seconds: float | None) -> None:
+        """Until a host has answered, at most for `seconds`; what it has answered is handed out."""
+        if not self._sent:
+            time.sleep(max(0.0, seconds or 0.0))
+            return
+        answered, _ = wait([sent.answered for sent in self._sent.values()], seconds, FIRST_COMPLETED)
+        for link, sent in list(self._sent.items()):
+            if sent.answered in answered:
+                del self._sent[link]
+                sent.answered.result()
+                self._deliver(sent.batches)
+
+    def _resume(self, task: Task) -> None:
+        self._current = task
+        task.before()
+        try:
+            self.limit(task)
+            task._greenlet.switch()
+        finally:
+            self.limit(Task("", lambda: None))
+            task.after()
+            self._current = None
+        if task.done:
+            self.finished(task)
+
+    def _send(self, waiting: Iterable[Task]) -> bool:
+        """Sends what is asked of hosts that have nothing else to answer; whether anything has come back at once."""
+        groups: dict[backend.HostLink, dict[bool, list[Task]]] = defaultdict(lambda: defaultdict(list))
+        for task in waiting:
+            if task.request is not None and task.request.link not in self._sent:
+                groups[task.request.link][task.request.root].append(task)
+        apart = len(self._queues) > 1 or len(groups) > 1
+        for link, shells in groups.items():
+            batches = [_Batch(link, root, tasks) for root, tasks in shells.items()]
+            for batch in batches:
+                batch.compose()
+            if apart:
+                self._sent[link] = _SentBatches(batches, backend.in_background(_execute, batches))
+            else:  # nobody else could go on meanwhile
+                _execute(batches)
+                self._deliver(batches)
+        return bool(groups) and not apart
+
+    def _deliver(self, batches: Iterable[_Batch]) -> None:
+        for batch in batches:
+            constants: Mapping[str, Answer] = {}
+            if batch.asks and batch.fault is None:
+                constants = host_constants.read(batch.answers[-1])
+                batch.link.learn(batch.root, constants)
+            for task, slot in zip(batch.tasks, batch.slots, strict=True):
+                assert task.request is not None
+                if batch.fault is not None:
+                    task._throw = batch.fault
+                elif slot is not None:
+                    task._value = batch.answers[slot]
+                elif task.request.command.text in constants:
+                    task._value = constants[task.request.command.text]
+                else:
+                    continue  # this host does not tell it so: it is asked like anything else
+                task.request = None
+                task.attempts = max(task.attempts, batch.attempts)
+                self._resume(task)
+
+
+@dataclass
+class _Batch:
+    """What goes to one shell of one host at once, and what came back: answers, or the fault that all share."""
+
+    link: backend.HostLink
+    root: bool
+    tasks: list[Task]
+    commands: list[Command] = field(default_factory=list)
+    slots: list[int | None] = field(default_factory=list)  # of each task: where its answer is; None for a constant
+    asks: bool = False  # whether known.ASK is the last command
+    answers: list[Answer] = field(default_factory=list)
+    attempts: int = 1
+    fault: SshError | None = None
+
+    def compose(self) -> None:
+        self.asks = self.link.fault is None and self.link.known(self.root) is None
+        places: dict[str, int] = {}
+        self.slots = [self._slot(task, places) for task in self.tasks]
+        if self.asks:
+            self.commands.append(host_constants.ASK)
+
+    def _slot(self, task: Task, places: dict[str, int]) -> int | None:
+        assert task.request is not None
+        command = task.request.command
+        if self.asks and command.text in host_constants.CONSTANT:
+            return None
+        if command.text in places and self.commands[places[command.text]].deadline >= command.deadline:
+            return places[command.text]
+        if task.request.pure or _PURE.fullmatch(command.text):
+            places[command.text] = len(self.commands)
+        self.commands.append(command)
+        return len(self.commands) - 1
+
+
+@dataclass
+class _SentBatches:
+    """What one host was sent, a batch a shell; `answered` when it has answered."""
+
+    batches: list[_Batch]
+    answered: Future[None]
+
+
+def _execute(batches: list[_Batch]) -> None:
+    for batch in batches:
+        try:
+            resend = not any(
+                commands.changes(command.text) for command in batch.commands if command is not host_constants.ASK
+            )
+            ask = functools.partial(batch.link.execute, root=batch.root, resend=resend)
+            batch.answers, batch.attempts = coalesce.execute(batch.commands, ask)
+        except SshError as fault:
+            batch.fault = fault
+
+
+_active: Scheduler | None = None
+
+
+def active() -> Scheduler | None:
+    """The gatherer that runs checks just now, if any."""
+    return _active
+
+
+def sleep(seconds: float) -> None:
+    """Waits; other checks go on meanwhile where they are gathered."""
+    if _active is not None:
+        _active.sleep(seconds)
+    else:
+        time.sleep(seconds)

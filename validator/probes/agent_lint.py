@@ -1,0 +1,175 @@
+"""A linter for the CloudWatch agent's configuration, stricter than AWS's schema.
+
+The schema accepts a misspelt plugin or measurement (the agent then does not start, or never publishes it), knows
+`nvidia_smi` but not the documented `nvidia_gpu`, and does not check placeholders. Sources: amazon-cloudwatch-agent
+ab55b8da, translator/config/schema.json, translate/metrics/config/registered_metrics.go;
+https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricData.html (namespace), read 2026-11-22.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from validator.probes.agent_findings import (
+    ERROR,
+    WARNING,
+    Finding,
+    endpoint,
+    not_an_object,
+    seconds,
+    suggestion,
+    unknown_keys,
+)
+from validator.probes.agent_lint_logs import logs_findings
+from validator.probes.json_lines import line_numbers
+from validator.probes.nvidia_smi import PATHS
+
+_TOP = ("agent", "metrics", "logs", "traces", "opentelemetry")
+_AGENT = (
+    "metrics_collection_interval", "region", "credentials", "debug", "aws_sdk_log_level", "logfile",
+    "omit_hostname", "run_as_user", "user_agent", "quiet", "internal", "service.name", "deployment.environment",
+    "use_dualstack_endpoint",
+)  # fmt: skip
+_METRICS = (
+    "namespace", "append_dimensions", "aggregation_dimensions", "endpoint_override", "force_flush_interval",
+    "metrics_collected", "metrics_destinations", "credentials", "service.name", "deployment.environment",
+    "use_dualstack_endpoint",
+)  # fmt: skip
+_PLUGINS = (
+    "collectd", "cpu", "disk", "diskio", "efa", "ethtool", "jmx", "mem", "net", "netstat", "nvidia_gpu", "otlp",
+    "processes", "procstat", "prometheus", "statsd", "swap",
+)  # fmt: skip
+_GPU = ("measurement", "metrics_collection_interval", "append_dimensions", "drop_original_metrics")
+_APPENDED = ("ImageId", "InstanceId", "InstanceType", "AutoScalingGroupName")
+_NAMESPACE = re.compile(r"(?!:)[0-9A-Za-z.\-_/#: ]{1,255}")
+
+
+def lint_text(text: str, *, files: Collection[str] | None = None) -> list[Finding]:
+    """All findings of a file's text, each with its line; a text that is not JSON is one finding."""
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        reason, line = (error.msg, error.lineno) if isinstance(error, json.JSONDecodeError) else (str(error), None)
+        return [Finding(ERROR, "", f"not JSON: {reason}", line)]
+    lines = line_numbers(text)
+    duplicates = [Finding(ERROR, path, "duplicate key", line) for path, line in lines.duplicates.items()]
+    placed = [replace(finding, line=lines.nearest(finding.path)) for finding in lint(config, files=files)]
+    return sorted([*duplicates, *placed], key=_severity_and_line)
+
+
+def _severity_and_line(finding: Finding) -> tuple[bool, int]:
+    return finding.severity != ERROR, finding.line or 0
+
+
+def lint(config: Any, *, files: Collection[str] | None = None) -> list[Finding]:
+    """All findings, errors first, in the order of the file.
+
+    files: paths that something on the image writes; a log file that is not among them is an error.
+    """
+    if not isinstance(config, dict):
+        return [Finding(ERROR, "", f"expected an object, got {type(config).__name__}")]
+    findings = [*unknown_keys(config, _TOP, "")]
+    sections: tuple[tuple[str, Callable[..., Iterator[Finding]]], ...] = (
+        ("agent", _agent),
+        ("metrics", _metrics),
+        ("logs", lambda section: logs_findings(section, files)),
+    )
+    for name, rules in sections:
+        if name in config:
+            section = config[name]
+            findings += rules(section) if isinstance(section, dict) else [not_an_object(name, section)]
+    findings += _both_in_one(config)
+    return sorted(findings, key=lambda finding: finding.severity != ERROR)
+
+
+def _agent(section: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from unknown_keys(section, _AGENT, "agent")
+    yield from seconds(section, "metrics_collection_interval", "agent")
+
+
+def _metrics(section: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from unknown_keys(section, _METRICS, "metrics")
+    yield from seconds(section, "force_flush_interval", "metrics")
+    yield from endpoint(section, "metrics")
+    yield from _namespace(section)
+    appended = section.get("append_dimensions", {})
+    yield from _append_dimensions(appended)
+    plugins = section.get("metrics_collected")
+    if not isinstance(plugins, dict) or not plugins:
+        yield Finding(ERROR, "metrics.metrics_collected", "no plugin: the agent does not start")
+        return
+    if "nvidia_smi" in plugins:
+        yield Finding(ERROR, "metrics.metrics_collected.nvidia_smi", "internal name of the plugin: use nvidia_gpu")
+    documented = {name: value for name, value in plugins.items() if name != "nvidia_smi"}
+    yield from unknown_keys(documented, _PLUGINS, "metrics.metrics_collected")
+    if "nvidia_gpu" in plugins:
+        yield from _gpu(plugins["nvidia_gpu"])
+        if set(plugins) == {"nvidia_gpu"}:
+            yield from _aggregation(section, {"index", "name", "arch", *appended})
+
+
+def _namespace(section: Mapping[str, Any]) -> Iterator[Finding]:
+    namespace = section.get("namespace", "CWAgent")
+    if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace) or not namespace.strip():
+        expected = "1 to 255 letters, digits, spaces and . - _ / # :, not starting with :"
+        yield Finding(ERROR, "metrics.namespace", f"expected {expected}, got {namespace!r}")
+    elif namespace.startswith("AWS/"):
+        yield Finding(ERROR, "metrics.namespace", f"namespaces that start with AWS/ are reserved, got {namespace!r}")
+
+
+def _append_dimensions(appended: Any) -> Iterator[Finding]:
+    where = "metrics.append_dimensions"
+    if not isinstance(appended, dict):
+        yield not_an_object(where, appended)
+        return
+    for key, value in appended.items():
+        if key not in _APPENDED:
+            message = f"expected {', '.join(_APPENDED)}, got {key}{suggestion(key, _APPENDED)}"
+            yield Finding(ERROR, f"{where}.{key}", message)
+        elif value != f"${{aws:{key}}}":
+            yield Finding(ERROR, f"{where}.{key}", f"expected '${{aws:{key}}}', got {value!r}")
+
+
+def _aggregation(section: Mapping[str, Any], dimensions: set[str]) -> Iterator[Finding]:
+    where = "metrics.aggregation_dimensions"
+    for index, names in enumerate(section.get("aggregation_dimensions", [])):
+        if not isinstance(names, list):
+            yield Finding(ERROR, f"{where}[{index}]", f"expected a list of dimensions, got {names!r}")
+            continue
+        for name in names:
+            if name not in dimensions:
+                message = f"no metric has the dimension {name!r}, so nothing is aggregated"
+                yield Finding(ERROR, f"{where}[{index}]", f"{message}{suggestion(str(name), sorted(dimensions))}")
+
+
+def _gpu(plugin: Any) -> Iterator[Finding]:
+    where = "metrics.metrics_collected.nvidia_gpu"
+    if not isinstance(plugin, dict):
+        yield not_an_object(where, plugin)
+        return
+    yield from unknown_keys(plugin, _GPU, where)
+    yield from seconds(plugin, "metrics_collection_interval", where)
+    measurements = plugin.get("measurement")
+    if not isinstance(measurements, list) or not measurements:
+        yield Finding(ERROR, f"{where}.measurement", "missing or empty: the agent rejects the plugin")
+        return
+    names = [entry.get("name") if isinstance(entry, dict) else entry for entry in measurements]
+    for index, name in enumerate(names):
+        path, measurement = f"{where}.measurement[{index}]", str(name).removeprefix("nvidia_smi_")
+        if measurement not in PATHS:
+            message = f"{name!r} is not a measurement of nvidia_gpu{suggestion(measurement, sorted(PATHS))}"
+            yield Finding(ERROR, path, message)
+        if name in names[:index]:
+            yield Finding(WARNING, path, f"duplicate measurement {name!r}")
+
+
+def _both_in_one(config: Mapping[str, Any]) -> Iterator[Finding]:
+    metrics = config.get("metrics")
+    plugins = metrics.get("metrics_collected", {}) if isinstance(metrics, dict) else {}
+    if isinstance(plugins, dict) and "nvidia_gpu" in plugins and "logs" in config:
+        message = "in one file with logs: without nvidia-smi the agent does not start and sends no log; use two files"
+        yield Finding(WARNING, "metrics.metrics_collected.nvidia_gpu", message)

@@ -1,0 +1,184 @@
+"""Rules for the section `logs` of the CloudWatch agent's configuration, with those of the CloudWatch Logs API.
+
+Sources (read 2026-11-22): https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_CreateLogGroup.html,
+API_CreateLogStream.html, API_PutRetentionPolicy.html; https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/
+CloudWatch-Agent-Configuration-File-Details.html (logs section); amazon-cloudwatch-agent ab55b8da,
+translator/translate/logs/logs_collected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from validator.probes.agent_findings import (
+    ERROR,
+    WARNING,
+    Finding,
+    endpoint,
+    not_an_object,
+    seconds,
+    suggestion,
+    unknown_keys,
+)
+
+_LOGS = (
+    "logs_collected", "log_stream_name", "endpoint_override", "force_flush_interval", "credentials",
+    "metrics_collected", "service.name", "deployment.environment", "concurrency", "use_dualstack_endpoint",
+)  # fmt: skip
+_FILE = (
+    "file_path", "log_group_name", "log_stream_name", "log_group_class", "retention_in_days", "timestamp_format",
+    "timezone", "trim_timestamp", "multi_line_start_pattern", "encoding", "filters", "auto_removal",
+    "backpressure_mode", "blacklist", "publish_multi_logs", "service.name", "deployment.environment",
+)  # fmt: skip
+_JOURNALD = (
+    "log_group_name", "log_stream_name", "log_group_class", "retention_in_days", "units", "priority", "matches",
+    "filters",
+)  # fmt: skip
+_PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug", *map(str, range(8)))
+_PLACEHOLDERS = ("{instance_id}", "{hostname}", "{local_hostname}", "{ip_address}", "{date}")
+_RETENTION = (
+    -1, 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653,
+)  # fmt: skip
+_TIMEZONES = ("UTC", "Local")
+_CLASSES = ("STANDARD", "INFREQUENT_ACCESS", "DELIVERY")
+_FILTER_TYPES = ("include", "exclude")
+_MAX_NAME = 512
+_LONGEST = {"{instance_id}": 19, "{hostname}": 63, "{local_hostname}": 63, "{ip_address}": 15, "{date}": 10}
+_PLACEHOLDER = re.compile(r"\{[^}]*\}")
+
+
+def logs_findings(section: Mapping[str, Any], files: Collection[str] | None) -> Iterator[Finding]:
+    """Findings of `logs`. files: paths that the image writes; None: not checked."""
+    yield from unknown_keys(section, _LOGS, "logs")
+    yield from seconds(section, "force_flush_interval", "logs")
+    yield from endpoint(section, "logs")
+    yield from _stream_name(section, "logs")
+    collected = section.get("logs_collected", {})
+    if not isinstance(collected, dict):
+        yield not_an_object("logs.logs_collected", collected)
+        return
+    yield from unknown_keys(collected, ("files", "journald", "windows_events"), "logs.logs_collected")
+    log_files, journals = list(_entries(collected, "files")), list(_entries(collected, "journald"))
+    for where, entry in log_files:
+        yield from _file(entry, where, files)
+    for where, entry in journals:
+        yield from _journald(entry, where)
+    yield from _conflicts([*log_files, *journals], section.get("log_stream_name", "{instance_id}"))
+
+
+def _entries(collected: Mapping[str, Any], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    plugin = collected.get(name, {})
+    entries = plugin.get("collect_list", []) if isinstance(plugin, dict) else []
+    for index, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            yield f"logs.logs_collected.{name}.collect_list[{index}]", entry
+
+
+def _conflicts(entries: list[tuple[str, Mapping[str, Any]]], default_stream: Any) -> Iterator[Finding]:
+    """Entries that use the same stream, or give one group two retentions, which the agent rejects."""
+    streams: dict[tuple[str, str], str] = {}
+    retentions: dict[str, tuple[Any, str]] = {}
+    for where, entry in entries:
+        group = str(entry.get("log_group_name") or entry.get("file_path"))
+        stream = (group, str(entry.get("log_stream_name", default_stream)))
+        if stream in streams:
+            yield Finding(ERROR, where, f"duplicate stream {group}/{stream[1]}, already used by {streams[stream]}")
+        streams.setdefault(stream, where)
+        days = entry.get("retention_in_days", -1)
+        first_days, first_entry = retentions.setdefault(group, (days, where))
+        if days != first_days:
+            message = f"group {group}: expected {first_days!r} as in {first_entry}, got {days!r}"
+            yield Finding(ERROR, f"{where}.retention_in_days", message)
+
+
+def _file(entry: Mapping[str, Any], where: str, files: Collection[str] | None) -> Iterator[Finding]:
+    yield from unknown_keys(entry, _FILE, where)
+    path = entry.get("file_path")
+    if not isinstance(path, str) or not path.startswith("/"):
+        yield Finding(ERROR, f"{where}.file_path", f"expected an absolute path, got {path!r}")
+    elif files is not None and path not in files:
+        message = f"nothing on the image writes {path}{suggestion(path, sorted(files))}"
+        yield Finding(ERROR, f"{where}.file_path", message)
+    if "timestamp_format" not in entry:
+        yield Finding(WARNING, where, "no timestamp_format: events get their arrival time, wrong after an interruption")
+    yield from _choice(entry, "timezone", _TIMEZONES, where)
+    yield from _filters(entry, where)
+    yield from _destination(entry, where)
+
+
+def _filters(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    filters = entry.get("filters", [])
+    if not isinstance(filters, list):
+        yield Finding(ERROR, f"{where}.filters", f"expected a list, got {type(filters).__name__}")
+        return
+    for index, rule in enumerate(filters):
+        path = f"{where}.filters[{index}]"
+        if not isinstance(rule, dict):
+            yield not_an_object(path, rule)
+        elif rule.get("type") not in _FILTER_TYPES:
+            yield Finding(ERROR, f"{path}.type", f"expected include or exclude, got {rule.get('type')!r}")
+        elif not isinstance(rule.get("expression"), str) or not rule["expression"]:
+            yield Finding(ERROR, f"{path}.expression", "expected a regular expression")
+
+
+def _journald(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    yield from unknown_keys(entry, _JOURNALD, where)
+    priority = entry.get("priority", "info")
+    if str(priority) not in _PRIORITIES:
+        yield Finding(ERROR, f"{where}.priority", f"expected one of {', '.join(_PRIORITIES)}, got {priority!r}")
+    yield from _destination(entry, where)
+
+
+def _destination(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    group = entry.get("log_group_name")
+    if not group:
+        yield Finding(ERROR, f"{where}.log_group_name", "missing: the agent would name the group after the file")
+    else:
+        yield from _placeholders(group, f"{where}.log_group_name")
+        yield from _name(group, f"{where}.log_group_name", r"[.\-_/#A-Za-z0-9]", "letters, digits and . - _ / #")
+        if str(group).startswith("aws/"):
+            yield Finding(ERROR, f"{where}.log_group_name", "names that start with aws/ are reserved")
+    yield from _stream_name(entry, where)
+    yield from _choice(entry, "log_group_class", _CLASSES, where)
+    days = entry.get("retention_in_days", -1)
+    if days not in _RETENTION or isinstance(days, bool):
+        expected = ", ".join(map(str, _RETENTION))
+        yield Finding(ERROR, f"{where}.retention_in_days", f"expected one of {expected}, got {days!r}")
+
+
+def _stream_name(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    if "log_stream_name" in entry:
+        stream, path = entry["log_stream_name"], f"{where}.log_stream_name"
+        yield from _placeholders(stream, path)
+        yield from _name(stream, path, r"[^:*]", "any characters except : and *")
+
+
+def _placeholders(name: Any, path: str) -> Iterator[Finding]:
+    for placeholder in _PLACEHOLDER.findall(str(name)):
+        if placeholder not in _PLACEHOLDERS:
+            expected = ", ".join(_PLACEHOLDERS)
+            message = f"expected {expected}, got {placeholder}{suggestion(placeholder, _PLACEHOLDERS)}"
+            yield Finding(ERROR, path, message)
+
+
+def _name(name: Any, path: str, allowed: str, description: str) -> Iterator[Finding]:
+    """Characters and length of a name; a placeholder counts as the longest value that it can have."""
+    if not isinstance(name, str):
+        yield Finding(ERROR, path, f"expected a string, got {type(name).__name__}")
+        return
+    fixed = _PLACEHOLDER.sub("", name)
+    wrong = sorted(set(re.sub(allowed, "", fixed)))
+    if wrong:
+        yield Finding(ERROR, path, f"expected {description}, got {' '.join(map(repr, wrong))}")
+    length = len(fixed) + sum(_LONGEST.get(placeholder, 0) for placeholder in _PLACEHOLDER.findall(name))
+    if not 1 <= length <= _MAX_NAME:
+        yield Finding(ERROR, path, f"expected 1 to {_MAX_NAME} characters, got {length}")
+
+
+def _choice(entry: Mapping[str, Any], key: str, allowed: Collection[str], where: str) -> Iterator[Finding]:
+    value = entry.get(key)
+    if key in entry and value not in allowed:
+        message = f"expected {' or '.join(allowed)}, got {value!r}{suggestion(str(value), allowed)}"
+        yield Finding(ERROR, f"{where}.{key}", message)

@@ -1,0 +1,106 @@
+"""The output of `nvidia-smi -q -x` as numbers in CloudWatch's units. No input or output of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+# Measurement of the agent's nvidia_gpu plugin to its paths in the XML. The first existing path is read: drivers since
+# R535 and R570 have other paths of power_draw (amazon-cloudwatch-agent PR 1052, PR 1679).
+PATHS: Mapping[str, tuple[str, ...]] = {
+    "utilization_gpu": ("utilization/gpu_util",),
+    "utilization_memory": ("utilization/memory_util",),
+    "temperature_gpu": ("temperature/gpu_temp",),
+    "power_draw": (
+        "gpu_power_readings/power_draw",
+        "gpu_power_readings/instant_power_draw",
+        "power_readings/power_draw",
+    ),
+    "fan_speed": ("fan_speed",),
+    "memory_total": ("fb_memory_usage/total",),
+    "memory_used": ("fb_memory_usage/used",),
+    "memory_free": ("fb_memory_usage/free",),
+    "pcie_link_gen_current": ("pci/pci_gpu_link_info/pcie_gen/current_link_gen",),
+    "pcie_link_width_current": ("pci/pci_gpu_link_info/link_widths/current_link_width",),
+    "encoder_stats_session_count": ("encoder_stats/session_count",),
+    "encoder_stats_average_fps": ("encoder_stats/average_fps",),
+    "encoder_stats_average_latency": ("encoder_stats/average_latency",),
+    "clocks_current_graphics": ("clocks/graphics_clock",),
+    "clocks_current_sm": ("clocks/sm_clock",),
+    "clocks_current_memory": ("clocks/mem_clock",),
+    "clocks_current_video": ("clocks/video_clock",),
+}
+# Data centre GPUs have no fan and some no encoder: only these measurements may be "N/A".
+MAY_BE_ABSENT = frozenset(
+    {"fan_speed", "encoder_stats_session_count", "encoder_stats_average_fps", "encoder_stats_average_latency"}
+)
+# nvidia-smi shows "N/A" for these on a GPU with MIG enabled: "GPU utilization is not supported when MIG mode is
+# enabled". Basis: a third-party page that quotes NVIDIA's MIG user guide
+# (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/); the guide itself was not read, so this is unverified.
+ABSENT_UNDER_MIG = frozenset({"utilization_gpu", "utilization_memory"})
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. pci: "0000:00:1b.0"; values: measurement → number (MiB, MHz, W, °C, percent), missing if "N/A".
+
+    processes: "PID NAME (TYPE)" of each process that uses the GPU; compute_mode and mig as in nvidia-smi.
+    """
+
+    index: int
+    name: str
+    architecture: str
+    uuid: str
+    pci: str
+    values: Mapping[str, float]
+    processes: tuple[str, ...] = ()
+    compute_mode: str = "Default"
+    mig: str = "N/A"
+
+
+def read(xml: str) -> list[Gpu]:
+    """All GPUs of `nvidia-smi -q -x`, ordered by index. ValueError: the output is not XML."""
+    try:
+        root = ElementTree.fromstring(xml)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"nvidia-smi -q -x: expected XML ({error}), got {xml[:200]!r}") from error
+    return [_gpu(index, node) for index, node in enumerate(root.findall("gpu"))]
+
+
+def _gpu(index: int, node: ElementTree.Element) -> Gpu:
+    values = {}
+    for measurement, paths in PATHS.items():
+        text = next((found for found in (_text(node, path) for path in paths) if _NUMBER.match(found)), "")
+        if text:
+            values[measurement] = float(_NUMBER.match(text).group())  # type: ignore[union-attr]
+    return Gpu(
+        index=index,
+        name=_text(node, "product_name"),
+        architecture=_text(node, "product_architecture"),
+        uuid=_text(node, "uuid"),
+        pci=pci_address(node.get("id", "") or _text(node, "pci/pci_bus_id")),
+        values=values,
+        processes=tuple(_process(process) for process in node.findall("processes/process_info")),
+        compute_mode=_text(node, "compute_mode") or "Default",
+        mig=_text(node, "mig_mode/current_mig") or "N/A",
+    )
+
+
+def _process(node: ElementTree.Element) -> str:
+    return f"{_text(node, 'pid')} {_text(node, 'process_name')} ({_text(node, 'type')})"
+
+
+def _text(node: ElementTree.Element, path: str) -> str:
+    return (node.findtext(path) or "").strip()
+
+
+def pci_address(text: str) -> str:
+    """`00000000:00:1E.0`, `0000:00:1e` or `0000:00:1e.0` in the kernel's form: `0000:00:1e.0`; else unchanged."""
+    found = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", text.strip().lower())
+    if not found:
+        return text.strip()
+    domain, bus, device, function = found.groups()
+    return f"{int(domain, 16):04x}:{bus}:{device}.{function or 0}"

@@ -1,0 +1,51 @@
+"""Files of the system's directories that no package owns, and which of them are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from validator import remote
+from validator.probes import footprints
+
+_SECONDS = 600.0  # reads the package database and the file system's directories; emulation is slow
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or link. kind: "f" or "l"; mode: permission bits; target: of a link, as it is stored."""
+
+    kind: str
+    mode: int
+    path: str
+    target: str = ""
+
+    @property
+    def is_executable(self) -> bool:
+        return self.kind == "f" and bool(self.mode & 0o111)
+
+
+def find(host: Any) -> list[Entry] | None:
+    """Files below /etc, /usr, /boot, /opt and /srv that no package owns; None if packages do not own the system."""
+    done = host.run(f"(\n{remote.text('unpackaged')})", pure=True, timeout=_SECONDS)
+    if done.rc != 0:
+        return None
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    return [Entry(row[0], int(row[1], 8), row[2], row[3]) for row in rows if len(row) == 4]
+
+
+def unexpected(entries: Iterable[Entry], below: Iterable[str], roles: Iterable[str]) -> list[str]:
+    """Paths of the entries below these directories that neither an official AMI nor one of the roles leaves.
+
+    Links are expected: packages make them by alternatives and `systemctl enable`.
+    """
+    directories = tuple(f"{directory.rstrip('/')}/" for directory in below)
+    patterns = footprints.expected(roles)
+    return [
+        entry.path
+        for entry in entries
+        if entry.kind == "f" and entry.path.startswith(directories)
+        if not any(fnmatchcase(entry.path, pattern) for pattern in patterns)
+    ]

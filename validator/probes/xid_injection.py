@@ -1,0 +1,134 @@
+"""A real fault on a real GPU, harmless to the board: which GPU may take it, how it is made, what the kernel printed.
+
+The fault is one process's own: the MMU refuses a store, and the driver ends the channels of that process alone (Xid 31
+and 13: "restart the application"). Memory, other processes and the board are not touched, nothing is left to reset; a
+second process stores into memory of its own afterwards to show it. Under MPS all clients of a GPU share the fate of one
+(NVIDIA's MPS guide, "Error Containment"), and a GPU that somebody computes on is not ours to try: both are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from validator.probes.nvidia_smi import Gpu
+
+PROGRAM = Path(__file__).parents[1] / "remote" / "provoke_xid.py"
+PROCESS = "gpu-ami-provoke"
+CODES = (31, 13)  # an MMU fault; where the SM sees it first, a graphics engine exception
+SECONDS = 180.0  # without the persistence daemon the first process on a large machine initialises all its GPUs
+PIDS_MAY_LACK = 570  # from this branch on the driver names the process only where it knows the channel
+KMSG = "dd if=/dev/kmsg bs=8192 iflag=nonblock 2>/dev/null"  # record by record, ends where it would have to wait
+_NOBODY = 65534
+# Root's shell starts it; what touches the GPU runs as nobody, without the caller's environment: no MPS pipe, no
+# compiled kernel left in a home directory, no core file.
+_LAUNCHER = f"""\
+import os, resource, sys
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid({_NOBODY}); os.setuid({_NOBODY})
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+os.chdir("/")
+env = {{"PATH": "/usr/bin:/bin", "CUDA_CACHE_DISABLE": "1", "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}}
+os.execve(sys.executable, [sys.executable, "-IS", "-c"] + sys.argv[1:], env)
+"""
+_XID = re.compile(
+    r"NVRM: Xid \(PCI:(?P<pci>[0-9a-fA-F:]+)[^)]*\): (?P<code>\d+)(?:, pid=(?P<pid>\d+))?(?:, name=(?P<name>[^,]*))?"
+)
+
+
+class Unfit(Exception):
+    """There is no GPU on which a fault may be provoked; the message says why."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One Xid in the kernel's log. pid, process: None where the driver named none."""
+
+    seq: int
+    text: str
+    pci: str
+    code: int
+    pid: int | None
+    process: str | None
+
+    def fields(self) -> dict[str, Any]:
+        """The part of the parser's event that this line determines."""
+        named = {"pid": self.pid, "process": self.process}
+        return {"kind": "xid", "code": self.code, "pci": f"{self.pci}.0", **named, "origin": "kernel"}
+
+
+def choose(gpus: Sequence[Gpu], commands: Iterable[str]) -> Gpu:
+    """The first idle GPU. `commands`: names of all processes of the machine. Unfit: none may be used."""
+    if any(name.startswith("nvidia-cuda-mps") for name in commands):
+        raise Unfit("MPS runs on this machine, and a fault ends all of its clients on a GPU")
+    reasons = []
+    for gpu in gpus:
+        if gpu.processes:
+            reasons.append(f"GPU {gpu.pci} is used by {', '.join(gpu.processes)}")
+        elif gpu.mig == "Enabled":
+            reasons.append(f"GPU {gpu.pci} is divided by MIG")
+        elif gpu.compute_mode == "Prohibited":
+            reasons.append(f"GPU {gpu.pci} has compute mode Prohibited")
+        else:
+            return gpu
+    raise Unfit(f"no GPU is idle: {'; '.join(reasons) or 'there is none'}")
+
+
+def command(pci: str, *, only_work: bool = False) -> str:
+    """What runs the program on a host, as nobody, on the GPU at that address."""
+    words = ["python3", "-IS", "-c", _LAUNCHER, PROGRAM.read_text(encoding="ascii"), pci, *(["work"] * only_work)]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def answer(rc: int, stdout: str, stderr: str) -> dict[str, Any]:
+    """The program's JSON; where it gave none, an outcome `refused` with what was said instead."""
+    line = (stdout.strip().splitlines() or [""])[-1]
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and "outcome" in found:
+        return found
+    said = (stderr.strip() or stdout.strip()).splitlines() or ["no output"]
+    return {"outcome": "refused", "message": f"the program ended with {rc}: {said[-1]}", "calls": []}
+
+
+def last_seq(kmsg: str) -> int:
+    """The number of the newest record of /dev/kmsg; -1 where there is none."""
+    return max((seq for seq, _, _ in _records(kmsg)), default=-1)
+
+
+def xids(kmsg: str, after: int, pci: str) -> list[Record]:
+    """The kernel's own Xids of one GPU in /dev/kmsg, newer than a record. `pci`: "0000:00:1e.0"."""
+    found = []
+    for seq, priority, text in _records(kmsg):
+        xid = _XID.match(text)
+        if seq <= after or priority >> 3 != 0 or xid is None or xid["pci"].lower() != pci.rpartition(".")[0]:
+            continue
+        pid = int(xid["pid"]) if xid["pid"] else None
+        found.append(Record(seq, text, xid["pci"].lower(), int(xid["code"]), pid, xid["name"]))
+    return found
+
+
+def events(lines: Iterable[str], boot_id: str, seq: int) -> list[dict[str, Any]]:
+    """Of the parser's events, those of one record of /dev/kmsg in one boot."""
+    found = []
+    for line in lines:
+        if f'"seq":{seq}' in line.replace(" ", ""):
+            event = json.loads(line)
+            if (event.get("boot_id"), event.get("seq"), event.get("kind")) == (boot_id, seq, "xid"):
+                found.append(event)
+    return found
+
+
+def _records(kmsg: str) -> Iterable[tuple[int, int, str]]:
+    for line in kmsg.splitlines():
+        head, semicolon, text = line.partition(";")
+        fields = head.split(",")
+        if semicolon and len(fields) >= 3 and fields[0].isdigit() and fields[1].isdigit():
+            yield int(fields[1]), int(fields[0]), text

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Prints each file and link of the system's directories that no package owns: type, mode, path and link target,
+# separated by tabs. Exit 3: no package manager, or one that does not know the system's own programs.
+export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+# With a merged /usr, packages list some files by their former path.
+merged() {
+    if [ -L /bin ]; then sed -E 's#^/(bin|sbin|lib|lib32|lib64|libx32)/#/usr/\1/#'; else cat; fi
+}
+
+owned() {
+    if [ -s /var/lib/dpkg/status ] && command -v dpkg-query >/dev/null; then
+        cat /var/lib/dpkg/info/*.list
+        dpkg-divert --list | sed -nE 's/^.*diversion of .* to (\/.*)$/\1/p' | sed 's/ by [^ ]*$//'
+    elif command -v rpm >/dev/null; then
+        rpm -qal
+    fi
+}
+
+su=$(readlink -f "$(command -v su)")
+owned | merged | grep -qxF "$su" || exit 3
+
+{
+    owned | merged
+    echo //
+    find /etc /usr /boot /opt /srv -xdev \
+        \( -path /usr/share -o -path /usr/src -o -path /usr/include -o -name __pycache__ -o -path '/usr/lib/modules/*/build' \) -prune \
+        -o \( -type f -o -type l \) -printf '%y\t%m\t%p\t%l\n'
+} | awk -F '\t' '$0 == "//" { found = 1; next } !found { own[$0] = 1; next } !($3 in own)' | sort -t "$(printf '\t')" -k 3

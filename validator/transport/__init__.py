@@ -1,0 +1,15 @@
+"""The way to a host: one connection, one shell, commands in batches.
+
+ssh                  SSH connections
+target               address, user, port and key of a host
+errors               how the way to a host fails
+shell                one long-lived `sh` that runs batches of commands
+image_files          the files of an image as a host (tier T0)
+backend              testinfra's backend over these
+host_constants       answers that do not change during a run
+"""
+
+from validator.transport.shell import Answer, Command
+from validator.transport.ssh import Connection, SshError, Target, TransportFault, parse_url
+
+__all__ = ["Answer", "Command", "Connection", "SshError", "Target", "TransportFault", "parse_url"]

@@ -1,0 +1,169 @@
+"""The files of an image as a host (tier T0): `image://PATH` is a mounted tree or a raw disk image, entered by chroot.
+
+Nothing is booted, and nothing is written: the tree is mounted read-only, in mount, process and network namespaces that
+end with the last command. Programs of the image run there as root of these namespaces: it is for images whose maker
+one trusts as far as to boot them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from validator import remote
+from validator.transport.errors import TransportFault
+
+_SECTOR = 512
+_NAMESPACES = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--net", "--uts", "--ipc")
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LC_ALL": "C.UTF-8",
+    "TMPDIR": "/dev/shm",
+}
+
+
+class ImageUnusable(TransportFault):
+    """The image cannot be entered: not there, no root here, another architecture."""
+
+    kind = "image"
+
+
+@dataclass(frozen=True)
+class Image:
+    """Where an image's files are: the root of a mounted tree, or a raw disk image."""
+
+    path: Path
+    user: str = "root"
+
+    @property
+    def name(self) -> str:
+        return f"image {self.path}"
+
+
+class Channel:
+    """A program in the image: what it is told and tells goes over a socket, its errors to a file."""
+
+    def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+        self.settimeout, self.sendall, self.recv = sock.settimeout, sock.sendall, sock.recv
+        self._sock, self._process, self._errors = sock, process, errors
+
+    def recv_stderr_ready(self) -> bool:
+        return os.fstat(self._errors.fileno()).st_size > 0
+
+    def recv_stderr(self, most: int) -> bytes:
+        self._errors.seek(0)
+        return self._errors.read(most)
+
+    def close(self) -> None:
+        """Ends the program, and with it its namespaces."""
+        self._sock.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+class Entered:
+    """An image that can be entered; for `validator/transport/shell.py` what a connection is (`ssh.py`)."""
+
+    def __init__(self, target: Image, offset: int | None) -> None:
+        self.target = target
+        self.execs = 0
+        self.alive = True
+        self.transport = self
+        self._offset = offset
+        self._mount = tempfile.mkdtemp(prefix="gpu-ami-image-")
+        self._channels: list[Channel] = []
+
+    def open(self, command: str) -> Channel:
+        ours, theirs = socket.socketpair()
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 (the channel closes it)
+        where = [self._mount, str(self.target.path), "" if self._offset is None else str(self._offset), command]
+        with theirs:
+            process = subprocess.Popen(
+                ["unshare", *_NAMESPACES, "sh", "-c", remote.text("enter_image"), "enter", *where],
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=errors, env=_ENVIRONMENT, start_new_session=True,
+            )  # fmt: skip
+        self.execs += 1
+        self._channels.append(Channel(ours, process, errors))
+        return self._channels[-1]
+
+    def get_exception(self) -> BaseException | None:
+        return None
+
+    def close(self) -> None:
+        self.alive = False
+        for channel in self._channels:
+            channel.close()
+        self._channels.clear()
+        shutil.rmtree(self._mount, ignore_errors=True)
+
+
+def enter(image: Image) -> Entered:
+    """Makes sure that the image can be entered, once for all that will be asked. ImageUnusable says why not."""
+    path = image.path
+    if not path.exists():
+        raise ImageUnusable(f"{path}: no such file or directory", "name a mounted tree or a raw disk image")
+    if os.geteuid() != 0:
+        raise ImageUnusable(f"{path} can only be entered by root (mount, chroot)", "run it with sudo")
+    for tool in ("unshare", "mount", "chroot"):
+        if shutil.which(tool, path=_ENVIRONMENT["PATH"]) is None:
+            raise ImageUnusable(f"{tool} is not installed", "apt-get install util-linux mount coreutils")
+    entered = Entered(image, None if path.is_dir() else partition_offset(path))
+    channel = entered.open("exec true")
+    channel.settimeout(30)
+    try:
+        channel.recv(1)  # b"" when it has ended
+    except TimeoutError as error:
+        entered.close()
+        raise ImageUnusable(f"{path}: its /bin/sh did not answer within 30 s") from error
+    channel._process.wait(5)
+    if channel._process.returncode != 0:
+        said = channel.recv_stderr(4096).decode(errors="replace").strip().splitlines()[:1] or ["no output"]
+        entered.close()
+        raise ImageUnusable(f"{path} cannot be entered: {said[0]}", _advice(said[0]))
+    return entered
+
+
+def _advice(said: str) -> str:
+    if "Exec format error" in said:
+        return "it is of another architecture than this machine"
+    if "not permitted" in said or "denied" in said:
+        return "namespaces and mounts are needed: not within an ordinary container"
+    return "is it the root of a system, or a raw disk image whose largest partition is one?"
+
+
+def partition_offset(disk: Path) -> int:
+    """Where the largest partition of a raw disk image begins, in bytes (GPT or MBR); 0 where it has no table."""
+    with disk.open("rb") as file:
+        first = file.read(_SECTOR)
+        if len(first) < _SECTOR or first[510:] != b"\x55\xaa":
+            return 0
+        rows = [struct.unpack_from("<4xB3xII", first, 446 + 16 * number) for number in range(4)]
+        found = [(size, start) for kind, start, size in rows if kind not in (0, 0xEE)]
+        if any(kind == 0xEE for kind, _, _ in rows):
+            found = _gpt(file)
+    return max(found)[1] * _SECTOR if found else 0
+
+
+def _gpt(file: IO[bytes]) -> list[tuple[int, int]]:
+    """Size and start of each partition, in sectors; UEFI 2.10, 5.3."""
+    file.seek(_SECTOR)
+    header = file.read(_SECTOR)
+    if not header.startswith(b"EFI PART"):
+        return []
+    table, count, size = struct.unpack_from("<QII", header, 72)
+    file.seek(table * _SECTOR)
+    entries = [file.read(size) for _ in range(min(count, 128))]
+    spans = [struct.unpack_from("<QQ", entry, 32) for entry in entries if entry[:16].strip(b"\0")]
+    return [(last - start + 1, start) for start, last in spans]

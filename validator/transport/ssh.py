@@ -1,0 +1,391 @@
+"""The only door through which this project opens SSH.
+
+One TCP connection a host with TCP_NODELAY, a deadline on every stage (connect, banner, authentication, command), no
+agent and no search for keys, and a host key that is checked or, the first time, recorded. What can go
+wrong: `validator/transport/errors.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import hashlib
+import logging
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from validator import remote
+from validator.transport.errors import (
+    AuthRefused,
+    CommandExpired,
+    ConnectionDropped,
+    HostKeyChanged,
+    HostRefused,
+    HostSilent,
+    HostUnreachable,
+    KeyFileUnusable,
+    SshError,
+    TransportFault,
+)
+from validator.transport.target import Target, check_host_key, parse_url
+
+if TYPE_CHECKING:
+    import paramiko
+
+__all__ = [
+    "AuthRefused", "CommandExpired", "Connection", "ConnectionDropped", "Finished", "HostKeyChanged", "HostRefused",
+    "HostSilent", "HostUnreachable", "KeyFileUnusable", "SshError", "Target", "TransportFault",
+    "bounded", "configured", "connect", "parse_url",
+]  # fmt: skip
+
+_CHUNK = 1 << 16
+_SLACK_SECONDS = 1.0  # how long after a command's deadline the far end has to end it and to tell us
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended: exit status, both outputs (bytes), seconds it took as seen from here."""
+
+    rc: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return self.stdout.decode(errors="replace")
+
+
+@dataclass
+class Connection:
+    """An authenticated connection. `execs` counts the executions that the host has been asked for."""
+
+    target: Target
+    transport: paramiko.Transport
+    host_key: str  # "ssh-ed25519 AAAA…", as seen
+    stages: dict[str, float]  # seconds: connect, banner (with key exchange), auth
+    execs: int = 0
+    _closed: bool = field(default=False, repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(base64.b64decode(self.host_key.split()[1])).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self.transport.is_active()
+
+    def open(self, command: str, *, timeout: float = 15.0) -> paramiko.Channel:
+        """A channel that runs `command`; for those who speak with it (`validator/transport/shell.py`)."""
+        try:
+            channel = self.transport.open_session(timeout=timeout, window_size=1 << 24)
+            channel.settimeout(timeout)
+            channel.exec_command(command)
+        except Exception as error:
+            raise self._dropped(error) from error
+        self.execs += 1
+        return channel
+
+    def run(
+        self, command: str, timeout: float = 60.0, input: bytes | None = None, *, remote_deadline: bool = True
+    ) -> Finished:
+        """Runs `command` by `sh` and waits for its end.
+
+        Both ends hold the deadline: `timeout` there (it ends the command's process group), a clock here. Raises
+        CommandExpired or a TransportFault. `remote_deadline=False` for hosts without coreutils or busybox.
+        """
+        started = time.monotonic()
+        channel = self.open(bounded(command, timeout) if remote_deadline else f"exec sh -c {shlex.quote(command)}")
+        try:
+            if input is not None:
+                self._send(channel, input, started + timeout + _SLACK_SECONDS)
+            channel.shutdown_write()
+            out, err = self._collect(channel, command, started, timeout)
+            rc = self._exit_status(channel, command, started, timeout)
+        finally:
+            channel.close()
+        seconds = time.monotonic() - started
+        if rc in (124, 137) and seconds >= timeout:
+            raise CommandExpired(command, timeout, (out + err)[-500:].decode(errors="replace").strip())
+        return Finished(rc, out, err, seconds)
+
+    def stream(self, command: str, *, idle_seconds: float | None = None) -> Iterator[bytes]:
+        """Lines of a command's standard output as they come, without newline; closing the iterator ends the command.
+
+        With `idle_seconds`, CommandExpired when no line came for that long.
+        """
+        channel = self.open(_until_stdin_closes(command))
+        channel.settimeout(idle_seconds)
+        pending = b""
+        try:
+            while True:
+                try:
+                    data = channel.recv(_CHUNK)
+                except TimeoutError:
+                    raise CommandExpired(command, idle_seconds or 0.0) from None
+                if not data:
+                    break
+                *lines, pending = (pending + data).split(b"\n")
+                yield from lines
+            if pending:
+                yield pending
+            if not self.alive:
+                raise self._dropped(None)
+        finally:
+            channel.close()
+
+    def put(self, content: bytes | Path, path: str, *, mode: int = 0o600, timeout: float = 120.0) -> None:
+        """Writes a file on the host, whole or not at all (a temporary name beside it, then renamed)."""
+        data = content.read_bytes() if isinstance(content, Path) else content
+        quoted = shlex.quote(path)
+        script = f"umask 077; cat > {quoted}.part && chmod {mode:o} {quoted}.part && mv -f -- {quoted}.part {quoted}"
+        done = self.run(script, timeout, data)
+        if done.rc != 0:
+            raise OSError(f"{self.target.name}: cannot write {path}: {done.stderr.decode(errors='replace').strip()}")
+
+    def get(self, path: str, *, timeout: float = 120.0) -> bytes:
+        """A file's content; FileNotFoundError or OSError with what `cat` said."""
+        done = self.run(f"cat -- {shlex.quote(path)}", timeout)
+        if done.rc != 0:
+            said = done.stderr.decode(errors="replace").strip()
+            raise (FileNotFoundError if "No such file" in said else OSError)(f"{self.target.name}: {said}")
+        return done.stdout
+
+    def close(self) -> None:
+        self._closed = True
+        self.transport.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _send(self, channel: paramiko.Channel, data: bytes, until: float) -> None:
+        view = memoryview(data)
+        while view:
+            channel.settimeout(max(0.1, until - time.monotonic()))
+            try:
+                sent = channel.send(bytes(view[:_CHUNK]))
+            except OSError as error:
+                if channel.closed or channel.exit_status_ready():
+                    return  # the command ended without reading all: its exit status says why
+                raise self._dropped(error) from error
+            view = view[sent:]
+
+    def _collect(self, channel: paramiko.Channel, command: str, started: float, timeout: float) -> tuple[bytes, bytes]:
+        out: list[bytes] = []
+        err: list[bytes] = []
+        until = started + timeout + _SLACK_SECONDS
+        while True:
+            while channel.recv_stderr_ready():
+                err.append(channel.recv_stderr(_CHUNK))
+            remaining = until - time.monotonic()
+            if remaining <= 0:
+                raise CommandExpired(command, timeout, b"".join(out + err)[-500:].decode(errors="replace").strip())
+            # stderr has no event of its own: look at it at least five times a second, so that neither pipe fills up.
+            channel.settimeout(min(remaining, 0.2))
+            try:
+                data = channel.recv(_CHUNK)
+            except TimeoutError:
+                if not self.alive:
+                    raise self._dropped(None) from None
+                continue
+            if not data:
+                break
+            out.append(data)
+        channel.settimeout(max(0.1, until - time.monotonic()))
+        with contextlib.suppress(TimeoutError):
+            while data := channel.recv_stderr(_CHUNK):
+                err.append(data)
+        return b"".join(out), b"".join(err)
+
+    def _exit_status(self, channel: paramiko.Channel, command: str, started: float, timeout: float) -> int:
+        if not channel.status_event.wait(max(0.1, started + timeout + _SLACK_SECONDS - time.monotonic())):
+            raise CommandExpired(command, timeout)
+        if channel.exit_status == -1:
+            raise self._dropped(None)
+        return int(channel.exit_status)
+
+    def _dropped(self, error: BaseException | None) -> ConnectionDropped:
+        seen = self.transport.get_exception() or error
+        why = f" ({type(seen).__name__}: {seen})" if seen else ""
+        hint = "look at its console: it may have rebooted"
+        return ConnectionDropped(f"{self.target.name} ended the connection{why}", hint)
+
+
+def bounded(command: str, seconds: float, grace: float = 1.0) -> str:
+    """`command` by sh under the far end's own deadline: TERM to its process group, KILL `grace` seconds later."""
+    return f"exec timeout -k {grace:g} {seconds:g} sh -c {shlex.quote(command)}"
+
+
+def _until_stdin_closes(command: str) -> str:
+    return f"exec sh -c {shlex.quote(remote.text('run_while_open'))} sh {shlex.quote(command)}"
+
+
+def connect(where: Target | str, **options: object) -> Connection:
+    """Opens the connection, or raises the TransportFault that says at which stage it failed and why.
+
+    `where` may be a URL; `options` are then fields of Target.
+    """
+    _import_paramiko()
+    import paramiko
+
+    # What it logs, with a traceback for every refused connection, our faults say in one line.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    target = parse_url(where, **options) if isinstance(where, str) else where
+
+    clock = time.monotonic()
+    sock = _open_socket(target)
+    stages = {"connect": time.monotonic() - clock}
+    transport = None
+    try:
+        transport = paramiko.Transport(sock, default_window_size=1 << 24)
+        transport.daemon = True
+        transport.banner_timeout = target.banner_timeout
+        transport.auth_timeout = target.auth_timeout
+        clock = time.monotonic()
+        _prefer_known_key_type(transport, target)
+        _negotiate(transport, target)
+        stages["banner"] = time.monotonic() - clock
+        seen = transport.get_remote_server_key()
+        host_key = f"{seen.get_name()} {seen.get_base64()}"
+        check_host_key(target, host_key, _recorded_keys(target))
+        clock = time.monotonic()
+        _authenticate(transport, target)
+        stages["auth"] = time.monotonic() - clock
+    except BaseException:
+        if transport is not None:
+            transport.close()
+        sock.close()
+        raise
+    return Connection(target, transport, host_key, stages)
+
+
+def configured(name: str, config: Path | None = None) -> dict[str, Any]:
+    """What OpenSSH's client configuration says of a host: hostname, user, port, identityfile (a list)."""
+    path = config or Path.home() / ".ssh" / "config"
+    if not path.exists():
+        return {}
+    import paramiko
+
+    return dict(paramiko.SSHConfig.from_path(str(path)).lookup(name))
+
+
+def _import_paramiko() -> None:
+    """Imports paramiko without invoke, which is two fifths of its time, and which only `Match exec` of a configuration
+    needs: that imports it by the ordinary way, in `configured`, before anybody connects."""
+    if "paramiko" in sys.modules or "invoke" in sys.modules:
+        return
+    sys.modules["invoke"] = None  # type: ignore[assignment]  # what `import` takes for "there is none"
+    try:
+        import paramiko  # noqa: F401
+    finally:
+        del sys.modules["invoke"]
+
+
+def _open_socket(target: Target) -> socket.socket:
+    where = f"{target.address}:{target.port}"
+    try:
+        sock = socket.create_connection((target.address, target.port), timeout=target.connect_timeout)
+    except TimeoutError as error:
+        hint = "is it running, and does its security group allow SSH from this machine?"
+        raise HostSilent(f"{where} did not answer within {target.connect_timeout:g} s", hint) from error
+    except ConnectionRefusedError as error:
+        raise HostRefused(f"{where} refuses connections", "sshd does not listen there (yet)") from error
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, type(error).__name__)
+        raise HostUnreachable(f"{where} cannot be reached ({name}: {error})") from error
+    # Without it every command pays Nagle meeting delayed ACK: some 40 ms each on a fast link.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
+
+
+def _negotiate(transport: paramiko.Transport, target: Target) -> None:
+    import paramiko
+
+    where = f"{target.address}:{target.port}"
+    started = time.monotonic()
+    try:
+        transport.start_client(timeout=2 * target.banner_timeout)
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        text = str(error)
+        # paramiko says "Error reading SSH protocol banner" of both: who went away did so before the time was up.
+        early = time.monotonic() - started < target.banner_timeout - 0.05
+        if isinstance(error, EOFError | ConnectionError) or (early and "banner" in text):
+            raise ConnectionDropped(f"{where} ended the connection before it was set up ({text or 'EOF'})") from error
+        if "banner" in text or "Timeout" in text or isinstance(error, TimeoutError):
+            hint = "something accepts there, but it is not (yet) an SSH server"
+            raise HostSilent(f"{where} sent no SSH banner within {target.banner_timeout:g} s", hint) from error
+        raise ConnectionDropped(f"{where}: key exchange failed ({text})") from error
+    if not transport.initial_kex_done:  # start_client says nothing when its own deadline is over
+        raise HostSilent(f"{where} did not finish the key exchange within {2 * target.banner_timeout:g} s")
+
+
+def _authenticate(transport: paramiko.Transport, target: Target) -> None:
+    import paramiko
+
+    keys = list(_keys(target))
+    refused = ""
+    try:
+        for key in keys:
+            try:
+                transport.auth_publickey(target.user, key)
+                return
+            except paramiko.AuthenticationException as error:
+                refused = str(error)
+        if target.password is not None:
+            transport.auth_password(target.user, target.password)
+            return
+        if not keys:
+            transport.auth_none(target.user)
+            return
+    except paramiko.AuthenticationException as error:
+        refused = str(error)
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        raise ConnectionDropped(f"{target.name} ended the connection while we logged in ({error})") from error
+    how = f"the key {target.key_file}" if target.key_file else "what was offered"
+    raise AuthRefused(f"{target.name} does not take {how} ({refused})", "is it the right user and key?")
+
+
+def _keys(target: Target) -> Iterator[paramiko.PKey]:
+    import paramiko
+
+    if target.key_file is not None:
+        try:
+            yield paramiko.PKey.from_path(target.key_file)
+        except (OSError, paramiko.SSHException, ValueError, TypeError) as error:
+            raise KeyFileUnusable(f"private key {target.key_file} cannot be used ({error})") from error
+    if target.agent:
+        yield from paramiko.Agent().get_keys()
+    if target.search_keys:
+        for path in sorted((Path.home() / ".ssh").glob("id_*")):
+            with contextlib.suppress(Exception):
+                yield paramiko.PKey.from_path(path)
+
+
+def _recorded_keys(target: Target) -> list[str]:
+    if " " in target.host_key:
+        return [target.host_key]
+    import paramiko
+
+    if target.known_hosts is None or not target.known_hosts.exists():
+        return []
+    known = paramiko.HostKeys(str(target.known_hosts)).lookup(target.known_name)
+    return [f"{kind} {key.get_base64()}" for kind, key in known.items()] if known else []
+
+
+def _prefer_known_key_type(transport: paramiko.Transport, target: Target) -> None:
+    kinds = [recorded.split()[0] for recorded in _recorded_keys(target)]
+    if kinds:
+        options = transport.get_security_options()
+        options.key_types = sorted(options.key_types, key=lambda kind: kind not in kinds)
