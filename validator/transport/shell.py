@@ -92,7 +92,10 @@ class Shell:
         self._channel: paramiko.Channel | Channel = connection.open(f"exec {self._command}")
         # Nobody waits for its answer: the first batch travels right behind it.
         program = f"mark={self._mark}\n{remote.text('kill_marked')}{remote.text('batch_shell')}"
-        self._channel.sendall(program.encode())
+        try:
+            self._channel.sendall(program.encode())
+        except Exception as error:
+            raise self._gone(error) from error
 
     def _await_ready(self) -> None:
         try:
@@ -126,7 +129,9 @@ class Shell:
         try:
             self._channel.settimeout(patience)
             self._channel.sendall(script.encode())
-        except OSError as error:
+        except (
+            Exception
+        ) as error:  # OSError, EOFError or SSHException: paramiko has no one class for a broken connection
             if not self._ready:
                 self._await_ready()  # it says better why
             raise self._gone(error) from error
@@ -184,7 +189,7 @@ class Shell:
             data = self._channel.recv(1 << 18)
         except TimeoutError as error:
             raise self._gone(error, "went silent") from error
-        except OSError as error:
+        except Exception as error:
             raise self._gone(error) from error
         if not data:
             raise self._gone(None)

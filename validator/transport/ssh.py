@@ -110,6 +110,12 @@ class Connection:
             channel.shutdown_write()
             out, err = self._collect(channel, command, started, timeout)
             rc = self._exit_status(channel, command, started, timeout)
+        except SshError:
+            raise
+        except (
+            Exception
+        ) as error:  # OSError, EOFError or SSHException: paramiko has no one class for a broken connection
+            raise self._dropped(error) from error
         finally:
             channel.close()
         seconds = time.monotonic() - started
@@ -131,6 +137,8 @@ class Connection:
                     data = channel.recv(_CHUNK)
                 except TimeoutError:
                     raise CommandExpired(command, idle_seconds or 0.0) from None
+                except Exception as error:
+                    raise self._dropped(error) from error
                 if not data:
                     break
                 *lines, pending = (pending + data).split(b"\n")
@@ -175,7 +183,7 @@ class Connection:
             channel.settimeout(max(0.1, until - time.monotonic()))
             try:
                 sent = channel.send(bytes(view[:_CHUNK]))
-            except OSError as error:
+            except Exception as error:
                 if channel.closed or channel.exit_status_ready():
                     return  # the command ended without reading all: its exit status says why
                 raise self._dropped(error) from error

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from paramiko import SSHException
 
 from validator.transport.shell import Command, Shell, _evaluated
 from validator.transport.ssh import ConnectionDropped, Target
@@ -113,6 +114,21 @@ def test_a_command_comes_out_as_in_a_shell_of_its_own(start: Start, text: str, r
         (1, False),
     )
     assert answer.stdout.decode() == out
+
+
+@pytest.mark.parametrize("error", [EOFError(), OSError(32, "Broken pipe"), SSHException("Key-exchange timed out")])
+@pytest.mark.parametrize("at", ["sendall", "recv"])
+def test_connection_that_breaks_is_dropped_whatever_paramiko_raises(start: Start, at: str, error: Exception) -> None:
+    """paramiko's packetizer raises a bare EOFError when its socket has gone while it writes."""
+
+    def broken(_data: object) -> bytes:
+        raise error
+
+    shell = start()
+    assert shell.execute([Command("true")])[0].rc == 0
+    setattr(shell._channel, at, broken)
+    with pytest.raises(ConnectionDropped, match="ended the connection"):
+        shell.execute([Command("true")])
 
 
 def test_answers_come_in_order_and_beside_each_other(start: Start) -> None:
