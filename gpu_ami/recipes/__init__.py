@@ -21,7 +21,6 @@ system_sections      the plan's sections of kernel, node family, Lustre client a
 agent                the CloudWatch agent's configuration
 notes                what a plan says though it can be built
 citations            the facts that a plan relies on
-plan_document        the types of plan.json
 explanation          where each value of a recipe comes from
 importer             an older Packer template becomes a recipe
 template_leftovers   what of a template has no key in a recipe
@@ -34,10 +33,10 @@ from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts
 from gpu_ami.recipes.importer import import_template, place_text, recipe_text
 from gpu_ami.recipes.layers import Recipe, facts_of, read_recipe
 from gpu_ami.recipes.lookup import all_recipes, find_recipe, new_recipe_folder, recipe_folders
-from gpu_ami.recipes.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 from gpu_ami.recipes.resolve_context import COMPONENTS
 from gpu_ami.recipes.resolver import resolve
 from gpu_ami.recipes.system_sections import kernel_section
+from validator.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 
 __all__ = [
     "ARCHITECTURES",

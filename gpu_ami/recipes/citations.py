@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import Row
-from gpu_ami.recipes.plan_document import Citation
+from validator.plan_document import Citation
 
 
 class Sources:

@@ -8,7 +8,11 @@ from typing import cast
 from gpu_ami.recipes.architectures import ARCHITECTURES
 from gpu_ami.recipes.citations import Sources
 from gpu_ami.recipes.facts import Row
-from gpu_ami.recipes.plan_document import (
+from gpu_ami.recipes.resolve_context import LABELS, World
+from gpu_ami.recipes.rules_driver import runs_natively
+from gpu_ami.recipes.rules_network import bundled_plugin
+from gpu_ami.recipes.versions import at_least, branch, parts
+from validator.plan_document import (
     AgentPackage,
     Component,
     Components,
@@ -24,10 +28,6 @@ from gpu_ami.recipes.plan_document import (
     Repository,
     SourceBuild,
 )
-from gpu_ami.recipes.resolve_context import LABELS, World
-from gpu_ami.recipes.rules_driver import runs_natively
-from gpu_ami.recipes.rules_network import bundled_plugin
-from gpu_ami.recipes.versions import at_least, branch, parts
 
 # From this generation on, NVSwitch needs NVIDIA's subnet manager beside the fabric manager: amazon-eks-ami 81fec2e8.
 _NVLSM_FROM = 4

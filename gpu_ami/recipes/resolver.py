@@ -11,7 +11,12 @@ from gpu_ami.recipes.facts import Facts, Row
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
 from gpu_ami.recipes.notes import remark
 from gpu_ami.recipes.packages import agent_section, sections
-from gpu_ami.recipes.plan_document import (
+from gpu_ami.recipes.resolve_context import Conflict, World
+from gpu_ami.recipes.rules_image import python_for
+from gpu_ami.recipes.site import digest, files, site_roles
+from gpu_ami.recipes.solver import solve
+from gpu_ami.recipes.system_sections import kernel_section, lustre_section, node_section, tuning_section
+from validator.plan_document import (
     CloudWatchAgent,
     Components,
     Gpu,
@@ -22,11 +27,6 @@ from gpu_ami.recipes.plan_document import (
     SourceAmi,
     Telemetry,
 )
-from gpu_ami.recipes.resolve_context import Conflict, World
-from gpu_ami.recipes.rules_image import python_for
-from gpu_ami.recipes.site import digest, files, site_roles
-from gpu_ami.recipes.solver import solve
-from gpu_ami.recipes.system_sections import kernel_section, lustre_section, node_section, tuning_section
 
 _GPU_KEYS = (
     "vendor", "name", "architecture", "compute_capability", "memory_mib", "power_limit_w", "max_clock_mhz",

@@ -8,8 +8,8 @@ from typing import cast
 from gpu_ami.recipes.architectures import ARCHITECTURES
 from gpu_ami.recipes.citations import Sources
 from gpu_ami.recipes.facts import Row
-from gpu_ami.recipes.plan_document import Components, Kernel, Lustre, NodeRole, Tuning
 from gpu_ami.recipes.resolve_context import Assignment, Conflict, World
+from validator.plan_document import Components, Kernel, Lustre, NodeRole, Tuning
 
 
 def kernel_section(system: Row, series: str, architecture: str) -> Kernel:

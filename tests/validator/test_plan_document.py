@@ -9,9 +9,9 @@ import pytest
 
 from gpu_ami.recipes.facts import VARIABLES, load_facts
 from gpu_ami.recipes.layers import known_roles, read_recipe
-from gpu_ami.recipes.plan_document import PlanDocument, ResolvedPlan, section
 from gpu_ami.recipes.resolve_context import COMPONENTS
 from gpu_ami.recipes.resolver import resolve
+from validator.plan_document import PlanDocument, ResolvedPlan, section
 
 
 def test_section_is_that_of_the_role_or_empty() -> None:
