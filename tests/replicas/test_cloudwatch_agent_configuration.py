@@ -54,16 +54,20 @@ _FILE = "logs/logs_collected/files/collect_list/0"
         (
             _with(GPU, "metrics/metrics_collected/nvidia_gpu", ["utilization_gpu"]),
             "metrics_collected/nvidia_gpu",
-            "an object is wanted",
+            "expected an object",
         ),
         (_with(GPU, "metrics/metrics_collected", {}), "/metrics/metrics_collected", "at least one plugin"),
         (_with(GPU, "metrics/name_space", "x"), "/metrics/name_space", "not allowed"),
         (_with(GPU, "metrics/force_flush_interval", 0), "/metrics/force_flush_interval", "at least 1"),
-        (_with(GPU, "metrics/append_dimensions", {"Host": "x"}), "append_dimensions/Host", "none of the dimensions"),
+        (
+            _with(GPU, "metrics/append_dimensions", {"Host": "x"}),
+            "append_dimensions/Host",
+            "expected one of AutoScalingGroupName",
+        ),
         (
             _with(GPU, "metrics/append_dimensions", {"InstanceId": "i-1"}),
             "append_dimensions/InstanceId",
-            "none of the dimensions",
+            "expected one of AutoScalingGroupName",
         ),
         (_with(GPU, "metrics/aggregation_dimensions", ["InstanceId"]), "aggregation_dimensions", "list of lists"),
         (_with(LOGS, f"{_FILE}/retention_in_days", 31), "0/retention_in_days", "31 is not one of"),
@@ -71,8 +75,8 @@ _FILE = "logs/logs_collected/files/collect_list/0"
         (_with(LOGS, f"{_FILE}/log_stream_name", "{instance}"), "0/log_stream_name", "unknown placeholder {instance}"),
         (_with(LOGS, f"{_FILE}/timezone", "CET"), "0/timezone", "neither UTC nor Local"),
         (_with(LOGS, f"{_FILE}/filters", [{"type": "include", "expression": "("}]), "0/filters/0", "expression"),
-        (_with(LOGS, "logs/logs_collected/files/collect_list", {}), "collect_list", "a list is wanted"),
-        ({"agent": []}, "/agent", "an object is wanted"),
+        (_with(LOGS, "logs/logs_collected/files/collect_list", {}), "collect_list", "expected a list"),
+        ({"agent": []}, "/agent", "expected an object"),
     ],
 )
 def test_wrong_configuration_is_refused_with_its_path(config: dict[str, Any], path: str, said: str) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 RELEASE = "0.debian12"
 
@@ -33,7 +32,7 @@ def rows(lines: Iterable[str], release: str) -> Iterator[tuple[str, str, list[st
             yield name, version, provides
 
 
-def spec(found: Iterable[tuple[str, str, list[str]]]) -> str:
+def spec(packages: Iterable[tuple[str, str, list[str]]]) -> str:
     """One source package, whose own binary is not made, with a subpackage a row."""
     head = {
         "Name": "system",
@@ -44,13 +43,13 @@ def spec(found: Iterable[tuple[str, str, list[str]]]) -> str:
         "AutoReqProv": "no",
     }
     parts = ["".join(f"{key}: {value}\n" for key, value in head.items()) + "%description\n"]
-    for name, version, provides in found:
+    for name, version, provides in packages:
         version, _, revision = version.rpartition("-")
         parts.append(
-            f"%package -n {name}\nSummary: {name} of the machine beneath\nVersion: {version}\nRelease: {revision}\n"
+            f"%package -n {name}\nSummary: {name} of the base image\nVersion: {version}\nRelease: {revision}\n"
             "Vendor: gpu-ami base image\nAutoReqProv: no\n"
             + "".join(f"Provides: {item}\n" for item in provides)
-            + f"%description -n {name}\nStands for what the machine beneath has.\n%files -n {name}\n"
+            + f"%description -n {name}\nStands for the package of the base image.\n%files -n {name}\n"
         )
     return "\n".join(parts)
 
@@ -61,10 +60,10 @@ def main() -> None:
         path = os.path.join(work, "system.spec")
         with open(path, "w") as file:
             file.write(spec(rows(sys.stdin, release)))
-        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "check": True}
-        subprocess.run(["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {work}", path], **quiet)
-        subprocess.run(["rpm", "--initdb"], **quiet)
-        subprocess.run(["rpm", "-i", *sorted(glob.glob(f"{work}/RPMS/*/*.rpm"))], **quiet)
+        build = ["rpmbuild", "-bb", "--quiet", "--define", f"_topdir {work}", path]
+        subprocess.run(build, stdout=subprocess.DEVNULL, check=True)
+        for command in (["rpm", "--initdb"], ["rpm", "-i", *sorted(glob.glob(f"{work}/RPMS/*/*.rpm"))]):
+            subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import Protocol
 
 from . import HOME, configuration, gpu, version
 from .aws import Service
+from .configuration import Section, get_number, get_section, get_text
 from .journal import Journal
 from .metadata import Metadata, Unavailable
 
@@ -33,13 +34,13 @@ def main() -> int:
             journal,
             f"no metrics and no logs are configured in {_PARTS}; run amazon-cloudwatch-agent-ctl -a fetch-config",
         )
-    if "nvidia_gpu" in config.get("metrics", {}).get("metrics_collected", {}):
+    if "nvidia_gpu" in get_section(config, "metrics", "metrics_collected"):
         refusal = gpu.check_rights()
         if refusal:
             return _fail(journal, f"Error running agent: plugin nvidia_smi cannot be started: {refusal}")
     write_translation(config, HOME + "/etc")
     try:
-        _become(config.get("agent", {}).get("run_as_user", "root"))
+        _become(get_text(get_section(config, "agent"), "run_as_user", "root"))
     except (KeyError, OSError) as error:
         return _fail(journal, f"agent.run_as_user: {error}")
     journal.info(f"Starting AmazonCloudWatchAgent CWAgent/{version()} (gpu-ami replica; linux; amd64)")
@@ -51,9 +52,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _fail(journal: Journal, text: str) -> int:
-    journal.error(text)
-    print(f"E! {text}", file=sys.stderr)
+def _fail(journal: Journal, reason: str) -> int:
+    journal.error(reason)
+    print(f"E! {reason}", file=sys.stderr)
     return 1
 
 
@@ -71,27 +72,26 @@ def _become(user: str) -> None:
     os.setuid(entry.pw_uid)
 
 
-def write_translation(config: dict[str, Any], folder: str) -> None:
+def write_translation(config: Section, folder: str) -> None:
     """What the agent runs with, beside the parts: .yaml (JSON is YAML), and a .toml by which ctl knows "configured"."""
-    agent = config.get("agent", {})
-    interval = agent.get("metrics_collection_interval", 60)
-    head = f'[agent]\n  interval = "{interval}s"\n  logfile = "{HOME}/logs/amazon-cloudwatch-agent.log"\n'
-    for name, text in (("yaml", json.dumps(config, indent=2) + "\n"), ("toml", head)):
+    interval = get_number(get_section(config, "agent"), "metrics_collection_interval", 60)
+    head = f'[agent]\n  interval = "{interval:g}s"\n  logfile = "{HOME}/logs/amazon-cloudwatch-agent.log"\n'
+    for name, content in (("yaml", json.dumps(config, indent=2) + "\n"), ("toml", head)):
         path = f"{folder}/amazon-cloudwatch-agent.{name}"
         with open(path + ".new", "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(content)
         os.replace(path + ".new", path)
 
 
-def _identify(
-    config: dict[str, Any], metadata: Metadata, journal: Journal, stop: threading.Event
-) -> tuple[str, str] | None:
+def _identify(config: Section, metadata: Metadata, journal: Journal, stop: threading.Event) -> tuple[str, str] | None:
     """(region, instance id), waited for as long as it takes: without them nothing can be published."""
     wait = 1.0
     while not stop.is_set():
         try:
             document = metadata.document()
-            return config.get("agent", {}).get("region") or str(document["region"]), str(document["instanceId"])
+            return get_text(get_section(config, "agent"), "region") or str(document["region"]), str(
+                document["instanceId"]
+            )
         except (Unavailable, ValueError, KeyError) as error:
             journal.error(f"[ec2] no instance identity yet, again in {wait:.0f} s: {error}")
         stop.wait(wait)
@@ -99,25 +99,31 @@ def _identify(
     return None
 
 
-def _collect(config: dict[str, Any], metadata: Metadata, journal: Journal, stop: threading.Event) -> bool:
+class _Part(Protocol):
+    """Metrics or logs at work, in a thread of its own."""
+
+    def run(self) -> None: ...
+
+
+def _collect(config: Section, metadata: Metadata, journal: Journal, stop: threading.Event) -> bool:
     """Runs metrics and logs side by side until `stop`; True if one of them ended by itself."""
-    who = _identify(config, metadata, journal, stop)
-    if who is None:
+    identity = _identify(config, metadata, journal, stop)
+    if identity is None:
         return False
-    region, instance_id = who
+    region, instance_id = identity
     failed = threading.Event()
 
-    def supervise(work: Any) -> None:
+    def supervise(part: _Part) -> None:
         try:
-            work.run()
+            part.run()
         except Exception as error:  # systemd restarts us: a part that died must not look like a part that is silent
-            journal.error(f"[agent] {type(work).__name__}: {type(error).__name__}: {error}")
+            journal.error(f"[agent] {type(part).__name__}: {type(error).__name__}: {error}")
             failed.set()
             stop.set()
 
     threads = [
-        threading.Thread(target=supervise, args=(work,), name=type(work).__name__)
-        for work in _parts(config, metadata, journal, stop, region, instance_id)
+        threading.Thread(target=supervise, args=(part,), name=type(part).__name__)
+        for part in _parts(config, metadata, journal, stop, region, instance_id)
     ]
     for thread in threads:
         thread.start()
@@ -129,35 +135,34 @@ def _collect(config: dict[str, Any], metadata: Metadata, journal: Journal, stop:
 
 
 def _parts(
-    config: dict[str, Any], metadata: Metadata, journal: Journal, stop: threading.Event, region: str, instance_id: str
-) -> list[Any]:
-    found: list[Any] = []
-    if config.get("metrics"):
+    config: Section, metadata: Metadata, journal: Journal, stop: threading.Event, region: str, instance_id: str
+) -> list[_Part]:
+    parts: list[_Part] = []
+    metrics, logs = get_section(config, "metrics"), get_section(config, "logs")
+    if metrics:
         from .metrics import Metrics
 
-        section = config["metrics"]
-        service = Service("monitoring", region, section.get("endpoint_override"), metadata, journal, stop)
+        service = Service("monitoring", region, get_text(metrics, "endpoint_override"), metadata, journal, stop)
 
         def resolve(name: str) -> str | None:
             value = metadata.dimension(name)
             if value is None:
-                journal.warn(f"[processors.ec2tagger] {name} is not known, the dimension is left out")
+                journal.warn(f"[processors.ec2tagger] {name} is not known; the dimension is left out")
             return value
 
-        found.append(Metrics(section, config.get("agent", {}), service, resolve, journal, stop))
-    if config.get("logs"):
+        parts.append(Metrics(metrics, get_section(config, "agent"), service, resolve, journal, stop))
+    if logs:
         from .logs import Logs
 
-        section = config["logs"]
-        service = Service("logs", region, section.get("endpoint_override"), metadata, journal, stop)
-        found.append(
-            Logs(section, service, lambda text: placeholders(text, instance_id), HOME + "/logs/state", journal, stop)
+        service = Service("logs", region, get_text(logs, "endpoint_override"), metadata, journal, stop)
+        parts.append(
+            Logs(logs, service, lambda name: placeholders(name, instance_id), HOME + "/logs/state", journal, stop)
         )
-    return found
+    return parts
 
 
-def placeholders(text: str, instance_id: str) -> str:
-    """{instance_id}, {hostname}, {local_hostname}, {ip_address}, {date} of a group's or stream's name."""
+def placeholders(pattern: str, instance_id: str) -> str:
+    """A group's or stream's name with {instance_id}, {hostname}, {local_hostname}, {ip_address}, {date} replaced."""
     hostname = os.uname().nodename
     values = {
         "instance_id": instance_id,
@@ -165,10 +170,10 @@ def placeholders(text: str, instance_id: str) -> str:
         "local_hostname": hostname,
         "date": time.strftime("%Y-%m-%d"),
     }
-    if "{ip_address}" in text:
+    if "{ip_address}" in pattern:
         values["ip_address"] = hostname
         with contextlib.suppress(OSError):
             values["ip_address"] = socket.gethostbyname(hostname)
     for name, value in values.items():
-        text = text.replace("{" + name + "}", value)
-    return text
+        pattern = pattern.replace("{" + name + "}", value)
+    return pattern

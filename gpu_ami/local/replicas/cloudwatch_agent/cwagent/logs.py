@@ -9,9 +9,9 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from .aws import Service, ServiceError, Stopping
+from .configuration import Section, get_items, get_number, get_section, get_text
 from .journal import Journal
 from .tail import Tail
 from .timestamps import TimestampFormat
@@ -28,18 +28,19 @@ Event = tuple[int, str, int, int]  # time in ms, text, inode, offset after it
 class Stream:
     """One entry of collect_list on one file."""
 
-    def __init__(self, entry: dict[str, Any], path: str, names: Callable[[str], str], state_folder: str) -> None:
+    def __init__(self, entry: Section, path: str, names: Callable[[str], str], state_folder: str) -> None:
         self.tail = Tail(path, state_folder)
-        self.group = names(entry.get("log_group_name") or path)
-        self.stream = names(entry.get("log_stream_name") or "{instance_id}")
-        self.retention = int(entry.get("retention_in_days", -1))
-        self.group_class = entry.get("log_group_class")
-        form = entry.get("timestamp_format")
+        self.group = names(get_text(entry, "log_group_name") or path)
+        self.stream = names(get_text(entry, "log_stream_name") or "{instance_id}")
+        self.retention = int(get_number(entry, "retention_in_days", -1))
+        self.group_class = get_text(entry, "log_group_class")
+        form = get_text(entry, "timestamp_format")
         self._format = TimestampFormat(form, utc=entry.get("timezone") == "UTC") if form else None
-        start = entry.get("multi_line_start_pattern")
+        start = get_text(entry, "multi_line_start_pattern")
         self._start = self._format if start == "{timestamp_format}" else re.compile(start) if start else None
-        self._filters = [(item["type"], re.compile(item["expression"])) for item in entry.get("filters", [])]
-        self._encoding = entry.get("encoding", "utf-8")
+        filters = [item for item in get_items(entry, "filters") if isinstance(item, dict)]
+        self._filters = [(item["type"], re.compile(item["expression"])) for item in filters]
+        self._encoding = get_text(entry, "encoding", "utf-8")
         self._open: tuple[bytes, int, int] | None = None  # an event that may still get lines
         self._opened = 0.0
         self._last_time = 0
@@ -68,6 +69,7 @@ class Stream:
         return found is None
 
     def close_event(self) -> None:
+        """Ends the open event, if there is one: it becomes one of `events`, or is filtered out."""
         if self._open is None:
             return
         (raw, inode, offset), self._open = self._open, None
@@ -98,7 +100,7 @@ class Logs:
 
     def __init__(
         self,
-        section: dict[str, Any],
+        logs: Section,
         service: Service,
         names: Callable[[str], str],
         state_folder: str,
@@ -106,8 +108,9 @@ class Logs:
         stop: threading.Event,
     ) -> None:
         self._service, self._journal, self._stop, self._names, self._state = service, journal, stop, names, state_folder
-        self._flush_every = float(section.get("force_flush_interval", _DEFAULT_FLUSH))
-        self._entries = section.get("logs_collected", {}).get("files", {}).get("collect_list", [])
+        self._flush_every = get_number(logs, "force_flush_interval", _DEFAULT_FLUSH)
+        collected = get_items(get_section(logs, "logs_collected", "files"), "collect_list")
+        self._entries: list[Section] = [entry for entry in collected if isinstance(entry, dict)]
         self.streams: dict[tuple[int, str], Stream] = {}
 
     def run(self) -> None:
@@ -122,7 +125,7 @@ class Logs:
     def step(self) -> None:
         """One round: new files, new lines, what is due for sending."""
         for number, entry in enumerate(self._entries):
-            for path in self._paths(entry["file_path"]):
+            for path in self._paths(get_text(entry, "file_path")):
                 if (number, path) not in self.streams:
                     self.streams[number, path] = Stream(entry, path, self._names, self._state)
                     self._journal.info(f"[inputs.logfile] Reading from {path}")
@@ -166,7 +169,9 @@ class Logs:
         events = [
             {"timestamp": stamp, "message": text} for stamp, text, _, _ in sorted(batch, key=lambda event: event[0])
         ]
-        request = {"logGroupName": stream.group, "logStreamName": stream.stream, "logEvents": events}
+        request: dict[str, object] = {
+            "logGroupName": stream.group, "logStreamName": stream.stream, "logEvents": events,
+        }  # fmt: skip
         try:
             self._call("PutLogEvents", request, last)
         except ServiceError as error:
@@ -176,7 +181,7 @@ class Logs:
             self._call("PutLogEvents", request, last)
 
     def _create(self, stream: Stream, last: bool) -> None:
-        group = {"logGroupName": stream.group}
+        group: dict[str, object] = {"logGroupName": stream.group}
         if self._unless_there(
             "CreateLogGroup", {**group, "logGroupClass": stream.group_class} if stream.group_class else group, last
         ):
@@ -187,7 +192,7 @@ class Logs:
             self._journal.info(f"[outputs.cloudwatchlogs] created log stream {stream.group}/{stream.stream}")
         stream.ready = True
 
-    def _unless_there(self, action: str, request: dict[str, Any], last: bool) -> bool:
+    def _unless_there(self, action: str, request: dict[str, object], last: bool) -> bool:
         try:
             self._call(action, request, last)
         except ServiceError as error:
@@ -196,7 +201,7 @@ class Logs:
             return False
         return True
 
-    def _call(self, action: str, request: dict[str, Any], last: bool) -> None:
+    def _call(self, action: str, request: dict[str, object], last: bool) -> None:
         self._service.call(
             "application/x-amz-json-1.1", json.dumps(request).encode(), f"Logs_20140328.{action}", last=last
         )

@@ -7,7 +7,6 @@ import json
 import os
 import threading
 import time
-from typing import Any
 
 _ADDRESS = "169.254.169.254"
 _TOKEN_SECONDS = 21600
@@ -30,7 +29,7 @@ class Metadata:
         self._address = address
         self._token = ("", 0.0)
         self._credentials: Credentials | None = None
-        self._document: dict[str, Any] | None = None
+        self._document: dict[str, object] | None = None
         self._lock = threading.RLock()
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
@@ -58,10 +57,12 @@ class Metadata:
                 self._token = (token, time.monotonic() + _TOKEN_SECONDS / 2)
             return self._request("GET", "/latest/" + path, {"X-aws-ec2-metadata-token": token})
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
+        """The instance identity document."""
         with self._lock:
             if self._document is None:
-                self._document = json.loads(self.get("dynamic/instance-identity/document"))
+                document: dict[str, object] = json.loads(self.get("dynamic/instance-identity/document"))
+                self._document = document
             return self._document
 
     def dimension(self, name: str) -> str | None:
@@ -94,6 +95,6 @@ class Metadata:
         from calendar import timegm
 
         role = self.get("meta-data/iam/security-credentials/").splitlines()[0]
-        found = json.loads(self.get("meta-data/iam/security-credentials/" + role))
-        expires = timegm(time.strptime(found["Expiration"][:19], "%Y-%m-%dT%H:%M:%S"))
-        return Credentials(found["AccessKeyId"], found["SecretAccessKey"], found["Token"], float(expires))
+        keys = json.loads(self.get("meta-data/iam/security-credentials/" + role))
+        expires = timegm(time.strptime(keys["Expiration"][:19], "%Y-%m-%dT%H:%M:%S"))
+        return Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"], float(expires))

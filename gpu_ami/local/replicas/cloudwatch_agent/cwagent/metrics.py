@@ -7,10 +7,11 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 from . import configuration, gpu, host
 from .aws import Service, ServiceError, Stopping
+from .configuration import Section, get_items, get_number, get_section, get_text
 from .journal import Journal
 
 _LARGEST_BATCH = 1000  # datums in one PutMetricData
@@ -22,36 +23,49 @@ _UNITS = {
 }
 _BYTES = {"mem": ("total", "available", "free", "used"), "disk": ("total", "free", "used")}
 
-Datum = dict[str, Any]
+
+class Datum(TypedDict):
+    """One value to publish; time: seconds since the epoch; resolution: 1 or 60 s."""
+
+    name: str
+    unit: str
+    value: float
+    time: float
+    resolution: int
+    dimensions: dict[str, str]
 
 
 class Plugin:
     """One section of metrics_collected: what it measures, how often, under which names."""
 
-    def __init__(self, name: str, section: dict[str, Any], default_interval: float) -> None:
+    def __init__(self, name: str, config: Section, default_interval: float) -> None:
         self.name = name
-        self.section = section
-        self.interval = float(section.get("metrics_collection_interval", default_interval))
+        self.config = config
+        self.interval = get_number(config, "metrics_collection_interval", default_interval)
         self.due = 0.0
         prefix = configuration.PLUGINS[name][0]
         self.published: dict[str, tuple[str, str]] = {}  # measurement → (metric name, unit)
-        for item in section["measurement"]:
-            given = item if isinstance(item, dict) else {"name": item}
-            bare = configuration.bare_name(name, given["name"])
+        for item in get_items(config, "measurement"):
+            measurement: Section = item if isinstance(item, dict) else {"name": item}
+            bare = configuration.bare_name(name, get_text(measurement, "name"))
             unit = "Bytes" if bare in _BYTES.get(name, ()) else _UNITS.get(name, {}).get(bare, "None")
-            self.published[bare] = (given.get("rename", f"{prefix}_{bare}"), given.get("unit", unit))
-        self.dropped = {configuration.bare_name(name, item) for item in section.get("drop_original_metrics", [])}
+            self.published[bare] = (
+                get_text(measurement, "rename", f"{prefix}_{bare}"),
+                get_text(measurement, "unit", unit),
+            )
+        self.dropped = {configuration.bare_name(name, str(item)) for item in get_items(config, "drop_original_metrics")}
+        self.dimensions = {key: str(value) for key, value in get_section(config, "append_dimensions").items()}
         self._cpu = host.Cpu()
 
     def sample(self) -> tuple[float, host.Sample]:
         if self.name == "nvidia_gpu":
             return gpu.sample()
-        source: Callable[[dict[str, object]], host.Sample] = {
+        source: Callable[[Section], host.Sample] = {
             "cpu": self._cpu.sample,
             "mem": host.memory,
             "disk": host.disk,
         }[self.name]
-        return time.time(), source(self.section)
+        return time.time(), source(self.config)
 
 
 class Metrics:
@@ -59,30 +73,31 @@ class Metrics:
 
     def __init__(
         self,
-        section: dict[str, Any],
-        agent: dict[str, Any],
+        metrics: Section,
+        agent: Section,
         service: Service,
         resolve: Callable[[str], str | None],
         journal: Journal,
         stop: threading.Event,
     ) -> None:
         self._service, self._journal, self._stop, self._resolve = service, journal, stop, resolve
-        self._namespace = section.get("namespace", "CWAgent")
-        self._flush_every = float(section.get("force_flush_interval", 60))
-        default = float(agent.get("metrics_collection_interval", 60))
-        collected = section["metrics_collected"]
+        self._namespace = get_text(metrics, "namespace", "CWAgent")
+        self._flush_every = get_number(metrics, "force_flush_interval", 60)
+        default = get_number(agent, "metrics_collection_interval", 60)
+        collected = get_section(metrics, "metrics_collected")
         self.plugins = [
-            Plugin(name, part, default) for name, part in collected.items() if name in configuration.PLUGINS
+            Plugin(name, get_section(collected, name), default) for name in collected if name in configuration.PLUGINS
         ]
         for name in collected.keys() - configuration.PLUGINS.keys():
             journal.warn(
                 f"[metrics] {name} is not collected: "
                 + ("the replica has no such plugin" if name in configuration.FOREIGN_PLUGINS else "no such plugin")
             )
-        self._rollups: list[list[str]] = section.get("aggregation_dimensions", [])
-        self._wanted = list(section.get("append_dimensions", {}))
+        rollups = [names for names in get_items(metrics, "aggregation_dimensions") if isinstance(names, list)]
+        self._rollups = [[str(name) for name in names] for names in rollups]
+        self._appended_names = list(get_section(metrics, "append_dimensions"))
         # The agent drops `host` as soon as anything is appended (ruleTagExclude.go).
-        self._own = {} if self._wanted or agent.get("omit_hostname") else {"host": os.uname().nodename}
+        self._own = {} if self._appended_names or agent.get("omit_hostname") else {"host": os.uname().nodename}
         self._appended: dict[str, str] | None = None
         self._queue: list[Datum] = []
 
@@ -110,7 +125,7 @@ class Metrics:
             return
         appended = self._append()
         for dimensions, values in rows:
-            full = {**dimensions, **self._own, **plugin.section.get("append_dimensions", {}), **appended}
+            full = {**dimensions, **self._own, **plugin.dimensions, **appended}
             for measurement, (name, unit) in plugin.published.items():
                 if measurement in values:
                     self._queue += self.datums(plugin, name, unit, values[measurement], full, stamp, measurement)
@@ -126,23 +141,20 @@ class Metrics:
         measurement: str,
     ) -> list[Datum]:
         """The metric, and one copy for each set of aggregation_dimensions that it has all dimensions of."""
-        base = {
-            "name": name,
-            "unit": unit,
-            "value": value,
-            "time": stamp,
-            "resolution": 1 if plugin.interval < 60 else 60,
-        }
-        found = [] if measurement in plugin.dropped else [{**base, "dimensions": dimensions}]
-        for wanted in self._rollups:
-            if all(key in dimensions for key in wanted) and len(wanted) < len(dimensions):
-                found.append({**base, "dimensions": {key: dimensions[key] for key in wanted}})
-        return found
+        published = [] if measurement in plugin.dropped else [dimensions]
+        for names in self._rollups:
+            if all(key in dimensions for key in names) and len(names) < len(dimensions):
+                published.append({key: dimensions[key] for key in names})
+        resolution = 1 if plugin.interval < 60 else 60
+        return [
+            Datum(name=name, unit=unit, value=value, time=stamp, resolution=resolution, dimensions=each)
+            for each in published
+        ]
 
     def _append(self) -> dict[str, str]:
         if self._appended is None:
-            found = {name: self._resolve(name) for name in self._wanted}
-            self._appended = {name: value for name, value in found.items() if value}
+            values = {name: self._resolve(name) for name in self._appended_names}
+            self._appended = {name: value for name, value in values.items() if value}
         return self._appended
 
     def _flush(self, *, last: bool = False) -> None:
