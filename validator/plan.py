@@ -1,58 +1,61 @@
-"""The plan as the checks read it: a part that it lacks makes a check UNPROVEN, not broken."""
+"""plan.json as the checks read it: a check that reads a missing key is UNPROVEN, with the key's path as the reason."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NoReturn, cast
 
 from validator.observe import unproven
+from validator.plan_document import InstanceType, PlanDocument
+
+SCHEMA = "gpu-ami/plan/1"
 
 
-class Plan(Mapping[str, Any]):
-    """plan.json. `plan["nvidia_driver"]["version"]`; a missing key ends the check as UNPROVEN, naming it."""
+class _Object(dict[str, object]):
+    """A JSON object of the plan. `path` is its place in the document: "" or "nvidia_driver."."""
 
-    def __init__(self, document: Mapping[str, Any], path: str = "") -> None:
-        self._document = document
+    def __init__(self, content: Mapping[str, object], path: str) -> None:
+        super().__init__({key: _with_paths(value, f"{path}{key}") for key, value in content.items()})
         self._path = path
 
-    @staticmethod
-    def load(path: Path) -> Plan:
-        """ValueError where the file is not a plan."""
-        document = json.loads(path.read_text(encoding="utf-8"))
-        schema = document.get("schema") if isinstance(document, dict) else None
-        if schema != "gpu-ami/plan/1":
-            raise ValueError(f"{path}: expected schema gpu-ami/plan/1, found {schema}")
-        return Plan(document)
+    def __missing__(self, key: str) -> NoReturn:
+        unproven(f"the plan has no {self._path}{key}")
 
-    def __getitem__(self, key: str) -> Any:
-        if key not in self._document:
-            unproven(f"the plan has no {self._path}{key}")
-        value = self._document[key]
-        return Plan(value, f"{self._path}{key}.") if isinstance(value, dict) else value
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._document
+def _with_paths(value: object, path: str) -> object:
+    if isinstance(value, dict):
+        return _Object(value, f"{path}.")
+    if isinstance(value, list):
+        return [_with_paths(item, f"{path}[{_label(item, index)}]") for index, item in enumerate(value)]
+    return value
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._document)
 
-    def __len__(self) -> int:
-        return len(self._document)
+def _label(item: object, index: int) -> object:
+    return item.get("name", index) if isinstance(item, dict) else index
 
-    def __eq__(self, other: object) -> bool:
-        return bool(self._document == (other._document if isinstance(other, Plan) else other))
 
-    __hash__ = None  # type: ignore[assignment]
+def load_plan(path: Path) -> PlanDocument:
+    """plan.json for checks. ValueError if the file is not a plan."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        raise ValueError(f"{path}: expected schema {SCHEMA}, got {schema}")
+    return as_plan(document)
 
-    def plain(self) -> dict[str, Any]:
-        """The same as an ordinary dict."""
-        return dict(self._document)
 
-    def instance_type(self, name: str) -> Plan:
-        """The planned facts of one instance type."""
-        for row in self["instance_types"]:
-            if row["name"] == name:
-                return Plan(row, f"instance_types[{name}].")
-        unproven(f"the plan does not know instance type {name}")
+def as_plan(document: Mapping[str, object]) -> PlanDocument:
+    """A copy of the document in which `[key]` of a missing key ends the check as UNPROVEN. `get` and `in` are a dict's.
+
+    The types are those of the resolver, which wrote the file: only its schema's name is compared.
+    """
+    return cast(PlanDocument, _Object(document, ""))
+
+
+def planned_instance_type(plan: PlanDocument, name: str) -> InstanceType:
+    """The planned facts of an instance type. UNPROVEN if the plan does not have it."""
+    for instance_type in plan["instance_types"]:
+        if instance_type["name"] == name:
+            return instance_type
+    unproven(f"the plan does not have instance type {name}")

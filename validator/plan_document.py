@@ -346,7 +346,7 @@ class PlanDocument(ResolvedPlan):
     site: NotRequired[Site]
 
 
-def section(document: ResolvedPlan, name: str) -> Mapping[str, Any]:
+def section(document: ResolvedPlan, name: str) -> Mapping[str, object]:
     """The section of a role whose name is known at run time only; empty where the plan has none."""
-    sections = cast(Mapping[str, Mapping[str, Any]], document)
+    sections = cast(Mapping[str, Mapping[str, object]], document)
     return sections.get(name, {})

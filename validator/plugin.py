@@ -24,7 +24,8 @@ import pytest
 
 from validator import deadline, evidence, identity, selection, tiers, waivers
 from validator.observe import Observe, unproven
-from validator.plan import Plan
+from validator.plan import load_plan
+from validator.plan_document import PlanDocument
 from validator.results import (
     CheckRecord,
     HostResults,
@@ -73,7 +74,7 @@ class Run:
     def __init__(self) -> None:
         self.hosts: dict[str, HostRun] = {}  # by name
         self.machines: dict[Any, MachineUnderTest] = {}
-        self.plan: Plan | None = None
+        self.plan: PlanDocument | None = None
         self.waivers: list[waivers.Waiver] = []
         self.waiver_remarks: list[str] = []
         self.engine: ModuleType | None = None  # validator.engine, where checks run concurrently
@@ -128,7 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
     plan_file: Path | None = config.getoption("plan")
     if plan_file is not None:
         try:
-            run.plan = Plan.load(plan_file)
+            run.plan = load_plan(plan_file)
         except (OSError, ValueError) as error:
             raise pytest.UsageError(f"--plan: {error}") from error
     if config.getoption("waivers") is not None:
@@ -333,8 +334,8 @@ def _apply_waivers(host_run: HostRun, run: Run) -> list[WaiverRecord]:
 def _where(run: Run, host: Any) -> dict[str, str]:
     """What a waiver's scope is compared with; "" where it is not known."""
     machine = run.machines.get(host)
-    plan = run.plan.plain() if run.plan is not None else {}
-    return {"image": str(plan.get("image", "")), "instance_type": machine.known_type if machine else ""}
+    image = run.plan.get("image", "") if run.plan is not None else ""
+    return {"image": image, "instance_type": machine.known_type if machine else ""}
 
 
 def _of_host(path: Path | None, name: str, run: Run) -> Path | None:
@@ -363,10 +364,10 @@ def observe(request: pytest.FixtureRequest) -> Observe:
 
 
 @pytest.fixture(scope="session")
-def plan(request: pytest.FixtureRequest) -> Plan:
+def plan(request: pytest.FixtureRequest) -> PlanDocument:
     """The plan that the image was built from."""
-    found = request.config.stash[RUN].plan
-    return found if found is not None else unproven("no --plan was given")
+    document = request.config.stash[RUN].plan
+    return document if document is not None else unproven("no --plan was given")
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from validator import identity
-from validator.plan import Plan
+from validator.plan_document import PlanDocument, section
 from validator.transport import backend
 
 # Without a plan: what every image has that this project is for.
 _OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
 
 
-def select(config: pytest.Config, items: list[pytest.Item], plan: Plan | None) -> None:
+def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument | None) -> None:
     """Takes out what does not run, and puts what changes the machine behind all that only looks."""
     after, only = config.getoption("after"), config.getoption("tier")
     if plan is not None:
@@ -40,7 +40,7 @@ def require_some_of_each(config: pytest.Config, items: Sequence[pytest.Item]) ->
             raise pytest.UsageError(f"no check was found in {path}: files are to be test_*.py, with functions test_*")
 
 
-def _is_planned(item: pytest.Item, plan: Plan) -> bool:
+def _is_planned(item: pytest.Item, plan: PlanDocument) -> bool:
     return all(_has(plan, str(marker.args[0])) for marker in item.iter_markers("planned"))
 
 
@@ -52,10 +52,10 @@ def _leave_open(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.skip(f"no plan was given that says whether the machine is to have {some[0]}"))
 
 
-def _has(plan: Plan, path: str) -> bool:
+def _has(plan: PlanDocument, path: str) -> bool:
     """Whether the plan has the section, and below it (`section.key`) something that is not empty."""
-    section, _, key = path.partition(".")
-    return section in plan and (not key or bool(plan[section].plain().get(key)))
+    name, _, key = path.partition(".")
+    return name in plan and (not key or bool(section(plan, name).get(key)))
 
 
 def _is_offline(item: pytest.Item) -> bool:

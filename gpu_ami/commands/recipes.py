@@ -72,7 +72,7 @@ def _versions(plan: ResolvedPlan) -> dict[str, str]:
     """Component of the plan (installed, or of the base AMI) → version."""
     from gpu_ami.recipes import COMPONENTS, section
 
-    return {name: section(plan, name)["version"] for name in COMPONENTS if name in plan}
+    return {name: str(section(plan, name)["version"]) for name in COMPONENTS if name in plan}
 
 
 def _text(entry: dict[str, Any]) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
 from validator.probes import CLOCK_SECONDS, MachineUnderTest, kernel_panics
 
 
@@ -108,7 +110,9 @@ def test_clock_is_right(machine: MachineUnderTest, observe: Observe) -> None:
 
 
 @pytest.mark.survives
-def test_instance_type_is_the_requested_one(host: Any, machine: MachineUnderTest, plan: Any, observe: Observe) -> None:
+def test_instance_type_is_the_requested_one(
+    host: Any, machine: MachineUnderTest, plan: PlanDocument, observe: Observe
+) -> None:
     """The instance type in the metadata is the one that was requested, so the plan applies to this machine."""
-    promised = plan.instance_type(machine.instance_type)
+    promised = planned_instance_type(plan, machine.instance_type)
     observe.same(machine.metadata["instance-type"], promised["name"], "instance type in the metadata")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, agent_config
 
 _HOME = "/opt/aws/amazon-cloudwatch-agent"
@@ -30,7 +31,7 @@ def test_agent_does_not_restart(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_agent_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_agent_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed agent is the planned version."""
     planned = plan["cloudwatch_agent"]["version"]
     if plan["os"]["family"] == "debian":
@@ -55,9 +56,9 @@ def test_agent_reports_configured(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_installed_configuration_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_installed_configuration_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The agent has exactly the planned configuration: every planned metric and log file, and no other."""
-    agent = plan["cloudwatch_agent"].plain()
+    agent = plan["cloudwatch_agent"]
     planned = agent_config.merged([agent["config"], agent.get("gpu_config", {})])
     installed = agent_config.installed(host)
     observe(installed, planned)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, packages
 
 pytestmark = pytest.mark.planned("container_toolkit")
@@ -44,13 +46,13 @@ def containerd_runtime(text: str) -> str | None:
     return None
 
 
-def test_toolkit_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_toolkit_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvidia-ctk is the planned version."""
     shown = output(host, "nvidia-ctk --version")
     observe.same(version(shown), plan["container_toolkit"]["version"], "nvidia-ctk --version")
 
 
-def test_runtime_knows_the_toolkit(host: Any, plan: Any, observe: Observe) -> None:
+def test_runtime_knows_the_toolkit(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The container runtime's configuration has the runtime `nvidia`. Without it no container gets a GPU."""
     runtime = plan["container_toolkit"]["runtime"]
     if host.run("test -x /usr/bin/%s", _RUNTIME).rc != 0:
@@ -88,7 +90,7 @@ def _containerd(host: Any, observe: Observe) -> str | None:
 
 
 @pytest.mark.tier("T0")
-def test_specification_is_written_at_boot(host: Any, plan: Any, observe: Observe) -> None:
+def test_specification_is_written_at_boot(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The CDI specification is generated at each boot. One from the build would name other GPUs."""
     _require_cdi(plan)
     unit = "nvidia-cdi-refresh.service"
@@ -104,10 +106,10 @@ def test_specification_is_written_at_boot(host: Any, plan: Any, observe: Observe
 
 
 @pytest.mark.tier("T3")
-def test_cdi_lists_every_gpu(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_cdi_lists_every_gpu(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """CDI lists each GPU of the instance type by index and by UUID, and the device `all`."""
     _require_cdi(plan)
-    count = plan.instance_type(machine.instance_type)["gpu_count"]
+    count = planned_instance_type(plan, machine.instance_type)["gpu_count"]
     done = host.run("nvidia-ctk cdi list")
     names = re.findall(rf"^{re.escape(_CDI)}=(\S+)$", done.stdout, re.MULTILINE)
     observe(names, f"0 to {count - 1}, their UUIDs, all")
@@ -123,7 +125,7 @@ def test_cdi_lists_every_gpu(host: Any, plan: Any, machine: MachineUnderTest, ob
 
 
 @pytest.mark.tier("T3")
-def test_device_nodes_are_there(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_device_nodes_are_there(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """Every device node in the CDI specification exists. A container does not start with a missing node."""
     import yaml
 
@@ -142,7 +144,7 @@ def test_device_nodes_are_there(host: Any, plan: Any, machine: MachineUnderTest,
         {node.get("hostPath", node["path"]) for edit in edits if edit for node in edit.get("deviceNodes", [])}
     )
     observe(nodes, "existing device nodes")
-    if not nodes and plan.instance_type(machine.instance_type)["gpu_count"] == 0:
+    if not nodes and planned_instance_type(plan, machine.instance_type)["gpu_count"] == 0:
         return
     if not nodes:
         observe.fail(f"no CDI specification of {_CDI} in {_SPECIFICATIONS} names a device node")
@@ -152,18 +154,18 @@ def test_device_nodes_are_there(host: Any, plan: Any, machine: MachineUnderTest,
         observe.fail(f"the CDI specification names missing device nodes: {', '.join(missing)}")
 
 
-def _require_cdi(plan: Any) -> None:
+def _require_cdi(plan: PlanDocument) -> None:
     if not plan["container_toolkit"]["cdi"]:
         unproven(f"container toolkit {plan['container_toolkit']['version']} is planned without CDI")
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed packages of the toolkit have exactly the planned versions."""
     packages.check_installed(host, plan, "container_toolkit", observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages of the toolkit are held, so a system upgrade does not change them."""
     packages.check_held(host, plan, "container_toolkit", observe)

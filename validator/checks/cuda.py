@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
+from validator.plan_document import PlanDocument
 from validator.probes import in_login_shell, packages, shared_libraries
 
 pytestmark = pytest.mark.planned("cuda")
@@ -26,7 +27,7 @@ def version(code: int) -> tuple[int, int]:
     return code // 1000, code % 1000 // 10
 
 
-def _planned(plan: Any) -> tuple[int, int]:
+def _planned(plan: PlanDocument) -> tuple[int, int]:
     major, minor = str(plan["cuda"]["version"]).split(".")[:2]
     return int(major), int(minor)
 
@@ -35,7 +36,7 @@ def _dotted(pair: tuple[int, int]) -> str:
     return f"{pair[0]}.{pair[1]}"
 
 
-def _runtime(host: Any, plan: Any, observe: Observe) -> tuple[tuple[int, int], str]:
+def _runtime(host: Any, plan: PlanDocument, observe: Observe) -> tuple[tuple[int, int], str]:
     # From 12 on the soname has the major version; before, the major version and the first minor version of its ABI.
     major = _planned(plan)[0]
     soname = f"libcudart.so.{major}" if major >= 12 else f"libcudart.so.{major}.0"
@@ -49,7 +50,7 @@ def _driver(host: Any, observe: Observe) -> tuple[tuple[int, int], str]:
 
 
 @pytest.mark.tier("T0")
-def test_compiler_is_the_planned_release(host: Any, plan: Any, observe: Observe) -> None:
+def test_compiler_is_the_planned_release(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvcc in /usr/local/cuda is the planned release. Another one compiles for another runtime."""
     done = host.run("/usr/local/cuda/bin/nvcc --version")
     if done.rc != 0:
@@ -60,13 +61,13 @@ def test_compiler_is_the_planned_release(host: Any, plan: Any, observe: Observe)
 
 
 @pytest.mark.tier("T0")
-def test_link_leads_to_the_planned_toolkit(host: Any, plan: Any, observe: Observe) -> None:
+def test_link_leads_to_the_planned_toolkit(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """/usr/local/cuda points to the planned toolkit, although others may be installed."""
     target = host.run("readlink -f /usr/local/cuda").stdout.strip()
     observe.same(target, f"/usr/local/cuda-{_dotted(_planned(plan))}", "/usr/local/cuda")
 
 
-def test_runtime_on_the_loader_path_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_runtime_on_the_loader_path_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The CUDA runtime on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     runtime, file = _runtime(host, plan, observe)
     observe.same(_dotted(runtime), _dotted(_planned(plan)), f"cudaRuntimeGetVersion of {file}")
@@ -85,7 +86,7 @@ def test_login_shells_find_the_toolkit(host: Any, observe: Observe) -> None:
         observe.fail(f"LD_LIBRARY_PATH of a login shell: {', '.join(shadowing)} precedes the driver's libcuda")
 
 
-def test_driver_runs_this_runtime(host: Any, plan: Any, observe: Observe) -> None:
+def test_driver_runs_this_runtime(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The driver's libcuda supports this runtime, natively or by minor version compatibility as planned."""
     mode = plan["cuda"]["compatibility"]
     runtime, _ = _runtime(host, plan, observe)
@@ -99,11 +100,11 @@ def test_driver_runs_this_runtime(host: Any, plan: Any, observe: Observe) -> Non
         )
 
 
-def test_libcuda_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_libcuda_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """libcuda is the driver's, unless forward compatibility is planned. With a newer one no CUDA program runs."""
     _, file = _driver(host, observe)
     libcuda_version = re.sub(r"^libcuda\.so\.", "", file.rpartition("/")[2])
-    cuda = plan["cuda"].plain()
+    cuda = plan["cuda"]
     if cuda.get("compatibility") == "forward":
         compat = [full for name, full in cuda["packages"].items() if name.startswith("cuda-compat")]
         expected = re.sub(r"^\d+:|-[^-]*$", "", compat[0]) if compat else "of a planned cuda-compat package"
@@ -113,7 +114,7 @@ def test_libcuda_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> N
 
 
 @pytest.mark.tier("T0")
-def test_no_unplanned_compat_library(host: Any, plan: Any, observe: Observe) -> None:
+def test_no_unplanned_compat_library(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No unplanned cuda-compat package is installed. Its libcuda could replace the driver's."""
     if plan["os"]["family"] == "debian":
         shown = host.run("dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\\n' 'cuda-compat-*'").stdout
@@ -121,17 +122,17 @@ def test_no_unplanned_compat_library(host: Any, plan: Any, observe: Observe) -> 
     else:
         shown = host.run("rpm -qa --qf '%{NAME} %{VERSION}\\n' 'cuda-compat-*'").stdout
         rows = [line.split() for line in shown.splitlines()]
-    planned = plan["cuda"].plain().get("packages", {})
+    planned = plan["cuda"].get("packages", {})
     observe.nothing([f"{row[0]} {row[1]}" for row in rows if row[0] not in planned], "unplanned compat packages")
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed packages of the toolkit have exactly the planned versions."""
     packages.check_installed(host, plan, "cuda", observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages of the toolkit are held, so a system upgrade does not change them."""
     packages.check_held(host, plan, "cuda", observe)

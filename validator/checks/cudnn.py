@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
+from validator.plan_document import PlanDocument
 from validator.probes import packages, shared_libraries
 
 pytestmark = pytest.mark.planned("cudnn")
@@ -19,18 +20,18 @@ def version(code: int) -> str:
     )  # fmt: skip
 
 
-def _soname(plan: Any) -> str:
+def _soname(plan: PlanDocument) -> str:
     return f"libcudnn.so.{str(plan['cudnn']['version']).partition('.')[0]}"
 
 
-def test_library_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The cuDNN on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     library = shared_libraries.ask(host, observe, _soname(plan), "cudnnGetVersion", "size")
     observe.same(version(int(library.value)), plan["cudnn"]["version"], f"cudnnGetVersion of {library.file}")
 
 
 @pytest.mark.tier("T0")
-def test_only_one_is_on_the_loader_path(host: Any, plan: Any, observe: Observe) -> None:
+def test_only_one_is_on_the_loader_path(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The loader path has one cuDNN of this major version. With two, the one that a program loads is undefined."""
     files = shared_libraries.on_path(host, _soname(plan))
     observe(files, "one file")
@@ -38,7 +39,7 @@ def test_only_one_is_on_the_loader_path(host: Any, plan: Any, observe: Observe) 
         observe.fail(f"{_soname(plan)} on the loader path: expected one file, got {', '.join(files) or 'none'}")
 
 
-def test_library_is_made_for_the_planned_cuda(host: Any, plan: Any, observe: Observe) -> None:
+def test_library_is_made_for_the_planned_cuda(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """cuDNN was built for the major version of the planned CUDA. Any other fails at the first kernel launch."""
     planned = str(plan["cuda"]["version"]).partition(".")[0]
     library = shared_libraries.ask(host, observe, _soname(plan), "cudnnGetCudartVersion", "size")
@@ -46,12 +47,12 @@ def test_library_is_made_for_the_planned_cuda(host: Any, plan: Any, observe: Obs
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed packages have exactly the planned versions."""
     packages.check_installed(host, plan, "cudnn", observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held, so a system upgrade does not change cuDNN."""
     packages.check_held(host, plan, "cudnn", observe)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, packages, pci_address
 
 pytestmark = pytest.mark.planned("dcgm")
@@ -27,7 +29,7 @@ def discovered(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("program", ["dcgmi", "nv-hostengine"])
-def test_program_is_the_planned_version(host: Any, plan: Any, observe: Observe, program: str) -> None:
+def test_program_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe, program: str) -> None:
     """dcgmi and the host engine are the planned version. They do not work with another version of each other."""
     done = host.run(f"{program} --version")
     if done.rc != 0 and not version(done.stdout):
@@ -42,9 +44,9 @@ def test_host_engine_starts_at_boot(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T2")
-def test_host_engine_runs(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_host_engine_runs(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """The host engine runs on machines with GPUs and was not restarted; without a GPU it is inactive."""
-    promised = plan.instance_type(machine.instance_type)["gpu_count"]
+    promised = planned_instance_type(plan, machine.instance_type)["gpu_count"]
     shown = host.run("systemctl show -p ActiveState -p NRestarts %s", _UNIT).stdout
     state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
     expected = {"ActiveState": "active" if promised else "inactive", "NRestarts": "0"}
@@ -52,9 +54,9 @@ def test_host_engine_runs(host: Any, plan: Any, machine: MachineUnderTest, obser
 
 
 @pytest.mark.tier("T3")
-def test_every_gpu_is_discovered(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_every_gpu_is_discovered(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """dcgmi lists every GPU of the instance type. The host engine enumerates GPUs once, when it starts."""
-    promised = plan.instance_type(machine.instance_type)["gpu_count"]
+    promised = planned_instance_type(plan, machine.instance_type)["gpu_count"]
     done = host.run("dcgmi discovery -l")
     if done.rc != 0:
         observe(None, promised)
@@ -69,12 +71,12 @@ def test_every_gpu_is_discovered(host: Any, plan: Any, machine: MachineUnderTest
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed packages of DCGM have exactly the planned versions."""
     packages.check_installed(host, plan, "dcgm", observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held, so a system upgrade does not change DCGM."""
     packages.check_held(host, plan, "dcgm", observe)

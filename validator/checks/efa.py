@@ -10,6 +10,8 @@ import pytest
 
 from validator.checks import ofi_nccl
 from validator.observe import Observe, output, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, kernel_modules, packages
 
 pytestmark = pytest.mark.planned("efa")
@@ -50,9 +52,9 @@ def _record(host: Any, observe: Observe) -> Record:
     return read_record(shown.stdout)
 
 
-def _kept(host: Any, plan: Any, observe: Observe) -> Record:
+def _kept(host: Any, plan: PlanDocument, observe: Observe) -> Record:
     """The record without the packages that the plan removes after the installation."""
-    record, unwanted = _record(host, observe), plan["efa"].plain().get("unwanted", [])
+    record, unwanted = _record(host, observe), plan["efa"].get("unwanted", [])
     gone = tuple(f"{name}{mark}" for name in unwanted for mark in "_-")
     return Record(record.version, tuple(name for name in record.packages if not name.startswith(gone)))
 
@@ -77,16 +79,16 @@ def is_version(module: str, planned: str) -> bool:
 
 
 @pytest.mark.tier("T0")
-def test_installer_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_installer_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The EFA installer that ran is the planned version. Its packages were tested together."""
     observe.same(_record(host, observe).version, plan["efa"]["version"], f"EFA installer ({RECORD})")
 
 
 @pytest.mark.tier("T0")
-def test_parts_are_those_of_the_mode(host: Any, plan: Any, observe: Observe) -> None:
+def test_parts_are_those_of_the_mode(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """libfabric and Open MPI are installed in mode full, and are not in mode minimal."""
     if "mode" not in plan["efa"]:
-        unproven(f"the plan has no mode: EFA is the base AMI's ({plan['efa'].plain().get('provided_by')})")
+        unproven(f"the plan has no mode: EFA is the base AMI's ({plan['efa'].get('provided_by')})")
     record = _record(host, observe)
     library = host.run("test -e /opt/amazon/efa/lib/libfabric.so.1").rc == 0
     observe({"recorded": record.mode, "libfabric": library}, plan["efa"]["mode"])
@@ -98,7 +100,7 @@ def test_parts_are_those_of_the_mode(host: Any, plan: Any, observe: Observe) -> 
 
 
 @pytest.mark.tier("T0")
-def test_recorded_packages_are_installed(host: Any, plan: Any, observe: Observe) -> None:
+def test_recorded_packages_are_installed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every package that the installer recorded is installed in that version. Nothing has replaced it."""
     installed = _installed(host, _kept(host, plan, observe), plan["os"]["family"])
     observe(installed)
@@ -108,7 +110,7 @@ def test_recorded_packages_are_installed(host: Any, plan: Any, observe: Observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installer's packages are held, so a system upgrade does not replace its rdma-core."""
     if "provided_by" in plan["efa"]:
         unproven(f"EFA is the base AMI's ({plan['efa']['provided_by']}), which manages its holds")
@@ -122,20 +124,20 @@ def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_module_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The module on disk of each installed kernel is the installer's, so the next boot has its adapters."""
     planned = _module_version(host, plan, observe)
     kernel_modules.check_on_disk(host, "efa", planned, observe, lambda version: is_version(version, planned))
 
 
-def _module_version(host: Any, plan: Any, observe: Observe) -> str:
+def _module_version(host: Any, plan: PlanDocument, observe: Observe) -> str:
     """The planned version of the module; if no source states it, that of the recorded package."""
-    return str(plan["efa"].plain().get("contents", {}).get("kernel_module") or _record(host, observe).driver)
+    return str(plan["efa"].get("contents", {}).get("kernel_module") or _record(host, observe).driver)
 
 
-def test_libfabric_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_libfabric_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """fi_info runs with the libfabric of the planned installer."""
-    efa = plan["efa"].plain()
+    efa = plan["efa"]
     if efa.get("mode", "full") != "full":
         unproven("a minimal installation has no libfabric")
     shown = output(host, f"{_FI_INFO} --version")
@@ -151,18 +153,20 @@ def test_libfabric_is_the_planned_one(host: Any, plan: Any, observe: Observe) ->
 
 
 @pytest.mark.tier("T0")
-def test_bundled_plugin_is_the_installer_s(host: Any, plan: Any, observe: Observe) -> None:
+def test_bundled_plugin_is_the_installer_s(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The plugin on the loader path is the installer's, in the version of this installer."""
-    efa = plan["efa"].plain()
+    efa = plan["efa"]
     if "ofi_nccl" in plan or efa.get("mode", "full") != "full" or "ofi_nccl" not in efa.get("contents", {}):
         unproven("this installation has no plugin of its own")
     ofi_nccl.check_plugin(host, efa["contents"]["ofi_nccl"], observe)
 
 
 @pytest.mark.survives
-def test_loaded_module_is_the_planned_one(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_loaded_module_is_the_planned_one(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """The planned module is loaded on instance types with EFA adapters."""
-    promised = plan.instance_type(machine.instance_type)["efa_interfaces"]
+    promised = planned_instance_type(plan, machine.instance_type)["efa_interfaces"]
     if not promised:
         unproven(f"{machine.instance_type} has no EFA")
     planned = _module_version(host, plan, observe)
@@ -174,9 +178,11 @@ def test_loaded_module_is_the_planned_one(host: Any, plan: Any, machine: Machine
 
 
 @pytest.mark.survives
-def test_every_promised_adapter_is_there(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_every_promised_adapter_is_there(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """Device nodes, RDMA devices and libfabric show every adapter of the instance type, and the same ones."""
-    promised = plan.instance_type(machine.instance_type)["efa_interfaces"]
+    promised = planned_instance_type(plan, machine.instance_type)["efa_interfaces"]
     sysfs = sorted(host.run("ls -1 /sys/class/infiniband").stdout.split())
     adapters = {"/sys/class/infiniband": sysfs} | _rdma_devices(host, plan)
     nodes = int(output(host, _NODES).strip() or 0)
@@ -192,11 +198,11 @@ def test_every_promised_adapter_is_there(host: Any, plan: Any, machine: MachineU
         observe.fail(f"sources show different adapters: {adapters}")
 
 
-def _rdma_devices(host: Any, plan: Any) -> dict[str, list[str]]:
+def _rdma_devices(host: Any, plan: PlanDocument) -> dict[str, list[str]]:
     """Adapters that rdma-core's tools show and, in mode full, libfabric's."""
     shown = host.run("ibv_devices").stdout.splitlines()
     adapters = {"ibv_devices": sorted(line.split()[0] for line in shown[2:] if line.strip())}
-    if plan["efa"].plain().get("mode", "full") == "full":
+    if plan["efa"].get("mode", "full") == "full":
         listed = host.run(f"{_FI_INFO} -p efa").stdout
         domains = re.findall(r"^\s*domain: (\S+?)-(?:rdm|dgrm)$", listed, re.MULTILINE)
         adapters["fi_info -p efa"] = sorted(set(domains))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan_document import PlanDocument
 from validator.probes import event_policy, losses
 
 _UNIT = "aws-hw-monitor.service"
@@ -117,7 +118,7 @@ def test_parser_starts_before_the_agent(host: Any, observe: Observe) -> None:
         observe.fail(f"{_UNIT}: Before: expected {_AGENT_UNIT}, got {' '.join(before) or 'none'}")
 
 
-def test_files_are_writable_by_root_only(host: Any, plan: Any, observe: Observe) -> None:
+def test_files_are_writable_by_root_only(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Program, unit and logs are owned by root and writable only by root. The parser runs with root's rights."""
     logs = [plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]]
     unit = _unit(host).get("FragmentPath") or f"/lib/systemd/system/{_UNIT}"
@@ -157,7 +158,7 @@ def test_parser_files_are_unchanged(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_logs_are_rotated(host: Any, plan: Any, observe: Observe) -> None:
+def test_logs_are_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Both logs are rotated without losing lines. A flood of errors must not fill the disk."""
     logs = [plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]]
     done = host.run("logrotate -d /etc/logrotate.conf 2>&1")
@@ -174,7 +175,7 @@ def test_logs_are_rotated(host: Any, plan: Any, observe: Observe) -> None:
 
 
 @pytest.mark.survives
-def test_kernel_ring_is_large_enough(host: Any, plan: Any, observe: Observe) -> None:
+def test_kernel_ring_is_large_enough(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The kernel log buffer has the planned size, so a burst of Xids does not overwrite one that was not read."""
     planned = plan["event_parser"]["log_buf_len"]
     values = re.findall(r"(?:^|\s)log_buf_len=(\S+)", output(host, "cat /proc/cmdline"))
@@ -183,7 +184,7 @@ def test_kernel_ring_is_large_enough(host: Any, plan: Any, observe: Observe) -> 
 
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.survives
-def test_drivers_own_lines_are_in_the_raw_log(host: Any, plan: Any, observe: Observe) -> None:
+def test_drivers_own_lines_are_in_the_raw_log(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every kernel message of the driver in this boot is in the raw log, unchanged after the prefix."""
     raw = plan["event_parser"]["raw_log"]
     lines = host.run("dmesg --notime --facility kern 2>/dev/null | grep -a '^NVRM:'").stdout.splitlines()

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, Program, packages
 
 pytestmark = pytest.mark.planned("fabric_manager")
@@ -16,7 +18,7 @@ PROGRAM = Program("nv-fabricmanager", "Fabric Manager version is")
 
 
 @pytest.mark.tier("T0")
-def test_fabric_manager_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_fabric_manager_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The fabric manager reports the planned version. A package name does not prove its contents."""
     PROGRAM.check_planned(host, plan["fabric_manager"]["version"], observe)
 
@@ -27,29 +29,29 @@ def test_fabric_manager_is_of_the_driver_s_version(host: Any, observe: Observe) 
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version."""
     packages.check_installed(host, plan, "fabric_manager", observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The package is held, so a system upgrade does not separate it from the driver."""
     packages.check_held(host, plan, "fabric_manager", observe)
 
 
 @pytest.mark.tier("T0")
-def test_fabric_manager_is_enabled(host: Any, plan: Any, observe: Observe) -> None:
+def test_fabric_manager_is_enabled(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The unit is enabled. An image with the fabric manager is also for machines with NVSwitches."""
     observe.same(host.run("systemctl is-enabled %s", _UNIT).stdout.strip(), "enabled", f"systemctl is-enabled {_UNIT}")
 
 
 @pytest.mark.survives
 def test_fabric_manager_runs_where_nvswitch_is(
-    host: Any, plan: Any, machine: MachineUnderTest, observe: Observe
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
     """The unit is active on instance types with NVSwitches; elsewhere its condition skips it, and it has not failed."""
-    promised = plan.instance_type(machine.instance_type)
+    promised = planned_instance_type(plan, machine.instance_type)
     expected = "active" if promised["nvswitch"] else "inactive"
     shown = host.run("systemctl show -p ActiveState -p SubState -p Result -p ConditionResult %s", _UNIT).stdout
     state = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
@@ -70,10 +72,10 @@ def test_fabric_manager_runs_where_nvswitch_is(
 
 @pytest.mark.planned("fabric_manager.nvlsm_instance_types")
 @pytest.mark.tier("T0")
-def test_subnet_manager_is_there_where_it_is_needed(host: Any, plan: Any, observe: Observe) -> None:
+def test_subnet_manager_is_there_where_it_is_needed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvlsm is installed and ib_umad is loaded at boot if the NVSwitches of a planned instance type need them."""
-    needed = plan["fabric_manager"].plain()["nvlsm_instance_types"]
-    names = {"nvlsm": plan["fabric_manager"].plain().get("packages", {}).get("nvlsm", "any")}
+    needed = plan["fabric_manager"]["nvlsm_instance_types"]
+    names = {"nvlsm": plan["fabric_manager"].get("packages", {}).get("nvlsm", "any")}
     nvlsm = packages.installed(host, names, plan["os"]["family"])["nvlsm"]
     loads = host.run("cat /etc/modules-load.d/*.conf").stdout.split()
     observe({"nvlsm": nvlsm, "ib_umad": "ib_umad" in loads}, needed)

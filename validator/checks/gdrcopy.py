@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, kernel_modules, shared_libraries
 
 pytestmark = pytest.mark.planned("gdrcopy")
@@ -22,13 +24,13 @@ def said_version(version: str) -> str:
 
 
 @pytest.mark.tier("T0")
-def test_module_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every installed kernel has the planned module, so the next boot has it."""
     kernel_modules.check_on_disk(host, "gdrdrv", said_version(plan["gdrcopy"]["version"]), observe)
 
 
 @pytest.mark.tier("T0")
-def test_dkms_has_the_planned_release(host: Any, plan: Any, observe: Observe) -> None:
+def test_dkms_has_the_planned_release(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """DKMS has exactly the planned release. The module reports only two numbers of its version."""
     planned = plan["gdrcopy"]["version"]
     status = output(host, "dkms status -m gdrdrv")
@@ -37,7 +39,7 @@ def test_dkms_has_the_planned_release(host: Any, plan: Any, observe: Observe) ->
 
 
 @pytest.mark.tier("T0")
-def test_library_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_library_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The libgdrapi on the loader path is the planned version. It must match the module."""
     planned = said_version(plan["gdrcopy"]["version"])
     files = shared_libraries.on_path(host, _LIBRARY)
@@ -50,9 +52,11 @@ def test_library_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> N
 
 @pytest.mark.tier("T2")
 @pytest.mark.survives
-def test_module_is_loaded_beside_the_driver(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_module_is_loaded_beside_the_driver(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """The module is loaded on machines with GPUs, and every user can open its device."""
-    if not plan.instance_type(machine.instance_type)["gpu_count"]:
+    if not planned_instance_type(plan, machine.instance_type)["gpu_count"]:
         unproven(f"{machine.instance_type} has no GPU")
     planned = said_version(plan["gdrcopy"]["version"])
     shown = host.run("cat /sys/module/gdrdrv/version")
@@ -62,11 +66,11 @@ def test_module_is_loaded_beside_the_driver(host: Any, plan: Any, machine: Machi
 
 
 @pytest.mark.tier("T2")
-def test_sanity_passes(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_sanity_passes(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """GDRCopy's own test passes on the GPUs of this machine."""
     if "cuda" not in plan:
         unproven("GDRCopy's programs need the CUDA toolkit, which is not planned")
-    if not plan.instance_type(machine.instance_type)["gpu_count"]:
+    if not planned_instance_type(plan, machine.instance_type)["gpu_count"]:
         unproven(f"{machine.instance_type} has no GPU")
     done = host.run(_SANITY)
     counted = re.search(r"^Total: (\d+), Passed: (\d+), Failed: (\d+)", done.stdout, re.MULTILINE)

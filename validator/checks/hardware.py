@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
 from validator.probes import Golden, Hardware, MachineUnderTest
 from validator.probes import hardware as probe
 
@@ -27,17 +29,12 @@ def hardware(host: Any) -> Hardware:
         unproven(f"{reason}: see nvidia_driver::test_every_promised_gpu_is_there")
 
 
-def _promised(plan: Any, machine: MachineUnderTest) -> dict[str, Any]:
-    row: dict[str, Any] = plan.instance_type(machine.instance_type).plain()
-    return row
-
-
 @pytest.mark.survives
 def test_gpus_are_linked_as_promised(
-    hardware: Hardware, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
+    hardware: Hardware, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
     """Every pair of GPUs has the link of this instance type. A GPU without its NVLinks works, but slowly."""
-    promised = _promised(plan, machine)
+    promised = planned_instance_type(plan, machine.instance_type)
     recorded = probe.applicable(golden_file, simulated=hardware.simulated)
     observe(dict(hardware.links), f"compared with {probe.basis(recorded)}")
     if len(hardware.gpus) != promised["gpu_count"]:
@@ -55,10 +52,10 @@ def test_gpus_are_linked_as_promised(
 
 
 def test_nvswitches_are_the_promised_ones(
-    hardware: Hardware, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
+    hardware: Hardware, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
     """The NVSwitches of the instance type are on the PCI bus. Without them the GPUs have no NVLink connection."""
-    promised = _promised(plan, machine)
+    promised = planned_instance_type(plan, machine.instance_type)
     recorded = probe.applicable(golden_file, simulated=hardware.simulated)
     switches = list(hardware.nvswitches)
     observe(switches, f"{'some' if promised['nvswitch'] else 'none'}; compared with {probe.basis(recorded)}")
@@ -78,13 +75,13 @@ def test_nvswitches_are_the_promised_ones(
 
 
 def test_efa_interfaces_are_the_promised_ones(
-    hardware: Hardware, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
+    hardware: Hardware, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
     """The machine has the EFA interfaces of its instance type.
 
     They are attached at launch, so fewer are not a defect of the image, but EFA is then not proven on all of them.
     """
-    promised = _promised(plan, machine)
+    promised = planned_instance_type(plan, machine.instance_type)
     limit, count = promised["efa_interfaces"], len(hardware.efa_interfaces)
     recorded = probe.applicable(golden_file, simulated=hardware.simulated)
     observe(list(hardware.efa_interfaces), f"{limit}; compared with {probe.basis(recorded)}")

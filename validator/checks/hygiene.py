@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest
 
 _INSTANCE_ID = r"\bi-([0-9a-f]{17}|[0-9a-f]{8})\b"
@@ -195,7 +196,7 @@ def test_no_credentials_left(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_only_login_user_has_passwordless_sudo(host: Any, plan: Any, observe: Observe) -> None:
+def test_only_login_user_has_passwordless_sudo(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Only the login user has sudo without a password, and ssm-user, which the SSM agent adds.
 
     Source: https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager.html

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan_document import PlanDocument
 from validator.probes import event_policy
 
 pytestmark = [pytest.mark.offline, pytest.mark.tier("T0")]
@@ -26,7 +27,7 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def test_services_start_at_boot(host: Any, plan: Any, observe: Observe) -> None:
+def test_services_start_at_boot(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Agent and parser are enabled in the image before any boot."""
     units = [unit for role, unit in _UNITS.items() if role in plan["roles"]]
     if not units:
@@ -35,7 +36,7 @@ def test_services_start_at_boot(host: Any, plan: Any, observe: Observe) -> None:
     observe.same(found, dict.fromkeys(units, "enabled"), "units in the image")
 
 
-def test_kernel_log_buffer_is_configured(host: Any, plan: Any, observe: Observe) -> None:
+def test_kernel_log_buffer_is_configured(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every boot entry sets the planned size of the kernel log buffer."""
     planned = f"log_buf_len={plan['event_parser']['log_buf_len']}"
     entries = _lines(host.run("grep -hE '^[[:space:]]*linux' /boot/grub/grub.cfg").stdout)

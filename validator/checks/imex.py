@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, Program, packages
 
 pytestmark = pytest.mark.planned("imex")
@@ -16,7 +17,7 @@ PROGRAM = Program("nvidia-imex", "IMEX version is")
 
 
 @pytest.mark.tier("T0")
-def test_imex_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_imex_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """IMEX reports the planned version. A package name does not prove its contents."""
     PROGRAM.check_planned(host, plan["imex"]["version"], observe)
 
@@ -27,21 +28,21 @@ def test_imex_is_of_the_driver_s_version(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version."""
     packages.check_installed(host, plan, "imex", observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The package is held, so a system upgrade does not separate it from the driver."""
     packages.check_held(host, plan, "imex", observe)
 
 
 @pytest.mark.tier("T0")
-def test_imex_is_enabled_where_a_family_needs_it(host: Any, plan: Any, observe: Observe) -> None:
+def test_imex_is_enabled_where_a_family_needs_it(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The unit is enabled if a planned instance type needs IMEX, and disabled otherwise."""
-    expected = "enabled" if plan["imex"].plain().get("instance_types") else "disabled"
+    expected = "enabled" if plan["imex"].get("instance_types") else "disabled"
     observe.same(host.run("systemctl is-enabled %s", _UNIT).stdout.strip(), expected, f"systemctl is-enabled {_UNIT}")
 
 
@@ -55,10 +56,10 @@ def test_image_lists_no_machines(host: Any, observe: Observe) -> None:
     observe.nothing([row for row in rows if row and not row.startswith("#")], "nodes in nodes_config.cfg")
 
 
-def test_imex_has_not_failed(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_imex_has_not_failed(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """IMEX has not failed. It is inactive with an empty node list or if the instance type does not need it."""
     state = host.run("systemctl show -p ActiveState --value %s", _UNIT).stdout.strip()
     observe(state, "inactive, or active on a machine of a cluster")
-    needs = machine.instance_type in plan["imex"].plain().get("instance_types", [])
+    needs = machine.instance_type in plan["imex"].get("instance_types", [])
     if state == "failed" or (state == "active" and not needs):
         observe.fail(f"{_UNIT} is {state} on {machine.instance_type}, which {'needs' if needs else 'does not need'} it")

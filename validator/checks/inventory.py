@@ -76,7 +76,7 @@ def _lines(text: str) -> list[str]:
 
 def _unpackaged(host: Any, plan: Any) -> list[Entry]:
     """Files that no package owns. UNPROVEN where the base AMI itself has such files, or no package owns the system."""
-    family = plan["node"].plain().get("family", "ec2")
+    family = plan["node"].get("family", "ec2")
     if family != "ec2":
         unproven(f"the base AMI ({family}) has files that no package owns")
     entries = unpackaged.find(host)
@@ -192,7 +192,7 @@ def test_package_sources_are_planned(host: Any, plan: Any, observe: Observe) -> 
 def _planned_sources(plan: Any) -> set[str]:
     """Names of the source files that the plan's repositories get (roles/vendor_packages)."""
     repositories: list[Mapping[str, Any]] = []
-    for section in plan.plain().values():
+    for section in plan.values():
         if isinstance(section, Mapping):
             found = section.get("repository")
             repositories += [found] if isinstance(found, Mapping) else []

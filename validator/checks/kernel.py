@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
+from validator.plan_document import PlanDocument
 from validator.probes import packages
 
 pytestmark = pytest.mark.planned("kernel")
@@ -19,7 +20,7 @@ def is_of_line(release: str, line: str) -> bool:
 
 
 @pytest.mark.survives
-def test_running_kernel_is_of_the_planned_line(host: Any, plan: Any, observe: Observe) -> None:
+def test_running_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The running kernel is of the planned line, for which the drivers were built and proven."""
     line, release = plan["kernel"]["version"], output(host, "uname -r").strip()
     observe(release, line)
@@ -28,7 +29,7 @@ def test_running_kernel_is_of_the_planned_line(host: Any, plan: Any, observe: Ob
 
 
 @pytest.mark.tier("T0")
-def test_every_installed_kernel_is_of_the_planned_line(host: Any, plan: Any, observe: Observe) -> None:
+def test_every_installed_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """No kernel of another line is installed. The boot loader could select it at the next boot."""
     line = plan["kernel"]["version"]
     images = host.run("ls -1 /boot").stdout.split()
@@ -52,9 +53,9 @@ def test_modules_can_be_built_for_the_running_kernel(host: Any, observe: Observe
 
 
 @pytest.mark.tier("T0")
-def test_kernel_is_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_kernel_is_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The kernel is held. An upgraded kernel would boot without the modules that were built for this one."""
-    kernel = plan["kernel"].plain()
+    kernel = plan["kernel"]
     names = sorted({kernel["package"], *kernel.get("hold", [])})
     if plan["os"]["family"] == "debian":
         shown = host.run(

@@ -6,12 +6,13 @@ import functools
 import re
 from collections import Counter, defaultdict, deque
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
+from validator.plan_document import PlanDocument
 from validator.probes import LogFile, MachineUnderTest, agent_config
 
 _INSTANCE_ID = re.compile(r"\bi-(?:[0-9a-f]{17}|[0-9a-f]{8})\b")
@@ -26,7 +27,7 @@ def files(host: Any, machine: MachineUnderTest) -> list[LogFile]:
 
 
 def test_planned_streams_are_configured(
-    files: list[LogFile], machine: MachineUnderTest, plan: Any, observe: Observe
+    files: list[LogFile], machine: MachineUnderTest, plan: PlanDocument, observe: Observe
 ) -> None:
     """The parser's two logs are sent to the planned groups, in this instance's stream, and nothing else is sent."""
     parser, telemetry = plan["event_parser"], plan["telemetry"]
@@ -41,10 +42,10 @@ def test_planned_streams_are_configured(
 @pytest.mark.parametrize("which", ["raw_log", "json_log"])
 @pytest.mark.survives
 def test_file_arrives_in_its_stream(
-    which: str,
+    which: Literal["raw_log", "json_log"],
     host: Any,
     files: list[LogFile],
-    plan: Any,
+    plan: PlanDocument,
     machine: MachineUnderTest,
     cloudwatch: CloudWatch,
     observe: Observe,
@@ -108,10 +109,19 @@ def _compare(written: list[str], events: list[LogEvent], file: LogFile, observe:
 
 @pytest.mark.parametrize("which", ["raw_log_group", "json_log_group"])
 def test_stream_is_this_instances_alone(
-    which: str, host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch, observe: Observe
+    which: Literal["raw_log_group", "json_log_group"],
+    host: Any,
+    plan: PlanDocument,
+    machine: MachineUnderTest,
+    cloudwatch: CloudWatch,
+    observe: Observe,
 ) -> None:
     """The stream has no event from before this instance and names no other instance."""
-    group, path = plan["telemetry"][which], plan["event_parser"][which.removesuffix("_group")]
+    paths = {
+        "raw_log_group": plan["event_parser"]["raw_log"],
+        "json_log_group": plan["event_parser"]["json_log"],
+    }
+    group, path = plan["telemetry"][which], paths[which]
     stream = plan["telemetry"]["log_stream"].replace("{instance_id}", machine.instance_id)
     awaited = _awaited(host, path, cloudwatch)
     events = cloudwatch.wait(lambda: cloudwatch.events(group, stream) or None, awaited)
@@ -131,11 +141,11 @@ def test_stream_is_this_instances_alone(
 
 
 def test_retention_is_the_planned_one(
-    host: Any, files: list[LogFile], plan: Any, cloudwatch: CloudWatch, observe: Observe
+    host: Any, files: list[LogFile], plan: PlanDocument, cloudwatch: CloudWatch, observe: Observe
 ) -> None:
     """The log groups have the planned retention. Without one the cost grows; a short one loses evidence."""
     groups = {file.group: file.path for file in files}
-    config = plan["cloudwatch_agent"].plain()["config"]
+    config = plan["cloudwatch_agent"]["config"]
     planned = {file.group: file.retention_days for file in agent_config.log_files(config, {})}
     retention: dict[str, int | None] = {}
     absent = {}

@@ -8,29 +8,30 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
+from validator.plan_document import PlanDocument
 from validator.probes import kernel_modules, packages
 
 pytestmark = pytest.mark.planned("lustre")
 
 
-def _client(host: Any, plan: Any) -> tuple[str, str]:
+def _client(host: Any, plan: PlanDocument) -> tuple[str, str]:
     """The client's package and its installed version."""
     name = plan["lustre"]["package"]
     return name, packages.installed(host, {name: ""}, plan["os"]["family"])[name]
 
 
 @pytest.mark.tier("T0")
-def test_client_is_installed(host: Any, plan: Any, observe: Observe) -> None:
+def test_client_is_installed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The planned package is installed, in the planned version if the plan has one."""
     name, version = _client(host, plan)
-    planned = plan["lustre"].plain().get("version", "")
+    planned = plan["lustre"].get("version", "")
     observe(version, planned or "any")
     if version == packages.MISSING or (planned and version != planned):
         observe.fail(f"{name}: expected {planned or 'any version'}, got {version}")
 
 
 @pytest.mark.tier("T0")
-def test_client_is_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_client_is_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The client is held, so an upgrade does not separate it from the kernels of its module."""
     name, version = _client(host, plan)
     observe(version)

@@ -11,14 +11,15 @@ import pytest
 
 from validator.cloudwatch import CloudWatch, Point, Series
 from validator.observe import Observe, unproven
-from validator.plan import Plan
+from validator.plan import planned_instance_type
+from validator.plan_document import Gpu as PlannedGpu
+from validator.plan_document import PlanDocument
 from validator.probes import Gpu, MachineUnderTest, agent_config
 
 # A Neuron image has no metric: the agent measures only NVIDIA GPUs.
 pytestmark = pytest.mark.planned("nvidia_driver")
 
 _PREFIX = "nvidia_smi_"
-Board = Mapping[str, Any]  # `gpu` of the plan
 Shown = Mapping[str, float]  # values of nvidia-smi for the same GPU on the host
 
 
@@ -32,20 +33,16 @@ class Tolerance:
 
     slack: float | None
     least: float
-    most: Callable[[Board, Shown], float]
+    most: Callable[[PlannedGpu, Shown], float]
 
 
-def _percent(_board: Board, _shown: Shown) -> float:
+def _percent(_board: PlannedGpu, _shown: Shown) -> float:
     return 100.0
 
 
-def _total(board: Board, shown: Shown) -> float:
+def _total(board: PlannedGpu, shown: Shown) -> float:
     # The fact is from the data sheet; the driver's total excludes reserved memory, so the host's value comes first.
     return shown.get("memory_total", float(board["memory_mib"]))
-
-
-def _clock(name: str) -> Callable[[Board, Shown], float]:
-    return lambda board, _: float(board["max_clock_mhz"][name])
 
 
 TOLERANCES: Mapping[str, Tolerance] = {
@@ -62,10 +59,10 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "encoder_stats_session_count": Tolerance(None, 0.0, lambda *_: 64.0),
     "encoder_stats_average_fps": Tolerance(None, 0.0, lambda *_: 10_000.0),
     "encoder_stats_average_latency": Tolerance(None, 0.0, lambda *_: 10_000_000.0),
-    "clocks_current_graphics": Tolerance(None, 0.0, _clock("graphics")),
-    "clocks_current_sm": Tolerance(None, 0.0, _clock("sm")),
-    "clocks_current_memory": Tolerance(None, 0.0, _clock("memory")),
-    "clocks_current_video": Tolerance(None, 0.0, _clock("video")),
+    "clocks_current_graphics": Tolerance(None, 0.0, lambda board, _: board["max_clock_mhz"]["graphics"]),
+    "clocks_current_sm": Tolerance(None, 0.0, lambda board, _: board["max_clock_mhz"]["sm"]),
+    "clocks_current_memory": Tolerance(None, 0.0, lambda board, _: board["max_clock_mhz"]["memory"]),
+    "clocks_current_video": Tolerance(None, 0.0, lambda board, _: board["max_clock_mhz"]["video"]),
 }
 
 
@@ -103,11 +100,11 @@ def arrival(
     return collect(config, machine, cloudwatch, planned_absent(request.config.stash[RUN].plan, machine))
 
 
-def planned_absent(plan: Plan | None, machine: MachineUnderTest) -> list[str] | None:
+def planned_absent(plan: PlanDocument | None, machine: MachineUnderTest) -> list[str] | None:
     """Measurements that the GPUs of this instance type never have; None if no plan states them."""
     if plan is None or "telemetry" not in plan:
         return None
-    return list(plan["telemetry"].plain().get("absent", {}).get(machine.instance_type, []))
+    return list(plan["telemetry"].get("absent", {}).get(machine.instance_type, []))
 
 
 def collect(
@@ -162,9 +159,11 @@ def test_every_series_arrives(arrival: Arrival, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T3")
-def test_values_are_the_boards(arrival: Arrival, machine: MachineUnderTest, plan: Any, observe: Observe) -> None:
+def test_values_are_the_boards(
+    arrival: Arrival, machine: MachineUnderTest, plan: PlanDocument, observe: Observe
+) -> None:
     """Every value is within the limits of the board, and constant values are equal to those of nvidia-smi."""
-    board = plan.instance_type(machine.instance_type)["gpu"].plain()
+    board = planned_instance_type(plan, machine.instance_type)["gpu"]
     own = {series: gpu for series, gpu in arrival.expected.items() if gpu is not None}
     values: dict[int, dict[str, float]] = {}
     wrong = []
@@ -181,7 +180,7 @@ def test_values_are_the_boards(arrival: Arrival, machine: MachineUnderTest, plan
         observe.fail("; ".join(wrong[:10]))
 
 
-def _judge(measurement: str, value: float, gpu: Gpu, board: Board) -> list[str]:
+def _judge(measurement: str, value: float, gpu: Gpu, board: PlannedGpu) -> list[str]:
     tolerance, shown = TOLERANCES.get(measurement), gpu.values.get(measurement)
     if tolerance is None:
         return [f"GPU {gpu.index} {measurement}: {value:g}, but no tolerance is defined"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
+from validator.plan_document import PlanDocument
 from validator.probes import packages, shared_libraries
 
 pytestmark = pytest.mark.planned("mkl")
@@ -20,7 +21,7 @@ def version(text: str) -> str:
     return f"{match[1]}.{match[3] or match[2]}" if match else ""
 
 
-def test_library_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The MKL on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     library = shared_libraries.ask(host, observe, "libmkl_rt.so", "MKL_Get_Version_String", "char*")
     planned = str(plan["mkl"]["version"]).partition("-")[0]
@@ -37,12 +38,12 @@ def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_package_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_package_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version."""
     packages.check_installed(host, plan, "mkl", observe)
 
 
 @pytest.mark.tier("T0")
-def test_package_is_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_package_is_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The package is held, so a system upgrade does not change MKL."""
     packages.check_held(host, plan, "mkl", observe)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
+from validator.plan_document import PlanDocument
 from validator.probes import environments, in_login_shell, packages, shared_libraries
 
 pytestmark = pytest.mark.planned("nccl")
@@ -28,7 +29,7 @@ def version(code: int) -> str:
     )  # fmt: skip
 
 
-def test_library_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The NCCL on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     library = shared_libraries.ask(host, observe, _SONAME, "ncclGetVersion", "int*")
     observe.same(version(int(library.value)), plan["nccl"]["version"], f"ncclGetVersion of {library.file}")
@@ -66,12 +67,12 @@ def test_no_setting_disables_a_transport(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed package has exactly the planned version, including the CUDA version it was built for."""
     packages.check_installed(host, plan, "nccl", observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held, so a system upgrade does not change NCCL."""
     packages.check_held(host, plan, "nccl", observe)

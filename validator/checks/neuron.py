@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import NeuronDevices, PlanDocument
 from validator.probes import MachineUnderTest, kernel_modules, packages, shared_libraries
 
 pytestmark = pytest.mark.planned("neuron")
@@ -19,7 +21,7 @@ _MONITOR_SECONDS = 20  # the first report takes up to five seconds, longer under
 LIBRARIES = {"aws-neuronx-runtime-lib": ("libnrt.so.1", 4), "aws-neuronx-collectives": ("libnccom.so.2", 3)}
 
 
-def _planned(plan: Any) -> dict[str, str]:
+def _planned(plan: PlanDocument) -> dict[str, str]:
     return packages.planned(plan, "neuron")
 
 
@@ -29,26 +31,26 @@ def _numbers(version: str) -> str:
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Driver, runtime, collectives and tools have the planned versions, of one tested release."""
     packages.check_installed(host, plan, "neuron", observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held, so a system upgrade does not change one of them alone."""
     packages.check_held(host, plan, "neuron", observe)
 
 
 @pytest.mark.tier("T0")
-def test_driver_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_driver_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The driver on disk is the planned version for each installed kernel, so the next boot has its devices."""
     kernel_modules.check_on_disk(host, "neuron", _numbers(_planned(plan)["aws-neuronx-dkms"]), observe)
 
 
 @pytest.mark.tier("T0")
 @pytest.mark.parametrize("package", LIBRARIES)
-def test_library_is_the_planned_one(host: Any, plan: Any, observe: Observe, package: str) -> None:
+def test_library_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe, package: str) -> None:
     """The library file on the loader path is the planned version, not only its package."""
     planned = _planned(plan)
     if package not in planned:
@@ -64,19 +66,21 @@ def test_library_is_the_planned_one(host: Any, plan: Any, observe: Observe, pack
 
 
 @pytest.mark.survives
-def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_loaded_driver_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The loaded driver is the planned version."""
     planned = _numbers(_planned(plan)["aws-neuronx-dkms"])
     shown = host.run("cat /sys/module/neuron/version")
     observe.same(shown.stdout.strip() if shown.rc == 0 else "not loaded", planned, "loaded driver (/sys/module/neuron)")
 
 
-def _promised(plan: Any, machine: MachineUnderTest) -> dict[str, Any]:
-    return dict(plan.instance_type(machine.instance_type)["neuron"])
+def _promised(plan: PlanDocument, machine: MachineUnderTest) -> NeuronDevices:
+    return planned_instance_type(plan, machine.instance_type)["neuron"]
 
 
 @pytest.mark.survives
-def test_every_promised_device_is_there(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_every_promised_device_is_there(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """Every Neuron device of the instance type has a device node."""
     count = _promised(plan, machine)["count"]
     names = [name for name in host.run("ls -1 /dev").stdout.split() if re.fullmatch(r"neuron\d+", name)]
@@ -88,7 +92,9 @@ def test_every_promised_device_is_there(host: Any, plan: Any, machine: MachineUn
 
 
 @pytest.mark.survives
-def test_tools_show_every_promised_core(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_tools_show_every_promised_core(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """neuron-ls shows every device of the instance type with all of its cores."""
     if "aws-neuronx-tools" not in _planned(plan):
         unproven("the plan has no aws-neuronx-tools")
@@ -100,7 +106,9 @@ def test_tools_show_every_promised_core(host: Any, plan: Any, machine: MachineUn
 
 
 @pytest.mark.survives
-def test_monitor_reports_every_device(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_monitor_reports_every_device(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """neuron-monitor reports every device and no error within its deadline. Metrics are read from it."""
     if "aws-neuronx-tools" not in _planned(plan):
         unproven("the plan has no aws-neuronx-tools")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
+from validator.plan_document import PlanDocument
 from validator.probes import base_ami
 
 pytestmark = pytest.mark.planned("node_eks")
@@ -19,7 +20,7 @@ def minor_version(text: str) -> str:
     return found[1] if found else ""
 
 
-def test_kubelet_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_kubelet_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """kubelet is the planned Kubernetes version. The control plane refuses a newer kubelet."""
     observe.same(minor_version(output(host, "kubelet --version")), plan["node_eks"]["version"], "kubelet --version")
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, base_ami
 
 pytestmark = pytest.mark.planned("node_parallelcluster")
@@ -16,7 +17,7 @@ _EXAMPLES = "/opt/parallelcluster/examples"
 
 
 @pytest.mark.tier("T0")
-def test_cookbook_is_the_planned_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_cookbook_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The AMI names the planned ParallelCluster version. The cluster's user data rejects nodes of any other."""
     expected = f"aws-parallelcluster-cookbook-{plan['node_parallelcluster']['version']}"
     observe.same(

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
 from validator.probes import (
     Golden,
     MachineUnderTest,
@@ -36,7 +38,7 @@ def loaded_flavour(text: str) -> str:
 
 
 @pytest.mark.survives
-def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_loaded_driver_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The loaded driver is the planned version. All other components were planned for it."""
     planned = plan["nvidia_driver"]["version"]
     shown = host.run("cat /proc/driver/nvidia/version")
@@ -48,10 +50,10 @@ def test_loaded_driver_is_the_planned_one(host: Any, plan: Any, observe: Observe
 
 @pytest.mark.survives
 def test_loaded_flavour_is_the_one_for_this_gpu(
-    host: Any, plan: Any, machine: MachineUnderTest, observe: Observe
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
     """The loaded module has the planned flavour, open or proprietary. The other may not support this GPU."""
-    driver = plan["nvidia_driver"].plain()
+    driver = plan["nvidia_driver"]
     planned = driver.get("flavour")
     if planned == "boot":
         planned = driver["flavour_by_instance_type"].get(machine.instance_type)
@@ -64,7 +66,7 @@ def test_loaded_flavour_is_the_one_for_this_gpu(
 
 
 @pytest.mark.survives
-def test_no_part_is_of_another_version(host: Any, plan: Any, observe: Observe) -> None:
+def test_no_part_is_of_another_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvidia-smi, the persistence daemon and the libraries have the driver's version. They need exactly it."""
     planned = plan["nvidia_driver"]["version"]
     versions = {
@@ -125,9 +127,11 @@ def test_power_is_not_limited(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.survives
-def test_firmware_of_gpus_is_used_as_planned(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_firmware_of_gpus_is_used_as_planned(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """GPUs use GSP firmware as planned. On some GPUs it fails under load, so a plan can disable it."""
-    driver = plan["nvidia_driver"].plain()
+    driver = plan["nvidia_driver"]
     flavour = driver.get("flavour_by_instance_type", {}).get(machine.instance_type, driver.get("flavour"))
     shown = host.run("cat /proc/driver/nvidia/params")
     match = re.search(r"^EnableGpuFirmware: (\d+)$", shown.stdout, re.MULTILINE)
@@ -180,13 +184,13 @@ def test_nothing_hides_gpus(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_module_on_disk_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The module on disk of each installed kernel is the planned version, so the next boot loads it."""
     kernel_modules.check_on_disk(host, "nvidia", plan["nvidia_driver"]["version"], observe)
 
 
 @pytest.mark.tier("T0")
-def test_dkms_built_for_every_kernel(host: Any, plan: Any, observe: Observe) -> None:
+def test_dkms_built_for_every_kernel(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """DKMS has installed the planned driver for every installed kernel, and rebuilds it for a new one."""
     if "dkms" not in plan["nvidia_driver"]["package"]:
         unproven(f"the plan's driver is not a DKMS package ({plan['nvidia_driver']['package']})")
@@ -204,19 +208,19 @@ def test_dkms_built_for_every_kernel(host: Any, plan: Any, observe: Observe) -> 
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installed driver packages have exactly the planned versions."""
     packages.check_installed(host, plan, "nvidia_driver", observe)
 
 
 @pytest.mark.tier("T0")
-def test_files_are_the_packages_own(host: Any, plan: Any, observe: Observe) -> None:
+def test_files_are_the_packages_own(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every file of the driver's packages is unchanged. The proof relies on the output of nvidia-smi."""
     packages.check_unchanged(host, plan, "nvidia_driver", ["nvidia-smi", "nvidia-persistenced"], observe)
 
 
 @pytest.mark.tier("T0")
-def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
+def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held at the planned version, so a system upgrade does not change the driver."""
     packages.check_held(host, plan, "nvidia_driver", observe)
 
@@ -224,10 +228,10 @@ def test_packages_are_held(host: Any, plan: Any, observe: Observe) -> None:
 @pytest.mark.tier("T3")
 @pytest.mark.survives
 def test_every_promised_gpu_is_there(
-    host: Any, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
     """nvidia-smi, the driver and the PCI bus show the same GPUs, with the count and addresses of the instance type."""
-    promised = plan.instance_type(machine.instance_type)
+    promised = planned_instance_type(plan, machine.instance_type)
     count = promised["gpu_count"]
     smi = {pci_address(row[1]) for row in _query(host, observe)}
     listed = host.run("nvidia-smi -L").stdout
@@ -237,7 +241,7 @@ def test_every_promised_gpu_is_there(
     recorded = hardware.applicable(golden_file, simulated=hardware.is_simulated(bus))
     sources = {"nvidia-smi": sorted(smi), "/proc/driver/nvidia/gpus": sorted(proc), "PCI": sorted(pci)}
     observe(sources, f"{count} GPUs; compared with {hardware.basis(recorded)}")
-    missing = hardware.address_differences(smi & proc & pci, promised["gpu"].plain(), recorded)
+    missing = hardware.address_differences(smi & proc & pci, promised["gpu"], recorded)
     where = f": {'; '.join(missing)}" if missing else ""
     wrong = [
         f"{len(gpus)} in {source} ({', '.join(gpus) or 'none'})"
@@ -257,10 +261,10 @@ def test_every_promised_gpu_is_there(
 
 @pytest.mark.tier("T3")
 def test_gpus_are_the_promised_model(
-    host: Any, plan: Any, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
     """Each GPU has the model and memory of the instance type, and exactly the memory of the golden file."""
-    gpu = plan.instance_type(machine.instance_type)["gpu"].plain()
+    gpu = planned_instance_type(plan, machine.instance_type)["gpu"]
     rows = _query(host, observe)
     bus = [device for device in hardware.pci_devices(host.run(hardware.PCI_LIST, pure=True).stdout) if device.is_gpu]
     version = loaded_version(host.run("cat /proc/driver/nvidia/version").stdout)

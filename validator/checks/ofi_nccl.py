@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
+from validator.plan_document import PlanDocument
 from validator.probes import shared_libraries
 
 pytestmark = pytest.mark.planned("ofi_nccl")
@@ -47,7 +48,7 @@ def check_plugin(host: Any, planned: str, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_plugin_is_the_planned_one(host: Any, plan: Any, observe: Observe) -> None:
+def test_plugin_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The plugin on the loader path is the planned version, and there is no second one."""
     check_plugin(host, plan["ofi_nccl"]["version"], observe)
 

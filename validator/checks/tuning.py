@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest
 
 pytestmark = pytest.mark.planned("tuning")
@@ -27,14 +28,14 @@ def divisions(listed: str) -> dict[int, list[str]]:
 
 
 @pytest.mark.planned("tuning.memlock")
-def test_users_may_lock_memory(host: Any, plan: Any, observe: Observe) -> None:
+def test_users_may_lock_memory(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """A user who logs in can lock the planned amount of memory. RDMA pins its buffers."""
     limit = output(host, "su -s /bin/sh -c 'ulimit -l' nobody").strip()
     observe.same(limit, plan["tuning"]["memlock"], "`ulimit -l` of a user who logged in")
 
 
 @pytest.mark.planned("tuning.memlock")
-def test_services_may_lock_memory(host: Any, plan: Any, observe: Observe) -> None:
+def test_services_may_lock_memory(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Services can lock the planned amount of memory. Slurm, containerd and kubelet run as services."""
     planned = str(plan["tuning"]["memlock"])
     expected = "infinity" if planned == "unlimited" else str(int(planned) * 1024)
@@ -43,9 +44,9 @@ def test_services_may_lock_memory(host: Any, plan: Any, observe: Observe) -> Non
 
 
 @pytest.mark.survives
-def test_kernel_settings_are_the_planned_ones(host: Any, plan: Any, observe: Observe) -> None:
+def test_kernel_settings_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every planned kernel setting is in effect. The kernel may reject one, or another file may override it."""
-    planned = {name: " ".join(str(value).split()) for name, value in plan["tuning"].plain().get("sysctl", {}).items()}
+    planned = {name: " ".join(str(value).split()) for name, value in plan["tuning"].get("sysctl", {}).items()}
     if not planned:
         unproven("the plan has no kernel settings")
     shown = host.run(f"sysctl -e {' '.join(['%s'] * len(planned))}", *sorted(planned)).stdout
@@ -56,9 +57,9 @@ def test_kernel_settings_are_the_planned_ones(host: Any, plan: Any, observe: Obs
 
 @pytest.mark.tier("T3")
 @pytest.mark.survives
-def test_gpus_have_the_planned_clocks(host: Any, plan: Any, observe: Observe) -> None:
+def test_gpus_have_the_planned_clocks(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every GPU with planned clocks has them, within the 1 MHz to which the driver rounds."""
-    clocks = plan["tuning"].plain().get("clocks", {})
+    clocks = plan["tuning"].get("clocks", {})
     if not clocks:
         unproven("the plan has no clocks")
     done = host.run(
@@ -85,22 +86,22 @@ def _near(shown: str, planned: int) -> bool:
     return shown.isdigit() and abs(int(shown) - planned) <= 1
 
 
-def _units(plan: Any) -> list[str]:
-    tuning = plan["tuning"].plain()
+def _units(plan: PlanDocument) -> list[str]:
+    tuning = plan["tuning"]
     units = {"nvidia-clocks.service": tuning.get("clocks"), "nvidia-mig.service": tuning.get("mig")}
     names = [name for name, data in units.items() if data]
     return names or unproven("the plan has neither clocks nor MIG profiles")
 
 
 @pytest.mark.tier("T0")
-def test_units_are_enabled(host: Any, plan: Any, observe: Observe) -> None:
+def test_units_are_enabled(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The units that set clocks and MIG devices at boot are enabled if planned. Neither survives a reboot."""
     names = _units(plan)
     states = {name: host.run("systemctl is-enabled %s", name).stdout.strip() for name in names}
     observe.same(states, dict.fromkeys(names, "enabled"), "units that set GPUs at boot")
 
 
-def test_units_have_not_failed(host: Any, plan: Any, observe: Observe) -> None:
+def test_units_have_not_failed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The units that set clocks and MIG devices have not failed. Without a loaded driver they are inactive."""
     names = _units(plan)
     states = {name: host.run("systemctl show -p ActiveState --value %s", name).stdout.strip() for name in names}
@@ -113,9 +114,11 @@ def test_units_have_not_failed(host: Any, plan: Any, observe: Observe) -> None:
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.tier("T3")
 @pytest.mark.survives
-def test_mig_devices_are_the_planned_ones(host: Any, plan: Any, machine: MachineUnderTest, observe: Observe) -> None:
+def test_mig_devices_are_the_planned_ones(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """Every GPU has the planned MIG devices of this instance type, or none if none are planned."""
-    mig = plan["tuning"].plain().get("mig", {})
+    mig = plan["tuning"].get("mig", {})
     planned = [name for name in str(mig.get(machine.instance_type, "")).split(",") if name]
     devices = divisions(output(host, "nvidia-smi -L"))
     observe(devices, planned or "no MIG devices")

@@ -14,6 +14,7 @@ import pytest
 from validator.checks.event_parser import require_parser
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
+from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, hardware, nvidia_smi, pci_address, xid_injection
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
@@ -49,7 +50,7 @@ class Injection:
 class Xids:
     """Injects Xids on a host and follows them."""
 
-    def __init__(self, host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch) -> None:
+    def __init__(self, host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch) -> None:
         self.host, self.plan, self.machine, self.cloudwatch = host, plan, machine, cloudwatch
         self.raw_log, self.json_log = plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]
         telemetry = plan["telemetry"]
@@ -98,7 +99,7 @@ class Xids:
 
 
 @pytest.fixture(scope="module")
-def xids(host: Any, plan: Any, machine: MachineUnderTest, cloudwatch: CloudWatch) -> Xids:
+def xids(host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch) -> Xids:
     return Xids(host, plan, machine, cloudwatch)
 
 

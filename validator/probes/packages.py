@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from validator.observe import Observe, unproven
+from validator.plan_document import PlanDocument, section
 
 MISSING = "missing"
 _RPM_VERIFY = (
@@ -18,29 +19,33 @@ _VERIFY_SECONDS = 900.0  # every file is read, on a new volume for the first tim
 _MAY_BE_GONE = ("/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/", "/usr/share/lintian/")
 
 
-def planned(plan: Any, section: str) -> dict[str, str]:
-    """Package name → full version of a plan's section. UNPROVEN where the base AMI brings the component along."""
-    row = plan[section].plain()
+def planned(plan: PlanDocument, component: str) -> dict[str, str]:
+    """Package name → full version of a planned component. UNPROVEN where the base AMI brings the component along."""
+    if component not in plan:
+        unproven(f"the plan has no {component}")
+    row = section(plan, component)
     if "provided_by" in row:
-        unproven(f"{section} is the base AMI's ({row['provided_by']}): the plan names no packages of it")
-    alone = {row["package"]: row.get("package_version", row["version"])} if "package" in row else {}
-    return {str(name): str(version) for name, version in (alone | dict(row.get("packages", {}))).items()}
+        unproven(f"{component} is the base AMI's ({row['provided_by']}): the plan names no packages of it")
+    package = {row["package"]: row.get("package_version", row["version"])} if "package" in row else {}
+    packages = row.get("packages", {})
+    versions = package | (packages if isinstance(packages, dict) else {})
+    return {str(name): str(version) for name, version in versions.items()}
 
 
-def check_installed(host: Any, plan: Any, section: str, observe: Observe) -> None:
+def check_installed(host: Any, plan: PlanDocument, component: str, observe: Observe) -> None:
     """Fails unless exactly the planned versions are installed."""
     __tracebackhide__ = True
-    wanted = planned(plan, section)
+    wanted = planned(plan, component)
     found = installed(host, wanted, plan["os"]["family"])
     # A version that ends with * is planned without the build number that the vendor puts behind it.
     expected = {name: found[name] if fnmatchcase(found[name], version) else version for name, version in wanted.items()}
-    observe.same(found, expected, f"packages of {section}")
+    observe.same(found, expected, f"packages of {component}")
 
 
-def check_held(host: Any, plan: Any, section: str, observe: Observe) -> None:
+def check_held(host: Any, plan: PlanDocument, component: str, observe: Observe) -> None:
     """Fails unless each planned package is held at its planned version."""
     __tracebackhide__ = True
-    wanted = planned(plan, section)
+    wanted = planned(plan, component)
     there = held(host, wanted, plan["os"]["family"])
     observe(sorted(there), sorted(wanted))
     free = sorted(set(wanted) - there)
@@ -48,27 +53,27 @@ def check_held(host: Any, plan: Any, section: str, observe: Observe) -> None:
         observe.fail(f"not held, so an upgrade would move them: {', '.join(free)}")
 
 
-def check_unchanged(host: Any, plan: Any, section: str, programs: list[str], observe: Observe) -> None:
-    """Fails if a file of a section's packages, or of those that brought `programs`, is gone or has other content.
+def check_unchanged(host: Any, plan: PlanDocument, component: str, programs: list[str], observe: Observe) -> None:
+    """Fails if a file of a component's packages, or of those that brought `programs`, is gone or has other content.
 
     Configuration may have. UNPROVEN where neither is known to the package manager.
     """
     __tracebackhide__ = True
     family = plan["os"]["family"]
-    wanted = {} if "provided_by" in plan[section] else planned(plan, section)
+    wanted = {} if "provided_by" in section(plan, component) else planned(plan, component)
     there = {
         name for name, version in (installed(host, wanted, family) if wanted else {}).items() if version != MISSING
     }
     names = sorted(there | _owners(host, programs, family))
     if not names:
-        unproven(f"{section} came by no package")
+        unproven(f"{component} came by no package")
     verify = "dpkg --verify" if family == "debian" else _RPM_VERIFY
     done = host.run(f"{verify} {' '.join(['%s'] * len(names))}", *names, timeout=_VERIFY_SECONDS)
     changed = _changed(done.stdout)
     observe(changed or ", ".join(names), "every file as its package has it")
     if changed:
         more = f" and {len(changed) - 10} more" if len(changed) > 10 else ""
-        observe.fail(f"not as the packages of {section} have them: {'; '.join(changed[:10])}{more}")
+        observe.fail(f"not as the packages of {component} have them: {'; '.join(changed[:10])}{more}")
     if done.rc != 0 and not done.stdout.strip():
         unproven(f"{verify.split()[0]} cannot say whether files are unchanged: {done.stderr.strip()[-300:]}")
 

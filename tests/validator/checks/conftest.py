@@ -12,7 +12,7 @@ import testinfra.host
 from testinfra.backend import base
 
 from validator.observe import Observe
-from validator.plan import Plan
+from validator.plan import as_plan
 from validator.probes.machine import Clock
 from validator.probes.nvidia_smi import Gpu
 from validator.results import FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
@@ -143,7 +143,7 @@ def judge() -> Judge:
         running = RunningCheck(CheckRecord(check.__name__, "", "T1", check.__doc__ or ""))
         known = {
             "host": host,
-            "plan": Plan(PLAN),
+            "plan": as_plan(PLAN),
             "machine": FakeMachine(METADATA),
             "observe": Observe(running),
             "golden_file": None,

@@ -146,4 +146,4 @@ def test_instance_type(judge: Judge) -> None:
         "instance type in the metadata: found 'g5.xlarge', expected 'g5.12xlarge'",
     )
     unknown = judge(boot.test_instance_type_is_the_requested_one, {}, machine=FakeMachine({}, instance_type="p9.huge"))
-    assert (unknown.verdict, unknown.message) == ("UNPROVEN", "the plan does not know instance type p9.huge")
+    assert (unknown.verdict, unknown.message) == ("UNPROVEN", "the plan does not have instance type p9.huge")

@@ -8,7 +8,8 @@ import pytest
 
 from tests.validator.checks.conftest import FakeMachine, Judge
 from validator.checks import container_toolkit as toolkit
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 
 SECTION = {
     "version": "1.18.1",
@@ -54,13 +55,13 @@ INSTALLED = "nvidia-container-toolkit installed 1.18.1-1\nnvidia-container-toolk
 NO_NODEADM = {"test -x /usr/bin/nodeadm": (1, "")}
 
 
-def plan(**changes: Any) -> Plan:
+def plan(**changes: Any) -> PlanDocument:
     types = [{"name": "g5.12xlarge", "gpu_count": 2}, {"name": "m5.large", "gpu_count": 0}]
-    return Plan({"os": {"family": "debian"}, "instance_types": types, "container_toolkit": SECTION | changes})
+    return as_plan({"os": {"family": "debian"}, "instance_types": types, "container_toolkit": SECTION | changes})
 
 
 CONTAINERD = plan(runtime="containerd")
-CASES: list[tuple[Any, dict[str, Any], Plan, str, str]] = [
+CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
     (
         toolkit.test_toolkit_is_the_planned_version,
         {"nvidia-ctk*": "NVIDIA Container Toolkit CLI version 1.18.1\ncommit: f202b80\n"},
@@ -227,7 +228,7 @@ CASES: list[tuple[Any, dict[str, Any], Plan, str, str]] = [
 
 @pytest.mark.parametrize(("check", "table", "planned", "verdict", "message"), CASES)
 def test_container_toolkit(
-    judge: Judge, check: Any, table: dict[str, Any], planned: Plan, verdict: str, message: str
+    judge: Judge, check: Any, table: dict[str, Any], planned: PlanDocument, verdict: str, message: str
 ) -> None:
     found = judge(check, table, plan=planned)
     assert (found.verdict, message in found.message) == (verdict, True), found

@@ -9,7 +9,8 @@ import pytest
 
 from tests.validator.checks.conftest import Judge
 from validator.checks import cuda
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 
 NVCC = (
     "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 12.4, V12.4.131\nBuild cuda_12.4.r12.4/x\n"
@@ -20,8 +21,8 @@ COMPAT = {"version": "13.0", "compatibility": "forward", "packages": {"cuda-comp
 INSTALLED = {"dpkg-query*": "cuda-toolkit-12-4 installed 12.4.1-1\n"}
 
 
-def plan(section: dict[str, Any] | None = None, family: str = "debian") -> Plan:
-    return Plan({"os": {"family": family}, "nvidia_driver": {"version": "550.163.01"}, "cuda": section or CUDA})
+def plan(section: dict[str, Any] | None = None, family: str = "debian") -> PlanDocument:
+    return as_plan({"os": {"family": family}, "nvidia_driver": {"version": "550.163.01"}, "cuda": section or CUDA})
 
 
 def said(value: Any, file: str) -> str:
@@ -37,7 +38,7 @@ def libraries(runtime: int, driver: int, libcuda: str = "/usr/lib/x86_64-linux-g
 
 NATIVE = libraries(12040, 12040)
 FORWARD = libraries(13000, 13000, "/usr/local/cuda-13.0/compat/libcuda.so.580.95.05")
-CASES: list[tuple[Any, dict[str, Any], Plan, str, str]] = [
+CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
     (cuda.test_compiler_is_the_planned_release, {"*nvcc*": NVCC}, plan(), "PASS", ""),
     (
         cuda.test_compiler_is_the_planned_release,
@@ -175,7 +176,9 @@ CASES: list[tuple[Any, dict[str, Any], Plan, str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "table", "planned", "verdict", "message"), CASES)
-def test_cuda(judge: Judge, check: Any, table: dict[str, Any], planned: Plan, verdict: str, message: str) -> None:
+def test_cuda(
+    judge: Judge, check: Any, table: dict[str, Any], planned: PlanDocument, verdict: str, message: str
+) -> None:
     found = judge(check, table, plan=planned)
     assert (found.verdict, message in found.message) == (verdict, True), found
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.validator.checks.conftest import Judge
 from validator.checks import cudnn
-from validator.plan import Plan
+from validator.plan import as_plan
 
 FILE = "/usr/lib/x86_64-linux-gnu/libcudnn.so.9.1.0"
 CACHE = "1 libs found in cache\n\tlibcudnn.so.9 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcudnn.so.9\n"
 TWO = CACHE + "\tlibcudnn.so.9 (libc6,x86-64) => /opt/cudnn/lib/libcudnn.so.9\n"
-PLAN = Plan(
+PLAN = as_plan(
     {
         "os": {"family": "debian"},
         "cuda": {"version": "12.4"},

@@ -8,7 +8,7 @@ import pytest
 
 from tests.validator.checks.conftest import INSTANCE, Judge
 from validator.checks import dcgm
-from validator.plan import Plan
+from validator.plan import as_plan
 
 GPU = "| {0} | Name: NVIDIA A10G |\n| | PCI Bus ID: 00000000:00:1{1}.0 |\n| | Device UUID: GPU-0{0} |\n"
 BOTH = "2 GPUs found.\n" + GPU.format(0, "B") + GPU.format(1, "C") + "0 NvSwitches found.\n"
@@ -27,7 +27,7 @@ class Machine:
         self.instance_type = instance_type
 
 
-PLAN = Plan(
+PLAN = as_plan(
     {
         "os": {"family": "debian"},
         "instance_types": [{"name": "g5.12xlarge", "gpu_count": 2}, {"name": "m5.large", "gpu_count": 0}],

@@ -8,20 +8,21 @@ import pytest
 
 from tests.validator.checks.conftest import METADATA, FakeMachine, Judge
 from validator.checks import efa
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 
 CONTENTS = {"kernel_module": "2.13.0", "libfabric": "1.22.0", "ofi_nccl": "1.14.0"}
 TYPES = [{"name": "g5.12xlarge", "efa_interfaces": 2}, {"name": "inf2.xlarge", "efa_interfaces": 0}]
 
 
-def plan(family: str = "debian", **section: Any) -> Plan:
+def plan(family: str = "debian", **section: Any) -> PlanDocument:
     row = {"version": "1.38.0", "mode": "full", "contents": CONTENTS} | section
-    return Plan({"os": {"family": family}, "instance_types": TYPES, "efa": row})
+    return as_plan({"os": {"family": family}, "instance_types": TYPES, "efa": row})
 
 
 FULL, MINIMAL = plan(), plan(mode="minimal")
 BARE = plan(contents={})
-GIVEN = Plan({"os": {"family": "debian"}, "instance_types": TYPES,
+GIVEN = as_plan({"os": {"family": "debian"}, "instance_types": TYPES,
               "efa": {"version": "1.38.0", "provided_by": "dlami 1"}})  # fmt: skip
 NAMES = "libfabric1-aws_1.22.0amzn1.0_amd64 rdma-core_54.0-1_amd64 efa_2.13.0-1.amzn1_amd64"
 RECORD = f"# EFA installer version: 1.38.0\n# Debug packages installed: no\n# Packages installed:\n{NAMES}\n"
@@ -42,7 +43,7 @@ CACHE = "\tlibnccl-net.so (libc6,x86-64) => /opt/amazon/ofi-nccl/lib/libnccl-net
 PLUGIN = {"ldconfig*": CACHE, "readlink*": "/opt/amazon/ofi-nccl/lib/libnccl-net.so\n"}
 SAID = "NET/OFI Initializing aws-ofi-nccl 1.14.0\n"
 
-CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
+CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (efa.test_installer_is_the_planned_one, FULL, {"cat*": RECORD}, "PASS", ""),
     (
         efa.test_installer_is_the_planned_one, FULL, {"cat*": RECORD.replace("1.38.0", "1.30.0")}, "FAIL",
@@ -163,7 +164,7 @@ CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "given", "table", "verdict", "message"), CASES)
-def test_efa(judge: Judge, check: Any, given: Plan, table: dict[str, Any], verdict: str, message: str) -> None:
+def test_efa(judge: Judge, check: Any, given: PlanDocument, table: dict[str, Any], verdict: str, message: str) -> None:
     found = judge(check, table, plan=given)
     assert (found.verdict, message in found.message) == (verdict, True), found
 

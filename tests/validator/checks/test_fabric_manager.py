@@ -8,7 +8,7 @@ import pytest
 
 from tests.validator.checks.conftest import METADATA, FakeMachine, Judge
 from validator.checks import fabric_manager as fm
-from validator.plan import Plan
+from validator.plan import as_plan
 
 P4D = FakeMachine(METADATA, instance_type="p4d.24xlarge")
 SECTION: dict[str, Any] = {
@@ -16,8 +16,8 @@ SECTION: dict[str, Any] = {
     "instance_types": ["p4d.24xlarge"],
 }  # fmt: skip
 TYPES = [{"name": "g5.12xlarge", "nvswitch": False}, {"name": "p4d.24xlarge", "nvswitch": True}]
-PLAN = Plan({"os": {"family": "debian"}, "instance_types": TYPES, "fabric_manager": SECTION})
-B200 = Plan({"os": {"family": "debian"}, "fabric_manager": SECTION | {"nvlsm_instance_types": ["p6-b200.48xlarge"]}})
+PLAN = as_plan({"os": {"family": "debian"}, "instance_types": TYPES, "fabric_manager": SECTION})
+B200 = as_plan({"os": {"family": "debian"}, "fabric_manager": SECTION | {"nvlsm_instance_types": ["p6-b200.48xlarge"]}})
 PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\n"
 SAID = "Fabric Manager version is : 550.163.01\n"
 ACTIVE = "ActiveState=active\nSubState=running\nResult=success\nConditionResult=yes\n"

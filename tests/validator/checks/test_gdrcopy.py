@@ -8,18 +8,19 @@ import pytest
 
 from tests.validator.checks.conftest import METADATA, FakeMachine, Judge
 from validator.checks import gdrcopy
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 
 TYPES = [{"name": "g5.12xlarge", "gpu_count": 4}, {"name": "m5.large", "gpu_count": 0}]
-WITHOUT_CUDA = Plan({"instance_types": TYPES, "gdrcopy": {"version": "2.5.1"}})
-PLAN = Plan({"instance_types": TYPES, "gdrcopy": {"version": "2.5.1"}, "cuda": {"version": "12.4"}})
+WITHOUT_CUDA = as_plan({"instance_types": TYPES, "gdrcopy": {"version": "2.5.1"}})
+PLAN = as_plan({"instance_types": TYPES, "gdrcopy": {"version": "2.5.1"}, "cuda": {"version": "12.4"}})
 FILE = "/usr/local/lib/libgdrapi.so.2.5"
 LIBRARY = {"ldconfig*": f"\tlibgdrapi.so.2 (libc6,x86-64) => {FILE}\n", "readlink*": f"{FILE}\n"}
 NODE = "character special file 666\n"
 BUILT = "6.1.0-44, x86_64: installed\n"
 PASSED = "Total: 28, Passed: 28, Failed: 0, Waived: 0\n"
 
-CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
+CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (gdrcopy.test_module_on_disk_is_the_planned_one, PLAN, {"for k*": "6.1.0-44 2.5\n"}, "PASS", ""),
     (
         gdrcopy.test_module_on_disk_is_the_planned_one, PLAN, {"for k*": "6.1.0-44 2.5\n6.1.0-50 2.4\n"}, "FAIL",
@@ -60,7 +61,9 @@ CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "given", "table", "verdict", "message"), CASES)
-def test_gdrcopy(judge: Judge, check: Any, given: Plan, table: dict[str, Any], verdict: str, message: str) -> None:
+def test_gdrcopy(
+    judge: Judge, check: Any, given: PlanDocument, table: dict[str, Any], verdict: str, message: str
+) -> None:
     found = judge(check, table, plan=given)
     assert (found.verdict, message in found.message) == (verdict, True), found
 

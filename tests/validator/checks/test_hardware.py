@@ -9,7 +9,8 @@ import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
 from validator.checks import hardware as checks
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 from validator.probes import hardware
 from validator.probes.hardware import Board, Golden, Hardware
 
@@ -21,11 +22,11 @@ LOOSE = replace(SEEN, links=dict.fromkeys(LINKS, "PHB"), nvswitches=(), efa_inte
 RECORDED = Golden("p4d.24xlarge", SEEN, {"when": "2026-11-21"})
 
 
-def plan(architecture: str = "Ampere", **changed: Any) -> Plan:
+def plan(architecture: str = "Ampere", **changed: Any) -> PlanDocument:
     (row,) = PLAN["instance_types"]
     kind = row | {"gpu_count": 3, "nvswitch": True, "efa_interfaces": 1} | changed
     kind["gpu"] = row["gpu"] | {"architecture": architecture}
-    return Plan(PLAN | {"instance_types": [kind]})
+    return as_plan(PLAN | {"instance_types": [kind]})
 
 
 def recorded(**changed: Any) -> Golden:
@@ -104,7 +105,7 @@ def test_links(
     ],
 )
 def test_nvswitches(
-    judge: Judge, seen: dict[str, Any], promised: Plan, golden: Golden | None, verdict: str, message: str
+    judge: Judge, seen: dict[str, Any], promised: PlanDocument, golden: Golden | None, verdict: str, message: str
 ) -> None:
     found = judge(
         checks.test_nvswitches_are_the_promised_ones, {}, hardware=replace(SEEN, **seen), plan=promised,

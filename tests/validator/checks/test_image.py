@@ -8,7 +8,7 @@ import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
 from validator.checks import image
-from validator.plan import Plan
+from validator.plan import as_plan
 
 ENTRY = "\tlinux\t/boot/vmlinuz-6.1 root=UUID=1 ro console=ttyS0{}\n"
 
@@ -94,7 +94,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
 def test_image(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
-    plan = Plan(PLAN | {"roles": ["cloudwatch_agent", "event_parser"]})
+    plan = as_plan(PLAN | {"roles": ["cloudwatch_agent", "event_parser"]})
     found = judge(check, table, plan=plan)
     assert (found.verdict, message in found.message) == (verdict, True), found
 

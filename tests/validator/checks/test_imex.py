@@ -8,15 +8,15 @@ import pytest
 
 from tests.validator.checks.conftest import METADATA, FakeMachine, Judge
 from validator.checks import imex
-from validator.plan import Plan
+from validator.plan import as_plan
 
 GB200 = "p6e-gb200.36xlarge"
 SECTION: dict[str, Any] = {
     "version": "580.178.04", "package": "nvidia-imex", "package_version": "580.178.04-1ubuntu1",
     "instance_types": [GB200],
 }  # fmt: skip
-PLAN = Plan({"os": {"family": "debian"}, "imex": SECTION})
-WITHOUT = Plan({"os": {"family": "debian"}, "imex": SECTION | {"instance_types": []}})
+PLAN = as_plan({"os": {"family": "debian"}, "imex": SECTION})
+WITHOUT = as_plan({"os": {"family": "debian"}, "imex": SECTION | {"instance_types": []}})
 MACHINE = FakeMachine(METADATA, instance_type=GB200)
 PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.178.04  Release Build  (dvs@u)\n"
 SAID = "IMEX version is: 580.178.04\n"

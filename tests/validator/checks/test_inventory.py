@@ -8,9 +8,9 @@ import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
 from validator.checks import inventory
-from validator.plan import Plan
+from validator.plan import as_plan
 
-WITH_NODE = Plan(PLAN | {"node": {"family": "ec2"}, "roles": ["cuda", "tuning"]})
+WITH_NODE = as_plan(PLAN | {"node": {"family": "ec2"}, "roles": ["cuda", "tuning"]})
 REPOSITORY = {"url": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/", "suite": "./"}
 GOOD_FILES = (
     "f\t644\t/etc/profile.d/cuda.sh\t\nf\t440\t/etc/sudoers.d/90-cloud-init-users\t\n"
@@ -223,13 +223,13 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
 def test_inventory(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
-    plan = Plan(WITH_NODE.plain() | {"cuda": {"repository": REPOSITORY}})
+    plan = as_plan(WITH_NODE | {"cuda": {"repository": REPOSITORY}})
     judged = judge(check, table, plan=plan)
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
 def test_a_base_ami_with_software_of_its_own_is_unproven(judge: Judge) -> None:
-    plan = Plan(WITH_NODE.plain() | {"node": {"family": "eks"}})
+    plan = as_plan(WITH_NODE | {"node": {"family": "eks"}})
     judged = judge(inventory.test_units_are_declared, {}, plan=plan)
     assert (judged.verdict, "no package owns" in judged.message) == ("UNPROVEN", True)
 
@@ -241,7 +241,7 @@ def test_source_names_are_those_of_the_role() -> None:
 
 
 def test_files_of_a_role_without_a_declared_footprint_are_unproven(judge: Judge) -> None:
-    plan = Plan(WITH_NODE.plain() | {"roles": ["tuning", "acme_agent"]})
+    plan = as_plan(WITH_NODE | {"roles": ["tuning", "acme_agent"]})
     judged = judge(inventory.test_units_are_declared, {"(*": files("/etc/systemd/system/acme.service")}, plan=plan)
     assert (judged.verdict, judged.message) == (
         "UNPROVEN",

@@ -8,18 +8,21 @@ import pytest
 
 from tests.validator.checks.conftest import Judge
 from validator.checks import kernel
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 
 SECTION = {"version": "6.1", "package": "linux-image-cloud-amd64", "hold": ["linux-headers-cloud-amd64", "linux-aws"]}
-PLAN = Plan({"os": {"family": "debian"}, "kernel": SECTION})
-REDHAT = Plan({"os": {"family": "redhat"}, "kernel": {"version": "6.1", "package": "kernel", "hold": ["kernel-devel"]}})
+PLAN = as_plan({"os": {"family": "debian"}, "kernel": SECTION})
+REDHAT = as_plan(
+    {"os": {"family": "redhat"}, "kernel": {"version": "6.1", "package": "kernel", "hold": ["kernel-devel"]}}
+)
 HELD = "linux-image-cloud-amd64 hold hold ok installed\nlinux-headers-cloud-amd64 hold hold ok installed\n"
 RELEASE = "6.1.0-44-cloud-amd64"
 HEADERS = f'#define UTS_RELEASE "{RELEASE}"\n'
 RPMS = "kernel 6.1.155-176.282.amzn2023\nkernel-devel 6.1.155-176.282.amzn2023\n"
 LOCKS = "kernel-0:6.1.155-176.282.amzn2023.*\nkernel-devel-0:6.1.155-176.282.amzn2023.*\n"
 
-CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
+CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (kernel.test_running_kernel_is_of_the_planned_line, PLAN, {"uname*": f"{RELEASE}\n"}, "PASS", ""),
     (
         kernel.test_running_kernel_is_of_the_planned_line, PLAN, {"uname*": "6.12.58-82.121.amzn2023.x86_64\n"}, "FAIL",
@@ -69,7 +72,9 @@ CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "plan", "table", "verdict", "message"), CASES)
-def test_kernel(judge: Judge, check: Any, plan: Plan, table: dict[str, Any], verdict: str, message: str) -> None:
+def test_kernel(
+    judge: Judge, check: Any, plan: PlanDocument, table: dict[str, Any], verdict: str, message: str
+) -> None:
     found = judge(check, table, plan=plan)
     assert (found.verdict, message in found.message) == (verdict, True), found
 

@@ -8,17 +8,18 @@ import pytest
 
 from tests.validator.checks.conftest import Judge
 from validator.checks import lustre
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 
-AMAZON = Plan({"os": {"family": "redhat"}, "lustre": {"package": "lustre-client"}})
-PINNED = Plan({"os": {"family": "redhat"}, "lustre": {"package": "lustre-client", "version": "2.15.6-1.amzn2023"}})
-UBUNTU = Plan({"os": {"family": "debian"}, "lustre": {"package": "lustre-client-modules-aws"}})
+AMAZON = as_plan({"os": {"family": "redhat"}, "lustre": {"package": "lustre-client"}})
+PINNED = as_plan({"os": {"family": "redhat"}, "lustre": {"package": "lustre-client", "version": "2.15.6-1.amzn2023"}})
+UBUNTU = as_plan({"os": {"family": "debian"}, "lustre": {"package": "lustre-client-modules-aws"}})
 RPM = {"rpm*": "lustre-client 0:2.15.6-1.amzn2023\n"}
 NONE = {"rpm*": "package lustre-client is not installed\n"}
 DEB = {"dpkg-query*": "lustre-client-modules-aws installed 6.8.0.1021.24\n"}
 LFS = {"lfs*": "lfs 2.15.6\n"}
 
-CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
+CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (lustre.test_client_is_installed, AMAZON, RPM, "PASS", ""),
     (lustre.test_client_is_installed, UBUNTU, DEB, "PASS", ""),
     (lustre.test_client_is_installed, AMAZON, NONE, "FAIL", "lustre-client: expected any version, got missing"),
@@ -50,6 +51,8 @@ CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "given", "table", "verdict", "message"), CASES)
-def test_lustre(judge: Judge, check: Any, given: Plan, table: dict[str, Any], verdict: str, message: str) -> None:
+def test_lustre(
+    judge: Judge, check: Any, given: PlanDocument, table: dict[str, Any], verdict: str, message: str
+) -> None:
     found = judge(check, table, plan=given)
     assert (found.verdict, message in found.message) == (verdict, True), found

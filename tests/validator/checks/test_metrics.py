@@ -13,7 +13,7 @@ import pytest
 from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, Judge
 from validator.checks import metrics
 from validator.cloudwatch import Point, Series
-from validator.plan import Plan
+from validator.plan import as_plan
 from validator.probes import agent_config, nvidia_smi
 from validator.probes.nvidia_smi import Gpu
 
@@ -195,10 +195,10 @@ def test_nobody_waits_for_a_value_that_nvidia_smi_does_not_show(judge: Judge) ->
     [({}, []), ({"absent": {"g5.12xlarge": ["fan_speed"]}}, ["fan_speed"]), ({"absent": {"p5.48xlarge": ["x"]}}, [])],
 )
 def test_what_is_absent_is_the_plans(telemetry: dict[str, Any], absent: list[str]) -> None:
-    plan = Plan(PLAN | {"telemetry": PLAN["telemetry"] | telemetry})
+    plan = as_plan(PLAN | {"telemetry": PLAN["telemetry"] | telemetry})
     assert metrics.planned_absent(plan, MACHINE) == absent
     assert metrics.planned_absent(None, MACHINE) is None
-    assert metrics.planned_absent(Plan({}), MACHINE) is None
+    assert metrics.planned_absent(as_plan({}), MACHINE) is None
 
 
 def test_without_a_plan_nvidia_smi_says_what_is_absent() -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from tests.validator.checks.conftest import Judge
 from validator.checks import mkl
-from validator.plan import Plan
+from validator.plan import as_plan
 
 FILE = "/opt/intel/compilers_and_libraries_2020.0.166/linux/mkl/lib/intel64_lin/libmkl_rt.so"
 TEXT = "Intel(R) Math Kernel Library Version 2020.0.{} Product Build 20191122 for Intel(R) 64 architecture applications"
 CACHE = "\tlibmkl_rt.so (libc6,x86-64) => /opt/intel/mkl/lib/intel64/libmkl_rt.so\n"
 TWO = CACHE + "\tlibmkl_rt.so (libc6,x86-64) => /lib/x86_64-linux-gnu/libmkl_rt.so\n"
-PLAN = Plan({"os": {"family": "debian"}, "mkl": {"version": "2020.0-088", "package": "intel-mkl-2020.0-088"}})
+PLAN = as_plan({"os": {"family": "debian"}, "mkl": {"version": "2020.0-088", "package": "intel-mkl-2020.0-088"}})
 
 
 def said(update: int) -> str:

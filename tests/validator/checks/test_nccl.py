@@ -9,7 +9,7 @@ import pytest
 
 from tests.validator.checks.conftest import Judge
 from validator.checks import nccl
-from validator.plan import Plan
+from validator.plan import as_plan
 
 FILE = "/usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5"
 CACHE = (
@@ -20,7 +20,9 @@ CACHE = (
 )
 OTHER = "/opt/nccl/build/lib/libnccl.so.2.16.2"
 TWO = "\tlibnccl.so.2 (libc6,x86-64) => /opt/nccl/build/lib/libnccl.so.2\n" + CACHE
-PLAN = Plan({"os": {"family": "redhat"}, "nccl": {"version": "2.21.5", "packages": {"libnccl": "2.21.5-1+cuda12.4"}}})
+PLAN = as_plan(
+    {"os": {"family": "redhat"}, "nccl": {"version": "2.21.5", "packages": {"libnccl": "2.21.5-1+cuda12.4"}}}
+)
 LOCKED = "libnccl-0:2.21.5-1+cuda12.4.*\n"
 NO_SETTINGS = {"cat*": (1, "", "No such file"), "env*": "HOME=/root\n", "systemctl*": "LANG=C.UTF-8\n"}
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.validator.checks.conftest import Judge
 from validator.checks import neuron
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 
 PACKAGES = {
     "aws-neuronx-dkms": "2.31.7.0*", "aws-neuronx-runtime-lib": "2.35.30.0*",
@@ -18,9 +19,9 @@ PACKAGES = {
 DEVICE = {"name": "g5.12xlarge", "neuron": {"name": "Trainium2", "count": 2, "cores": 8}}
 
 
-def plan(**packages: str) -> Plan:
+def plan(**packages: str) -> PlanDocument:
     section = {"version": "2.33.0", "packages": packages or PACKAGES}
-    return Plan({"os": {"family": "debian"}, "instance_types": [DEVICE], "neuron": section})
+    return as_plan({"os": {"family": "debian"}, "instance_types": [DEVICE], "neuron": section})
 
 
 WHOLE, OLD = plan(), plan(**{"aws-neuronx-dkms": "2.21.37.0*"})
@@ -44,7 +45,7 @@ HARDWARE = {"neuron_device_count": 2, "error": ""}
 REPORT = json.dumps({"neuron_runtime_data": [], "neuron_hardware_info": HARDWARE}) + "\n"
 NODES = "neuron0\nneuron1\nnull\nneuron_nds\n"
 
-CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
+CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (neuron.test_packages_are_the_planned_ones, WHOLE, {"dpkg-query*": dpkg()}, "PASS", ""),
     (
         neuron.test_packages_are_the_planned_ones, WHOLE, {"dpkg-query*": dpkg(**{"aws-neuronx-tools": "2.30.0.0"})},
@@ -104,7 +105,9 @@ CASES: list[tuple[Any, Plan, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("check", "given", "table", "verdict", "message"), CASES)
-def test_neuron(judge: Judge, check: Any, given: Plan, table: dict[str, Any], verdict: str, message: str) -> None:
+def test_neuron(
+    judge: Judge, check: Any, given: PlanDocument, table: dict[str, Any], verdict: str, message: str
+) -> None:
     found = judge(check, table, plan=given)
     assert (found.verdict, message in found.message) == (verdict, True), found
 
@@ -130,6 +133,8 @@ def test_neuron(judge: Judge, check: Any, given: Plan, table: dict[str, Any], ve
         ("aws-neuronx-runtime-lib", OLD, {}, "UNPROVEN", "the plan has no aws-neuronx-runtime-lib"),
     ],
 )  # fmt: skip
-def test_library(judge: Judge, package: str, given: Plan, table: dict[str, Any], verdict: str, message: str) -> None:
+def test_library(
+    judge: Judge, package: str, given: PlanDocument, table: dict[str, Any], verdict: str, message: str
+) -> None:
     found = judge(neuron.test_library_is_the_planned_one, table, plan=given, package=package)
     assert (found.verdict, message in found.message) == (verdict, True), found

@@ -9,9 +9,9 @@ import pytest
 from tests.validator.checks.conftest import Judge
 from tests.validator.checks.node_cases import unchanged
 from validator.checks import node_ecs
-from validator.plan import Plan
+from validator.plan import as_plan
 
-PLAN = Plan({"node_ecs": {"version": "", "accelerator": "nvidia"}})
+PLAN = as_plan({"node_ecs": {"version": "", "accelerator": "nvidia"}})
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     *unchanged(node_ecs.test_base_files_are_untouched, "/var/cache/ecs/ecs-agent.tar"),
@@ -65,6 +65,6 @@ def test_node_ecs(judge: Judge, check: Any, table: dict[str, Any], verdict: str,
 
 
 def test_neuron_is_not_offered_as_gpus(judge: Judge) -> None:
-    plan = Plan({"node_ecs": {"version": "", "accelerator": "neuron"}})
+    plan = as_plan({"node_ecs": {"version": "", "accelerator": "neuron"}})
     found = judge(node_ecs.test_agent_offers_the_gpus, {}, plan=plan)
     assert (found.verdict, "tasks name neuron devices themselves" in found.message) == ("UNPROVEN", True)

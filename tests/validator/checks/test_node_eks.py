@@ -9,7 +9,7 @@ import pytest
 from tests.validator.checks.conftest import Judge
 from tests.validator.checks.node_cases import unchanged
 from validator.checks import node_eks
-from validator.plan import Plan
+from validator.plan import as_plan
 
 KUBELET = "Kubernetes v1.33.5-eks-ba24e9c\n"
 PROGRAMS = "".join(
@@ -22,7 +22,7 @@ PROGRAMS = "".join(
         "/etc/eks/image-credential-provider/ecr-credential-provider",
     )
 )
-PLAN = Plan({"node_eks": {"version": "1.33"}})
+PLAN = as_plan({"node_eks": {"version": "1.33"}})
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     *unchanged(node_eks.test_base_files_are_untouched, "/usr/bin/kubelet"),

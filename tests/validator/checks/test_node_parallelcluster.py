@@ -9,14 +9,14 @@ import pytest
 from tests.validator.checks.conftest import Judge
 from tests.validator.checks.node_cases import unchanged
 from validator.checks import node_parallelcluster
-from validator.plan import Plan
+from validator.plan import as_plan
 
 EXAMPLES = "".join(
     f"/opt/parallelcluster/examples/{name}\n"
     for name in ("enroot/enroot.conf", "pyxis/pyxis.conf", "spank/plugstack.conf")
 )
 PYXIS = "/usr/local/lib/slurm/spank_pyxis.so\n"
-PLAN = Plan({"node_parallelcluster": {"version": "3.16.3"}})
+PLAN = as_plan({"node_parallelcluster": {"version": "3.16.3"}})
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     *unchanged(node_parallelcluster.test_base_files_are_untouched, "/opt/slurm/sbin/slurmd"),

@@ -8,7 +8,8 @@ import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
 from validator.checks import nvidia_driver as driver
-from validator.plan import Plan
+from validator.plan import as_plan
+from validator.plan_document import PlanDocument
 from validator.probes.hardware import Board, Golden, Hardware
 
 PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\nGCC version:\n"
@@ -346,9 +347,9 @@ def test_memory_is_exactly_the_recorded_one(judge: Judge, golden: Golden, verdic
     assert (golden.name in found.check.planned[2]) == applies
 
 
-def with_addresses(*addresses: str) -> Plan:
+def with_addresses(*addresses: str) -> PlanDocument:
     (row,) = PLAN["instance_types"]
-    return Plan(PLAN | {"instance_types": [row | {"gpu": row["gpu"] | {"pci": list(addresses)}}]})
+    return as_plan(PLAN | {"instance_types": [row | {"gpu": row["gpu"] | {"pci": list(addresses)}}]})
 
 
 def test_the_missing_address_is_named(judge: Judge) -> None:
@@ -374,12 +375,12 @@ def test_addresses_come_from_the_golden_file_where_no_fact_has_them(judge: Judge
     assert judge(driver.test_every_promised_gpu_is_there, moved, golden_file=recorded(simulated=True)).verdict == "PASS"
 
 
-def planned(**more: Any) -> Plan:
-    return Plan({"nvidia_driver": {"version": "580.178.04"} | more})
+def planned(**more: Any) -> PlanDocument:
+    return as_plan({"nvidia_driver": {"version": "580.178.04"} | more})
 
 
 BY_TYPE = {"g5.12xlarge": "proprietary"}
-FLAVOURS: list[tuple[Plan, str | tuple[int, str], str, str]] = [
+FLAVOURS: list[tuple[PlanDocument, str | tuple[int, str], str, str]] = [
     (planned(flavour="open"), PROC, "PASS", ""),
     (planned(flavour="proprietary"), PROPRIETARY, "PASS", ""),
     (planned(flavour="open"), PROPRIETARY, "FAIL", "flavour of the loaded module on g5.12xlarge: found 'proprietary'"),
@@ -397,13 +398,13 @@ FLAVOURS: list[tuple[Plan, str | tuple[int, str], str, str]] = [
 
 
 @pytest.mark.parametrize(("plan", "shown", "verdict", "message"), FLAVOURS)
-def test_flavour(judge: Judge, plan: Plan, shown: Any, verdict: str, message: str) -> None:
+def test_flavour(judge: Judge, plan: PlanDocument, shown: Any, verdict: str, message: str) -> None:
     found = judge(driver.test_loaded_flavour_is_the_one_for_this_gpu, {"cat*": shown}, plan=plan)
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
 USED, OFF = "EnableGpuFirmware: 18\n", "ModifyDeviceFiles: 1\nEnableGpuFirmware: 0\n"
-FIRMWARE: list[tuple[Plan, str, str, str]] = [
+FIRMWARE: list[tuple[PlanDocument, str, str, str]] = [
     (planned(flavour="open"), USED, "PASS", ""),
     (planned(flavour="open"), OFF, "FAIL", "EnableGpuFirmware: expected GSP in use, got 0"),
     (planned(flavour="proprietary", gsp=False), OFF, "PASS", ""),
@@ -424,7 +425,7 @@ FIRMWARE: list[tuple[Plan, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("plan", "shown", "verdict", "message"), FIRMWARE)
-def test_firmware(judge: Judge, plan: Plan, shown: str, verdict: str, message: str) -> None:
+def test_firmware(judge: Judge, plan: PlanDocument, shown: str, verdict: str, message: str) -> None:
     found = judge(driver.test_firmware_of_gpus_is_used_as_planned, {"cat*": shown}, plan=plan)
     assert (found.verdict, message in found.message) == (verdict, True), found
 
@@ -433,7 +434,7 @@ def test_firmware(judge: Judge, plan: Plan, shown: str, verdict: str, message: s
 def test_packages_of_the_base_ami_are_not_the_plans(judge: Judge, check: Any) -> None:
     """ParallelCluster's AMI brings its driver along: the plan names its version, and no packages."""
     provided = {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}
-    found = judge(check, {}, plan=Plan({**PLAN, "nvidia_driver": provided}))
+    found = judge(check, {}, plan=as_plan({**PLAN, "nvidia_driver": provided}))
     assert (found.verdict, "base AMI's (parallelcluster 3.16.3)" in found.message) == ("UNPROVEN", True)
 
 
@@ -449,7 +450,7 @@ def test_owners_of_programs_are_verified_too(judge: Judge) -> None:
 
 
 def test_rpm_is_asked_for_contents_alone(judge: Judge) -> None:
-    plan = Plan({**PLAN, "os": {"id": "amzn", "family": "redhat", "ssh_user": "ec2-user"}})
+    plan = as_plan({**PLAN, "os": {"id": "amzn", "family": "redhat", "ssh_user": "ec2-user"}})
     table = {
         "rpm -q --qf*": "nvidia-open-dkms 3:550.163.01-1\nnvidia-driver-cuda 3:550.163.01-1\n",
         "for p in*rpm -qf*": "nvidia-driver-cuda: \n",

@@ -8,9 +8,9 @@ import pytest
 
 from tests.validator.checks.conftest import Judge
 from validator.checks import ofi_nccl
-from validator.plan import Plan
+from validator.plan import as_plan
 
-PLAN = Plan({"os": {"family": "debian"}, "ofi_nccl": {"version": "1.16.3"}})
+PLAN = as_plan({"os": {"family": "debian"}, "ofi_nccl": {"version": "1.16.3"}})
 OURS, OTHER = "/opt/amazon/ofi-nccl/lib/libnccl-net.so", "/opt/other/libnccl-net.so"
 ROW = "\tlibnccl-net.so (libc6,x86-64) => {}\n"
 ONE = {"ldconfig*": ROW.format(OURS), "readlink*": f"{OURS}\n"}

@@ -8,15 +8,15 @@ import pytest
 
 from tests.validator.checks.conftest import METADATA, FakeMachine, Judge
 from validator.checks import tuning
-from validator.plan import Plan
+from validator.plan import as_plan
 
 SECTION: dict[str, Any] = {
     "memlock": "unlimited",
     "sysctl": {"net.ipv4.tcp_congestion_control": "bbr", "net.ipv4.tcp_rmem": "4096 87380 67108864"},
     "clocks": {"NVIDIA A10G": [6250, 1710]}, "mig": {"p4d.24xlarge": "3g.20gb,3g.20gb"},
 }  # fmt: skip
-PLAN = Plan({"tuning": SECTION})
-LIMITED = Plan({"tuning": {"memlock": "65536"}})
+PLAN = as_plan({"tuning": SECTION})
+LIMITED = as_plan({"tuning": {"memlock": "65536"}})
 P4D = FakeMachine(METADATA, instance_type="p4d.24xlarge")
 SYSCTL = "net.ipv4.tcp_congestion_control = bbr\nnet.ipv4.tcp_rmem = 4096\t87380\t67108864\n"
 CLOCKS = "0, NVIDIA A10G, 6251, 1710\n1, NVIDIA A10G, 6251, 1710\n"

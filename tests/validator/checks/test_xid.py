@@ -13,7 +13,7 @@ import testinfra.host
 from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, Judge, Judgement, TableBackend
 from validator.checks import xid
 from validator.cloudwatch import LogEvent
-from validator.plan import Plan
+from validator.plan import as_plan
 from validator.probes.nvidia_smi import Gpu
 
 PCI = "0000:00:1b.0"
@@ -94,7 +94,7 @@ class World:
 def prove(judge: Judge, check: Any, world: World) -> Judgement:
     gpu = Gpu(0, "NVIDIA A10G", "Ampere", "GPU-0", PCI, {})
     machine = FakeMachine(METADATA, first_boot_time=90.0, gpus=(gpu,))
-    xids = xid.Xids(world.host, Plan(PLAN), machine, world)  # type: ignore[arg-type]
+    xids = xid.Xids(world.host, as_plan(PLAN), machine, world)  # type: ignore[arg-type]
     return judge(check, {}, xids=xids, machine=machine, host=world.host)
 
 
@@ -156,7 +156,7 @@ def test_drill_on_an_image_without_nvidia_s_driver(judge: Judge) -> None:
     """Nobody asks nvidia-smi there, which is not installed."""
     world = World()
     machine = NoBoards({"instance-type": "inf2.48xlarge"})
-    plan = Plan({name: section for name, section in PLAN.items() if name != "nvidia_driver"})
+    plan = as_plan({name: section for name, section in PLAN.items() if name != "nvidia_driver"})
     xids = xid.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
     found = judge(xid.test_drill_is_labelled, {}, xids=xids, machine=machine, host=world.host)
     assert found.verdict == "PASS", found

@@ -12,7 +12,7 @@ from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, Judge, 
 from tests.validator.checks.test_xid import PCI, World
 from validator.checks import xid
 from validator.cloudwatch import LogEvent
-from validator.plan import Plan
+from validator.plan import as_plan
 from validator.probes import xid_injection
 from validator.results import Hop
 
@@ -76,7 +76,7 @@ class FaultWorld(World):
 
 def prove(judge: Judge, world: FaultWorld, version: str = "550.163.01") -> Judgement:
     machine = FakeMachine(METADATA, first_boot_time=90.0)
-    plan = Plan(PLAN | {"nvidia_driver": PLAN["nvidia_driver"] | {"version": version}})
+    plan = as_plan(PLAN | {"nvidia_driver": PLAN["nvidia_driver"] | {"version": version}})
     xids = xid.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
     return judge(xid.test_real_fault_arrives, {}, xids=xids, machine=machine, host=world.host)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
-from validator.plan import Plan
+from validator.plan import as_plan
 from validator.probes import packages
 from validator.results import CheckRecord, RunningCheck
 
@@ -27,7 +27,7 @@ class Host:
 
 def judged(check: Any, family: str, planned: Mapping[str, str], answers: Mapping[str, str]) -> str:
     """The failure's message; empty where there is none."""
-    plan = Plan({"os": {"family": family}, "efa": {"version": "1", "packages": dict(planned)}})
+    plan = as_plan({"os": {"family": family}, "efa": {"version": "1", "packages": dict(planned)}})
     try:
         check(Host(answers), plan, "efa", Observe(RunningCheck(CheckRecord("efa::x", "efa", "T1", ""))))
     except pytest.fail.Exception as failure:
