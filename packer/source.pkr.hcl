@@ -43,6 +43,8 @@ source "amazon-ebs" "image" {
   # Other endpoints have no STS, and the host that runs Packer has no metadata service.
   skip_credential_validation = var.custom_endpoint != ""
   skip_metadata_api_check    = var.custom_endpoint != ""
+  # AWS throttles Packer's polls; three retries, the SDK's default, end a build of an hour.
+  max_retries = 10
 
   # The image.
   ami_name        = local.image_name

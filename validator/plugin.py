@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from validator import deadline, evidence, identity, selection, tiers, waivers
+from validator.cloudwatch import ApiRefused
 from validator.observe import Observe, unproven
 from validator.plan import load_plan
 from validator.plan_document import PlanDocument
@@ -252,6 +253,9 @@ def _judge(check: RunningCheck, report: pytest.TestReport, call: pytest.CallInfo
         fault = call.excinfo.value if call.excinfo else None
         lost = isinstance(fault, TransportFault)
         text = f"{fault}" if fault else report.longreprtext
+        if isinstance(fault, ApiRefused):  # says something of account, place or moment
+            check.update(verdict=Verdict.ERROR, message=text)
+            return
         if isinstance(fault, pytest.FixtureLookupError):
             near = did_you_mean(fault.argname, FIXTURES)
             message = f"error in the check: fixture {fault.argname!r} not found{near}; known: {', '.join(FIXTURES)}"

@@ -8,9 +8,10 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from validator.cloudwatch import CloudWatch, Series
+from validator.cloudwatch import ApiRefused, CloudWatch, Series
 
 GROUP, STREAM = "/ec2/accelerated/accel-event-log", "i-0123456789abcdef0"
 
@@ -78,3 +79,59 @@ def test_waiting_polls_and_gives_up(cloudwatch: CloudWatch) -> None:
     assert slept == [0.01, 0.01]
     cloudwatch.sleep = time.sleep
     assert cloudwatch.wait(lambda: None, 0.03) is None
+
+
+def refused(code: str, status: int = 400) -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code, "Message": "said AWS"}, "ResponseMetadata": {"HTTPStatusCode": status}}, "x"
+    )  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("ThrottlingException", 400), ("Throttling", 400), ("InternalFailure", 500)]
+)
+def test_a_throttled_call_is_repeated_with_growing_waits(cloudwatch: CloudWatch, code: str, status: int) -> None:
+    slept: list[float] = []
+    cloudwatch.sleep = slept.append
+    answers: list[Any] = [refused(code, status)] * 3 + [{"events": [], "nextForwardToken": "f"}] * 2
+
+    def get_log_events(**_: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    cloudwatch._client("logs").get_log_events = get_log_events
+    assert cloudwatch.events(GROUP, STREAM) == []
+    assert slept == [0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("AccessDeniedException", "allow logs:GetLogEvents in the policy"),
+        ("ExpiredTokenException", "log in again"),
+        ("UnrecognizedClientException", "credentials"),
+        ("ThrottlingException", "AWS limits the rate"),
+    ],
+)
+def test_a_refusal_says_what_to_do(
+    cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, code: str, words: str
+) -> None:
+    monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
+
+    def get_log_events(**_: Any) -> Any:
+        raise refused(code)
+
+    cloudwatch._client("logs").get_log_events = get_log_events
+    with pytest.raises(ApiRefused, match=f"logs:GetLogEvents: {code}: said AWS") as caught:
+        cloudwatch.events(GROUP, STREAM)
+    assert words in str(caught.value)
+
+
+def test_an_endpoint_that_is_not_there_is_no_failure_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    with pytest.raises(ApiRefused, match="cloudwatch:ListMetrics"):
+        CloudWatch("us-east-1", endpoint="http://127.0.0.1:9").known_series("CWAgent", {})

@@ -44,6 +44,17 @@ def test_missing_fixture_is_an_error_of_the_check(run: Run) -> None:
     assert check["message"].startswith(expected)
 
 
+def test_a_call_that_aws_refuses_says_nothing_about_the_image(run: Run) -> None:
+    outcome = run(
+        "from validator.cloudwatch import ApiRefused\n"
+        "def test_it(host):\n"
+        "    raise ApiRefused('logs:GetLogEvents', 'AccessDeniedException', 'not authorized', 'allow it')\n"
+    )
+    check = outcome.check("test_it")
+    assert check["verdict"] == "ERROR"
+    assert check["message"] == "logs:GetLogEvents: AccessDeniedException: not authorized (allow it)"
+
+
 def test_waivers_that_do_nothing_are_on_the_console(run: Run, tmp_path: Path) -> None:
     common = "reason: why, owner: me"
     (tmp_path / "w.yml").write_text(

@@ -10,7 +10,7 @@ import pytest
 
 from validator.observe import Observe, output
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, agent_config
+from validator.probes import MachineUnderTest, agent_config, agent_log
 
 _HOME = "/opt/aws/amazon-cloudwatch-agent"
 _UNIT = "amazon-cloudwatch-agent.service"
@@ -68,12 +68,17 @@ def test_installed_configuration_is_the_planned_one(host: Any, plan: PlanDocumen
 
 
 def test_agent_log_has_no_error(host: Any, observe: Observe) -> None:
-    """The agent's log has no error. The agent logs an error when it cannot publish."""
-    log = host.run(f"cat {_HOME}/logs/amazon-cloudwatch-agent.log")
+    """The agent's log has no error. The agent logs an error when it cannot publish.
+
+    Calls that AWS throttled are repeated by the agent and are not counted; calls that it refused say that the machine
+    lacks a permission.
+    """
+    log = host.run(f"cat {agent_log.LOG_FILE}")
     if log.rc != 0:
         observe.fail(f"the agent's log cannot be read: {log.stderr.strip()}")
-    errors = [line for line in log.stdout.splitlines() if re.search(r"\bE!", line)]
-    observe(errors[-20:], [])
+    errors, temporary = agent_log.errors(log.stdout), agent_log.temporary(log.stdout)
+    observe(errors[-20:] or f"no error, {len(temporary)} calls that AWS throttled", "no error")
+    agent_log.raise_refusals(agent_log.refusals(log.stdout))
     if errors:
         observe.fail(f"{len(errors)} errors in the agent's log, the last: {errors[-1]}")
 

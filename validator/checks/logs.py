@@ -13,7 +13,7 @@ import pytest
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import LogFile, MachineUnderTest, agent_config
+from validator.probes import LogFile, MachineUnderTest, agent_config, agent_log
 
 _INSTANCE_ID = re.compile(r"\bi-(?:[0-9a-f]{17}|[0-9a-f]{8})\b")
 _NEXT_CALL = 60.0  # seconds; a machine is slow after boot
@@ -69,6 +69,8 @@ def test_file_arrives_in_its_stream(
         return None if _missing(written, events) else events
 
     complete = cloudwatch.wait(look, cloudwatch.arrival_seconds)
+    if complete is None:
+        agent_log.raise_if_refused(host)
     events = complete if complete is not None else cloudwatch.events(file.group, file.stream) or []
     _compare(written, events, file, observe)
 

@@ -15,7 +15,7 @@ from validator.checks.event_parser import require_parser
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, hardware, nvidia_smi, pci_address, xid_injection
+from validator.probes import MachineUnderTest, agent_log, hardware, nvidia_smi, pci_address, xid_injection
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
 
@@ -93,6 +93,7 @@ class Xids:
     def wait(self, group: str, nonce: str, observe: Observe) -> list[LogEvent]:
         events = self.cloudwatch.wait(lambda: self.arrived(group, nonce), self.cloudwatch.arrival_seconds)
         if events is None:
+            agent_log.raise_if_refused(self.host)
             seconds = self.cloudwatch.arrival_seconds
             observe.fail(f"{nonce} did not reach group {group}, stream {self.stream} within {seconds:.0f} s")
         return events

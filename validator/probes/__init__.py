@@ -12,6 +12,7 @@ kernel_panics        kernel panic, oops or lockup on a console or in the kernel 
 driver_locked        programs that need a driver of exactly their own version
 base_ami             what a node's base AMI installed
 environment          environment of login shells and services
+agent_log            the CloudWatch agent's log: errors, and calls that AWS refused
 agent_config         the CloudWatch agent's configuration and the series and streams that follow from it
 agent_lint           a linter for that configuration: agent and metrics
 agent_lint_logs      the linter's rules for logs, with those of the CloudWatch Logs API

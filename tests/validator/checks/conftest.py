@@ -11,11 +11,12 @@ import pytest
 import testinfra.host
 from testinfra.backend import base
 
+from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan
 from validator.probes.machine import Clock
 from validator.probes.nvidia_smi import Gpu
-from validator.results import FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
+from validator.results import ERROR, FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
 
 INSTANCE = "i-0123456789abcdef0"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKq8H0launchlaunchlaunchlaunchlaunchlaunch launch"
@@ -155,6 +156,8 @@ def judge() -> Judge:
             return Judgement(UNPROVEN, str(reason.msg), running.record)
         except (pytest.fail.Exception, AssertionError) as reason:
             return Judgement(FAIL, str(reason), running.record)
+        except ApiRefused as refusal:
+            return Judgement(ERROR, str(refusal), running.record)
         return Judgement(PASS, "", running.record)
 
     return run

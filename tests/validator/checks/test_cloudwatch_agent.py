@@ -91,6 +91,18 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "the agent's log cannot be read: No such file",
     ),
+    (
+        agent.test_agent_log_has_no_error,
+        {"cat*": "T E! [logs] try 3 failed, again in 2 s: ThrottlingException: Rate exceeded (HTTP 400)\n"},
+        "PASS",
+        "",
+    ),
+    (
+        agent.test_agent_log_has_no_error,
+        {"cat*": "T E! cloudwatch: code: AccessDenied, message: not authorized to perform: cloudwatch:PutMetricData\n"},
+        "ERROR",
+        "iam/instance.json",
+    ),
     (agent.test_agent_knows_no_other_instance, {"cd*": f"logs/state/x:{INSTANCE}\n"}, "PASS", ""),
     (
         agent.test_agent_knows_no_other_instance,

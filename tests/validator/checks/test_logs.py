@@ -60,7 +60,7 @@ def events(*messages: str, at: float = 2000.0) -> list[LogEvent]:
 )  # fmt: skip
 def test_file_arrives(judge: Judge, arrived: list[str], verdict: str, message: str) -> None:
     cloudwatch = FakeCloudWatch({("raw", INSTANCE): events(*arrived)})
-    table = {"head*": "\n".join(LINES) + "\n"}
+    table = {"head*": "\n".join(LINES) + "\n", "cat*amazon-cloudwatch-agent.log": ""}
     if verdict == "FAIL" and len(arrived) > 2:
         cloudwatch.looks = 9
     found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
@@ -74,7 +74,7 @@ def test_a_line_of_an_earlier_time_comes_before_those_that_were_written_first(
     """What was written second is first in the stream: right only if its time says so."""
     arrived = [*events(*LINES[1:], at=2000.0), *events(LINES[0], at=first)]
     cloudwatch = FakeCloudWatch({("raw", INSTANCE): arrived})
-    table = {"head*": "\n".join(LINES) + "\n"}
+    table = {"head*": "\n".join(LINES) + "\n", "cat*amazon-cloudwatch-agent.log": ""}
     found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
     assert found.verdict == verdict, found
 

@@ -83,7 +83,7 @@ def test_series_that_arrive_late_pass(judge: Judge) -> None:
 def test_a_missing_series_is_named(judge: Judge) -> None:
     lost = next(series for series in EXPECTED if dict(series.dimensions).get("index") == "1")
     arrival = arrive(FakeCloudWatch(lambda series, look: None if series == lost else value(series)))
-    found = judge(metrics.test_every_series_arrives, {}, arrival=arrival)
+    found = judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival)
     assert found.verdict == "FAIL"
     assert f"1 of 6 series did not arrive: {lost}" in found.message
 
@@ -149,6 +149,33 @@ def test_a_series_too_many_fails(judge: Judge) -> None:
     assert f"1 series that are not configured: {extra}" in found.message
 
 
+def test_listmetrics_that_lags_proves_nothing(judge: Judge) -> None:
+    """ListMetrics may show a series 15 minutes after it arrived."""
+
+    class Lagging(FakeCloudWatch):
+        def __init__(self, polls: int) -> None:
+            super().__init__(value)
+            self.left = polls
+
+        def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:
+            self.left -= 1
+            return set(EXPECTED) if self.left < 0 else set()
+
+    late, never = Lagging(2), Lagging(99)
+    arrival = arrive(FakeCloudWatch(value))
+    assert judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=late).verdict == "PASS"
+    found = judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=never)
+    assert found.verdict == "UNPROVEN"
+    assert "ListMetrics shows 0 of" in found.message
+
+
+def test_missing_series_of_a_refused_agent_do_not_blame_the_image(judge: Judge) -> None:
+    arrival = arrive(FakeCloudWatch(lambda one, look: None))
+    denied = "E! cloudwatch: code: AccessDenied, message: not authorized to perform: cloudwatch:PutMetricData"
+    assert judge(metrics.test_every_series_arrives, {"cat*": denied}, arrival=arrival).verdict == "ERROR"
+    assert judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival).verdict == "FAIL"
+
+
 def test_memory_is_compared_with_the_host_not_with_the_fact(judge: Judge) -> None:
     gpus = tuple(replace(gpu, values={**gpu.values, "memory_total": 22731.0}) for gpu in GPUS)
     machine = FakeMachine(METADATA, gpus=gpus)
@@ -185,7 +212,7 @@ def test_nobody_waits_for_a_value_that_nvidia_smi_does_not_show(judge: Judge) ->
     cloudwatch = FakeCloudWatch(lambda one, look: None if "utilization" in one.name else value(one))
     arrival = arrive(cloudwatch, FakeMachine(METADATA, gpus=bare), absent=[])
     assert next(cloudwatch.looks) == 1
-    found = judge(metrics.test_every_series_arrives, {}, arrival=arrival)
+    found = judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival)
     assert found.verdict == "FAIL"
     assert "3 of 6 series did not arrive" in found.message and "(nvidia-smi shows no value)" in found.message
 

@@ -38,6 +38,7 @@ class World:
                     "dd if=/dev/kmsg*": self.read_kmsg,
                     "grep -caF*gpuevent.log": lambda text: self.count(self.raw, text),
                     "grep -caF*gpuevent.jsonl": lambda text: self.count(self.json, text),
+                    "cat *amazon-cloudwatch-agent.log": "",
                     "cat /run/gpu-ami*": lambda _: json.dumps(self.status()),
                     "systemctl show*": f"SubState={broken.get('state', 'running')}\nMainPID=366\n",
                 }

@@ -31,6 +31,7 @@ _RETRIED = (
 )
 _STALE_CREDENTIALS = ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId")
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
+_SILENT_TRIES = 3  # the SDK's own attempts: the agent hears of a failure only after them
 
 
 class ServiceError(Exception):
@@ -103,7 +104,8 @@ class Service:
                 elif error.code not in _RETRIED and error.status < 500:
                     raise
                 trouble = error
-            self._journal.error(f"[{self._name}] try {tries} failed, again in {wait:.0f} s: {trouble}")
+            if tries >= _SILENT_TRIES:
+                self._journal.error(f"[{self._name}] try {tries} failed, again in {wait:.0f} s: {trouble}")
             if (last and tries == 3) or (self._stop.wait(min(wait, 1.0) if last else wait) and not last):
                 raise Stopping(str(trouble))
             wait = min(2 * wait, _LONGEST_WAIT)
