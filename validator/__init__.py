@@ -8,6 +8,7 @@ identity             what a check is called in the results, and what it promises
 tiers                how deep a check reaches into an image, and what it leaves open
 plan                 plan.json as the checks read it: a missing key makes a check UNPROVEN
 plan_document        the types of the content of plan.json, for gpu_ami and the checks
+agent_document       the types of the CloudWatch agent's configuration in plan.json
 observe              what a check records beside its verdict
 deadline             the alarm that ends a check past its deadline
 results              check records, verdicts and the file checks.json

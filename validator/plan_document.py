@@ -8,7 +8,9 @@ alone (fabric manager and IMEX also `instance_types`); every other key of it is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict, cast
+
+from validator.agent_document import AgentConfig, AgentGpuConfig
 
 
 class RecipeFile(TypedDict):
@@ -246,8 +248,8 @@ class AgentPackage(TypedDict):
 class CloudWatchAgent(AgentPackage):
     """The agent's package and configuration; `gpu_config` is appended where there is a GPU (empty: no GPU metrics)."""
 
-    config: dict[str, Any]
-    gpu_config: dict[str, Any]
+    config: AgentConfig
+    gpu_config: AgentGpuConfig
 
 
 class EventParser(TypedDict):

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpu_ami.cloud import Mirror, Place
 from gpu_ami.recipes import CloudWatchAgent, ResolvedPlan, kernel_section, load_facts
+from validator.agent_document import AgentLogs
 
 
 def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
@@ -37,14 +38,13 @@ def _agent_at(agent: CloudWatchAgent, endpoint: str) -> CloudWatchAgent:
     The Auto Scaling group's name is an EC2 tag, which the agent asks for at AWS's own address whatever the override
     says, and it publishes no metric until it has an answer (plugins/processors/ec2tagger): that dimension goes.
     """
-    override = {"endpoint_override": endpoint}
-    config, gpu_config = agent["config"], agent["gpu_config"]
-    placed: CloudWatchAgent = {**agent, "config": config | {"logs": config["logs"] | override}}
-    if gpu_config:  # none where the plan measures no GPU
-        metrics = gpu_config["metrics"]
-        asked = metrics["append_dimensions"].items()
-        dimensions = {name: value for name, value in asked if name != "AutoScalingGroupName"}
-        placed["gpu_config"] = gpu_config | {"metrics": metrics | {"append_dimensions": dimensions} | override}
+    logs: AgentLogs = {**agent["config"]["logs"], "endpoint_override": endpoint}
+    placed: CloudWatchAgent = {**agent, "config": {**agent["config"], "logs": logs}}
+    if agent["gpu_config"]:  # empty if the plan measures no GPU
+        metrics = agent["gpu_config"]["metrics"]
+        planned = metrics["append_dimensions"].items()
+        dimensions = {name: value for name, value in planned if name != "AutoScalingGroupName"}
+        placed["gpu_config"] = {"metrics": {**metrics, "append_dimensions": dimensions, "endpoint_override": endpoint}}
     return placed
 
 

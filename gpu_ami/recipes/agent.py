@@ -7,8 +7,8 @@ is in the second: the agent's schema has no `metrics` without something collecte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from validator.agent_document import AgentConfig, AgentGpuConfig, AgentLogFile, AgentLogs, AgentMetrics
+from validator.plan_document import EventParser, Telemetry
 
 # What the event parser writes into "time" of its JSON lines: RFC 3339 in UTC with microseconds.
 JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
@@ -16,55 +16,55 @@ JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
 _APPENDED = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
 
 
-def agent_config(telemetry: Mapping[str, Any], parser: Mapping[str, Any], endpoint: str | None) -> dict[str, Any]:
+def agent_config(telemetry: Telemetry, parser: EventParser, endpoint: str | None) -> AgentConfig:
     """The agent's own section and the log files. `endpoint`: where the guest reaches the AWS API (None: AWS)."""
-    files = [
+    files: list[AgentLogFile] = [
         # The kernel's line has no wall-clock time, so the raw stream is stamped when it arrives.
         _log_file(parser["raw_log"], telemetry["raw_log_group"], telemetry),
-        _log_file(parser["json_log"], telemetry["json_log_group"], telemetry)
-        | {"timestamp_format": JSON_TIMESTAMP, "timezone": "UTC"},
+        {
+            **_log_file(parser["json_log"], telemetry["json_log_group"], telemetry),
+            "timestamp_format": JSON_TIMESTAMP,
+            "timezone": "UTC",
+        },
     ]
-    logs: dict[str, Any] = {
+    logs: AgentLogs = {
         "logs_collected": {"files": {"collect_list": files}},
         "force_flush_interval": _flush(telemetry),
     }
+    if endpoint:
+        logs["endpoint_override"] = endpoint
     return {
         "agent": {"run_as_user": "root", "metrics_collection_interval": telemetry["interval_s"]},
-        "logs": logs | _endpoint(endpoint),
+        "logs": logs,
     }
 
 
-def gpu_config(telemetry: Mapping[str, Any], endpoint: str | None) -> dict[str, Any]:
+def gpu_config(telemetry: Telemetry, endpoint: str | None) -> AgentGpuConfig:
     """The metrics section: what nvidia_gpu measures and with which dimensions it is published."""
-    interval = telemetry["interval_s"]
-    return {
-        "metrics": {
-            "namespace": telemetry["namespace"],
-            "append_dimensions": {name: f"${{aws:{name}}}" for name in _APPENDED},
-            "aggregation_dimensions": [["InstanceId"]],
-            "force_flush_interval": _flush(telemetry),
-            "metrics_collected": {
-                "nvidia_gpu": {
-                    "measurement": list(telemetry["measurements"]),
-                    "metrics_collection_interval": interval,
-                }
-            },
-        }
-        | _endpoint(endpoint)
+    metrics: AgentMetrics = {
+        "namespace": telemetry["namespace"],
+        "append_dimensions": {name: f"${{aws:{name}}}" for name in _APPENDED},
+        "aggregation_dimensions": [["InstanceId"]],
+        "force_flush_interval": _flush(telemetry),
+        "metrics_collected": {
+            "nvidia_gpu": {
+                "measurement": list(telemetry["measurements"]),
+                "metrics_collection_interval": telemetry["interval_s"],
+            }
+        },
     }
+    if endpoint:
+        metrics["endpoint_override"] = endpoint
+    return {"metrics": metrics}
 
 
-def _log_file(path: str, group: str, telemetry: Mapping[str, Any]) -> dict[str, Any]:
-    entry: dict[str, Any] = {"file_path": path, "log_group_name": group, "log_stream_name": telemetry["log_stream"]}
+def _log_file(path: str, group: str, telemetry: Telemetry) -> AgentLogFile:
+    entry: AgentLogFile = {"file_path": path, "log_group_name": group, "log_stream_name": telemetry["log_stream"]}
     if telemetry.get("retention_days"):
         entry["retention_in_days"] = telemetry["retention_days"]
     return entry
 
 
-def _flush(telemetry: Mapping[str, Any]) -> int:
+def _flush(telemetry: Telemetry) -> int:
     """Seconds a datum may wait: as short as the interval, so that it does not double the latency."""
     return max(5, min(60, int(telemetry["interval_s"])))
-
-
-def _endpoint(endpoint: str | None) -> dict[str, str]:
-    return {"endpoint_override": endpoint} if endpoint else {}
