@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator
@@ -12,13 +13,20 @@ from typing import Any
 import jsonschema
 import pytest
 import referencing
+import yaml
 
 from gpu_ami import cli, commands
 from gpu_ami.build.ansible_output import Converged
 from gpu_ami.build.image import Build
 from gpu_ami.cloud.sweep import Swept
 from gpu_ami.errors import BuildError, counted
+from gpu_ami.events import catalogue
+from gpu_ami.events.reader import parser_folder
+from gpu_ami.faults.catalogue import MISSED, CleanProof, Record, Trial
 from gpu_ami.progress import Progress
+from gpu_ami.recipes import fact_queries, load_facts
+from gpu_ami.report import writer
+from tests.report.examples import everything
 
 SCHEMAS = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 COMMANDS = json.loads((SCHEMAS / "commands.json").read_text())["$defs"]
@@ -28,6 +36,7 @@ _RESOURCES = [
 ]
 REGISTRY: Any = referencing.Registry().with_resources(_RESOURCES)
 XID = "[1.0] NVRM: Xid (PCI:0000:00:1e): 79, pid=123, name=x, GPU has fallen off the bus.\n"
+CONVERGED = Converged(3, ("Install",), (("Install", 2.0),), 4.0)
 TEMPLATE = {"variables": {"flag": "x"}, "builders": [{"type": "amazon-ebs", "region": "eu-central-1"}]}
 
 
@@ -77,7 +86,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
         ["doctor"],
         ["xid", "79"],
         ["events", "dmesg"],
+        ["xid", "12028", "48", "149"],
         ["lint-agent", "agent.json"],
+        ["plan", "debian12-gpu", "--explain", "--set", "cuda.version=12.4"],
+        ["plan", "al2023-compute", "ubuntu2204-compute", "--diff"],
+        ["checks", "--role", "hygiene"],
         ["import", "old.json"],
         ["region", "status"],
         ["region", "down"],
@@ -99,12 +112,101 @@ def test_output_is_as_its_schema_says(folder: Path, capsys: pytest.CaptureFixtur
     ("name", "data"),
     [
         ("build", asdict(Build("ami-1", ("snap-1",), "sha256:1", "sha256:2", "aws", "eu-central-1", "r", "now"))),
-        ("attach", asdict(Converged(3, ("Install",), (("Install", 2.0),), 4.0))),
+        ("build", asdict(Build("ami-1", (), "s", "s", "aws", "r", "r", "now", asdict(CONVERGED), "ami-2"))),
+        ("attach", asdict(CONVERGED)),
         ("sweep", [asdict(Swept("instance", "i-1", "r", "expired", "removed"))]),
+        ("sweep", [asdict(Swept("instance", "i-1", "r", "expired", "not removed", "UnauthorizedOperation"))]),
+        ("faults", Record("ami-1", "g5.xlarge", {"x": Trial("x", MISSED)}, [CleanProof("now", 3, 1.0)]).to_json()),
     ],
 )
 def test_results_that_need_a_machine_are_as_their_schema_says(name: str, data: Any) -> None:
     valid(json.loads(json.dumps(data)), name)
+
+
+@pytest.mark.parametrize("kind", ["instance_types", "families", "driver", "cuda", "efa", "os"])
+def test_all_facts_are_as_the_schema_says(kind: str) -> None:
+    facts = load_facts()
+    answers = {
+        "instance_types": [fact_queries.about_instance_type(facts, n) for n in facts.instance_types["instance_types"]],
+        "families": [fact_queries.about_instance_type(facts, name) for name in facts.instance_types["families"]],
+        "driver": [fact_queries.about_driver(facts, branch) for branch in facts.nvidia_drivers["branches"]],
+        "cuda": [fact_queries.about_cuda(facts, release) for release in facts.cuda["releases"]],
+        "efa": [fact_queries.about_efa(facts, release) for release in facts.efa["releases"]],
+        "os": [fact_queries.about_os(facts, name) for name in facts.operating_systems],
+    }
+    for answer in answers[kind]:
+        valid(json.loads(json.dumps(answer, default=str)), "facts")
+
+
+def test_every_code_is_explained_as_the_schema_says() -> None:
+    data = parser_folder() / "hwevents" / "data"
+    codes = []
+    for kind in ("xid", "sxid"):
+        with (data / f"{kind}.csv").open(encoding="utf-8", newline="") as file:
+            codes += [row[kind] for row in csv.DictReader(file)]
+    assert len(codes) > 500
+    valid(json.loads(json.dumps([asdict(catalogue.explain(code)) for code in codes])), "xid")
+
+
+def test_events_are_as_their_schema_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    transcripts = Path(__file__).parent / "transcripts"
+    lines = [case["text"] for case in yaml.safe_load((transcripts / "xids.yml").read_text())]
+    (tmp_path / "kern.log").write_text("".join(f"[1.0] {line}\n" for line in lines))
+    assert cli.main(["events", str(tmp_path / "kern.log"), "--json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(events) >= len(lines) * 0.8
+    for event in events:
+        valid(event, "events")
+
+
+def test_report_and_certificate_are_as_their_schemas_say(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`validate` and `record` print the report, `certify` and `prove` the certificate; both from their own records."""
+    report = everything()
+    writer.write(report, folder)
+    assert cli.main(["certify", str(folder), "--json", "-q"]) == report.exit_code
+    data = json.loads(capsys.readouterr().out)
+    for command in ("certify", "prove"):
+        valid(data, command)
+    for command in ("validate", "record"):
+        valid(report.to_json(), command)
+        with pytest.raises(jsonschema.ValidationError):
+            valid(report.to_json() | {"unknown": 1}, command)
+        with pytest.raises(jsonschema.ValidationError):
+            valid({"schema": "gpu-ami/report/2", "verdict": "PASS", "hosts": []}, command)
+
+
+def test_a_region_that_is_up_is_as_its_schema_says() -> None:
+    instance = {
+        "id": "i-1", "state": "running", "type": "g5.xlarge", "image": "ami-1", "address": "127.20.0.4",
+        "tags": {"Name": "x"}, "problem": "",
+    }  # fmt: skip
+    status = {
+        "up": True, "home": "/x", "process": {"pid": 1, "started": "s"}, "endpoint": "http://127.0.0.1:1",
+        "guest_endpoint": "http://169.254.169.251", "mirror": None, "region": "us-east-1", "network": "127.20.0.0/16",
+        "subnet_id": "subnet-1", "security_group_ids": ["sg-1"], "instance_profile": "gpu-ami-local", "ssh_port": 2222,
+        "conditions": "", "persistent": True, "holds": [], "instances": [instance], "images": [], "acceleration": None,
+    }  # fmt: skip
+    valid(status, "region")
+    with pytest.raises(jsonschema.ValidationError):
+        valid(status | {"instances": [instance | {"state": "broken"}]}, "region")
+
+
+def loose(schema: Any, path: str = "") -> Iterator[str]:
+    """Objects of a schema that let keys pass which it does not name."""
+    if isinstance(schema, dict):
+        is_open = schema.get("type") == "object" and "additionalProperties" not in schema
+        if is_open and "propertyNames" not in schema:
+            yield path
+        for key, below in schema.items():
+            yield from loose(below, f"{path}/{key}")
+    elif isinstance(schema, list):
+        for index, below in enumerate(schema):
+            yield from loose(below, f"{path}/{index}")
+
+
+def test_schemas_name_every_key() -> None:
+    """Open are only what another document describes: a recipe, and CloudWatch's own part of an event."""
+    assert set(loose(COMMANDS)) == {"/import/properties/recipe", "/events/properties/_aws"}
 
 
 def test_every_command_has_a_schema() -> None:

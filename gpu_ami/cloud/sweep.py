@@ -18,13 +18,19 @@ from gpu_ami.progress import Progress
 
 @dataclass(frozen=True)
 class Swept:
-    """One leftover: kind, id, run, reason, and outcome (removed, would be removed, the error)."""
+    """One leftover. outcome: `removed`, `would be removed` or `not removed`; error: why it was not, else ""."""
 
     kind: str
     id: str
     run: str
     reason: str
     outcome: str
+    error: str = ""
+
+    @property
+    def text(self) -> str:
+        """The outcome, with the error if there is one."""
+        return f"{self.outcome}: {self.error}" if self.error else self.outcome
 
 
 def why_leftover(tags: dict[str, str], records: Iterable[runs.Record], place: str) -> str:
@@ -67,15 +73,16 @@ def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:
 
 def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, dry_run: bool) -> Swept:
     run = resource.tags.get(runs.TAG_RUN, "")
-    outcome = "would be removed"
+    outcome, refusal = "would be removed", ""
     if not dry_run:
         try:
             cloud.remove(resource)
             outcome = "removed"
         except CloudError as error:
-            outcome = f"not removed: {error.message}"
-    progress.note(f"{resource.kind} {resource.id} of run {run} ({reason}): {outcome}")
-    return Swept(resource.kind, resource.id, run, reason, outcome)
+            outcome, refusal = "not removed", error.message
+    swept = Swept(resource.kind, resource.id, run, reason, outcome, refusal)
+    progress.note(f"{resource.kind} {resource.id} of run {run} ({reason}): {swept.text}")
+    return swept
 
 
 def forget_dead_runs(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,13 +48,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
     from gpu_ami.local import prerequisites
 
-    found = [_packer() if one.name == "packer" else one for one in prerequisites.examine(home_dir())]
-    lines = [f"{'ok     ' if one.ok else 'MISSING'} {one.name:24} {one.found}" for one in found]
-    wrong = [one for one in found if not one.ok]
-    lines += ["", *(f"{one.name} ({one.needed_for}): {one.remedy}" for one in wrong)] if wrong else []
-    packages = prerequisites.missing_packages(found)
+    findings = [_packer() if each.name == "packer" else each for each in prerequisites.examine(home_dir())]
+    lines = [f"{'ok     ' if each.ok else 'MISSING'} {each.name:24} {each.found}" for each in findings]
+    missing = [each for each in findings if not each.ok]
+    lines += ["", *(f"{each.name} ({each.needed_for}): {each.remedy}" for each in missing)] if missing else []
+    packages = prerequisites.missing_packages(findings)
     lines += ["", f"install all: sudo apt-get install --no-install-recommends {' '.join(packages)}"] if packages else []
-    return Outcome("\n".join(lines), [asdict(one) for one in found], 2 if wrong else 0)
+    return Outcome("\n".join(lines), [asdict(each) for each in findings], 2 if missing else 0)
 
 
 def _place(where: Path, recipe: Path | None) -> Outcome:
@@ -79,14 +80,15 @@ def _packer() -> Finding:
 
     try:
         used = packer.Packer.find()
-        shown = f"{used.program} {'.'.join(map(str, used.version))}, {_plugins(used)}"
+        version, plugins = ".".join(map(str, used.version)), tuple(used.plugins() if used.has_plugins else ())
+        shown = f"{used.program} {version}, {_plugins(used, plugins)}"
     except GpuAmiError as error:
         return Finding("packer", False, error.message, error.hint or "apt-get install packer", "every build")
-    return Finding("packer", True, shown, "apt-get install packer", "every build")
+    program = str(used.program)
+    return Finding("packer", True, shown, "apt-get install packer", "every build", program, version, plugins)
 
 
-def _plugins(used: Packer) -> str:
+def _plugins(used: Packer, plugins: Sequence[str]) -> str:
     if not used.has_plugins:
         return "plugins built in"
-    names = used.plugins()
-    return f"plugins {', '.join(names)}" if names else "no plugins (`packer init` downloads them before a build)"
+    return f"plugins {', '.join(plugins)}" if plugins else "no plugins (`packer init` downloads them before a build)"

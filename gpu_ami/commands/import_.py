@@ -38,20 +38,28 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     from gpu_ami.recipes import import_template, load_facts, new_recipe_folder, place_text, recipe_text
 
-    found = import_template(args.template, load_facts())
-    text = recipe_text(found, args.template)
-    out = args.out or new_recipe_folder() / f"{found.recipe['flag']}.yml"
-    data = {"recipe": found.recipe, "place": found.place, "remarks": found.remarks}
+    imported = import_template(args.template, load_facts())
+    text = recipe_text(imported, args.template)
+    out = args.out or new_recipe_folder() / f"{imported.recipe['flag']}.yml"
+    remarks = [_remark(line) for line in imported.remarks]
+    data = {"recipe": imported.recipe, "place": imported.place, "remarks": remarks, "conflicts": []}
     if str(out) == "-":
         return Outcome(text.rstrip(), data)
     _write(out, text, args.force)
     written = [f"{out}: written"]
-    if args.where_file and found.place:
-        _write(args.where_file, place_text(found), args.force)
+    if args.where_file and imported.place:
+        _write(args.where_file, place_text(imported), args.force)
         written.append(f"{args.where_file}: written")
-    unresolved = _conflicts(out)
-    judged = ["It does not resolve yet:", *(f"  {line}" for line in unresolved)] if unresolved else ["It resolves."]
-    return Outcome("\n".join([*written, *(f"  {one}" for one in found.remarks), *judged]), data, 2 if unresolved else 0)
+    conflicts = _conflicts(out)
+    resolves = ["It does not resolve yet:", *(f"  {line}" for line in conflicts)] if conflicts else ["It resolves."]
+    lines = [*written, *(f"  {remark}" for remark in imported.remarks), *resolves]
+    return Outcome("\n".join(lines), data | {"conflicts": list(conflicts)}, 2 if conflicts else 0)
+
+
+def _remark(line: str) -> dict[str, object]:
+    """`region, subnet_id: belong in a --where file` as the keys of the template or recipe and what is said of them."""
+    keys, _, message = line.partition(": ")
+    return {"keys": keys.split(", "), "message": message}
 
 
 def _write(path: Path, text: str, force: bool) -> None:

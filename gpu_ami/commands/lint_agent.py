@@ -39,6 +39,7 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami.errors import counted
     from validator.probes import ERROR
 
     findings: list[tuple[Path, Finding]] = []
@@ -48,8 +49,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         findings += [(path, finding) for finding in of_file]
         failed = any(finding.severity == ERROR for finding in of_file)
         exit_code = max(exit_code, 1 if failed and readable else 0, 0 if readable else 2)
-    count = f"{len(args.files)} file{'' if len(args.files) == 1 else 's'}"
-    lines = [f"{path}: {finding}" for path, finding in findings] or [f"{count}: no findings"]
+    lines = [f"{path}: {finding}" for path, finding in findings]
+    lines = lines or [f"{counted(len(args.files), 'file')}: no findings"]
     data = [{"file": str(path)} | asdict(finding) for path, finding in findings]
     return Outcome("\n".join(lines), data, exit_code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,12 +141,11 @@ def _explain(recipe: Path, overrides: list[str]) -> Outcome:
     from gpu_ami.recipes import explain, facts_of, read_recipe
 
     facts = facts_of(recipe)
-    rows = explain(read_recipe(recipe, facts, overrides), facts)
-    widths = [max(len(row[column]) for row in rows) for column in (0, 2)]
-    lines = [f"{path:<{widths[0]}}  {origin:<{widths[1]}}  {value}" for path, value, origin in rows]
-    data = [{"key": path, "value": value, "origin": origin} for path, value, origin in rows]
-    conflicts = any(value.startswith("CONFLICT: ") for _, value, _ in rows)
-    return Outcome("\n".join(lines), data, 2 if conflicts else 0)
+    values = explain(read_recipe(recipe, facts, overrides), facts)
+    key_width, layer_width = (max(map(len, column)) for column in zip(*((v.key, v.layer) for v in values), strict=True))
+    lines = [f"{value.key:<{key_width}}  {value.layer:<{layer_width}}  {value.text}" for value in values]
+    conflicts = any(value.conflict for value in values)
+    return Outcome("\n".join(lines), [asdict(value) for value in values], 2 if conflicts else 0)
 
 
 def _compare_recipes(first: Path, second: Path, overrides: tuple[str, ...]) -> Outcome:

@@ -58,12 +58,12 @@ def _entry(path: Path) -> dict[str, Any]:
     return {
         "image": path.stem,
         "description": plan["description"],
-        "os": f"{plan['os']['id']} {plan['os']['version']}",
+        "os": {"id": plan["os"]["id"], "version": plan["os"]["version"]},
         "end_of_life": plan["os"]["end_of_life"] < facts_of(path).read_on,
-        "node": " ".join(str(value) for value in plan["node"].values()),
+        "node": dict(plan["node"]),
         "architecture": plan["architecture"],
         "versions": _versions(plan),
-        "instance_types": [one["name"] for one in plan["instance_types"]],
+        "instance_types": [row["name"] for row in plan["instance_types"]],
         "roles": plan["roles"],
     }
 
@@ -76,12 +76,14 @@ def _versions(plan: ResolvedPlan) -> dict[str, str]:
 
 
 def _text(entry: dict[str, Any]) -> str:
-    return " ".join(str(value) for value in entry.values()).lower()
+    texts = [" ".join(value.values()) if isinstance(value, dict) else str(value) for value in entry.values()]
+    return " ".join(texts).lower()
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:
     if "error" in entry:
         return (entry["image"], "does not resolve", "", "", "", "", "", "", entry["error"])
-    system = entry["os"] + ("*" if entry["end_of_life"] else "")
+    system, node = (" ".join(entry[key].values()) for key in ("os", "node"))
+    system += "*" if entry["end_of_life"] else ""
     versions = [entry["versions"].get(name, "-") for name in _SHOWN]
-    return (entry["image"], system, entry["node"], entry["architecture"], *versions, " ".join(entry["instance_types"]))
+    return (entry["image"], system, node, entry["architecture"], *versions, " ".join(entry["instance_types"]))

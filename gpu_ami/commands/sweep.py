@@ -44,10 +44,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         place = region.local_place(home)
         swept += sweep.sweep_cloud(Cloud(place), home, progress, dry_run=args.dry_run)
     elif not args.dry_run:
-        for what in region.clean_leftovers(home):
-            swept.append(sweep.Swept("local region", what, "", "its daemon has ended", "removed"))
-    failed = [one for one in swept if one.outcome.startswith("not removed")]
+        for leftover_id in region.clean_leftovers(home):
+            swept.append(sweep.Swept("local region", leftover_id, "", "its daemon has ended", "removed"))
+    failed = [leftover for leftover in swept if leftover.error]
     if not failed:
         swept += sweep.forget_dead_runs(home, place.name if args.where else "local", progress, dry_run=args.dry_run)
-    lines = [f"{one.kind} {one.id}: {one.outcome} ({one.reason})" for one in swept] or ["nothing to sweep"]
-    return Outcome("\n".join(lines), [asdict(one) for one in swept], 4 if failed else 0)
+    lines = [f"{leftover.kind} {leftover.id}: {leftover.text} ({leftover.reason})" for leftover in swept]
+    data = [asdict(leftover) for leftover in swept]
+    return Outcome("\n".join(lines or ["nothing to sweep"]), data, 4 if failed else 0)

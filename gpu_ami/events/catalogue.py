@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +20,15 @@ _NOTES = {
     119: "After its rate-limit notice the driver prints one of 30 timeouts: counts are minimum counts.",
     154: "The line names the recovery action. The parser uses its number, because drivers changed the labels.",
 }
+_SOURCE_LABELS = {"causes": "cause", "ec2_action": "on EC2"}
 _RESET_NOTE = "EC2 blocks GPU resets from inside an instance; nvidia-smi --gpu-reset ends with an error there."
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One code. `causes`: possible causes, in NVIDIA's order; `impact`: effect on jobs, "" where none is published."""
+    """One code. `causes`: possible causes, in NVIDIA's order; `impact`: effect on jobs, "" where none is published.
+    `sources`: field to the source of its value.
+    """
 
     kind: str
     code: int
@@ -37,7 +41,7 @@ class Explanation:
     ec2_action: str
     ec2_meaning: str
     investigate: str
-    sources: tuple[str, ...]
+    sources: Mapping[str, str]
     catalogue: str
     notes: tuple[str, ...] = ()
     impact: str = ""
@@ -68,19 +72,20 @@ def _xid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
         return None
     meaning = catalogue.xid(code, driver)
     action = catalogue.action(meaning.action)
-    sources = [
-        f"name: {row['source']}",
-        f"action: {row['action_source'] or row['source']}",
-        f"severity: this project ({row['severity_rule']})",
-    ]
+    sources = {
+        "name": row["source"],
+        "action": row["action_source"] or row["source"],
+        "severity": f"this project ({row['severity_rule']})",
+    }
     if row["cause_source"]:
-        sources.append(f"cause: {row['cause_source']}")
+        sources["causes"] = row["cause_source"]
+    sources["ec2_action"] = catalogue.action_source(meaning.action)
     mnemonic = row["mnemonic"] if meaning.name == row["name"] else row["older_mnemonic"]
     return Explanation(
         "xid", code, meaning.name, mnemonic, row["status"],
         tuple(_CAUSES[word] for word in row["cause"].split("|") if word in _CAUSES),
         meaning.severity, meaning.action, action.ec2, action.instructions(None), row["investigate"],
-        (*sources, f"on EC2: {catalogue.action_source(meaning.action)}"), catalogue.version,
+        sources, catalogue.version,
         _notes(code, row, meaning.severity, action.meaning),
     )  # fmt: skip
 
@@ -112,7 +117,10 @@ def _sxid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
     return Explanation(
         "sxid", code, meaning.name, row["mnemonic"], "current", ("NVSwitch",), meaning.severity, meaning.action,
         action.ec2, action.instructions(None), "",
-        (row["source"], "severity: this project", f"on EC2: {catalogue.action_source(meaning.action)}"),
+        {
+            "name": row["source"], "severity": "this project",
+            "ec2_action": catalogue.action_source(meaning.action),
+        },
         catalogue.version, tuple(notes), row["impact"],
     )  # fmt: skip
 
@@ -130,7 +138,7 @@ def as_text(explanation: Explanation) -> str:
         ("action", explanation.action + then),
         ("on EC2", f"{explanation.ec2_action}: {explanation.ec2_meaning}"),
         *(("note", note) for note in explanation.notes),
-        *(("source", source) for source in explanation.sources),
+        *(("source", f"{_SOURCE_LABELS.get(key, key)}: {source}") for key, source in explanation.sources.items()),
         ("catalogue", explanation.catalogue),
     ]
     return "\n".join([title, *(f"  {label:<15} {value}" for label, value in rows if value)])

@@ -44,13 +44,19 @@ _NEEDED_GIB = 8
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. needed_for: "every build" or "the local region"."""
+    """One thing looked at. needed_for: "every build" or "the local region".
+
+    found: for people; of a program also its path, and of Packer its version and plugins ("" and () if not known).
+    """
 
     name: str
     ok: bool
     found: str
     remedy: str
     needed_for: str
+    path: str = ""
+    version: str = ""
+    plugins: tuple[str, ...] = ()
 
 
 def examine(home: Path) -> list[Finding]:
@@ -63,7 +69,8 @@ def _tools() -> list[Finding]:
     for name, package in TOOLS.items():
         path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
         purpose = "the local region" if name in LOCAL_ONLY else "every build"
-        found.append(Finding(name, path is not None, path or "missing", f"apt-get install {package}", purpose))
+        remedy = f"apt-get install {package}"
+        found.append(Finding(name, path is not None, path or "missing", remedy, purpose, path or ""))
     return found
 
 

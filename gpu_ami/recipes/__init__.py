@@ -16,6 +16,7 @@ solver               a version for every component, or all conflicts
 rules_driver         rules of the driver and of the libraries built on it
 rules_network        rules of EFA, aws-ofi-nccl and NCCL
 rules_image          rules of instance types, system, node family and accelerators
+known_releases       releases that are known for a system, and what `newest` takes
 packages             the plan's section of each component
 system_sections      the plan's sections of kernel, node family, Lustre client and tuning
 agent                the CloudWatch agent's configuration
@@ -28,7 +29,7 @@ reference            the reference of the recipe's keys, for docs/recipes.md
 """
 
 from gpu_ami.recipes.architectures import ARCHITECTURES
-from gpu_ami.recipes.explanation import explain
+from gpu_ami.recipes.explanation import ExplainedValue, explain
 from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts
 from gpu_ami.recipes.importer import import_template, place_text, recipe_text
 from gpu_ami.recipes.layers import Recipe, facts_of, read_recipe
@@ -43,6 +44,7 @@ __all__ = [
     "COMPONENTS",
     "VARIABLES",
     "CloudWatchAgent",
+    "ExplainedValue",
     "Facts",
     "PlanDocument",
     "Recipe",

@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_ami.recipes.facts import Facts
 from gpu_ami.recipes.layers import Recipe
 from gpu_ami.recipes.resolve_context import World
-from gpu_ami.recipes.solver import solve
+from gpu_ami.recipes.solver import Solution, solve
 
 
-def explain(recipe: Recipe, facts: Facts) -> list[tuple[str, str, str]]:
-    """Key path, value, origin of every value, in the order of the layers' keys; conflicts are marked where they are."""
+@dataclass(frozen=True)
+class ExplainedValue:
+    """One value of a recipe, or a conflict of one.
+
+    key: its path (`telemetry.interval_s`). value: as YAML has it; None in a conflict. pinned: the version that a
+    constraint stands for, if it is not the value. layer: the file that sets it, `--set`, or `base AMI`. source: where
+    the pinned version or the conflict's rule stands; "" if neither applies. conflict: what it does not go together
+    with, and nearest: what would end that; "" if there is none.
+    """
+
+    key: str
+    value: object
+    pinned: str | None
+    layer: str
+    source: str
+    conflict: str = ""
+    nearest: str = ""
+
+    @property
+    def text(self) -> str:
+        """The value, and what it is pinned to, or the conflict, in one line."""
+        if self.conflict:
+            return f"CONFLICT: {self.conflict}"
+        shown = ", ".join(map(str, self.value)) if isinstance(self.value, list) else str(self.value)
+        return f"{shown} (pinned: {self.pinned})" if self.pinned else shown
+
+
+def explain(recipe: Recipe, facts: Facts) -> list[ExplainedValue]:
+    """Every value in the order of the layers' keys, then what the base AMI brings along, then the conflicts."""
     world = World(recipe.values, facts)
     solution = solve(world)
-    rows = _leaves(recipe, recipe.values, "")
-    found = []
-    for path, value, origin in rows:
-        component, _, key = path.partition(".")
-        pinned = solution.versions.get(component)
-        shown = f"{value} (pinned: {pinned})" if key == "version" and pinned and pinned != value else str(value)
-        found.append((path, shown, origin))
-    asked = {path for path, _, _ in rows}
-    for component, version in world.provided.items():
-        if f"{component}.version" not in asked:
-            found.append((f"{component}.version", version, f"base AMI of {world.node_name} {world.node_version}"))
-    for conflict in solution.conflicts:
-        found.append((conflict.path, f"CONFLICT: {conflict.text}", recipe.origin(conflict.path)))
-    return found
+    values = [_explained(recipe, facts, solution, key, value) for key, value in _leaves(recipe.values, "")]
+    keys = {explained.key for explained in values}
+    values += [
+        ExplainedValue(f"{component}.version", version, None, "base AMI", world.node_release["source"])
+        for component, version in world.provided.items()
+        if f"{component}.version" not in keys
+    ]
+    return values + [
+        ExplainedValue(
+            conflict.path, None, None, recipe.origin(conflict.path), conflict.source, conflict.text, conflict.nearest
+        )
+        for conflict in solution.conflicts
+    ]
 
 
-def _leaves(recipe: Recipe, values: Mapping[str, Any], path: str) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
+def _explained(recipe: Recipe, facts: Facts, solution: Solution, key: str, value: object) -> ExplainedValue:
+    component, _, field = key.partition(".")
+    version = solution.versions.get(component) if field == "version" else None
+    source = facts.releases(component)[version]["source"] if version else ""
+    return ExplainedValue(key, value, version if version != value else None, recipe.origin(key), source)
+
+
+def _leaves(values: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
     for key, value in values.items():
         below = f"{path}.{key}" if path else key
         if isinstance(value, dict):
-            found += _leaves(recipe, value, below)
+            yield from _leaves(value, below)
         else:
-            shown = ", ".join(str(item) for item in value) if isinstance(value, list) else value
-            found.append((below, str(shown), recipe.origin(below)))
-    return found
+            yield below, value

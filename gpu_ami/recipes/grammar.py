@@ -21,6 +21,7 @@ def _versioned(example: str, **more: Kind) -> Keys:
 def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) -> Keys:
     """The grammar, with the names that the facts and folders know."""
     instance_type = Named("instance type", facts.instance_types["instance_types"], "g5.12xlarge")
+    agent_release = Text("1.300071.0", rf"{NEWEST}|\d+\.\d+\.\d+(b\d+)?")
     series = Text('"6.1"', r"\d+\.\d+")
     return Keys(
         {
@@ -55,7 +56,7 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
             "mkl": _versioned("2020.0-088"),
             "lustre": Keys({"key_fingerprint": Text("0123456789ABCDEF0123456789ABCDEF01234567", r"[0-9A-Fa-f]{40}")}),
             "tuning": _tuning(),
-            "cloudwatch_agent": Keys({"version": Text("1.300071.0", r"\d+\.\d+\.\d+(b\d+)?")}, needed=("version",)),
+            "cloudwatch_agent": Keys({"version": agent_release}, needed=("version",)),
             **_observed(facts),
         },
         needed=(*OF_THE_RECIPE, "architecture", "node", "build", "roles", "ansible", "cloudwatch_agent", "telemetry"),

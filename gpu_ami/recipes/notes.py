@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpu_ami.recipes import known_releases
 from gpu_ami.recipes.citations import Sources
 from gpu_ami.recipes.resolve_context import World
 from gpu_ami.recipes.rules_network import bundled_plugin
@@ -12,6 +13,7 @@ from gpu_ami.recipes.versions import branch
 
 def remark(world: World, versions: Mapping[str, str], sources: Sources) -> None:
     """Adds the notes to the plan."""
+    known_releases.remark(world, versions, sources)
     _ended(world, versions, sources)
     _kernel_modules(world, versions, sources)
     _network(world, versions, sources)

@@ -11,7 +11,7 @@ from gpu_ami.recipes.facts import Row
 from gpu_ami.recipes.resolve_context import LABELS, World
 from gpu_ami.recipes.rules_driver import runs_natively
 from gpu_ami.recipes.rules_network import bundled_plugin
-from gpu_ami.recipes.versions import at_least, branch, parts
+from gpu_ami.recipes.versions import NEWEST, at_least, branch, parts
 from validator.plan_document import (
     AgentPackage,
     Component,
@@ -244,12 +244,8 @@ def _nccl(world: World, versions: Mapping[str, str], sources: Sources) -> Packag
     cuda = versions.get("cuda", row["cuda"][-1])
     suffix = _packaged_cuda(row, cuda)
     package_version = f"{versions['nccl']}-1+cuda{suffix}"
-    systems = world.facts.nccl["systems"]
     if suffix not in row.get("packaged", []):
         sources.note(f"not established: that NCCL {versions['nccl']} is packaged as {package_version}")
-    if world.os_name not in systems["names"]:
-        guide = systems["source"]
-        sources.note(f"not established: that NVIDIA's repository for {world.os_name} has NCCL; not in {guide}")
     packages = {_library(world, "nccl", cuda): package_version}
     return {
         "version": versions["nccl"],
@@ -391,6 +387,8 @@ def _mkl(world: World, versions: Mapping[str, str], sources: Sources) -> Mkl:
 def agent_section(world: World, sources: Sources) -> AgentPackage:
     """The CloudWatch agent's package."""
     facts, asked = world.facts.cloudwatch_agent, str(world.section("cloudwatch_agent")["version"])
+    if asked == NEWEST:  # of the releases whose build number is known, so that the plan stays pinned
+        asked = max(facts["versions"], key=parts)
     version, build, _ = asked.partition("b")
     # A release that the facts do not know is planned all the same: its version is compared when it is installed.
     release = facts["versions"].get(version, facts["other_versions"])

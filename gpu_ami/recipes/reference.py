@@ -62,7 +62,7 @@ DESCRIPTIONS = {
     "tuning.network": "false: leave the network's sysctl settings as they are",
     "tuning.sysctl": "further kernel settings",
     "tuning.mig": "MIG profiles of each GPU, by instance type; `gpu-ami plan` lists those that fit",
-    "cloudwatch_agent.version": "release of the agent; with a build number (`1.300071.0b1766`) exactly that file",
+    "cloudwatch_agent.version": "`newest` or a release; with a build number (`1.300071.0b1766`) exactly that file",
     "event_parser.raw_log": "file with the kernel's Xid and SXid lines",
     "event_parser.json_log": "file with the events as JSON lines",
     "event_parser.log_buf_len": "size of the kernel's log buffer",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpu_ami.recipes.known_releases import best_known_first
 from gpu_ami.recipes.resolve_context import COMPONENTS, LABELS, Assignment, Conflict, World
 from gpu_ami.recipes.rules_driver import DRIVER_RULES, runs_natively
 from gpu_ami.recipes.rules_image import COMPONENT_RULES, IMAGE_RULES, base_keeps_its_own
 from gpu_ami.recipes.rules_network import NETWORK_RULES
-from gpu_ami.recipes.versions import NEWEST, around, branch, matching, nearest_branch_first, nearest_first
+from gpu_ami.recipes.versions import around, matching, nearest_branch_first, nearest_first
 
 Rule = Callable[[World, Assignment], Iterator[Conflict]]
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (*DRIVER_RULES, *NETWORK_RULES, *COMPONENT_RULES)
@@ -135,17 +136,11 @@ def _by_nearness(world: World, chosen: Assignment, name: str) -> list[str]:
 def _preferred_first(world: World, chosen: Assignment, name: str, order: list[str]) -> list[str]:
     """Versions in their order, but first those that are better known to work.
 
-    Of CUDA: toolkits that the driver was made for, before those that it only tolerates. Of NCCL, where the recipe says
-    `newest`: releases whose package for the chosen CUDA was seen, before those that are known as a release only.
+    Where the recipe says `newest`: releases that are known for the system (`best_known_first`). Of CUDA, before all
+    else: toolkits that the driver was made for, before those that it only tolerates.
     """
+    known = best_known_first(world, name, order, chosen.get("cuda"))
     if name == "cuda" and "nvidia_driver" in chosen:
         driver = chosen["nvidia_driver"]
-        return sorted(order, key=lambda version: not runs_natively(world, driver, version))
-    if name == "nccl" and world.section("nccl").get("version") == NEWEST:
-        return sorted(order, key=lambda version: not _was_seen(world, version, chosen.get("cuda")))
-    return order
-
-
-def _was_seen(world: World, nccl: str, cuda: str | None) -> bool:
-    packaged = world.facts.nccl["releases"][nccl].get("packaged", [])
-    return any(cuda is None or branch(version) == branch(cuda) for version in packaged)
+        return sorted(known, key=lambda version: not runs_natively(world, driver, version))
+    return known

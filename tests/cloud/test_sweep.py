@@ -63,6 +63,6 @@ def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkey
         raise CloudError("UnauthorizedOperation")
 
     monkeypatch.setattr(cloud, "remove", refuse)
-    assert [one.outcome for one in sweep.sweep_cloud(cloud, home, Progress("quiet"))] == [
-        "not removed: UnauthorizedOperation"
-    ]
+    (leftover,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert (leftover.outcome, leftover.error) == ("not removed", "UnauthorizedOperation")
+    assert leftover.text == "not removed: UnauthorizedOperation"

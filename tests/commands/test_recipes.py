@@ -45,7 +45,8 @@ def test_recipe_with_mistakes_is_listed_with_its_error(capsys: pytest.CaptureFix
 def test_json_has_versions_and_roles(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["recipes", "debian12", "--json"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
-    assert (entry["image"], entry["os"], entry["architecture"]) == ("debian12-gpu", "debian 12", "x86_64")
+    assert (entry["image"], entry["architecture"]) == ("debian12-gpu", "x86_64")
+    assert (entry["os"], entry["node"]) == ({"id": "debian", "version": "12"}, {"family": "ec2"})
     assert {"nvidia_driver", "cuda"} <= set(entry["versions"]) and "event_parser" in entry["roles"]
     assert "g5.12xlarge" in entry["instance_types"]
 

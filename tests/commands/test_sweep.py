@@ -55,7 +55,7 @@ def test_what_was_not_removed_is_exit_4_and_keeps_the_record(home: Path, monkeyp
     monkeypatch.setattr(region, "is_up", lambda _home: True)
     monkeypatch.setattr(region, "local_place", lambda _home: None)
     monkeypatch.setattr("gpu_ami.cloud.Cloud", lambda _place: None)
-    left = sweep.Swept("instance", "i-1", run.name, "its run has died", "not removed: UnauthorizedOperation")
+    left = sweep.Swept("instance", "i-1", run.name, "its run has died", "not removed", "UnauthorizedOperation")
     monkeypatch.setattr(sweep, "sweep_cloud", lambda *_, **__: [left])
     outcome = execute()
     assert outcome.exit_code == 4 and "not removed: UnauthorizedOperation" in outcome.text

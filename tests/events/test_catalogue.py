@@ -30,7 +30,7 @@ def test_switch_codes() -> None:
 
 
 def test_action_that_nvidia_has_not_published() -> None:
-    assert any("none published" in source for source in catalogue.explain("175").sources)
+    assert any("none published" in source for source in catalogue.explain("175").sources.values())
 
 
 @pytest.mark.parametrize(

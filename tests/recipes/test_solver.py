@@ -41,6 +41,22 @@ def test_newest_nccl_is_one_that_was_packaged_for_the_cuda() -> None:
     assert any(one.startswith("12.") for one in packaged)
 
 
+@pytest.mark.parametrize(
+    ("component", "version"),
+    [("nvidia_driver", "595.91.07"), ("cuda", "13.2"), ("cudnn", "9.25.1"), ("nccl", "2.32.3"), ("dcgm", "4.7.0")],
+)
+def test_newest_is_one_that_was_seen_for_the_system(component: str, version: str) -> None:
+    """The facts have newer drivers, CUDA and cuDNN, which nobody saw in the repository for Amazon Linux 2023."""
+    asked = {"nvidia_driver": "newest", "cuda": "newest"} | {component: "newest"}
+    solution = solve(world(recipe(**asked), os="al2023"))
+    assert solution.conflicts == []
+    assert solution.versions[component] == version
+
+
+def test_newest_is_no_release_of_an_unverified_source_where_there_is_another() -> None:
+    assert solve(world(recipe(nvidia_driver="610", cuda="newest"), os="ubuntu2404")).versions["cuda"] == "13.2"
+
+
 def test_version_that_is_unknown_is_named_with_its_neighbours() -> None:
     (conflict,) = conflicts(nvidia_driver="580", cuda="12.7")
     assert (conflict.path, conflict.source) == ("cuda.version", "variables/facts/cuda.yml")

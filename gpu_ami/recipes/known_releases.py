@@ -1,0 +1,81 @@
+"""Which releases are known for an operating system, which of them `newest` takes, and what of that is not established.
+
+NVIDIA's repository has a folder for each system, so a release that one system has another may lack. The tables name
+the systems of the vendor's documentation (`systems.names`) and the releases that were seen in a system's repository
+(`systems.seen`). An EFA installer supports a range of systems; the other components are the same for all systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpu_ami.recipes.citations import Sources
+from gpu_ami.recipes.facts import Row
+from gpu_ami.recipes.resolve_context import LABELS, World
+from gpu_ami.recipes.versions import NEWEST, branch
+
+_PER_SYSTEM = ("nvidia_driver", "cuda", "nccl", "cudnn", "dcgm")
+_TABLES = {"nvidia_driver": "nvidia_drivers"}
+
+
+def seen(world: World, component: str) -> frozenset[str]:
+    """Releases that were seen in the repository for the recipe's system; empty where none was."""
+    row = _systems(world, component).get("seen", {}).get(world.os_name, {})
+    return frozenset(str(release) for release in row.get("releases", ()))
+
+
+def best_known_first(world: World, component: str, releases: Sequence[str], cuda: str | None) -> list[str]:
+    """Releases in their order, but those first that are better known; the recipe's order where it asks for no `newest`.
+
+    Of NCCL first what is packaged for the chosen CUDA (any, where none is chosen); then what was seen in the system's
+    repository; then what has a verified source.
+    """
+    if world.section(component).get("version") != NEWEST:
+        return list(releases)
+    rows, on_system = world.facts.releases(component), seen(world, component)
+
+    def doubts(release: str) -> tuple[bool, bool, bool]:
+        packaged = component != "nccl" or _is_packaged(rows[release], cuda)
+        return (not packaged, release not in on_system, bool(rows[release].get("unverified")))
+
+    return sorted(releases, key=doubts)
+
+
+def remark(world: World, versions: Mapping[str, str], sources: Sources) -> None:
+    """Adds a note to the plan for each chosen release of which it is not established that the system has it."""
+    for component, version in versions.items():
+        if component in world.provided:
+            continue
+        if note := _undocumented(world, component) or _unseen(world, component, version):
+            sources.note(note)
+
+
+def _undocumented(world: World, component: str) -> str:
+    systems = _systems(world, component)
+    names = systems.get("names", ())
+    if component == "efa":
+        is_known = world.os_name in systems
+    else:
+        is_known = not names or world.os_name in names or bool(seen(world, component))
+    if is_known:
+        return ""
+    return f"not established: that {LABELS[component]} is packaged for {world.os_name}; not in {systems['source']}"
+
+
+def _unseen(world: World, component: str, version: str) -> str:
+    asked = world.section(component).get("version")
+    if asked != NEWEST or component not in _PER_SYSTEM or version in seen(world, component):
+        return ""
+    return (
+        f"{component}.version newest: {LABELS[component]} {version} is the newest in the facts that fits; "
+        f"not established: that NVIDIA's repository for {world.os_name} has it"
+    )
+
+
+def _systems(world: World, component: str) -> Row:
+    table = getattr(world.facts, _TABLES.get(component, component))
+    return table.get("systems", {})  # type: ignore[no-any-return]
+
+
+def _is_packaged(row: Row, cuda: str | None) -> bool:
+    return any(cuda is None or branch(version) == branch(cuda) for version in row.get("packaged", []))
