@@ -4,6 +4,8 @@ VENV := .venv
 PYTHON ?= python3
 RECIPE ?= variables/recipes/debian12-gpu.yml
 OUT ?= out
+# What the local region does as AWS does, NAME or NAME:SEED (docs/conditions.md): make prove CONDITIONS=aws-like
+CONDITIONS ?=
 # gpu_ami/local/prerequisites.py names the same packages; tests/local/test_prerequisites.py compares.
 PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv rpm createrepo-c \
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
@@ -13,6 +15,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help setup packages venv test lint unit prove roles machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
+	@echo "             make prove CONDITIONS=aws-like: the local region throttles, delays and fails as AWS does"
 	@echo "make test    linters and tests (no machine is booted)"
 	@echo "make faults  inject faults into the image that make prove built;  make machine   the tests that boot machines"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
@@ -53,7 +56,7 @@ unit:
 	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
 
 prove: setup
-	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE)))
+	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE))) $(if $(CONDITIONS),--conditions $(CONDITIONS))
 
 faults: setup
 	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE))) --together

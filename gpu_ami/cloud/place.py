@@ -47,7 +47,8 @@ class Place:
     endpoint: URL where *we* reach the AWS API; None: AWS itself. guest_endpoint: where an *instance* reaches it.
     instance_profile: name of the profile that instances run with. ssh_interface: as in Packer's amazon-ebs.
     ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there.
-    kernel: series of the kernel that every machine there boots, whatever its AMI's own would be.
+    kernel: series of the kernel that every machine there boots, whatever its AMI's own would be. conditions: name and
+    seed of a rehearsal's conditions (docs/conditions.md), "" for none.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Place:
     simulated: bool = False
     kernel: str | None = None
     credentials: Credentials | None = None
+    conditions: str = ""
 
 
 def _like(pattern: str, example: str) -> Text:

@@ -70,7 +70,7 @@ def up(home: Path | None = None, *, embedded: bool, progress: Progress, conditio
     if conditions:
         from gpu_ami.local.api import conditions as condition_files
 
-        condition_files.load(conditions)
+        conditions = condition_files.load(conditions).label
     layout = _layout(home)
     with progress.stage("local region"):
         deadline = time.monotonic() + _UP_SECONDS
@@ -236,6 +236,7 @@ def _place(described: dict[str, Any]) -> Place:
         simulated=True,
         kernel=KERNEL_SERIES,
         credentials=_CREDENTIALS,
+        conditions=described.get("conditions", ""),
     )
 
 

@@ -146,7 +146,7 @@ class Daemon:
             "security_group_ids": [self.ec2.group_id],
             "instance_profile": self.ec2.profile,
             "ssh_port": self.network.ssh_port,
-            "conditions": self.settings.conditions,
+            "conditions": self.decisions.conditions.label,
         }
 
     def register_source_ami(self, record: ImageRecord, parameter: str) -> None:

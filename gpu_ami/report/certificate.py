@@ -96,6 +96,7 @@ class Certificate:
     not_proven: tuple[str, ...]
     planned_not_installed: tuple[str, ...]
     stages: tuple[Stage, ...]
+    conditions: str = ""
 
     @property
     def is_issued(self) -> bool:
@@ -165,6 +166,7 @@ def certify(report: Report) -> Certificate:
         not_proven=tuple(not_proven(report, replicas)),
         planned_not_installed=tuple(_planned_only(report.plan)),
         stages=report.stages,
+        conditions=report.conditions,
     )
 
 

@@ -212,7 +212,8 @@ def worst(verdicts: set[Verdict]) -> Verdict:
 class Report:
     """A proof. `plan` is the plan's content; `image` the AMI, or "" for a host that was reached by its address.
 
-    no_files: why tier T0 was not tried. incomplete: why the proof did not end ("" where it did).
+    no_files: why tier T0 was not tried. incomplete: why the proof did not end ("" where it did). conditions: name and
+    seed of what the local region did as AWS does (docs/conditions.md), "" for none.
     """
 
     plan: Mapping[str, Any]
@@ -228,6 +229,7 @@ class Report:
     unproven_instance_types: tuple[str, ...] = ()
     no_files: str = ""
     incomplete: str = ""
+    conditions: str = ""
 
     @property
     def roles(self) -> list[str]:

@@ -415,6 +415,7 @@ def assemble(
         unproven_instance_types=tuple(name for name in planned if name not in booted),
         no_files=no_files,
         incomplete=incomplete,
+        conditions=place.conditions if place else "",
     )
 
 

@@ -163,3 +163,14 @@ def test_without_a_certificate_no_file_is_called_one(tmp_path: Path) -> None:
     statement = pipeline.certify_stage(everything(), tmp_path)
     assert not statement.is_issued
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_conditions_of_the_rehearsal_are_stated() -> None:
+    report = replace(a_report(a_host(), simulated=True), conditions="aws-like:7")
+    statement = certificate.certify(report)
+    assert statement.to_json()["conditions"] == "aws-like:7"
+    assert "| conditions | aws-like:7 (rehearsed behaviour of AWS, docs/conditions.md) |" in certificate.markdown(
+        statement
+    )
+    plain = certificate.certify(a_report(a_host(), simulated=True))
+    assert "| conditions |" not in certificate.markdown(plain)

@@ -118,6 +118,11 @@ class Conditions:
     consistency: Consistency = field(default_factory=Consistency)
     delays: Delays = field(default_factory=Delays)
 
+    @property
+    def label(self) -> str:
+        """`NAME:SEED`, which repeats them; "" for none."""
+        return f"{self.name.partition(':')[0]}:{self.seed}" if self.name else ""
+
 
 NONE = Conditions()
 

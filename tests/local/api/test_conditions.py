@@ -107,3 +107,8 @@ def test_a_launch_failure_ends_after_its_times() -> None:
     assert decisions.launch_failure("g5.xlarge") is None
     assert decisions.launch_failure("p5.48xlarge") == ("Server.InsufficientInstanceCapacity", "m")
     assert decisions.launch_failure("p5.48xlarge") is None
+
+
+@pytest.mark.parametrize(("name", "label"), [("aws-like", "aws-like:1"), ("aws-like:7", "aws-like:7"), ("", "")])
+def test_the_label_repeats_the_conditions(name: str, label: str) -> None:
+    assert conditions.load(name).label == label
