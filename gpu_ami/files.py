@@ -35,17 +35,32 @@ def home_dir() -> Path:
     return home.resolve()
 
 
+def cache_dir() -> Path:
+    """What can be had again: `$GPU_AMI_HOME/cache`, else `$XDG_CACHE_HOME/gpu-ami`, else `~/.cache/gpu-ami`.
+
+    It need not exist: what cannot be kept there is fetched again.
+    """
+    if named := os.environ.get("GPU_AMI_HOME"):
+        return Path(named) / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-ami"
+
+
 def write_text(path: Path, text: str, *, mode: int = _OWNER_AND_UMASK) -> None:
     """Replaces a file's content, whole or not at all. mode: permissions of the file, less the umask.
 
     A character that is not UTF-8 (a surrogate, from a host's output) is written as its escape `\\udcXX`. OSError: the
     old file is still there, and the temporary file is not.
     """
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), mode=mode)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = _OWNER_AND_UMASK) -> None:
+    """Replaces a file's content, whole or not at all, as `write_text` does."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

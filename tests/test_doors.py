@@ -92,7 +92,20 @@ def test_validator_does_not_know_the_driver() -> None:
 
 
 def test_heavy_imports_wait_until_they_are_needed() -> None:
-    heavy = {"boto3", "botocore", "moto", "paramiko", "rich", "pytest", "testinfra", "yaml", "ansible"}
+    heavy = {
+        "boto3",
+        "botocore",
+        "moto",
+        "paramiko",
+        "rich",
+        "pytest",
+        "testinfra",
+        "yaml",
+        "ansible",
+        "urllib3",
+        "debian",
+        "zstandard",
+    }
     import subprocess
     import sys
 

@@ -1,0 +1,144 @@
+"""apt repositories: InRelease (or Release and Release.gpg), and the Packages file whose digest it signs.
+
+Flat (`deb URL ./`) and with suites and components (sources.list(5), "Debian repository format").
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+from gpu_ami.sources.client import Client
+from gpu_ami.sources.compression import SUFFIXES, inflate
+from gpu_ami.sources.errors import NotThere, SourceError
+from gpu_ami.sources.index import Index, Package, Relation
+from gpu_ami.sources.keys import Key, Signature, verify
+from gpu_ami.sources.repository import ReadRepository, Repository, digest
+
+_FIELD = re.compile(r"^([\w-]+): *(.*(?:\n[ \t].*)*)", re.MULTILINE)
+_WANTED = frozenset(("Package", "Version", "Architecture", "Pre-Depends", "Depends", "Provides", "Filename"))
+_RELATION = re.compile(r"([a-z0-9][a-z0-9+.-]*)(?::[a-z0-9]+)?(?: *\( *(<<|<=|=|>=|>>|<|>) *([^ )]+) *\))?")
+_OLD_OPERATORS = {"<": "<=", ">": ">="}  # Debian Policy 7.1
+_LIMIT = 16 << 20
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that a Release lists: its name there, and its digest."""
+
+    name: str
+    sha256: str
+
+
+def read(client: Client, repository: Repository, key: Key) -> ReadRepository:
+    """The repository's packages, down the chain of digests from the signed Release.
+
+    SourceError: a signature or digest that is not as planned; NotThere: no index; Unreachable.
+    """
+    folder = repository.url if repository.is_flat else f"{repository.url}dists/{repository.suite}/"
+    folder = f"{folder}{repository.suite.removeprefix('./').lstrip('/')}" if repository.is_flat else folder
+    signed, release, signature = _release(client, folder, key)
+    fields = _fields(release.decode("utf-8", "replace"))
+    _require_current(fields, folder)
+    listed = _listed(fields)
+    packages: list[Package] = []
+    components = [""] if repository.is_flat else list(repository.components)
+    for component in components:
+        prefix = f"{component}/binary-{repository.architecture}/" if component else ""
+        packages += _packages(client, folder, prefix, fields, listed, repository)
+    return ReadRepository(repository, Index.of("deb", packages), folder, digest(signed), signature)
+
+
+def _release(client: Client, folder: str, key: Key) -> tuple[bytes, bytes, Signature]:
+    """The signed file, its content, and the signature."""
+    try:
+        signed = client.get(f"{folder}InRelease", limit=_LIMIT)
+    except NotThere:
+        return _detached(client, folder, key)
+    content, signature = verify(signed, key, f"{folder}InRelease")
+    return signed, content, signature
+
+
+def _detached(client: Client, folder: str, key: Key) -> tuple[bytes, bytes, Signature]:
+    try:
+        release = client.get(f"{folder}Release", limit=_LIMIT)
+    except NotThere as error:
+        raise NotThere(f"{folder}: no InRelease and no Release: {error.message}", code=error.code) from error
+    try:
+        detached = client.get(f"{folder}Release.gpg", limit=_LIMIT)
+    except NotThere as error:
+        raise SourceError(f"{folder}Release: not signed: {error.message}; apt refuses it") from error
+    content, signature = verify(release, key, f"{folder}Release", detached)
+    return release, content, signature
+
+
+def _fields(text: str) -> dict[str, str]:
+    return dict(_FIELD.findall(text))
+
+
+def _require_current(fields: dict[str, str], folder: str) -> None:
+    until = fields.get("Valid-Until", "")
+    try:
+        ended = bool(until) and parsedate_to_datetime(until).timestamp() < time.time()
+    except ValueError as error:
+        raise SourceError(f"{folder}: Valid-Until: expected a date, got {until!r}") from error
+    if ended:
+        raise SourceError(f"{folder}: its index was valid until {until}; apt refuses it")
+
+
+def _listed(fields: dict[str, str]) -> dict[str, _File]:
+    rows = [line.split() for line in fields.get("SHA256", "").splitlines() if line.strip()]
+    return {row[2].removeprefix("./"): _File(row[2], row[0].lower()) for row in rows if len(row) == 3}
+
+
+def _packages(
+    client: Client, folder: str, prefix: str, fields: dict[str, str], listed: dict[str, _File], repository: Repository
+) -> Iterator[Package]:
+    names = [f"{prefix}Packages{suffix}" for suffix in SUFFIXES]
+    there = [listed[name] for name in names if name in listed]
+    if not there:
+        raise NotThere(f"{folder}: its signed index lists no {prefix}Packages for {repository.architecture}")
+    for number, file in enumerate(there):
+        try:
+            data = client.get(_address(folder, prefix, file, fields), sha256=file.sha256)
+            break
+        except NotThere:
+            if number == len(there) - 1:
+                raise
+    return _parsed(inflate(data, file.name).decode("utf-8", "replace"), repository.architecture)
+
+
+def _address(folder: str, prefix: str, file: _File, fields: dict[str, str]) -> str:
+    """By its digest where the repository has it so: an update cannot come in between."""
+    if fields.get("Acquire-By-Hash") == "yes":
+        return f"{folder}{prefix}by-hash/SHA256/{file.sha256}"
+    return f"{folder}{file.name.removeprefix('./')}"
+
+
+def _parsed(text: str, architecture: str) -> Iterator[Package]:
+    for stanza in text.split("\n\n"):
+        values = {name: value for name, value in _FIELD.findall(stanza) if name in _WANTED}
+        if values.get("Architecture") not in (architecture, "all") or not {"Package", "Version"} <= values.keys():
+            continue
+        needs = ", ".join(values[name] for name in ("Pre-Depends", "Depends") if values.get(name))
+        provides = tuple(one for group in relations(values.get("Provides", "")) for one in group)
+        yield Package(
+            values["Package"], values["Version"], values["Architecture"], relations(needs), provides,
+            values.get("Filename", ""),
+        )  # fmt: skip
+
+
+def relations(text: str) -> tuple[tuple[Relation, ...], ...]:
+    """`a (>= 1) | b, c` → groups of alternatives (Debian Policy 7.1)."""
+    groups = []
+    for group in text.split(","):
+        found = [_RELATION.match(one.strip()) for one in group.split("|") if one.strip()]
+        alternatives = tuple(
+            Relation(one[1], _OLD_OPERATORS.get(one[2], one[2]) or "", one[3] or "") for one in found if one
+        )
+        if alternatives:
+            groups.append(alternatives)
+    return tuple(groups)

@@ -1,0 +1,74 @@
+"""Answers kept in the user's cache folder, so that an index that has not changed is not transferred again."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.files import cache_dir, write_bytes
+
+_KEPT_SECONDS = 30 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A complete answer: its body, and what the server named it by (empty: it did not)."""
+
+    url: str
+    body: bytes
+    etag: str = ""
+    last_modified: str = ""
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """Headers of a request that is answered by 304 if nothing has changed."""
+        headers = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in headers.items() if value}
+
+
+class Cache:
+    """A folder of answers by address. One file each: a line of JSON, then the body; written whole or not at all."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder if folder is not None else cache_dir() / "sources"
+
+    def _file(self, url: str) -> Path:
+        return self._folder / hashlib.sha256(url.encode()).hexdigest()
+
+    def get(self, url: str) -> Kept | None:
+        """The answer of an address; None where there is none, or the file is not whole."""
+        file = self._file(url)
+        try:
+            head, _, body = file.read_bytes().partition(b"\n")
+            described = json.loads(head)
+            if described["url"] != url or described["sha256"] != hashlib.sha256(body).hexdigest():
+                return None
+            kept = Kept(url, body, str(described["etag"]), str(described["last_modified"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        with contextlib.suppress(OSError):
+            file.touch()  # its age is that of its last use
+        return kept
+
+    def put(self, kept: Kept) -> None:
+        """Keeps an answer. A folder that cannot be written to keeps nothing: only the next run is slower."""
+        described = {
+            "url": kept.url,
+            "sha256": hashlib.sha256(kept.body).hexdigest(),
+            "etag": kept.etag,
+            "last_modified": kept.last_modified,
+        }
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_bytes(self._file(kept.url), json.dumps(described).encode() + b"\n" + kept.body)
+
+    def forget_old(self) -> None:
+        """Removes answers that were not used for 30 days."""
+        with contextlib.suppress(OSError):
+            for file in self._folder.iterdir():
+                if time.time() - file.stat().st_mtime > _KEPT_SECONDS:
+                    file.unlink(missing_ok=True)

@@ -1,0 +1,249 @@
+"""HTTP to the sources: deadlines, limits of size and redirects, proxies, TLS, the cache.
+
+HTTP_PROXY, HTTPS_PROXY and NO_PROXY are those of the environment; certificates are verified with the system's (or
+SSL_CERT_FILE's). Every error names the address and what was expected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from gpu_ami.sources.cache import Cache, Kept
+from gpu_ami.sources.errors import NotThere, SourceError, Unreachable
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse, PoolManager
+
+T = TypeVar("T")
+_CHUNK = 1 << 16
+_NOT_THERE = (403, 404, 410)  # S3 answers 403 where an object is missing and its bucket may not be listed
+_TRY_AGAIN = (429, 500, 502, 503, 504)
+_HTML = (b"<!doctype html", b"<html")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """connect_s, idle_s: without an answer, without a byte. total_s: of one request. retries: of the transport."""
+
+    connect_s: float = 5.0
+    idle_s: float = 10.0
+    total_s: float = 60.0
+    redirects: int = 5
+    body: int = 256 << 20
+    retries: int = 2
+    pause_s: float = 0.5
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server said of an address. size: of the whole file, None where it does not say."""
+
+    url: str
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the whole file, by Content-Range or Content-Length."""
+        ranged = self.headers.get("content-range", "").rpartition("/")[2]
+        length = ranged if self.status == 206 else self.headers.get("content-length", "")
+        return int(length) if length.isdigit() else None
+
+
+class Client:
+    """Asks each address once, whatever the number of threads that ask. rewrite: where an address is found instead."""
+
+    def __init__(
+        self, cache: Cache | None = None, limits: Limits = Limits(), rewrite: Callable[[str], str] = lambda url: url
+    ) -> None:
+        self._cache, self._limits, self._rewrite = cache, limits, rewrite
+        self._locks: dict[object, Lock] = {}
+        self._results: dict[object, object] = {}
+        self._guard = Lock()
+
+    def once(self, key: object, work: Callable[[], T]) -> T:
+        """The result of `work`, from the first thread that asks with this key; its error is raised for all."""
+        with self._guard:
+            lock = self._locks.setdefault(key, Lock())
+        with lock:
+            if key not in self._results:
+                try:
+                    self._results[key] = work()
+                except SourceError as error:
+                    self._results[key] = error
+            result = self._results[key]
+        if isinstance(result, SourceError):
+            raise result
+        return result  # type: ignore[return-value]
+
+    def get(self, url: str, *, sha256: str = "", limit: int = 0) -> bytes:
+        """The content of an address. sha256: what it must have; a kept answer that has it is not asked for again.
+
+        limit: bytes. NotThere, Unreachable; SourceError: an HTML page, or another content than the digest says.
+        """
+        return self.once(("GET", url), lambda: self._get(url, sha256, limit or self._limits.body))
+
+    def _get(self, url: str, sha256: str, limit: int) -> bytes:
+        kept = self._cache.get(url) if self._cache else None
+        if kept and sha256 and hashlib.sha256(kept.body).hexdigest() == sha256:
+            return kept.body
+        conditions = kept.conditions if kept and not sha256 else {}
+        answer = self._ask("GET", url, limit, conditions)
+        if answer.status == 304 and kept:
+            return kept.body
+        _require_no_page(answer)
+        _require_digest(answer, sha256)
+        if self._cache:
+            etag, modified = answer.headers.get("etag", ""), answer.headers.get("last-modified", "")
+            self._cache.put(Kept(url, answer.body, etag, modified))
+        return answer.body
+
+    def describe(self, url: str) -> Answer:
+        """Size and headers of a file without its content: by HEAD, or by a request for its first byte."""
+        return self.once(("HEAD", url), lambda: self._describe(url))
+
+    def _describe(self, url: str) -> Answer:
+        try:
+            answer = self._ask("HEAD", url, 0, {})
+        except SourceError as error:
+            if error.code not in ("403", "405"):  # servers that answer GET alone
+                raise
+            answer = self._ask("GET", url, 0, {"Range": "bytes=0-0"})
+        _require_no_page(answer)
+        return answer
+
+    # limit: bytes of the body; 0: it is not read.
+    def _ask(self, method: str, url: str, limit: int, headers: Mapping[str, str]) -> Answer:
+        stop_at = time.monotonic() + self._limits.total_s
+        for attempt in range(self._limits.retries + 1):
+            if attempt:
+                time.sleep(self._limits.pause_s * attempt)
+            try:
+                return self._follow(method, url, limit, headers, stop_at)
+            except Unreachable as error:
+                if error.code == "final" or attempt == self._limits.retries or time.monotonic() >= stop_at:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _follow(self, method: str, url: str, limit: int, headers: Mapping[str, str], stop_at: float) -> Answer:
+        """One request, and those that it is redirected to."""
+        target = self._rewrite(url)
+        for _ in range(self._limits.redirects + 1):
+            answer = self._request(method, url, target, limit, headers, stop_at)
+            if answer.status not in (301, 302, 303, 307, 308):
+                return answer
+            location = urllib.parse.urljoin(target, answer.headers.get("location", ""))
+            if target.startswith("https:") and not location.startswith("https:"):
+                raise Unreachable(f"{url}: redirected from https to {location}: expected https", code="final")
+            target = location
+        raise Unreachable(f"{url}: more than {self._limits.redirects} redirects, the last to {target}", code="final")
+
+    def _request(
+        self, method: str, url: str, target: str, limit: int, headers: Mapping[str, str], stop_at: float
+    ) -> Answer:
+        import urllib3
+
+        timeout = urllib3.Timeout(connect=self._limits.connect_s, read=self._limits.idle_s)
+        sent = {"User-Agent": "gpu-ami", "Accept-Encoding": "identity", **headers}
+        try:
+            response = self._pools(target).request(
+                method, target, headers=sent, timeout=timeout, retries=False, redirect=False, preload_content=False
+            )
+            try:
+                body = b"" if limit == 0 else _read(response, url, limit, stop_at)
+                answer = Answer(
+                    url, response.status, body, {name.lower(): text for name, text in response.headers.items()}
+                )
+            finally:
+                response.close()
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise Unreachable(f"{url}: no data for {self._limits.idle_s:.0f} s") from error
+        except urllib3.exceptions.LocationValueError as error:
+            raise SourceError(f"{url}: not an address: {error}") from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(f"{url}: {_reason(error)}") from error
+        _require_success(answer)
+        return answer
+
+    def _pools(self, target: str) -> PoolManager:
+        """Connections to the host of an address, through the proxy that the environment names for it."""
+        parts = urllib.parse.urlsplit(target)
+        proxy = urllib.request.getproxies().get(parts.scheme, "")
+        direct = not proxy or bool(urllib.request.proxy_bypass(parts.netloc))
+        return self.once(("pool", "" if direct else proxy), lambda: self._new_pools("" if direct else proxy))
+
+    def _new_pools(self, proxy: str) -> PoolManager:
+        import urllib3
+
+        if not proxy:
+            return urllib3.PoolManager(num_pools=32, maxsize=8, ssl_context=self._tls)
+        given = urllib3.util.parse_url(proxy)
+        login = urllib3.make_headers(proxy_basic_auth=urllib.parse.unquote(given.auth)) if given.auth else None
+        return urllib3.ProxyManager(proxy, num_pools=32, maxsize=8, ssl_context=self._tls, proxy_headers=login)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()
+
+
+def _read(response: BaseHTTPResponse, url: str, limit: int, stop_at: float) -> bytes:
+    """The body, a piece at a time, so that neither its size nor a slow server passes a limit."""
+    body = bytearray()
+    while piece := response.read1(_CHUNK, decode_content=False):
+        body += piece
+        if len(body) > limit:
+            raise SourceError(f"{url}: larger than {limit >> 20} MiB, which no index or key is")
+        if time.monotonic() > stop_at:
+            raise Unreachable(f"{url}: incomplete at the deadline, after {len(body)} bytes", code="final")
+    expected = response.headers.get("content-length", "")
+    if expected.isdigit() and int(expected) != len(body):
+        raise Unreachable(f"{url}: incomplete: expected {expected} bytes, got {len(body)}")
+    return bytes(body)
+
+
+def _require_success(answer: Answer) -> None:
+    status = answer.status
+    if status < 400:
+        return
+    if status in _NOT_THERE:
+        raise NotThere(f"{answer.url}: HTTP {status}", code=str(status))
+    if status in _TRY_AGAIN:
+        raise Unreachable(f"{answer.url}: HTTP {status}", code=str(status))
+    if status == 405:
+        raise SourceError(f"{answer.url}: HTTP 405", code="405")
+    raise Unreachable(f"{answer.url}: HTTP {status}", code="final")
+
+
+def _require_no_page(answer: Answer) -> None:
+    """A proxy's or a portal's page with status 200 is not what was asked for."""
+    is_page = answer.headers.get("content-type", "").startswith("text/html")
+    if is_page or answer.body[:200].lstrip().lower().startswith(_HTML):
+        raise SourceError(f"{answer.url}: an HTML page instead of the file; is a proxy or a login page in between?")
+
+
+def _require_digest(answer: Answer, sha256: str) -> None:
+    digest = hashlib.sha256(answer.body).hexdigest()
+    if sha256 and digest != sha256:
+        message = f"{answer.url}: expected SHA-256 {sha256}, as its signed index says, got {digest}"
+        raise SourceError(message, hint="a cut-off or replaced file, or an update in progress: try again later")
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause, without addresses of Python objects."""
+    cause: BaseException = error
+    while inner := (getattr(cause, "reason", None) or getattr(cause, "original_error", None)):
+        if not isinstance(inner, BaseException):
+            break
+        cause = inner
+    text = str(cause).rpartition(">: ")[2] or str(cause)
+    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__

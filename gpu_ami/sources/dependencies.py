@@ -1,0 +1,77 @@
+"""Can the dependencies of planned packages be met inside their repository, at the planned versions?
+
+A name that the repository neither has nor provides is the operating system's to bring, and is not judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpu_ami.sources.index import Index, Package, Relation
+
+
+@dataclass
+class Verdict:
+    """unmet: sentences, each with the chain of packages; held_back: what apt would not choose by itself."""
+
+    unmet: list[str] = field(default_factory=list)
+    held_back: list[str] = field(default_factory=list)
+
+
+def judge(index: Index, package: Package, planned: Mapping[str, str]) -> Verdict:
+    """Follows the dependencies of a package. planned: name → version of everything that the plan pins."""
+    verdict = Verdict()
+    verdict.unmet = _unmet(index, package, planned, {}, (str(package),))
+    if index.kind == "deb":
+        verdict.held_back = _held_back(index, package, planned)
+    return verdict
+
+
+def _unmet(
+    index: Index, package: Package, planned: Mapping[str, str], seen: dict[Package, list[str]], chain: tuple[str, ...]
+) -> list[str]:
+    if package in seen:
+        return seen[package]
+    seen[package] = []  # a circle of dependencies is met by being installed together
+    problems = []
+    for group in package.needs:
+        inside = [relation for relation in group if index.knows(relation.name)]
+        if len(inside) < len(group) or not inside:
+            continue  # an alternative of the operating system
+        tried = [_tried(index, relation, planned, seen, chain) for relation in inside]
+        if all(tried):
+            problems.append(tried[0][0])
+    seen[package] = problems
+    return problems
+
+
+def _tried(
+    index: Index, relation: Relation, planned: Mapping[str, str], seen: dict[Package, list[str]], chain: tuple[str, ...]
+) -> list[str]:
+    """Empty where some package meets the relation, and can itself be installed."""
+    candidates = index.candidates(relation)
+    allowed = [one for one in candidates if index.matches(one.version, planned.get(one.name, "*"))]
+    path = " → ".join(chain)
+    if not candidates:
+        there = ", ".join(index.versions(relation.name)[:3]) or "another version is provided"
+        return [f"{path} needs {relation}; the repository has {there}"]
+    if not allowed:
+        return [f"{path} needs {relation}; the plan has {relation.name} {planned.get(relation.name, '')}".rstrip()]
+    below: list[str] = []
+    for candidate in allowed:
+        below = _unmet(index, candidate, planned, seen, (*chain, str(candidate)))
+        if not below:
+            return []
+    return below
+
+
+def _held_back(index: Index, package: Package, planned: Mapping[str, str]) -> list[str]:
+    """Dependencies on an exact version that is not the newest: apt before 3.0 takes the newest and then stops."""
+    found = []
+    for group in package.needs:
+        for relation in group[:1]:
+            newest = index.by_name.get(relation.name, [None])[0]
+            if newest and relation.name not in planned and not index.satisfies(newest.version, relation):
+                found.append(f"{package} needs {relation}; apt would take {newest.version}: pin {relation.name}")
+    return found

@@ -1,0 +1,139 @@
+"""The packages of a repository, and the questions that a plan has: is it there, what is near, what is newer."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from gpu_ami.sources import rpm_versions
+
+# apt's << and >> are rpm's < and >.
+_HOLDS: dict[str, Callable[[int], bool]] = {
+    "<<": lambda order: order < 0, "<=": lambda order: order <= 0, "=": lambda order: order == 0,
+    ">=": lambda order: order >= 0, ">>": lambda order: order > 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What a package needs or provides. operator: <<, <=, =, >=, >>; empty: any version."""
+
+    name: str
+    operator: str = ""
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.operator} {self.version}" if self.operator else self.name
+
+
+@dataclass(frozen=True)
+class Package:
+    """One build of a package. needs: groups of alternatives, each of which must be met."""
+
+    name: str
+    version: str
+    architecture: str
+    needs: tuple[tuple[Relation, ...], ...] = ()
+    provides: tuple[Relation, ...] = ()
+    location: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def compare(kind: str, first: str, second: str) -> int:
+    """Order of two versions, by the rules of dpkg (kind deb) or rpm."""
+    if kind == "rpm":
+        return rpm_versions.compare(first, second)
+    from debian.debian_support import Version
+
+    one, other = Version(first), Version(second)
+    return (one > other) - (one < other)
+
+
+@dataclass
+class Index:
+    """Packages of one architecture. kind: deb or rpm; by_name: newest first."""
+
+    kind: str
+    by_name: dict[str, list[Package]] = field(default_factory=dict)
+    providers: dict[str, list[tuple[Package, Relation]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kind: str, packages: Iterable[Package]) -> Index:
+        index = cls(kind)
+        for package in packages:
+            index.by_name.setdefault(package.name, []).append(package)
+            for provided in package.provides:
+                index.providers.setdefault(provided.name, []).append((package, provided))
+        by_version = functools.cmp_to_key(functools.partial(compare, kind))
+        for builds in index.by_name.values():
+            if len(builds) > 1:
+                builds.sort(key=lambda package: by_version(package.version), reverse=True)
+        return index
+
+    def versions(self, name: str) -> list[str]:
+        """Versions of a package, newest first."""
+        return list(dict.fromkeys(package.version for package in self.by_name.get(name, ())))
+
+    def find(self, name: str, version: str) -> Package | None:
+        """The newest build of a planned version (`*`: what follows is open); None where there is none."""
+        for package in self.by_name.get(name, ()):
+            if self.matches(package.version, version):
+                return package
+        return None
+
+    def matches(self, version: str, planned: str) -> bool:
+        """Is a version the planned one, as apt (kind deb) or dnf reads it?"""
+        if fnmatch.fnmatchcase(version, planned):
+            return True
+        if self.kind == "deb":
+            return False
+        # dnf takes `name-version-release` of any epoch, and a version without its release.
+        epoch, number, release = rpm_versions.split(version)
+        accepted = (f"{number}-{release}", number, f"{epoch or 0}:{number}-{release}")
+        return any(fnmatch.fnmatchcase(text, planned) for text in accepted)
+
+    def newer(self, name: str, version: str, most: int = 3) -> list[str]:
+        """The newest versions above the planned one, newest first."""
+        planned = version.rstrip("*")
+        return [one for one in self.versions(name) if not self.matches(one, version) and self._above(one, planned)][
+            :most
+        ]
+
+    def _above(self, version: str, planned: str) -> bool:
+        return bool(planned) and compare(self.kind, version, planned) > 0
+
+    def nearest(self, name: str, version: str, most: int = 4) -> list[str]:
+        """Instead of a package that is not there: versions around the planned one, or packages of a similar name."""
+        versions = self.versions(name)
+        if versions:
+            below = [one for one in versions if not self._above(one, version.rstrip("*"))]
+            above = [one for one in reversed(versions) if self._above(one, version.rstrip("*"))]
+            near = [*below[: most // 2], *above[: most - min(len(below), most // 2)]]
+            return [f"{name} {one}" for one in near]
+        names = difflib.get_close_matches(name, self.by_name, n=most, cutoff=0.75)
+        return [f"{one} {self.versions(one)[0]}" for one in names]
+
+    def satisfies(self, provided: str, relation: Relation) -> bool:
+        """Does a version meet a relation? No version (provided without one) meets only a relation without one."""
+        if not relation.operator:
+            return True
+        return bool(provided) and _HOLDS[relation.operator](compare(self.kind, provided, relation.version))
+
+    def candidates(self, relation: Relation) -> list[Package]:
+        """Packages of this repository that meet a relation, by name first, newest first."""
+        own = [one for one in self.by_name.get(relation.name, ()) if self.satisfies(one.version, relation)]
+        others = [
+            package
+            for package, provided in self.providers.get(relation.name, ())
+            if package.name != relation.name and self.satisfies(provided.version, relation)
+        ]
+        return own + others
+
+    def knows(self, name: str) -> bool:
+        """Is the name a package of this repository, or provided by one?"""
+        return name in self.by_name or name in self.providers
