@@ -1,8 +1,8 @@
-"""The only door of the checks to AWS: what has arrived in CloudWatch and CloudWatch Logs.
+"""Reads datapoints and log events from CloudWatch and CloudWatch Logs. The checks call AWS only here.
 
-Arrival is asked for with GetMetricData and GetLogEvents: ListMetrics and lastEventTimestamp lag by up to 15 minutes
-and an hour, and are never proof. A call that AWS throttles is repeated; one that it refuses raises ApiRefused, which
-says nothing about the image.
+GetMetricData and GetLogEvents prove arrival. ListMetrics lags by up to 15 minutes and lastEventTimestamp by up to an
+hour, so neither is proof. A throttled call is retried; a refused one raises ApiRefused, which says nothing about the
+image.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from mypy_boto3_cloudwatch import CloudWatchClient
+    from mypy_boto3_cloudwatch.type_defs import (
+        DimensionFilterTypeDef,
+        DimensionTypeDef,
+        MetricDataQueryTypeDef,
+        MetricStatTypeDef,
+    )
     from mypy_boto3_logs import CloudWatchLogsClient
+    from mypy_boto3_logs.type_defs import GetLogEventsRequestTypeDef
 
 T = TypeVar("T")
-QUERIES_A_CALL = 500  # GetMetricData's own limit
+QUERIES_PER_CALL = 500  # limit of GetMetricData
 LOCAL_POLL_SECONDS = 0.5
 AWS_POLL_SECONDS = 5.0  # GetMetricData and GetLogEvents are throttled per account
-# Calls that are throttled, or meet an error of the service, are repeated for so long, with growing waits.
+# How long a throttled call, or one that met an error of the service, is retried, with exponential backoff.
 RETRY_SECONDS = 300.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
 _THROTTLED = {
@@ -36,7 +43,7 @@ _CREDENTIALS = {"UnrecognizedClientException", "InvalidClientTokenId", "Signatur
 
 
 class ApiRefused(Exception):
-    """A call to CloudWatch or Logs that AWS refused or that never reached it: action, what AWS said, what to do."""
+    """A call to CloudWatch or CloudWatch Logs failed: the action, the error of AWS or of the connection, a hint."""
 
     def __init__(self, action: str, code: str, message: str, hint: str) -> None:
         super().__init__(f"{action}: {code}: {message}" if code else f"{action}: {message}")
@@ -78,7 +85,7 @@ class LogEvent:
 
 
 class CloudWatch:
-    """CloudWatch of one region. `sleep` is where waiting happens, so that many checks can wait side by side."""
+    """CloudWatch of one region. `sleep` can be replaced, so that many checks can wait concurrently."""
 
     def __init__(
         self, region: str, *, endpoint: str | None = None, profile: str | None = None, arrival_seconds: float = 900.0
@@ -89,150 +96,159 @@ class CloudWatch:
         self.arrival_seconds = arrival_seconds
         self.poll_seconds = LOCAL_POLL_SECONDS if endpoint else AWS_POLL_SECONDS
         self.sleep: Callable[[float], None] = time.sleep
-        self._clients: dict[str, Any] = {}
 
     def _client(self, service: str) -> Any:
-        if service not in self._clients:
-            import boto3
-            from botocore.config import Config
+        import boto3
+        from botocore.config import Config
 
-            session: Any = boto3.session.Session(region_name=self.region, profile_name=self.profile)
-            # No attempts of botocore's: it would wait in the thread that all checks share.
-            patience = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
-            self._clients[service] = session.client(service, endpoint_url=self.endpoint, config=patience)
-        return self._clients[service]
+        session: Any = boto3.session.Session(region_name=self.region, profile_name=self.profile)
+        # botocore must not retry: it would wait in the thread that all checks share.
+        config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
+        return session.client(service, endpoint_url=self.endpoint, config=config)
 
-    @property
+    @functools.cached_property
     def _metrics(self) -> CloudWatchClient:
         client: CloudWatchClient = self._client("cloudwatch")
         return client
 
-    @property
+    @functools.cached_property
     def _logs(self) -> CloudWatchLogsClient:
         client: CloudWatchLogsClient = self._client("logs")
         return client
 
     def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:
-        """Calls `look` until it gives something, at most for `seconds`; None when it never did."""
-        until = time.monotonic() + seconds
+        """Calls `look` until it returns a value, for at most `seconds`; None if it returned none."""
+        deadline = time.monotonic() + seconds
         while True:
-            found = look()
-            if found is not None or time.monotonic() >= until:
-                return found
-            self.sleep(min(self.poll_seconds, max(0.0, until - time.monotonic())))
+            value = look()
+            if value is not None or time.monotonic() >= deadline:
+                return value
+            self.sleep(min(self.poll_seconds, max(0.0, deadline - time.monotonic())))
 
-    def _ask(self, action: str, call: Callable[[], T]) -> T:
-        """The answer to a call, which is repeated while AWS throttles it or its service fails.
+    def _call(self, action: str, call: Callable[[], T]) -> T:
+        """The result of an API call. It is retried for RETRY_SECONDS if it is throttled or the service fails.
 
-        action: as IAM writes it, such as `logs:GetLogEvents`. ApiRefused: AWS refused it, or the time is over.
+        action: as in IAM policies, such as `logs:GetLogEvents`. ApiRefused: AWS refused it, or the retries failed.
         """
         from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
-        until, wait = time.monotonic() + RETRY_SECONDS, _FIRST_WAIT
+        deadline, wait = time.monotonic() + RETRY_SECONDS, _FIRST_WAIT
         while True:
             try:
                 return call()
             except ClientError as error:
-                refusal, again = _refusal(action, error)
+                refusal, retryable = _refusal(action, error)
             except (ConnectionError, HTTPClientError) as error:
-                refusal, again = ApiRefused(action, "", str(error), "is the endpoint reachable from here?"), True
+                refusal, retryable = ApiRefused(action, "", str(error), "is the endpoint reachable from here?"), True
             except BotoCoreError as error:
-                refusal, again = ApiRefused(action, "", str(error), "check the credentials and the region"), False
-            if not again or time.monotonic() >= until:
+                refusal, retryable = ApiRefused(action, "", str(error), "check the credentials and the region"), False
+            if not retryable or time.monotonic() >= deadline:
                 raise refusal
             self.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
     def points(self, series: Sequence[Series], since: float, period: int) -> dict[Series, list[Point]]:
         """Datapoints of each series since a time, newest first. `period` in seconds."""
-        found: dict[Series, list[Point]] = {one: [] for one in series}
-        for first in range(0, len(series), QUERIES_A_CALL):
-            self._read_points(list(series[first : first + QUERIES_A_CALL]), since, period, found)
-        return found
+        points: dict[Series, list[Point]] = {metric: [] for metric in series}
+        for first in range(0, len(series), QUERIES_PER_CALL):
+            self._read_points(list(series[first : first + QUERIES_PER_CALL]), since, period, points)
+        return points
 
     def _read_points(
-        self, series: Sequence[Series], since: float, period: int, found: dict[Series, list[Point]]
+        self, series: Sequence[Series], since: float, period: int, points: dict[Series, list[Point]]
     ) -> None:
-        queries: Any = [{"Id": f"q{at}", "MetricStat": _metric_stat(one, period)} for at, one in enumerate(series)]
+        queries: list[MetricDataQueryTypeDef] = [
+            {"Id": f"q{index}", "MetricStat": _metric_stat(metric, period)} for index, metric in enumerate(series)
+        ]
         start = datetime.fromtimestamp(since - since % period, UTC)
         end = datetime.fromtimestamp(time.time() + 2 * period, UTC)
         paginator = self._metrics.get_paginator("get_metric_data")
-        times: Any = {"StartTime": start, "EndTime": end, "ScanBy": "TimestampDescending"}
-        read = functools.partial(paginator.paginate, MetricDataQueries=queries, **times)
-        for page in self._ask("cloudwatch:GetMetricData", lambda: list(read())):
+        read = functools.partial(
+            paginator.paginate,
+            MetricDataQueries=queries,
+            StartTime=start,
+            EndTime=end,
+            ScanBy="TimestampDescending",
+        )
+        for page in self._call("cloudwatch:GetMetricData", lambda: list(read())):
             for result in page["MetricDataResults"]:
-                one = series[int(result["Id"][1:])]
                 pairs = zip(result["Timestamps"], result["Values"], strict=True)
-                found[one] += [Point(at.timestamp(), value) for at, value in pairs]
+                points[series[int(result["Id"][1:])]] += [Point(start.timestamp(), value) for start, value in pairs]
 
     def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:
-        """All series that ListMetrics knows with these dimensions. Good for finding one too many, never for arrival."""
-        filters: Any = [{"Name": name, "Value": value} for name, value in dimensions.items()]
+        """All series with these dimensions in ListMetrics. They show unexpected series, but never prove arrival."""
+        filters: list[DimensionFilterTypeDef] = [{"Name": name, "Value": value} for name, value in dimensions.items()]
         paginator = self._metrics.get_paginator("list_metrics")
         read = functools.partial(paginator.paginate, Namespace=namespace, Dimensions=filters)
-        pages = self._ask("cloudwatch:ListMetrics", lambda: list(read()))
+        pages = self._call("cloudwatch:ListMetrics", lambda: list(read()))
         return {
-            Series(one["Namespace"], one["MetricName"], _sorted((d["Name"], d["Value"]) for d in one["Dimensions"]))
+            Series(
+                metric["Namespace"],
+                metric["MetricName"],
+                _sorted((dimension["Name"], dimension["Value"]) for dimension in metric["Dimensions"]),
+            )
             for page in pages
-            for one in page["Metrics"]
+            for metric in page["Metrics"]
         }
 
     def events(self, group: str, stream: str, since: float = 0.0) -> list[LogEvent] | None:
-        """All events of a stream, oldest first; None where the group or the stream is not there (yet)."""
-        found: list[LogEvent] = []
-        options: dict[str, Any] = {"startTime": int(since * 1000)} if since else {}
+        """All events of a stream, oldest first; None if the group or the stream does not exist (yet)."""
+        events: list[LogEvent] = []
+        request: GetLogEventsRequestTypeDef = {"logGroupName": group, "logStreamName": stream, "startFromHead": True}
+        if since:
+            request["startTime"] = int(since * 1000)
         token = ""
         while True:
-            read = functools.partial(
-                self._logs.get_log_events, logGroupName=group, logStreamName=stream, startFromHead=True, **options
-            )
             try:
-                page = self._ask("logs:GetLogEvents", read)
+                page = self._call("logs:GetLogEvents", functools.partial(self._logs.get_log_events, **request))
             except ApiRefused as error:
                 if error.code == "ResourceNotFoundException":
                     return None
                 raise
-            found += [
+            events += [
                 LogEvent(event["timestamp"] / 1000, event["ingestionTime"] / 1000, event["message"])
                 for event in page["events"]
             ]
-            # The token is never absent; the stream is at its end when it repeats. A page may be empty before that.
+            # Every page has a token. The stream is at its end when the token repeats; pages before may be empty.
             if page["nextForwardToken"] == token:
-                return found
-            token = options["nextToken"] = page["nextForwardToken"]
+                return events
+            token = request["nextToken"] = page["nextForwardToken"]
 
     def retention_days(self, group: str) -> int | None:
-        """Days after which a group's events are dropped; None for never. LookupError where there is no such group."""
+        """Days after which a group's events are deleted; None for never. LookupError if the group does not exist."""
         paginator = self._logs.get_paginator("describe_log_groups")
         read = functools.partial(paginator.paginate, logGroupNamePrefix=group)
-        for page in self._ask("logs:DescribeLogGroups", lambda: list(read())):
-            for one in page["logGroups"]:
-                if one["logGroupName"] == group:
-                    return one.get("retentionInDays")
+        for page in self._call("logs:DescribeLogGroups", lambda: list(read())):
+            for log_group in page["logGroups"]:
+                if log_group["logGroupName"] == group:
+                    return log_group.get("retentionInDays")
         raise LookupError(group)
 
 
 def _refusal(action: str, error: ClientError) -> tuple[ApiRefused, bool]:
-    """The error, and whether the same call may succeed in a moment."""
+    """The error, and whether a retry may succeed."""
     answer = error.response.get("Error", {})
     code, message = answer.get("Code", ""), answer.get("Message", str(error))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     hint = ""
     if code in _DENIED:
-        hint = f"allow {action} in the policy of whoever runs the proof: iam/caller-prove.json"
+        hint = f"allow {action} in the policy of the caller: iam/caller-prove.json"
     elif code in _EXPIRED:
         hint = "the credentials have expired: log in again; the session must be as long as the proof"
     elif code in _CREDENTIALS:
         hint = "AWS does not accept these credentials"
     elif code in _THROTTLED:
-        hint = f"AWS limits the rate of this call for the account, for {RETRY_SECONDS:.0f} s on end"
+        hint = f"AWS limits the rate of this call for the account, for more than {RETRY_SECONDS:.0f} s"
     return ApiRefused(action, code, message, hint), code in _THROTTLED or status >= 500
 
 
-def _metric_stat(series: Series, period: int) -> dict[str, Any]:
-    dimensions = [{"Name": name, "Value": value} for name, value in series.dimensions]
-    metric = {"Namespace": series.namespace, "MetricName": series.name, "Dimensions": dimensions}
-    return {"Metric": metric, "Period": period, "Stat": "Average"}
+def _metric_stat(series: Series, period: int) -> MetricStatTypeDef:
+    dimensions: list[DimensionTypeDef] = [{"Name": name, "Value": value} for name, value in series.dimensions]
+    return {
+        "Metric": {"Namespace": series.namespace, "MetricName": series.name, "Dimensions": dimensions},
+        "Period": period,
+        "Stat": "Average",
+    }
 
 
 def _sorted(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -145,8 +145,15 @@ def _yaml(text: str) -> Any:
         raise ValueError(f"not YAML: {error}") from error
 
 
-def _waiver(entry: Mapping[str, Any]) -> Waiver:
+def _waiver(entry: Mapping[str, object]) -> Waiver:
     expires = Day.parse(entry["expires"])
     assert expires is not None
-    scope = tuple(sorted((str(key), str(value)) for key, value in (entry.get("scope") or {}).items()))
-    return Waiver(str(entry["check"]), str(entry["reason"]), str(entry["owner"]), expires, scope)
+    scope = entry.get("scope")
+    patterns = scope.items() if isinstance(scope, dict) else ()
+    return Waiver(
+        check=str(entry["check"]),
+        reason=str(entry["reason"]),
+        owner=str(entry["owner"]),
+        expires=expires,
+        scope=tuple(sorted((str(key), str(pattern)) for key, pattern in patterns)),
+    )

@@ -101,7 +101,7 @@ def test_a_throttled_call_is_repeated_with_growing_waits(cloudwatch: CloudWatch,
             raise answer
         return answer
 
-    cloudwatch._client("logs").get_log_events = get_log_events
+    cloudwatch._logs.get_log_events = get_log_events
     assert cloudwatch.events(GROUP, STREAM) == []
     assert slept == [0.25, 0.5, 1.0]
 
@@ -123,7 +123,7 @@ def test_a_refusal_says_what_to_do(
     def get_log_events(**_: Any) -> Any:
         raise refused(code)
 
-    cloudwatch._client("logs").get_log_events = get_log_events
+    cloudwatch._logs.get_log_events = get_log_events
     with pytest.raises(ApiRefused, match=f"logs:GetLogEvents: {code}: said AWS") as caught:
         cloudwatch.events(GROUP, STREAM)
     assert words in str(caught.value)

@@ -23,7 +23,8 @@ _LINES = 200  # compared lines from the beginning of each file
 @pytest.fixture(scope="module")
 def files(host: Any, machine: MachineUnderTest) -> list[LogFile]:
     """The log files of the installed configuration, with group and stream."""
-    return agent_config.log_files(agent_config.installed(host), machine.metadata | {"instance-id": machine.instance_id})
+    metadata = {**machine.metadata, "instance-id": machine.instance_id}
+    return agent_config.log_files(agent_config.installed(host), metadata)
 
 
 def test_planned_streams_are_configured(

@@ -82,17 +82,17 @@ class Arrival:
 
 
 @pytest.fixture(scope="module")
-def config(host: Any) -> dict[str, Any]:
+def config(host: Any) -> dict[str, object]:
     """The installed configuration of the agent; it determines the expected series."""
-    found = agent_config.installed(host)
-    if not agent_config.measurements(found):
+    installed = agent_config.installed(host)
+    if not agent_config.measurements(installed):
         pytest.fail("the installed agent configuration collects no nvidia_gpu measurement", pytrace=False)
-    return found
+    return installed
 
 
 @pytest.fixture(scope="module")
 def arrival(
-    config: dict[str, Any], machine: MachineUnderTest, cloudwatch: CloudWatch, request: pytest.FixtureRequest
+    config: dict[str, object], machine: MachineUnderTest, cloudwatch: CloudWatch, request: pytest.FixtureRequest
 ) -> Arrival:
     """The series that arrived, read once for all checks."""
     from validator.plugin import RUN
@@ -108,7 +108,10 @@ def planned_absent(plan: PlanDocument | None, machine: MachineUnderTest) -> list
 
 
 def collect(
-    config: Mapping[str, Any], machine: MachineUnderTest, cloudwatch: CloudWatch, absent: Collection[str] | None = None
+    config: Mapping[str, object],
+    machine: MachineUnderTest,
+    cloudwatch: CloudWatch,
+    absent: Collection[str] | None = None,
 ) -> Arrival:
     """Waits until each series of this machine has a datapoint that was measured after the proof began."""
     machine.require_clock()
@@ -134,9 +137,8 @@ def collect(
     return Arrival(expected, newest, max(0.0, time.time() - since), never, absent or ())
 
 
-def _identity(machine: MachineUnderTest) -> dict[str, str]:
-    identity = {"instance-id": machine.instance_id, "instance-type": machine.instance_type}
-    return machine.metadata | identity
+def _identity(machine: MachineUnderTest) -> dict[str, object]:
+    return {**machine.metadata, "instance-id": machine.instance_id, "instance-type": machine.instance_type}
 
 
 @pytest.mark.tier("T3")

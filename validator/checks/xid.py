@@ -206,10 +206,10 @@ def test_real_fault_arrives(xids: Xids, machine: MachineUnderTest, observe: Obse
     gpu = _idle_gpu(xids.host)
     before = xid_injection.last_seq(xids.host.run(xid_injection.KMSG).stdout)
     fault = _run_on_gpu(xids.host, gpu.pci)
-    if fault["outcome"] == "no libcuda":
-        unproven(f"the CUDA driver library is not installed ({fault['message']})")
-    if fault["outcome"] != "faulted":
-        observe.fail(f"no fault could be caused on GPU {gpu.pci}: {fault['message']}")
+    if fault.outcome == "no libcuda":
+        unproven(f"the CUDA driver library is not installed ({fault.message})")
+    if fault.outcome != "faulted":
+        observe.fail(f"no fault could be caused on GPU {gpu.pci}: {fault.message}")
     for record in _printed(xids, before, gpu.pci, observe):
         xids.wait(xids.raw_group, record.text, observe)
     printed = _printed(xids, before, gpu.pci, observe)  # others (43, 45) may have followed
@@ -218,8 +218,8 @@ def test_real_fault_arrives(xids: Xids, machine: MachineUnderTest, observe: Obse
         xids.wait(group, fence.nonce, observe)
     _require_fault_everywhere(xids, fault, printed, observe)
     after = _run_on_gpu(xids.host, gpu.pci, only_work=True)
-    if after["outcome"] != "worked":
-        observe.fail(f"GPU {gpu.pci} is not usable after the fault: {after['message']}")
+    if after.outcome != "worked":
+        observe.fail(f"GPU {gpu.pci} is not usable after the fault: {after.message}")
 
 
 def _idle_gpu(host: Any) -> nvidia_smi.Gpu:
@@ -236,9 +236,9 @@ def _idle_gpu(host: Any) -> nvidia_smi.Gpu:
         unproven(str(reason))
 
 
-def _run_on_gpu(host: Any, pci: str, *, only_work: bool = False) -> dict[str, Any]:
+def _run_on_gpu(host: Any, pci: str, *, only_work: bool = False) -> xid_injection.Result:
     done = host.run(xid_injection.command(pci, only_work=only_work), timeout=xid_injection.SECONDS)
-    return xid_injection.answer(done.rc, done.stdout, done.stderr)
+    return xid_injection.read_result(done.rc, done.stdout, done.stderr)
 
 
 def _printed(xids: Xids, before: int, pci: str, observe: Observe) -> list[xid_injection.Record]:
@@ -257,10 +257,10 @@ def _printed(xids: Xids, before: int, pci: str, observe: Observe) -> list[xid_in
 
 
 def _require_fault_everywhere(
-    xids: Xids, fault: dict[str, Any], printed: list[xid_injection.Record], observe: Observe
+    xids: Xids, fault: xid_injection.Result, printed: list[xid_injection.Record], observe: Observe
 ) -> None:
     (boot_id,) = xids.host.run("cat /proc/sys/kernel/random/boot_id").stdout.split()
-    since = float(fault["stored"]) - 60
+    since = fault.stored - 60
     raw = xids.cloudwatch.events(xids.raw_group, xids.stream, since) or []
     streamed = xids.cloudwatch.events(xids.json_group, xids.stream, since) or []
     lines = xids.host.run("tail -n 2000 %s", xids.json_log).stdout.splitlines()
@@ -281,18 +281,18 @@ def _require_fault_everywhere(
     (event,) = xid_injection.events([entry.message for entry in streamed], boot_id, culprit.seq)
     observe.event({key: value for key, value in event.items() if key != "_aws"})
     arrived = next(entry for entry in raw if culprit.text in entry.message)
-    observe.hop("store on the GPU → CloudWatch Logs (raw)", arrived.ingested - float(fault["stored"]))
+    observe.hop("store on the GPU → CloudWatch Logs (raw)", arrived.ingested - fault.stored)
 
 
-def _require_culprit(xids: Xids, culprit: xid_injection.Record, fault: dict[str, Any], observe: Observe) -> None:
-    expected = {"code": "31 or 13", "pid": fault["pid"], "process": fault["name"]}
+def _require_culprit(xids: Xids, culprit: xid_injection.Record, fault: xid_injection.Result, observe: Observe) -> None:
+    expected = {"code": "31 or 13", "pid": fault.pid, "process": fault.name}
     printed = {"code": culprit.code, "pid": culprit.pid, "process": culprit.process}
     branch = int(str(xids.plan["nvidia_driver"]["version"]).partition(".")[0])
     if culprit.pid is None and culprit.process is None and branch >= xid_injection.PIDS_MAY_LACK:
         observe(printed, f"{expected}; this driver branch may name no process")
         return
     observe(printed, expected)
-    if (culprit.pid, culprit.process) != (fault["pid"], fault["name"]):
+    if (culprit.pid, culprit.process) != (fault.pid, fault.name):
         observe.fail(f"the driver's Xid: expected {expected}, got {printed}: {culprit.text}")
 
 

@@ -1,7 +1,8 @@
-"""The CloudWatch agent's configuration: as it is installed, and the series and streams that follow from it."""
+"""The installed configuration of the CloudWatch agent, and the metric series and log streams that follow from it."""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -14,13 +15,14 @@ from validator.probes.nvidia_smi import ABSENT_UNDER_MIG, MAY_BE_ABSENT, Gpu
 DIRECTORY = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 DEFAULT_NAMESPACE = "CWAgent"
 DEFAULT_INTERVAL = 60
-# ${aws:…} of append_dimensions → the metadata that it stands for. The Auto Scaling group's name is known only in one.
+_GPU_PLUGIN = ("metrics", "metrics_collected", "nvidia_gpu")
+# Dimension in append_dimensions → key of the instance metadata. They do not have the Auto Scaling group's name.
 _PLACEHOLDERS = {"ImageId": "ami-id", "InstanceId": "instance-id", "InstanceType": "instance-type"}
 
 
 @dataclass(frozen=True)
 class LogFile:
-    """One entry of logs.logs_collected.files.collect_list, stream name resolved."""
+    """One entry of logs.logs_collected.files.collect_list, with the placeholders in its names resolved."""
 
     path: str
     group: str
@@ -28,95 +30,104 @@ class LogFile:
     retention_days: int | None
 
 
-def merged(configs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several files of the agent as the one configuration that they amount to: objects merge, lists add up."""
-    whole: dict[str, Any] = {}
+def merged(configs: Iterable[Mapping[str, object]]) -> dict[str, object]:
+    """The configuration that the agent makes of several files: objects are merged, lists are concatenated."""
+    whole: dict[str, object] = {}
     for config in configs:
         _merge(whole, config)
     return whole
 
 
-def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
+def _merge(into: dict[str, object], other: Mapping[str, object]) -> None:
     for key, value in other.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        elif isinstance(value, list) and isinstance(into.get(key), list):
-            into[key] = [*into[key], *(entry for entry in value if entry not in into[key])]
+        present = into.get(key)
+        if isinstance(value, Mapping) and isinstance(present, dict):
+            _merge(present, value)
+        elif isinstance(value, list) and isinstance(present, list):
+            into[key] = [*present, *(entry for entry in value if entry not in present)]
         else:
-            into[key] = json.loads(json.dumps(value))
+            into[key] = copy.deepcopy(value)
 
 
-def installed(host: Any) -> dict[str, Any]:
-    """The configuration that the agent on a host runs with. ValueError names a file that is not JSON."""
+def installed(host: Any) -> dict[str, object]:
+    """The configuration of the agent on a host. ValueError names a file that is not a JSON object."""
     # One command for all files: name, newline, content, record separator.
     each = 'echo "$f"; cat -- "$f"; printf "\\036"'
     done = host.run(f'cd {DIRECTORY} && for f in *; do [ -f "$f" ] && {{ {each}; }}; done', pure=True)
-    configs = []
+    configs: list[dict[str, object]] = []
     for record in done.stdout.split("\x1e"):
         name, _, text = record.lstrip("\n").partition("\n")
         if name:
-            try:
-                configs.append(json.loads(text))
-            except ValueError as error:
-                raise ValueError(f"{DIRECTORY}/{name} is not JSON ({error})") from error
+            configs.append(_parsed(text, f"{DIRECTORY}/{name}"))
     return merged(configs)
 
 
-def differences(found: Any, planned: Any, path: str = "") -> list[str]:
-    """Where two configurations differ, a line each: `logs.x: found …, expected …`."""
-    if isinstance(found, dict) and isinstance(planned, dict):
+def _parsed(text: str, file: str) -> dict[str, object]:
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{file}: expected an object, got {type(config).__name__}")
+    return config
+
+
+def differences(installed: object, planned: object, path: str = "") -> list[str]:
+    """Where two configurations differ, a line each: `logs.x: expected …, got …`."""
+    if isinstance(installed, dict) and isinstance(planned, dict):
         lines = []
-        for key in sorted(found.keys() | planned.keys()):
+        for key in sorted(installed.keys() | planned.keys()):
             where = f"{path}.{key}" if path else key
             if key not in planned:
-                lines.append(f"{where}: found {found[key]!r}, expected nothing")
-            elif key not in found:
-                lines.append(f"{where}: missing, expected {planned[key]!r}")
+                lines.append(f"{where}: expected nothing, got {installed[key]!r}")
+            elif key not in installed:
+                lines.append(f"{where}: expected {planned[key]!r}, but it is missing")
             else:
-                lines += differences(found[key], planned[key], where)
+                lines += differences(installed[key], planned[key], where)
         return lines
-    if isinstance(found, list) and isinstance(planned, list) and len(found) == len(planned):
-        pairs = enumerate(zip(found, planned, strict=True))
-        return [line for at, (one, other) in pairs for line in differences(one, other, f"{path}[{at}]")]
-    return [] if found == planned else [f"{path}: found {found!r}, expected {planned!r}"]
+    if isinstance(installed, list) and isinstance(planned, list) and len(installed) == len(planned):
+        pairs = enumerate(zip(installed, planned, strict=True))
+        return [line for index, (left, right) in pairs for line in differences(left, right, f"{path}[{index}]")]
+    return [] if installed == planned else [f"{path}: expected {planned!r}, got {installed!r}"]
 
 
-def interval(config: Mapping[str, Any]) -> int:
+def interval(config: Mapping[str, object]) -> int:
     """Seconds between two datapoints of the nvidia_gpu plugin."""
-    plugin = _gpu_plugin(config)
-    agent = config.get("agent", {})
-    return int(
-        plugin.get("metrics_collection_interval") or agent.get("metrics_collection_interval") or DEFAULT_INTERVAL
-    )
+    key = "metrics_collection_interval"
+    seconds = _object(config, *_GPU_PLUGIN).get(key) or _object(config, "agent").get(key) or DEFAULT_INTERVAL
+    if not isinstance(seconds, int):
+        raise ValueError(f"{key}: expected whole seconds, got {seconds!r}")
+    return seconds
 
 
-def period(config: Mapping[str, Any]) -> int:
-    """The shortest period (seconds) in which every datapoint can be asked for: 1, 5, 10, 30 or whole minutes."""
+def period(config: Mapping[str, object]) -> int:
+    """The shortest period (seconds) for which CloudWatch returns every datapoint: 1, 5, 10, 30 or whole minutes."""
     seconds = interval(config)
     return next((short for short in (1, 5, 10, 30) if seconds <= short), -(-seconds // 60) * 60)
 
 
-def measurements(config: Mapping[str, Any]) -> list[str]:
-    """Names that the nvidia_gpu plugin is told to publish."""
-    return [
-        entry["name"] if isinstance(entry, dict) else str(entry) for entry in _gpu_plugin(config).get("measurement", [])
-    ]
+def measurements(config: Mapping[str, object]) -> list[str]:
+    """Names of the measurements that the nvidia_gpu plugin publishes."""
+    entries = _list(config, *_GPU_PLUGIN, "measurement")
+    return [str(entry["name"]) if isinstance(entry, dict) else str(entry) for entry in entries]
 
 
 def expected_series(
-    config: Mapping[str, Any], gpus: Iterable[Gpu], metadata: Mapping[str, Any], absent: Collection[str] | None = None
+    config: Mapping[str, object],
+    gpus: Iterable[Gpu],
+    metadata: Mapping[str, object],
+    absent: Collection[str] | None = None,
 ) -> dict[Series, Gpu | None]:
-    """Every series that this configuration makes on this machine → its GPU, or None for an aggregate over all.
+    """Every series that the agent publishes with this configuration → its GPU, or None for an aggregate over all GPUs.
 
     absent: measurements that these GPUs never have, by the plan; None without a plan: nvidia-smi then determines them.
     A GPU with MIG enabled has none of ABSENT_UNDER_MIG.
     """
-    metrics = config.get("metrics", {})
-    namespace = metrics.get("namespace", DEFAULT_NAMESPACE)
-    appended = {
-        key: str(metadata[_PLACEHOLDERS[key]]) for key in metrics.get("append_dimensions", {}) if key in _PLACEHOLDERS
-    }
-    rollups = [tuple(names) for names in metrics.get("aggregation_dimensions", [])]
+    metrics = _object(config, "metrics")
+    namespace = str(metrics.get("namespace", DEFAULT_NAMESPACE))
+    dimensions = _object(metrics, "append_dimensions")
+    appended = {key: str(metadata[_PLACEHOLDERS[key]]) for key in dimensions if key in _PLACEHOLDERS}
+    rollups = [_names(names) for names in _list(metrics, "aggregation_dimensions")]
     series: dict[Series, Gpu | None] = {}
     for gpu in gpus:
         own = {"index": str(gpu.index), "name": gpu.name, "arch": gpu.architecture} | appended
@@ -136,26 +147,50 @@ def expected_series(
     return series
 
 
-def log_files(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[LogFile]:
-    """The files that the agent ships, with the stream that each goes to."""
-    entries = config.get("logs", {}).get("logs_collected", {}).get("files", {}).get("collect_list", [])
-    default = config.get("logs", {}).get("log_stream_name", "{instance_id}")
-    return [
-        LogFile(
-            path=entry["file_path"],
-            group=_resolve(entry.get("log_group_name", entry["file_path"]), metadata),
-            stream=_resolve(entry.get("log_stream_name", default), metadata),
-            retention_days=entry.get("retention_in_days"),
-        )
-        for entry in entries
-    ]
+def _names(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list):
+        raise ValueError(f"aggregation_dimensions: expected a list of dimensions, got {names!r}")
+    return tuple(str(name) for name in names)
 
 
-def _resolve(text: str, metadata: Mapping[str, Any]) -> str:
-    known = {"{instance_id}": "instance-id", "{hostname}": "hostname", "{local_hostname}": "hostname"}
-    return re.sub(r"\{[a-z_]+\}", lambda found: str(metadata.get(known.get(found[0], ""), found[0])), text)
+def log_files(config: Mapping[str, object], metadata: Mapping[str, object]) -> list[LogFile]:
+    """The log files that the agent sends, with group and stream. ValueError if an entry has no file_path."""
+    entries = _list(config, "logs", "logs_collected", "files", "collect_list")
+    default_stream = _object(config, "logs").get("log_stream_name", "{instance_id}")
+    return [_log_file(entry, default_stream, metadata) for entry in entries]
 
 
-def _gpu_plugin(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    plugin: Mapping[str, Any] = config.get("metrics", {}).get("metrics_collected", {}).get("nvidia_gpu", {})
-    return plugin
+def _log_file(entry: object, default_stream: object, metadata: Mapping[str, object]) -> LogFile:
+    if not isinstance(entry, dict) or not isinstance(entry.get("file_path"), str):
+        raise ValueError(f"collect_list: expected an object with file_path, got {entry!r}")
+    path, days = entry["file_path"], entry.get("retention_in_days")
+    return LogFile(
+        path=path,
+        group=_resolved(str(entry.get("log_group_name", path)), metadata),
+        stream=_resolved(str(entry.get("log_stream_name", default_stream)), metadata),
+        retention_days=days if isinstance(days, int) else None,
+    )
+
+
+def _resolved(text: str, metadata: Mapping[str, object]) -> str:
+    """A group's or stream's name with the placeholders that the metadata have."""
+    keys = {"{instance_id}": "instance-id", "{hostname}": "hostname", "{local_hostname}": "hostname"}
+    return re.sub(r"\{[a-z_]+\}", lambda match: str(metadata.get(keys.get(match[0], ""), match[0])), text)
+
+
+def _object(config: Mapping[str, object], *path: str) -> Mapping[str, object]:
+    """The object at a path of keys, empty if there is none. ValueError: there is something else."""
+    for depth, key in enumerate(path, 1):
+        value = config.get(key, {})
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{'.'.join(path[:depth])}: expected an object, got {type(value).__name__}")
+        config = value
+    return config
+
+
+def _list(config: Mapping[str, object], *path: str) -> list[object]:
+    """The list at a path of keys, empty if there is none. ValueError: there is something else."""
+    value = _object(config, *path[:-1]).get(path[-1], [])
+    if not isinstance(value, list):
+        raise ValueError(f"{'.'.join(path)}: expected a list, got {type(value).__name__}")
+    return value

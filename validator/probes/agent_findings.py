@@ -6,7 +6,6 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 ERROR, WARNING = "error", "warning"
 _MAX_SECONDS = 172_800  # schema.json: metrics_collection_interval, force_flush_interval
@@ -30,26 +29,26 @@ class Finding:
         return f"{self.severity}: {place}{self.path or 'the file'}: {self.message}"
 
 
-def unknown_keys(section: Mapping[str, Any], known: Collection[str], where: str) -> Iterator[Finding]:
+def unknown_keys(section: Mapping[str, object], known: Collection[str], where: str) -> Iterator[Finding]:
     for key in section:
         if key not in known:
             path = f"{where}.{key}" if where else str(key)
             yield Finding(ERROR, path, f"unknown key{suggestion(str(key), known)}")
 
 
-def seconds(section: Mapping[str, Any], key: str, where: str) -> Iterator[Finding]:
+def seconds(section: Mapping[str, object], key: str, where: str) -> Iterator[Finding]:
     value = section.get(key, 1)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_SECONDS:
         yield Finding(ERROR, f"{where}.{key}", f"expected whole seconds from 1 to {_MAX_SECONDS}, got {value!r}")
 
 
-def endpoint(section: Mapping[str, Any], where: str) -> Iterator[Finding]:
+def endpoint(section: Mapping[str, object], where: str) -> Iterator[Finding]:
     value = section.get("endpoint_override", "http://x")
     if not isinstance(value, str) or not re.fullmatch(r"https?://[^/\s]+\S*", value) or len(value) > _MAX_URL:
         yield Finding(ERROR, f"{where}.endpoint_override", f"expected http(s)://host[:port], got {value!r}")
 
 
-def not_an_object(where: str, value: Any) -> Finding:
+def not_an_object(where: str, value: object) -> Finding:
     return Finding(ERROR, where, f"expected an object, got {type(value).__name__}")
 
 

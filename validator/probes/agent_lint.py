@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from validator.probes.agent_findings import (
     ERROR,
@@ -65,7 +64,7 @@ def _severity_and_line(finding: Finding) -> tuple[bool, int]:
     return finding.severity != ERROR, finding.line or 0
 
 
-def lint(config: Any, *, files: Collection[str] | None = None) -> list[Finding]:
+def lint(config: object, *, files: Collection[str] | None = None) -> list[Finding]:
     """All findings, errors first, in the order of the file.
 
     files: paths that something on the image writes; a log file that is not among them is an error.
@@ -86,12 +85,12 @@ def lint(config: Any, *, files: Collection[str] | None = None) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity != ERROR)
 
 
-def _agent(section: Mapping[str, Any]) -> Iterator[Finding]:
+def _agent(section: Mapping[str, object]) -> Iterator[Finding]:
     yield from unknown_keys(section, _AGENT, "agent")
     yield from seconds(section, "metrics_collection_interval", "agent")
 
 
-def _metrics(section: Mapping[str, Any]) -> Iterator[Finding]:
+def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
     yield from unknown_keys(section, _METRICS, "metrics")
     yield from seconds(section, "force_flush_interval", "metrics")
     yield from endpoint(section, "metrics")
@@ -109,10 +108,11 @@ def _metrics(section: Mapping[str, Any]) -> Iterator[Finding]:
     if "nvidia_gpu" in plugins:
         yield from _gpu(plugins["nvidia_gpu"])
         if set(plugins) == {"nvidia_gpu"}:
-            yield from _aggregation(section, {"index", "name", "arch", *appended})
+            known = appended if isinstance(appended, dict) else {}
+            yield from _aggregation(section, {"index", "name", "arch", *known})
 
 
-def _namespace(section: Mapping[str, Any]) -> Iterator[Finding]:
+def _namespace(section: Mapping[str, object]) -> Iterator[Finding]:
     namespace = section.get("namespace", "CWAgent")
     if not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace) or not namespace.strip():
         expected = "1 to 255 letters, digits, spaces and . - _ / # :, not starting with :"
@@ -121,7 +121,7 @@ def _namespace(section: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(ERROR, "metrics.namespace", f"namespaces that start with AWS/ are reserved, got {namespace!r}")
 
 
-def _append_dimensions(appended: Any) -> Iterator[Finding]:
+def _append_dimensions(appended: object) -> Iterator[Finding]:
     where = "metrics.append_dimensions"
     if not isinstance(appended, dict):
         yield not_an_object(where, appended)
@@ -134,19 +134,23 @@ def _append_dimensions(appended: Any) -> Iterator[Finding]:
             yield Finding(ERROR, f"{where}.{key}", f"expected '${{aws:{key}}}', got {value!r}")
 
 
-def _aggregation(section: Mapping[str, Any], dimensions: set[str]) -> Iterator[Finding]:
+def _aggregation(section: Mapping[str, object], dimensions: set[str]) -> Iterator[Finding]:
     where = "metrics.aggregation_dimensions"
-    for index, names in enumerate(section.get("aggregation_dimensions", [])):
+    rollups = section.get("aggregation_dimensions", [])
+    if not isinstance(rollups, list):
+        yield Finding(ERROR, where, f"expected a list of lists of dimensions, got {rollups!r}")
+        return
+    for index, names in enumerate(rollups):
         if not isinstance(names, list):
             yield Finding(ERROR, f"{where}[{index}]", f"expected a list of dimensions, got {names!r}")
             continue
         for name in names:
-            if name not in dimensions:
+            if not isinstance(name, str) or name not in dimensions:
                 message = f"no metric has the dimension {name!r}, so nothing is aggregated"
                 yield Finding(ERROR, f"{where}[{index}]", f"{message}{suggestion(str(name), sorted(dimensions))}")
 
 
-def _gpu(plugin: Any) -> Iterator[Finding]:
+def _gpu(plugin: object) -> Iterator[Finding]:
     where = "metrics.metrics_collected.nvidia_gpu"
     if not isinstance(plugin, dict):
         yield not_an_object(where, plugin)
@@ -167,7 +171,7 @@ def _gpu(plugin: Any) -> Iterator[Finding]:
             yield Finding(WARNING, path, f"duplicate measurement {name!r}")
 
 
-def _both_in_one(config: Mapping[str, Any]) -> Iterator[Finding]:
+def _both_in_one(config: Mapping[str, object]) -> Iterator[Finding]:
     metrics = config.get("metrics")
     plugins = metrics.get("metrics_collected", {}) if isinstance(metrics, dict) else {}
     if isinstance(plugins, dict) and "nvidia_gpu" in plugins and "logs" in config:

@@ -49,7 +49,7 @@ _LONGEST = {"{instance_id}": 19, "{hostname}": 63, "{local_hostname}": 63, "{ip_
 _PLACEHOLDER = re.compile(r"\{[^}]*\}")
 
 
-def logs_findings(section: Mapping[str, Any], files: Collection[str] | None) -> Iterator[Finding]:
+def logs_findings(section: Mapping[str, object], files: Collection[str] | None) -> Iterator[Finding]:
     """Findings of `logs`. files: paths that the image writes; None: not checked."""
     yield from unknown_keys(section, _LOGS, "logs")
     yield from seconds(section, "force_flush_interval", "logs")
@@ -60,6 +60,8 @@ def logs_findings(section: Mapping[str, Any], files: Collection[str] | None) -> 
         yield not_an_object("logs.logs_collected", collected)
         return
     yield from unknown_keys(collected, ("files", "journald", "windows_events"), "logs.logs_collected")
+    for name in ("files", "journald"):
+        yield from _not_a_list(collected, name)
     log_files, journals = list(_entries(collected, "files")), list(_entries(collected, "journald"))
     for where, entry in log_files:
         yield from _file(entry, where, files)
@@ -68,15 +70,24 @@ def logs_findings(section: Mapping[str, Any], files: Collection[str] | None) -> 
     yield from _conflicts([*log_files, *journals], section.get("log_stream_name", "{instance_id}"))
 
 
-def _entries(collected: Mapping[str, Any], name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _not_a_list(collected: Mapping[str, object], name: str) -> Iterator[Finding]:
+    plugin = collected.get(name, {})
+    if not isinstance(plugin, dict):
+        yield not_an_object(f"logs.logs_collected.{name}", plugin)
+    elif not isinstance(plugin.get("collect_list", []), list):
+        message = f"expected a list, got {type(plugin['collect_list']).__name__}"
+        yield Finding(ERROR, f"logs.logs_collected.{name}.collect_list", message)
+
+
+def _entries(collected: Mapping[str, object], name: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     plugin = collected.get(name, {})
     entries = plugin.get("collect_list", []) if isinstance(plugin, dict) else []
-    for index, entry in enumerate(entries):
+    for index, entry in enumerate(entries if isinstance(entries, list) else []):
         if isinstance(entry, dict):
             yield f"logs.logs_collected.{name}.collect_list[{index}]", entry
 
 
-def _conflicts(entries: list[tuple[str, Mapping[str, Any]]], default_stream: Any) -> Iterator[Finding]:
+def _conflicts(entries: list[tuple[str, Mapping[str, object]]], default_stream: object) -> Iterator[Finding]:
     """Entries that use the same stream, or give one group two retentions, which the agent rejects."""
     streams: dict[tuple[str, str], str] = {}
     retentions: dict[str, tuple[Any, str]] = {}
@@ -93,7 +104,7 @@ def _conflicts(entries: list[tuple[str, Mapping[str, Any]]], default_stream: Any
             yield Finding(ERROR, f"{where}.retention_in_days", message)
 
 
-def _file(entry: Mapping[str, Any], where: str, files: Collection[str] | None) -> Iterator[Finding]:
+def _file(entry: Mapping[str, object], where: str, files: Collection[str] | None) -> Iterator[Finding]:
     yield from unknown_keys(entry, _FILE, where)
     path = entry.get("file_path")
     if not isinstance(path, str) or not path.startswith("/"):
@@ -108,7 +119,7 @@ def _file(entry: Mapping[str, Any], where: str, files: Collection[str] | None) -
     yield from _destination(entry, where)
 
 
-def _filters(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
+def _filters(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
     filters = entry.get("filters", [])
     if not isinstance(filters, list):
         yield Finding(ERROR, f"{where}.filters", f"expected a list, got {type(filters).__name__}")
@@ -123,7 +134,7 @@ def _filters(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
             yield Finding(ERROR, f"{path}.expression", "expected a regular expression")
 
 
-def _journald(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
+def _journald(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
     yield from unknown_keys(entry, _JOURNALD, where)
     priority = entry.get("priority", "info")
     if str(priority) not in _PRIORITIES:
@@ -131,7 +142,7 @@ def _journald(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
     yield from _destination(entry, where)
 
 
-def _destination(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
+def _destination(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
     group = entry.get("log_group_name")
     if not group:
         yield Finding(ERROR, f"{where}.log_group_name", "missing: the agent would name the group after the file")
@@ -148,14 +159,14 @@ def _destination(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
         yield Finding(ERROR, f"{where}.retention_in_days", f"expected one of {expected}, got {days!r}")
 
 
-def _stream_name(entry: Mapping[str, Any], where: str) -> Iterator[Finding]:
+def _stream_name(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
     if "log_stream_name" in entry:
         stream, path = entry["log_stream_name"], f"{where}.log_stream_name"
         yield from _placeholders(stream, path)
         yield from _name(stream, path, r"[^:*]", "any characters except : and *")
 
 
-def _placeholders(name: Any, path: str) -> Iterator[Finding]:
+def _placeholders(name: object, path: str) -> Iterator[Finding]:
     for placeholder in _PLACEHOLDER.findall(str(name)):
         if placeholder not in _PLACEHOLDERS:
             expected = ", ".join(_PLACEHOLDERS)
@@ -163,7 +174,7 @@ def _placeholders(name: Any, path: str) -> Iterator[Finding]:
             yield Finding(ERROR, path, message)
 
 
-def _name(name: Any, path: str, allowed: str, description: str) -> Iterator[Finding]:
+def _name(name: object, path: str, allowed: str, description: str) -> Iterator[Finding]:
     """Characters and length of a name; a placeholder counts as the longest value that it can have."""
     if not isinstance(name, str):
         yield Finding(ERROR, path, f"expected a string, got {type(name).__name__}")
@@ -177,7 +188,7 @@ def _name(name: Any, path: str, allowed: str, description: str) -> Iterator[Find
         yield Finding(ERROR, path, f"expected 1 to {_MAX_NAME} characters, got {length}")
 
 
-def _choice(entry: Mapping[str, Any], key: str, allowed: Collection[str], where: str) -> Iterator[Finding]:
+def _choice(entry: Mapping[str, object], key: str, allowed: Collection[str], where: str) -> Iterator[Finding]:
     value = entry.get(key)
     if key in entry and value not in allowed:
         message = f"expected {' or '.join(allowed)}, got {value!r}{suggestion(str(value), allowed)}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from validator import plan_document
 from validator.probes import nvidia_smi
 
 SCHEMA = "gpu-ami/golden/1"
@@ -103,7 +104,7 @@ class Golden:
         kind = "simulated" if self.hardware.simulated else "real"
         return f"{self.instance_type}.json of {self.recorded.get('when', 'unknown date')} ({kind} hardware)"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         seen = self.hardware
         return {
             "schema": SCHEMA,
@@ -226,7 +227,7 @@ def read_topology(text: str) -> dict[str, str]:
     return links
 
 
-def model_differences(gpus: Sequence[Board], promised: Mapping[str, Any], recorded: Golden | None) -> list[str]:
+def model_differences(gpus: Sequence[Board], promised: plan_document.Gpu, recorded: Golden | None) -> list[str]:
     """GPUs that are not the promised model, or have not its memory: by the fact within MEMORY_PERCENT, by golden file
     exactly. `promised` is the plan's `gpu`."""
     wrong = []
@@ -247,7 +248,7 @@ def model_differences(gpus: Sequence[Board], promised: Mapping[str, Any], record
     ]
 
 
-def address_differences(found: Iterable[str], promised: Mapping[str, Any], recorded: Golden | None) -> list[str]:
+def address_differences(found: Iterable[str], promised: plan_document.Gpu, recorded: Golden | None) -> list[str]:
     """PCI addresses at which a GPU is missing or one too many: by the facts, else by the golden file."""
     if promised.get("pci"):
         expected, by = set(promised["pci"]), "facts"
@@ -260,7 +261,7 @@ def address_differences(found: Iterable[str], promised: Mapping[str, Any], recor
     return missing + [f"a GPU at {address}, where none is promised ({by})" for address in sorted(here - expected)]
 
 
-def link_differences(seen: Hardware, promised: Mapping[str, Any], recorded: Golden | None) -> list[str]:
+def link_differences(seen: Hardware, promised: plan_document.InstanceType, recorded: Golden | None) -> list[str]:
     """Pairs of GPUs that are not linked as promised. Behind NVSwitches every pair has the same count of NVLinks; how
     many, and everything else, only a golden file knows. `promised` is the plan's instance type."""
     wrong = []

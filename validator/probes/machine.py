@@ -7,7 +7,7 @@ import json
 import shlex
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from validator.observe import unproven
 from validator.probes import nvidia_smi
@@ -35,6 +35,13 @@ print(json.dumps(found))
 """
 
 
+# What METADATA prints. region is "" if the identity document has none; public-keys: a line of authorized_keys each.
+Metadata = TypedDict(
+    "Metadata",
+    {"instance-id": str, "instance-type": str, "ami-id": str, "region": str, "public-keys": list[str]},
+)
+
+
 @dataclass(frozen=True)
 class Clock:
     """The host's clock against ours: how far ahead it is, at least and at most (seconds)."""
@@ -57,13 +64,14 @@ class MachineUnderTest:
         self._instance_type = instance_type
 
     @functools.cached_property
-    def metadata(self) -> dict[str, Any]:
-        """instance-id, instance-type, ami-id, region, public-keys. UNPROVEN where there is no metadata service."""
+    def metadata(self) -> Metadata:
+        """What METADATA prints. UNPROVEN if the metadata service does not answer."""
         done = self.host.run(f"python3 -c {shlex.quote(METADATA)}", pure=True)
         if done.rc != 0:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             unproven(f"the instance metadata service does not answer on the host ({last})")
-        return dict(json.loads(done.stdout))
+        metadata: Metadata = json.loads(done.stdout)
+        return metadata
 
     @property
     def instance_id(self) -> str:

@@ -14,7 +14,6 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from validator.probes.nvidia_smi import Gpu
 
@@ -41,6 +40,21 @@ _XID = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class Result:
+    """What the program did on the GPU: "faulted", "not refused", "worked", "refused" or "no libcuda".
+
+    pid, name and uid are those of its process; stored: when it stored to page zero, in seconds since 1970.
+    """
+
+    outcome: str
+    message: str = ""
+    pid: int = 0
+    name: str = ""
+    uid: int = 0
+    stored: float = 0.0
+
+
 class Unfit(Exception):
     """There is no GPU on which a fault may be provoked; the message says why."""
 
@@ -56,7 +70,7 @@ class Record:
     pid: int | None
     process: str | None
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, object]:
         """The part of the parser's event that this line determines."""
         named = {"pid": self.pid, "process": self.process}
         return {"kind": "xid", "code": self.code, "pci": f"{self.pci}.0", **named, "origin": "kernel"}
@@ -85,17 +99,24 @@ def command(pci: str, *, only_work: bool = False) -> str:
     return " ".join(shlex.quote(word) for word in words)
 
 
-def answer(rc: int, stdout: str, stderr: str) -> dict[str, Any]:
-    """The program's JSON; where it gave none, an outcome `refused` with what was said instead."""
+def read_result(rc: int, stdout: str, stderr: str) -> Result:
+    """The result that the program printed as JSON; `refused` with the last line of its output if it printed none."""
     line = (stdout.strip().splitlines() or [""])[-1]
     try:
-        found = json.loads(line)
+        printed = json.loads(line)
     except ValueError:
-        found = None
-    if isinstance(found, dict) and "outcome" in found:
-        return found
-    said = (stderr.strip() or stdout.strip()).splitlines() or ["no output"]
-    return {"outcome": "refused", "message": f"the program ended with {rc}: {said[-1]}", "calls": []}
+        printed = None
+    if isinstance(printed, dict) and "outcome" in printed:
+        return Result(
+            outcome=str(printed["outcome"]),
+            message=str(printed.get("message", "")),
+            pid=int(printed.get("pid", 0)),
+            name=str(printed.get("name", "")),
+            uid=int(printed.get("uid", 0)),
+            stored=float(printed.get("stored", 0)),
+        )
+    lines = (stderr.strip() or stdout.strip()).splitlines() or ["no output"]
+    return Result("refused", f"the program exited with status {rc}: {lines[-1]}")
 
 
 def last_seq(kmsg: str) -> int:
@@ -115,7 +136,7 @@ def xids(kmsg: str, after: int, pci: str) -> list[Record]:
     return found
 
 
-def events(lines: Iterable[str], boot_id: str, seq: int) -> list[dict[str, Any]]:
+def events(lines: Iterable[str], boot_id: str, seq: int) -> list[dict[str, object]]:
     """Of the parser's events, those of one record of /dev/kmsg in one boot."""
     found = []
     for line in lines:

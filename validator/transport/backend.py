@@ -333,17 +333,22 @@ class ImageBackend(BatchBackend):
 
 
 def _target(spec: Any, ssh_config: str | None, key_file: str | None, timeout: float | None) -> Target:
-    values: dict[str, Any] = {"address": spec.name, "known_hosts": DEFAULTS.known_hosts}
-    known = configured(spec.name, Path(ssh_config).expanduser() if ssh_config else None)
-    values["address"] = known.get("hostname", spec.name)
-    values["user"] = spec.user or known.get("user") or getpass.getuser()
-    values["port"] = int(spec.port or known.get("port", 22))
-    identity = key_file or next(iter(known.get("identityfile", [])), None)
-    # Without a key named, whoever runs this by hand expects what ssh would do.
-    values |= {"key_file": Path(identity).expanduser() if identity else None, "password": spec.password}
-    values |= {"agent": identity is None, "search_keys": identity is None}
-    values["connect_timeout"] = values["banner_timeout"] = float(timeout or DEFAULTS.connect_timeout)
-    return Target(**values)
+    options = configured(spec.name, Path(ssh_config).expanduser() if ssh_config else None)
+    identity = key_file or next(iter(options.get("identityfile", [])), None)
+    seconds = float(timeout or DEFAULTS.connect_timeout)
+    return Target(
+        address=options.get("hostname", spec.name),
+        port=int(spec.port or options.get("port", 22)),
+        user=spec.user or options.get("user") or getpass.getuser(),
+        key_file=Path(identity).expanduser() if identity else None,
+        password=spec.password,
+        known_hosts=DEFAULTS.known_hosts,
+        # Without a key, the agent and the default keys are used, as ssh does.
+        agent=identity is None,
+        search_keys=identity is None,
+        connect_timeout=seconds,
+        banner_timeout=seconds,
+    )
 
 
 __all__ = ["DEFAULTS", "BatchBackend", "HostLink", "ImageBackend", "NotRoot", "Request", "close_all", "link_to"]

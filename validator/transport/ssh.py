@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from validator import remote
 from validator.transport.errors import (
@@ -278,14 +278,29 @@ def connect(where: Target | str, **options: object) -> Connection:
     return Connection(target, transport, host_key, stages)
 
 
-def configured(name: str, config: Path | None = None) -> dict[str, Any]:
-    """What OpenSSH's client configuration says of a host: hostname, user, port, identityfile (a list)."""
+class HostOptions(TypedDict, total=False):
+    """A host's options in OpenSSH's client configuration that the validator follows."""
+
+    hostname: str
+    user: str
+    port: str
+    identityfile: list[str]
+
+
+def configured(name: str, config: Path | None = None) -> HostOptions:
+    """The options of a host in OpenSSH's client configuration (default: ~/.ssh/config); empty without such a file."""
     path = config or Path.home() / ".ssh" / "config"
     if not path.exists():
         return {}
     import paramiko
 
-    return dict(paramiko.SSHConfig.from_path(str(path)).lookup(name))
+    values = paramiko.SSHConfig.from_path(str(path)).lookup(name)
+    options: HostOptions = {"hostname": str(values["hostname"]), "identityfile": list(values.get("identityfile", []))}
+    if "user" in values:
+        options["user"] = str(values["user"])
+    if "port" in values:
+        options["port"] = str(values["port"])
+    return options
 
 
 def _import_paramiko() -> None:

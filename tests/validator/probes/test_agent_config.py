@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +71,31 @@ def test_log_files_have_their_stream() -> None:
     assert agent_config.log_files(config, METADATA) == [agent_config.LogFile("/var/log/a", "g-host-1", "i-1", 7)]
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"logs": {"logs_collected": []}}, "logs.logs_collected: expected an object, got list"),
+        ({"logs": {"logs_collected": {"files": {"collect_list": {}}}}}, "collect_list: expected a list, got dict"),
+        ({"logs": {"logs_collected": {"files": {"collect_list": [{"log_group_name": "g"}]}}}}, "object with file_path"),
+    ],
+)
+def test_malformed_log_files_are_named(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        agent_config.log_files(config, METADATA)
+
+
+@pytest.mark.parametrize(
+    ("call", "config", "message"),
+    [
+        (agent_config.measurements, {"metrics": 1}, "metrics: expected an object, got int"),
+        (agent_config.period, {"agent": {"metrics_collection_interval": "10"}}, "expected whole seconds, got '10'"),
+    ],
+)
+def test_malformed_metrics_are_named(call: Any, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(config)
+
+
 def test_configurations_merge_and_differ_by_path() -> None:
     base = {"agent": {"debug": True}, "logs": {"list": [1]}}
     whole = agent_config.merged([base, {"metrics": {"a": 1}, "logs": {"list": [1, 2]}}])
@@ -77,9 +103,9 @@ def test_configurations_merge_and_differ_by_path() -> None:
     assert base["logs"] == {"list": [1]}
     assert agent_config.differences(whole, whole) == []
     assert agent_config.differences({"a": {"b": [1, {"c": 2}]}, "x": 1}, {"a": {"b": [1, {"c": 3}]}, "y": 1}) == [
-        "a.b[1].c: found 2, expected 3",
-        "x: found 1, expected nothing",
-        "y: missing, expected 1",
+        "a.b[1].c: expected 3, got 2",
+        "x: expected nothing, got 1",
+        "y: expected 1, but it is missing",
     ]
 
 

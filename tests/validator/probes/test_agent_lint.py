@@ -88,6 +88,12 @@ CASES = [
         "[2]: expected a list of dimensions, got 'index'",
     ),
     (
+        metrics(lambda m: m.update(aggregation_dimensions=5)),
+        "metrics.aggregation_dimensions: expected a list of lists of dimensions, got 5",
+    ),
+    (metrics(lambda m: m["aggregation_dimensions"].append([{}])), "no metric has the dimension {}"),
+    (metrics(lambda m: m.update(append_dimensions=5)), "metrics.append_dimensions: expected an object, got int"),
+    (
         metrics(lambda m: m.update(endpoint_override="localhost")),
         "error: metrics.endpoint_override: expected http(s)://host[:port], got 'localhost'",
     ),

@@ -42,6 +42,11 @@ def test_correct_sections_have_no_findings() -> None:
 @pytest.mark.parametrize(
     ("section", "message"),
     [
+        (
+            {"logs_collected": {"files": {"collect_list": 5}}},
+            "logs.logs_collected.files.collect_list: expected a list, got int",
+        ),
+        ({"logs_collected": {"journald": []}}, "logs.logs_collected.journald: expected an object, got list"),
         (log_file(file_path="gpuevent.log"), f"{ENTRY}.file_path: expected an absolute path, got 'gpuevent.log'"),
         (log_file(file_path="/var/log/gpuevents.jsonl"), "nothing on the image writes /var/log/gpuevents.jsonl; did"),
         (log_file(log_group_name=None), f"error: {ENTRY}.log_group_name: missing"),

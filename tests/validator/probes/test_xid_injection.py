@@ -29,23 +29,23 @@ def test_the_command_runs_as_nobody_under_its_own_name(fake_libcuda: Path) -> No
         command = xid_injection.command(PCI).replace("libcuda.so.1", library)
         environment = {"PATH": "/usr/bin:/bin", "FAKE_FAILS": "cuInit=1", "CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"}
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment, cwd="/")
-    said = xid_injection.answer(done.returncode, done.stdout, done.stderr)
-    assert (done.returncode, said["outcome"]) == (0, "faulted"), said
-    assert said["name"] == xid_injection.PROCESS == provoke_xid.NAME
-    assert said["uid"] == (65534 if os.getuid() == 0 else os.getuid())
+    result = xid_injection.read_result(done.returncode, done.stdout, done.stderr)
+    assert (done.returncode, result.outcome) == (0, "faulted"), result
+    assert result.name == xid_injection.PROCESS == provoke_xid.NAME
+    assert result.uid == (65534 if os.getuid() == 0 else os.getuid())
     assert len(xid_injection.PROCESS) <= 15
 
 
 @pytest.mark.parametrize(
     ("out", "err", "message"),
     [
-        ("", "sh: 1: python3: not found\n", "the program ended with 127: sh: 1: python3: not found"),
-        ("", "", "the program ended with 127: no output"),
-        ("[1]\n", "", "the program ended with 127: [1]"),
+        ("", "sh: 1: python3: not found\n", "the program exited with status 127: sh: 1: python3: not found"),
+        ("", "", "the program exited with status 127: no output"),
+        ("[1]\n", "", "the program exited with status 127: [1]"),
     ],
 )
-def test_an_answer_that_is_none(out: str, err: str, message: str) -> None:
-    assert xid_injection.answer(127, out, err) == {"outcome": "refused", "message": message, "calls": []}
+def test_program_without_result(out: str, err: str, message: str) -> None:
+    assert xid_injection.read_result(127, out, err) == xid_injection.Result("refused", message)
 
 
 def gpu(slot: str, **others: Any) -> Gpu:
