@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.files import read_json, write_json
 from gpu_ami.progress import Expected, Progress
@@ -22,13 +20,13 @@ class StageTimes:
     def __init__(self, home: Path) -> None:
         self._file = home / FILE
         stages = (read_json(self._file) or {}).get("stages")
-        self._stages: dict[str, Mapping[str, Any]] = dict(stages) if isinstance(stages, dict) else {}
+        self._stages: dict[str, object] = dict(stages) if isinstance(stages, dict) else {}
 
     def expected(self, name: str) -> Expected | None:
         """What the stage took last time; None: it is new, or the file is damaged."""
         try:
             row = self._stages[_key(name)]
-            return Expected(float(row["seconds"]), int(row["steps"]))
+            return Expected(float(row["seconds"]), int(row["steps"])) if isinstance(row, dict) else None
         except (KeyError, TypeError, ValueError):
             return None
 

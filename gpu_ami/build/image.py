@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, key_name, runs
@@ -14,6 +14,9 @@ from gpu_ami.errors import BuildError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan import Plan, resolve_source_ami
 from gpu_ami.progress import Progress
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import ImageTypeDef
 
 SCHEMA = "gpu-ami/build/1"
 BUILD_FILE = "build.json"
@@ -38,7 +41,7 @@ class Build:
     region: str
     run: str
     finished: str
-    ansible: Mapping[str, Any] | None = None
+    ansible: Mapping[str, object] | None = None
     source_ami: str = ""
 
     def write(self, folder: Path) -> None:
@@ -115,6 +118,6 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
     return build
 
 
-def _snapshots(image: Mapping[str, Any]) -> tuple[str, ...]:
+def _snapshots(image: ImageTypeDef) -> tuple[str, ...]:
     devices = image.get("BlockDeviceMappings", [])
     return tuple(device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {}))

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.build.ansible import ansible_playbook, ansible_settings
 from gpu_ami.build.ansible_output import Converged
@@ -40,7 +39,7 @@ class Made:
 
     ami: str
     region: str
-    record: Mapping[str, Any]
+    record: Mapping[str, object]
     converged: Converged | None = None
 
 

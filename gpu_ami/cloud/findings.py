@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
+from validator.plan_document import InstanceType, PlanDocument
 
 
 class Level(StrEnum):
@@ -48,7 +49,7 @@ def error(subject: str, found: str, expected: str = "", remedy: str = "", *, ref
     return Finding(Level.ERROR, subject, found, expected, remedy, refused)
 
 
-SourceAmi = Callable[[Cloud, Mapping[str, Any]], Mapping[str, str]]
+SourceAmi = Callable[[Cloud, PlanDocument], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Scope:
     """What a preflight examines: a place's API, a plan's document if there is one, how its source AMI is looked up."""
 
     cloud: Cloud
-    plan: Mapping[str, Any] | None = None
+    plan: PlanDocument | None = None
     source_ami: SourceAmi | None = None
 
     @property
@@ -70,10 +71,10 @@ class Scope:
     @property
     def builder(self) -> str:
         """The builder's instance type; "" without a plan."""
-        return str(self.plan["build"]["instance_type"]) if self.plan else ""
+        return self.plan["build"]["instance_type"] if self.plan else ""
 
     @property
-    def proven(self) -> Sequence[Mapping[str, Any]]:
+    def proven(self) -> Sequence[InstanceType]:
         """The plan's instance types: each boots the AMI once, all at the same time."""
         return self.plan["instance_types"] if self.plan else []
 

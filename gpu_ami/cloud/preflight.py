@@ -7,7 +7,6 @@ itself a finding, since the run may succeed without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from gpu_ami.cloud import (
     aws_errors,
@@ -20,6 +19,7 @@ from gpu_ami.cloud import (
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.findings import Finding, Level, Scope, SourceAmi, error, warning
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
+from validator.plan_document import PlanDocument
 
 __all__ = ["Finding", "Level", "Scope", "SourceAmi", "examine", "exit_code", "require", "summary"]
 
@@ -41,7 +41,7 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-def examine(cloud: Cloud, plan: Mapping[str, Any] | None = None, source_ami: SourceAmi | None = None) -> list[Finding]:
+def examine(cloud: Cloud, plan: PlanDocument | None = None, source_ami: SourceAmi | None = None) -> list[Finding]:
     """All findings about a place, and about a plan at it where one is given.
 
     source_ami: looks the plan's source AMI up (gpu_ami.plan.resolve_source_ami). Where AWS does not accept the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,13 +56,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(f"--instance-type {', '.join(args.instance_type)}: --host is one machine, of one type")
     out = args.out if args.host else options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE) if out else None
-    facts: Mapping[str, Any] = plan.document if plan else {}
+    document = plan.document if plan else None
     made, differences = [], {}
     for seen in _see_host(args) if plan is None or args.host else _see_ami(args, plan, out, progress):
         made.append(golden.keep(seen, args.golden or hardware.FOLDER))
-        differences[seen.instance_type] = golden.against_facts(seen, facts)
+        differences[seen.instance_type] = golden.against_facts(seen, document)
     with runs.begin(home_dir(), "record") as run:
-        report = golden.report(made, facts, run, args.ami or "")
+        report = golden.report(made, document, run, args.ami or "")
     return Outcome(golden.text(made, differences), report.to_json(), report.exit_code)
 
 

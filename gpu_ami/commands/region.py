@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,8 @@ from gpu_ami.commands.options import CONDITIONS_HELP
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpu_ami.local.control import InstanceStatus
+    from gpu_ami.local.region import RegionReport
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
@@ -72,12 +73,14 @@ def _up(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.local.mirror import mirror
     from gpu_ami.plan import Plan
 
-    plans: list[Mapping[str, Any]] = [Plan.load(path).document for path in args.plan]
-    for plan in [*plans, None]:
-        mirror.ensure(home_dir(), plan=plan, progress=progress)
+    plans = [Plan.load(path).document for path in args.plan]
+    for planned in [*plans, None]:
+        mirror.ensure(home_dir(), plan=planned, progress=progress)
     place = region.up(embedded=False, progress=progress, conditions=args.conditions)
-    for plan in plans or [source_ami.DEBIAN]:
+    for plan in plans:
         region.publish_source_ami(plan, progress=progress)
+    if not plans:
+        region.publish_source_ami(source_ami.DEBIAN, progress=progress)
     for path in args.plan:  # a plan made before the region was up knows no endpoint of it
         Plan.load(path).write(path.parent, place)
     return _status(args, progress)
@@ -93,30 +96,30 @@ def _down(_args: argparse.Namespace, _progress: Progress) -> Outcome:
 def _status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
     from gpu_ami.local import region
 
-    found = region.status()
-    return Outcome("\n".join(describe(found)), found)
+    status = region.status()
+    return Outcome("\n".join(describe(status)), dict(status))
 
 
-def describe(found: Mapping[str, Any]) -> list[str]:
+def describe(status: RegionReport) -> list[str]:
     """`gpu_ami.local.region.status` as lines."""
-    if found["up"]:
-        kept = "until `gpu-ami region down`" if found["persistent"] else "while a command uses it"
+    if status["up"]:
+        kept = "until `gpu-ami region down`" if status["persistent"] else "while a command uses it"
         lines = [
-            f"up {kept}, in {found['home']}"
-            + (f", conditions {found['conditions']}" if found.get("conditions") else ""),
-            f"  endpoint {found['endpoint']}  subnet {found['subnet_id']}  ssh port {found['ssh_port']}",
-            f"  export AWS_ENDPOINT_URL={found['endpoint']} AWS_DEFAULT_REGION={found['region']}"
+            f"up {kept}, in {status['home']}"
+            + (f", conditions {status['conditions']}" if status.get("conditions") else ""),
+            f"  endpoint {status['endpoint']}  subnet {status['subnet_id']}  ssh port {status['ssh_port']}",
+            f"  export AWS_ENDPOINT_URL={status['endpoint']} AWS_DEFAULT_REGION={status['region']}"
             " AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local",
         ]
     else:
-        lines = [f"down; home {found['home']}"]
-    if found["acceleration"]:
-        lines.append(f"machines run by {found['acceleration']}")
-    for one in found["instances"]:
-        lines.append(f"instance {one['id']}  {one['state']:13}  {one['type']:14}  {one['address']}  {one['image']}")
-        lines += [f"         {one['problem']}"] if one.get("problem") else []
-    for one in found["images"]:
-        lines.append(f"image    {one['id']}  {one['created'][:16]}  {one['name']}")
+        lines = [f"down; home {status['home']}"]
+    if status["acceleration"]:
+        lines.append(f"machines run by {status['acceleration']}")
+    for row in status["instances"]:
+        lines.append(f"instance {row['id']}  {row['state']:13}  {row['type']:14}  {row['address']}  {row['image']}")
+        lines += [f"         {row['problem']}"] if row.get("problem") else []
+    for image in status["images"]:
+        lines.append(f"image    {image['id']}  {image['created'][:16]}  {image['name']}")
     return lines
 
 
@@ -131,22 +134,22 @@ def _ssh(args: argparse.Namespace, _progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
     from gpu_ami.local import region
 
-    found = region.status()
-    running = {one["id"]: one for one in found["instances"] if one["state"] == "running"}
+    status = region.status()
+    running = {row["id"]: row for row in status["instances"] if row["state"] == "running"}
     if args.instance not in running:
         known = f"running: {', '.join(running)}" if running else "no instance is running"
         raise UsageError(f"{args.instance} is not a running instance of the local region", hint=known)
     instance = running[args.instance]
     key = args.identity or find_key(instance, home_dir())
     remote = args.remote[1:] if args.remote[:1] == ["--"] else args.remote
-    command = ssh_command(instance["address"], found["ssh_port"], args.user, key, remote)
+    command = ssh_command(instance["address"], status["ssh_port"], args.user, key, remote)
     if args.json or not (remote or sys.stdout.isatty()):
         return Outcome(shlex.join(command), {"command": command})
     # The shell needs this terminal and our place in the process tree: it takes over.
     os.execvp(command[0], command)
 
 
-def find_key(instance: Mapping[str, Any], home: Path) -> Path:
+def find_key(instance: InstanceStatus, home: Path) -> Path:
     """The private key of the run that launched the instance. UsageError: that run has ended, or it was no run."""
     from gpu_ami.cloud import runs
 

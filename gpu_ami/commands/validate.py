@@ -107,7 +107,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Any, P
     instance_type = args.instance_type[0] if args.instance_type else ""
     with runs.begin(home_dir(), place.name if place else "host") as run:
         host_proof = proof.Proof(
-            plan.document if plan else {},
+            plan.document if plan else None,
             out / PLAN_FILE if plan else None,
             place,
             out,
@@ -145,6 +145,6 @@ def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Any, 
     out = args.out or Path("out") / "files"
     plan_file = out / PLAN_FILE if plan else None
     arguments = (None, out, progress, args.checks, options.validator_options(args))
-    files_proof = proof.Proof(plan.document if plan else {}, plan_file, *arguments)
+    files_proof = proof.Proof(plan.document if plan else None, plan_file, *arguments)
     with runs.begin(home_dir(), "files") as run:
         return proof.prove_files(files_proof, run, functools.partial(image_files.check, files_proof, args.root)), out

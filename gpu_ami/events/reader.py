@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, NotRequired, TypedDict, cast
 
 from gpu_ami.data import data_dir
 from gpu_ami.errors import MachineError, UsageError, counted
 
-Event = dict[str, Any]
 _PACKAGE = "hwevents"
 _GZIP = b"\x1f\x8b"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # what PowerShell writes for `aws logs tail … > file`
@@ -25,6 +24,27 @@ _REMOTE = (
     "else sudo -n dmesg --raw 2>/dev/null || dmesg --raw; fi"
 )
 _REMOTE_FOLLOW = "exec tail -n +1 -F /var/log/gpuevent.jsonl 2>/dev/null"
+
+
+class Event(TypedDict):
+    """An event as the parser writes it; the keys that this module reads (docs/event-parser.md has all)."""
+
+    kind: str
+    code: int
+    pci: str | None
+    severity: str
+    name: str
+    origin: str
+    ec2_action: str
+    ec2_meaning: str
+    time: NotRequired[str | None]
+    stamp: NotRequired[str | None]
+    monotonic_us: NotRequired[int | None]
+    line: NotRequired[int]
+    process: NotRequired[str | None]
+    pid: NotRequired[int | None]
+    uuid: NotRequired[str | None]
+    follow_up_only: NotRequired[bool]
 
 
 def parser_folder() -> Path:

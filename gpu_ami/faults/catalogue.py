@@ -128,8 +128,8 @@ def _mistakes(row: Any, name: str) -> list[str]:
     renamed = {old: new for old, new in _RENAMED.items() if isinstance(row, dict) and old in row}
     mistakes = [f"{name}: {old}: the key is now called {new}" for old, new in renamed.items()]
     others = {key: value for key, value in row.items() if key not in renamed} if isinstance(row, dict) else row
-    found = [*_GRAMMAR.check(others, ""), *_GRAMMAR.missing(others)]
-    return mistakes + [f"{name}: {one.path}: {one.message}" for one in found if one.path not in renamed.values()]
+    wrong = [*_GRAMMAR.check(others, ""), *_GRAMMAR.missing(others)]
+    return mistakes + [f"{name}: {each.path}: {each.message}" for each in wrong if each.path not in renamed.values()]
 
 
 def judge(fault: Fault, red: Mapping[str, str]) -> Trial:
@@ -209,7 +209,8 @@ class Record:
         newest_first = enumerate(reversed(self.proofs))
         return next((count for count, proof in newest_first if proof.red), len(self.proofs))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
+        """The document faults.json."""
         head = {"schema": SCHEMA, "image": self.image, "instance_type": self.instance_type}
         trials = [asdict(trial) for trial in self.trials.values()]
         return head | {"trials": trials, "proofs": [asdict(proof) for proof in self.proofs]}

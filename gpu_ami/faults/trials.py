@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_ami.errors import MachineError
 from gpu_ami.faults import catalogue
@@ -23,6 +23,7 @@ from gpu_ami.faults.catalogue import CleanProof, Fault, Trial
 from gpu_ami.validate import Proof, Target
 
 if TYPE_CHECKING:
+    from validator.results import CheckRecord
     from validator.transport import Connection
 
 _RED = ("FAIL", "FLAKY")
@@ -71,9 +72,8 @@ class FaultSession:
         """Runs the whole proof; the first one also keeps evidence. Failed checks are false alarms."""
         started = time.monotonic()
         options = [*self.proof.options, *(["--no-evidence"] if self.known else [])]
-        records = dataclasses.replace(self.proof, options=options).check(self.target).checks
-        checks = [record.to_json() for record in records]
-        self.known = [str(check["id"]) for check in checks if check["verdict"] != "UNPROVEN"]
+        checks = dataclasses.replace(self.proof, options=options).check(self.target).checks
+        self.known = [check.id for check in checks if check.verdict != "UNPROVEN"]
         return CleanProof(when, len(checks), round(time.monotonic() - started, 1), _red(checks))
 
     def try_all(
@@ -92,13 +92,13 @@ class FaultSession:
         while waiting:
             alone = group = waiting.popleft()
             if len(group) > 1:
-                found, reverted = self.try_together(group)
-                yield from found
-                alone = [fault for fault in group if fault.id not in {trial.id for trial in found}]
-                tried += len(found)
+                trials, reverted = self.try_together(group)
+                yield from trials
+                alone = [fault for fault in group if fault.id not in {trial.id for trial in trials}]
+                tried += len(trials)
                 if alone or not reverted:
                     self._require_good(f"after {len(group)} faults at the same time", keep)
-                if not found:  # a failed check that no fault of the group explains: try each half
+                if not trials:  # a failed check that no fault of the group explains: try each half
                     half = len(group) // 2
                     waiting.extendleft([list(group[half:]), list(group[:half])])
                     continue
@@ -120,25 +120,25 @@ class FaultSession:
         return [*self._groups(others), *self._groups(by_inventory)]
 
     def _groups(self, chosen: Sequence[Fault]) -> list[list[Fault]]:
-        made: list[tuple[list[Fault], set[str]]] = []
+        groups: list[tuple[list[Fault], set[str]]] = []  # the faults of each, and what they touch
         for fault in chosen:
             touched = self._touched(fault)
             alone = fault.live or fault.alone or not touched
             alone |= any(name.partition("::")[0] in _WAITING for name in touched)
-            open_ones = [one for one in made if not alone and len(one[0]) < _AT_ONCE and "" not in one[1]]
-            place = next((one for one in open_ones if one[1].isdisjoint(touched)), None)
-            if place is None:
-                made.append(([fault], {""} if alone else touched))
+            candidates = [] if alone else [each for each in groups if len(each[0]) < _AT_ONCE and "" not in each[1]]
+            group = next((each for each in candidates if each[1].isdisjoint(touched)), None)
+            if group is None:
+                groups.append(([fault], {""} if alone else touched))
             else:
-                place[0].append(fault)
-                place[1].update(touched)
-        return [group for group, _ in made]
+                group[0].append(fault)
+                group[1].update(touched)
+        return [faults for faults, _ in groups]
 
     def _touched(self, fault: Fault) -> set[str]:
         """The checks that it may make fail, its files and units; empty if it is out of scope."""
         if self._beyond(fault):
             return set()
-        allowed = {name for name in self.known if any(fnmatch.fnmatchcase(name, one) for one in fault.also)}
+        allowed = {name for name in self.known if any(fnmatch.fnmatchcase(name, also) for also in fault.also)}
         named = {name for name in self.known if catalogue.is_named(fault, name)}
         touched = {match[1] or match[2] for match in _TOUCHED.finditer(fault.inject)}
         # A unit is not restarted while another fault has replaced its program.
@@ -240,14 +240,14 @@ class FaultSession:
     def _red_with(self, *faults: Fault) -> dict[str, str]:
         options = [*self.proof.options, *self.options(*faults)]
         trial = dataclasses.replace(self.proof, out=self.proof.out / "trials" / faults[0].id, options=options)
-        checks = [check.to_json() for check in trial.check(self.target).checks]
+        checks = trial.check(self.target).checks
         if checks and all(_is_unreachable(check) for check in checks):
-            raise NotJudged(str(checks[0]["message"]))
+            raise NotJudged(checks[0].message)
         return _red(checks)
 
     def options(self, *faults: Fault) -> list[str]:
         """The validator's options for a trial of these faults: its deadline, and the checks that it skips."""
-        interval = float(self.proof.plan.get("telemetry", {}).get("interval_s", 60))
+        interval = self.proof.metrics_interval
         options = ["--no-evidence", f"--arrival-seconds={3 * interval + _SLACK_SECONDS:g}"]
         if not any(fault.live for fault in faults):
             options += ["-m", "not live"]
@@ -314,8 +314,8 @@ class NotJudged(MachineError):
     """The checks could not reach the host: no check gave a verdict."""
 
 
-def _is_unreachable(check: Mapping[str, Any]) -> bool:
-    return check["verdict"] == "UNPROVEN" and str(check["message"]).startswith("the host could not be asked")
+def _is_unreachable(check: CheckRecord) -> bool:
+    return check.verdict == "UNPROVEN" and check.message.startswith("the host could not be asked")
 
 
 def _own(fault: Fault, red: Mapping[str, str]) -> dict[str, str]:
@@ -326,8 +326,8 @@ def _own(fault: Fault, red: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _red(checks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    return {str(check["id"]): str(check.get("message", "")) for check in checks if check["verdict"] in _RED}
+def _red(checks: Sequence[CheckRecord]) -> dict[str, str]:
+    return {check.id: check.message for check in checks if check.verdict in _RED}
 
 
 def folder() -> Path:

@@ -12,11 +12,71 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from typing import IO, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, NotRequired, Protocol, TypedDict
 
 from gpu_ami.local.machines import short_path
-from gpu_ami.local.state import LIFELINE, ImageRecord, Layout
+from gpu_ami.local.state import LIFELINE, ImageFields, ImageRecord, Layout
+
+
+class Request(TypedDict):
+    """do: "hold", "keep", "status" or "stop". image: fields of an ImageRecord; parameter: an SSM parameter, or ""."""
+
+    do: str
+    image: NotRequired[ImageFields]
+    parameter: NotRequired[str]
+
+
+class MirrorDescription(TypedDict):
+    """Where a guest finds the package mirror, and the fingerprint of its key."""
+
+    url: str
+    key_fingerprint: str
+
+
+class RegionDescription(TypedDict):
+    """region.json: how a region that is up is reached, and what a launch needs."""
+
+    process: dict[str, object]
+    endpoint: str
+    guest_endpoint: str
+    mirror: MirrorDescription | None
+    region: str
+    network: str
+    subnet_id: str
+    security_group_ids: list[str]
+    instance_profile: str
+    ssh_port: int
+    conditions: str
+
+
+class InstanceStatus(TypedDict):
+    """One instance of the region. problem: why its machine is paused, or ""."""
+
+    id: str
+    state: str
+    type: str
+    image: str
+    address: str
+    tags: dict[str, str]
+    problem: str
+
+
+class RegionStatus(TypedDict):
+    """persistent: until `region down`; holds: who uses the region."""
+
+    persistent: bool
+    holds: list[str]
+    instances: list[InstanceStatus]
+
+
+class Answer(RegionDescription):
+    """What the daemon answers: the status, or to "hold" the hold's name."""
+
+    persistent: NotRequired[bool]
+    holds: NotRequired[list[str]]
+    instances: NotRequired[list[InstanceStatus]]
+    hold: NotRequired[str]
 
 
 def connect(layout: Layout) -> socket.socket | None:
@@ -31,7 +91,8 @@ def connect(layout: Layout) -> socket.socket | None:
     return connection
 
 
-def exchange(connection: socket.socket, request: dict[str, Any]) -> dict[str, Any] | None:
+def exchange(connection: socket.socket, request: Request) -> Answer | None:
+    """The daemon's answer; None if the connection ends before it."""
     try:
         connection.sendall(json.dumps(request).encode() + b"\n")
         received = b""
@@ -42,11 +103,11 @@ def exchange(connection: socket.socket, request: dict[str, Any]) -> dict[str, An
             received += chunk
     except OSError:
         return None
-    answer = json.loads(received)
+    answer: Answer = json.loads(received)
     return answer if isinstance(answer, dict) else None
 
 
-def ask(layout: Layout, request: dict[str, Any]) -> dict[str, Any] | None:
+def ask(layout: Layout, request: Request) -> Answer | None:
     """The daemon's answer; None if no daemon answers."""
     connection = connect(layout)
     if connection is None:
@@ -94,8 +155,8 @@ class ControlledDaemon(Protocol):
     layout: Layout
     holders: Holders
 
-    def describe(self) -> dict[str, Any]: ...
-    def status(self) -> dict[str, Any]: ...
+    def describe(self) -> RegionDescription: ...
+    def status(self) -> RegionStatus: ...
     def end(self) -> None: ...
     def register_source_ami(self, record: ImageRecord, parameter: str) -> None: ...
 
@@ -122,23 +183,23 @@ class Control:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rw") as stream, contextlib.suppress(OSError, ValueError):
-            request = json.loads(stream.readline())
-            if request.get("image"):
-                self._daemon.register_source_ami(ImageRecord(**request["image"]), request.get("parameter") or "")
+            request: Request = json.loads(stream.readline())
+            if image := request.get("image"):
+                self._daemon.register_source_ami(ImageRecord(**image), request.get("parameter", ""))
             if request["do"] == "hold":
                 name = uuid.uuid4().hex
                 with self._daemon.holders.held(name):
-                    self._answer(stream, self._daemon.describe() | {"hold": name})
+                    self._answer(stream, {**self._daemon.describe(), "hold": name})
                     stream.read()  # until the caller has ended
                 return
             if request["do"] == "keep":
                 self._daemon.holders.persistent = True
             elif request["do"] == "stop":
                 self._daemon.end()
-            self._answer(stream, self._daemon.describe() | self._daemon.status())
+            self._answer(stream, {**self._daemon.describe(), **self._daemon.status()})
 
     @staticmethod
-    def _answer(stream: IO[str], answer: dict[str, Any]) -> None:
+    def _answer(stream: IO[str], answer: Mapping[str, object]) -> None:
         stream.write(json.dumps(answer) + "\n")
         stream.flush()
 

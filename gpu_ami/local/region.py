@@ -23,20 +23,25 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from gpu_ami.cloud import Credentials, Mirror, Place
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.files import home_dir, read_json
 from gpu_ami.local import control, leftovers, space
+from gpu_ami.local.control import InstanceStatus, MirrorDescription, RegionDescription
 from gpu_ami.local.machines import read_console
 from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS
 from gpu_ami.local.state import LIFELINE, Layout, load_images
 from gpu_ami.process import ProcessIdentity, spawn
 from gpu_ami.progress import Progress
+
+if TYPE_CHECKING:
+    from gpu_ami.local.images import source_ami
+    from gpu_ami.local.state import ImageFields
 
 _UP_SECONDS = 60.0
 KERNEL_SERIES = "6.1"  # Debian 12's, which is in every base image of the region
@@ -62,6 +67,38 @@ class _Hold:
 _held: dict[Path, _Hold] = {}  # by home
 
 
+class ImageSummary(TypedDict):
+    """An AMI of the region."""
+
+    id: str
+    name: str
+    created: str
+    tags: dict[str, str]
+
+
+class RegionReport(TypedDict):
+    """`gpu-ami region status`; what is NotRequired is there while the region is up."""
+
+    up: bool
+    home: str
+    images: list[ImageSummary]
+    acceleration: str | None
+    instances: NotRequired[list[InstanceStatus]]
+    process: NotRequired[dict[str, object]]
+    endpoint: NotRequired[str]
+    guest_endpoint: NotRequired[str]
+    mirror: NotRequired[MirrorDescription | None]
+    region: NotRequired[str]
+    network: NotRequired[str]
+    subnet_id: NotRequired[str]
+    security_group_ids: NotRequired[list[str]]
+    instance_profile: NotRequired[str]
+    ssh_port: NotRequired[int]
+    conditions: NotRequired[str]
+    persistent: NotRequired[bool]
+    holds: NotRequired[list[str]]
+
+
 def up(home: Path | None = None, *, embedded: bool, progress: Progress, conditions: str = "") -> Place:
     """Brings the region up, or joins the one that is up. conditions: NAME or NAME:SEED (docs/conditions.md), "" none.
 
@@ -83,18 +120,18 @@ def up(home: Path | None = None, *, embedded: bool, progress: Progress, conditio
     raise CloudError(f"the local region did not come up within {_UP_SECONDS:.0f} s", hint=f"see {layout.log}")
 
 
-def _check_conditions(described: Mapping[str, Any], conditions: str, home: Path | None) -> None:
+def _check_conditions(described: RegionDescription, conditions: str, home: Path | None) -> None:
     """CloudError where a region that was up has other conditions than were asked for."""
-    present = described.get("conditions", "")
-    if conditions and present != conditions:
+    current = described["conditions"]
+    if conditions and current != conditions:
         release(home)
         raise CloudError(
-            f"the local region is up under conditions {present or 'none'}, expected {conditions}",
+            f"the local region is up under conditions {current or 'none'}, expected {conditions}",
             hint="gpu-ami region down, then the same command again",
         )
 
 
-def publish_source_ami(plan: Mapping[str, Any], home: Path | None = None, *, progress: Progress) -> str:
+def publish_source_ami(plan: source_ami.SystemPlan, home: Path | None = None, *, progress: Progress) -> str:
     """Registers the source AMI that a plan's filter finds, in a region that is up; returns the AMI's id.
 
     The base image is built if it is missing (a minute or two for the first one, seconds for others). UsageError:
@@ -108,7 +145,8 @@ def publish_source_ami(plan: Mapping[str, Any], home: Path | None = None, *, pro
     # The builder's disk and the image made of it, with what the roles install.
     needed = 2 * space.allocated(record.disk_path(layout)) + space.BUILD_BYTES
     space.require(layout.images, needed, f"a build on {record.name}")
-    if control.ask(layout, {"do": "status", "image": asdict(record), "parameter": parameter}) is None:
+    image = cast("ImageFields", asdict(record))
+    if control.ask(layout, {"do": "status", "image": image, "parameter": parameter}) is None:
         raise CloudError(f"the local region in {layout.home} is not up", hint="gpu-ami region up")
     return record.id
 
@@ -144,10 +182,10 @@ def release(home: Path | None = None) -> None:
     held.close()
     deadline = time.monotonic() + _DOWN_SECONDS
     answer = control.ask(layout, {"do": "status"})
-    while answer and held.name in answer["holds"] and time.monotonic() < deadline:
+    while answer and held.name in answer.get("holds", []) and time.monotonic() < deadline:
         time.sleep(0.02)  # the daemon has not seen the closed connection yet
         answer = control.ask(layout, {"do": "status"})
-    if answer is None or not (answer["persistent"] or answer["holds"]):
+    if answer is None or not (answer.get("persistent") or answer.get("holds")):
         _wait_gone(ProcessIdentity.from_json(described.get("process")), _DOWN_SECONDS)
 
 
@@ -184,22 +222,19 @@ def is_up(home: Path | None = None) -> bool:
     return control.ask(_layout(home), {"do": "status"}) is not None
 
 
-def status(home: Path | None = None) -> dict[str, Any]:
-    """The region's state: up, endpoint, instances (id, state, type, image, address, tags, problem), images."""
+def status(home: Path | None = None) -> RegionReport:
+    """The region's state."""
     layout = _layout(home)
     answer = control.ask(layout, {"do": "status"})
-    images = [
+    images: list[ImageSummary] = [
         {"id": record.id, "name": record.name, "created": record.creation_date, "tags": record.tags}
         for record in load_images(layout)
     ]
     kvm = read_json(layout.kvm)
-    return {
-        "up": answer is not None,
-        "home": str(layout.home),
-        **(answer or {"instances": []}),
-        "images": images,
-        "acceleration": None if kvm is None else "KVM" if kvm.get("usable") else "emulation",
-    }
+    acceleration = None if kvm is None else "KVM" if kvm.get("usable") else "emulation"
+    home_name, is_answered = str(layout.home), answer is not None
+    report: RegionReport = {"up": is_answered, "home": home_name, "images": images, "acceleration": acceleration}
+    return cast(RegionReport, {**report, "instances": [], **(answer or {})})
 
 
 def console(home: Path | None, instance_id: str) -> str:
@@ -218,7 +253,7 @@ def _layout(home: Path | None) -> Layout:
     return layout
 
 
-def _place(described: dict[str, Any]) -> Place:
+def _place(described: RegionDescription) -> Place:
     from gpu_ami.local.mirror import git_repositories
 
     mirror = described["mirror"]
@@ -240,7 +275,7 @@ def _place(described: dict[str, Any]) -> Place:
     )
 
 
-def _join(layout: Layout, embedded: bool) -> dict[str, Any] | None:
+def _join(layout: Layout, embedded: bool) -> RegionDescription | None:
     """Joins a region that is up; None if none is."""
     if not embedded or layout.home in _held:
         return control.ask(layout, {"do": "status" if embedded else "keep"})
@@ -251,11 +286,11 @@ def _join(layout: Layout, embedded: bool) -> dict[str, Any] | None:
     if answer is None:
         connection.close()
     else:
-        _held[layout.home] = _Hold(connection, answer["hold"])
+        _held[layout.home] = _Hold(connection, answer.get("hold", ""))
     return answer
 
 
-def _start(layout: Layout, embedded: bool, conditions: str) -> dict[str, Any] | None:
+def _start(layout: Layout, embedded: bool, conditions: str) -> RegionDescription | None:
     """Starts the daemon; None if another one is starting or ending."""
     status_read, status_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
@@ -286,7 +321,7 @@ def _start(layout: Layout, embedded: bool, conditions: str) -> dict[str, Any] | 
     else:
         os.close(lifeline_write)
     if report == "ready":
-        return read_json(layout.region_file)
+        return cast("RegionDescription | None", read_json(layout.region_file))
     if report == "busy":
         return None
     raise _not_started(layout, report)

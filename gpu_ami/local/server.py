@@ -21,7 +21,7 @@ from typing import IO, Any
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.files import write_json
 from gpu_ami.local import leftovers
-from gpu_ami.local.control import Control, Holders
+from gpu_ami.local.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
 from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS, claim_network
 from gpu_ami.local.state import ImageRecord, Layout
 from gpu_ami.process import identify
@@ -131,7 +131,7 @@ class Daemon:
             self.reconciler.step()
             self.machines.cap_consoles()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> RegionDescription:
         """The content of region.json: how the region is reached, and what a launch needs."""
         me = identify(os.getpid())
         assert me
@@ -156,9 +156,10 @@ class Daemon:
             if parameter:
                 self.ec2.point_parameter(parameter, record.id)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> RegionStatus:
+        """The instances, and who holds the region."""
         with self.reconciler.lock:
-            instances = [
+            instances: list[InstanceStatus] = [
                 {
                     "id": unit.id,
                     "state": unit.shown,

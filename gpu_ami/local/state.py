@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 from gpu_ami.files import read_json, write_json
 from gpu_ami.local import space
@@ -65,6 +66,29 @@ class Layout:
         """Makes the folders. CloudError: one cannot be written."""
         for folder in (self.home, self.region, self.instances, self.images):
             space.require_writable(folder)
+
+
+class ImageFields(TypedDict):
+    """The fields of an ImageRecord as JSON holds them."""
+
+    id: str
+    name: str
+    description: str
+    owner_id: str
+    architecture: str
+    root_device_name: str
+    snapshot_id: str
+    size_gib: int
+    creation_date: str
+    encrypted: NotRequired[bool]
+    kms_key_id: NotRequired[str | None]
+    source_instance_id: NotRequired[str | None]
+    source_image_id: NotRequired[str | None]
+    owner_alias: NotRequired[str | None]
+    public: NotRequired[bool]
+    tags: NotRequired[dict[str, str]]
+    snapshot_tags: NotRequired[dict[str, str]]
+    disk: NotRequired[str | None]
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 from gpu_ami.plan.document import SCHEMA
 from gpu_ami.recipes import PlanDocument
 
+Schema = dict[str, object]
 _PRIMITIVES: dict[object, str] = {str: "string", int: "integer", bool: "boolean"}
 
 
-def plan_schema() -> dict[str, Any]:
+def plan_schema() -> Schema:
     """The JSON Schema (draft 2020-12). Keys that it does not name are refused, as they are by mypy."""
-    definitions: dict[str, Any] = {}
-    schema = _object(PlanDocument, definitions)
+    definitions: dict[str, Schema] = {}
+    constant: dict[str, Schema] = {
+        "schema": {"const": SCHEMA},
+        "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+    }
+    schema = _object(PlanDocument, definitions, constant)
     # Any other section is of a role of the site's own (docs/site.md).
     schema["additionalProperties"] = {"type": "object"}
-    schema["properties"]["schema"] = {"const": SCHEMA}
-    schema["properties"]["digest"] = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": SCHEMA,
@@ -36,19 +40,20 @@ def schema_text() -> str:
     return json.dumps(plan_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _object(kind: Any, definitions: dict[str, Schema], known: Mapping[str, Schema] | None = None) -> Schema:
+    """The schema of a TypedDict; known: schemas of single keys, instead of those of their types."""
     hints = get_type_hints(kind, include_extras=True)
     required = [key for key, hint in hints.items() if kind.__total__ and get_origin(hint) is not NotRequired]
     return {
         "type": "object",
         "description": " ".join((kind.__doc__ or "").split()),
-        "properties": {key: _kind(hint, definitions) for key, hint in hints.items()},
+        "properties": {key: (known or {}).get(key) or _kind(hint, definitions) for key, hint in hints.items()},
         "required": required,
         "additionalProperties": False,
     }
 
 
-def _kind(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _kind(hint: Any, definitions: dict[str, Schema]) -> Schema:
     origin = get_origin(hint)
     if origin is NotRequired:
         return _kind(get_args(hint)[0], definitions)
@@ -60,7 +65,7 @@ def _kind(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         if hint.__name__ not in definitions:
             definitions[hint.__name__] = _object(hint, definitions)
         return {"$ref": f"#/$defs/{hint.__name__}"}
-    return {} if hint is Any else {"type": _PRIMITIVES[hint]}
+    return {} if hint in (Any, object) else {"type": _PRIMITIVES[hint]}
 
 
 if __name__ == "__main__":

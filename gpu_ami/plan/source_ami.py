@@ -1,18 +1,20 @@
-"""The source AMI that a plan means, looked up in the cloud."""
+"""Looks up the source AMI of a plan in the cloud."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import ImageTypeDef
+
     from gpu_ami.cloud import Cloud
+    from gpu_ami.recipes import PlanDocument
 
 
-def resolve_source_ami(cloud: Cloud, plan: Mapping[str, Any]) -> dict[str, str]:
-    """The AMI that a plan's `source_ami` means in the cloud's region now: id, name, created, through, root_device.
+def resolve_source_ami(cloud: Cloud, plan: PlanDocument) -> dict[str, str]:
+    """The AMI that a plan's `source_ami` resolves to in the region now: id, name, created, through, root_device.
 
     An SSM public parameter is asked where there is one, else the newest of the owner's with the name, deprecated ones
     too: public AMIs of an ended release are deprecated, and hidden from a plain search (EC2, "Deprecate an AMI").
@@ -39,13 +41,14 @@ def resolve_source_ami(cloud: Cloud, plan: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _require_room(image: Mapping[str, Any], root_device: str, plan: Mapping[str, Any]) -> None:
+def _require_room(image: ImageTypeDef, root_device: str, plan: PlanDocument) -> None:
     """EC2 refuses a root volume smaller than the AMI's snapshot (InvalidBlockDeviceMapping)."""
-    volumes = {device.get("DeviceName"): device.get("Ebs", {}) for device in image.get("BlockDeviceMappings", [])}
-    needed, planned = volumes.get(root_device, {}).get("VolumeSize", 0), plan["build"]["root_volume_gib"]
+    devices = image.get("BlockDeviceMappings", [])
+    sizes = {device.get("DeviceName"): device.get("Ebs", {}).get("VolumeSize", 0) for device in devices}
+    needed, planned = sizes.get(root_device, 0), plan["build"]["root_volume_gib"]
     if needed > planned:
         raise UsageError(
-            f"build.root_volume_gib: expected at least {needed} (source AMI {image['ImageId']}), got {planned}",
+            f"build.root_volume_gib: expected at least {needed} (source AMI {image.get('ImageId')}), got {planned}",
             hint=f"set build.root_volume_gib to {needed} or more in the recipe",
         )
 
@@ -59,9 +62,9 @@ def _parameter(cloud: Cloud, name: str) -> str:
         raise UsageError(f"no SSM parameter {name} in {cloud.place.region}", hint=hint) from error
 
 
-def _newest(cloud: Cloud, plan: Mapping[str, Any]) -> str:
+def _newest(cloud: Cloud, plan: PlanDocument) -> str:
     source = plan["source_ami"]
-    found = cloud.ec2.describe_images(
+    images = cloud.ec2.describe_images(
         Owners=[source["owner"]],
         IncludeDeprecated=True,
         Filters=[
@@ -70,9 +73,9 @@ def _newest(cloud: Cloud, plan: Mapping[str, Any]) -> str:
             {"Name": "state", "Values": ["available"]},
         ],
     )["Images"]
-    if not found:
+    if not images:
         raise UsageError(
             f"no AMI of {source['owner']} named {source['name']} ({plan['architecture']}) in {cloud.place.region}",
             hint="set source_ami in the --where file",
         )
-    return str(max(found, key=lambda image: image.get("CreationDate", ""))["ImageId"])
+    return str(max(images, key=lambda image: image.get("CreationDate", ""))["ImageId"])

@@ -1,7 +1,7 @@
-"""Reads the `variables` block of a former pipeline's Packer JSON template and writes a recipe of it.
+"""Converts the `variables` block of a former pipeline's Packer JSON template to a recipe.
 
-What a template said in one string may be a version, a package, a file name or `latest`; what has no place in a recipe
-(region, network, AMI id) belongs into a `--where` file, and is said so. Nothing is carried over by guessing.
+The value of a variable may be a version, a package, a file name or `latest`. Region, network and AMI id go to a
+`--where` file. What cannot be converted is reported, not guessed.
 
 The template's variables: aws-samples/aws-efa-nccl-baseami-pipeline 9d8a9273, nvidia-efa-ami_base/*.yml.
 """
@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import parse_yaml
@@ -40,50 +39,52 @@ _PLACE = {
 
 @dataclass
 class Imported:
-    """A recipe's document, the `--where` file that belongs to it, and what was left behind or should be looked at."""
+    """A recipe's document, the `--where` file's, and remarks: what was not carried over, assumed, or needs a look."""
 
-    recipe: dict[str, Any] = field(default_factory=dict)
-    place: dict[str, Any] = field(default_factory=dict)
+    recipe: dict[str, object] = field(default_factory=dict)
+    place: dict[str, object] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
 
 def import_template(path: Path, facts: Facts) -> Imported:
     """UsageError: not a template. Everything else that could not be carried over is a remark."""
     template = _read(path)
-    variables = {str(key): str(value).strip() for key, value in template["variables"].items()}
-    found = Imported()
-    found.recipe["flag"] = _flag(variables.pop("flag", ""), path, found)
-    found.recipe["os"] = _system(path, found.recipe["flag"], template, found)
-    _node(path, found)
-    _instance_types(template, facts, found)
-    size = root_volume_gib(template)
-    if size is not None:
-        found.recipe["build"] = found.recipe.get("build", {}) | {"root_volume_gib": size}
+    variables = _variables(template)
+    imported = Imported()
+    flag = imported.recipe["flag"] = _flag(variables.pop("flag", ""), path, imported)
+    system = imported.recipe["os"] = _system(path, flag, template, imported)
+    _node(f"{path.stem} {flag}".lower(), imported)
+    _instance_types(template, facts, imported)
+    builder = _builder(template)
+    if builder:
+        imported.recipe["build"] = builder
     description = template.get("description")
     if isinstance(description, str) and 0 < len(description.strip()) <= 200 and "\n" not in description.strip():
-        found.recipe["description"] = description.strip()
+        imported.recipe["description"] = description.strip()
     elif description:
-        found.remarks.append(f"description: {shown(description)} is not carried over: expected one line of at most 200")
+        imported.remarks.append(
+            f"description: {shown(description)} is not carried over: expected one line of at most 200"
+        )
     for name, convert in _CONVERT.items():
         if "{{" not in variables.get(name, ""):
             text = variables.pop(name, "")
             if text:
-                convert(text, found)
-    found.remarks += environment_lines(variables)
+                convert(text, imported)
+    imported.remarks += environment_lines(variables)
     variables = {name: value for name, value in variables.items() if "{{" not in value}
-    _to_place(variables, found)
-    found.remarks += [
+    _to_place(variables, imported)
+    imported.remarks += [
         f"{name}: {value!r} has no place in a recipe; not carried over" for name, value in variables.items()
     ]
-    found.remarks += leftovers(template)
-    found.remarks += _assumed(template, found)
-    if found.recipe.get("os") and facts.operating_systems[found.recipe["os"]].get("cost"):
-        row = facts.operating_systems[found.recipe["os"]]
-        found.remarks.append(f"os: {found.recipe['os']} reached its end of life on {row['end_of_life']}: {row['cost']}")
-    return found
+    imported.remarks += leftovers(template)
+    imported.remarks += _assumed(builder, imported)
+    row = facts.operating_systems[system]
+    if row.get("cost"):
+        imported.remarks.append(f"os: {system} reached its end of life on {row['end_of_life']}: {row['cost']}")
+    return imported
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, object]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -99,99 +100,117 @@ def _read(path: Path) -> dict[str, Any]:
     return template
 
 
-def _flag(text: str, path: Path, found: Imported) -> str:
+def _variables(template: Mapping[str, object]) -> dict[str, str]:
+    variables = template["variables"]
+    return {str(key): str(value).strip() for key, value in variables.items()} if isinstance(variables, dict) else {}
+
+
+def _flag(text: str, path: Path, imported: Imported) -> str:
     flag = re.sub(r"[^a-z0-9.-]+", "-", (text or path.stem).lower()).strip("-.")[:64] or "imported"
     if text and flag != text:
-        found.remarks.append(f"flag: {text!r} becomes {flag!r}")
+        imported.remarks.append(f"flag: {text!r} becomes {flag!r}")
     return flag
 
 
-def _system(path: Path, flag: str, template: Mapping[str, Any], found: Imported) -> str:
-    """From the file's name or the flag; the login user as the last resort."""
+def _system(path: Path, flag: str, template: Mapping[str, object], imported: Imported) -> str:
+    """The operating system: from the file's name or the flag, else from the login user."""
     for text in (path.stem.lower(), flag):
         for pattern, name in _SYSTEMS.items():
             if re.search(pattern, text):
-                found.remarks.append(f"os: {name} is assumed from the name {text!r}")
+                imported.remarks.append(f"os: {name} is assumed from the name {text!r}")
                 return name
-    users = [one.get("ssh_username") for one in _builders(template)]
+    users = [builder.get("ssh_username") for builder in _builders(template)]
     guess = "ubuntu2204" if "ubuntu" in users else "al2023"
-    found.remarks.append(
-        f"os: neither file name nor flag says which system this is; {guess} is a guess by the login user"
-    )
+    imported.remarks.append(f"os: neither file name nor flag names a system; {guess} is assumed from the login user")
     return guess
 
 
-def _node(path: Path, found: Imported) -> None:
-    name = f"{path.stem} {found.recipe['flag']}".lower()
+def _node(name: str, imported: Imported) -> None:
+    """The node family, from the file's name and the flag."""
     if "ecs" in name:
-        found.recipe["node"] = "ecs"
-        found.remarks.append("node: ecs is assumed from the name of file or flag")
+        imported.recipe["node"] = "ecs"
+        imported.remarks.append("node: ecs is assumed from the name of file or flag")
     elif "eks" in name:
-        asked = re.search(r"eks-?(\d+\.\d+)", name)
-        found.recipe["node"] = "eks"
-        if asked:
-            found.recipe["node_version"] = asked[1]
-        found.remarks.append("node: EKS base AMIs are Amazon Linux 2023 now; os and node_version will need a look")
+        version = re.search(r"eks-?(\d+\.\d+)", name)
+        imported.recipe["node"] = "eks"
+        if version:
+            imported.recipe["node_version"] = version[1]
+        imported.remarks.append("node: EKS base AMIs are Amazon Linux 2023 now: check os and node_version")
     elif "pyxis" in name or "slurm" in name:
-        found.remarks.append("node: enroot, pyxis and Slurm are not carried over; see the parallelcluster node family")
+        imported.remarks.append(
+            "node: enroot, pyxis and Slurm are not carried over; see the parallelcluster node family"
+        )
 
 
-def _assumed(template: Mapping[str, Any], found: Imported) -> list[str]:
-    """Values that the recipe gets though the template does not say them."""
+def _assumed(builder: Mapping[str, object], imported: Imported) -> list[str]:
+    """Values of the recipe that the template does not contain."""
     lines = ["architecture: x86_64 is assumed"]
-    if "node" not in found.recipe:
+    if "node" not in imported.recipe:
         lines.append("node: ec2 is assumed (a plain instance, no orchestrator)")
-    build = found.recipe.get("build", {})
-    if "instance_type" not in build:
+    if "instance_type" not in builder:
         lines.append("build.instance_type: the default of the operating system is assumed")
-    if "root_volume_gib" not in build:
+    if "root_volume_gib" not in builder:
         lines.append("build.root_volume_gib: the default of operating system and node family is assumed")
-    if "telemetry" not in found.recipe:
+    if "telemetry" not in imported.recipe:
         lines.append("telemetry: metrics and log groups of variables/defaults.yml are assumed")
     return lines
 
 
-def _builders(template: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _builders(template: Mapping[str, object]) -> list[Mapping[str, object]]:
     builders = template.get("builders")
-    return [one for one in builders if isinstance(one, dict)] if isinstance(builders, list) else []
+    return [builder for builder in builders if isinstance(builder, dict)] if isinstance(builders, list) else []
 
 
-def _instance_types(template: Mapping[str, Any], facts: Facts, found: Imported) -> None:
-    """The template knows only its builder; an image is for instance types that somebody has to name."""
-    builder = next((str(one["instance_type"]) for one in _builders(template) if "instance_type" in one), "")
+def _builder_type(template: Mapping[str, object]) -> str:
+    types = (str(builder["instance_type"]) for builder in _builders(template) if "instance_type" in builder)
+    return next(types, "")
+
+
+def _builder(template: Mapping[str, object]) -> dict[str, object]:
+    """The recipe's section `build`: the builder's instance type and volume size, where the template has them."""
+    section: dict[str, object] = {}
+    instance_type, size = _builder_type(template), root_volume_gib(template)
+    if re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", instance_type):
+        section["instance_type"] = instance_type
+    if size is not None:
+        section["root_volume_gib"] = size
+    return section
+
+
+def _instance_types(template: Mapping[str, object], facts: Facts, imported: Imported) -> None:
+    """The instance types of the image: the builder's if it has a GPU, else placeholders to be replaced."""
+    builder = _builder_type(template)
     row = facts.instance_types["instance_types"].get(builder)
     if row and "gpu" in row:
-        found.recipe["instance_types"] = [builder]
-        found.remarks.append(
+        imported.recipe["instance_types"] = [builder]
+        imported.remarks.append(
             f"instance_types: only the builder's ({builder}) is known; name those that the image is for"
         )
     else:
-        found.recipe["instance_types"] = list(_DEFAULT_TYPES)
+        imported.recipe["instance_types"] = list(_DEFAULT_TYPES)
         listed = ", ".join(_DEFAULT_TYPES)
-        found.remarks.append(f"instance_types: the template names no GPU type; {listed} are placeholders")
-    if re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", builder):
-        found.recipe["build"] = {"instance_type": builder}
+        imported.remarks.append(f"instance_types: the template names no GPU type; {listed} are placeholders")
 
 
-def _driver(text: str, found: Imported) -> None:
+def _driver(text: str, imported: Imported) -> None:
     """`515.86.01`, `NVIDIA-Linux-x86_64-515.86.01.run`, `cuda-drivers-fabricmanager-520`, `latest`."""
     exact, package = re.search(r"\d{3}(?:\.\d+){1,2}", text), re.search(r"-(\d{3})(?:-\w+)?$", text)
     if text == "latest":
-        _version(found, "nvidia_driver", NEWEST, f"nvidia_version: 'latest' becomes {NEWEST}; the lock will pin it")
+        _version(imported, "nvidia_driver", NEWEST, f"nvidia_version: 'latest' becomes {NEWEST}; the lock will pin it")
     elif exact:
-        _version(found, "nvidia_driver", exact[0])
+        _version(imported, "nvidia_driver", exact[0])
     elif package:
         remark = f"nvidia_version: package {text} becomes branch {package[1]}; the lock will pin a release of it"
-        _version(found, "nvidia_driver", package[1], remark)
+        _version(imported, "nvidia_driver", package[1], remark)
         if "fabricmanager" in text:
-            found.remarks.append(
+            imported.remarks.append(
                 "nvidia_version: fabric manager comes by itself where an instance type has an NVSwitch"
             )
     else:
-        _left(found, "nvidia_version", text)
+        _not_understood(imported, "nvidia_version", text)
 
 
-def _cuda(text: str, found: Imported) -> None:
+def _cuda(text: str, imported: Imported) -> None:
     """`cuda-toolkit-11-8 nvidia-gds-11-8`: several packages in one string."""
     versions, others = [], []
     for word in text.split():
@@ -203,68 +222,68 @@ def _cuda(text: str, found: Imported) -> None:
         else:
             others.append(word)
     if versions:
-        chosen = max(versions, key=lambda one: (one == NEWEST, parts(one)))
-        _version(found, "cuda", chosen)
+        chosen = max(versions, key=lambda version: (version == NEWEST, parts(version)))
+        _version(imported, "cuda", chosen)
         if len(versions) > 1:
-            left = ", ".join(one for one in versions if one != chosen)
-            found.remarks.append(f"cuda_version: several toolkits; {chosen} is carried over, {left} is not")
+            others_text = ", ".join(version for version in versions if version != chosen)
+            imported.remarks.append(f"cuda_version: several toolkits; {chosen} is carried over, {others_text} is not")
     for word in others:
-        _left(found, "cuda_version", word)
+        _not_understood(imported, "cuda_version", word)
 
 
-def _cudnn(text: str, found: Imported) -> None:
+def _cudnn(text: str, imported: Imported) -> None:
     """`libcudnn8`, `libcudnn8=8.6.0.163-1+cuda11.8`, `libcudnn9-cuda-12`, `8.6.0`."""
     full, package = re.search(r"(\d+\.\d+\.\d+)", text), re.match(r"libcudnn(\d+)", text)
     if full:
-        _version(found, "cudnn", full[1])
+        _version(imported, "cudnn", full[1])
     elif package:
         remark = f"cudnn_version: package {text} becomes branch {package[1]}; the lock will pin a release of it"
-        _version(found, "cudnn", package[1], remark)
+        _version(imported, "cudnn", package[1], remark)
     elif text == "latest":
-        _version(found, "cudnn", NEWEST)
+        _version(imported, "cudnn", NEWEST)
     else:
-        _left(found, "cudnn_version", text)
+        _not_understood(imported, "cudnn_version", text)
 
 
-def _nccl(text: str, found: Imported) -> None:
+def _nccl(text: str, imported: Imported) -> None:
     """A git tag: `v2.12.7-1`."""
     tag = re.match(r"v?(\d+\.\d+\.\d+)", text)
     if tag:
-        _version(found, "nccl", tag[1])
+        _version(imported, "nccl", tag[1])
     elif text == "latest":
-        _version(found, "nccl", NEWEST)
+        _version(imported, "nccl", NEWEST)
     else:
-        _left(found, "nccl_version", text)
+        _not_understood(imported, "nccl_version", text)
 
 
-def _efa(text: str, found: Imported) -> None:
+def _efa(text: str, imported: Imported) -> None:
     """A file name: `aws-efa-installer-1.25.1.tar.gz`, `aws-efa-installer-latest.tar.gz`."""
     version = re.search(r"(\d+\.\d+\.\d+)", text)
     if version:
-        _version(found, "efa", version[1])
+        _version(imported, "efa", version[1])
     elif "latest" in text:
-        _version(found, "efa", NEWEST, f"efa_pkg: 'latest' becomes {NEWEST}; the lock will pin it")
+        _version(imported, "efa", NEWEST, f"efa_pkg: 'latest' becomes {NEWEST}; the lock will pin it")
     else:
-        _left(found, "efa_pkg", text)
+        _not_understood(imported, "efa_pkg", text)
 
 
-def _mkl(text: str, found: Imported) -> None:
+def _mkl(text: str, imported: Imported) -> None:
     version = re.search(r"(\d{4}\.\d+-\d+)", text)
     if version:
-        remark = "intel_mkl_version: no template of the former pipeline installed it; it is carried over all the same"
-        _version(found, "mkl", version[1], remark)
+        remark = "intel_mkl_version: carried over, although no template of the former pipeline installed it"
+        _version(imported, "mkl", version[1], remark)
     else:
-        _left(found, "intel_mkl_version", text)
+        _not_understood(imported, "intel_mkl_version", text)
 
 
-def _version(found: Imported, component: str, version: str, remark: str = "") -> None:
-    found.recipe[component] = {"version": version}
+def _version(imported: Imported, component: str, version: str, remark: str = "") -> None:
+    imported.recipe[component] = {"version": version}
     if remark:
-        found.remarks.append(remark)
+        imported.remarks.append(remark)
 
 
-def _left(found: Imported, name: str, text: str) -> None:
-    found.remarks.append(f"{name}: {text!r} is not understood; not carried over")
+def _not_understood(imported: Imported, name: str, text: str) -> None:
+    imported.remarks.append(f"{name}: {text!r} is not understood; not carried over")
 
 
 _CONVERT: dict[str, Callable[[str, Imported], None]] = {
@@ -277,27 +296,29 @@ _CONVERT: dict[str, Callable[[str, Imported], None]] = {
 }
 
 
-def _to_place(variables: dict[str, str], found: Imported) -> None:
+def _to_place(variables: dict[str, str], imported: Imported) -> None:
     for name, key in _PLACE.items():
         text = variables.pop(name, "")
         if text and "{{" not in text:
-            found.place[key] = [one.strip() for one in text.split(",")] if key == "security_group_ids" else text
-    if found.place:
-        found.remarks.append(f"{', '.join(found.place)}: where to build belongs in a --where file, not into a recipe")
+            imported.place[key] = [item.strip() for item in text.split(",")] if key == "security_group_ids" else text
+    if imported.place:
+        imported.remarks.append(
+            f"{', '.join(imported.place)}: written to the --where file: a recipe does not say where it is built"
+        )
 
 
-def recipe_text(found: Imported, source: Path) -> str:
+def recipe_text(imported: Imported, source: Path) -> str:
     """The recipe as YAML, with its remarks on top."""
     import yaml
 
-    lines = [f"# Imported from {source.name}.", *(f"# {remark}" for remark in found.remarks), ""]
+    lines = [f"# Imported from {source.name}.", *(f"# {remark}" for remark in imported.remarks), ""]
     return "\n".join(lines) + yaml.safe_dump(
-        found.recipe, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110
+        imported.recipe, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110
     )
 
 
-def place_text(found: Imported) -> str:
+def place_text(imported: Imported) -> str:
     """The `--where` file as YAML."""
     import yaml
 
-    return yaml.safe_dump(found.place, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
+    return yaml.safe_dump(imported.place, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)

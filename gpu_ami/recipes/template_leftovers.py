@@ -1,6 +1,6 @@
-"""What of a Packer template has no place in a recipe: keys of its builders, provisioners, post-processors, the rest.
+"""Keys of a Packer template that have no equivalent in a recipe: of its builders, provisioners and post-processors.
 
-Each is a line for the person who imports the template: where it is, its value, and what stands in for it here.
+Each is reported to the person who imports the template: the key path, its value, and what replaces it here.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 # Read elsewhere (instance_type, ssh_username, the volume's size), or the same in every template of gpu-ami.
 _READ = {"type", "name", "instance_type", "ssh_username", "launch_block_device_mappings", "communicator"}
@@ -38,7 +37,7 @@ _USER_VARIABLE = re.compile(r"\{\{\s*user\s+[`'\"](\w+)[`'\"]\s*\}\}")
 _SHOWN = 100
 
 
-def leftovers(template: Mapping[str, Any]) -> list[str]:
+def leftovers(template: Mapping[str, object]) -> list[str]:
     """One line for every key that is dropped, in the template's order."""
     lines = [
         *_other_builders(template),
@@ -52,20 +51,20 @@ def leftovers(template: Mapping[str, Any]) -> list[str]:
 
 
 def environment_lines(variables: Mapping[str, str]) -> list[str]:
-    """Variables whose value a template takes from the environment: what it would be is not in the file."""
+    """Variables whose value a template takes from the environment, so that the file does not contain it."""
     return [
-        f"{name}: {value!r} is read from the environment; not carried over: write its value where it belongs"
+        f"{name}: {value!r} is read from the environment; not carried over: set it in the recipe or in a --where file"
         for name, value in variables.items()
         if re.search(r"\{\{\s*env\b", value)
     ]
 
 
-def root_volume_gib(template: Mapping[str, Any]) -> int | None:
-    """The builder's volume size, if it maps one volume and says a number."""
+def root_volume_gib(template: Mapping[str, object]) -> int | None:
+    """The builder's volume size, if it maps a single volume whose size is a number."""
     for builder in _mappings(template.get("builders")):
         volumes = list(_mappings(builder.get("launch_block_device_mappings")))
         if len(volumes) == 1 and str(volumes[0].get("volume_size", "")).isdigit():
-            return int(volumes[0]["volume_size"])
+            return int(str(volumes[0]["volume_size"]))
     return None
 
 
@@ -76,14 +75,14 @@ def shown(value: object) -> str:
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "...")
 
 
-def _other_builders(template: Mapping[str, Any]) -> Iterator[str]:
+def _other_builders(template: Mapping[str, object]) -> Iterator[str]:
     for index, builder in enumerate(_mappings(template.get("builders"))):
         kind = builder.get("type", "")
         if index or kind not in ("", "amazon-ebs"):
             yield f"builders[{index}]: {kind!r} is not carried over: gpu-ami builds with one amazon-ebs builder"
 
 
-def _builder_keys(template: Mapping[str, Any]) -> Iterator[str]:
+def _builder_keys(template: Mapping[str, object]) -> Iterator[str]:
     for builder in list(_mappings(template.get("builders")))[:1]:
         for key, value in builder.items():
             if key not in _READ and not _is_imported_variable(value):
@@ -92,7 +91,7 @@ def _builder_keys(template: Mapping[str, Any]) -> Iterator[str]:
         yield from _volumes(builder)
 
 
-def _volumes(builder: Mapping[str, Any]) -> Iterator[str]:
+def _volumes(builder: Mapping[str, object]) -> Iterator[str]:
     volumes = list(_mappings(builder.get("launch_block_device_mappings")))
     for index, volume in enumerate(volumes):
         dropped = [key for key in volume if key not in ("device_name", "volume_size", "delete_on_termination")]
@@ -103,21 +102,21 @@ def _volumes(builder: Mapping[str, Any]) -> Iterator[str]:
             yield f"{path}: {shown(volume[key])} is not carried over: gpu-ami makes one gp3 root volume"
 
 
-def _steps(template: Mapping[str, Any], key: str, instead: str) -> Iterator[str]:
+def _steps(template: Mapping[str, object], key: str, instead: str) -> Iterator[str]:
     for index, step in enumerate(_mappings(template.get(key))):
-        what = next((step[name] for name in ("inline", "script", "scripts", "playbook_file") if name in step), None)
-        content = f" {shown(what)}" if what is not None else ""
-        replaced = "gpu-ami's roles stand in for it" if "ansible" in str(step.get("type")) else instead
+        source = next((step[name] for name in ("inline", "script", "scripts", "playbook_file") if name in step), None)
+        content = f" {shown(source)}" if source is not None else ""
+        replaced = "gpu-ami's roles replace it" if "ansible" in str(step.get("type")) else instead
         yield f"{key}[{index}] ({step.get('type', 'no type')}){content}: not carried over: {replaced}"
 
 
 def _is_imported_variable(value: object) -> bool:
-    """`{{user `region`}}`: the variable is told of by itself."""
+    """`{{user `region`}}`: the variable has a line of its own."""
     if isinstance(value, list):
         return bool(value) and all(_is_imported_variable(item) for item in value)
     return isinstance(value, str) and _USER_VARIABLE.fullmatch(value.strip()) is not None
 
 
-def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+def _mappings(value: object) -> Iterator[Mapping[str, object]]:
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))

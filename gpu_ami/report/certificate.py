@@ -13,13 +13,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from gpu_ami import __version__
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json, write_text
 from gpu_ami.report import templating
-from gpu_ami.report.document import COMES_BACK, FLAKY, PASS, UNPROVEN, HostReport, Report, Stage
+from gpu_ami.report.document import COMES_BACK, FLAKY, PASS, UNPROVEN, HostReport, Report, Stage, TierResult
 from validator import results
 from validator.results import CheckRecord, InvalidRecord, Verdict, WaiverState
 
@@ -54,7 +54,7 @@ class CertifiedHost:
     instance_id: str
     verdict: Verdict
     boot_seconds: Mapping[str, float]
-    facts: Mapping[str, Any]
+    facts: Mapping[str, object]
     error: str
     checks: tuple[CheckRecord, ...]
 
@@ -92,7 +92,7 @@ class Certificate:
     simulated_hardware: bool
     replicas: tuple[str, ...]
     proven_on: tuple[CertifiedHost, ...]
-    tiers: tuple[Mapping[str, Any], ...]
+    tiers: tuple[TierResult, ...]
     not_proven: tuple[str, ...]
     planned_not_installed: tuple[str, ...]
     stages: tuple[Stage, ...]
@@ -103,7 +103,7 @@ class Certificate:
         """Whether this is a certificate: a report that is not a PASS gets none."""
         return self.level != NONE
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The document certificate.json."""
         return {"schema": SCHEMA} | results.plain_fields(self)
 
@@ -164,7 +164,7 @@ def certify(report: Report) -> Certificate:
         proven_on=tuple(CertifiedHost.of(host, report.roles) for host in report.hosts),
         tiers=tuple(report.tiers),
         not_proven=tuple(not_proven(report, replicas)),
-        planned_not_installed=tuple(_planned_only(report.plan)),
+        planned_not_installed=tuple(_planned_only(report)),
         stages=report.stages,
         conditions=report.conditions,
     )
@@ -184,11 +184,13 @@ def _level(report: Report, replicas: Sequence[str]) -> str:
     return CERTIFIED if real and report.image else REHEARSED
 
 
-def _planned_only(plan: Mapping[str, Any]) -> list[str]:
+def _planned_only(report: Report) -> list[str]:
+    """`component version` of what the plan names and no role installs."""
+    sections = {name: report.plan.get(name) for name in _COMPONENTS if name not in report.roles}
     return [
-        f"{name} {plan[name].get('version', '')}".strip()
-        for name in _COMPONENTS
-        if plan.get(name) and name not in plan.get("roles", [])
+        f"{name} {section.get('version', '')}".strip()
+        for name, section in sections.items()
+        if isinstance(section, Mapping) and section
     ]
 
 
@@ -205,12 +207,12 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
     if report.simulated:
         lines.append("real GPUs: the GPUs were simulated; nothing was computed on one, and no real GPU has failed")
     lines += [f"the vendor's own package of {name}: a replica was installed instead" for name in replicas]
-    lines += [f"{name}: planned, installed by no role of this image" for name in _planned_only(report.plan)]
-    lines += [f"noted in the plan: {note}" for note in report.plan.get("notes", [])]
+    lines += [f"{name}: planned, installed by no role of this image" for name in _planned_only(report)]
+    lines += [f"noted in the plan: {note}" for note in report.notes]
     return [*lines, *NOT_COVERED]
 
 
-def _tier_line(tier: Mapping[str, Any]) -> str:
+def _tier_line(tier: TierResult) -> str:
     name = f"tier {tier['name']}, {tier['title']}"
     if tier["verdict"] == PASS:
         return f"{name}: a PASS does not prove {tier['does_not_prove']}"

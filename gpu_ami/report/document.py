@@ -7,15 +7,15 @@ the verdict ERROR, which a report no longer has: what stopped a machine from bei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypedDict
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document
 from validator import results
 from validator.results import CheckRecord, HostResults, InvalidRecord, Replica, Verdict, WaiverRecord, WaiverState
-from validator.tiers import TIERS
+from validator.tiers import TIERS, Tier
 
 SCHEMA = "gpu-ami/report/2"
 REPORT_FILE = "report.json"
@@ -71,7 +71,7 @@ class HostReport:
     boot: Mapping[str, float] = field(default_factory=dict)
     checks: tuple[CheckRecord, ...] = ()
     replicas: tuple[Replica, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
     waivers: tuple[WaiverRecord, ...] = ()
     error: str = ""
     error_verdict: Verdict | None = None
@@ -208,15 +208,27 @@ def worst(verdicts: set[Verdict]) -> Verdict:
     return next((verdict for verdict in ORDER if verdict in verdicts), PASS)
 
 
+class TierResult(TypedDict):
+    """A tier (validator.tiers.Tier) with its verdict over all machines, the reason, and how many checks ran."""
+
+    name: str
+    title: str
+    proves: str
+    does_not_prove: str
+    verdict: str
+    reason: str
+    checks: int
+
+
 @dataclass(frozen=True)
 class Report:
-    """A proof. `plan` is the plan's content; `image` the AMI, or "" for a host that was reached by its address.
+    """A proof. `plan` is the plan's content, {} without one; `image` the AMI, or "" for a host reached by its address.
 
     no_files: why tier T0 was not tried. incomplete: why the proof did not end ("" where it did). conditions: name and
     seed of what the local region did as AWS does (docs/conditions.md), "" for none.
     """
 
-    plan: Mapping[str, Any]
+    plan: Mapping[str, object]
     image: str
     place: str
     region: str
@@ -233,7 +245,16 @@ class Report:
 
     @property
     def roles(self) -> list[str]:
-        return list(self.plan.get("roles", []))
+        return self._planned("roles")
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes of the plan."""
+        return self._planned("notes")
+
+    def _planned(self, key: str) -> list[str]:
+        values = self.plan.get(key)
+        return [str(value) for value in values] if isinstance(values, list) else []
 
     @property
     def name(self) -> str:
@@ -255,11 +276,12 @@ class Report:
         return {PASS: 0, FAIL: 1, FLAKY: 1, UNAVAILABLE: 5}[self.verdict]
 
     @property
-    def tiers(self) -> list[dict[str, Any]]:
+    def tiers(self) -> list[TierResult]:
         """Of each tier: its verdict over all machines, why it is no PASS, and what it does not prove even then."""
-        return [asdict(tier) | self._tier(tier.name) for tier in TIERS]
+        return [self._tier(tier) for tier in TIERS]
 
-    def _tier(self, name: str) -> dict[str, Any]:
+    def _tier(self, tier: Tier) -> TierResult:
+        name = tier.name
         hosts = [host for host in self.hosts if host.offline is (name == "T0")]
         verdicts = {host.tier_verdict(name, self.roles) for host in hosts}
         absent = () if name == "T0" else self.unproven_instance_types
@@ -267,6 +289,10 @@ class Report:
             verdicts.add(UNPROVEN)
         verdict = worst(verdicts)
         return {
+            "name": name,
+            "title": tier.title,
+            "proves": tier.proves,
+            "does_not_prove": tier.does_not_prove,
             "verdict": str(verdict),
             "reason": self._tier_reason(name, verdict, hosts),
             "checks": sum(len(host.of_tier(name)) for host in hosts),
@@ -296,7 +322,7 @@ class Report:
             if check.verdict in (FAIL, FLAKY, ERROR) and not check.waived
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The document report.json; verdicts and tiers follow from the rest and are there for readers."""
         content = results.plain_fields(self)
         hosts = [results.plain_fields(host) | {"verdict": str(host.verdict(self.roles))} for host in self.hosts]

@@ -16,23 +16,26 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from gpu_ami.report import certificate, document
 from validator.tiers import Tier
 
+Schema = dict[str, object]
 _PRIMITIVES: dict[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
-_TIER = {"verdict": {"$ref": "#/$defs/Verdict"}, "reason": {"type": "string"}, "checks": {"type": "integer"}}
+_VERDICT: Schema = {"$ref": "#/$defs/Verdict"}
+_TIER: Mapping[str, Schema] = {"verdict": _VERDICT, "reason": {"type": "string"}, "checks": {"type": "integer"}}
+# Keys that a document has beside the fields of its record: they follow from those, and are written for readers.
+_DERIVED: Mapping[str, Mapping[str, Schema]] = {"HostReport": {"verdict": _VERDICT}}
 
 
-def schema_of(kind: str) -> dict[str, Any]:
+def schema_of(kind: str) -> Schema:
     """The schema (draft 2020-12) of `report` or `certificate`. Keys that it does not name are refused."""
     record, name = {
         "report": (document.Report, document.SCHEMA),
         "certificate": (certificate.Certificate, certificate.SCHEMA),
     }[kind]
-    definitions: dict[str, Any] = {}
-    schema = _object(record, definitions)
-    derived: dict[str, Any] = {"schema": {"const": name}, "tiers": {"type": "array", "items": _tier(definitions)}}
+    definitions: dict[str, Schema] = {}
+    tiers: Schema = {"type": "array", "items": _object(Tier, definitions, _TIER)}
+    derived: dict[str, Schema] = {"schema": {"const": name}, "tiers": tiers}
     if kind == "report":
-        derived["verdict"] = {"$ref": "#/$defs/Verdict"}
-        _extend(definitions["HostReport"], {"verdict": {"$ref": "#/$defs/Verdict"}})
-    _extend(schema, derived)
+        derived["verdict"] = _VERDICT
+    schema = _object(record, definitions, derived)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name}
     return head | schema | {"$defs": dict(sorted(definitions.items()))}
 
@@ -42,30 +45,21 @@ def schema_text(kind: str) -> str:
     return json.dumps(schema_of(kind), indent=2, ensure_ascii=False) + "\n"
 
 
-def _extend(schema: dict[str, Any], properties: Mapping[str, Any]) -> None:
-    schema["properties"] = {**schema["properties"], **properties}
-    schema["required"] = sorted({*schema["required"], *properties})
-
-
-def _tier(definitions: dict[str, Any]) -> dict[str, Any]:
-    schema = _object(Tier, definitions)
-    _extend(schema, _TIER)
-    return schema
-
-
-def _object(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    fields = [entry.name for entry in dataclasses.fields(kind)]
+def _object(record: Any, definitions: dict[str, Schema], derived: Mapping[str, Schema]) -> Schema:
+    """The schema of a record's fields, and of the `derived` keys beside or instead of them."""
+    hints = get_type_hints(record)
+    fields = [entry.name for entry in dataclasses.fields(record)]
+    properties = {name: derived[name] if name in derived else _kind(hints[name], definitions) for name in fields}
     return {
         "type": "object",
-        "description": " ".join((kind.__doc__ or "").split()),
-        "properties": {name: _kind(hints[name], definitions) for name in fields},
-        "required": sorted(fields),
+        "description": " ".join((record.__doc__ or "").split()),
+        "properties": properties | dict(derived),
+        "required": sorted({*fields, *derived}),
         "additionalProperties": False,
     }
 
 
-def _kind(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _kind(hint: Any, definitions: dict[str, Schema]) -> Schema:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return {"anyOf": [_kind(argument, definitions) for argument in arguments]}
@@ -82,7 +76,7 @@ def _kind(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         name = getattr(hint, "__name__", "")
         if name not in definitions:
             definitions[name] = {}
-            definitions[name] = _object(hint, definitions)
+            definitions[name] = _object(hint, definitions, _DERIVED.get(name, {}))
         return {"$ref": f"#/$defs/{name}"}
     return {} if hint in (Any, object) else {"type": _PRIMITIVES[hint]}
 

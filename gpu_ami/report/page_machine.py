@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from gpu_ami.report import templating
 from gpu_ami.report.document import ORDER, PASS, HostReport, Report
@@ -117,12 +116,12 @@ class MachineView:
         return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ORDER if verdict in verdicts)
 
     @property
-    def facts(self) -> list[tuple[str, Any]]:
+    def facts(self) -> list[tuple[str, object]]:
         facts = self.host.facts
-        return [(word, facts[key]) for key, word in _FACTS.items() if facts.get(key)]
+        return [(label, facts[key]) for key, label in _FACTS.items() if facts.get(key)]
 
     @property
-    def further_facts(self) -> list[tuple[str, Any]]:
+    def further_facts(self) -> list[tuple[str, object]]:
         return [(key, value) for key, value in self.host.facts.items() if key not in _FACTS]
 
     @property

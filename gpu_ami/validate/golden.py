@@ -10,7 +10,7 @@ import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_ami import __version__
 from gpu_ami.cloud import runs
@@ -23,6 +23,7 @@ from validator.results import CheckRecord
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpu_ami.recipes import PlanDocument
     from validator.transport import Connection, Target
 
 _SECONDS = 120.0  # nvidia-smi on a machine whose driver has not been used yet
@@ -117,9 +118,10 @@ def changes(old: Golden | None, seen: Golden) -> list[str]:
     return [f"{key}: {before[key]} → {after[key]}" for key in keys if before[key] != after[key]]
 
 
-def against_facts(seen: Golden, plan: Mapping[str, Any]) -> list[str]:
-    """What differs from the plan's facts, which a proof compares first; a line each."""
-    row = next((row for row in plan.get("instance_types", []) if row["name"] == seen.instance_type), None)
+def against_facts(seen: Golden, plan: PlanDocument | None) -> list[str]:
+    """What differs from the plan's facts, which a proof compares first; a line each. Nothing without a plan."""
+    rows = plan["instance_types"] if plan else []
+    row = next((row for row in rows if row["name"] == seen.instance_type), None)
     if row is None or "gpu" not in row:
         return []
     machine = seen.hardware
@@ -132,12 +134,12 @@ def against_facts(seen: Golden, plan: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def report(made: Sequence[Recording], plan: Mapping[str, Any], run: runs.Run, image: str) -> Report:
+def report(made: Sequence[Recording], plan: PlanDocument | None, run: runs.Run, image: str) -> Report:
     """A report in which nothing was judged: UNPROVEN, always."""
     hosts = tuple(HostReport(recording.golden.instance_type, checks=(_not_judged(recording),)) for recording in made)
     finished = runs.as_text(runs.now())
     simulated = any(recording.golden.hardware.simulated for recording in made)
-    return Report(dict(plan), image, "", "", simulated, run.id, run.started, finished, hosts)
+    return Report(dict(plan) if plan else {}, image, "", "", simulated, run.id, run.started, finished, hosts)
 
 
 def _not_judged(made: Recording) -> CheckRecord:

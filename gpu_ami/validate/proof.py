@@ -34,17 +34,22 @@ from validator.transport import parse_url
 if TYPE_CHECKING:
     from subprocess import Popen
 
+    from gpu_ami.recipes import PlanDocument
     from validator.results import HostResults, Verdict
 
 
+_AGENT_INTERVAL = 60.0
 IMAGE_FILES = "image-files"  # name and evidence folder of an image's files in a report
 
 
 @dataclass
 class Proof:
-    """What all hosts of one proof share. restarts: those that are done and checked, of restarts.RESTARTS."""
+    """What all hosts of one proof share.
 
-    plan: Mapping[str, Any]
+    plan: None for a host that is checked without one. restarts: those that are done and checked, of restarts.RESTARTS.
+    """
+
+    plan: PlanDocument | None
     plan_file: Path | None
     place: Place | None
     out: Path
@@ -100,8 +105,17 @@ class Proof:
 
     def site_checks(self) -> list[Path]:
         """Checks of the site beside the plan: those of the plan's roles, and those of no role."""
-        roles = self.plan.get("roles", [])
-        return site_files(self.plan_file.parent, "checks", "test_{}.py", roles) if self.plan_file else []
+        return site_files(self.plan_file.parent, "checks", "test_{}.py", self.roles) if self.plan_file else []
+
+    @property
+    def roles(self) -> list[str]:
+        """The plan's roles; none without a plan."""
+        return self.plan.get("roles", []) if self.plan else []
+
+    @property
+    def metrics_interval(self) -> float:
+        """Seconds between two data points of the agent: the plan's, or the agent's default."""
+        return float(self.plan["telemetry"]["interval_s"]) if self.plan else _AGENT_INTERVAL
 
 
 def prove_image(
@@ -119,7 +133,8 @@ def prove_image(
     ends all of them, and the report says so.
     """
     machines.require_interface(cloud.place.ssh_interface)
-    names = {"recipe": str(proof.plan.get("image", "")), "plan_digest": str(proof.plan.get("digest", ""))}
+    plan = proof.plan
+    names = {"recipe": plan.get("image", ""), "plan_digest": plan.get("digest", "")} if plan else {}
     tags = dict(cloud.place.tags) | run.tags(**names)
     recorder = Recorder(functools.partial(assemble, proof, run, ami, no_files=no_files), proof.out, proof.progress)
     with recorder.recording(), ExitStack() as stack:
@@ -159,7 +174,8 @@ class _Launcher:
     tags: Mapping[str, str]
 
     def boot(self) -> machines.Boot:
-        user = str(self.proof.plan["os"]["ssh_user"])
+        assert self.proof.plan  # an image is launched for a plan
+        user = self.proof.plan["os"]["ssh_user"]
         return machines.Boot(self.cloud, self.run, user, self.proof.progress, self.proof.cancelled)
 
     def launched(self, host: HostRecord) -> AbstractContextManager[str]:
@@ -170,7 +186,7 @@ class _Launcher:
             _note_leftover(self.proof, error)
 
         instance_type = host.report.instance_type
-        efa, roles = efa_interfaces(self.proof.plan, instance_type), self.proof.plan.get("roles", ())
+        efa, roles = efa_interfaces(self.proof.plan, instance_type), self.proof.roles
         return machines.launched(
             self.cloud, self.ami, instance_type, self.key, self.run, self.tags, efa, note_leftover, roles
         )
@@ -192,10 +208,11 @@ def _abandon(
         time.sleep(0.1)
 
 
-def efa_interfaces(plan: Mapping[str, Any], instance_type: str) -> int:
+def efa_interfaces(plan: PlanDocument | None, instance_type: str) -> int:
     """How many EFA interfaces to launch with: the type's where the plan has EFA, else none."""
-    counts = {row["name"]: int(row["efa_interfaces"]) for row in plan.get("instance_types", ())}
-    return counts.get(instance_type, 0) if "efa" in plan else 0
+    if not plan or "efa" not in plan:
+        return 0
+    return next((row["efa_interfaces"] for row in plan["instance_types"] if row["name"] == instance_type), 0)
 
 
 def _check_files(host: HostRecord, files: Callable[[], HostReport]) -> None:
@@ -398,11 +415,11 @@ def assemble(
     """The report of all hosts; instance types of the plan that no host stands for are named."""
     # With image files alone, no machine was requested: the tiers say that none was booted.
     offline = all(report.offline for report in reports)
-    planned = [] if offline else [row["name"] for row in proof.plan.get("instance_types", [])]
+    planned = [row["name"] for row in proof.plan.get("instance_types", [])] if proof.plan and not offline else []
     booted = {report.instance_type for report in reports}
     place = proof.place
     return Report(
-        plan=dict(proof.plan),
+        plan=dict(proof.plan) if proof.plan else {},
         image=ami,
         place=place.name if place else "",
         region=place.region if place else "",
@@ -419,7 +436,7 @@ def assemble(
     )
 
 
-def choose_types(plan: Mapping[str, Any], requested: Sequence[str]) -> list[str]:
+def choose_types(plan: PlanDocument, requested: Sequence[str]) -> list[str]:
     """Instance types to boot: the plan's, or those of them that were requested."""
     planned = [row["name"] for row in plan["instance_types"]]
     unknown = [name for name in requested if name not in planned]

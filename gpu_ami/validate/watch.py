@@ -6,13 +6,15 @@ Without it, a check waits for a machine that no longer answers until its own dea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpu_ami.errors import GpuAmiError
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
     from gpu_ami.cloud import Cloud
 
@@ -20,7 +22,7 @@ POLL_SECONDS = 5.0
 _LOST = ("stopping", "stopped", "shutting-down", "terminated")
 
 
-def trouble(instance: Mapping[str, Any]) -> str:
+def trouble(instance: InstanceTypeDef) -> str:
     """Why an instance that should run cannot be checked; "" if nothing is wrong. instance: as DescribeInstances has it.
 
     A running instance with a state reason of the server's (`Server.…`) does not run: the local region reports a machine

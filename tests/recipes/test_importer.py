@@ -161,7 +161,9 @@ def test_value_is_understood_or_said(
 def test_system_comes_from_name_or_flag(name: str, flag: str, system: str, tmp_path: Path) -> None:
     found = import_template(template(tmp_path, name, flag=flag), FACTS)
     assert found.recipe["os"] == system
-    assert any("is a guess" in one for one in found.remarks) is (name == "x.json" and not flag)
+    assert any("is assumed from the login user" in remark for remark in found.remarks) is (
+        name == "x.json" and not flag
+    )
 
 
 def test_builder_without_gpu_is_said(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def remarks(tmp_path: Path) -> list[str]:
         "builders[0].launch_block_device_mappings[0].volume_type: 'gp2' is not carried over",
         "builders[1]: 'docker' is not carried over",
         'provisioners[0] (shell) \'["sudo yum update -y", "sudo reboot"]\': not carried over: write it',
-        "provisioners[1] (ansible) './efa.yml': not carried over: gpu-ami's roles stand in for it",
+        "provisioners[1] (ansible) './efa.yml': not carried over: gpu-ami's roles replace it",
         "post-processors[0] (manifest): not carried over",
         "os: al2023 is assumed from the name 'al2023'",
         "architecture: x86_64 is assumed",
@@ -89,5 +89,5 @@ def test_volume_size_that_is_no_number_is_a_leftover(size: object) -> None:
 
 def test_plain_values_are_not_of_the_environment() -> None:
     assert environment_lines({"a": "x", "b": "{{ env `B` }}"}) == [
-        "b: '{{ env `B` }}' is read from the environment; not carried over: write its value where it belongs"
+        "b: '{{ env `B` }}' is read from the environment; not carried over: set it in the recipe or in a --where file"
     ]

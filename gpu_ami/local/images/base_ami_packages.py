@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpu_ami.local.images import base_image
 from gpu_ami.local.mirror import (
@@ -27,6 +27,9 @@ from gpu_ami.local.mirror import (
     signing_key,
     sources_digest,
 )
+
+if TYPE_CHECKING:
+    from gpu_ami.recipes import PlanDocument
 
 _REPLICAS = Path(__file__).parents[1] / "replicas"
 _KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "debian12": "deb"}
@@ -102,7 +105,7 @@ def _provides(family: str, version: str) -> Mapping[str, str]:
     return provides
 
 
-def _plan(system: str, provides: Mapping[str, str]) -> dict[str, Any]:
+def _plan(system: str, provides: Mapping[str, str]) -> PlanDocument:
     """The plan of a plain instance with those components."""
     from gpu_ami.cloud import Place
     from gpu_ami.plan import make_plan
@@ -112,4 +115,4 @@ def _plan(system: str, provides: Mapping[str, str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gpu-ami-base-") as folder:
         path = Path(folder) / "base.yml"  # JSON is YAML
         path.write_text(json.dumps(recipe | components), encoding="utf-8")
-        return dict(make_plan(path, Place(name="nowhere", region="us-east-1")).document)
+        return make_plan(path, Place(name="nowhere", region="us-east-1")).document

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.local.images import base_image, rootfs_layers
@@ -19,6 +18,7 @@ from gpu_ami.local.images.rootfs_layers import Base, Tree
 from gpu_ami.local.state import ImageRecord
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
+from validator.plan_document import Node, OperatingSystem, SourceAmi
 
 _GIB = 1024**3
 # Whose images the alias "amazon" finds: Amazon Linux's account (docs.aws.amazon.com, Amazon Linux 2023 user guide).
@@ -31,26 +31,46 @@ _DISK_SCRIPT = (
     '"$2" -q -t ext4 -L root -U "$3" -d root -O ^metadata_csum '
     '-E "offset=$4,lazy_itable_init=1,lazy_journal_init=1" -F "$5" "$6"k; umount root'
 )
+
+
+class SystemPlan(TypedDict):
+    """The sections of a plan that decide which base image it builds on."""
+
+    os: OperatingSystem
+    architecture: str
+    node: Node
+    source_ami: SourceAmi
+
+
 # As in a plan for Debian 12; `gpu-ami region up` without a plan registers that image.
-DEBIAN: Mapping[str, Any] = {
-    "os": {"id": "debian", "version": "12"},
+DEBIAN: SystemPlan = {
+    "os": {
+        "id": "debian",
+        "version": "12",
+        "codename": "bookworm",
+        "family": "debian",
+        "ssh_user": "admin",
+        "python": "3.11",
+        "end_of_life": "2028-06-30",
+    },
     "architecture": "x86_64",
     "node": {"family": "ec2"},
     "source_ami": {"owner": "136693071363", "name": "debian-12-amd64-*"},
 }
 
 
-def base_of(plan: Mapping[str, Any]) -> Base:
+def base_of(plan: SystemPlan) -> Base:
     """The base image that a plan builds on. UsageError: the region has none, with what there is."""
-    system, node = plan["os"], plan.get("node", {"family": "ec2"})
-    found = _SYSTEMS.get((system["id"], system["version"]))
+    system, node = plan["os"], plan["node"]
+    base_system = _SYSTEMS.get((system["id"], system["version"]), "")
     family = "" if node["family"] == "ec2" else node["family"]
-    if found and plan["architecture"] == "x86_64" and (not family or (found, family) in rootfs_layers.available()):
-        return Base(found, family, node.get("version", "") if family else "")
+    has_family = not family or (base_system, family) in rootfs_layers.available()
+    if base_system and plan["architecture"] == "x86_64" and has_family:
+        return Base(base_system, family, node.get("version", "") if family else "")
     described = f"{system['id']} {system['version']} on {plan['architecture']}" + (
         f", node family {family}" * bool(family)
     )
-    pairs = [f"{system} with {family}" for system, family in rootfs_layers.available()]
+    pairs = [f"{name} with {family}" for name, family in rootfs_layers.available()]
     raise UsageError(
         f"the local region has no base image for {described}",
         details=[f"base images (x86_64): {', '.join([*rootfs_layers.SYSTEMS, *pairs])}"],
@@ -58,7 +78,7 @@ def base_of(plan: Mapping[str, Any]) -> Base:
     )
 
 
-def ensure(plan: Mapping[str, Any], home: Path, progress: Progress) -> tuple[ImageRecord, str]:
+def ensure(plan: SystemPlan, home: Path, progress: Progress) -> tuple[ImageRecord, str]:
     """The AMI that the plan's filter finds, its disk made where it is not there; and the plan's SSM parameter, or "".
 
     UsageError: no base image for that plan.
@@ -76,7 +96,7 @@ def ensure(plan: Mapping[str, Any], home: Path, progress: Progress) -> tuple[Ima
     return _record(plan, base, disk, digest), source.get("ssm", "")
 
 
-def _record(plan: Mapping[str, Any], base: Base, disk: Path, digest: str) -> ImageRecord:
+def _record(plan: SystemPlan, base: Base, disk: Path, digest: str) -> ImageRecord:
     """Its id follows from its name, so that it is the same in every region."""
     source = plan["source_ami"]
     name = source["name"].replace("*", f"gpu-ami-{digest}").replace("?", "0")

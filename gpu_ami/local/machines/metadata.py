@@ -19,7 +19,6 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
-from typing import Any
 
 from gpu_ami.local.backends import InstanceView
 from gpu_ami.local.machines.qmp import short_path
@@ -29,7 +28,7 @@ _MAX_TTL = 21600
 _CREDENTIALS_HOURS = 6
 
 # A node is text, or a folder: names to nodes. A folder's listing shows a node's name, or its `label` (public keys).
-Node = str | Mapping[str, Any]
+Node = str | Mapping[str, "Node"]
 
 
 def build_tree(view: InstanceView) -> dict[str, Node]:

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.errors import MachineError
 from gpu_ami.files import write_json
@@ -170,8 +169,8 @@ class QemuMachine:
             return Exit("reset")
         if self.process.returncode == -signal.SIGKILL and not self._killed:
             return Exit("died", out_of_memory_text(self.spec.memory_mib))
-        said = (self.spec.folder / _STDERR).read_text(errors="replace").strip().splitlines()[-3:]
-        return Exit("died", "; ".join([f"QEMU ended with {self.process.returncode}", *said]))
+        tail = (self.spec.folder / _STDERR).read_text(errors="replace").strip().splitlines()[-3:]
+        return Exit("died", "; ".join([f"QEMU ended with {self.process.returncode}", *tail]))
 
     def power_down(self) -> None:
         """Sends ACPI power-button; the guest shuts down if it handles it."""
@@ -203,19 +202,20 @@ class QemuMachine:
             self._ready.set()
             self._wake()
             for message in self._qmp.messages():
-                self._take(message)
+                self._handle(message)
         except (OSError, MachineError):
             pass  # QEMU has ended; poll() says how
         self.process.wait()
         self._wake()
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, object]) -> None:
         """Keeps what an event, or the answer to query-status, says of the machine.
 
         QEMU's default `werror=enospc` stops the guest when a write finds no space, and passes other errors to it.
         Source: QEMU 7.2, docs/interop/qemu-qmp-ref (BLOCK_IO_ERROR, STOP, RESUME, RunState "io-error").
         """
-        event, data = message.get("event"), message.get("data", {})
+        event, details, answer = message.get("event"), message.get("data"), message.get("return")
+        data = details if isinstance(details, dict) else {}
         stopped_by = self._stopped_by
         if event == "SHUTDOWN":
             self._reason = str(data["reason"])
@@ -225,7 +225,7 @@ class QemuMachine:
             self._qmp.execute("query-status")  # an event of the same kind within a second is not repeated
         elif event == "RESUME":
             stopped_by = ""
-        elif isinstance(message.get("return"), dict) and message["return"].get("status") == "io-error":
+        elif isinstance(answer, dict) and answer.get("status") == "io-error":
             stopped_by = stopped_by or "I/O error"
         if stopped_by != self._stopped_by:
             self._stopped_by = stopped_by

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.errors import MachineError
 
@@ -33,7 +32,7 @@ class Qmp:
         with self._lock:
             self._socket.sendall(json.dumps({"execute": command}).encode() + b"\n")
 
-    def messages(self) -> Iterator[dict[str, Any]]:
+    def messages(self) -> Iterator[dict[str, object]]:
         """Events and answers, until QEMU ends."""
         for line in self._lines:
             yield json.loads(line)

@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.local.mirror import staging
+from gpu_ami.local.mirror.package_requests import Requested
 from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Package, Row, fill, find_row, version_values
 from gpu_ami.recipes import ARCHITECTURES
 
@@ -38,14 +38,14 @@ class Archive:
         `holds`: kind → folder → `name=version`; a folder with {distribution} is there for each of `distributions`.
         What neither the section nor `defaults` gives a version for is not in this archive.
         """
-        found: dict[str, list[Package]] = {}
+        held: dict[str, list[Package]] = {}
         for kind in sorted(self.kinds):
             for distribution in self.row.entry.get("distributions", {}).get(kind, [""]):
-                there = {**self.values, "distribution": distribution, "arch": ARCHITECTURES[self.architecture].rpm}
+                values = {**self.values, "distribution": distribution, "arch": ARCHITECTURES[self.architecture].rpm}
                 for folder, items in self.row.entry.get("holds", {}).get(kind, {}).items():
-                    wanted = (fill(item, there) for item in items)
-                    found[fill(folder, there)] = [self._held(item, kind) for item in wanted if "{" not in item]
-        return found
+                    filled = (fill(item, values) for item in items)
+                    held[fill(folder, values)] = [self._held(item, kind) for item in filled if "{" not in item]
+        return held
 
     def _held(self, item: str, kind: str) -> Package:
         name, _, version = item.partition("=")
@@ -53,7 +53,7 @@ class Archive:
         return Package(name, version or self.values["version"], kind, self.architecture, row)
 
 
-def values_of(row: Row, file_name: str, section: Mapping[str, Any]) -> dict[str, str]:
+def values_of(row: Row, file_name: str, section: Requested) -> dict[str, str]:
     """Placeholders of an archive: the row's defaults, then what the section says it contains, then its version."""
     contents = {key: str(value) for key, value in section.get("contents", {}).items()}
     matched = row.match(file_name)

@@ -16,11 +16,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.local.mirror import apt_repository, git_repositories, rpm, signing
@@ -31,6 +30,7 @@ from gpu_ami.local.mirror.package_requests import Section, sections
 from gpu_ami.local.mirror.pool import Pool
 from gpu_ami.local.mirror.server import Mirror, locate
 from gpu_ami.progress import Progress
+from gpu_ami.recipes import PlanDocument
 
 __all__ = ["Mirror", "MirrorTree", "ensure", "locate", "serve"]
 
@@ -52,7 +52,7 @@ class MirrorTree:
 def ensure(
     home: Path,
     *,
-    plan: Mapping[str, Any] | None = None,
+    plan: PlanDocument | None = None,
     only: Collection[str] | None = None,
     agent_package: Path | None = None,
     progress: Progress,
@@ -109,13 +109,14 @@ def _remember(ledger: Path, asked: list[Section]) -> list[Section]:
     except (OSError, ValueError, KeyError, TypeError):
         known = {}
     now = time.time()
-    known = {section: at for section, at in known.items() if now - at < _ASKED_SECONDS and _has_replica(section)}
+    fresh = {section: when for section, when in known.items() if now - when < _ASKED_SECONDS}
+    known = {section: when for section, when in fresh.items() if _has_replica(section)}
     known |= dict.fromkeys(asked, now)
     recent = sorted(known, key=lambda section: (known[section], section.component, section.text))
     rows = [{"section": asdict(section), "asked": known[section]} for section in recent]
-    fresh = ledger.with_suffix(".new")
-    fresh.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    fresh.replace(ledger)
+    written = ledger.with_suffix(".new")
+    written.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    written.replace(ledger)
     return recent
 
 

@@ -1,6 +1,6 @@
-"""What a plan asks of the mirror: packages of repositories, files by URL, git repositories by tag.
+"""What a plan requests from the mirror: packages of repositories, files by URL, git repositories by tag.
 
-Only the sections of the roles that the plan runs count: what no role installs is not fetched either.
+Only sections of roles that the plan runs count: what no role installs is not served.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TypedDict
 
 from gpu_ami.errors import UsageError
 from gpu_ami.local.mirror.table import Package, find_row, system_packages
 from gpu_ami.local.network import MIRROR_ADDRESS
-from gpu_ami.recipes import ARCHITECTURES
+from gpu_ami.recipes import ARCHITECTURES, PlanDocument, section
+from validator import plan_document
 
 _KINDS = {"debian": "deb", "redhat": "rpm"}
 # Where each system has its own packages: address, suite and components of an apt repository.
@@ -30,9 +31,25 @@ _KEPT = (
 )  # fmt: skip
 
 
+class Requested(TypedDict, total=False):
+    """The keys of a plan's section (_KEPT) that say what is fetched, and from where."""
+
+    version: str
+    package: str
+    package_version: str
+    packages: dict[str, str]
+    modules: dict[str, str]
+    repository: plan_document.Repository
+    url: str
+    signature_url: str
+    key_url: str
+    tag: str
+    contents: dict[str, str]
+
+
 @dataclass(frozen=True)
 class Section:
-    """What a plan's section fetches. kind: deb or rpm; text: canonical JSON, vendors' addresses."""
+    """What the role of a plan's section fetches. kind: deb or rpm; text: canonical JSON, vendors' addresses."""
 
     component: str
     kind: str
@@ -40,8 +57,8 @@ class Section:
     text: str
 
     @property
-    def content(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self.text)
+    def content(self) -> Requested:
+        content: Requested = json.loads(self.text)
         return content
 
 
@@ -70,25 +87,25 @@ class Download:
     signature_path: str
 
 
-def sections(plan: Mapping[str, Any], only: Collection[str] | None = None) -> list[Section]:
+def sections(plan: PlanDocument, only: Collection[str] | None = None) -> list[Section]:
     """The sections that fetch something; of the plan's roles, or of those in `only`. The first is the system's own
     archive, with what those roles install from it."""
     family = plan["os"]["family"]
     if family not in _KINDS:
         raise UsageError(f"the local region has no packages for systems of family {family!r}")
     roles = plan["roles"] if only is None else only
-    found = [_system_section(plan, roles)]
+    requested = [_system_section(plan, roles)]
     for component in roles:
-        section = plan.get(component)
-        if not isinstance(section, Mapping) or "provided_by" in section or not {"repository", "url"} & section.keys():
+        planned = section(plan, component)
+        if "provided_by" in planned or not {"repository", "url"} & planned.keys():
             continue
-        kept = {key: section[key] for key in _KEPT if key in section}
-        text = json.dumps(_vendors(kept), sort_keys=True)
-        found.append(Section(component, _KINDS[family], plan["architecture"], text))
-    return found
+        kept = {key: planned[key] for key in _KEPT if key in planned}
+        text = json.dumps(_with_vendor_urls(kept), sort_keys=True)
+        requested.append(Section(component, _KINDS[family], plan["architecture"], text))
+    return requested
 
 
-def _system_section(plan: Mapping[str, Any], roles: Collection[str]) -> Section:
+def _system_section(plan: PlanDocument, roles: Collection[str]) -> Section:
     system, kind = plan["os"], _KINDS[plan["os"]["family"]]
     if system["id"] not in _ARCHIVES:
         raise UsageError(f"the local region has no packages for {system['id']} {system['version']}")
@@ -96,18 +113,18 @@ def _system_section(plan: Mapping[str, Any], roles: Collection[str]) -> Section:
     names = {"codename": system["codename"], "machine": ARCHITECTURES[plan["architecture"]].rpm}
     folder = url.format(**names)
     repository = {"url": folder, "suite": suite.format(**names), "components": components}
-    wanted = sorted({item for role in roles for item in system_packages(role, kind)})
+    items = sorted({item for role in roles for item in system_packages(role, kind)})
     content = {
-        "packages": dict(item.split("=", 1) for item in wanted),
+        "packages": dict(item.split("=", 1) for item in items),
         "repository": repository | {"key_url": f"{folder}gpu-ami-mirror.pub"},
     }
     return Section(_SYSTEM, kind, plan["architecture"], json.dumps(content, sort_keys=True))
 
 
-def _vendors(value: Any) -> Any:
-    """Without keys' fingerprints; addresses below the mirror become the vendors' again."""
+def _with_vendor_urls(value: object) -> object:
+    """Without keys' fingerprints, and with the vendors' addresses instead of those below the mirror."""
     if isinstance(value, Mapping):
-        return {key: _vendors(item) for key, item in value.items() if key != "key_fingerprint"}
+        return {key: _with_vendor_urls(item) for key, item in value.items() if key != "key_fingerprint"}
     return value.replace(f"http://{MIRROR_ADDRESS}/", "https://") if isinstance(value, str) else value
 
 
@@ -123,14 +140,14 @@ def path_of(url: str, asked_by: str) -> str:
 
 
 def repository(section: Section) -> Repository | None:
-    row = section.content.get("repository")
-    if row is None:
+    planned = section.content.get("repository")
+    if planned is None:
         return None
     asked_by = f"plan key {section.component}.repository"
     return Repository(
-        path_of(row["url"], asked_by),
-        row["suite"],
-        tuple(row.get("components", ())),
+        path_of(planned["url"], asked_by),
+        planned["suite"],
+        tuple(planned.get("components", ())),
         section.kind,
     )
 
@@ -145,8 +162,8 @@ def packages(section: Section) -> Iterator[Package]:
         row = find_row("packages", name, kind=section.kind, asked_by=f"plan key {section.component}")
         # A version that ends with * is planned without the build number that the vendor puts behind it; a plan without
         # a version takes the row's own.
-        wanted = full_version.removesuffix("*") or str(row.entry["also"][0])
-        yield Package(name, wanted, section.kind, section.architecture, row)
+        version = full_version.removesuffix("*") or str(row.entry["also"][0])
+        yield Package(name, version, section.kind, section.architecture, row)
 
 
 def download(section: Section) -> Download | None:
@@ -154,15 +171,16 @@ def download(section: Section) -> Download | None:
     if "signature_url" not in content:
         return None
     asked_by = f"plan key {section.component}"
-    return Download(*(path_of(content[key], asked_by) for key in ("url", "signature_url")))
+    return Download(path_of(content["url"], asked_by), path_of(content["signature_url"], asked_by))
 
 
 def key_paths(section: Section) -> Iterator[str]:
     """Paths at which the section expects public keys."""
     content = section.content
-    for owner in (content, content.get("repository") or {}):
-        if "key_url" in owner:
-            yield path_of(owner["key_url"], f"plan key {section.component}")
+    repository_key = content["repository"].get("key_url") if "repository" in content else None
+    for url in (content.get("key_url"), repository_key):
+        if url is not None:
+            yield path_of(url, f"plan key {section.component}")
 
 
 def git_repository(section: Section) -> tuple[str, str] | None:

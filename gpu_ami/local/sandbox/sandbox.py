@@ -1,7 +1,7 @@
 """A sandbox: a base image's tree, copy-on-write, in namespaces of its own, with sshd on a port of the host's loopback.
 
-    with sandbox.entered(Base("debian12"), Devices(gpu=8), home, progress) as one:
-        ...                                     # ssh -i one.key -p one.port one.user@one.host
+    with sandbox.entered(Base("debian12"), Devices(gpu=8), home, progress) as box:
+        ...                                     # ssh -i box.key -p box.port box.user@box.host
 
 It is a place to try a role at native speed, many at a time: packages install, modules build against the base's own
 kernel headers, units are enabled. It is no machine: no kernel of its own, no systemd (`systemctl start` does nothing,
@@ -22,10 +22,10 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.files import home_dir, read_json, write_json
@@ -107,8 +107,8 @@ def _started(tree: Tree, devices: Devices, home: Path, folder: Path) -> Iterator
     os.close(report_write)
     try:
         with os.fdopen(report_read) as report:
-            answer = _answer(report.readline(), folder / "log")
-        yield Sandbox("127.0.0.1", port, answer["user"], str(key), tree.kernel(), answer["mirror"])
+            started = _read_report(report.readline(), folder / "log")
+        yield Sandbox("127.0.0.1", port, started["user"], str(key), tree.kernel(), started["mirror"])
     finally:
         stop(process)
 
@@ -123,13 +123,20 @@ def _package_root() -> str:
     return str(Path(__file__).resolve().parents[3])
 
 
-def _answer(line: str, log: Path) -> Mapping[str, Any]:
+class _Started(TypedDict):
+    """What process 1 reports: the login user, and the URL of the package mirror if there is one."""
+
+    user: str
+    mirror: str | None
+
+
+def _read_report(line: str, log: Path) -> _Started:
     """The first line of process 1. CloudError: its reason, or the log's end if it printed nothing."""
-    answer = json.loads(line) if line else {"error": "exited without output"}
-    if "error" in answer:
+    report = json.loads(line) if line else {"error": "exited without output"}
+    if "error" in report:
         tail = log.read_text(errors="replace").splitlines()[-5:]
-        raise CloudError(f"the sandbox did not start: {answer['error']}", details=[*answer.get("details", ()), *tail])
-    return dict(answer)
+        raise CloudError(f"the sandbox did not start: {report['error']}", details=[*report.get("details", ()), *tail])
+    return {"user": str(report["user"]), "mirror": report["mirror"]}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -19,7 +19,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.local.images import base_image, rootfs_layers
@@ -159,11 +158,9 @@ class SandboxRoot:
     def _make_user(self) -> str:
         """The login user, as cloud-init makes it at a machine's first boot, and a host key."""
         user = default_user(self.root)
-        name = str(user["name"])
-        groups = ",".join(user.get("groups", ()))
-        self.inside("useradd", "-m", "-s", user["shell"], "-c", user.get("gecos", ""), "-G", groups, name)
-        rules = user.get("sudo") or []
-        lines = "".join(f"{name} {rule}\n" for rule in ([rules] if isinstance(rules, str) else rules))
+        name = user.name
+        self.inside("useradd", "-m", "-s", user.shell, "-c", user.gecos, "-G", ",".join(user.groups), name)
+        lines = "".join(f"{name} {rule}\n" for rule in user.sudo)
         self.write("etc/sudoers.d/90-cloud-init-users", lines, 0o440)
         self.write(f"home/{name}/.ssh/authorized_keys", f"{self.settings.public_key}\n", 0o600)
         self.inside("chown", "-R", f"{name}:{name}", f"/home/{name}/.ssh")
@@ -176,12 +173,12 @@ class SandboxRoot:
 
 def take_addresses(*addresses: str) -> None:
     """Gives the loopback interface these addresses beside 127.0.0.1, and switches it on (netdevice(7))."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for index, address in enumerate(addresses):
             for request, value in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.255")):
-                one = struct.pack("16sH2x4s8x", f"lo:{index}".encode(), socket.AF_INET, socket.inet_aton(value))
-                fcntl.ioctl(asked, request, one)
-        fcntl.ioctl(asked, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+                ifreq = struct.pack("16sH2x4s8x", f"lo:{index}".encode(), socket.AF_INET, socket.inet_aton(value))
+                fcntl.ioctl(control, request, ifreq)
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
 def device_nodes(devices: Mapping[str, int]) -> Iterable[str]:
@@ -208,17 +205,36 @@ def copy_settings(source: Path, target: Path) -> None:
             (here / name).write_bytes(content)
 
 
-def default_user(root: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class DefaultUser:
+    """cloud-init's `default_user`. sudo: its rules."""
+
+    name: str
+    shell: str
+    gecos: str
+    groups: tuple[str, ...]
+    sudo: tuple[str, ...]
+
+
+def default_user(root: Path) -> DefaultUser:
     """cloud-init's default user as the tree's configuration has it: the last file that names one counts."""
     import yaml
 
-    user: dict[str, Any] = {}
+    user: dict[str, object] = {}
     for path in (root / "etc/cloud/cloud.cfg", *sorted((root / "etc/cloud/cloud.cfg.d").glob("*.cfg"))):
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         user = (document.get("system_info") or {}).get("default_user") or user
     if not user.get("name"):
         raise CloudError(f"{root}/etc/cloud names no default user")
-    return user
+    name, shell, gecos = str(user["name"]), str(user.get("shell", "")), str(user.get("gecos", ""))
+    return DefaultUser(name, shell, gecos, _texts(user.get("groups")), _texts(user.get("sudo")))
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """A text or a list of them, as cloud-init accepts it."""
+    if isinstance(value, list):
+        return tuple(str(item) for item in value)
+    return (str(value),) if value else ()
 
 
 def serve_mirror(home: Path) -> str | None:

@@ -24,4 +24,4 @@ def test_the_last_file_names_the_default_user(tmp_path: Path) -> None:
     (tmp_path / "etc/cloud/cloud.cfg").write_text("system_info: {default_user: {name: first}}\n")
     (folder / "10-a.cfg").write_text("system_info: {default_user: {name: second}}\n")
     (folder / "20-b.cfg").write_text("cloud_init_modules: []\n")
-    assert sandbox_init.default_user(tmp_path)["name"] == "second"
+    assert sandbox_init.default_user(tmp_path).name == "second"
