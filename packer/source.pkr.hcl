@@ -40,6 +40,8 @@ source "amazon-ebs" "image" {
   region              = var.region
   profile             = var.profile
   custom_endpoint_ec2 = var.custom_endpoint
+  access_key          = var.access_key
+  secret_key          = var.secret_key
   # Other endpoints have no STS, and the host that runs Packer has no metadata service.
   skip_credential_validation = var.custom_endpoint != ""
   skip_metadata_api_check    = var.custom_endpoint != ""

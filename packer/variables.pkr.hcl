@@ -128,7 +128,24 @@ variable "custom_endpoint" {
 
   validation {
     condition     = regex_replace(var.custom_endpoint, "[.]invalid$", "") == var.custom_endpoint
-    error_message = "The plan is for the local region, which was not up when the plan was written: run \"gpu-ami region up --plan OUT/plan.json\", then \"gpu-ami plan\" again."
+    error_message = "The plan is for the local region, which was not up when the plan was written: run \"gpu-ami region up --plan OUT/plan.json\", which writes the region's address into this file."
+  }
+}
+
+variable "access_key" {
+  type        = string
+  description = "Access key for custom_endpoint, with secret_key. Empty: the environment's credentials, or those of the profile."
+  default     = ""
+}
+
+variable "secret_key" {
+  type        = string
+  description = "Secret key of access_key. The local region's is public; AWS's is refused, because this file is not secret."
+  default     = ""
+
+  validation {
+    condition     = length(var.secret_key) < 40
+    error_message = "An AWS secret key must not be in a var-file: use the environment or a profile."
   }
 }
 

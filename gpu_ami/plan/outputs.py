@@ -30,6 +30,9 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         "region": place.region,
         "profile": place.profile or "",
         "custom_endpoint": place.endpoint or (NO_ENDPOINT if place.guest_endpoint else ""),
+        # A place of AWS has no keys of its own (place.py refuses them), so none are written into the file.
+        "access_key": place.credentials.access_key_id if place.credentials else "",
+        "secret_key": place.credentials.secret_access_key if place.credentials else "",
         "subnet_id": place.subnet_id or "",
         "security_group_ids": list(place.security_group_ids),
         # A builder calls no AWS API, so it gets no rights; only a session through SSM needs the profile.

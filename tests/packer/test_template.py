@@ -6,6 +6,7 @@ import base64
 import contextlib
 import io
 import json
+import os
 import re
 import socket
 import threading
@@ -23,6 +24,7 @@ from gpu_ami.cloud.place import Credentials, Place
 from gpu_ami.errors import BuildError
 from gpu_ami.plan import PACKER_FILE, Plan, make_plan
 from gpu_ami.plan.outputs import NO_ENDPOINT, packer_variables
+from gpu_ami.process import run
 from gpu_ami.progress import Progress
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +102,7 @@ def test_template_is_valid(plan: Plan, tmp_path: Path) -> None:
         ("custom_endpoint", NO_ENDPOINT, "The plan is for the local region"),
         ("region", "Frankfurt", "must be an AWS region's name"),
         ("root_volume_gib", 0, "The root volume must have"),
+        ("secret_key", "x" * 40, "must not be in a var-file"),
         ("ssh_interface", "carrier_pigeon", "The ssh_interface must be"),
         ("run_id", "a b", "The run id must be"),
         ("expires", "tomorrow", "The expiry must be"),
@@ -356,6 +359,23 @@ def test_log_and_progress_are_readable(built: Built) -> None:
     assert re.search(r"^ +\d+\.\d  Launching a source AWS instance\.\.\.$", log, re.MULTILINE)
     assert "· Launching a source AWS instance..." in built.notes
     assert "%!(" not in log + built.notes
+
+
+def test_by_hand_the_var_file_of_a_local_region_is_enough(
+    region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No credentials in the environment: those of the place are in the var-file. The source AMI does not exist."""
+    place = replace(region.place, source_ami="ami-0123456789abcdef0")
+    make_plan(RECIPE, place).write(tmp_path, place)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    used = packer.Packer.find()
+    command = [used.program, "build", "-color=false", f"-var-file={tmp_path / PACKER_FILE}", used.template(TEMPLATE)]
+    region.calls.clear()
+    done = run(command, timeout=60, env={"CHECKPOINT_DISABLE": "1"}, cwd=tmp_path, check=False)
+    assert "InvalidAMIID" in done.stdout + done.stderr
+    assert "DescribeImages" in [call["Action"] for call in region.calls]
 
 
 def test_failing_build_says_why(region: Region, tmp_path: Path, plan: Plan) -> None:
