@@ -7,7 +7,7 @@ before the script's own lines.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpu_ami.errors import CloudError
@@ -36,6 +36,7 @@ _SCRIPTLETS = {
     "prerm": ("preun", 'if [ "$1" -gt 0 ]; then set -- upgrade; else set -- remove; fi'),
     "postrm": ("postun", 'if [ "$1" -gt 0 ]; then set -- upgrade; else set -- remove; fi'),
 }
+_RELATIONS: Mapping[str, staging.Relation] = {"Requires": "depends", "Provides": "provides", "Conflicts": "conflicts"}
 # Folders that belong to the system; every other one that a package has is its own, and goes when it goes.
 _SYSTEM = """
 etc etc/bash_completion.d etc/default etc/dnf etc/dnf/dnf.conf.d etc/ld.so.conf.d etc/logrotate.d etc/modprobe.d
@@ -83,7 +84,7 @@ def _spec(package: Package, tree: Path) -> str:
         "AutoReqProv": "no",
     }
     rows = [f"{key}: {_escaped(value)}" for key, value in head.items() if value]
-    for tag, key in (("Requires", "depends"), ("Provides", "provides"), ("Conflicts", "conflicts")):
+    for tag, key in _RELATIONS.items():
         rows += [f"{tag}: {_escaped(item)}" for item in staging.relations(package, key)]
     rows += ["%description", *map(_escaped, lines)]
     rows += ["%install", "mkdir -p %{buildroot}", f"cp -a {tree}/. %{{buildroot}}/"]

@@ -8,9 +8,10 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal
 
 from gpu_ami.errors import CloudError
-from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Package, Row, fill, substitute
+from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Library, Package, Row, fill, substitute
 from gpu_ami.process import find_tool, run
 
 # Depends on nothing that the building machine has: no libc, no start files, no build id.
@@ -18,11 +19,12 @@ _LIBRARY = (
     "-shared", "-fPIC", "-O2", "-s", "-nostdlib", "-ffreestanding", "-fno-builtin", "-fno-stack-protector",
     "-fcf-protection=none", "-Wall", "-Werror", "-Wl,--build-id=none", "-Wl,--hash-style=both",
 )  # fmt: skip
+Relation = Literal["depends", "provides", "conflicts"]
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".ruff_cache", ".mypy_cache")
 
 
 def stage(row: Row, values: Mapping[str, str], tree: Path) -> None:
-    """Lays out a row's content in `tree`, which exists and is empty; owners, modes and times are made uniform."""
+    """Writes a row's content into the empty folder `tree`, with uniform modes and times."""
     for source, target in row.entry.get("trees", {}).items():
         destination = tree / fill(target, values)
         shutil.copytree(row.folder / source, destination, ignore=_IGNORED, dirs_exist_ok=True)
@@ -47,14 +49,14 @@ def _beneath(tree: Path, name: str) -> Path:
 
 
 def _matching(tree: Path, pattern: str, row: Row) -> list[Path]:
-    found = [path for path in sorted(tree.glob(pattern)) if path.is_file()]
-    if not found:
+    paths = [path for path in sorted(tree.glob(pattern)) if path.is_file()]
+    if not paths:
         raise CloudError(f"replica {row.entry['name']} ({row.folder.name}): no file matches {pattern}")
-    return found
+    return paths
 
 
-def _compile(row: Row, library: Mapping[str, str], values: Mapping[str, str], path: Path) -> None:
-    """A shared object with that soname; each value is a macro of the source (VERSION, MAJOR, …: strings)."""
+def _compile(row: Row, library: Library, values: Mapping[str, str], path: Path) -> None:
+    """Compiles a shared object; each value is a string macro of the source (VERSION, MAJOR, …)."""
     macros = [f'-D{key.upper()}="{value}"' for key, value in sorted(values.items())]
     command = [find_tool("gcc", package="gcc"), *_LIBRARY, f"-Wl,-soname,{fill(library['soname'], values)}"]
     source = row.folder / library["source"]
@@ -80,7 +82,7 @@ def scripts(package: Package) -> dict[str, str]:
     return {name: substitute(text, package.values) for name, text in texts.items()}
 
 
-def relations(package: Package, key: str) -> list[str]:
+def relations(package: Package, key: Relation) -> list[str]:
     """depends, provides or conflicts, for the package's kind, filled in."""
     return [package.fill(item) for item in package.row.entry.get(key, {}).get(package.kind, ())]
 

@@ -1,6 +1,6 @@
-"""The table of the replicas: `replicas/<family>/packages.yml`, rows that say what a package of a name is made of.
+"""The tables of replicas, `replicas/<family>/packages.yml`: each row says how packages of a name are made.
 
-Names are patterns and versions come from whoever asks (a plan): a row is what all versions of a package have in common.
+Names are patterns, and versions come from the plan: a row holds what all versions of a package have in common.
 `replicas/README.md` documents the keys.
 """
 
@@ -9,39 +9,125 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from gpu_ami.errors import UsageError, counted
+from gpu_ami.files import parse_yaml
 from gpu_ami.recipes import ARCHITECTURES
+from validator.schema import Choice, Keys, Kind, ListOf, MapOf, Mistake, Text, key_path
 
 REPLICAS = Path(__file__).parents[1] / "replicas"
 TABLE = "packages.yml"
 # Modification time of every replica's files and build time of the replica module (UTC, 2026-11-21).
 SOURCE_DATE_EPOCH = 1795219200
 
-_KINDS = ("deb", "rpm")
-_ROW_KEYS = {
-    "name", "kind", "summary", "does", "depends", "provides", "conflicts", "brings", "also", "revision", "trees",
-    "templates", "files", "links", "directories", "conffiles", "scripts", "libraries", "real",
-}  # fmt: skip
-_ARCHIVE_KEYS = {
-    "name", "summary", "does", "trees", "templates", "files", "defaults", "holds", "distributions", "list", "real",
-}  # fmt: skip
-_GIT_KEYS = {"name", "summary", "does", "trees", "templates", "files", "real"}
-_SYSTEM = "system"  # kind → `name=version` of the system's own archive, which roles install without saying a version
-_SORTS = {"packages": "package", "archives": "archive", "git": "git repository"}
-_FAMILY_KEYS = {
-    "documentation": None,
-    _SYSTEM: None,
-    "packages": _ROW_KEYS,
-    "archives": _ARCHIVE_KEYS,
-    "git": _GIT_KEYS,
+_TEXT = Text("text", r"[\s\S]*")
+_PATH = Text("usr/bin/tool", r"\S*")
+_VERSION = Text('"1.2.3"', r"\S+")
+_PATHS = ListOf(_PATH)
+_KIND_NAMES = ("deb", "rpm")
+
+
+def _by_kind(item: Kind) -> Keys:
+    return Keys(dict.fromkeys(_KIND_NAMES, item))
+
+
+def _by_path(item: Kind) -> MapOf:
+    return MapOf(r"\S+", "usr/bin/tool", item)
+
+
+_RELATIONS = _by_kind(ListOf(Text("python3 (>= 3.9)")))
+_LIBRARY = Keys({"source": _PATH, "soname": _PATH}, needed=("source", "soname"))
+_EVERY_ROW: Mapping[str, Kind] = {
+    "name": Text("libtool-(data|extra)", r"\S+"),
+    "summary": Text("A tool"),
+    "does": Text("says its version"),
+    "real": Text("https://vendor.example/documentation"),
+    "trees": _by_path(_PATH),
+    "templates": _PATHS,
+    "files": _by_path(_TEXT),
 }
+_PACKAGE: Mapping[str, Kind] = {
+    "kind": Choice(_KIND_NAMES),
+    "depends": _RELATIONS,
+    "provides": _RELATIONS,
+    "conflicts": _RELATIONS,
+    "brings": ListOf(Text("tool-data", r"\S+")),
+    "also": ListOf(_VERSION),
+    "revision": _VERSION,
+    "links": _by_path(_PATH),
+    "directories": _PATHS,
+    "conffiles": _PATHS,
+    "scripts": _PATH,
+    "libraries": _by_path(_LIBRARY),
+}
+_ARCHIVE: Mapping[str, Kind] = {
+    "defaults": MapOf(r"\w+", "libfabric", _VERSION),
+    "holds": _by_kind(_by_path(ListOf(Text("tool-data={other}", r"\S+")))),
+    "distributions": _by_kind(ListOf(Text("DEBIAN12", r"\S+"))),
+    "list": _PATH,
+}
+_NEEDED = ("name", "summary", "does")
+# Sort of row → its keys.
+ROWS: Mapping[str, Keys] = {
+    "packages": Keys({**_EVERY_ROW, **_PACKAGE}, _NEEDED),
+    "archives": Keys({**_EVERY_ROW, **_ARCHIVE}, _NEEDED),
+    "git": Keys(_EVERY_ROW, _NEEDED),
+}
+_SORTS = {"packages": "package", "archives": "archive", "git": "git repository"}
+# `system`: what roles install from the system's own archive, without naming a version.
+FAMILY = Keys(
+    {
+        "documentation": Text("https://vendor.example/documentation"),
+        "system": _by_kind(ListOf(Text("agent=1.2-3", r"[^=\s]+=\S+"))),
+        **{sort: ListOf(keys, unique=False) for sort, keys in ROWS.items()},
+    }
+)
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
 _TEMPLATE = re.compile(r"@([A-Z][A-Z_]*)@")
+
+
+class Library(TypedDict):
+    """A shared object: the C file that it is compiled from, and its soname."""
+
+    source: str
+    soname: str
+
+
+class Entry(TypedDict):
+    """A row as it is written; `replicas/README.md` documents the keys."""
+
+    name: str
+    summary: str
+    does: str
+    kind: NotRequired[str]
+    depends: NotRequired[dict[str, list[str]]]
+    provides: NotRequired[dict[str, list[str]]]
+    conflicts: NotRequired[dict[str, list[str]]]
+    brings: NotRequired[list[str]]
+    also: NotRequired[list[str]]
+    revision: NotRequired[str]
+    trees: NotRequired[dict[str, str]]
+    templates: NotRequired[list[str]]
+    files: NotRequired[dict[str, str]]
+    links: NotRequired[dict[str, str]]
+    directories: NotRequired[list[str]]
+    conffiles: NotRequired[list[str]]
+    scripts: NotRequired[str]
+    libraries: NotRequired[dict[str, Library]]
+    real: NotRequired[str]
+    defaults: NotRequired[dict[str, str]]
+    holds: NotRequired[dict[str, dict[str, list[str]]]]
+    distributions: NotRequired[dict[str, list[str]]]
+
+
+class RowEntry(Entry):
+    """list: the file of an archive with the paths of its packages."""
+
+    list: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -50,7 +136,7 @@ class Row:
 
     family: str
     sort: str
-    entry: Mapping[str, Any] = field(hash=False)
+    entry: RowEntry = field(hash=False)
     documentation: str
 
     @property
@@ -64,76 +150,88 @@ class Row:
         return re.fullmatch(self.entry["name"], name)
 
 
+@dataclass(frozen=True)
+class _Table:
+    """A family's table. system: kind → `name=version`; mistakes: each with the file, the row and the key."""
+
+    rows: tuple[Row, ...] = ()
+    system: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    mistakes: tuple[str, ...] = ()
+
+
 @functools.cache
 def load_rows(folder: Path) -> tuple[Row, ...]:
-    """Every family's rows. UsageError names all mistakes with their file."""
-    rows: list[Row] = []
-    mistakes: list[str] = []
-    for path in sorted(folder.glob(f"*/{TABLE}")):
-        document = _read(path)
-        mistakes += [f"{path}: unknown key {key}" for key in document if key not in _FAMILY_KEYS]
-        for sort in _SORTS:
-            for entry in document.get(sort) or ():
-                mistakes += [f"{path}: {entry.get('name')}: {wrong}" for wrong in _mistakes(entry, sort)]
-                documentation = entry.get("real") or document.get("documentation", "")
-                rows.append(Row(path.parent.name, sort, entry, documentation))
-    if mistakes:
-        raise UsageError(f"{counted(len(mistakes), 'mistake')} in the table of the replicas", details=mistakes)
-    return tuple(rows)
-
-
-@functools.cache
-def _system_packages(path: Path) -> Mapping[str, tuple[str, ...]]:
-    found = _read(path).get(_SYSTEM, {}) if path.exists() else {}
-    if not set(found) <= set(_KINDS) or not all("=" in item for items in found.values() for item in items):
-        raise UsageError(f"{path}: {_SYSTEM}: expected lists of name=version under deb and rpm, found {found!r}")
-    return {kind: tuple(items) for kind, items in found.items()}
+    """Every family's rows. UsageError lists all mistakes of all tables."""
+    tables = [_table(path) for path in sorted(folder.glob(f"*/{TABLE}"))]
+    _require_valid(tables)
+    return tuple(row for table in tables for row in table.rows)
 
 
 def system_packages(family: str, kind: str) -> tuple[str, ...]:
-    """`name=version` of what the system's own archive has for the family's role."""
-    return _system_packages(REPLICAS / family / TABLE).get(kind, ())
+    """`name=version` of what the family's role installs from the system's own archive."""
+    path = REPLICAS / family / TABLE
+    table = _table(path) if path.exists() else _Table()
+    _require_valid([table])
+    return tuple(table.system.get(kind, ()))
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    import yaml
+def _require_valid(tables: Sequence[_Table]) -> None:
+    mistakes = [mistake for table in tables for mistake in table.mistakes]
+    if mistakes:
+        raise UsageError(f"{counted(len(mistakes), 'mistake')} in the table of the replicas", details=mistakes)
 
-    # libyaml's loader, where PyYAML was built with it, is ten times as fast.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+@functools.cache
+def _table(path: Path) -> _Table:
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path}: not YAML", details=str(error).splitlines()) from error
+        document = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except UsageError as error:
+        return _Table(mistakes=(": ".join([error.message, *error.details]),))
     if not isinstance(document, dict):
-        raise UsageError(f"{path}: expected keys and values, found {type(document).__name__}")
-    return document
+        return _Table(mistakes=tuple(_lines(path, "", FAMILY.check(document, ""))))
+    rest = {key: value for key, value in document.items() if key not in _SORTS or not isinstance(value, list)}
+    mistakes = list(_lines(path, "", FAMILY.check(rest, "")))
+    rows = []
+    for sort in _SORTS:
+        entries = document.get(sort, [])
+        for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
+            name = str(entry["name"]) if isinstance(entry, dict) and "name" in entry else f"{sort} {number}"
+            wrong = list(_lines(path, f"{name}: ", _mistakes(entry, sort)))
+            mistakes += wrong
+            if not wrong:
+                documentation = str(entry.get("real") or document.get("documentation", ""))
+                rows.append(Row(path.parent.name, sort, entry, documentation))
+    return _Table(tuple(rows), document.get("system", {}), tuple(mistakes))
 
 
-def _mistakes(entry: Mapping[str, Any], sort: str) -> Iterator[str]:
-    allowed = _FAMILY_KEYS[sort] or set()
-    yield from (f"unknown key {key}" for key in sorted(set(entry) - allowed))
-    yield from (f"{key} is missing" for key in ("name", "summary", "does") if key not in entry)
-    for key in ("depends", "provides", "conflicts"):
-        if not set(entry.get(key, {})) <= set(_KINDS):
-            yield f"{key}: expected lists under deb and rpm, found {entry[key]!r}"
-    if entry.get("kind", "deb") not in _KINDS:
-        yield f"kind: expected deb or rpm, found {entry['kind']!r}"
+def _lines(path: Path, name: str, mistakes: Iterable[Mistake]) -> Iterator[str]:
+    return (f"{path}: {name}{mistake.path}: {mistake.message}" for mistake in mistakes)
+
+
+def _mistakes(entry: object, sort: str) -> Iterator[Mistake]:
+    keys = ROWS[sort]
+    yield from keys.check(entry, "")
+    yield from keys.missing(entry)
+    if not isinstance(entry, dict):
+        return
+    libraries = entry.get("libraries")
+    for library, value in libraries.items() if isinstance(libraries, dict) else ():
+        yield from _LIBRARY.missing(value, key_path("libraries", library))
     try:
         re.compile(str(entry.get("name")))
     except re.error as error:
-        yield f"name: not a regular expression: {error}"
+        yield Mistake("name", f"not a regular expression: {error}")
 
 
 def find_row(sort: str, name: str, *, kind: str | None = None, asked_by: str) -> Row:
     """The only row that matches. UsageError names the package, who asks for it, and the table."""
-    rows = [row for row in load_rows(REPLICAS) if row.sort == sort]
-    found = [row for row in rows if row.match(name, kind)]
-    if len(found) == 1:
-        return found[0]
+    matching = [row for row in load_rows(REPLICAS) if row.sort == sort and row.match(name, kind)]
+    if len(matching) == 1:
+        return matching[0]
     what = f"{kind or ''} {_SORTS[sort]}".strip()
-    if found:
-        matching = [f"{REPLICAS / row.family / TABLE}: {row.entry['name']}" for row in found]
-        raise UsageError(f"{what} {name} ({asked_by}) matches {len(found)} rows of the replicas", details=matching)
+    if matching:
+        rows = [f"{REPLICAS / row.family / TABLE}: {row.entry['name']}" for row in matching]
+        raise UsageError(f"{what} {name} ({asked_by}) matches {len(rows)} rows of the replicas", details=rows)
     raise UsageError(
         f"the local region has no replica of the {what} {name}, for which {asked_by} asks",
         details=[f"no row under `{sort}` of {REPLICAS}/*/{TABLE} matches that name"],
@@ -210,8 +308,8 @@ class Package:
     def _other_versions(self) -> Sequence[str]:
         """A package that carries its branch in its name has only that branch's versions."""
         branch = self.values.get("branch")
-        wanted = [str(version) for version in self.row.entry.get("also", ())]
-        return [one for one in wanted if one != self.version and (not branch or one.startswith(f"{branch}."))]
+        others = [version for version in self.row.entry.get("also", ()) if version != self.version]
+        return [version for version in others if not branch or version.startswith(f"{branch}.")]
 
     def _sibling(self, name: str, full_version: str) -> Package:
         asked_by = f"{self.row.family}/{TABLE}: {self.row.entry['name']}"
@@ -221,13 +319,13 @@ class Package:
 
 def with_related(packages: Sequence[Package]) -> list[Package]:
     """The packages and those that they bring, each once, sorted by name and version."""
-    found: dict[tuple[str, str], Package] = {}
+    collected: dict[tuple[str, str], Package] = {}
     waiting = list(packages)
     while waiting:
         package = waiting.pop()
-        if found.setdefault((package.name, package.full_version), package) is package:
+        if collected.setdefault((package.name, package.full_version), package) is package:
             waiting += package.related()
-    return [found[key] for key in sorted(found)]
+    return [collected[key] for key in sorted(collected)]
 
 
 def _split(full_version: str) -> tuple[str, str]:
@@ -250,9 +348,9 @@ def version_values(version: str) -> dict[str, str]:
 
 def fill(text: str, values: Mapping[str, str]) -> str:
     """Replaces {version} and other placeholders; unknown names and the shell's ${version} stay."""
-    return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), text)
+    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def substitute(text: str, values: Mapping[str, str]) -> str:
     """Replaces @VERSION@ and other templates."""
-    return _TEMPLATE.sub(lambda found: values.get(found[1].lower(), found[0]), text)
+    return _TEMPLATE.sub(lambda match: values.get(match[1].lower(), match[0]), text)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpu_ami.errors import UsageError
 from gpu_ami.local.mirror import table as replica_table
@@ -91,27 +92,46 @@ def test_row_may_be_for_one_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("before", "after", "mistake"),
     [
-        ("    revision:", "    revison:", "agent: unknown key revison"),
-        ("    does: has a soname\n", "", "libtool: does is missing"),
+        ("    revision:", "    revison:", "agent: revison: unknown key; did you mean revision?"),
+        ("    does: has a soname\n", "", "libtool: does: missing"),
         ("name: libtool", "name: lib(tool", "name: not a regular expression"),
-        ("{deb: [tool],", "{dep: [tool],", "provides: expected lists under deb and rpm"),
-        ("git:\n", "gits:\n", "unknown key gits"),
-        ("libtool=1.9-2", "libtool", "system: expected lists of name=version under deb and rpm"),
-        ("    revision:", "    kind: zip\n    revision:", "kind: expected deb or rpm, found 'zip'"),
+        ("{deb: [tool],", "{dep: [tool],", "provides.dep: unknown key; did you mean deb?"),
+        ("git:\n", "gits:\n", "gits: unknown key; did you mean git?"),
+        ("libtool=1.9-2", "libtool", "system.deb[1]: expected something like agent=1.2-3, found 'libtool'"),
+        ("    revision:", "    kind: zip\n    revision:", "kind: expected one of deb, rpm, found 'zip'"),
     ],
 )
 def test_mistakes_in_a_table_are_named(tmp_path: Path, before: str, after: str, mistake: str) -> None:
     folder = write_table(tmp_path / "replicas", TABLE.replace(before, after, 1))
     with pytest.raises(UsageError) as error:
         load_rows(folder)
-        replica_table._system_packages(folder / "family/packages.yml")
     assert mistake in str(error.value) and f"{folder}/family/packages.yml" in str(error.value)
 
 
-@pytest.mark.parametrize(("text", "message"), [("a: [", "not YAML"), ("- a", "expected keys and values, found list")])
+def test_all_mistakes_of_a_table_are_named_at_once(tmp_path: Path) -> None:
+    text = TABLE.replace("    revision:", "    revison:").replace('templates: ["opt/tool/bin/*"]', "templates: 5")
+    folder = write_table(
+        tmp_path / "replicas", text.replace("  - name: libtool\n", "  - name: libtool\n    kind: zip\n")
+    )
+    with pytest.raises(UsageError) as error:
+        load_rows(folder)
+    table = f"{folder}/family/packages.yml"
+    assert error.value.message == "3 mistakes in the table of the replicas"
+    assert [line.removeprefix(f"{table}: ").partition(";")[0] for line in error.value.details] == [
+        "tool-(?P<branch>\\d+): templates: expected a list with at least one item, found 5",
+        "libtool: kind: expected one of deb, rpm, found 'zip'",
+        "agent: revison: unknown key",
+    ]
+    assert "revison: unknown key; did you mean revision?" in error.value.details[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: [", "not YAML"), ("- a", "(whole file): expected keys and values, found a list of 1")]
+)
 def test_file_that_is_no_table_is_named(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=f"packages.yml: {message}"):
+    with pytest.raises(UsageError) as error:
         load_rows(write_table(tmp_path / "replicas", text))
+    assert f"packages.yml: {message}" in str(error.value)
 
 
 def test_committed_tables_name_documentation_and_sources_that_exist() -> None:
@@ -129,14 +149,14 @@ def test_committed_tables_name_documentation_and_sources_that_exist() -> None:
 def test_readme_says_of_every_family_where_the_real_one_is_documented() -> None:
     lines = (REPLICAS / "README.md").read_text().splitlines()
     for path in sorted(REPLICAS.glob("*/packages.yml")):
-        documentation = replica_table._read(path)["documentation"].split()[0]
+        documentation = yaml.safe_load(path.read_text())["documentation"].split()[0]
         named = [line for line in lines if line.startswith(f"| `{path.parent.name}` |")]
         assert len(named) == 1 and named[0].endswith(f"| {documentation} |"), f"README.md: {path.parent.name}"
 
 
 def test_readme_documents_every_key() -> None:
     text = (REPLICAS / "README.md").read_text()
-    keys = set().union(*(keys or set() for keys in replica_table._FAMILY_KEYS.values())) | {"system", "archives", "git"}
+    keys = set(replica_table.FAMILY.keys).union(*(row.keys for row in replica_table.ROWS.values()))
     assert sorted(key for key in keys if f"`{key}`" not in text) == []
 
 
