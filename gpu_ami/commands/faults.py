@@ -103,7 +103,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
         return Outcome(record.summary(scope), record.to_json(), 0)
     with pipeline.open_session(args.where, progress) as session:
         session.prepare_mirror(plan.document)  # packages that some faults install
-        options = ["--connect-timeout=60"]  # a fault may slow the machine down
+        options = ["--connect-timeout=60", *stages.golden_folders()]  # a fault may slow the machine down
         planned_proof = proof.Proof(
             plan.document, out / PLAN_FILE, session.place, out / "faults", progress, options=options
         )

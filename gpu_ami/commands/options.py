@@ -81,8 +81,16 @@ def add_checks(parser: argparse.ArgumentParser) -> None:
     add_golden(parser)
 
 
+def golden_folders(folder: Path | None = None) -> list[str]:
+    """The validator's --golden options: the folder that was named, else the user's and ours; empty: ours alone."""
+    from gpu_ami.validate import golden
+
+    folders = (folder,) if folder else golden.folders()
+    return [f"--golden={path}" for path in folders] if folder or len(folders) > 1 else []
+
+
 def add_golden(parser: argparse.ArgumentParser) -> None:
-    text = "golden files: what was recorded of each instance type's hardware (default: variables/golden)"
+    text = "recorded hardware of instance types (default: site/golden, then what comes with gpu-ami)"
     parser.add_argument("--golden", type=Path, metavar="DIR", help=text)
 
 
@@ -118,7 +126,7 @@ def validator_options(args: argparse.Namespace) -> list[str]:
     _require_waivers(args.waivers)
     _require_checks(args.checks)
     options = [f"--waivers={args.waivers}"] if args.waivers else []
-    options += [f"--golden={args.golden}"] if args.golden else []
+    options += golden_folders(args.golden)
     options += ["-k", args.select] if args.select else []
     return options + ["--provoke-xid"] * args.provoke_xid
 

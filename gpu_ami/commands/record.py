@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from validator.probes import Golden
 
 _EPILOG = """\
-Writes variables/golden/<instance type>.json: GPUs with address, model and memory, their links, NVSwitches, EFA. A proof
-compares a machine with the plan's facts first, then with this file, exactly. Nothing is judged: the verdict is always
-UNPROVEN, and the exit code 1. A recording of simulated hardware applies to simulated hardware only.
+Writes site/golden/<instance type>.json (in a checkout of gpu-ami: variables/golden/): GPUs with address, model and
+memory, their links, NVSwitches, EFA. A proof in the same folder compares a machine with the plan's facts first, then
+with this file, exactly. Nothing is judged: the verdict is always UNPROVEN, and the exit code 1. A recording of
+simulated hardware applies to simulated hardware only.
 
 examples:
   gpu-ami record --host admin@10.0.0.7 -i key.pem                   a running machine; its metadata has its type
@@ -48,7 +49,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE, Plan
     from gpu_ami.validate import golden
-    from validator.probes import hardware
 
     if args.host and (args.ami or args.where):
         raise UsageError("--host excludes --ami and --where", hint="--host records a running machine; --ami boots one")
@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     document = plan.document if plan else None
     made, differences = [], {}
     for seen in _see_host(args) if plan is None or args.host else _see_ami(args, plan, out, progress):
-        made.append(golden.keep(seen, args.golden or hardware.FOLDER))
+        made.append(golden.keep(seen, args.golden))
         differences[seen.instance_type] = golden.against_facts(seen, document)
     with runs.begin(home_dir(), "record") as run:
         report = golden.report(made, document, run, args.ami or "")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpu_ami.recipes import PlanDocument
     from validator.transport import Connection, Target
 
+_OWN_FOLDER = Path("site", "golden")  # in the user's folder, beside site/roles and site/facts
 _SECONDS = 120.0  # nvidia-smi on a machine whose driver has not been used yet
 
 
@@ -92,16 +93,31 @@ def _no_type() -> str:
     )
 
 
-def keep(seen: Golden, folder: Path) -> Recording:
-    """Writes the golden file. UsageError: simulated hardware must not replace a recording of real hardware."""
+def new_folder(shipped: Path = hardware.FOLDER) -> Path:
+    """Where a recording goes: variables/golden in a checkout's top-level folder, elsewhere site/golden."""
+    return shipped if Path.cwd() == shipped.parents[1] else _OWN_FOLDER
+
+
+def folders(shipped: Path = hardware.FOLDER) -> tuple[Path, ...]:
+    """Where a proof looks for a recording, in this order: the user's folder, if there is one, and what is shipped."""
+    return (_OWN_FOLDER, shipped) if _OWN_FOLDER.is_dir() else (shipped,)
+
+
+def keep(seen: Golden, folder: Path | None) -> Recording:
+    """Writes the golden file. UsageError: simulated hardware must not replace a recording of real hardware.
+
+    folder: None for the one of `new_folder`; the recording then takes the place of a shipped one.
+    """
+    read = (folder,) if folder else (new_folder(), *folders())
+    folder = folder or new_folder()
     path = folder / f"{seen.instance_type}.json"
     try:
-        old = hardware.find_golden(seen.instance_type, folder)
+        old = hardware.find_golden(seen.instance_type, *read)
     except ValueError as error:
         raise UsageError(f"{path}: {error}", hint="repair or remove it") from error
     if old is not None and seen.hardware.simulated and not old.hardware.simulated:
         raise UsageError(
-            f"{path} was recorded on real hardware; this machine's is simulated",
+            f"{path}: the hardware of {seen.instance_type} was recorded on a real machine; this one's is simulated",
             hint="write it to another folder: --golden DIR",
         )
     folder.mkdir(parents=True, exist_ok=True)

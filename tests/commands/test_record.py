@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from gpu_ami import cli, pipeline
+from gpu_ami.commands import options
 from gpu_ami.errors import MachineError, UsageError
-from gpu_ami.validate import machine
+from gpu_ami.validate import golden, machine
 from tests.validate.recorded import answering, write_plan
 from validator.probes import hardware
 from validator.probes.hardware import Board
@@ -48,6 +49,26 @@ def test_a_host_is_recorded_and_proves_nothing(
     assert kept.recorded.keys() == {"when", "where", "by", "driver"}
     assert "10.0.0.7" not in (tmp_path / "golden/g5.12xlarge.json").read_text(), "no address belongs in the project"
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("golden", "home")] == []
+
+
+def test_a_recording_goes_into_the_user_s_folder_and_is_found_there(
+    reach: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went into site-packages where gpu-ami was installed from a wheel."""
+    monkeypatch.chdir(tmp_path)
+    reach()
+    shipped = sorted(hardware.FOLDER.iterdir())
+    assert run("--host", "ssh://admin@10.0.0.7") == 1
+    assert [path.name for path in (tmp_path / "site/golden").iterdir()] == ["g5.12xlarge.json"]
+    assert sorted(hardware.FOLDER.iterdir()) == shipped
+    assert options.golden_folders() == ["--golden=site/golden", f"--golden={hardware.FOLDER}"]
+    assert options.golden_folders(Path("x")) == ["--golden=x"]
+
+
+def test_a_checkout_keeps_its_recordings_with_its_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert golden.new_folder(tmp_path / "variables" / "golden") == tmp_path / "variables" / "golden"
+    assert golden.folders() == (hardware.FOLDER,) and options.golden_folders() == []
 
 
 def test_an_ami_is_booted_recorded_and_ended(

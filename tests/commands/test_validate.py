@@ -73,7 +73,7 @@ def test_host_is_proven_by_its_address(
     assert cli.main(["validate", *words, "--instance-type", "g5.xlarge"]) == 0
     ((host_proof, target),) = proofs
     assert target == Target("ssh://admin@10.0.0.7", "g5.xlarge", "i-1", Path("key"))
-    assert (host_proof.out, host_proof.plan, host_proof.restarts) == (Path("out/host"), {}, (REBOOT,))
+    assert (host_proof.out, host_proof.plan, host_proof.restarts) == (Path("out/host"), None, (REBOOT,))
     assert capsys.readouterr().out.endswith("PASS: ami-1 → out/host/\n")
 
 

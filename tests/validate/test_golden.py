@@ -59,7 +59,7 @@ def test_simulated_hardware_never_replaces_real(reach: Any, tmp_path: Path, caps
     before = (folder / "g5.12xlarge.json").read_bytes()
     reach(**SIMULATED)
     assert run("--host", "ssh://admin@10.0.0.7", "--golden", str(folder)) == UsageError.exit_code
-    assert "was recorded on real hardware; this machine's is simulated" in capsys.readouterr().err
+    assert "was recorded on a real machine; this one's is simulated" in capsys.readouterr().err
     assert (folder / "g5.12xlarge.json").read_bytes() == before
     (folder / "g5.12xlarge.json").unlink()
     assert run("--host", "ssh://admin@10.0.0.7", "--golden", str(folder)) == 1

@@ -11,7 +11,8 @@ from validator.probes import MachineUnderTest, hardware
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("validator")
-    group.addoption("--golden", metavar="DIR", type=Path, default=hardware.FOLDER, help="golden files [%(default)s]")
+    text = f"folder of golden files; the first that has the instance type counts (repeatable) [{hardware.FOLDER}]"
+    group.addoption("--golden", metavar="DIR", type=Path, action="append", default=[], help=text)
     group.addoption(
         "--provoke-xid", action="store_true", help="cause a real fault on an idle GPU and follow its Xid to CloudWatch"
     )
@@ -42,4 +43,4 @@ def host(_testinfra_host: Any) -> Any:
 @pytest.fixture(scope="module")
 def golden_file(machine: MachineUnderTest, request: pytest.FixtureRequest) -> hardware.Golden | None:
     """The golden file of the machine's instance type; None if there is none."""
-    return hardware.find_golden(machine.instance_type, request.config.getoption("golden"))
+    return hardware.find_golden(machine.instance_type, *request.config.getoption("golden"))

@@ -138,10 +138,14 @@ def golden(document: Any, name: str) -> Golden:
         raise ValueError(f"{name}: not a golden file ({type(error).__name__}: {error})") from error
 
 
-def find_golden(instance_type: str, folder: Path = FOLDER) -> Golden | None:
-    """The golden file of an instance type; None where nobody has recorded one. ValueError: it is broken."""
-    path = folder / f"{instance_type}.json"
-    if not path.is_file():
+def find_golden(instance_type: str, *folders: Path) -> Golden | None:
+    """The golden file of an instance type in the first folder that has one (no folder: those that come with gpu-ami).
+
+    None where nobody has recorded one. ValueError: it is broken.
+    """
+    paths = [folder / f"{instance_type}.json" for folder in folders or (FOLDER,)]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
         return None
     try:
         found = golden(json.loads(path.read_text(encoding="utf-8")), path.name)

@@ -105,6 +105,7 @@ def test_a_golden_file_comes_back_as_it_went(tmp_path: Path) -> None:
     (tmp_path / "p4d.24xlarge.json").write_text(json.dumps(GOLDEN.to_json()))
     assert hardware.find_golden("p4d.24xlarge", tmp_path) == GOLDEN
     assert hardware.find_golden("p5.48xlarge", tmp_path) is None
+    assert hardware.find_golden("p4d.24xlarge", tmp_path / "none", tmp_path) == GOLDEN
     assert GOLDEN.name == "p4d.24xlarge.json of 2026-11-21 (real hardware)"
 
 
