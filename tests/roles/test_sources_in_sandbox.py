@@ -7,6 +7,7 @@ expected, and neither packages nor files of it are there afterwards.
 from __future__ import annotations
 
 import json
+import shlex
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -69,7 +70,7 @@ def sh(inside: sandbox.Sandbox, script: str) -> str:
     """Standard output of a script that root runs in the sandbox; it must succeed."""
     options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"]
     where = ["-i", inside.key, "-p", str(inside.port), f"{inside.user}@{inside.host}"]
-    return run(["ssh", *options, *where, f"sudo sh -c '{script}'"], timeout=120).stdout.strip()
+    return run(["ssh", *options, *where, f"sudo sh -c {shlex.quote(script)}"], timeout=120).stdout.strip()
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
