@@ -15,7 +15,7 @@ def unproven(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
-# Looking at every file of a machine takes minutes where its disk is slow, or the machine is emulated.
+# Reading every file, or all of DKMS's trees, takes minutes where the disk is slow or the machine is emulated.
 SCAN_SECONDS = 600.0
 
 

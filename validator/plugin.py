@@ -99,7 +99,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--aws-endpoint", metavar="URL", help="CloudWatch's endpoint, if it is not AWS itself")
     group.addoption("--aws-profile", metavar="NAME", help="credentials' profile")
     group.addoption("--arrival-seconds", type=float, default=900.0, help="how long metrics may take [%(default)s]")
-    group.addoption("--command-deadline", type=float, default=60.0, help="seconds a command [%(default)s]")
+    group.addoption("--command-deadline", type=float, default=120.0, help="seconds a command [%(default)s]")
     group.addoption("--check-deadline", type=float, default=1200.0, help="seconds a check [%(default)s]")
     group.addoption("--serial", action="store_true", help="run one check after the other, a round trip a command")
     group.addoption("--connect-timeout", type=float, default=15.0, help="seconds for a host to answer [%(default)s]")

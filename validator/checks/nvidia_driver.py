@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from validator.observe import Observe, output, unproven
+from validator.observe import SCAN_SECONDS, Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import (
@@ -195,7 +195,7 @@ def test_dkms_built_for_every_kernel(host: Any, plan: PlanDocument, observe: Obs
     if "dkms" not in plan["nvidia_driver"]["package"]:
         unproven(f"the plan's driver is not a DKMS package ({plan['nvidia_driver']['package']})")
     planned = plan["nvidia_driver"]["version"]
-    status = output(host, "dkms status")
+    status = output(host, "dkms status", timeout=SCAN_SECONDS)
     kernels = output(
         host, "cd /lib/modules && ls -d */ | while read -r k; do [ -e $k/modules.dep ] && echo ${k%/}; done"
     )

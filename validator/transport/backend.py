@@ -43,7 +43,7 @@ _Given = TypeVar("_Given")
 class Defaults:
     """What the command line says for all hosts; `validator/plugin.py` fills it in."""
 
-    command_deadline: float = 60.0
+    command_deadline: float = 120.0
     known_hosts: Path | None = None
     connect_timeout: float = 15.0
     ahead: bool = False  # connect as soon as a host is named, not when it is first asked
