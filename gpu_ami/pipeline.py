@@ -17,7 +17,7 @@ from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs
 from gpu_ami.data import data_root
 from gpu_ami.errors import UsageError
 from gpu_ami.files import home_dir
-from gpu_ami.plan import PLAN_FILE, Plan, make_plan
+from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, page
@@ -145,19 +145,32 @@ def build_stage(plan: Plan, out: Path, session: Session, *, fresh: bool) -> buil
 
 @dataclass(frozen=True)
 class ProofOptions:
-    """Options of a proof beside plan and AMI: instance types, the user's checks, options of the validator, restarts."""
+    """Options of a proof beside plan and AMI: instance types, the user's checks, options of the validator, restarts.
+
+    max_cost: US dollars that its machines may cost; None for no limit.
+    """
 
     instance_types: Sequence[str] = ()
     checks: Sequence[Path] = ()
     options: Sequence[str] = ()
     restarts: Sequence[str] = restart.RESTARTS
+    max_cost: float | None = None
+
+
+def check_cost(plan: Plan, asked: ProofOptions, progress: Progress, *, build: bool) -> None:
+    """Notes what a run is expected to cost. UsageError, before anything is launched: more than --max-cost allows."""
+    expected = cost.estimate(plan.document, proof.choose_types(plan.document, asked.instance_types), build=build)
+    progress.note(expected.text)
+    cost.require_within(expected, asked.max_cost)
 
 
 def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:
     """plan.json + an AMI → report.json, junit.xml, evidence/."""
     instance_types = proof.choose_types(plan.document, asked.instance_types)
+    check_cost(plan, asked, session.progress, build=False)
     given = (asked.checks, asked.options, asked.restarts)
     image_proof = proof.Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *given)
+    image_proof.max_cost = asked.max_cost
     files = image_files.find(session.images, ami)
     look = functools.partial(image_files.check, image_proof, files.path) if files.path else None
     with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):

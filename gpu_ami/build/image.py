@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,12 +91,12 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
         folder,
         cloud.place,
         run_id=run.id,
-        expires=run.expires,
+        expires=run.expiry(),
         key_name=f"{key_name(run.id)}-builder",
         progress=progress,
         on_builder=cloud.harden,
         # Looked up here: Packer's own filter knows neither SSM parameters nor the root device's name.
-        source={"source_ami": source_ami["id"], "root_device_name": source_ami["root_device"]},
+        source=_variables(cloud, source_ami),
     )
     cloud.created(made.ami)
     cloud.require_imds_v2(made.ami)
@@ -116,6 +117,18 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
     )
     build.write(folder)
     return build
+
+
+def _variables(cloud: Cloud, source_ami: Mapping[str, str]) -> dict[str, str]:
+    """Packer's variables that are known at the build only.
+
+    Without security groups, Packer would make one that is open to the world; the builder gets the VPC's default group,
+    as the machines of a proof do.
+    """
+    variables = {"source_ami": source_ami["id"], "root_device_name": source_ami["root_device"]}
+    if cloud.place.security_group_ids:
+        return variables
+    return variables | {"security_group_ids": json.dumps([cloud.default_security_group()])}
 
 
 def _snapshots(image: ImageTypeDef) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpu_ami.cloud import aws_errors
-from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -40,7 +40,7 @@ _RESOURCES: tuple[ResourceTypeType, ...] = ("instance", "volume", "network-inter
 class Launch:
     """Parameters of RunInstances. `tags` go on the instance, its volumes and its interface at creation.
 
-    efa_interfaces: how many network cards of the type take an EFA; 0: an ordinary interface.
+    efa_interfaces: 0: an ordinary interface; else an EFA on each network card of the type that takes one.
     """
 
     ami: str
@@ -62,6 +62,11 @@ def _tag_list(tags: Mapping[str, str]) -> list[TagTypeDef]:
 def tags_of(resource: Mapping[str, Any]) -> dict[str, str]:
     """Tags of any resource that an AWS API describes."""
     return {tag["Key"]: tag["Value"] for tag in resource.get("Tags") or []}
+
+
+def _takes_efa(card: Mapping[str, Any]) -> bool:
+    """Whether a network card takes an EFA-only interface; an older API, which does not say, has no other cards."""
+    return "efa-only" in card.get("InterfaceTypes", ["efa-only"])
 
 
 class Cloud:
@@ -129,7 +134,7 @@ class Cloud:
             "TagSpecifications": specifications,
         }
         if launch.efa_interfaces:
-            request["NetworkInterfaces"] = self._efa_interfaces(launch.efa_interfaces)
+            request["NetworkInterfaces"] = self._efa_interfaces(launch.instance_type)
         elif self._needs_public_address:
             request["NetworkInterfaces"] = [self._interface(0)]
         else:
@@ -165,11 +170,13 @@ class Cloud:
         """Whether to ask for a public address, as the Packer template does: not every subnet gives one by itself."""
         return self.place.ssh_interface.startswith("public") and bool(self.place.subnet_id)
 
-    def _interface(self, card: int, kind: str = "interface") -> InstanceNetworkInterfaceSpecificationTypeDef:
+    def _interface(
+        self, card: int, device: int = 0, kind: str = "interface"
+    ) -> InstanceNetworkInterfaceSpecificationTypeDef:
         """One network interface on a network card; the first one with a public address where the login needs it."""
         place = self.place
         interface: InstanceNetworkInterfaceSpecificationTypeDef = {
-            "DeviceIndex": min(card, 1),
+            "DeviceIndex": device,
             "NetworkCardIndex": card,
             "DeleteOnTermination": True,
         }
@@ -183,14 +190,28 @@ class Cloud:
             interface["AssociatePublicIpAddress"] = True
         return interface
 
-    def _efa_interfaces(self, cards: int) -> list[InstanceNetworkInterfaceSpecificationTypeDef]:
-        """One EFA on each network card, the first of them the instance's own interface.
+    def _efa_interfaces(self, instance_type: str) -> list[InstanceNetworkInterfaceSpecificationTypeDef]:
+        """The instance's own interface on card 0, and an EFA on each network card that takes one.
 
-        EC2 gives a public address only to an instance with a single interface: where the login uses that, it has one
-        (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html).
+        The cards are EC2's own (InterfaceTypes): on p6-b300, card 0 takes none.
+        Further cards carry EFA-only interfaces, which need no address; those with room for one interface alone have it
+        at device 0. EC2 gives a public address only to an instance with a single interface: where the login uses that,
+        it has one. Sources: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html, and for device
+        indexes https://github.com/aws/aws-parallelcluster/pull/6930, read 2026-11-22.
         """
-        count = 1 if self.place.ssh_interface.startswith("public") else cards
-        return [self._interface(card, "efa") for card in range(count)]
+        with _translated(f"looking up the network cards of {instance_type}"):
+            names = cast("Sequence[InstanceTypeType]", [instance_type])
+            network = self.ec2.describe_instance_types(InstanceTypes=names)["InstanceTypes"][0]["NetworkInfo"]
+        with_efa = [card for card in network.get("NetworkCards", []) if _takes_efa(card)]
+        own = any(card["NetworkCardIndex"] == 0 for card in with_efa)
+        interfaces = [self._interface(0, 0, "efa" if own else "interface")]
+        if self.place.ssh_interface.startswith("public"):
+            return interfaces
+        return interfaces + [
+            self._interface(card["NetworkCardIndex"], int(card["MaximumNetworkInterfaces"] > 1), "efa-only")
+            for card in with_efa
+            if card["NetworkCardIndex"] > 0
+        ]
 
     def instance(self, instance_id: str) -> InstanceTypeDef:
         """The instance as DescribeInstances has it. CloudError: there is none."""
@@ -302,6 +323,23 @@ class Cloud:
         self.wait_for_state(instance_id, "running", 300)  # EC2 refuses the call while the instance is pending
         with _translated(f"requiring IMDSv2 on {instance_id}"):
             self.ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpTokens="required")
+
+    def default_security_group(self) -> str:
+        """Id of the default group of the place's VPC (without a subnet, the region's default VPC). UsageError: none."""
+        hint = "set subnet_id and security_group_ids in the --where file"
+        with _translated("looking up the default security group"):
+            if self.place.subnet_id:
+                wanted: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [self.place.subnet_id]}]
+                vpcs = [subnet["VpcId"] for subnet in self.ec2.describe_subnets(Filters=wanted)["Subnets"]]
+            else:
+                wanted = [{"Name": "is-default", "Values": ["true"]}]
+                vpcs = [vpc["VpcId"] for vpc in self.ec2.describe_vpcs(Filters=wanted)["Vpcs"]]
+            named: list[FilterTypeDef] = [{"Name": "group-name", "Values": ["default"]}]
+            named.append({"Name": "vpc-id", "Values": vpcs})
+            groups = self.ec2.describe_security_groups(Filters=named)["SecurityGroups"] if vpcs else []
+        if not groups:
+            raise UsageError(f"{self.place.region} has no VPC to work in", hint=hint)
+        return groups[0]["GroupId"]
 
     def tagged(self, key: str) -> list[Resource]:
         """Everything here that can hold money or a secret and carries the tag `key`: what `sweep` looks through.

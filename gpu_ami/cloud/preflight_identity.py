@@ -69,7 +69,9 @@ def simulated_permissions(scope: Scope) -> Iterator[Finding]:
         return
     denied: list[str] = []
     explicit: list[str] = []
-    for row in _simulate(scope, _principal(caller), unconditional_actions()):
+    rows = [*_simulate(scope, _principal(caller), unconditional_actions())]
+    rows += _simulate(scope, _principal(caller), _OF_TAGGED, context=_tagged_context())
+    for row in rows:
         if row["EvalDecision"] != "allowed":
             sure = row["EvalDecision"] == "explicitDeny" and not row.get("MissingContextValues")
             (explicit if sure else denied).append(row["EvalActionName"])
@@ -82,11 +84,25 @@ def simulated_permissions(scope: Scope) -> Iterator[Finding]:
         yield ok("permissions", "the policy simulator allows every action that it can judge")
 
 
-def _simulate(scope: Scope, principal: str, actions: list[str]) -> Iterator[dict[str, Any]]:
+# Allowed on what carries the run's tag; EC2 has no dry run of them without an instance.
+_OF_TAGGED = ["ec2:CreateImage", "ec2:StartInstances", "ec2:StopInstances", "ec2:TerminateInstances"]
+
+
+def _tagged_context() -> list[dict[str, Any]]:
+    """The context of a call on a resource of a run, for the simulator."""
+    keys = (f"aws:ResourceTag/{runs.TAG_RUN}", f"aws:RequestTag/{runs.TAG_RUN}")
+    return [{"ContextKeyName": key, "ContextKeyValues": ["preflight"], "ContextKeyType": "string"} for key in keys]
+
+
+def _simulate(
+    scope: Scope, principal: str, actions: list[str], context: list[dict[str, Any]] | None = None
+) -> Iterator[dict[str, Any]]:
     iam = scope.cloud.client("iam")
+    further = {"ContextEntries": context} if context else {}
     for first in range(0, len(actions), _SIMULATED_A_CALL):
         names = actions[first : first + _SIMULATED_A_CALL]
-        yield from iam.simulate_principal_policy(PolicySourceArn=principal, ActionNames=names)["EvaluationResults"]
+        answer = iam.simulate_principal_policy(PolicySourceArn=principal, ActionNames=names, **further)
+        yield from answer["EvaluationResults"]
 
 
 def _principal(caller: str) -> str:
@@ -108,13 +124,10 @@ def unconditional_actions() -> list[str]:
 def dry_runs(scope: Scope) -> Iterator[Finding]:
     """What EC2 answers to the creating calls with DryRun: DryRunOperation where they would be permitted.
 
-    CreateImage, StopInstances and the like need an instance that exists; the policy simulator judges those.
+    CreateImage, StopInstances and the like need an instance that exists: the policy simulator judges those.
     """
-    ec2, place = scope.ec2, scope.place
+    ec2 = scope.ec2
     yield _dry_run("CreateKeyPair", ec2.create_key_pair, {"KeyName": "gpu-ami-preflight"})
-    if not place.security_group_ids:
-        group = {"GroupName": "gpu-ami-preflight", "Description": "never created"}
-        yield _dry_run("CreateSecurityGroup", ec2.create_security_group, group)
     if not scope.plan or not scope.source_ami:
         return
     try:

@@ -79,9 +79,9 @@ def quota_of(instance_type: str) -> tuple[str, str]:
 
 
 def quotas(scope: Scope) -> Iterator[Finding]:
-    """Each quota is at least the vCPUs that run at the same time: the builder's, then all machines of the proof.
+    """Each quota has room for the vCPUs that run at the same time: the builder's, then all machines of the proof.
 
-    What runs already in the account is not subtracted.
+    On-Demand vCPUs that run in the region already count.
     """
     vcpus = {name: int(row["VCpuInfo"]["DefaultVCpus"]) for name, row in _described(scope).items()}
     needed: dict[tuple[str, str], int] = {}
@@ -91,12 +91,29 @@ def quotas(scope: Scope) -> Iterator[Finding]:
     if scope.builder:
         quota = quota_of(scope.builder)
         needed[quota] = max(needed.get(quota, 0), vcpus.get(scope.builder, 0))
+    running = _running_vcpus(scope) if needed else {}
     for (code, name), count in needed.items():
         if code:
-            yield _quota(scope, code, name, count)
+            yield _quota(scope, code, name, count, running.get(code, 0))
 
 
-def _quota(scope: Scope, code: str, name: str, needed: int) -> Finding:
+def _running_vcpus(scope: Scope) -> dict[str, int]:
+    """vCPUs of On-Demand instances that run now, by the code of their quota."""
+    filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    vcpus: dict[str, int] = {}
+    for page in scope.ec2.get_paginator("describe_instances").paginate(Filters=filters):
+        for reservation in page["Reservations"]:
+            for instance in reservation["Instances"]:
+                if instance.get("InstanceLifecycle"):  # Spot and Capacity Blocks have quotas of their own
+                    continue
+                cores = instance.get("CpuOptions", {})
+                code = quota_of(instance["InstanceType"])[0]
+                count = int(cores.get("CoreCount", 0)) * int(cores.get("ThreadsPerCore", 0))
+                vcpus[code] = vcpus.get(code, 0) + count
+    return vcpus
+
+
+def _quota(scope: Scope, code: str, name: str, needed: int, running: int) -> Finding:
     client = scope.cloud.client("service-quotas")
     subject = f"quota {code}"
     try:
@@ -105,8 +122,8 @@ def _quota(scope: Scope, code: str, name: str, needed: int) -> Finding:
     except CloudError as refusal:
         text = f"{name}: not examined: {refusal.code or refusal.message}"
         return warning(subject, text, f"at least {needed} vCPUs", "allow servicequotas:GetServiceQuota", refused=True)
-    text = f"{name}: {value:.0f} vCPUs"
-    if value < needed:
+    text = f"{name}: {value:.0f} vCPUs" + (f", {running} in use" if running else "")
+    if value < needed + running:
         remedy = "request a higher quota in Service Quotas, or prove fewer types at a time (--instance-type)"
-        return error(subject, text, f"at least {needed}", remedy, refused=True)
+        return error(subject, text, f"at least {needed + running}", remedy, refused=True)
     return ok(subject, f"{text}, {needed} needed")

@@ -102,7 +102,7 @@ def security_groups(scope: Scope) -> Iterator[Finding]:
     own_vpc = [] if place.security_group_ids else [{"Name": "vpc-id", "Values": [vpc]}]
     groups = scope.ec2.describe_security_groups(Filters=[by_name, *own_vpc])["SecurityGroups"]
     if not place.security_group_ids and groups:
-        text = f"none: machines use the VPC's default group {groups[0]['GroupId']}; Packer opens one to 0.0.0.0/0"
+        text = f"none: builder and machines use the VPC's default group {groups[0]['GroupId']}"
         yield warning("security_group_ids", text, "a group that allows SSH", "set security_group_ids")
     for missing in sorted(set(place.security_group_ids) - {group["GroupId"] for group in groups}):
         yield error("security_group_ids", f"{missing} is not in {place.region}", "a group", "correct the id or region")

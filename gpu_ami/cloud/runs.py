@@ -30,7 +30,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its id, when it began and when what it creates expires (UTC), and its private folder."""
+    """One run: its id, when it began (UTC), when what it creates at its start expires, and its private folder."""
 
     id: str
     started: str
@@ -44,9 +44,18 @@ class Run:
         """Private key of the machines of this run (0600, gone with the run)."""
         return self.folder / "id_ed25519"
 
+    @property
+    def lifetime(self) -> timedelta:
+        """How long something that it creates may stay."""
+        return datetime.strptime(self.expires, _TIME) - datetime.strptime(self.started, _TIME)
+
+    def expiry(self) -> str:
+        """When something that is created now expires: a machine after a long build lives as long as any other."""
+        return as_text(now() + self.lifetime)
+
     def tags(self, *, recipe: str = "", plan_digest: str = "") -> dict[str, str]:
         """The tags that everything of this run carries from its creating call."""
-        tags = {TAG_RUN: self.id, TAG_EXPIRES: self.expires, "Name": f"gpu-ami {recipe or 'run'} {self.id}"}
+        tags = {TAG_RUN: self.id, TAG_EXPIRES: self.expiry(), "Name": f"gpu-ami {recipe or 'run'} {self.id}"}
         named = {TAG_RECIPE: recipe, TAG_PLAN: plan_digest}
         return tags | {key: value for key, value in named.items() if value}
 

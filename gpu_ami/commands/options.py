@@ -99,6 +99,21 @@ def add_instance_types(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instance-type", action="append", default=[], metavar="TYPE", help=text)
 
 
+def add_max_cost(parser: argparse.ArgumentParser) -> None:
+    text = "refuse a run that is expected to cost more (exit code 2), and end one whose machines have cost so much"
+    parser.add_argument("--max-cost", type=_dollars, metavar="USD", help=text)
+
+
+def _dollars(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e9:  # also refuses nan and inf
+        raise argparse.ArgumentTypeError(f"expected US dollars, such as 25 or 7.50, got {text!r}")
+    return value
+
+
 def add_restarts(parser: argparse.ArgumentParser) -> None:
     text = "restart each machine and check again what must survive: reboot,stop-start (default), one of them, or none"
     parser.add_argument("--restarts", metavar="LIST", help=text)

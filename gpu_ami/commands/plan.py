@@ -104,14 +104,15 @@ def _refuse_without_meaning(args: argparse.Namespace) -> None:
 
 
 def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami.plan import make_plan
+    from gpu_ami.plan import cost, make_plan
 
     place = _place(args.where)
     with progress.stage(f"plan {recipe.stem}"):
         plan = make_plan(recipe, place, args.overrides)
         written = plan.write(args.out or Path("out") / plan.image, place)
     notes = [f"note: {note}" for note in [*plan.document["notes"], *_not_built_here(plan, args.where)]]
-    return Outcome("\n".join([f"{written}  {plan.digest}", *notes]), dict(plan.document))
+    expected = cost.estimate(plan.document, [row["name"] for row in plan.document["instance_types"]], build=True)
+    return Outcome("\n".join([f"{written}  {plan.digest}", expected.text, *notes]), dict(plan.document))
 
 
 def _not_built_here(plan: Plan, where: Path | None) -> list[str]:

@@ -40,6 +40,7 @@ def register(subparsers: Any) -> None:
     stages.add_where(parser)
     stages.add_agent_package(parser)
     stages.add_instance_types(parser)
+    stages.add_max_cost(parser)
     stages.add_checks(parser)
     stages.add_restarts(parser)
     parser.add_argument("--conditions", default="", metavar="NAME[:SEED]", help=stages.CONDITIONS_HELP)
@@ -53,13 +54,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     recipe = find_recipe(args.recipe)
     options = stages.validator_options(args)
-    asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args))
+    asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
     out = args.out or Path("out") / recipe.stem
     with pipeline.open_session(args.where, progress, agent, args.conditions) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
+        pipeline.check_cost(plan, asked, progress, build=True)
         made = pipeline.build_stage(plan, out, session, fresh=args.fresh)
         report = pipeline.validate_stage(plan, made.ami, out, session, asked)
     certificate = pipeline.certify_stage(report, out)

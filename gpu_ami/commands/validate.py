@@ -52,6 +52,7 @@ def register(subparsers: Any) -> None:
     options.add_where(parser)
     options.add_agent_package(parser)
     options.add_instance_types(parser)
+    options.add_max_cost(parser)
     options.add_checks(parser)
     parser.set_defaults(execute=execute)
 
@@ -68,6 +69,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--root has nothing to restart: it boots no machine")
     if args.host and args.restarts is not None:
         raise UsageError("--restarts is for machines that gpu-ami launches", hint="use --reboot with --host")
+    if args.max_cost is not None and (args.host or args.root):
+        raise UsageError("--max-cost is for machines that gpu-ami launches")
     if args.reboot and not args.host:
         raise UsageError(
             "--reboot is for --host", hint="machines that gpu-ami launches are restarted unless --restarts none"
@@ -86,7 +89,7 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Any, Pa
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
     validator_options, restarts = options.validator_options(args), options.restarts(args)
-    proof_options = pipeline.ProofOptions(args.instance_type, args.checks, validator_options, restarts)
+    proof_options = pipeline.ProofOptions(args.instance_type, args.checks, validator_options, restarts, args.max_cost)
     ami = args.ami or image.load(out).ami
     with pipeline.open_session(args.where, progress, options.agent_package(args, progress)) as session:
         return pipeline.validate_stage(plan, ami, out, session, proof_options), out

@@ -7,9 +7,11 @@ placement            a plan at a place: mirror, endpoint, source AMI, kernel
 resolution           a recipe becomes a plan
 lock                 variables/locks: resolved values of each recipe, and its source AMI by region
 diff                 what a plan made now would change in its lock, and why
+cost                 prices of instances, the estimate of a run, --max-cost
 source_ami           the source AMI that a plan means, looked up in the cloud
 """
 
+from gpu_ami.plan import cost
 from gpu_ami.plan.diff import changes, compare
 from gpu_ami.plan.document import PLAN_FILE, Plan
 from gpu_ami.plan.lock import locks_folder, render_lock, write_lock
@@ -26,6 +28,7 @@ __all__ = [
     "ansible_variables",
     "changes",
     "compare",
+    "cost",
     "locks_folder",
     "make_plan",
     "render_lock",

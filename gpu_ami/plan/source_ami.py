@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpu_ami.cloud import aws_errors
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,24 +56,26 @@ def _require_room(image: ImageTypeDef, root_device: str, plan: PlanDocument) -> 
 
 def _parameter(cloud: Cloud, name: str) -> str:
     ssm = cloud.client("ssm")
-    try:
-        return str(ssm.get_parameter(Name=name)["Parameter"]["Value"])
-    except ssm.exceptions.ParameterNotFound as error:
-        hint = "set source_ami in the --where file, or owner and name in the recipe"
-        raise UsageError(f"no SSM parameter {name} in {cloud.place.region}", hint=hint) from error
+    with aws_errors.translated(f"looking up the source AMI (SSM parameter {name})"):
+        try:
+            return str(ssm.get_parameter(Name=name)["Parameter"]["Value"])
+        except ssm.exceptions.ParameterNotFound as error:
+            hint = "set source_ami in the --where file, or owner and name in the recipe"
+            raise UsageError(f"no SSM parameter {name} in {cloud.place.region}", hint=hint) from error
 
 
 def _newest(cloud: Cloud, plan: PlanDocument) -> str:
     source = plan["source_ami"]
-    images = cloud.ec2.describe_images(
-        Owners=[source["owner"]],
-        IncludeDeprecated=True,
-        Filters=[
-            {"Name": "name", "Values": [source["name"]]},
-            {"Name": "architecture", "Values": [plan["architecture"]]},
-            {"Name": "state", "Values": ["available"]},
-        ],
-    )["Images"]
+    with aws_errors.translated(f"looking up the source AMI ({source['owner']}:{source['name']})"):
+        images = cloud.ec2.describe_images(
+            Owners=[source["owner"]],
+            IncludeDeprecated=True,
+            Filters=[
+                {"Name": "name", "Values": [source["name"]]},
+                {"Name": "architecture", "Values": [plan["architecture"]]},
+                {"Name": "state", "Values": ["available"]},
+            ],
+        )["Images"]
     if not images:
         raise UsageError(
             f"no AMI of {source['owner']} named {source['name']} ({plan['architecture']}) in {cloud.place.region}",

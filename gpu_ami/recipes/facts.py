@@ -67,6 +67,7 @@ class Facts:
     ansible: Row
     cloudwatch_agent: Row
     telemetry: Row
+    prices: Row
 
     @cached_property
     def driver_releases(self) -> dict[str, Row]:

@@ -97,6 +97,9 @@ class Certificate:
     planned_not_installed: tuple[str, ...]
     stages: tuple[Stage, ...]
     conditions: str = ""
+    machine_seconds: float = 0.0
+    cost_usd: float | None = None
+    price_basis: str = ""
 
     @property
     def is_issued(self) -> bool:
@@ -167,6 +170,9 @@ def certify(report: Report) -> Certificate:
         planned_not_installed=tuple(_planned_only(report)),
         stages=report.stages,
         conditions=report.conditions,
+        machine_seconds=round(report.machine_seconds, 1),
+        cost_usd=None if report.cost_usd is None else round(report.cost_usd, 2),
+        price_basis=report.price_basis,
     )
 
 

@@ -62,7 +62,8 @@ class HostReport:
     boot: seconds from the launch to the end of each stage. error: why checks are missing ("" if none are);
     error_verdict: UNPROVEN, UNAVAILABLE, or FAIL where the image is the cause. restarts: those without which this
     machine is not proven; a check that ran again after one has its name in `after`. offline: the image's files, not a
-    machine (tier T0). left_behind: what could not be removed afterwards.
+    machine (tier T0). left_behind: what could not be removed afterwards. machine_seconds: from the launch to the order
+    to terminate; cost_usd: of that time at On-Demand prices, None where the price is unknown.
     """
 
     instance_type: str
@@ -78,6 +79,8 @@ class HostReport:
     restarts: tuple[str, ...] = ()
     offline: bool = False
     left_behind: str = ""
+    machine_seconds: float = 0.0
+    cost_usd: float | None = None
 
     @property
     def name(self) -> str:
@@ -225,7 +228,7 @@ class Report:
     """A proof. `plan` is the plan's content, {} without one; `image` the AMI, or "" for a host reached by its address.
 
     no_files: why tier T0 was not tried. incomplete: why the proof did not end ("" where it did). conditions: name and
-    seed of what the local region did as AWS does (docs/conditions.md), "" for none.
+    seed of what the local region did as AWS does (docs/conditions.md), "" for none. price_basis: of cost_usd.
     """
 
     plan: Mapping[str, object]
@@ -242,6 +245,18 @@ class Report:
     no_files: str = ""
     incomplete: str = ""
     conditions: str = ""
+    price_basis: str = ""
+
+    @property
+    def machine_seconds(self) -> float:
+        """Time of all machines of the proof."""
+        return sum(host.machine_seconds for host in self.hosts)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What they cost; None where a price is unknown or no machine was launched."""
+        costs = [host.cost_usd for host in self.hosts if host.machine_seconds]
+        return sum(cost for cost in costs if cost is not None) if costs and None not in costs else None
 
     @property
     def roles(self) -> list[str]:

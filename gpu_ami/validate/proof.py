@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami import process
 from gpu_ami.cloud import Cloud, Place, runs
-from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, UsageError, counted
-from gpu_ami.plan import site_files
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError, counted
+from gpu_ami.plan import cost, site_files
 from gpu_ami.progress import Progress
 from gpu_ami.report import FAIL, UNAVAILABLE, UNPROVEN, HostReport, Report, Stage, evidence_folder
 from gpu_ami.validate import console, hosts, validator_process
@@ -47,6 +47,7 @@ class Proof:
     """What all hosts of one proof share.
 
     plan: None for a host that is checked without one. restarts: those that are done and checked, of restarts.RESTARTS.
+    max_cost: US dollars after which the machines end.
     """
 
     plan: PlanDocument | None
@@ -58,6 +59,7 @@ class Proof:
     options: Sequence[str] = ()
     restarts: Sequence[str] = ()
     cancelled: threading.Event = field(default_factory=threading.Event)
+    max_cost: float | None = None
 
     def evidence(self, target: Target, after: str = "") -> Path:
         """The folder of a host's evidence, made. MachineError: it cannot be made."""
@@ -133,18 +135,15 @@ def prove_image(
     ends all of them, and the report says so.
     """
     machines.require_interface(cloud.place.ssh_interface)
-    plan = proof.plan
-    names = {"recipe": plan.get("image", ""), "plan_digest": plan.get("digest", "")} if plan else {}
-    tags = dict(cloud.place.tags) | run.tags(**names)
     recorder = Recorder(functools.partial(assemble, proof, run, ami, no_files=no_files), proof.out, proof.progress)
     with recorder.recording(), ExitStack() as stack:
         note_leftover = functools.partial(_note_leftover, proof)
-        key = stack.enter_context(machines.temporary_key(cloud, run, tags, note_leftover))
+        key = stack.enter_context(machines.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         futures: list[Future[Any]] = []
         # Before the pool waits for its threads, or Ctrl-C would wait for what their validators wait for.
         stack.push(functools.partial(_abandon, proof, recorder, futures))
-        launcher = _Launcher(proof, cloud, run, recorder, ami, key, tags)
+        launcher = _Launcher(proof, cloud, run, recorder, ami, key)
         if files:
             futures.append(
                 pool.submit(_check_files, recorder.add(HostReport("", host=IMAGE_FILES, offline=True)), files)
@@ -154,11 +153,25 @@ def prove_image(
             futures.append(pool.submit(_prove_instance_type, launcher, host))
         for future in futures:
             while not future.done():  # a wait without end would not see Ctrl-C
+                _end_at_limit(proof, recorder)
                 time.sleep(0.1)
         for future in futures:
             future.result()
         recorder.save()
     return recorder.complete()
+
+
+def _end_at_limit(proof: Proof, recorder: Recorder) -> None:
+    """CloudError when the machines have cost what --max-cost allows: the proof ends, with a report of what it has."""
+    if proof.max_cost is None:
+        return
+    spent = cost.spent_usd([host.machine_time for host in recorder.hosts if host.machine_time])
+    if spent >= proof.max_cost:
+        raise CloudError(
+            f"--max-cost {proof.max_cost:g}: the machines have cost {spent:.2f} USD",
+            details=[cost.basis()],
+            hint="raise it, or prove fewer instance types (--instance-type)",
+        )
 
 
 @dataclass(frozen=True)
@@ -171,7 +184,6 @@ class _Launcher:
     recorder: Recorder
     ami: str
     key: str
-    tags: Mapping[str, str]
 
     def boot(self) -> machines.Boot:
         assert self.proof.plan  # an image is launched for a plan
@@ -187,9 +199,17 @@ class _Launcher:
 
         instance_type = host.report.instance_type
         efa, roles = efa_interfaces(self.proof.plan, instance_type), self.proof.roles
+        tags = _tags(self.proof, self.cloud, self.run)
         return machines.launched(
-            self.cloud, self.ami, instance_type, self.key, self.run, self.tags, efa, note_leftover, roles
+            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, note_leftover, roles
         )
+
+
+def _tags(proof: Proof, cloud: Cloud, run: runs.Run) -> dict[str, str]:
+    """The tags of what is created now; it expires a lifetime from now."""
+    plan = proof.plan
+    names = {"recipe": plan.get("image", ""), "plan_digest": plan.get("digest", "")} if plan else {}
+    return dict(cloud.place.tags) | run.tags(**names)
 
 
 def _note_leftover(proof: Proof, error: GpuAmiError) -> None:
@@ -228,7 +248,9 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
                 raise MachineError(f"{instance_type} was not launched: the run was interrupted")
             with proof.progress.stage(f"launch {instance_type}"):
                 instance_id = stack.enter_context(launcher.launched(host))
+            host.launched = time.monotonic()
             stack.callback(launcher.recorder.save)  # on disk before the machine is terminated
+            stack.callback(host.count_time)
             host.update(instance_id=instance_id)
             _prove_host(proof, launcher.boot(), host)
     except GpuAmiError as error:
@@ -433,6 +455,7 @@ def assemble(
         no_files=no_files,
         incomplete=incomplete,
         conditions=place.conditions if place else "",
+        price_basis=cost.basis() if any(report.machine_seconds for report in reports) else "",
     )
 
 

@@ -6,12 +6,14 @@ Until the proof is complete, the report says that it is incomplete and why.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.plan import cost
 from gpu_ami.report import writer
 
 if TYPE_CHECKING:
@@ -26,21 +28,45 @@ SAVE_SECONDS = 5.0
 
 
 class HostRecord:
-    """One host of a proof that runs: `report` is what is known so far. partial: reads the pass that is running."""
+    """One host of a proof that runs: `report` is what is known so far.
+
+    partial: reads the pass that is running. launched: when its instance was launched (time.monotonic()); None before.
+    """
 
     def __init__(self, report: HostReport) -> None:
         self.report = report
         self.partial: Callable[[], HostResults] | None = None
+        self.launched: float | None = None
+        self._ended: cost.MachineTime | None = None
 
     def update(self, **changes: object) -> None:
         """Replaces fields of the report."""
         self.report = replace(self.report, **changes)  # type: ignore[arg-type]
 
     @property
+    def machine_time(self) -> cost.MachineTime | None:
+        """How long its instance has run for this proof; None before the launch."""
+        if self._ended or self.launched is None:
+            return self._ended
+        return cost.MachineTime(self.report.instance_type, time.monotonic() - self.launched)
+
+    def count_time(self) -> None:
+        """The instance is about to be terminated: its time ends here."""
+        self._ended = self.machine_time
+        self.report = self._with_cost(self.report)
+
+    def _with_cost(self, report: HostReport) -> HostReport:
+        used = self.machine_time
+        if used is None:
+            return report
+        usd = None if used.usd is None else round(used.usd, 4)
+        return replace(report, machine_seconds=round(used.seconds, 3), cost_usd=usd)
+
+    @property
     def current(self) -> HostReport:
-        """With the checks of the running pass that have ended."""
+        """With the checks of the running pass that have ended, and what the machine has cost so far."""
         partial = self.partial
-        return self.report.with_checks(*partial().checks) if partial else self.report
+        return self._with_cost(self.report.with_checks(*partial().checks) if partial else self.report)
 
 
 class Recorder:

@@ -9,19 +9,24 @@ https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-agent-config.htm
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Sequence
 
 _BOUNDARY = "==gpu-ami=="
 # Terminates the machine even if nobody is left to do it: shutdown means terminate for every instance that we launch.
-# A boothook runs at every boot, so a restart does not disarm it. It runs before the jobs that a timer waits for, which
-# wait for cloud-init, which waits for whoever holds its output: so it continues in the background until the timer runs.
+# A boothook runs at every boot, so a restart does not disarm it; the time counts from the launch, and a clock that is
+# wrong early in a boot makes it no longer. It runs before the jobs that a timer waits for, which wait for cloud-init,
+# which waits for whoever holds its output: so it continues in the background until the timer runs.
 _DEAD_MAN = """\
 #cloud-boothook
 #!/bin/sh
-# The driver of this run may die; this machine then ends itself after {minutes} minutes.
+# The driver of this run may die; this machine then ends itself {minutes} minutes after its launch.
 exec </dev/null >/dev/null 2>&1
+left=$(( {expires} - $(date +%s) ))
+[ "$left" -le {seconds} ] || left={seconds}
+[ "$left" -ge 60 ] || left=60
 arm() {{
-  systemd-run --quiet --unit=gpu-ami-dead-man --on-active={minutes}m systemctl poweroff
+  systemd-run --quiet --unit=gpu-ami-dead-man --on-active="${{left}}s" systemctl poweroff
 }}
 until arm || systemctl --quiet is-active gpu-ami-dead-man.timer; do sleep 5; done &
 """
@@ -42,12 +47,14 @@ echo 'ECS_CLUSTER={cluster}' >> /etc/ecs/ecs.config
 """
 
 
-def user_data(minutes: int, cluster: str, roles: Sequence[str] = ()) -> str:
-    """User data with which an instance ends itself `minutes` after each of its boots.
+def user_data(minutes: int, cluster: str, roles: Sequence[str] = (), now: float | None = None) -> str:
+    """User data with which an instance that is launched now ends itself after `minutes`, however often it boots.
 
-    cluster: the name of a cluster that does not exist, for images with the role node_eks or node_ecs.
+    cluster: the name of a cluster that does not exist, for images with the role node_eks or node_ecs. now: seconds
+    since 1970, for tests.
     """
-    dead_man = _DEAD_MAN.format(minutes=minutes)
+    expires = int(time.time() if now is None else now) + 60 * minutes
+    dead_man = _DEAD_MAN.format(minutes=minutes, seconds=60 * minutes, expires=expires)
     if "node_eks" in roles:
         authority = base64.b64encode(b"no certificate authority: this cluster does not exist\n").decode()
         node = ("application/node.eks.aws", _NODE_CONFIG.format(cluster=cluster, authority=authority))

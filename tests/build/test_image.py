@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,9 @@ def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
     monkeypatch.setattr(packer, "build", build)
     with runs.begin(home, "aws") as run:
         result = image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+    # Without groups, Packer would make one that is open to the world.
+    group = json.loads(given["source"].pop("security_group_ids"))
+    assert group == [cloud.default_security_group()]
     assert given["source"] == {"source_ami": base, "root_device_name": "/dev/sda1"}
     assert (result.ami, result.source_ami) == (made, base)
     assert image.load(tmp_path) == result

@@ -37,7 +37,7 @@ def test_launch_carries_everything_from_the_creating_call(
     request = sent[0]
     assert request["MetadataOptions"]["HttpTokens"] == "required"
     assert request["InstanceInitiatedShutdownBehavior"] == "terminate"
-    assert b"--on-active=7m systemctl poweroff" in base64.b64decode(request["UserData"])
+    assert b"systemctl poweroff" in base64.b64decode(request["UserData"])
     kinds = {one["ResourceType"]: {tag["Key"] for tag in one["Tags"]} for one in request["TagSpecifications"]}
     assert set(kinds) == {"instance", "volume", "network-interface"}
     assert all({runs.TAG_RUN, runs.TAG_EXPIRES, runs.TAG_RECIPE} <= keys for keys in kinds.values())
@@ -70,11 +70,25 @@ def test_place_reaches_the_launch(run: runs.Run, monkeypatch: pytest.MonkeyPatch
         assert "SubnetId" not in sent[0] and sent[0]["IamInstanceProfile"] == {"Name": "gpu-node"}
 
 
-@pytest.mark.parametrize(("ssh_interface", "cards"), [("private_ip", 4), ("session_manager", 4), ("public_ip", 1)])
-def test_efa_interfaces_are_asked_for(
-    run: runs.Run, monkeypatch: pytest.MonkeyPatch, ssh_interface: str, cards: int
+@pytest.mark.parametrize(
+    ("instance_type", "ssh_interface", "own", "further"),
+    [
+        ("p4d.24xlarge", "private_ip", "efa", [(1, 1), (2, 1), (3, 1)]),
+        ("p4d.24xlarge", "session_manager", "efa", [(1, 1), (2, 1), (3, 1)]),
+        ("p4d.24xlarge", "public_ip", "efa", []),
+        ("p6-b300.48xlarge", "private_ip", "interface", [(card, 1) for card in range(1, 17)]),  # ENA alone on card 0
+        ("p6-b300.48xlarge", "public_ip", "interface", []),
+    ],
+)
+def test_efa_interfaces_are_asked_for_on_the_cards_that_take_one(
+    run: runs.Run,
+    monkeypatch: pytest.MonkeyPatch,
+    instance_type: str,
+    ssh_interface: str,
+    own: str,
+    further: list[tuple[int, int]],
 ) -> None:
-    """One a network card; a public address is only given to an instance with a single interface."""
+    """A public address is only given to an instance with a single interface."""
     with mock_aws():
         plain = Cloud(Place(name="aws", region="us-east-1"))
         subnet = plain.ec2.describe_subnets()["Subnets"][0]["SubnetId"]
@@ -83,12 +97,12 @@ def test_efa_interfaces_are_asked_for(
         cloud = Cloud(place)
         cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
         sent = keyless(monkeypatch, cloud)
-        instance = cloud.launch(Launch(an_ami(cloud), "p4d.24xlarge", "k", run.tags(), "", efa_interfaces=4))
+        instance = cloud.launch(Launch(an_ami(cloud), instance_type, "k", run.tags(), "", efa_interfaces=4))
         asked = sent[0]["NetworkInterfaces"]
-        assert [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in asked] == [(0, 0), (1, 1), (2, 1), (3, 1)][
-            :cards
-        ]
-        assert {(one["InterfaceType"], one["SubnetId"], *one["Groups"]) for one in asked} == {("efa", subnet, group)}
+        assert [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in asked] == [(0, 0), *further]
+        kinds = [one.get("InterfaceType", "interface") for one in asked]
+        assert kinds == [own, *["efa-only"] * len(further)]
+        assert {(one["SubnetId"], *one["Groups"]) for one in asked} == {(subnet, group)}
         assert "SubnetId" not in sent[0] and "SecurityGroupIds" not in sent[0]
         assert cloud.instance(instance)["SubnetId"] == subnet
 
@@ -243,3 +257,15 @@ def test_a_new_image_may_be_unknown_for_a_while(monkeypatch: pytest.MonkeyPatch)
     images = answers({"Images": []}, {"Images": [{"ImageId": "ami-1"}]})
     assert fake(monkeypatch, describe_images=images).wait_for_image("ami-1") == {"ImageId": "ami-1"}
     assert fake(monkeypatch, describe_images=answers(*[{"Images": []}] * 200)).wait_for_image("ami-1") is None
+
+
+def test_the_default_group_is_the_one_of_the_subnets_vpc(cloud: Cloud) -> None:
+    ec2 = cloud.ec2
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24")["Subnet"]["SubnetId"]
+    groups = {row["VpcId"]: row["GroupId"] for row in ec2.describe_security_groups()["SecurityGroups"]}
+    default_vpc = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"][0]["VpcId"]
+    assert cloud.default_security_group() == groups[default_vpc]
+    assert Cloud(Place("aws", "us-east-1", subnet_id=subnet)).default_security_group() == groups[vpc]
+    with pytest.raises(UsageError, match="no VPC to work in"):
+        Cloud(Place("aws", "us-east-1", subnet_id="subnet-0123456789abcdef0")).default_security_group()

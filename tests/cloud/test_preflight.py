@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -193,6 +194,21 @@ def _small_subnet(account: Account) -> None:
     account.change(subnet_id=subnet)
 
 
+def _in_use(account: Account) -> None:
+    """A p4d.24xlarge of somebody else's runs already: 96 vCPUs."""
+    account.quotas["L-417A185B"] = 150
+    cores = {"CoreCount": 48, "ThreadsPerCore": 2}
+    running = {"InstanceType": "p4d.24xlarge", "CpuOptions": cores}
+    spot = running | {"InstanceLifecycle": "spot"}
+    pages = [{"Reservations": [{"Instances": [running, spot]}]}]
+    real = account.ec2
+
+    def get_paginator(name: str) -> Any:
+        return SimpleNamespace(paginate=lambda **_: pages) if name == "describe_instances" else real.get_paginator(name)
+
+    account.cloud._ec2 = _Wrapped(real, get_paginator=get_paginator)
+
+
 def _no_default_route(account: Account) -> None:
     account.ec2.delete_route(RouteTableId=account.table, DestinationCidrBlock="0.0.0.0/0")
 
@@ -346,6 +362,14 @@ MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
         ERROR,
         "quota L-417A185B",
         "Running On-Demand P instances: 64 vCPUs",
+    ),
+    ("quota in use", _in_use, ERROR, "quota L-417A185B", "150 vCPUs, 96 in use"),
+    (
+        "CreateImage not allowed",
+        lambda account: account.simulated.update({"ec2:CreateImage": "implicitDeny"}),
+        WARNING,
+        "permissions",
+        "not allowed on every resource: ec2:CreateImage",
     ),
     (
         "quota unreadable",

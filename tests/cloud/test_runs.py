@@ -81,3 +81,11 @@ def test_tags_say_whose_and_how_long(home: Path) -> None:
         assert tags[runs.TAG_RECIPE] == "debian12-gpu" and tags[runs.TAG_PLAN] == "sha256:1"
         assert json.loads((run.folder / "run.json").read_text())["place"] == "aws"
         assert runs.TAG_PLAN not in run.tags()
+
+
+def test_what_is_created_late_in_a_run_lives_as_long(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine after a build of three hours must not be a leftover an hour later."""
+    with runs.begin(home, "aws") as run:
+        later = runs.now() + timedelta(hours=3)
+        monkeypatch.setattr(runs, "now", lambda: later)
+        assert run.tags()[runs.TAG_EXPIRES] == runs.as_text(later + runs.LIFETIME)

@@ -64,6 +64,7 @@ def stages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stages:
     monkeypatch.setattr(pipeline, "open_session", recorded.open_session)
     monkeypatch.setattr(pipeline, "plan_stage", recorded.plan)
     monkeypatch.setattr(pipeline, "build_stage", recorded.build)
+    monkeypatch.setattr(pipeline, "check_cost", lambda *_, **__: None)
     monkeypatch.setattr(pipeline, "validate_stage", recorded.validate)
     return recorded
 
@@ -80,12 +81,22 @@ def test_stages_run_in_order_and_write_the_certificate(stages: Stages, capsys: p
 
 def test_options_reach_their_stages(stages: Stages, tmp_path: Path) -> None:
     words = ["--set", "telemetry.profile=graphics", "--fresh", "--instance-type", "g5.12xlarge", "--restarts", "reboot"]
-    further = ["--where", "aws.yml", "--conditions", "throttling:7", "--provoke-xid", "-o", str(tmp_path / "here")]
+    further = [
+        "--where",
+        "aws.yml",
+        "--conditions",
+        "throttling:7",
+        "--provoke-xid",
+        "-o",
+        str(tmp_path / "here"),
+        "--max-cost",
+        "25",
+    ]
     assert cli.main(["prove", str(RECIPE), "-q", *words, *further]) == 0
     assert stages.received["plan"][1:] == (["telemetry.profile=graphics"], tmp_path / "here")
     assert stages.received["build"][1] is True
     asked = stages.received["validate"][2]
-    assert asked == pipeline.ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",))
+    assert asked == pipeline.ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",), 25.0)
     where, _progress, agent, conditions = stages.received["session"]
     assert (where, agent, conditions) == (Path("aws.yml"), None, "throttling:7")
 

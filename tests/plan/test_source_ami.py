@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from botocore.exceptions import ClientError
 
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.plan.source_ami import resolve_source_ami
 from tests.plan.conftest import AWS
 
@@ -76,3 +78,21 @@ def test_root_volume_smaller_than_the_source_ami_s_is_refused() -> None:
     with pytest.raises(UsageError, match=r"build\.root_volume_gib: expected at least 64 \(source AMI ami-1\), got 40"):
         resolve_source_ami(cloud, PLAN | {"source_ami": {"id": "ami-1"}})
     assert resolve_source_ami(cloud, {"build": {"root_volume_gib": 64}, "source_ami": {"id": "ami-1"}})["id"] == "ami-1"
+
+
+@pytest.mark.parametrize(
+    ("source", "action"),
+    [
+        ({"ssm": "/gpu-ami/test"}, "SSM parameter /gpu-ami/test"),
+        ({"owner": "amazon", "name": "al2023-*"}, "amazon:al2023-*"),
+    ],
+)
+def test_a_refused_look_up_says_what_aws_said_and_what_to_do(source: dict[str, str], action: str) -> None:
+    refusal = ClientError({"Error": {"Code": "AccessDenied", "Message": "not authorized"}}, "op")
+    refused = Mock(side_effect=refusal)
+    ssm = Mock(get_parameter=refused, exceptions=SimpleNamespace(ParameterNotFound=KeyError))
+    cloud = Mock(ec2=Mock(describe_images=refused), place=AWS, client=lambda _: ssm)
+    with pytest.raises(CloudError) as caught:
+        resolve_source_ami(cloud, PLAN | {"source_ami": source})
+    assert action in caught.value.message and caught.value.code == "AccessDenied"
+    assert caught.value.hint and caught.value.exit_code == 4

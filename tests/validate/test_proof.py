@@ -378,6 +378,34 @@ def test_ctrl_c_leaves_what_was_judged(waiting: None, tmp_path: Path) -> None:
     assert [host.checks[0].id for host in report.hosts] == ["boot::test_it"] * 2
 
 
+def test_a_proof_ends_when_its_machines_have_cost_the_limit(
+    waiting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proof that hangs must not burn what it was not given; what it judged is in the report."""
+    cloud, limited = Ec2(), a_plain_proof(tmp_path)
+    limited.max_cost = 20.0
+    journals = [tmp_path / "evidence" / name / "checks.jsonl" for name in TYPES]
+
+    def spent(_times: object) -> float:
+        return 20.5 if all(path.exists() and "boot::test_it" in path.read_text() for path in journals) else 0.0
+
+    monkeypatch.setattr(proof.cost, "spent_usd", spent)
+    with pytest.raises(CloudError, match=r"--max-cost 20: the machines have cost 20\.50 USD"):
+        prove_ami(limited, cloud)
+    assert sorted(cloud.calls[-3:]) == ["delete_key", "terminate i-g5.12xlarge", "terminate i-p4d.24xlarge"]
+    report = document.load(tmp_path / "report.json")
+    assert "--max-cost 20" in report.incomplete and report.exit_code == 4
+    assert [host.checks[0].id for host in report.hosts] == ["boot::test_it"] * 2
+
+
+def test_machine_time_and_cost_are_in_the_report(booted: None, tmp_path: Path) -> None:
+    report = prove_ami(a_proof(tmp_path, ()), Ec2())
+    assert all(host.machine_seconds > 0 and host.cost_usd is not None for host in report.hosts)
+    assert report.cost_usd is not None and report.price_basis.startswith("On-Demand, us-east-1")
+    assert document.load(tmp_path / "report.json") == report
+    assert certificate.certify(report).cost_usd == pytest.approx(report.cost_usd, abs=0.01)
+
+
 def test_ctrl_c_at_a_host_by_address_leaves_what_was_judged(world: World, waiting: None, tmp_path: Path) -> None:
     def press() -> None:
         wait_for(tmp_path / "evidence" / "192.0.2.1" / "checks.jsonl")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 from email import message_from_string
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,9 +13,21 @@ import yaml
 from gpu_ami.validate.user_data import user_data
 
 
-def test_machine_ends_itself_after_each_boot() -> None:
-    text = user_data(240, "proof")
-    assert text.startswith("#cloud-boothook\n#!/bin/sh\n") and "--on-active=240m systemctl poweroff" in text
+@pytest.mark.parametrize(
+    ("clock", "left"), [(1_000_000, 14400), (1_007_200, 7200), (1_099_999, 60), (5, 14400)], ids=str
+)
+def test_machine_ends_itself_at_a_time_that_no_restart_moves(tmp_path: Path, clock: int, left: int) -> None:
+    text = user_data(240, "proof", now=1_000_000)
+    assert text.startswith("#cloud-boothook\n#!/bin/sh\n")
+    told = tmp_path / "told"
+    for name, body in (("date", f"echo {clock}"), ("systemd-run", f'echo "$@" >{told}')):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+    script = tmp_path / "boothook"
+    script.write_text(text + "wait\n")
+    subprocess.run(["sh", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True, timeout=20)
+    assert told.read_text() == f"--quiet --unit=gpu-ami-dead-man --on-active={left}s systemctl poweroff\n"
 
 
 def parts(*roles: str) -> dict[str, str]:

@@ -115,6 +115,10 @@ class Api:
             del parameters[key]
         parameters.setdefault("MetadataOptions.HttpTokens", "required")
         interfaces = {".".join(key.split(".")[:2]) for key in parameters if key.startswith("NetworkInterface.")}
+        for name in interfaces:  # moto knows no network cards, and keeps one interface a device index
+            card = parameters.get(f"{name}.NetworkCardIndex", "0")
+            if card != "0":
+                parameters[f"{name}.DeviceIndex"] = card
         for prefix in [f"{name}." for name in interfaces] or [""]:
             if f"{prefix}NetworkInterfaceId" not in parameters:
                 parameters.setdefault(f"{prefix}SubnetId", self._ec2.subnet_id)
