@@ -34,7 +34,7 @@ def check_identity(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
 
 
-def add_where(parser: argparse.ArgumentParser) -> None:
+def add_where(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--where",
         type=Path,

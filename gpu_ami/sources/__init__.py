@@ -11,4 +11,15 @@ repository       a repository as a plan names it, and what was read of it
 apt              apt repositories
 dnf              dnf repositories
 dependencies     dependencies inside a repository, at the planned versions
+git              tags of git repositories
+planned          what a plan asks of its sources
+survey           asks all sources of a plan at the same time
+table            a survey for people
 """
+
+from gpu_ami.sources.cache import Cache
+from gpu_ami.sources.client import Client
+from gpu_ami.sources.survey import ResolveAmi, Survey, survey
+from gpu_ami.sources.table import as_table
+
+__all__ = ["Cache", "Client", "ResolveAmi", "Survey", "as_table", "survey"]

@@ -19,7 +19,7 @@ from gpu_ami.sources.keys import Key, Signature, verify
 from gpu_ami.sources.repository import ReadRepository, Repository, digest
 
 _FIELD = re.compile(r"^([\w-]+): *(.*(?:\n[ \t].*)*)", re.MULTILINE)
-_WANTED = frozenset(("Package", "Version", "Architecture", "Pre-Depends", "Depends", "Provides", "Filename"))
+_NAME = re.compile(r"^Package: *(\S+)", re.MULTILINE)
 _RELATION = re.compile(r"([a-z0-9][a-z0-9+.-]*)(?::[a-z0-9]+)?(?: *\( *(<<|<=|=|>=|>>|<|>) *([^ )]+) *\))?")
 _OLD_OPERATORS = {"<": "<=", ">": ">="}  # Debian Policy 7.1
 _LIMIT = 16 << 20
@@ -44,12 +44,13 @@ def read(client: Client, repository: Repository, key: Key) -> ReadRepository:
     fields = _fields(release.decode("utf-8", "replace"))
     _require_current(fields, folder)
     listed = _listed(fields)
-    packages: list[Package] = []
-    components = [""] if repository.is_flat else list(repository.components)
-    for component in components:
+    stanzas: dict[str, list[str]] = {}
+    for component in [""] if repository.is_flat else repository.components:
         prefix = f"{component}/binary-{repository.architecture}/" if component else ""
-        packages += _packages(client, folder, prefix, fields, listed, repository)
-    return ReadRepository(repository, Index.of("deb", packages), folder, digest(signed), signature)
+        text = _packages(client, folder, prefix, fields, listed, repository)
+        for name, stanza in _stanzas(text, repository.architecture):
+            stanzas.setdefault(name, []).append(stanza)
+    return ReadRepository(repository, _index(stanzas), folder, digest(signed), signature)
 
 
 def _release(client: Client, folder: str, key: Key) -> tuple[bytes, bytes, Signature]:
@@ -96,7 +97,7 @@ def _listed(fields: dict[str, str]) -> dict[str, _File]:
 
 def _packages(
     client: Client, folder: str, prefix: str, fields: dict[str, str], listed: dict[str, _File], repository: Repository
-) -> Iterator[Package]:
+) -> str:
     names = [f"{prefix}Packages{suffix}" for suffix in SUFFIXES]
     there = [listed[name] for name in names if name in listed]
     if not there:
@@ -108,7 +109,7 @@ def _packages(
         except NotThere:
             if number == len(there) - 1:
                 raise
-    return _parsed(inflate(data, file.name).decode("utf-8", "replace"), repository.architecture)
+    return inflate(data, file.name).decode("utf-8", "replace")
 
 
 def _address(folder: str, prefix: str, file: _File, fields: dict[str, str]) -> str:
@@ -118,17 +119,33 @@ def _address(folder: str, prefix: str, file: _File, fields: dict[str, str]) -> s
     return f"{folder}{file.name.removeprefix('./')}"
 
 
-def _parsed(text: str, architecture: str) -> Iterator[Package]:
+def _stanzas(text: str, architecture: str) -> Iterator[tuple[str, str]]:
+    """Name and text of every package of an architecture. An archive has 60,000: most are never looked at closer."""
+    ours = (f"\nArchitecture: {architecture}\n", "\nArchitecture: all\n")
     for stanza in text.split("\n\n"):
-        values = {name: value for name, value in _FIELD.findall(stanza) if name in _WANTED}
-        if values.get("Architecture") not in (architecture, "all") or not {"Package", "Version"} <= values.keys():
-            continue
-        needs = ", ".join(values[name] for name in ("Pre-Depends", "Depends") if values.get(name))
-        provides = tuple(one for group in relations(values.get("Provides", "")) for one in group)
-        yield Package(
-            values["Package"], values["Version"], values["Architecture"], relations(needs), provides,
-            values.get("Filename", ""),
-        )  # fmt: skip
+        name = _NAME.search(stanza)
+        if name and (ours[0] in stanza or ours[1] in stanza):
+            yield name[1], stanza
+
+
+def _index(stanzas: dict[str, list[str]]) -> Index:
+    provided: dict[str, set[str]] = {}
+    for name, builds in stanzas.items():
+        for stanza in builds:
+            if "\nProvides:" in stanza:
+                groups = relations(_fields(stanza)["Provides"])
+                for relation in (one for group in groups for one in group):
+                    provided.setdefault(relation.name, set()).add(name)
+    frozen = {name: frozenset(names) for name, names in provided.items()}
+    return Index("deb", frozenset(stanzas), frozen, lambda name: [_package(stanza) for stanza in stanzas[name]])
+
+
+def _package(stanza: str) -> Package:
+    values = _fields(stanza)
+    needs = ", ".join(values[name] for name in ("Pre-Depends", "Depends") if values.get(name))
+    provides = tuple(one for group in relations(values.get("Provides", "")) for one in group)
+    identity = (values["Package"], values.get("Version", ""), values["Architecture"])
+    return Package(*identity, relations(needs), provides, values.get("Filename", ""))
 
 
 def relations(text: str) -> tuple[tuple[Relation, ...], ...]:

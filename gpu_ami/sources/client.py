@@ -27,6 +27,7 @@ T = TypeVar("T")
 _CHUNK = 1 << 16
 _NOT_THERE = (403, 404, 410)  # S3 answers 403 where an object is missing and its bucket may not be listed
 _TRY_AGAIN = (429, 500, 502, 503, 504)
+_PASSING = frozenset({"", *map(str, _TRY_AGAIN)})  # codes of errors that may be over at the next attempt
 _HTML = (b"<!doctype html", b"<html")
 
 
@@ -131,7 +132,7 @@ class Client:
             try:
                 return self._follow(method, url, limit, headers, stop_at)
             except Unreachable as error:
-                if error.code == "final" or attempt == self._limits.retries or time.monotonic() >= stop_at:
+                if error.code not in _PASSING or attempt == self._limits.retries or time.monotonic() >= stop_at:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -221,7 +222,7 @@ def _require_success(answer: Answer) -> None:
         raise Unreachable(f"{answer.url}: HTTP {status}", code=str(status))
     if status == 405:
         raise SourceError(f"{answer.url}: HTTP 405", code="405")
-    raise Unreachable(f"{answer.url}: HTTP {status}", code="final")
+    raise Unreachable(f"{answer.url}: HTTP {status}", code=str(status))
 
 
 def _require_no_page(answer: Answer) -> None:

@@ -71,7 +71,9 @@ def _held_back(index: Index, package: Package, planned: Mapping[str, str]) -> li
     found = []
     for group in package.needs:
         for relation in group[:1]:
-            newest = index.by_name.get(relation.name, [None])[0]
-            if newest and relation.name not in planned and not index.satisfies(newest.version, relation):
+            newest = next(iter(index.builds(relation.name)), None)
+            if not newest or relation.name in planned or index.satisfies(newest.version, relation):
+                continue
+            if index.candidates(relation):
                 found.append(f"{package} needs {relation}; apt would take {newest.version}: pin {relation.name}")
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_ami.sources import rpm_versions
@@ -54,34 +54,53 @@ def compare(kind: str, first: str, second: str) -> int:
     return (one > other) - (one < other)
 
 
+Load = Callable[[str], list[Package]]
+
+
 @dataclass
 class Index:
-    """Packages of one architecture. kind: deb or rpm; by_name: newest first."""
+    """Packages of one architecture. kind: deb or rpm. load: builds of a name, in any order; called once for a name.
+
+    names: every package; provided: every name that packages provide, with the packages' names.
+    """
 
     kind: str
-    by_name: dict[str, list[Package]] = field(default_factory=dict)
-    providers: dict[str, list[tuple[Package, Relation]]] = field(default_factory=dict)
+    names: frozenset[str]
+    provided: Mapping[str, frozenset[str]]
+    load: Load
+    _builds: dict[str, list[Package]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, kind: str, packages: Iterable[Package]) -> Index:
-        index = cls(kind)
+        """The index of packages that are read already."""
+        by_name: dict[str, list[Package]] = {}
+        provided: dict[str, set[str]] = {}
         for package in packages:
-            index.by_name.setdefault(package.name, []).append(package)
-            for provided in package.provides:
-                index.providers.setdefault(provided.name, []).append((package, provided))
-        by_version = functools.cmp_to_key(functools.partial(compare, kind))
-        for builds in index.by_name.values():
-            if len(builds) > 1:
-                builds.sort(key=lambda package: by_version(package.version), reverse=True)
-        return index
+            by_name.setdefault(package.name, []).append(package)
+            for relation in package.provides:
+                provided.setdefault(relation.name, set()).add(package.name)
+        frozen = {name: frozenset(names) for name, names in provided.items()}
+        return cls(kind, frozenset(by_name), frozen, lambda name: by_name[name])
+
+    def builds(self, name: str) -> list[Package]:
+        """All builds of a package, newest first; empty where there is none."""
+        if name not in self.names:
+            return []
+        if name not in self._builds:
+            by_version = functools.cmp_to_key(functools.partial(compare, self.kind))
+            found = self.load(name)
+            if len(found) > 1:
+                found = sorted(found, key=lambda package: by_version(package.version), reverse=True)
+            self._builds[name] = found
+        return self._builds[name]
 
     def versions(self, name: str) -> list[str]:
         """Versions of a package, newest first."""
-        return list(dict.fromkeys(package.version for package in self.by_name.get(name, ())))
+        return list(dict.fromkeys(package.version for package in self.builds(name)))
 
     def find(self, name: str, version: str) -> Package | None:
         """The newest build of a planned version (`*`: what follows is open); None where there is none."""
-        for package in self.by_name.get(name, ()):
+        for package in self.builds(name):
             if self.matches(package.version, version):
                 return package
         return None
@@ -115,7 +134,7 @@ class Index:
             above = [one for one in reversed(versions) if self._above(one, version.rstrip("*"))]
             near = [*below[: most // 2], *above[: most - min(len(below), most // 2)]]
             return [f"{name} {one}" for one in near]
-        names = difflib.get_close_matches(name, self.by_name, n=most, cutoff=0.75)
+        names = difflib.get_close_matches(name, sorted(self.names), n=most, cutoff=0.75)
         return [f"{one} {self.versions(one)[0]}" for one in names]
 
     def satisfies(self, provided: str, relation: Relation) -> bool:
@@ -126,14 +145,15 @@ class Index:
 
     def candidates(self, relation: Relation) -> list[Package]:
         """Packages of this repository that meet a relation, by name first, newest first."""
-        own = [one for one in self.by_name.get(relation.name, ()) if self.satisfies(one.version, relation)]
+        own = [one for one in self.builds(relation.name) if self.satisfies(one.version, relation)]
         others = [
             package
-            for package, provided in self.providers.get(relation.name, ())
-            if package.name != relation.name and self.satisfies(provided.version, relation)
+            for name in sorted(self.provided.get(relation.name, frozenset()) - {relation.name})
+            for package in self.builds(name)
+            if any(one.name == relation.name and self.satisfies(one.version, relation) for one in package.provides)
         ]
         return own + others
 
     def knows(self, name: str) -> bool:
         """Is the name a package of this repository, or provided by one?"""
-        return name in self.by_name or name in self.providers
+        return name in self.names or name in self.provided

@@ -20,7 +20,7 @@ from .conftest import PACKAGES, QUICK, Response, Signer, Web, apt_repository, co
 def test_flat_repository(web: Web, client: Client, vendor: Signer, key: Key, suffix: str, detached: bool) -> None:
     put_apt(web, vendor, suffix=suffix, detached=detached)
     found = apt.read(client, apt_repository(web, vendor), key)
-    assert {name: found.index.versions(name) for name in found.index.by_name} == {
+    assert {name: found.index.versions(name) for name in found.index.names} == {
         "tool": ["2.0-1", "1.0-1"],
         "libtool": ["2.0-1", "1.0-1"],
         "common": ["1:3.1~rc1-1"],
@@ -28,7 +28,7 @@ def test_flat_repository(web: Web, client: Client, vendor: Signer, key: Key, suf
     tool = found.index.find("tool", "1.0-1")
     assert tool and tool.needs[0] == (Relation("libtool", "=", "1.0-1"),)
     assert tool.needs[2] == (Relation("tool-data"), Relation("nothing"))
-    assert found.index.providers["libtool-api"][0][1] == Relation("libtool-api", "=", "1")
+    assert found.index.candidates(Relation("libtool-api", "=", "1")) == found.index.builds("libtool")[1:]
     assert found.digest.startswith("sha256:") and found.folder == f"{web.url}/flat/"
     assert found.signature and found.signature.fingerprint == vendor.fingerprint
 

@@ -18,7 +18,7 @@ from .conftest import PRIMARY, Signer, Web, dnf_repository, put_dnf
 def test_repository(web: Web, client: Client, vendor: Signer, key: Key, suffix: str) -> None:
     put_dnf(web, vendor, suffix=suffix)
     found = dnf.read(client, dnf_repository(web, vendor), key)
-    assert {name: found.index.versions(name) for name in found.index.by_name} == {
+    assert {name: found.index.versions(name) for name in found.index.names} == {
         "tool": ["1.0-1.amzn2023"],
         "libtool": ["1.0-3.amzn2023"],
         "epoch": ["1:4.6.1-1"],

@@ -1,0 +1,126 @@
+"""`gpu-ami sources`: is everything that a plan names at its source, signed by the planned key?"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_ami.commands import Outcome, options
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Place
+    from gpu_ami.plan import Plan
+    from gpu_ami.progress import Progress
+    from gpu_ami.sources import ResolveAmi
+
+_DEADLINE_S = 120.0
+_EPILOG = """\
+Asks package repositories (index, signature, digests, dependencies), installers (size, signature file), git repositories
+(tag and commit) and signing keys of a plan, all at the same time. It needs no root, starts nothing and changes nothing.
+The source AMI is looked up where --where names a place. HTTP_PROXY, HTTPS_PROXY and NO_PROXY are used. docs/sources.md
+
+examples:
+  gpu-ami sources debian12-gpu                        a recipe, at the vendors' own addresses
+  gpu-ami sources out/debian12-gpu                    a plan
+  gpu-ami sources al2023-compute --where aws.yml      with its source AMI, and at the place's mirror if it has one
+  gpu-ami sources al2023-compute --mirror https://mirror.example:8443
+  gpu-ami sources debian12-gpu --local                at the local region's mirror
+
+exit codes: 0 everything is there · 2 something is missing or not as planned · 4 a source cannot be reached
+"""
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "sources", help="ask the sources of a plan whether everything is there", epilog=_EPILOG,
+        description="Asks every source of a plan.",
+    )  # fmt: skip
+    text = "recipes, or folders with plan.json (default: the one under out/)"
+    parser.add_argument("plans", type=Path, nargs="*", metavar="PLAN|RECIPE", help=text)
+    where = parser.add_mutually_exclusive_group()
+    options.add_where(where)
+    where.add_argument("--local", action="store_true", help="ask the local region's mirror; it need not be up")
+    text = "where https://HOST/PATH is found as URL/HOST/PATH; what it serves is signed by the vendors' own keys"
+    where.add_argument("--mirror", metavar="URL", help=text)
+    parser.add_argument("--no-cache", action="store_true", help="transfer every index again")
+    text = f"seconds after which a source counts as unreachable (default: {_DEADLINE_S:.0f})"
+    parser.add_argument("--deadline", type=float, default=_DEADLINE_S, metavar="SECONDS", help=text)
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami.sources import Cache, Client, as_table, survey
+
+    place = _place(args)
+    plans = [_plan(path, place) for path in args.plans or [options.existing_plan(None)]]
+    cache = None if args.no_cache else Cache()
+    if cache:
+        cache.forget_old()
+    surveys = []
+    with _rewritten(plans, args, progress) as rewrite:
+        client = Client(cache, rewrite=rewrite)
+        for plan in plans:
+            with progress.stage(f"sources of {plan.image}"):
+                resolve_ami = _source_ami(plan, place) if args.where else None
+                surveys.append(survey(plan.document, client, resolve_ami=resolve_ami, deadline_s=args.deadline))
+    codes = [one.exit_code for one in surveys]
+    text = "\n\n".join(as_table(one) for one in surveys)
+    return Outcome(text, [one.to_json() for one in surveys], min((code for code in codes if code), default=0))
+
+
+def _place(args: argparse.Namespace) -> Place:
+    """Where the plan of a recipe is for; without an option AWS itself, so that its addresses are the vendors'."""
+    from gpu_ami.cloud import Place, load_place
+
+    if args.where:
+        return load_place(args.where)
+    if args.local:
+        from gpu_ami.local.region import local_place
+
+        return local_place()
+    return Place(name="aws", region="us-east-1")
+
+
+def _plan(path: Path, place: Place) -> Plan:
+    from gpu_ami.plan import PLAN_FILE, Plan, make_plan
+    from gpu_ami.recipes import find_recipe
+
+    if path.name == PLAN_FILE or (path / PLAN_FILE).is_file():
+        return Plan.load(path if path.name == PLAN_FILE else path / PLAN_FILE)
+    return make_plan(find_recipe(path), place)
+
+
+def _source_ami(plan: Plan, place: Place) -> ResolveAmi:
+    from gpu_ami.cloud import Cloud
+    from gpu_ami.plan import resolve_source_ami
+
+    return lambda: resolve_source_ami(Cloud(place), plan.document)
+
+
+@contextlib.contextmanager
+def _rewritten(plans: list[Plan], args: argparse.Namespace, progress: Progress) -> Iterator[Callable[[str], str]]:
+    """Where addresses are found: at a mirror that is named, or at the local region's, served here for the time."""
+    if args.mirror:
+        base = args.mirror.rstrip("/")
+        yield lambda url: f"{base}/{url.removeprefix('https://')}" if url.startswith("https://") else url
+        return
+    from gpu_ami.local.network import MIRROR_ADDRESS
+
+    local = [plan for plan in plans if f"http://{MIRROR_ADDRESS}/" in str(plan.document)]
+    if not local:
+        yield lambda url: url
+        return
+    from gpu_ami.files import home_dir
+    from gpu_ami.local.mirror import Mirror, mirror
+
+    for plan in local:
+        mirror.ensure(home_dir(), plan=plan.document, progress=progress)
+    server = Mirror(home_dir())
+    port = server.start()
+    try:
+        yield lambda url: url.replace(f"http://{MIRROR_ADDRESS}/", f"http://127.0.0.1:{port}/", 1)
+    finally:
+        server.stop()

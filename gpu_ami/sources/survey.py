@@ -1,0 +1,301 @@
+"""Asks every source of a plan at the same time; what one of them lacks does not hide the others."""
+
+from __future__ import annotations
+
+import difflib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.recipes import ResolvedPlan
+from gpu_ami.sources import apt, dnf, git
+from gpu_ami.sources.client import Client
+from gpu_ami.sources.dependencies import judge
+from gpu_ami.sources.errors import SourceError
+from gpu_ami.sources.keys import Key, read_key, require_issuer
+from gpu_ami.sources.planned import Planned, PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
+from gpu_ami.sources.repository import ReadRepository, Repository
+
+_WORKERS = 16
+_READERS = {"deb": apt.read, "rpm": dnf.read}
+_KEY_DAYS = 60
+_RANK = {"missing": 2, "wrong": 2, "unreachable": 4}
+
+ResolveAmi = Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a plan names. state: there, missing, wrong, unreachable, unknown (its index could not be read)
+    or unasked. near: instead of what is missing; newer: versions above the planned one; key_days: None: no end."""
+
+    component: str
+    item: str
+    planned: str
+    state: str
+    source: str = ""
+    details: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
+    signature: str = ""
+    key_days: int | None = None
+
+
+@dataclass(frozen=True)
+class ReadIndex:
+    """An index that was read: address, digest of its signed top, by whom and when it was signed (ISO date)."""
+
+    url: str
+    digest: str
+    signed_by: str
+    signed_on: str
+
+
+@dataclass
+class Survey:
+    """What the sources of a plan answered. date: UTC, ISO."""
+
+    image: str
+    plan_digest: str
+    date: str
+    findings: list[Finding] = field(default_factory=list)
+    indexes: list[ReadIndex] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """0; 2: something is missing or not as planned; 4: a source cannot be reached, and nothing else is wrong."""
+        return min((_RANK[finding.state] for finding in self.findings if finding.state in _RANK), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The survey as docs/schemas/commands.json describes it."""
+        return {**asdict(self), "exit_code": self.exit_code}
+
+
+@dataclass(frozen=True)
+class _Result:
+    findings: list[Finding]
+    index: ReadIndex | None = None
+
+
+@dataclass(frozen=True)
+class _Task:
+    """work: asks one source. if_late: what is found where it has not answered at the deadline."""
+
+    work: Callable[[], _Result]
+    if_late: list[Finding]
+
+
+def survey(
+    document: ResolvedPlan, client: Client, *, resolve_ami: ResolveAmi | None = None, deadline_s: float = 120.0
+) -> Survey:
+    """Asks all sources of a plan. resolve_ami: looks the source AMI up; None: no place was named."""
+    started = time.monotonic()
+    items = planned(document)
+    tasks = [*_package_tasks(items, client, deadline_s)]
+    for item in items:
+        if isinstance(item, PlannedFile):
+            tasks.append(_task(_ask_file, item, client, item.url, item.version, deadline_s))
+        elif isinstance(item, PlannedTag):
+            tasks.append(_task(_ask_tag, item, client, item.url, item.tag, deadline_s))
+    if resolve_ami:
+        tasks.append(_ami_task(document, resolve_ami, deadline_s))
+    results = _run(tasks, deadline_s)
+    date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    found = Survey(document["image"], str(document.get("digest", "")), date)
+    found.findings = [finding for result in results for finding in result.findings]
+    found.findings += [_unasked(item) for item in items if isinstance(item, Unasked)]
+    if not resolve_ami:
+        found.findings.append(_unasked(Unasked("source_ami", _ami_name(document), "asked with --where FILE alone")))
+    order = {role: number for number, role in enumerate(document["roles"])}
+    found.findings.sort(key=lambda finding: order.get(finding.component, len(order)))
+    found.indexes = [result.index for result in results if result.index]
+    found.seconds = round(time.monotonic() - started, 1)
+    return found
+
+
+def _unasked(item: Unasked) -> Finding:
+    return Finding(item.component, item.item, "", "unasked", details=(item.reason,))
+
+
+def _task(
+    ask: Callable[[Any, Client], _Result], item: Any, client: Client, url: str, planned_version: str, seconds: float
+) -> _Task:
+    def work() -> _Result:
+        try:
+            return ask(item, client)
+        except SourceError as error:
+            return _Result([_failed(item.component, url, planned_version, error)])
+
+    return _Task(work, [_late(item.component, url, planned_version, seconds)])
+
+
+def _late(component: str, url: str, version: str, seconds: float) -> Finding:
+    return Finding(component, _last(url), version, "unreachable", url, (f"{url}: no answer within {seconds:.0f} s",))
+
+
+def _failed(component: str, url: str, version: str, error: SourceError, item: str = "") -> Finding:
+    details = (error.message, *error.details, *([error.hint] if error.hint else []))
+    return Finding(component, item or _last(url), version, error.state, url, details)
+
+
+def _last(url: str) -> str:
+    return url.rstrip("/").rpartition("/")[2]
+
+
+def _key(client: Client, url: str, fingerprint: str) -> Key:
+    return client.once(("key", url, fingerprint), lambda: read_key(client.get(url, limit=1 << 20), fingerprint, url))
+
+
+def _signed_by(key: Key) -> dict[str, Any]:
+    return {"signature": key.fingerprint, "key_days": key.days_left}
+
+
+def _ends_soon(key: Key) -> tuple[str, ...]:
+    soon = key.days_left is not None and key.days_left < _KEY_DAYS
+    return (f"the key {key.fingerprint} expires in {key.days_left} days",) if soon else ()
+
+
+def _package_tasks(items: Iterable[Planned], client: Client, seconds: float) -> list[_Task]:
+    """One of each repository, for all components that install from it."""
+    by_repository: dict[Repository, list[PlannedPackages]] = {}
+    pins: dict[str, str] = {}
+    for item in items:
+        if isinstance(item, PlannedPackages):
+            by_repository.setdefault(item.repository, []).append(item)
+            pins |= item.packages
+    return [_repository_task(one, asked, pins, client, seconds) for one, asked in by_repository.items()]
+
+
+def _repository_task(
+    repository: Repository, asked: list[PlannedPackages], pins: Mapping[str, str], client: Client, seconds: float
+) -> _Task:
+    def work() -> _Result:
+        try:
+            key = _key(client, repository.key_url, repository.key_fingerprint)
+        except SourceError as error:
+            return _unread(asked, error, "key")
+        try:
+            read = client.once(repository, lambda: _READERS[repository.kind](client, repository, key))
+        except SourceError as error:
+            return _unread(asked, error, "index")
+        return _Result([_find(name, version, item, read, key, pins) for item in asked for name, version in
+                        item.packages.items()], _index(read))  # fmt: skip
+
+    return _Task(work, [_late(item.component, repository.url, "", seconds) for item in asked])
+
+
+def _unread(asked: list[PlannedPackages], error: SourceError, item: str) -> _Result:
+    """The reason once, and every package as unknown."""
+    url = asked[0].repository.url
+    found = [_failed(asked[0].component, url, "", error, item)]
+    found += [
+        Finding(one.component, name, version, "unknown", url) for one in asked for name, version in one.packages.items()
+    ]
+    return _Result(found)
+
+
+def _index(read: ReadRepository) -> ReadIndex:
+    signature = read.signature
+    return ReadIndex(
+        read.folder, read.digest, signature.fingerprint if signature else "", signature.date if signature else ""
+    )
+
+
+def _find(
+    name: str, version: str, item: PlannedPackages, read: ReadRepository, key: Key, pins: Mapping[str, str]
+) -> Finding:
+    index = read.index
+    package = index.find(name, version)
+    signed = _signed_by(key) if read.signature else {"signature": "index not signed", "key_days": key.days_left}
+    newer = tuple(index.newer(name, version))
+    if package is None:
+        near = tuple(index.nearest(name, version))
+        return Finding(item.component, name, version, "missing", read.folder, near=near, newer=newer, **signed)
+    verdict = judge(index, package, pins)
+    state = "missing" if verdict.unmet else "there"
+    details = (*verdict.unmet, *verdict.held_back, *_ends_soon(key))
+    return Finding(item.component, name, version, state, read.folder, details, (), newer, **signed)
+
+
+def _ask_file(item: PlannedFile, client: Client) -> _Result:
+    """The file is there with its size; its signature file is one of the planned key. The file itself is not read."""
+    key = _key(client, item.key_url, item.key_fingerprint)
+    size = client.describe(item.url).size
+    require_issuer(client.get(item.signature_url, limit=1 << 20), key, item.signature_url)
+    shown = f"{size / 1e6:.1f} MB" if size is not None else "size not given"
+    details = (shown, *_ends_soon(key))
+    found = Finding(item.component, _last(item.url), item.version, "there", item.url, details, **_signed_by(key))
+    return _Result([found])
+
+
+def _ask_tag(item: PlannedTag, client: Client) -> _Result:
+    tags = git.read_tags(client, item.url)
+    newer = tuple(git.newer_tags(tags, item.tag))
+    name, commit = _last(item.url), tags.get(item.tag)
+    if commit is None:
+        near = tuple(difflib.get_close_matches(item.tag, tags, n=4))
+        return _Result([Finding(item.component, name, item.tag, "missing", item.url, near=near, newer=newer)])
+    if commit != item.commit:
+        details = (f"tag {item.tag}: expected commit {item.commit}, got {commit}",)
+        return _Result([Finding(item.component, name, item.tag, "wrong", item.url, details, newer=newer)])
+    signature = f"commit {commit[:12]}"
+    return _Result([Finding(item.component, name, item.tag, "there", item.url, newer=newer, signature=signature)])
+
+
+def _ami_name(document: ResolvedPlan) -> str:
+    source = document["source_ami"]
+    return str(source.get("id") or source.get("ssm") or source.get("name", ""))
+
+
+def _ami_task(document: ResolvedPlan, resolve_ami: ResolveAmi, seconds: float) -> _Task:
+    name = _ami_name(document)
+
+    def work() -> _Result:
+        try:
+            ami = resolve_ami()
+        except CloudError as error:
+            return _Result([Finding("source_ami", name, "", "unreachable", details=(error.message,))])
+        except GpuAmiError as error:
+            return _Result([Finding("source_ami", name, "", "missing", details=(error.message,))])
+        details = (f"{ami['name']}, of {ami['created'][:10]}",)
+        return _Result([Finding("source_ami", name, ami["id"], "there", ami["through"], details)])
+
+    return _Task(work, [Finding("source_ami", name, "", "unreachable", details=(f"no answer within {seconds:.0f} s",))])
+
+
+def _run(tasks: list[_Task], seconds: float) -> list[_Result]:
+    """All results in the order of the tasks. A thread that has not ended at the deadline is left: it keeps nothing."""
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, _Result | BaseException]] = queue.SimpleQueue()
+    for number in range(len(tasks)):
+        waiting.put(number)
+
+    def work() -> None:
+        while True:
+            try:
+                number = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put((number, tasks[number].work()))
+            except BaseException as error:
+                done.put((number, error))
+
+    for _ in range(min(_WORKERS, len(tasks))):
+        threading.Thread(target=work, daemon=True).start()
+    results: dict[int, _Result] = {}
+    stop_at = time.monotonic() + seconds
+    while len(results) < len(tasks):
+        try:
+            number, result = done.get(timeout=max(0.0, stop_at - time.monotonic()))
+        except queue.Empty:
+            break
+        if isinstance(result, BaseException):
+            raise result
+        results[number] = result
+    return [results.get(number, _Result(task.if_late)) for number, task in enumerate(tasks)]

@@ -1,0 +1,62 @@
+"""What a plan asks of its sources, from the plans of our own recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.cloud import Place
+from gpu_ami.plan import make_plan
+from gpu_ami.recipes import find_recipe
+from gpu_ami.sources.planned import PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
+
+
+def items(recipe: str, *overrides: str) -> list[Any]:
+    return planned(make_plan(find_recipe(Path(recipe)), Place(name="aws", region="us-east-1"), overrides).document)
+
+
+def test_every_component_is_asked_for_or_named() -> None:
+    found = items("ubuntu2204-compute")
+    packages = {item.component: item for item in found if isinstance(item, PlannedPackages)}
+    assert {"nvidia_driver", "fabric_manager", "cuda", "cudnn", "nccl", "dcgm", "container_toolkit", "mkl"} <= set(
+        packages
+    )
+    driver = packages["nvidia_driver"]
+    assert len(driver.packages) == 4 and all(version.endswith("ubuntu1") for version in driver.packages.values())
+    assert (driver.repository.kind, driver.repository.architecture) == ("deb", "amd64")
+    assert driver.repository.url.startswith("https://") and driver.repository.url.endswith("/")
+    assert packages["mkl"].repository.suite == "all" and not packages["mkl"].repository.is_flat
+    assert {item.component for item in found if isinstance(item, PlannedFile)} == {"efa", "cloudwatch_agent"}
+    assert {item.component for item in found if isinstance(item, PlannedTag)} == {"gdrcopy"}
+    assert Unasked("container_toolkit", "docker.io", "the operating system's own archive") in found
+
+
+def test_rpm_systems_have_rpm_architectures() -> None:
+    found = [item for item in items("eks-1.35-al2023-gpu-arm64") if isinstance(item, PlannedPackages)]
+    assert {(item.repository.kind, item.repository.architecture) for item in found} == {("rpm", "aarch64")}
+
+
+def test_index_that_the_vendor_does_not_sign() -> None:
+    neuron = next(item for item in items("al2023-neuron") if item.component == "neuron")
+    assert not neuron.repository.signed_index
+    assert all(version.endswith("*") for version in neuron.packages.values())
+
+
+def test_parts_of_the_base_ami_are_not_asked_for() -> None:
+    found = items("dlami-ubuntu2204")
+    assert any(isinstance(item, Unasked) and "base AMI" in item.reason for item in found)
+
+
+def test_both_kernel_modules_of_a_driver_for_every_gpu() -> None:
+    driver = next(item for item in items("al2023-any-gpu") if item.component == "nvidia_driver")
+    assert sum("dkms" in name for name in driver.packages) == 2
+
+
+@pytest.mark.parametrize("recipe", ["debian12-gpu", "pcluster-3.16-ubuntu2404", "ecs-al2023-gpu", "ubuntu2404-gb200"])
+def test_roles_with_an_address_are_all_there(recipe: str) -> None:
+    document = make_plan(find_recipe(Path(recipe)), Place(name="aws", region="us-east-1")).document
+    sections = {role for role in document["roles"] if {"url", "repository"} & set(document.get(role, {}))}  # type: ignore[operator]
+    asked = {item.component for item in planned(document) if not isinstance(item, Unasked)}
+    assert asked == {role for role in sections if "provided_by" not in document[role]}  # type: ignore[literal-required]

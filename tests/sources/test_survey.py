@@ -1,0 +1,207 @@
+"""A whole plan against an HTTP server: what is found, the exit code, deadlines."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.recipes import ResolvedPlan
+from gpu_ami.sources.client import Client, Limits
+from gpu_ami.sources.survey import Finding, Survey, survey
+
+from .conftest import PACKAGES, PATIENT, Response, Signer, Web, put_apt, put_dnf, stall
+
+A, B = "a" * 40, "b" * 40
+
+
+def plan(web: Web, signer: Signer, family: str = "debian", **sections: Any) -> ResolvedPlan:
+    """A plan of a repository's packages, an installer and a git tag, all of which the server has."""
+    key = {"key_url": f"{web.url}/key.pub", "key_fingerprint": signer.fingerprint}
+    folder = "flat" if family == "debian" else "rpm"
+    repository = {"url": f"{web.url}/{folder}/", "suite": "./", "components": [], **key}
+    version = "1.0-1" if family == "debian" else "1.0-1.amzn2023"
+    document = {
+        "image": "test", "digest": "sha256:1", "os": {"family": family}, "architecture": "x86_64",
+        "source_ami": {"owner": "amazon", "name": "base-*"},
+        "roles": ["tool", "installer", "built", "base", "hygiene"],
+        "tool": {"version": "1.0", "package": "tool", "package_version": version, "repository": repository},
+        "installer": {"version": "2", "url": f"{web.url}/i.tar.gz", "signature_url": f"{web.url}/i.tar.gz.sig", **key},
+        "built": {"version": "1.0", "url": f"{web.url}/built.git", "tag": "v1.0", "commit": A},
+        "base": {"version": "9", "provided_by": "DLAMI 7"},
+        "hygiene": {},
+    }  # fmt: skip
+    return cast(ResolvedPlan, document | sections)
+
+
+@pytest.fixture
+def served(web: Web, vendor: Signer) -> Web:
+    put_apt(web, vendor)
+    put_dnf(web, vendor)
+    web.put("/key.pub", vendor.public)
+    web.put("/i.tar.gz", b"x" * 2_500_000)
+    web.put("/i.tar.gz.sig", vendor.sign(b"x", "--detach-sign"))
+    web.put("/built.git/info/refs?service=git-upload-pack", f"{A}\trefs/tags/v1.0\n{B}\trefs/tags/v1.1\n".encode())
+    return web
+
+
+def states(found: Survey) -> dict[str, str]:
+    return {f"{one.component} {one.item}": one.state for one in found.findings if one.state != "unasked"}
+
+
+def one(found: Survey, component: str) -> Finding:
+    return next(finding for finding in found.findings if finding.component == component)
+
+
+@pytest.mark.parametrize("family", ["debian", "redhat"])
+def test_everything_is_there(served: Web, client: Client, vendor: Signer, family: str) -> None:
+    found = survey(plan(served, vendor, family), client)
+    assert states(found) == {"tool tool": "there", "installer i.tar.gz": "there", "built built.git": "there"}
+    assert found.exit_code == 0
+    tool = one(found, "tool")
+    assert tool.signature == vendor.fingerprint and tool.key_days in (399, 400)
+    assert tool.newer == (("2.0-1",) if family == "debian" else ())
+    assert one(found, "installer").details == ("2.5 MB",)
+    assert one(found, "built").newer == ("v1.1",)
+    assert [(index.url, index.signed_by) for index in found.indexes] == [(tool.source, vendor.fingerprint)]
+    assert {finding.component: finding.details for finding in found.findings if finding.state == "unasked"} == {
+        "base": ("part of the base AMI (DLAMI 7)",),
+        "source_ami": ("asked with --where FILE alone",),
+    }
+
+
+def test_missing_version_and_missing_name_have_what_is_near(served: Web, client: Client, vendor: Signer) -> None:
+    document = plan(served, vendor)
+    repository = document["tool"]["repository"]  # type: ignore[typeddict-item]
+    packages = {"tool": "1.5-1", "libtoool": "1.0-1"}
+    found = survey(plan(served, vendor, tool={"version": "1", "packages": packages, "repository": repository}), client)
+    by_item = {finding.item: finding for finding in found.findings}
+    assert by_item["tool"].state == by_item["libtoool"].state == "missing" and found.exit_code == 2
+    assert by_item["tool"].near == ("tool 1.0-1", "tool 2.0-1") and by_item["tool"].newer == ("2.0-1",)
+    assert by_item["libtoool"].near[0] == "libtool 2.0-1"
+
+
+def test_missing_dependency_is_missing(served: Web, client: Client, vendor: Signer) -> None:
+    put_apt(served, vendor, PACKAGES.replace("libtool (= 1.0-1)", "libtool (= 1.5-1)"))
+    found = survey(plan(served, vendor), client)
+    assert one(found, "tool").state == "missing" and found.exit_code == 2
+    assert one(found, "tool").details == ("tool 1.0-1 needs libtool = 1.5-1; the repository has 2.0-1, 1.0-1",)
+
+
+def test_planned_version_of_another_component_counts(served: Web, client: Client, vendor: Signer) -> None:
+    repository = plan(served, vendor)["tool"]["repository"]  # type: ignore[typeddict-item]
+    other = {"version": "2", "package": "libtool", "package_version": "2.0-1", "repository": repository}
+    document = plan(served, vendor, roles=["tool", "other"], other=other)
+    found = survey(document, client)
+    assert one(found, "tool").details == ("tool 1.0-1 needs libtool = 1.0-1; the plan has libtool 2.0-1",)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "state", "message"),
+    [
+        ("index missing", 2, "missing", "no InRelease and no Release"),
+        ("other key", 2, "wrong", "signed by another key"),
+        ("expired key", 2, "wrong", "expired on 2020-01-02"),
+        ("key missing", 2, "missing", "key.pub: HTTP 404"),
+        ("unreachable", 4, "unreachable", "HTTP 503"),
+    ],
+)
+def test_index_that_cannot_be_used_is_said_once(
+    served: Web, client: Client, signers: dict[str, Signer], fault: str, code: int, state: str, message: str
+) -> None:
+    vendor, document = signers["vendor"], plan(served, signers["vendor"], roles=["tool"])
+    if fault == "index missing":
+        served.files.pop("/flat/InRelease")
+    elif fault == "other key":
+        put_apt(served, signers["other"])
+    elif fault == "expired key":
+        served.put("/key.pub", signers["expired"].public)
+        document = plan(served, signers["expired"], roles=["tool"])
+    elif fault == "key missing":
+        served.files.pop("/key.pub")
+    elif fault == "unreachable":
+        served.put("/flat/InRelease", b"", status=503)
+    found = survey(document, client)
+    first, package = (finding for finding in found.findings if finding.state != "unasked")
+    assert (first.state, package.state) == (state, "unknown") and message in first.details[0]
+    assert found.exit_code == code and found.indexes == [] and vendor
+
+
+def test_each_source_is_judged_though_another_fails(served: Web, client: Client, signers: dict[str, Signer]) -> None:
+    vendor = signers["vendor"]
+    served.put("/flat/InRelease", b"", status=503)
+    served.files.pop("/i.tar.gz")
+    found = survey(plan(served, vendor), client)
+    assert states(found) == {
+        "tool index": "unreachable", "tool tool": "unknown", "installer i.tar.gz": "missing",
+        "built built.git": "there",
+    }  # fmt: skip
+    assert found.exit_code == 2  # what is missing is certain; the rest can be asked again
+
+
+def test_installer_with_a_signature_of_another_key(served: Web, client: Client, signers: dict[str, Signer]) -> None:
+    served.put("/i.tar.gz.sig", signers["other"].sign(b"x", "--detach-sign"))
+    found = survey(plan(served, signers["vendor"]), client)
+    assert one(found, "installer").state == "wrong" and "i.tar.gz.sig: made by" in one(found, "installer").details[0]
+
+
+@pytest.mark.parametrize(("tag", "commit", "state"), [("v1.0", B, "wrong"), ("v1.0.1", A, "missing")])
+def test_tag_that_moved_or_is_not_there(
+    served: Web, client: Client, vendor: Signer, tag: str, commit: str, state: str
+) -> None:
+    built = {"version": "1", "url": f"{served.url}/built.git", "tag": tag, "commit": commit}
+    finding = one(survey(plan(served, vendor, built=built), client), "built")
+    assert finding.state == state
+    assert finding.details or finding.near[0] in ("v1.0", "v1.1")
+
+
+def test_source_that_stalls_ends_at_the_deadline(served: Web, vendor: Signer) -> None:
+    served.files["/flat/InRelease"] = Response(write=stall)
+    client = Client(limits=Limits(idle_s=60, total_s=60))
+    started = time.monotonic()
+    found = survey(plan(served, vendor, roles=["tool"]), client, deadline_s=1)
+    assert time.monotonic() - started < 15
+    assert one(found, "tool").state == "unreachable" and found.exit_code == 4
+    assert one(found, "tool").details == (f"{served.url}/flat/: no answer within 1 s",)
+
+
+def test_key_that_ends_soon_is_noted(served: Web, client: Client, vendor: Signer, monkeypatch: Any) -> None:
+    now = time.time()
+    monkeypatch.setattr("gpu_ami.sources.keys.time.time", lambda: now + 390 * 86400)
+    finding = one(survey(plan(served, vendor, roles=["tool"]), client), "tool")
+    assert finding.key_days in (9, 10) and f"the key {vendor.fingerprint} expires in" in finding.details[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "code"),
+    [(None, "there", 0), (UsageError("no AMI"), "missing", 2), (CloudError("no answer"), "unreachable", 4)],
+)
+def test_source_ami(
+    served: Web, client: Client, vendor: Signer, error: Exception | None, state: str, code: int
+) -> None:
+    def resolve() -> dict[str, str]:
+        if error:
+            raise error
+        return {"id": "ami-1", "name": "base-1", "created": "2026-11-01T00:00:00Z", "through": "ssm:/x"}
+
+    found = survey(plan(served, vendor, roles=[]), client, resolve_ami=resolve)
+    assert one(found, "source_ami").state == state
+    assert found.exit_code == code
+
+
+def test_sources_are_asked_at_the_same_time(served: Web, vendor: Signer) -> None:
+    """Ten repositories at a delay that adds up to seconds where they are asked one after the other."""
+    roles = [f"tool{number}" for number in range(10)]
+    key = {"key_url": f"{served.url}/key.pub", "key_fingerprint": vendor.fingerprint}
+    sections = {}
+    for role in roles:
+        put_apt(served, vendor, path=f"/{role}/")
+        repository = {"url": f"{served.url}/{role}/", "suite": "./", **key}
+        sections[role] = {"version": "1", "package": "tool", "package_version": "1.0-1", "repository": repository}
+    served.delay_s = 0.5
+    found = survey(plan(served, vendor, roles=roles, **sections), Client(limits=PATIENT))
+    assert len(found.indexes) == 10 and found.exit_code == 0
+    # 1 key, 10 times InRelease and Packages: 21 requests
+    assert len(served.requests) == 21 and found.seconds < 21 * 0.5
