@@ -20,6 +20,9 @@ _ERROR = re.compile(r"\bE!")
 _TEMPORARY = re.compile(
     r"\b(Throttling|ThrottlingException|ThrottledException|RequestLimitExceeded|TooManyRequestsException|"
     r"ServiceUnavailable|ServiceUnavailableException|InternalFailure|InternalServerError)\b"
+    # A request that was sent and got no answer in time. An endpoint that is never reached fails the checks of arrival.
+    r"|(?<=: )timed out$|\bi/o timeout\b|Client\.Timeout exceeded|TLS handshake timeout|context deadline exceeded"
+    r"|connection reset by peer"
 )
 # Stays until somebody gives the instance what it lacks.
 _REFUSED = re.compile(

@@ -19,6 +19,27 @@ NO_PROFILE_2 = "2026-11-22T10:00:00Z E! failed to refresh cached credentials, no
 LOG = "\n".join(["2026-11-22T10:00:00Z I! AccessDenied is only a word here", OWN, THROTTLED, DENIED])
 
 
+# A request without an answer: the replica's text, and those of Go's net/http.
+TIMEOUTS = [
+    "2026-11-22T11:55:59Z E! [monitoring] try 1 failed, again in 0 s: timed out",
+    '2026-11-22T10:00:00Z E! WriteToCloudWatch failure, err: RequestError: send request failed caused by: Post "x": '
+    "net/http: request canceled (Client.Timeout exceeded while awaiting headers)",
+    '2026-11-22T10:00:00Z E! [outputs.cloudwatchlogs] Aws error received: Post "x": dial tcp 10.0.0.1:443: i/o timeout',
+    '2026-11-22T10:00:00Z E! [outputs.cloudwatchlogs] Aws error received: Post "x": net/http: TLS handshake timeout',
+    "2026-11-22T10:00:00Z E! [outputs.cloudwatchlogs] Aws error: read tcp 10.0.0.2: read: connection reset by peer",
+]
+# An endpoint that does not exist, or where nothing listens: the image's configuration may be wrong.
+UNREACHABLE = [
+    '2026-11-22T10:00:00Z E! [logs] Aws error received: Post "x": dial tcp: lookup nowhere.invalid: no such host',
+    '2026-11-22T10:00:00Z E! [logs] Aws error received: Post "x": dial tcp 127.0.0.1:9: connect: connection refused',
+]
+
+
+def test_request_without_an_answer_is_temporary() -> None:
+    assert agent_log.temporary("\n".join([*TIMEOUTS, *UNREACHABLE])) == TIMEOUTS
+    assert agent_log.errors("\n".join([*TIMEOUTS, *UNREACHABLE])) == UNREACHABLE
+
+
 def test_errors_of_the_image_are_told_from_those_of_aws() -> None:
     assert agent_log.errors(LOG) == [OWN]
     assert agent_log.temporary(LOG) == [THROTTLED]
