@@ -20,7 +20,7 @@ from gpu_ami import __version__, commands
 from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.files import home_dir
 from gpu_ami.progress import Display, Progress
-from gpu_ami.stage_times import StageTimes
+from gpu_ami.terminal import StageTimes
 
 _EPILOG = """\
 all stages:     gpu-ami prove debian12-gpu                     in the local region: no AWS account, no GPU
@@ -105,9 +105,9 @@ def _progress(args: argparse.Namespace) -> Iterator[Progress]:
 
 
 def _live_display(stream: IO[str]) -> Display:
-    from gpu_ami.live import LiveDisplay  # rich is imported where it is used alone
+    from gpu_ami.terminal import live  # imports rich, which takes a while
 
-    return LiveDisplay(stream)
+    return live.LiveDisplay(stream)
 
 
 def _stage_times() -> StageTimes:

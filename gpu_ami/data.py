@@ -1,6 +1,6 @@
-"""Where the project's data lies: packer/, playbooks/, roles/, variables/ and ansible.cfg.
+"""The project's data: packer/, playbooks/, roles/, variables/, iam/ and ansible.cfg.
 
-In a checkout they are its top-level folders; a wheel holds them in `gpu_ami/_data/` (pyproject.toml, "force-include").
+In a checkout these are top-level folders; a wheel has them in `gpu_ami/_data/` (pyproject.toml, "sources").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Progress on stderr: nested stages with their times.
 
-On a terminal the running stages are shown live by rich (`gpu_ami.live`); elsewhere one line a step; JSON lines for
-machines. `times` keeps every finished stage for the report.
+On a terminal, rich shows the running stages live (`gpu_ami.terminal.live`); elsewhere there is one line a step, or JSON
+lines for machines. `times` keeps every finished stage for the report.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from gpu_ami.live import LiveDisplay
 from gpu_ami.progress import Progress
+from gpu_ami.terminal.live import LiveDisplay
 
 
 def played(mode: str) -> tuple[Progress, list[str]]:

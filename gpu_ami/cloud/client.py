@@ -59,9 +59,10 @@ def _tag_list(tags: Mapping[str, str]) -> list[TagTypeDef]:
     return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
 
 
-def tags_of(resource: Mapping[str, Any]) -> dict[str, str]:
+def tags_of(resource: Mapping[str, object]) -> dict[str, str]:
     """Tags of any resource that an AWS API describes."""
-    return {tag["Key"]: tag["Value"] for tag in resource.get("Tags") or []}
+    tags = resource.get("Tags")
+    return {tag["Key"]: tag["Value"] for tag in tags} if isinstance(tags, list) else {}
 
 
 def _takes_efa(card: Mapping[str, Any]) -> bool:

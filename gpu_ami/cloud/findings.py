@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from validator.plan_document import InstanceType, PlanDocument
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
 
 
 class Level(StrEnum):
@@ -65,7 +68,7 @@ class Scope:
         return self.cloud.place
 
     @property
-    def ec2(self) -> Any:
+    def ec2(self) -> EC2Client:
         return self.cloud.ec2
 
     @property

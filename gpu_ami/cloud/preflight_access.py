@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+
+if TYPE_CHECKING:
+    from mypy_boto3_iam import IAMClient
+    from mypy_boto3_iam.type_defs import RoleTypeDef
+
+Texts = str | list[str]
 
 # What the CloudWatch agent calls on an instance, and what is missing without it (agent guide, "Create IAM roles").
 NEEDED = {
@@ -20,6 +26,23 @@ NEEDED = {
     "ec2:DescribeTags": "the agent's ec2tagger starts; without it no metric is published",
 }
 _NAMESPACE = "cloudwatch:namespace"
+
+
+class Statement(TypedDict, total=False):
+    """A statement of an IAM policy (IAM user guide, "JSON policy element reference")."""
+
+    Effect: str
+    Action: Texts
+    NotAction: Texts
+    Resource: Texts
+    Principal: Mapping[str, Texts]
+    Condition: Mapping[str, Mapping[str, Texts]]
+
+
+class PolicyDocument(TypedDict):
+    """An IAM policy."""
+
+    Statement: Statement | list[Statement]
 
 
 def instance_profile(scope: Scope) -> Iterator[Finding]:
@@ -43,9 +66,9 @@ def instance_profile(scope: Scope) -> Iterator[Finding]:
     yield from _role(scope, iam, name, roles[0])
 
 
-def _role(scope: Scope, iam: Any, profile: str, role: Mapping[str, Any]) -> Iterator[Finding]:
+def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iterator[Finding]:
     subject = f"role {role['RoleName']} of {profile}"
-    if not _ec2_may_assume(role["AssumeRolePolicyDocument"]):
+    if not _ec2_may_assume(cast("PolicyDocument", role["AssumeRolePolicyDocument"])):
         remedy = "add ec2.amazonaws.com to the role's trust policy"
         yield error(subject, "its trust policy does not name ec2.amazonaws.com", "sts:AssumeRole for EC2", remedy)
     statements = [statement for document in _policies(iam, role["RoleName"]) for statement in _statements(document)]
@@ -59,28 +82,29 @@ def _role(scope: Scope, iam: Any, profile: str, role: Mapping[str, Any]) -> Iter
         yield ok(subject, "allows what the CloudWatch agent calls")
 
 
-def _policies(iam: Any, role: str) -> Iterator[Mapping[str, Any]]:
+def _policies(iam: IAMClient, role: str) -> Iterator[PolicyDocument]:
     """Every policy document of a role: inline and attached."""
     for page in iam.get_paginator("list_role_policies").paginate(RoleName=role):
         for name in page["PolicyNames"]:
-            yield iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
-    for page in iam.get_paginator("list_attached_role_policies").paginate(RoleName=role):
-        for policy in page["AttachedPolicies"]:
+            yield cast("PolicyDocument", iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"])
+    for attached in iam.get_paginator("list_attached_role_policies").paginate(RoleName=role):
+        for policy in attached["AttachedPolicies"]:
             arn = policy["PolicyArn"]
             version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
-            yield iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
+            document = iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
+            yield cast("PolicyDocument", document)
 
 
-def _statements(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _statements(document: PolicyDocument) -> list[Statement]:
     statements = document["Statement"]
     return [statements] if isinstance(statements, Mapping) else list(statements)
 
 
-def _listed(value: Any) -> list[str]:
+def _listed(value: Texts | None) -> list[str]:
     return [value] if isinstance(value, str) else list(value or [])
 
 
-def allows(statements: Sequence[Mapping[str, Any]], action: str, namespace: str = "") -> bool:
+def allows(statements: Sequence[Statement], action: str, namespace: str = "") -> bool:
     """Whether policy statements allow an action somewhere, and none denies it everywhere.
 
     namespace: of the metrics, for statements with the condition cloudwatch:namespace; "": not judged. Other conditions
@@ -93,14 +117,13 @@ def allows(statements: Sequence[Mapping[str, Any]], action: str, namespace: str 
     return not denied and any(row["Effect"] == "Allow" and _condition_holds(row, namespace) for row in matching)
 
 
-def _matches(statement: Mapping[str, Any], action: str) -> bool:
-    def named(key: str) -> bool:
-        return any(fnmatch.fnmatchcase(action.lower(), item.lower()) for item in _listed(statement[key]))
+def _matches(statement: Statement, action: str) -> bool:
+    patterns = _listed(statement.get("Action") or statement.get("NotAction"))
+    is_named = any(fnmatch.fnmatchcase(action.lower(), pattern.lower()) for pattern in patterns)
+    return is_named == ("Action" in statement)
 
-    return named("Action") if "Action" in statement else not named("NotAction")
 
-
-def _condition_holds(statement: Mapping[str, Any], namespace: str) -> bool:
+def _condition_holds(statement: Statement, namespace: str) -> bool:
     for operator, entries in statement.get("Condition", {}).items():
         for key, values in entries.items():
             if namespace and key.lower() == _NAMESPACE and operator in ("StringEquals", "StringLike"):
@@ -108,7 +131,7 @@ def _condition_holds(statement: Mapping[str, Any], namespace: str) -> bool:
     return True
 
 
-def _ec2_may_assume(document: Mapping[str, Any]) -> bool:
+def _ec2_may_assume(document: PolicyDocument) -> bool:
     services = [
         service
         for statement in _statements(document)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors, runs
 from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
 from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, UsageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_iam import IAMClient
+    from mypy_boto3_iam.type_defs import ContextEntryTypeDef, EvaluationResultTypeDef
 
 CALLER_POLICIES = ("caller-build.json", "caller-prove.json", "caller-sweep.json")
 # Methods of botocore's providers that obtain new credentials by themselves when the old ones expire.
@@ -88,20 +92,19 @@ def simulated_permissions(scope: Scope) -> Iterator[Finding]:
 _OF_TAGGED = ["ec2:CreateImage", "ec2:StartInstances", "ec2:StopInstances", "ec2:TerminateInstances"]
 
 
-def _tagged_context() -> list[dict[str, Any]]:
+def _tagged_context() -> list[ContextEntryTypeDef]:
     """The context of a call on a resource of a run, for the simulator."""
     keys = (f"aws:ResourceTag/{runs.TAG_RUN}", f"aws:RequestTag/{runs.TAG_RUN}")
     return [{"ContextKeyName": key, "ContextKeyValues": ["preflight"], "ContextKeyType": "string"} for key in keys]
 
 
 def _simulate(
-    scope: Scope, principal: str, actions: list[str], context: list[dict[str, Any]] | None = None
-) -> Iterator[dict[str, Any]]:
-    iam = scope.cloud.client("iam")
-    further = {"ContextEntries": context} if context else {}
+    scope: Scope, principal: str, actions: list[str], context: Sequence[ContextEntryTypeDef] = ()
+) -> Iterator[EvaluationResultTypeDef]:
+    iam: IAMClient = scope.cloud.client("iam")
     for first in range(0, len(actions), _SIMULATED_A_CALL):
         names = actions[first : first + _SIMULATED_A_CALL]
-        answer = iam.simulate_principal_policy(PolicySourceArn=principal, ActionNames=names, **further)
+        answer = iam.simulate_principal_policy(PolicySourceArn=principal, ActionNames=names, ContextEntries=context)
         yield from answer["EvaluationResults"]
 
 
@@ -139,10 +142,10 @@ def dry_runs(scope: Scope) -> Iterator[Finding]:
         yield _dry_run(f"RunInstances {instance_type}", ec2.run_instances, request)
 
 
-def _launch_request(scope: Scope, ami: str, instance_type: str) -> dict[str, Any]:
+def _launch_request(scope: Scope, ami: str, instance_type: str) -> dict[str, object]:
     place = scope.place
     tags = [{"Key": runs.TAG_RUN, "Value": "preflight"}]
-    request: dict[str, Any] = {
+    request: dict[str, object] = {
         "ImageId": ami,
         "InstanceType": instance_type,
         "MinCount": 1,
@@ -157,7 +160,7 @@ def _launch_request(scope: Scope, ami: str, instance_type: str) -> dict[str, Any
     return request | {key: value for key, value in optional.items() if value}
 
 
-def _dry_run(operation: str, call: Callable[..., Any], request: dict[str, Any]) -> Finding:
+def _dry_run(operation: str, call: Callable[..., object], request: Mapping[str, object]) -> Finding:
     subject = f"dry run of {operation}"
     try:
         with aws_errors.translated(subject):

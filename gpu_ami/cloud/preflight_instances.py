@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors
 from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
 from gpu_ami.cloud.preflight_network import zone
 from gpu_ami.errors import CloudError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, InstanceTypeInfoTypeDef
 
 # Running On-Demand vCPUs by family letters (Service Quotas, service code ec2; codes and names as ListServiceQuotas
 # answers them, read 2026-11-22 in public quota listings).
@@ -29,11 +32,11 @@ QUOTAS: Mapping[tuple[str, ...], tuple[str, str]] = {
 }
 
 
-def _described(scope: Scope) -> dict[str, Mapping[str, Any]]:
+def _described(scope: Scope) -> dict[str, InstanceTypeInfoTypeDef]:
     """The plan's instance types that the region knows, as DescribeInstanceTypes has them."""
     if not scope.instance_types:
         return {}
-    filters = [{"Name": "instance-type", "Values": scope.instance_types}]
+    filters: list[FilterTypeDef] = [{"Name": "instance-type", "Values": scope.instance_types}]
     pages = scope.ec2.get_paginator("describe_instance_types").paginate(Filters=filters)
     return {row["InstanceType"]: row for page in pages for row in page["InstanceTypes"]}
 
@@ -53,7 +56,7 @@ def offerings(scope: Scope) -> Iterator[Finding]:
     """Each instance type is offered in the zone of the subnet; without a subnet, in some zone of the region."""
     if not scope.instance_types:
         return
-    filters = [{"Name": "instance-type", "Values": scope.instance_types}]
+    filters: list[FilterTypeDef] = [{"Name": "instance-type", "Values": scope.instance_types}]
     paginator = scope.ec2.get_paginator("describe_instance_type_offerings")
     zones: dict[str, set[str]] = {}
     for page in paginator.paginate(LocationType="availability-zone", Filters=filters):
@@ -99,7 +102,7 @@ def quotas(scope: Scope) -> Iterator[Finding]:
 
 def _running_vcpus(scope: Scope) -> dict[str, int]:
     """vCPUs of On-Demand instances that run now, by the code of their quota."""
-    filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    filters: list[FilterTypeDef] = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     vcpus: dict[str, int] = {}
     for page in scope.ec2.get_paginator("describe_instances").paginate(Filters=filters):
         for reservation in page["Reservations"]:

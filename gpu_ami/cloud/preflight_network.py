@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import (
+        FilterTypeDef,
+        IpPermissionOutputTypeDef,
+        RouteTableTypeDef,
+        SecurityGroupTypeDef,
+        SubnetTypeDef,
+    )
 
 # Where a route can lead to (EC2 API reference, "Route").
 _TARGETS = (
@@ -64,7 +73,8 @@ def routes(scope: Scope) -> Iterator[Finding]:
     if not default:
         yield from _no_way_out(scope, found, name)
         return
-    target = next((str(default[0][key]) for key in _TARGETS if default[0].get(key)), "?")
+    route: Mapping[str, object] = default[0]
+    target = next((str(route[key]) for key in _TARGETS if route.get(key)), "?")
     if default[0].get("State") == "blackhole":
         yield error("routes", f"{name}: 0.0.0.0/0 to {target} is a blackhole", "active", "repair the default route")
     elif scope.place.ssh_interface.startswith("public") and not target.startswith("igw-"):
@@ -75,9 +85,9 @@ def routes(scope: Scope) -> Iterator[Finding]:
         yield ok("routes", f"{name}: 0.0.0.0/0 to {target}")
 
 
-def _no_way_out(scope: Scope, subnet: Mapping[str, Any], name: str) -> Iterator[Finding]:
+def _no_way_out(scope: Scope, subnet: SubnetTypeDef, name: str) -> Iterator[Finding]:
     """Without a default route, packages come from a mirror in the VPC and AWS is reached through endpoints."""
-    filters = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
+    filters: list[FilterTypeDef] = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
     pages = scope.ec2.get_paginator("describe_vpc_endpoints").paginate(Filters=filters)
     present = {endpoint["ServiceName"].rpartition(".")[2] for page in pages for endpoint in page["VpcEndpoints"]}
     missing = [service for service in _ENDPOINT_SERVICES if service not in present]
@@ -94,12 +104,12 @@ def security_groups(scope: Scope) -> Iterator[Finding]:
     place = scope.place
     found = _subnet(scope)
     vpc = found["VpcId"] if found else "" if place.subnet_id else _default_vpc(scope)
-    by_name = {"Name": "group-id", "Values": list(place.security_group_ids)}
+    by_name: FilterTypeDef = {"Name": "group-id", "Values": list(place.security_group_ids)}
     if not place.security_group_ids:
         if not vpc:
             return
         by_name = {"Name": "group-name", "Values": ["default"]}
-    own_vpc = [] if place.security_group_ids else [{"Name": "vpc-id", "Values": [vpc]}]
+    own_vpc: list[FilterTypeDef] = [] if place.security_group_ids else [{"Name": "vpc-id", "Values": [vpc]}]
     groups = scope.ec2.describe_security_groups(Filters=[by_name, *own_vpc])["SecurityGroups"]
     if not place.security_group_ids and groups:
         text = f"none: builder and machines use the VPC's default group {groups[0]['GroupId']}"
@@ -115,12 +125,13 @@ def security_groups(scope: Scope) -> Iterator[Finding]:
         yield from _egress(groups)
 
 
-def _ssh_ingress(scope: Scope, groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
     port, names = scope.place.ssh_port, ", ".join(group["GroupId"] for group in groups)
     if scope.place.ssh_interface == "session_manager":
         return
     rules = [rule for group in groups for rule in group["IpPermissions"] if _covers(rule, port)]
-    ranges = [_cidr(item) for rule in rules for item in (*rule.get("IpRanges", []), *rule.get("Ipv6Ranges", []))]
+    ranges = [item["CidrIp"] for rule in rules for item in rule.get("IpRanges", [])]
+    ranges += [item["CidrIpv6"] for rule in rules for item in rule.get("Ipv6Ranges", [])]
     lists = [str(item["PrefixListId"]) for rule in rules for item in rule.get("PrefixListIds", [])]
     sources = [pair.get("GroupId", "?") for rule in rules for pair in rule.get("UserIdGroupPairs", [])]
     subject, remedy = "SSH ingress", f"allow TCP {port} from this machine's address in one of {names}"
@@ -140,31 +151,27 @@ def _ssh_ingress(scope: Scope, groups: Sequence[Mapping[str, Any]]) -> Iterator[
         yield error(subject, f"{names} do not allow TCP {port}", "an ingress rule for SSH", remedy)
 
 
-def _egress(groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _egress(groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
     if not any(_covers(rule, 443) for group in groups for rule in group["IpPermissionsEgress"]):
         names = ", ".join(group["GroupId"] for group in groups)
         remedy = "allow egress: packages, CloudWatch and CloudWatch Logs are reached through it"
         yield error("egress", f"{names} do not allow TCP 443 out", "an egress rule for HTTPS", remedy)
 
 
-def _covers(rule: Mapping[str, Any], port: int) -> bool:
+def _covers(rule: IpPermissionOutputTypeDef, port: int) -> bool:
     """Whether an IpPermission is for TCP and this port; IpProtocol -1 is all protocols and all ports."""
     if rule["IpProtocol"] == "-1":
         return True
     return rule["IpProtocol"] in ("tcp", "6") and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 65535)
 
 
-def _cidr(item: Mapping[str, str]) -> str:
-    return item.get("CidrIp") or item["CidrIpv6"]
-
-
-def _subnet(scope: Scope) -> Mapping[str, Any] | None:
+def _subnet(scope: Scope) -> SubnetTypeDef | None:
     """The place's subnet as DescribeSubnets has it; None where the place names none, or there is none."""
     if not scope.place.subnet_id:
         return None
-    filters: Any = [{"Name": "subnet-id", "Values": [scope.place.subnet_id]}]
-    found: list[Any] = list(scope.ec2.describe_subnets(Filters=filters)["Subnets"])
-    return found[0] if found else None
+    filters: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [scope.place.subnet_id]}]
+    subnets = scope.ec2.describe_subnets(Filters=filters)["Subnets"]
+    return subnets[0] if subnets else None
 
 
 def zone(scope: Scope) -> str:
@@ -178,14 +185,16 @@ def _default_vpc(scope: Scope) -> str:
     return str(found[0]["VpcId"]) if found else ""
 
 
-def _route_table(scope: Scope, subnet: Mapping[str, Any]) -> Mapping[str, Any]:
+def _route_table(scope: Scope, subnet: SubnetTypeDef) -> RouteTableTypeDef:
     """The subnet's own route table, else the main one of its VPC."""
     ec2 = scope.ec2
-    own = [{"Name": "association.subnet-id", "Values": [subnet["SubnetId"]]}]
-    main = [{"Name": "association.main", "Values": ["true"]}, {"Name": "vpc-id", "Values": [subnet["VpcId"]]}]
+    own: list[FilterTypeDef] = [{"Name": "association.subnet-id", "Values": [subnet["SubnetId"]]}]
+    main: list[FilterTypeDef] = [
+        {"Name": "association.main", "Values": ["true"]},
+        {"Name": "vpc-id", "Values": [subnet["VpcId"]]},
+    ]
     for filters in (own, main):
         tables = ec2.describe_route_tables(Filters=filters)["RouteTables"]
         if tables:
-            table: Mapping[str, Any] = tables[0]
-            return table
+            return tables[0]
     return {}

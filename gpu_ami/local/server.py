@@ -13,10 +13,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.files import write_json
@@ -93,7 +95,7 @@ class Daemon:
         install(self.decisions.conditions.delays)
         moto = DomainDispatcherApplication(create_backend_app)
 
-        def application(environ: dict[str, Any], start_response: Any) -> Any:
+        def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
             return self.api(environ, start_response)
 
         server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)

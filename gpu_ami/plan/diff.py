@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.plan.lock import LOCKS, load_lock, lock_file, resolved_recipe, resolved_values
+from gpu_ami.plan.lock import LOCKS, LockedPlan, load_lock, lock_file, resolved_recipe, resolved_values
 from gpu_ami.recipes import Facts, Recipe, load_facts
 
 
@@ -45,8 +45,8 @@ def compare(first: Path, second: Path, overrides: tuple[str, ...] = ()) -> list[
     before = resolved_values(resolved_recipe(first, overrides)[1])
     merged, document = resolved_recipe(second, overrides)
     return [
-        Change(path, one, other, merged.origin(path) if path in merged.origins else "")
-        for path, one, other in _differences(before, resolved_values(document), "")
+        Change(path, old, new, merged.origin(path) if path in merged.origins else "")
+        for path, old, new in _differences(before, resolved_values(document), "")
     ]
 
 
@@ -73,7 +73,7 @@ def _are_lines(value: list[Any]) -> bool:
     return all(isinstance(item, str) for item in value)
 
 
-def _why(path: str, recipe: Recipe, locked: Mapping[str, Any], facts: Facts) -> str:
+def _why(path: str, recipe: Recipe, locked: LockedPlan, facts: Facts) -> str:
     """The nearest reason: --set, the recipe itself, a constraint that now has another answer, or the facts below it."""
     component = path.partition(".")[0]
     section = recipe.values.get(component)
@@ -88,7 +88,7 @@ def _why(path: str, recipe: Recipe, locked: Mapping[str, Any], facts: Facts) -> 
     return f"facts or {origin} changed"
 
 
-def _known(facts: Facts, component: str) -> Mapping[str, Any]:
+def _known(facts: Facts, component: str) -> Mapping[str, object]:
     try:
         return facts.releases(component)
     except (AttributeError, KeyError):

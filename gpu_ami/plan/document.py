@@ -83,7 +83,7 @@ def canonical_json(document: Any) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
+def digest_of(document: Mapping[str, object]) -> str:
     """The digest that a plan's document should carry."""
     content = {key: value for key, value in document.items() if key != "digest"}
     return f"sha256:{hashlib.sha256(canonical_json(content).encode()).hexdigest()}"

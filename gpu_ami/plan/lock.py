@@ -8,14 +8,15 @@ of instance types, so a source that was read again changes no lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, read_json, write_json
 from gpu_ami.plan.document import digest_of
+from gpu_ami.plan.source_ami import SourcePlan
 from gpu_ami.recipes import VARIABLES, Recipe, ResolvedPlan, facts_of, read_recipe, resolve
+from validator.plan_document import RecipeFile
 
 SCHEMA = "gpu-ami/lock/2"
 LOCKS = VARIABLES / "locks"
@@ -34,10 +35,26 @@ def lock_file(image: str, locks: Path = LOCKS) -> Path:
     return locks / f"{image}.json"
 
 
-def load_lock(path: Path) -> dict[str, Any]:
+class LockedPlan(SourcePlan):
+    """The resolved values of a plan; the keys that are read here."""
+
+    recipe: RecipeFile
+
+
+class Lock(TypedDict):
+    """A lock file. source_amis: region → the AMI that was looked up there (id, name, created, through)."""
+
+    schema: str
+    image: str
+    digest: str
+    source_amis: dict[str, dict[str, str]]
+    plan: LockedPlan
+
+
+def load_lock(path: Path) -> Lock:
     """A committed lock. UsageError: missing, not a lock, of an older schema, or changed by hand."""
     command = f"plan --lock {path.stem}"
-    lock = read_document(path, SCHEMA, command)
+    lock = cast(Lock, read_document(path, SCHEMA, command))
     if digest_of(lock["plan"]) != lock["digest"]:
         raise UsageError(
             f"{path}: its content does not match its digest; it was changed after it was written",
@@ -46,13 +63,13 @@ def load_lock(path: Path) -> dict[str, Any]:
     return lock
 
 
-def resolved_values(document: ResolvedPlan) -> dict[str, Any]:
+def resolved_values(document: ResolvedPlan) -> LockedPlan:
     """What a lock keeps of a plan's document; of each instance type its name."""
     kept = {key: value for key, value in document.items() if key not in _NOT_RESOLVED}
-    return kept | {"instance_types": [row["name"] for row in document["instance_types"]]}
+    return cast(LockedPlan, kept | {"instance_types": [row["name"] for row in document["instance_types"]]})
 
 
-def render_lock(recipe: Path, locks: Path = LOCKS) -> dict[str, Any]:
+def render_lock(recipe: Path, locks: Path = LOCKS) -> Lock:
     """The lock as recipe and facts have it now, with the source AMIs that the committed one records."""
     plan = resolved_values(resolved_recipe(recipe)[1])
     # An older schema's record of source AMIs is read too: they were looked up once, and cannot be looked up again.
@@ -66,10 +83,10 @@ def render_lock(recipe: Path, locks: Path = LOCKS) -> dict[str, Any]:
     }
 
 
-def write_lock(lock: Mapping[str, Any], locks: Path = LOCKS) -> Path:
+def write_lock(lock: Lock, locks: Path = LOCKS) -> Path:
     """Writes a lock; returns its path."""
     locks.mkdir(parents=True, exist_ok=True)
-    path = lock_file(str(lock["image"]), locks)
+    path = lock_file(lock["image"], locks)
     write_json(path, lock)
     return path
 

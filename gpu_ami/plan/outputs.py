@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.cloud import Place
 from gpu_ami.data import data_dir
@@ -22,7 +21,7 @@ NO_ENDPOINT = "http://region-is-down.invalid"
 _ROOT_DEVICES = {"ubuntu": "/dev/sda1", "rhel": "/dev/sda1"}
 
 
-def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Path) -> dict[str, Any]:
+def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Path) -> dict[str, object]:
     """What `packer/variables.pkr.hcl` declares, but for what is of a single run (run id, expiry, manifest)."""
     source = document["source_ami"]
     versions = {key: section(document, key).get("version", "") for key in ("cuda", "cudnn", "nccl", "efa", "mkl")}
@@ -94,9 +93,9 @@ def _own_ansible() -> dict[str, str]:
     return {"ansible_command": str(own)} if own.exists() else {}
 
 
-def ansible_variables(document: PlanDocument) -> dict[str, Any]:
+def ansible_variables(document: PlanDocument) -> dict[str, object]:
     """For each role r, key k of its section is the variable `r_k`; and `gpu_ami_roles`, the roles in order."""
-    variables: dict[str, Any] = {"gpu_ami_roles": list(document["roles"])}
+    variables: dict[str, object] = {"gpu_ami_roles": list(document["roles"])}
     for role in document["roles"]:
         variables |= {f"{role}_{key}": value for key, value in section(document, role).items()}
     return variables

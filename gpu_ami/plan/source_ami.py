@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from gpu_ami.cloud import aws_errors
 from gpu_ami.errors import UsageError
+from validator.plan_document import Builder, SourceAmi
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef
 
     from gpu_ami.cloud import Cloud
-    from gpu_ami.recipes import PlanDocument
 
 
-def resolve_source_ami(cloud: Cloud, plan: PlanDocument) -> dict[str, str]:
+class SourcePlan(TypedDict):
+    """The sections of a plan that decide its source AMI."""
+
+    source_ami: SourceAmi
+    architecture: str
+    build: Builder
+
+
+def resolve_source_ami(cloud: Cloud, plan: SourcePlan) -> dict[str, str]:
     """The AMI that a plan's `source_ami` resolves to in the region now: id, name, created, through, root_device.
 
     An SSM public parameter is asked where there is one, else the newest of the owner's with the name, deprecated ones
@@ -42,7 +50,7 @@ def resolve_source_ami(cloud: Cloud, plan: PlanDocument) -> dict[str, str]:
     }
 
 
-def _require_room(image: ImageTypeDef, root_device: str, plan: PlanDocument) -> None:
+def _require_room(image: ImageTypeDef, root_device: str, plan: SourcePlan) -> None:
     """EC2 refuses a root volume smaller than the AMI's snapshot (InvalidBlockDeviceMapping)."""
     devices = image.get("BlockDeviceMappings", [])
     sizes = {device.get("DeviceName"): device.get("Ebs", {}).get("VolumeSize", 0) for device in devices}
@@ -64,7 +72,7 @@ def _parameter(cloud: Cloud, name: str) -> str:
             raise UsageError(f"no SSM parameter {name} in {cloud.place.region}", hint=hint) from error
 
 
-def _newest(cloud: Cloud, plan: PlanDocument) -> str:
+def _newest(cloud: Cloud, plan: SourcePlan) -> str:
     source = plan["source_ami"]
     with aws_errors.translated(f"looking up the source AMI ({source['owner']}:{source['name']})"):
         images = cloud.ec2.describe_images(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from gpu_ami.recipes.facts import Facts
 from gpu_ami.recipes.layers import Recipe
@@ -65,7 +64,7 @@ def _explained(recipe: Recipe, facts: Facts, solution: Solution, key: str, value
     return ExplainedValue(key, value, version if version != value else None, recipe.origin(key), source)
 
 
-def _leaves(values: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
+def _leaves(values: Mapping[str, object], path: str) -> Iterator[tuple[str, object]]:
     for key, value in values.items():
         below = f"{path}.{key}" if path else key
         if isinstance(value, dict):

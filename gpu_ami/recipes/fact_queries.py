@@ -1,22 +1,20 @@
-"""Answers to questions about the facts: one row, what follows from it, and where it stands."""
+"""Queries of the facts: a row, what follows from it, and its sources."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.facts import Facts, Row
 from gpu_ami.recipes.versions import around, at_least, at_most, branch, matching
 from validator.schema import did_you_mean
 
-Answer = dict[str, Any]
+Answer = dict[str, object]
 
 
 def about_instance_type(facts: Facts, name: str) -> Answer:
     """An instance type, or a family: accelerators, EFA, and what driver, CUDA and kernel module fit."""
     types, families = facts.instance_types["instance_types"], facts.instance_types["families"]
     if name in families:
-        members = [one for one, row in types.items() if row["family"] == name]
+        members = [member for member, row in types.items() if row["family"] == name]
         return {"family": name, **_plain(families[name]), "instance_types": members, **_sources(families[name])}
     if name not in types:
         known = [*types, *families]
@@ -30,20 +28,22 @@ def about_instance_type(facts: Facts, name: str) -> Answer:
         answer |= _gpu_needs(facts, row["gpu"])
     elif "neuron" in row:
         releases = facts.neuron["releases"].items()
-        answer["neuron_releases"] = [version for version, one in releases if row["neuron"]["name"] in one["devices"]]
+        answer["neuron_releases"] = [
+            version for version, release in releases if row["neuron"]["name"] in release["devices"]
+        ]
     return answer | _sources(row, family, *([row["gpu"]] if "gpu" in row else []))
 
 
 def _gpu_needs(facts: Facts, gpu: Row) -> Answer:
     architecture = facts.nvidia_drivers["architectures"][gpu["compute_capability"]]
     model = facts.nvidia_drivers["models"].get(gpu["name"], {})
-    limits = [one.get("driver", {}) for one in (architecture, model)]
+    limits = [facts_row.get("driver", {}) for facts_row in (architecture, model)]
     branches = facts.nvidia_drivers["branches"]
     fitting = [
         name
         for name, row in branches.items()
-        if all(at_least(row["releases"][-1], one.get("first", "0")) for one in limits)
-        and all(at_most(row["releases"][0], one.get("last", "9999")) for one in limits)
+        if all(at_least(row["releases"][-1], limit.get("first", "0")) for limit in limits)
+        and all(at_most(row["releases"][0], limit.get("last", "9999")) for limit in limits)
     ]
     cuda = [
         version
@@ -65,21 +65,21 @@ def about_driver(facts: Facts, asked: str) -> Answer:
         raise _unknown("driver", asked, list(facts.driver_releases))
     newest = releases[0]
     row = facts.driver_releases[newest]
-    native = [one for one, cuda in facts.cuda["releases"].items() if at_least(newest, cuda["minimum_driver"])]
+    native = [cuda for cuda, release in facts.cuda["releases"].items() if at_least(newest, release["minimum_driver"])]
     minor = [
-        one
-        for one in facts.cuda["releases"]
-        if one not in native and at_least(newest, facts.cuda["majors"][branch(one)]["floor"])
+        cuda
+        for cuda in facts.cuda["releases"]
+        if cuda not in native and at_least(newest, facts.cuda["majors"][branch(cuda)]["floor"])
     ]
     gpus = {
-        capability: one["name"]
-        for capability, one in facts.nvidia_drivers["architectures"].items()
-        if at_least(newest, one["driver"].get("first", "0")) and at_most(newest, one["driver"].get("last", "9999"))
+        capability: gpu["name"]
+        for capability, gpu in facts.nvidia_drivers["architectures"].items()
+        if at_least(newest, gpu["driver"].get("first", "0")) and at_most(newest, gpu["driver"].get("last", "9999"))
     }
     return {
         "driver": asked,
         "branch": branch(newest),
-        "releases": sorted(releases, key=lambda one: list(facts.driver_releases).index(one)),
+        "releases": sorted(releases, key=lambda release: list(facts.driver_releases).index(release)),
         "kind": row["kind"],
         "end_of_support": row["end_of_support"],
         "kernel_modules": row["flavours"],
@@ -92,13 +92,13 @@ def about_driver(facts: Facts, asked: str) -> Answer:
 
 def about_cuda(facts: Facts, asked: str) -> Answer:
     """A CUDA toolkit: the driver it needs, and the cuDNN and NCCL that are built for it."""
-    found = matching(asked, facts.cuda["releases"])
-    if not found:
+    releases = matching(asked, facts.cuda["releases"])
+    if not releases:
         raise _unknown("CUDA", asked, list(facts.cuda["releases"]))
-    version = found[0]
+    version = releases[0]
     row, major = facts.cuda["releases"][version], facts.cuda["majors"][branch(version)]
     built = {
-        name: [one for one, library in facts.releases(name).items() if branch(version) in library["cuda"]]
+        name: [release for release, library in facts.releases(name).items() if branch(version) in library["cuda"]]
         for name in ("cudnn", "nccl", "dcgm")
     }
     return {
@@ -113,11 +113,11 @@ def about_cuda(facts: Facts, asked: str) -> Answer:
 
 def about_efa(facts: Facts, asked: str) -> Answer:
     """What is in an EFA installer."""
-    found = matching(asked, facts.efa["releases"])
-    if not found:
+    releases = matching(asked, facts.efa["releases"])
+    if not releases:
         raise _unknown("EFA installer", asked, list(facts.efa["releases"]))
-    row = facts.efa["releases"][found[0]]
-    return {"efa_installer": found[0], **_plain(row), **_sources(row)}
+    row = facts.efa["releases"][releases[0]]
+    return {"efa_installer": releases[0], **_plain(row), **_sources(row)}
 
 
 def about_os(facts: Facts, asked: str) -> Answer:
@@ -139,12 +139,12 @@ def _plain(row: Row) -> Answer:
 
 
 def _sources(*rows: Row) -> Answer:
-    found: list[Answer] = []
+    sources: list[Answer] = []
     for row in rows:
         source = {"source": row["source"], "date": str(row["date"]), "verified": not row.get("unverified")}
-        if source not in found:
-            found.append(source)
-    return {"sources": found}
+        if source not in sources:
+            sources.append(source)
+    return {"sources": sources}
 
 
 # Where the key with its underscores as spaces is not what people write.
@@ -179,13 +179,11 @@ def as_text(answer: Answer, indent: str = "") -> str:
         if value is None or value == []:
             continue
         if isinstance(value, dict):
-            below = {name: one for name, one in value.items() if name not in ("source", "date", "unverified")}
-            lines += [f"{indent}{_label(key)}:", as_text(below, f"{indent}  ")]
-        elif key == "sources":
-            marks = ["" if one["verified"] else ", not verified" for one in value]
-            lines += [
-                f"{indent}source: {one['source']} ({one['date']}{mark})" for one, mark in zip(value, marks, strict=True)
-            ]
+            lines += [f"{indent}{_label(key)}:", as_text(_plain(value), f"{indent}  ")]
+        elif key == "sources" and isinstance(value, list):
+            for row in value:
+                mark = "" if row["verified"] else ", not verified"
+                lines.append(f"{indent}source: {row['source']} ({row['date']}{mark})")
         else:
             lines.append(f"{indent}{_label(key)}: {_inline(value)}")
     return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""Layers of a recipe, each below the next: defaults < operating system < node family < image < command line.
+"""The layers of a recipe, lowest precedence first: defaults, operating system, node family, image, command line.
 
-Mappings merge key by key; any other value of a later layer takes the place of the earlier one. The origin of every
+Mappings merge key by key; any other value of a later layer overrides the earlier one. The origin of every
 value (file, or `--set`) is kept, for `gpu-ami plan --explain` and for messages.
 """
 
@@ -44,29 +44,30 @@ class Recipe:
 
 @dataclass
 class _Layers:
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 
     def lay(self, document: Any, origin: str, grammar: Keys) -> None:
         """Puts a layer on top; a value that is a mistake is reported and left out."""
-        found = list(grammar.check(document, ""))
-        self.mistakes += [f"{origin}: {mistake.path}: {mistake.message}" for mistake in found]
+        mistakes = list(grammar.check(document, ""))
+        self.mistakes += [f"{origin}: {mistake.path}: {mistake.message}" for mistake in mistakes]
         if isinstance(document, dict):
-            _merge(self.values, document, "", origin, self.origins, {mistake.path for mistake in found})
+            _merge(self.values, document, "", origin, self.origins, {mistake.path for mistake in mistakes})
 
 
 def _merge(
-    into: dict[str, Any], layer: Mapping[Any, Any], path: str, origin: str, origins: dict[str, str], bad: set[str]
+    into: dict[str, object], layer: Mapping[str, object], path: str, origin: str, origins: dict[str, str], bad: set[str]
 ) -> None:
     for key, value in layer.items():
         below = key_path(path, key)
         if any(wrong == below or wrong.startswith(f"{below}[") for wrong in bad):
-            # Kept as a gap, so that one mistake is not reported a second time as something missing.
+            # Recorded although it is left out: one mistake is not reported a second time as a missing key.
             origins[below] = origin
         elif isinstance(value, dict):
-            deeper = into.setdefault(key, {})
-            _merge(deeper, value, below, origin, origins, bad)
+            nested = into.setdefault(key, {})
+            if isinstance(nested, dict):
+                _merge(nested, value, below, origin, origins, bad)
         else:
             into[key] = value
             origins[below] = origin
@@ -116,7 +117,9 @@ def layered(
     if layers.mistakes:
         raise_mistakes(path, layers.mistakes)
     if own:
-        layers.values["roles"] = in_order(layers.values["roles"], [role for role in image if role in own])
+        roles = layers.values["roles"]
+        assert isinstance(roles, list)  # checked by the grammar
+        layers.values["roles"] = in_order(roles, [role for role in image if role in own])
     return Recipe(path.stem, path, layers.values, layers.origins, sha256, site)
 
 
@@ -136,9 +139,9 @@ def _grammar(facts: Facts, variables: Path, site: Path | None = None) -> Keys:
         roles = known_roles(variables)
         if taken := sorted(set(roles) & set(site_roles(site))):
             raise UsageError(f"{site}/roles/{taken[0]}: gpu-ami has a role of this name", hint="rename the site's role")
-        ours = recipe_keys(facts, (*roles, *site_roles(site)), nodes)
+        recipe = recipe_keys(facts, (*roles, *site_roles(site)), nodes)
         sections = {role: role_keys(site, role) for role in site_roles(site)} if site else {}
-        _grammars[key] = Keys({**ours.keys, **sections}, needed=ours.needed)
+        _grammars[key] = Keys({**recipe.keys, **sections}, needed=recipe.needed)
     return _grammars[key]
 
 
@@ -146,7 +149,7 @@ def _is_new(gap: Mistake, origins: Mapping[str, str], laid: set[str]) -> bool:
     parts = gap.path.split(".")
     if any(".".join(parts[:count]) in origins for count in range(1, len(parts) + 1)):
         return False
-    # Without its operating system and node family, what those layers would have said is no mistake of the recipe.
+    # Without operating system and node family, keys that their layers would have set are not missing.
     return gap.path in OF_THE_RECIPE or laid == {"os", "nodes"}
 
 
@@ -171,14 +174,14 @@ _HELPER_ROLES = {"node_base", "vendor_key", "vendor_packages"}
 
 
 def known_roles(variables: Path = VARIABLES) -> tuple[str, ...]:
-    """The roles that there are, by name: a folder each, but for those that only other roles include."""
+    """The names of all roles, without those that only other roles include."""
     folders = {path.name for path in (variables.parent / "roles").glob("*/")} - _HELPER_ROLES
     return tuple(sorted({"cloudwatch_agent", "event_parser", "hygiene", "nvidia_driver"} | folders))
 
 
-def _parse_overrides(overrides: Sequence[str], grammar: Keys) -> tuple[dict[str, Any], list[str]]:
-    """`telemetry.interval_s=30` as a layer; values are read as YAML, kept as text where text is what is wanted."""
-    settings: dict[str, Any] = {}
+def _parse_overrides(overrides: Sequence[str], grammar: Keys) -> tuple[dict[str, object], list[str]]:
+    """`telemetry.interval_s=30` as a layer; values are read as YAML, or kept as text where the key takes text."""
+    settings: dict[str, object] = {}
     mistakes = []
     for override in overrides:
         path, equals, text = override.partition("=")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from gpu_ami.recipes.agent import agent_config, gpu_config
 from gpu_ami.recipes.citations import Sources
@@ -63,7 +63,7 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     sources.add(f"metric set {telemetry['profile']}", facts.telemetry[telemetry["profile"]])
     remark(world, solution.versions, sources)
     # Sections of the site's roles: their grammar is their argument_specs.
-    own: dict[str, Any] = {role: values[role] for role in site_roles(recipe.site) if role in values}
+    own: dict[str, object] = {role: values[role] for role in site_roles(recipe.site) if role in values}
     if recipe.site and any(files(recipe.site)):
         own["site"] = {"digest": digest(recipe.site)}
     document: ResolvedPlan = {
@@ -116,11 +116,12 @@ def _line(recipe: Recipe, conflict: Conflict) -> str:
     return f"{recipe.origin(conflict.path)}: {conflict.path}: {conflict.text} [{conflict.source}]{nearest}"
 
 
-def _has_work(role: str, components: Mapping[str, Any]) -> bool:
-    """A component's role runs where the plan has the component and the base AMI has not."""
+def _has_work(role: str, components: Mapping[str, object]) -> bool:
+    """A component's role runs if the plan has the component and the base AMI does not provide it."""
     if role in ("cloudwatch_agent", "event_parser", "hygiene"):
         return True
-    return role in components and "provided_by" not in components[role]
+    section = components.get(role)
+    return isinstance(section, Mapping) and "provided_by" not in section
 
 
 def source_ami(world: World) -> SourceAmi:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.facts import read_yaml
@@ -46,8 +46,17 @@ def site_roles(site: Path | None) -> tuple[str, ...]:
     return names
 
 
+class ArgumentSpec(TypedDict, total=False):
+    """An option of a role (Ansible's argument_specs); the keys that are read here."""
+
+    type: str
+    choices: list[object]
+    required: bool
+    default: object
+
+
 @cache
-def _specs(site: Path, role: str) -> dict[str, Mapping[str, Any]]:
+def _specs(site: Path, role: str) -> dict[str, ArgumentSpec]:
     """The role's options by key: monitoring_version of role monitoring is `version`."""
     path = site / "roles" / role / "meta" / "argument_specs.yml"
     document = read_yaml(path)
@@ -55,8 +64,8 @@ def _specs(site: Path, role: str) -> dict[str, Mapping[str, Any]]:
         options = dict(document["argument_specs"]["main"].get("options") or {})
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: expected argument_specs.main.options") from error
-    if strangers := [name for name in options if not name.startswith(f"{role}_")]:
-        raise UsageError(f"{path}: {strangers[0]}: expected a name that begins with {role}_")
+    if unprefixed := [name for name in options if not name.startswith(f"{role}_")]:
+        raise UsageError(f"{path}: {unprefixed[0]}: expected a name that begins with {role}_")
     return {name.removeprefix(f"{role}_"): option or {} for name, option in options.items()}
 
 
@@ -72,13 +81,13 @@ def role_keys(site: Path, role: str) -> Keys:
     return Keys(keys, needed=tuple(name for name, spec in specs.items() if spec.get("required")))
 
 
-def role_defaults(site: Path, role: str) -> dict[str, Any]:
+def role_defaults(site: Path, role: str) -> dict[str, object]:
     """Defaults of a site role's section, from its argument_specs."""
     return {name: spec["default"] for name, spec in _specs(site, role).items() if "default" in spec}
 
 
 def in_order(roles: list[str], own: list[str]) -> list[str]:
-    """The roles with those of the site that the recipe has and does not list itself: before hygiene, the last one."""
+    """The roles, with the site's roles that the recipe configures but does not list inserted before hygiene."""
     missing = [role for role in own if role not in roles]
     end = roles.index("hygiene") if "hygiene" in roles else len(roles)
     return [*roles[:end], *missing, *roles[end:]]

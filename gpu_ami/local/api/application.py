@@ -9,20 +9,18 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, urlencode
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
-from gpu_ami.local.api.protocol import unpack
+from gpu_ami.local.api.protocol import call_application, unpack
 from gpu_ami.local.backends import INSTANCE_TYPES, REGION
 from gpu_ami.local.images import ImageStore, Request
 from gpu_ami.local.machines import Reconciler, load_gpu_facts, read_console
 from gpu_ami.local.state import Layout
 
-Environ = dict[str, Any]
-App = Callable[..., Iterable[bytes]]
 _CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
 _READ_ONLY = ("Describe", "Get", "List")
 
@@ -57,11 +55,11 @@ class Refusal:
 class Api:
     """WSGI application around moto's."""
 
-    def __init__(self, app: App, reconciler: Reconciler, images: ImageStore, layout: Layout) -> None:
+    def __init__(self, app: WSGIApplication, reconciler: Reconciler, images: ImageStore, layout: Layout) -> None:
         self._app, self._reconciler, self._images, self._layout = app, reconciler, images, layout
         self._ec2 = reconciler.ec2
 
-    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         unpack(environ)
         call = read_call(environ)
         if call is None:
@@ -73,12 +71,12 @@ class Api:
         if call.action == "RunInstances":
             self._fill_launch(call)
         _write_call(call, environ)
-        status, headers, body = _collect(self._app, environ)
+        status, headers, body = call_application(self._app, environ)
         if status.startswith("200"):
             body = self._after(call, body, snapshot_tags)
         return _send(start_response, status, headers, body)
 
-    def _refuse(self, call: Call, environ: Environ) -> Refusal | None:
+    def _refuse(self, call: Call, environ: WSGIEnvironment) -> Refusal | None:
         named = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
         if named and named["region"] != REGION:
             return Refusal("AuthFailure", f"the local region is {REGION}; this call was signed for {named['region']}")
@@ -176,7 +174,7 @@ class Api:
         return re.sub(rb"<output>.*?</output>", b"<output>" + console + b"</output>", body, flags=re.DOTALL)
 
 
-def read_call(environ: Environ) -> Call | None:
+def read_call(environ: WSGIEnvironment) -> Call | None:
     """The EC2 call in a request; None for every other service. The body can be read again afterwards."""
     named = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
     if named is None or named["service"] != "ec2":
@@ -191,7 +189,7 @@ def read_call(environ: Environ) -> Call | None:
     return Call(action, parameters) if action else None
 
 
-def _write_call(call: Call, environ: Environ) -> None:
+def _write_call(call: Call, environ: WSGIEnvironment) -> None:
     """Writes the call's parameters, which may have changed, back into the request."""
     query = urlencode(call.parameters)
     if environ.get("REQUEST_METHOD") == "POST":
@@ -225,24 +223,7 @@ def _renumbered(parameters: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _collect(app: App, environ: Environ) -> tuple[str, list[tuple[str, str]], bytes]:
-    answer: dict[str, Any] = {}
-
-    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], None]:
-        answer.update(status=status, headers=headers)
-        return lambda _: None
-
-    chunks = app(environ, start_response)
-    try:
-        body = b"".join(chunks)
-    finally:
-        close = getattr(chunks, "close", None)
-        if close:
-            close()
-    return answer["status"], answer["headers"], body
-
-
-def _send(start_response: Callable[..., Any], status: str, headers: list[tuple[str, str]], body: bytes) -> list[bytes]:
+def _send(start_response: StartResponse, status: str, headers: list[tuple[str, str]], body: bytes) -> list[bytes]:
     kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
     start_response(status, [*kept, ("Content-Length", str(len(body)))])
     return [body]

@@ -7,14 +7,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 from urllib.parse import urlencode
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from gpu_ami.local.api.conditions import Decisions
-from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, read_service_call, unpack
+from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, unpack
 from gpu_ami.local.backends import ZONE
 
-App = Callable[..., Iterable[bytes]]
 # The action that creates a resource → the element of its answer with the id, and the code and message that other calls
 # get while the resource is unknown to them.
 _CREATED = {
@@ -28,14 +27,14 @@ _CREATED = {
 class ConditionsLayer:
     """WSGI application: answers with an error where conditions say so, else passes the call on to `app`."""
 
-    def __init__(self, app: App, decisions: Decisions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: WSGIApplication, decisions: Decisions, clock: Callable[[], float] = time.monotonic) -> None:
         self._app, self._decisions, self._clock = app, decisions, clock
         self._started = clock()
         self._lock = threading.Lock()
         self._unknown: dict[str, tuple[float, str, str]] = {}  # id → until when, code, message
         self._launched: dict[str, float] = {}  # instance → when
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         unpack(environ)
         call = read_service_call(environ)
         if call is None:
@@ -64,7 +63,7 @@ class ConditionsLayer:
                     return ErrorAnswer(code, message, 400)
         return None
 
-    def _hide_from_filters(self, call: ServiceCall, environ: dict[str, Any]) -> None:
+    def _hide_from_filters(self, call: ServiceCall, environ: WSGIEnvironment) -> None:
         """A filter for a resource that is still unknown finds nothing: it gets a value that nothing has."""
         now = self._clock()
         with self._lock:
@@ -77,21 +76,14 @@ class ConditionsLayer:
             body = urlencode({**call.parameters, **unknown}).encode()
             environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
 
-    def _pass_ec2(
-        self, call: ServiceCall, environ: dict[str, Any], start_response: Callable[..., Any]
-    ) -> Iterable[bytes]:
-        answer: dict[str, Any] = {}
-
-        def keep(status: str, headers: list[tuple[str, str]], _exc_info: Any = None) -> None:
-            answer.update(status=status, headers=headers)
-
-        body = b"".join(self._app(environ, keep))
-        if answer["status"].startswith("200"):
+    def _pass_ec2(self, call: ServiceCall, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        status, headers, body = call_application(self._app, environ)
+        if status.startswith("200"):
             self._remember(call, body)
             if call.action == "GetConsoleOutput":
                 body = self._console(call, body)
-        headers = [(name, value) for name, value in answer["headers"] if name.lower() != "content-length"]
-        start_response(answer["status"], [*headers, ("Content-Length", str(len(body)))])
+        kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
+        start_response(status, [*kept, ("Content-Length", str(len(body)))])
         return [body]
 
     def _remember(self, call: ServiceCall, body: bytes) -> None:

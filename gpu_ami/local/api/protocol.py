@@ -12,11 +12,11 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import parse_qsl
+from wsgiref.types import WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
 _CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
@@ -62,7 +62,28 @@ class ErrorAnswer:
         return status, [("Content-Type", kind), ("x-amzn-RequestId", "local")], body.encode()
 
 
-def read_service_call(environ: dict[str, Any]) -> ServiceCall | None:
+def call_application(app: WSGIApplication, environ: WSGIEnvironment) -> tuple[str, list[tuple[str, str]], bytes]:
+    """An application's answer to a request: status line, headers and body."""
+    status, headers = "", list[tuple[str, str]]()
+
+    def start_response(
+        line: str, fields: list[tuple[str, str]], _exc_info: object = None, /
+    ) -> Callable[[bytes], object]:
+        nonlocal status, headers
+        status, headers = line, fields
+        return lambda _: None
+
+    chunks = app(environ, start_response)
+    try:
+        body = b"".join(chunks)
+    finally:
+        close = getattr(chunks, "close", None)
+        if close:
+            close()
+    return status, headers, body
+
+
+def read_service_call(environ: WSGIEnvironment) -> ServiceCall | None:
     """The call in a request; None if it is not signed for a service. The body can be read again afterwards."""
     signed = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
     if signed is None:
@@ -81,7 +102,7 @@ def read_service_call(environ: dict[str, Any]) -> ServiceCall | None:
     return ServiceCall(service, action, "ec2" if service == "ec2" else "query", parameters) if action else None
 
 
-def unpack(environ: dict[str, Any]) -> None:
+def unpack(environ: WSGIEnvironment) -> None:
     """Replaces a gzipped body by its content: the vendor's agent sends metrics so, and moto reads none."""
     if environ.get("HTTP_CONTENT_ENCODING", "").lower() != "gzip":
         return

@@ -58,19 +58,19 @@ class Kept:
             self.append(datum)
 
     def append(self, datum: MetricDatumBase) -> None:
-        dimensions = tuple(sorted((str(one.name), str(one.value)) for one in datum.dimensions))
+        dimensions = tuple(sorted((str(each.name), str(each.value)) for each in datum.dimensions))
         key = (datum.namespace, datum.name, dimensions)
         self.first_arrivals.setdefault(key, time.monotonic())
         self.arrivals[id(datum)] = time.monotonic()
-        found = self.series.setdefault(key, [])
-        found.append(datum)
-        while datum.timestamp - found[0].timestamp > _KEPT:
-            self.arrivals.pop(id(found[0]), None)
-            del found[0]
+        data = self.series.setdefault(key, [])
+        data.append(datum)
+        while datum.timestamp - data[0].timestamp > _KEPT:
+            self.arrivals.pop(id(data[0]), None)
+            del data[0]
 
     def of(self, metric: dict[str, Any]) -> list[MetricDatumBase]:
         """The datapoints of exactly this metric (`Namespace`, `MetricName`, `Dimensions`)."""
-        dimensions = tuple(sorted((one["Name"], one["Value"]) for one in metric.get("Dimensions") or ()))
+        dimensions = tuple(sorted((each["Name"], each["Value"]) for each in metric.get("Dimensions") or ()))
         series = list(self.series.get((metric["Namespace"], metric["MetricName"], dimensions), ()))
         latest = time.monotonic() - _delays.metric_data
         return [datum for datum in series if self.arrivals.get(id(datum), 0.0) <= latest]
@@ -81,16 +81,16 @@ class Kept:
         return [data[-1] for key, data in list(self.series.items()) if self.first_arrivals[key] <= latest]
 
     def __iter__(self) -> Iterator[MetricDatumBase]:
-        for found in list(self.series.values()):
-            yield from found
+        for data in list(self.series.values()):
+            yield from data
 
     def __add__(self, other: Iterable[MetricDatumBase]) -> list[MetricDatumBase]:
         return [*self, *other]
 
 
 def _kept(backend: CloudWatchBackend) -> Kept:
-    found: Kept = backend.__dict__.setdefault("kept_metrics", Kept())
-    return found
+    kept: Kept = backend.__dict__.setdefault("kept_metrics", Kept())
+    return kept
 
 
 def _keep(backend: CloudWatchBackend, data: Iterable[MetricDatumBase]) -> None:
@@ -118,18 +118,18 @@ def _get_metric_data(
     """moto's own answer to each query, from the datapoints of its metric alone. Expressions are moto's as they are."""
     if any("MetricStat" not in query for query in queries):
         return _plain_get(self, queries, start_time, end_time, scan_by)
-    found = []
+    results = []
     for query in queries:
         metric = query["MetricStat"]["Metric"]
         of_aws = self.aws_metric_data if str(metric["Namespace"]).startswith("AWS/") else []
         with _only([*_kept(self).of(metric), *of_aws]):
-            found += _plain_get(self, [query], start_time, end_time, scan_by)
-    return found
+            results += _plain_get(self, [query], start_time, end_time, scan_by)
+    return results
 
 
 def _get_all_metrics(self: CloudWatchBackend) -> list[MetricDatumBase]:
-    found = _looked_at.get()
-    return _plain_all(self) if found is None else found
+    data = _looked_at.get()
+    return _plain_all(self) if data is None else data
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.parse import default_timestamp_parser
@@ -23,6 +23,9 @@ from moto.iam.models import iam_backends
 
 from gpu_ami.local.backends.instance import InstanceView
 from gpu_ami.local.state import ImageRecord
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import EbsBlockDeviceTypeDef
 
 REGION = "us-east-1"
 ZONE = f"{REGION}a"
@@ -43,7 +46,7 @@ class RegionAmi(Ami):
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
-        ebs: dict[str, Any] = {
+        ebs: EbsBlockDeviceTypeDef = {
             "SnapshotId": self.ebs_snapshot.id,
             "VolumeSize": self.record.size_gib,
             "DeleteOnTermination": True,
@@ -168,17 +171,17 @@ class Ec2:
         )
 
     def _profile_of(self, instance: Any) -> Any | None:
-        found = instance.iam_instance_profile
-        arn = found.get("Arn") if isinstance(found, dict) else None
+        attached = instance.iam_instance_profile
+        arn = attached.get("Arn") if isinstance(attached, dict) else None
         return next((profile for profile in self._iam.instance_profiles.values() if profile.arn == arn), None)
 
     def _reservation_of(self, instance: Any) -> str:
-        found = (one.id for one in self.backend.reservations.values() if instance in one.instances)
-        return str(next(found, ""))
+        ids = (each.id for each in self.backend.reservations.values() if instance in each.instances)
+        return str(next(ids, ""))
 
     # Images
 
-    def images(self) -> dict[str, Any]:
+    def images(self) -> dict[str, Ami]:
         return dict(self.backend.amis)
 
     def register(self, record: ImageRecord) -> None:

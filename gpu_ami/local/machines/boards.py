@@ -1,7 +1,7 @@
-"""An instance type's GPUs: which boards a machine gets, at which PCI addresses, and the file that describes each.
+"""GPUs of an instance type as boards of a machine: PCI addresses, and the file that describes each board.
 
-ARCHITECTURE.md, "Hardware", is the contract with the driver replica. The instance tag `gpu-ami:fault` seeds faults:
-`missing-gpu-3` (several with commas) leaves that board out, as a GPU that has fallen off the bus.
+replicas/README.md, "nvidia", is the contract with the driver replica. The instance tag `gpu-ami:fault` seeds faults:
+`missing-gpu-3` (several with commas) omits that board, like a GPU that has fallen off the bus.
 """
 
 from __future__ import annotations
@@ -11,16 +11,24 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NotRequired
 
 from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
+from validator.plan_document import Gpu
 
 FAULT_TAG = "gpu-ami:fault"
 BOARD_BYTES = 64 * 1024  # BAR2 of the device
 _DESCRIPTION_BYTES = 4096
 _FACTS = data_dir("variables", "facts", "instance_types.yml")
 _ADDRESS = re.compile(r"(?P<domain>[0-9a-f]{4}):(?P<bus>[0-9a-f]{2}):(?P<slot>[01][0-9a-f])\.(?P<function>[0-7])")
+
+
+class GpuFacts(Gpu):
+    """The `gpu` row of an instance type in the facts. vbios: where it is known."""
+
+    count: int
+    vbios: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -44,17 +52,18 @@ class Board:
         return text.ljust(BOARD_BYTES, b"\0")
 
 
-def load_gpu_facts(instance_type: str, facts: Path = _FACTS) -> Mapping[str, Any] | None:
+def load_gpu_facts(instance_type: str, facts: Path = _FACTS) -> GpuFacts | None:
     """The `gpu` row of an instance type; None if the type has no GPU or is not in the facts."""
     import yaml
 
     document = yaml.safe_load(facts.read_text(encoding="utf-8")) or {}
     row = document.get("instance_types", {}).get(instance_type) or {}
-    return row.get("gpu")
+    gpu: GpuFacts | None = row.get("gpu")
+    return gpu
 
 
 def boards_of(instance_id: str, instance_type: str, facts: Path = _FACTS) -> tuple[Board, ...]:
-    """The boards that an instance of that type promises, in the order of their index."""
+    """The boards of an instance of that type, ordered by index."""
     gpu = load_gpu_facts(instance_type, facts)
     if gpu is None or gpu.get("vendor", "nvidia") != "nvidia":
         return ()
@@ -68,14 +77,14 @@ def boards_of(instance_id: str, instance_type: str, facts: Path = _FACTS) -> tup
 
 
 def assumed_addresses(count: int) -> list[str]:
-    """Where EC2 puts the GPUs of most types: the last slots of bus 0. For types whose addresses the facts lack."""
+    """PCI addresses for types whose addresses the facts lack: the last slots of bus 0, as on most types."""
     return [f"0000:00:{0x1F - count + index:02x}.0" for index in range(count)]
 
 
-def _describe(instance_id: str, index: int, pci: str, gpu: Mapping[str, Any]) -> dict[str, str]:
+def _describe(instance_id: str, index: int, pci: str, gpu: GpuFacts) -> dict[str, str]:
     clocks = gpu["max_clock_mhz"]
     identity = uuid.uuid5(uuid.NAMESPACE_OID, f"{instance_id}/gpu{index}")
-    values = {
+    values: dict[str, object] = {
         "magic": "gpu-ami-board/1",
         "index": index,
         "minor": index,
@@ -125,7 +134,7 @@ def device_options(boards: Sequence[Board], reserved: Iterable[int]) -> list[str
     on_root = {slot for _, (bus, slot, _) in places if bus == 0}
     if on_root & set(reserved):
         taken = ", ".join(f"{slot:02x}" for slot in sorted(on_root & set(reserved)))
-        raise UsageError(f"no GPU can sit in slot {taken} of bus 00: the machine's own devices are there")
+        raise UsageError(f"slot {taken} of bus 00 cannot hold a GPU: the machine's own devices use it")
     free = iter(slot for slot in range(1, 0x1F) if slot not in on_root | set(reserved))
     options: list[str] = []
     for run in _consecutive({bus for _, (bus, _, _) in places if bus}):
@@ -152,7 +161,7 @@ def _root_complex(buses: Sequence[int], slot: int) -> list[str]:
     """A root complex whose bridges lead to `buses`. The firmware numbers them in the order of their slots."""
     number = buses[0] - 1
     if number == 0:
-        raise UsageError("no GPU can sit on bus 01: its bridge would be the machine's own root bus")
+        raise UsageError("bus 01 cannot hold a GPU: its bridge would be the machine's own root bus")
     options = ["-device", f"pxb-pcie,id=root{number:02x},bus_nr={number},bus=pcie.0,addr={slot:#x}"]
     for index, bus in enumerate(buses):
         options += ["-device", f"i82801b11-bridge,id=bus{bus:02x},bus=root{number:02x},addr={index:#x}"]
@@ -160,8 +169,8 @@ def _root_complex(buses: Sequence[int], slot: int) -> list[str]:
 
 
 def _parse(board: Board) -> tuple[int, int, int]:
-    found = _ADDRESS.fullmatch(board.pci.lower())
-    if found is None or found["domain"] != "0000":
-        said = f"GPU {board.index}: {board.pci!r} is no PCI address of domain 0000"
-        raise UsageError(said, hint="write it as 0000:10:1c.0")
-    return int(found["bus"], 16), int(found["slot"], 16), int(found["function"], 16)
+    address = _ADDRESS.fullmatch(board.pci.lower())
+    if address is None or address["domain"] != "0000":
+        message = f"GPU {board.index}: expected a PCI address of domain 0000, got {board.pci!r}"
+        raise UsageError(message, hint="write it as 0000:10:1c.0")
+    return int(address["bus"], 16), int(address["slot"], 16), int(address["function"], 16)

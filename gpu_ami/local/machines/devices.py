@@ -1,15 +1,13 @@
-"""An instance type's devices beside its GPUs: how many NVSwitches, EFA interfaces and Neuron devices a machine has.
+"""Devices of an instance type: the number of GPUs, NVSwitches, EFA interfaces and Neuron devices of a machine.
 
-The machine's SMBIOS tells (type 11, OEM strings: `gpu-ami:nvswitch=6`); the replicas' kernel modules read it there and
-make the device nodes. A sandbox has plain files in their place.
+The machine reports them by SMBIOS (type 11, OEM strings: `gpu-ami:nvswitch=6`), where the replicas' kernel modules read
+them and create the device nodes. A sandbox has plain files instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
@@ -39,13 +37,13 @@ class Devices:
         return Devices(**counts)
 
     def oem_strings(self) -> tuple[str, ...]:
-        """What SMBIOS says of them; GPUs speak for themselves on the PCI bus."""
+        """The SMBIOS strings; none for GPUs, which are on the PCI bus."""
         counts = {"nvswitch": self.nvswitch, "efa": self.efa, "neuron": self.neuron}
         return tuple(f"gpu-ami:{kind}={count}" for kind, count in counts.items() if count)
 
 
 def devices_of(instance_type: str, facts: Path = _FACTS) -> Devices:
-    """What the facts promise of an instance type; none of anything where they do not know it."""
+    """The devices of an instance type in the facts; no devices for an unknown type."""
     import yaml
 
     document = yaml.safe_load(facts.read_text(encoding="utf-8")) or {}
@@ -53,16 +51,10 @@ def devices_of(instance_type: str, facts: Path = _FACTS) -> Devices:
     if row is None:
         return Devices()
     gpu = row.get("gpu") or {}
+    generation = document["families"][row["family"]]["nvswitch_generation"] if row.get("nvswitch") else 0
     return Devices(
         gpu=int(gpu.get("count", 0)) if gpu.get("vendor", "nvidia") == "nvidia" else 0,
-        nvswitch=_nvswitches(document, row),
+        nvswitch=int(document["nvswitches"][generation]["count"]) if generation else 0,
         efa=int(row.get("efa_interfaces", 0)),
         neuron=int((row.get("neuron") or {}).get("count", 0)),
     )
-
-
-def _nvswitches(document: Mapping[str, Any], row: Mapping[str, Any]) -> int:
-    if not row.get("nvswitch"):
-        return 0
-    generation = document["families"][row["family"]]["nvswitch_generation"]
-    return int(document["nvswitches"][generation]["count"])

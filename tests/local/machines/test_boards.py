@@ -151,10 +151,10 @@ def test_neighbouring_buses_share_a_root_complex() -> None:
 @pytest.mark.parametrize(
     ("pci", "said"),
     [
-        ("0000:00:02.0", "no GPU can sit in slot 02 of bus 00"),
-        ("0000:01:00.0", "no GPU can sit on bus 01"),
-        ("0001:00:1e.0", "no PCI address of domain 0000"),
-        ("10:1c.0", "no PCI address of domain 0000"),
+        ("0000:00:02.0", "slot 02 of bus 00 cannot hold a GPU"),
+        ("0000:01:00.0", "bus 01 cannot hold a GPU"),
+        ("0001:00:1e.0", "expected a PCI address of domain 0000"),
+        ("10:1c.0", "expected a PCI address of domain 0000"),
     ],
 )
 def test_addresses_that_cannot_be(pci: str, said: str) -> None:

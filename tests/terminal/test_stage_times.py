@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.progress import Expected, Progress
-from gpu_ami.stage_times import FILE, StageTimes
+from gpu_ami.terminal.stage_times import FILE, StageTimes
 
 
 def ran(*stages: tuple[str, float, str], steps: dict[str, int] | None = None) -> Progress:

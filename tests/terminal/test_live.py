@@ -8,8 +8,8 @@ import time
 import pytest
 from rich.console import Console
 
-from gpu_ami.live import LiveDisplay, clock
 from gpu_ami.progress import Expected, Stage
+from gpu_ami.terminal.live import LiveDisplay, clock
 
 
 def rows(*stages: Stage, width: int = 100) -> list[str]:
