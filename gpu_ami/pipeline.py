@@ -112,10 +112,10 @@ def agent_version(agent_package: Path | None) -> list[str]:
     from gpu_ami.local.mirror import deb
 
     version = deb.control_field(agent_package, "Version")
-    found = re.match(r"\d+\.\d+\.\d+", version)
-    if not found:
+    release = re.match(r"\d+\.\d+\.\d+", version)
+    if not release:
         raise UsageError(f"--agent-package {agent_package}: version {version!r}, expected one like 1.300071.0b1234-1")
-    return [f"cloudwatch_agent.version={found[0]}"]
+    return [f"cloudwatch_agent.version={release[0]}"]
 
 
 def plan_stage(recipe: Path, overrides: Sequence[str], out: Path, session: Session) -> Plan:
@@ -168,8 +168,8 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
     """plan.json + an AMI → report.json, junit.xml, evidence/."""
     instance_types = proof.choose_types(plan.document, asked.instance_types)
     check_cost(plan, asked, session.progress, build=False)
-    given = (asked.checks, asked.options, asked.restarts)
-    image_proof = proof.Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *given)
+    options = (asked.checks, asked.options, asked.restarts)
+    image_proof = proof.Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
     image_proof.max_cost = asked.max_cost
     files = image_files.find(session.images, ami)
     look = functools.partial(image_files.check, image_proof, files.path) if files.path else None

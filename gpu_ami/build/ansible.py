@@ -1,6 +1,6 @@
-"""A plan's roles on a machine that runs: what changed, in how many tasks, how long.
+"""Runs a plan's roles on a running machine, and reports tasks, changes and times.
 
-A second time nothing may change: what a role does again at each run it has never looked at.
+A second run must change nothing: the roles are idempotent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def converge(
         ansible_playbook(), "-i", f"{machine.address},", "-u", machine.user, "-e", f"ansible_port={machine.port}", *key,
         "-e", f"@{variables}", *only, str(root / "playbooks" / f"{playbook}.yml"),
     ]  # fmt: skip
-    environment = dict(one.split("=", 1) for one in ansible_settings(simulated=machine.simulated))
+    environment = dict(setting.split("=", 1) for setting in ansible_settings(simulated=machine.simulated))
     play = Play(note, on_task)
     done = run(
         command,

@@ -1,6 +1,6 @@
 """Packer's command line: the only module that knows it. In: a plan's files; out: the AMI id from the manifest.
 
-Packer never calls us back: we start it, read what it prints for progress, and its manifest for the result.
+Packer's output is read for progress, and its manifest for the result.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Packer:
         """The one on the PATH (or $PACKER). MissingTool where there is none."""
         program = os.environ.get("PACKER") or find_tool("packer", package="packer")
         shown = run([program, "version"], timeout=30, env={"CHECKPOINT_DISABLE": "1"}, error=BuildError).stdout
-        found = re.search(r"Packer v(\d+)\.(\d+)\.(\d+)", shown)
-        if not found:
+        release = re.search(r"Packer v(\d+)\.(\d+)\.(\d+)", shown)
+        if not release:
             raise MissingTool(
                 f"{program} is not Packer; version output: {shown.strip()!r}", hint="apt-get install packer"
             )
-        return Packer(program, (int(found[1]), int(found[2]), int(found[3])))
+        return Packer(program, (int(release[1]), int(release[2]), int(release[3])))
 
     @property
     def has_plugins(self) -> bool:
@@ -166,11 +166,11 @@ def read_manifest(path: Path, run_id: str) -> Made:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))["builds"][-1]
         region, _, ami = record["artifact_id"].rpartition(":")
-        found = (record.get("custom_data") or {}).get("run_id")
+        built_by = (record.get("custom_data") or {}).get("run_id")
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise BuildError(f"{path}: not a manifest of Packer's ({error})", hint="is `manifest` last?") from error
-    if found != run_id:
-        raise BuildError(f"{path}: is of run {found}, not of {run_id}", hint="do two builds share one folder?")
+    if built_by != run_id:
+        raise BuildError(f"{path}: is of run {built_by}, not of {run_id}", hint="do two builds share one folder?")
     return Made(ami, region, record)
 
 
@@ -211,7 +211,7 @@ def _quiet() -> dict[str, str]:
 
 def _access(place: Place) -> dict[str, str]:
     """The place's own endpoint and keys, where it has any; else Packer finds AWS and its keys as every SDK does."""
-    # The amazon plugin asks some things past its custom_endpoint_ec2; its SDK reads this one for all of them.
+    # The amazon plugin ignores custom_endpoint_ec2 for some calls; its SDK reads this variable for all of them.
     access = {"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {}
     if place.credentials is not None:
         keys = place.credentials

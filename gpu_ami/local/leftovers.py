@@ -21,25 +21,25 @@ _END_SECONDS = 5.0
 
 def clear(layout: Layout) -> list[str]:
     """Removes everything; returns a line for each thing that was removed. The caller holds the region's lock."""
-    found = clear_instances(layout)
-    found += [f"incomplete image {name}" for name in clear_partial_images(layout)]
+    removed = clear_instances(layout)
+    removed += [f"incomplete image {name}" for name in clear_partial_images(layout)]
     for path in (layout.region_file, layout.control):
         if path.exists() or path.is_socket():
             path.unlink(missing_ok=True)
-            found.append(str(path))
-    return found
+            removed.append(str(path))
+    return removed
 
 
 def clear_instances(layout: Layout) -> list[str]:
     """Ends the instances' machines and removes their folders."""
-    found = []
+    removed = []
     for folder in sorted(layout.instances.glob("*")):
         identity = ProcessIdentity.from_json(read_json(folder / PROCESS))
         if identity and end(identity):
-            found.append(f"machine of {folder.name} (pid {identity.pid})")
+            removed.append(f"machine of {folder.name} (pid {identity.pid})")
         shutil.rmtree(folder, ignore_errors=True)
-        found.append(f"disk of {folder.name}")
-    return found
+        removed.append(f"disk of {folder.name}")
+    return removed
 
 
 def end(identity: ProcessIdentity, first: int = signal.SIGKILL) -> bool:

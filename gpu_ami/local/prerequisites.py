@@ -65,23 +65,23 @@ def examine(home: Path) -> list[Finding]:
 
 
 def _tools() -> list[Finding]:
-    found = []
+    findings = []
     for name, package in TOOLS.items():
         path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
         purpose = "the local region" if name in LOCAL_ONLY else "every build"
         remedy = f"apt-get install {package}"
-        found.append(Finding(name, path is not None, path or "missing", remedy, purpose, path or ""))
-    return found
+        findings.append(Finding(name, path is not None, path or "missing", remedy, purpose, path or ""))
+    return findings
 
 
 def _modules() -> list[Finding]:
-    found = []
+    findings = []
     for modules, purpose in ((_MODULES, "every build"), (_LOCAL_MODULES, "the local region")):
         for name, package in modules.items():
             there = importlib.util.find_spec(name) is not None
             remedy = f"pip install '{package}'" if purpose == "every build" else "pip install 'gpu-ami[local]'"
-            found.append(Finding(f"python: {name}", there, "installed" if there else "missing", remedy, purpose))
-    return found
+            findings.append(Finding(f"python: {name}", there, "installed" if there else "missing", remedy, purpose))
+    return findings
 
 
 def _disk(home: Path) -> Finding:
@@ -110,4 +110,4 @@ def _network() -> Finding:
 
 def missing_packages(findings: Sequence[Finding]) -> list[str]:
     """Debian packages that would bring what is missing, each once."""
-    return sorted({TOOLS[one.name] for one in findings if not one.ok and one.name in TOOLS})
+    return sorted({TOOLS[finding.name] for finding in findings if not finding.ok and finding.name in TOOLS})

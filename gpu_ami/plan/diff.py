@@ -84,7 +84,7 @@ def _why(path: str, recipe: Recipe, locked: LockedPlan, facts: Facts) -> str:
     if recipe.sha256 != locked["recipe"]["sha256"]:
         return f"{recipe.file.name} changed"
     if path == f"{component}.version" and constraint is not None and constraint not in _known(facts, component):
-        return f"{origin} asks for {constraint}, and the facts have another answer now"
+        return f"{origin} asks for {constraint}, which the facts now resolve differently"
     return f"facts or {origin} changed"
 
 

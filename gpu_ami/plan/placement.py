@@ -1,4 +1,4 @@
-"""A plan at a place: vendors' URLs at its mirror, the agent at its endpoint, its source AMI, its kernel."""
+"""Adapts a plan to a place: URLs of its mirror, the agent's endpoint, its source AMI, its kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from validator.agent_document import AgentLogs
 
 
 def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
-    """The document as a place needs it: vendors' URLs at its mirror, the agent at its endpoint, its source AMI."""
+    """The document for a place: vendors' URLs become the mirror's, the agent uses its endpoint and source AMI."""
     placed: ResolvedPlan = _mirrored(document, place.mirror) if place.mirror else copy.copy(document)
     if place.guest_endpoint:
         placed["cloudwatch_agent"] = _agent_at(placed["cloudwatch_agent"], place.guest_endpoint)

@@ -1,6 +1,4 @@
-"""From a recipe to a plan's document: facts, the recipe's grammar, its layers, and what they resolve to.
-
-`gpu_ami.plan.document` is the door; nothing else outside this package needs a module of it.
+"""From a recipe to a plan's document: facts, the recipe's grammar, its layers, and their resolution.
 
 lookup               the recipes that there are, found by name
 layers               a recipe and the layers below it, merged; the origin of every value
@@ -11,7 +9,7 @@ fact_queries         answers to questions about the facts
 versions             order, branches and constraints of versions
 architectures        each architecture's name in EC2, Debian, rpm and GNU triplets
 resolver             recipe and facts become the plan's document
-resolve_context      a recipe's surroundings, as the rules see them
+resolve_context      the context of the rules: recipe, system, node family, accelerators
 solver               a version for every component, or all conflicts
 rules_driver         rules of the driver and of the libraries built on it
 rules_network        rules of EFA, aws-ofi-nccl and NCCL
@@ -20,11 +18,11 @@ known_releases       releases that are known for a system, and what `newest` tak
 packages             the plan's section of each component
 system_sections      the plan's sections of kernel, node family, Lustre client and tuning
 agent                the CloudWatch agent's configuration
-notes                what a plan says though it can be built
+notes                notes of a plan that can be built
 citations            the facts that a plan relies on
 explanation          where each value of a recipe comes from
 importer             an older Packer template becomes a recipe
-template_leftovers   what of a template has no key in a recipe
+template_leftovers   keys of a template that have no equivalent in a recipe
 reference            the reference of the recipe's keys, for docs/recipes.md
 """
 

@@ -1,4 +1,4 @@
-"""Which rows of the facts a plan relies on, and what of them is not established."""
+"""The rows of the facts that a plan relies on, and notes on those that are not verified."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from validator.plan_document import Citation
 
 
 class Sources:
-    """Collected while a plan is put together: `rows` for its `sources`, `notes` for its `notes`."""
+    """Collected while a plan is resolved: `rows` for its `sources`, `notes` for its `notes`."""
 
     def __init__(self) -> None:
         self.rows: list[Citation] = []

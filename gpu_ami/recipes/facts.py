@@ -1,4 +1,4 @@
-"""The tables of `variables/facts/`: what is known, each row with its source and the date on which it was read."""
+"""The tables of `variables/facts/`: each row has its source and the date on which it was read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _neighbours(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Facts:
-    """All tables, as they stand in the files; a field a file."""
+    """All tables, one field for each file."""
 
     instance_types: Row
     operating_systems: Row

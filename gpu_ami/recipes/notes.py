@@ -1,4 +1,4 @@
-"""What a plan should say though it can be built: support that has ended, reported faults, what was not tested."""
+"""Notes of a plan that can be built: support that has ended, reported problems, combinations that were not tested."""
 
 from __future__ import annotations
 

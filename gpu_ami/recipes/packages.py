@@ -1,4 +1,4 @@
-"""The plan's section of each component: package names and versions, where they come from, what they are signed with."""
+"""The plan's section of each component: package names and versions, repositories, signing keys."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ Writer = Callable[[World, Mapping[str, str], Sources], Component]
 
 
 def sections(world: World, versions: Mapping[str, str], sources: Sources) -> Components:
-    """Component → what the plan says about it, in the order of installation."""
-    found: dict[str, Component] = {}
+    """Component → its section, in the order of installation."""
+    components: dict[str, Component] = {}
     for name, write in _WRITERS.items():
         if name in versions:
             sources.add(f"{LABELS[name]} {versions[name]}", world.facts.releases(name)[versions[name]])
-            found[name] = _provided(world, name) or write(world, versions, sources)
+            components[name] = _provided(world, name) or write(world, versions, sources)
             if name == "nvidia_driver":
-                beside = _beside_a_provided_driver if name in world.provided else _beside_the_driver
-                found |= beside(world, versions[name], sources)
-    return cast(Components, found)  # each from its own writer
+                companions = _provided_companions if name in world.provided else _companions
+                components |= companions(world, versions[name], sources)
+    return cast(Components, components)  # each from its own writer
 
 
 def _provided(world: World, name: str) -> Component | None:
@@ -130,15 +130,15 @@ def _driver(world: World, versions: Mapping[str, str], sources: Sources) -> Nvid
     return section
 
 
-def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str, DriverCompanion]:
-    """Fabric manager where there is an NVSwitch, IMEX where memory spans machines; both of the driver's version."""
+def _companions(world: World, driver: str, sources: Sources) -> dict[str, DriverCompanion]:
+    """Fabric manager for types with an NVSwitch, IMEX where memory spans machines; at the driver's version."""
     names = _last_from(world.facts.driver_packages["fabric_manager"][_style(world)], driver)
     imex = [name for name in world.instance_types if world.family(name).get("imex")]
-    found: dict[str, DriverCompanion] = {}
+    companions: dict[str, DriverCompanion] = {}
     for component, needed_on, key in (("fabric_manager", world.nvswitch, "package"), ("imex", imex, "imex")):
         if needed_on or component in world.values:
             sources.add(f"package names of {component.replace('_', ' ')}", names)
-            found[component] = {
+            companions[component] = {
                 "version": driver,
                 "package": names[key].format(branch=branch(driver)),
                 "package_version": f"{driver}{_revision(world, names)}",
@@ -147,8 +147,8 @@ def _beside_the_driver(world: World, driver: str, sources: Sources) -> dict[str,
             }
     nvlsm = [name for name in world.nvswitch if world.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
     if nvlsm:
-        _add_subnet_manager(found["fabric_manager"], world, nvlsm, sources)
-    return found
+        _add_subnet_manager(companions["fabric_manager"], world, nvlsm, sources)
+    return companions
 
 
 def _add_subnet_manager(section: DriverCompanion, world: World, instance_types: list[str], sources: Sources) -> None:
@@ -162,8 +162,8 @@ def _add_subnet_manager(section: DriverCompanion, world: World, instance_types: 
     section["system_packages"] = [*([modules] if modules else []), *_INFINIBAND[world.os["family"]]]
 
 
-def _beside_a_provided_driver(world: World, _driver: str, _sources: Sources) -> dict[str, DriverCompanion]:
-    """The base AMI's own, where its release notes name them: what was promised is checked, not installed."""
+def _provided_companions(world: World, _driver: str, _sources: Sources) -> dict[str, DriverCompanion]:
+    """Fabric manager and IMEX of the base AMI, where its release notes name them: checked, not installed."""
     imex = [name for name in world.instance_types if world.family(name).get("imex")]
     needed = {"fabric_manager": list(world.nvswitch), "imex": imex}
     return {
@@ -233,7 +233,7 @@ def _cudnn(world: World, versions: Mapping[str, str], sources: Sources) -> Cudnn
 
 def _packaged_cuda(row: Row, cuda: str) -> str:
     """The CUDA version for which a library is packaged: the toolkit's, else the newest one of its major version."""
-    packaged = [one for one in row.get("packaged", []) if branch(one) == branch(cuda)]
+    packaged = [version for version in row.get("packaged", []) if branch(version) == branch(cuda)]
     if not packaged or cuda in packaged:
         return cuda if "." in cuda else f"{cuda}.0"
     return str(max(packaged, key=parts))
@@ -294,7 +294,7 @@ def _efa_contents(row: Row, plugin: str | None) -> EfaContents:
 
 
 def _from_tag(component: str) -> Writer:
-    """Built from source: the commit's hash is what is verified."""
+    """Built from source, verified by the commit's hash."""
 
     def write(world: World, versions: Mapping[str, str], _sources: Sources) -> SourceBuild:
         facts = getattr(world.facts, component)
@@ -343,7 +343,7 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Pack
         "aws-neuronx-collectives": row.get("collectives"),
         "aws-neuronx-tools": row.get("tools"),
     }
-    devices = {one["neuron"]["name"] for one in world.instance_types.values() if "neuron" in one}
+    devices = {row["neuron"]["name"] for row in world.instance_types.values() if "neuron" in row}
     if devices <= set(facts["driver_only"]["devices"]):
         del packages["aws-neuronx-runtime-lib"], packages["aws-neuronx-collectives"]
     family = world.os["family"]
@@ -351,7 +351,7 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Pack
     sources.add("the Neuron repository's key", facts)
     section: PackagedComponent = {
         "version": versions["neuron"],
-        # Behind the release stands a build number that no release note names.
+        # The release is followed by a build number that no release note names.
         "packages": {name: f"{version}*" for name, version in packages.items() if version},
         "repository": {
             "url": f"{repository['url']}/",

@@ -106,9 +106,9 @@ def reference() -> str:
 
 def with_reference(text: str) -> str:
     """A page with its generated part replaced. ValueError: the page lacks the markers."""
-    before, found, rest = text.partition(BEGIN)
+    before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
-    if not found or not end:
+    if not begin or not end:
         raise ValueError(f"expected the markers {BEGIN} and {END}")
     return before + reference() + after
 

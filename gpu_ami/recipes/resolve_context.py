@@ -1,4 +1,4 @@
-"""What the rules judge: a recipe's fixed surroundings (system, node family, accelerators) and the facts about them."""
+"""The context of the rules: a recipe's system, node family and accelerators, and the facts about them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Assignment = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two values that do not go together.
+    """Two values that are incompatible.
 
-    path: key of the recipe that one would change first. text: both values and the rule. source: where the rule stands.
-    change: components whose version could be changed (for "nearest"). nearest: said outright where it is no version.
+    path: the key of the recipe to change first. text: both values and the rule. source: of the rule. change: components
+    whose version could be changed (for "nearest"). nearest: the remedy, where it is not a version.
     """
 
     path: str
@@ -87,12 +87,12 @@ class World:
 
     @cached_property
     def provided(self) -> Mapping[str, str]:
-        """What the base AMI brings along: component → version."""
+        """Components of the base AMI → version."""
         return self.node_release.get("provides", {})  # type: ignore[no-any-return]
 
     @cached_property
     def kernel(self) -> str:
-        """The kernel series that the image boots: asked for, or the base AMI's, or the system's own."""
+        """The kernel series that the image boots: the recipe's, else the base AMI's, else the system's first."""
         asked = self.values.get("kernel", {}).get("version")
         return str(asked or self.base_kernel or self.os["kernels"][0])
 
@@ -143,5 +143,5 @@ class World:
         return str(self.values.get("nvidia_driver", {}).get("flavour", "open"))
 
     def section(self, component: str) -> Mapping[str, Any]:
-        """What the recipe says about a component; empty where it says nothing."""
+        """The recipe's section of a component; empty if it has none."""
         return self.values.get(component, {})  # type: ignore[no-any-return]

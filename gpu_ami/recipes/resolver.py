@@ -184,15 +184,16 @@ def _telemetry(world: World) -> Telemetry:
 def _absent(world: World, measurements: list[str]) -> dict[str, list[str]]:
     """Instance type → measurements that its GPUs never have, so that nobody waits for them."""
     facts = world.facts.gpudirect
-    found: dict[str, list[str]] = {}
+    by_type: dict[str, list[str]] = {}
     for gpu in world.gpus:
         bare = gpu.row["name"] in facts["encoder"]["without"]
-        never = [one for one in measurements if one == "fan_speed" or (bare and one.startswith("encoder_"))]
+        never = [name for name in measurements if name == "fan_speed" or (bare and name.startswith("encoder_"))]
         if never:
-            found |= dict.fromkeys(gpu.instance_types, never)
+            by_type |= dict.fromkeys(gpu.instance_types, never)
     divided = world.facts.tuning["mig"]["absent"]["measurements"]
     for name in world.section("tuning").get("mig", {}):
-        absent = [one for one in measurements if one in divided and one not in found.get(name, [])]
+        known = by_type.get(name, [])
+        absent = [measurement for measurement in measurements if measurement in divided and measurement not in known]
         if absent:
-            found[name] = [*found.get(name, []), *absent]
-    return found
+            by_type[name] = [*known, *absent]
+    return by_type

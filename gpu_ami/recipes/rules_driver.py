@@ -1,4 +1,4 @@
-"""Rules of the driver: CUDA, GPU architectures, kernel modules, package repositories, the libraries built upon it."""
+"""Rules of the driver: CUDA, GPU architectures, kernel modules, package repositories, and libraries built for CUDA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_ami.recipes.versions import at_least, at_most, branch
 
 
 def runs_natively(world: World, driver: str, cuda: str) -> bool:
-    """Was the driver made for this CUDA or a newer one?"""
+    """Whether the driver was released for this CUDA or a newer one."""
     return at_least(driver, world.facts.cuda["releases"][cuda]["minimum_driver"])
 
 
@@ -19,18 +19,18 @@ def driver_runs_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
     if runs_natively(world, driver, cuda) or at_least(driver, major["floor"]):
         return
     row = world.facts.cuda["releases"][cuda]
-    said = f"driver {driver} cannot run CUDA {cuda}: needs ≥ {max_of(row['minimum_driver'], major['floor'])}"
+    text = f"driver {driver} cannot run CUDA {cuda}: needs ≥ {oldest_driver(row['minimum_driver'], major['floor'])}"
     if world.section("cuda").get("forward_compatibility"):
         if branch(driver) in major["forward_from"]:
             return
-        able = ", ".join(f"R{one}" for one in major["forward_from"]) or "no branch"
-        said = f"{said}, and cuda-compat of CUDA {branch(cuda)} runs on {able}"
-    yield Conflict("cuda.version", said, row["source"], ("nvidia_driver", "cuda"))
+        able = ", ".join(f"R{name}" for name in major["forward_from"]) or "no branch"
+        text = f"{text}, and cuda-compat of CUDA {branch(cuda)} runs on {able}"
+    yield Conflict("cuda.version", text, row["source"], ("nvidia_driver", "cuda"))
 
 
-def max_of(one: str, other: str) -> str:
-    """The older of a toolkit's own minimum and its major's floor is the one that lets it run at all."""
-    return one if at_least(other, one) else other
+def oldest_driver(minimum: str, floor: str) -> str:
+    """The oldest driver that runs a toolkit: its own minimum, or the floor of its major version if that is older."""
+    return minimum if at_least(floor, minimum) else floor
 
 
 def gpu_runs_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
@@ -39,9 +39,9 @@ def gpu_runs_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
         for limits in (gpu.architecture, gpu.model):
             first, last = limits.get("driver", {}).get("first"), limits.get("driver", {}).get("last")
             if first and not at_least(driver, first):
-                text = f"driver {driver} does not know {gpu.named}: needs ≥ {first}"
+                text = f"driver {driver} does not support {gpu.named}: needs ≥ {first}"
             elif last and not at_most(driver, last):
-                text = f"driver {driver} no longer drives {gpu.named}: R{last} is the last that does"
+                text = f"driver {driver} no longer supports {gpu.named}: R{last} is the last that does"
             else:
                 continue
             apart = _apart(world)
@@ -49,39 +49,39 @@ def gpu_runs_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
 
 
 def _apart(world: World) -> str:
-    """What to do where no driver is for all GPUs of the recipe; empty where there is one."""
+    """What to do if no driver supports all GPUs of the recipe; empty if one does."""
     releases = world.facts.driver_releases
     if any(all(drives(gpu, release) for gpu in world.gpus) for release in releases):
         return ""
-    return "an image for each, as no driver is for all: " + ", ".join(
-        f"{', '.join(gpu.instance_types)} with {[one for one in releases if drives(gpu, one)][-1]}"
+    return "build an image for each, as no driver supports all: " + ", ".join(
+        f"{', '.join(gpu.instance_types)} with {[release for release in releases if drives(gpu, release)][-1]}"
         for gpu in world.gpus
     )
 
 
 def drives(gpu: Gpu, driver: str) -> bool:
-    """Is the driver within all limits of the GPU?"""
-    limits = [one.get("driver", {}) for one in (gpu.architecture, gpu.model)]
-    return all(at_least(driver, one.get("first", "0")) and at_most(driver, one.get("last", "9999")) for one in limits)
+    """Whether the driver supports the GPU."""
+    limits = [row.get("driver", {}) for row in (gpu.architecture, gpu.model)]
+    return all(
+        at_least(driver, limit.get("first", "0")) and at_most(driver, limit.get("last", "9999")) for limit in limits
+    )
 
 
 def gpu_runs_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
     cuda = chosen["cuda"]
     for gpu in world.gpus:
-        limits = gpu.architecture["cuda"]
+        limits, architecture = gpu.architecture["cuda"], gpu.row["architecture"]
         if "first" in limits and not at_least(cuda, limits["first"]):
-            text = (
-                f"CUDA {cuda} has no code for {gpu.named}: {gpu.row['architecture']} starts with CUDA {limits['first']}"
-            )
+            text = f"CUDA {cuda} does not support {gpu.named}: {architecture} starts with CUDA {limits['first']}"
         elif "last" in limits and not at_most(cuda, limits["last"]):
-            text = f"CUDA {cuda} dropped {gpu.named}: CUDA {limits['last']} is the last for {gpu.row['architecture']}"
+            text = f"CUDA {cuda} no longer supports {gpu.named}: CUDA {limits['last']} is the last for {architecture}"
         else:
             continue
         yield Conflict("cuda.version", text, gpu.architecture["source"], ("cuda",))
 
 
 def flavour_fits(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    """One kernel module for all GPUs; `boot` carries several and takes the right one when the machine starts."""
+    """One kernel module must support all GPUs; `boot` installs several and loads the right one at boot."""
     flavour = world.flavour
     if world.provided.get("nvidia_driver") or not world.gpus:
         return
@@ -90,12 +90,12 @@ def flavour_fits(world: World, chosen: Assignment) -> Iterator[Conflict]:
         allowed = gpu.architecture["flavours"]
         if flavour != "boot" and flavour not in allowed:
             only = f"{gpu.row['architecture']} is {allowed[0]} only"
-            text = f"the {flavour} kernel module does not drive {gpu.named}: {only}"
+            text = f"the {flavour} kernel module does not support {gpu.named}: {only}"
             nearest = f"flavour {sorted(fitting)[0]}" if fitting else "flavour boot (both modules, chosen by PCI id)"
             yield Conflict("nvidia_driver.flavour", text, gpu.architecture["source"], nearest=nearest)
     shipped = world.facts.driver_releases[chosen["nvidia_driver"]]
-    wanted = {flavour} if flavour != "boot" else {"open", "proprietary"}
-    for missing in sorted(wanted - set(shipped["flavours"])):
+    needed = {flavour} if flavour != "boot" else {"open", "proprietary"}
+    for missing in sorted(needed - set(shipped["flavours"])):
         text = f"driver {chosen['nvidia_driver']} has no {missing} kernel module"
         yield Conflict("nvidia_driver.flavour", text, shipped["source"], ("nvidia_driver",))
 
@@ -160,7 +160,7 @@ def _built_for(world: World, chosen: Assignment, component: str, label: str) -> 
 
 
 def fabric_manager_matches(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    """Fabric manager and IMEX speak to a module of exactly their own version."""
+    """Fabric manager and IMEX need a kernel module of exactly their own version."""
     for component, label in (("fabric_manager", "fabric manager"), ("imex", "IMEX")):
         asked = world.section(component).get("version")
         if asked and asked != chosen["nvidia_driver"]:

@@ -18,17 +18,17 @@ def types_are_built_for(world: World, _chosen: Assignment) -> Iterator[Conflict]
 
 
 def types_have_architecture(world: World, _chosen: Assignment) -> Iterator[Conflict]:
-    wanted = world.values["architecture"]
+    architecture = world.values["architecture"]
     named = [(name, "instance_types", row) for name, row in world.instance_types.items()]
     builder = str(world.values["build"]["instance_type"])
     row = world.facts.instance_types["instance_types"].get(builder)
-    for name, path, found in [*named, *([(builder, "build.instance_type", row)] if row else [])]:
-        if found["architecture"] != wanted:
-            text = f"{name} is {found['architecture']}, the image is {wanted}"
-            nearest = f"architecture {found['architecture']}, or instance types of {wanted}"
+    for name, path, facts in [*named, *([(builder, "build.instance_type", row)] if row else [])]:
+        if facts["architecture"] != architecture:
+            text = f"{name} is {facts['architecture']}, the image is {architecture}"
+            nearest = f"architecture {facts['architecture']}, or instance types of {architecture}"
             if path == "build.instance_type":
-                nearest = f"build.instance_type {_builder_of(world, wanted)}"
-            yield Conflict(path, text, found["source"], nearest=nearest)
+                nearest = f"build.instance_type {_builder_of(world, architecture)}"
+            yield Conflict(path, text, facts["source"], nearest=nearest)
 
 
 def _builder_of(world: World, architecture: str) -> str:
@@ -56,14 +56,14 @@ def node_has_version(world: World, _chosen: Assignment) -> Iterator[Conflict]:
     known = world.node.get("versions")
     if known is None:
         if world.node_version is not None:
-            text = f"node {world.node_name} has no versions, found {world.node_version}"
+            text = f"node {world.node_name} takes no node_version, got {world.node_version}"
             yield Conflict("node_version", text, world.node["source"], nearest="leave out node_version")
     elif world.node_version not in known:
         label = world.node["orchestrator"]
-        found = (
+        problem = (
             f"no {label} version is given" if world.node_version is None else f"{label} {world.node_version} is unknown"
         )
-        text = f"{found}; node {world.node_name} knows {', '.join(known)}"
+        text = f"{problem}; node {world.node_name} supports {', '.join(known)}"
         yield Conflict("node_version", text, world.node["source"], nearest=f"node_version {list(known)[-1]}")
 
 
@@ -92,7 +92,7 @@ def ansible_finds_python(world: World, _chosen: Assignment) -> Iterator[Conflict
         able = [
             version
             for version, other in world.facts.ansible["releases"].items()
-            if any(at_least(one, other["python"]["first"]) for one in world.os["python"])
+            if any(at_least(python, other["python"]["first"]) for python in world.os["python"])
         ]
         yield Conflict(
             "ansible.core", text, row["source"], nearest=f"ansible-core {able[-1]}" if able else "another os"
@@ -102,28 +102,28 @@ def ansible_finds_python(world: World, _chosen: Assignment) -> Iterator[Conflict
 def python_for(world: World) -> str | None:
     """The system's first Python that the recipe's ansible-core can use."""
     bounds = world.facts.ansible["releases"][str(world.values["ansible"]["core"])]["python"]
-    fitting = [one for one in world.os["python"] if at_least(one, bounds["first"]) and at_most(one, bounds["last"])]
-    return fitting[0] if fitting else None
+    first, last = bounds["first"], bounds["last"]
+    return next((python for python in world.os["python"] if at_least(python, first) and at_most(python, last)), None)
 
 
 def accelerators_have_drivers(world: World, _chosen: Assignment) -> Iterator[Conflict]:
-    """One accelerator vendor an image, and its driver in it."""
+    """An image is for one accelerator vendor, and has its driver."""
     types = ", ".join(world.values["instance_types"])
     if len(world.accelerators) > 1:
         text = f"{' and '.join(sorted(world.accelerators))} accelerators in one image: {types}"
         why = "event parser and agent are configured for one vendor"
-        yield Conflict("instance_types", text, why, nearest="an image for each")
+        yield Conflict("instance_types", text, why, nearest="build an image for each")
         return
     for vendor, component in (("nvidia", "nvidia_driver"), ("neuron", "neuron")):
         has = "version" in world.section(component) or component in world.provided
         label = LABELS[component]
         if vendor in world.accelerators and not has:
             text = f"{types}: {vendor} accelerators, and no {label} version is given"
-            why = "an accelerator without its driver has nothing to measure"
+            why = "an accelerator cannot be used or measured without its driver"
             yield Conflict(f"{component}.version", text, why, nearest=f"{component}.version newest")
         elif has and world.accelerators and vendor not in world.accelerators:
             text = f"a {label}, but none of {types} has {vendor} accelerators"
-            why = "a driver without its accelerator stops at boot"
+            why = "a driver fails at boot without its device"
             yield Conflict(component, text, why, nearest=f"leave out {component}")
 
 
@@ -131,20 +131,20 @@ def telemetry_is_of_the_accelerator(world: World, _chosen: Assignment) -> Iterat
     profile = str(world.values["telemetry"]["profile"])
     vendor = world.facts.telemetry[profile]["accelerator"]
     if len(world.accelerators) == 1 and vendor not in world.accelerators:
-        found = next(iter(world.accelerators))
-        fitting = [name for name, row in world.facts.telemetry.items() if row["accelerator"] == found]
-        text = f"telemetry profile {profile} measures {vendor}, the image is for {found}"
+        accelerator = next(iter(world.accelerators))
+        fitting = [name for name, row in world.facts.telemetry.items() if row["accelerator"] == accelerator]
+        text = f"telemetry profile {profile} measures {vendor}, the image is for {accelerator}"
         source = world.facts.telemetry[profile]["source"]
         yield Conflict("telemetry.profile", text, source, nearest=f"profile {' or '.join(fitting)}")
 
 
 def base_keeps_its_own(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    """What a base AMI brings along is what its orchestrator was tested with; replacing it is how nodes break."""
+    """A base AMI's components are those that its orchestrator was tested with: the recipe must not replace them."""
     for component, provided in world.provided.items():
-        found = chosen.get(component, provided)
-        if found != provided:
+        version = chosen.get(component, provided)
+        if version != provided:
             base, label = f"{world.node_name} {world.node_version}", LABELS.get(component, component)
-            text = f"{label} {found} on {base}, whose base AMI has {provided}"
+            text = f"{label} {version} on {base}, whose base AMI has {provided}"
             source = str(world.node_release["source"])
             nearest = f"leave out {component}, or {label} {provided}, or node ec2"
             yield Conflict(f"{component}.version", text, source, nearest=nearest)
@@ -152,21 +152,21 @@ def base_keeps_its_own(world: World, chosen: Assignment) -> Iterator[Conflict]:
 
 def neuron_drives_devices(world: World, chosen: Assignment) -> Iterator[Conflict]:
     row = world.facts.neuron["releases"][chosen["neuron"]]
-    for name, found in world.instance_types.items():
-        device = found.get("neuron", {}).get("name")
+    for name, facts in world.instance_types.items():
+        device = facts.get("neuron", {}).get("name")
         if device and device not in row["devices"]:
-            text = f"Neuron {chosen['neuron']} (driver {row['driver']}) does not drive {device} of {name}"
+            text = f"Neuron {chosen['neuron']} (driver {row['driver']}) does not support {device} of {name}"
             yield Conflict("neuron.version", text, row["source"], ("neuron",))
 
 
 def _has_packages(component: str) -> Callable[[World, Assignment], Iterator[Conflict]]:
-    """Where the facts say for which systems a release is made, the image's must be among them."""
+    """A release must be packaged for the image's system, where the facts list the systems."""
 
     def rule(world: World, chosen: Assignment) -> Iterator[Conflict]:
         row = world.facts.releases(component)[chosen[component]]
         systems = row.get("operating_systems")
         if systems and world.os_name not in systems and component not in world.provided:
-            text = f"{LABELS[component]} {chosen[component]} is not made for {world.os_name}"
+            text = f"{LABELS[component]} {chosen[component]} is not packaged for {world.os_name}"
             nearest = f"os {' or '.join(systems)}"
             yield Conflict(f"{component}.version", text, row["source"], (component,), nearest)
 
@@ -200,7 +200,7 @@ def namespace_is_not_reserved(world: World, _chosen: Assignment) -> Iterator[Con
         yield Conflict("telemetry.namespace", text, source, nearest="CWAgent, or a name of your own")
 
 
-# Judged once, whatever versions are chosen.
+# Checked once: they do not depend on the chosen versions.
 IMAGE_RULES = (
     types_are_built_for,
     types_have_architecture,

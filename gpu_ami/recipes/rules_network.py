@@ -9,7 +9,7 @@ from gpu_ami.recipes.versions import at_least, at_most
 
 
 def bundled_plugin(world: World, efa: str) -> str | None:
-    """Version of aws-ofi-nccl that the EFA installer brings to the image's system; None where it brings none."""
+    """Version of aws-ofi-nccl that the EFA installer installs on the image's system; None if it installs none."""
     facts = world.facts.efa
     row = facts["releases"][efa]
     if not row["bundled"] or world.section("efa").get("mode", "full") == "minimal":
@@ -19,7 +19,7 @@ def bundled_plugin(world: World, efa: str) -> str | None:
 
 
 def nccl_fits_efa(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    """Pairs that are known to fail together."""
+    """Pairs of versions that are known to fail together."""
     for pair in world.facts.nccl["known_bad"]:
         if at_least(chosen["nccl"], pair["nccl_from"]) and not at_least(chosen["efa"], pair["efa_below"]):
             text = f"NCCL {chosen['nccl']} with EFA {chosen['efa']}: {pair['why']}"
@@ -36,20 +36,19 @@ def efa_regression(world: World, chosen: Assignment) -> Iterator[Conflict]:
 def efa_regression_without_plugin(world: World, chosen: Assignment) -> Iterator[Conflict]:
     row = world.facts.efa["releases"][chosen["efa"]]
     if "regression" in row and "ofi_nccl" not in world.values:
-        text = f"EFA {chosen['efa']} and no plugin of its own: {row['regression']}"
+        text = f"EFA {chosen['efa']} without ofi_nccl.version: {row['regression']}"
         nearest = f"ofi_nccl.version {row['minimum_ofi_nccl']}"
         yield Conflict("efa.version", text, row["source"], ("efa",), nearest)
 
 
 def one_plugin(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    """Two aws-ofi-nccl on one loader path: which one NCCL takes is chance."""
+    """With two aws-ofi-nccl in the library path, it is undefined which one NCCL loads."""
     row = world.facts.efa["releases"][chosen["efa"]]
     plugin = bundled_plugin(world, chosen["efa"])
     if "efa" in world.provided or plugin in (None, chosen["ofi_nccl"]):
         return
-    text = (
-        f"EFA {chosen['efa']} brings aws-ofi-nccl {row['ofi_nccl']} along; a second one, {chosen['ofi_nccl']}, hides it"
-    )
+    bundled, added = f"EFA {chosen['efa']} contains aws-ofi-nccl {row['ofi_nccl']}", chosen["ofi_nccl"]
+    text = f"{bundled}; a second one, {added}, would shadow it"
     nearest = f"leave out ofi_nccl, or aws-ofi-nccl {row['ofi_nccl']}, or efa.mode minimal"
     yield Conflict("ofi_nccl.version", text, row["source"], nearest=nearest)
 
@@ -83,8 +82,8 @@ def bundled_plugin_serves_nccl(world: World, chosen: Assignment) -> Iterator[Con
     plugin = world.facts.ofi_nccl["releases"][efa["ofi_nccl"]]
     if not at_least(chosen["nccl"], plugin["minimum_nccl"]):
         text = (
-            f"EFA {chosen['efa']} brings aws-ofi-nccl {efa['ofi_nccl']}, which needs NCCL ≥ {plugin['minimum_nccl']}, "
-            f"not {chosen['nccl']}"
+            f"EFA {chosen['efa']} contains aws-ofi-nccl {efa['ofi_nccl']}, "
+            f"which needs NCCL ≥ {plugin['minimum_nccl']}, not {chosen['nccl']}"
         )
         yield Conflict("nccl.version", text, plugin["source"], ("nccl", "efa"))
 
@@ -92,7 +91,7 @@ def bundled_plugin_serves_nccl(world: World, chosen: Assignment) -> Iterator[Con
 def plugin_needs_efa(world: World, chosen: Assignment) -> Iterator[Conflict]:
     if "efa" not in world.values and "efa" not in world.provided:
         row = world.facts.ofi_nccl["releases"][chosen["ofi_nccl"]]
-        text = f"aws-ofi-nccl {chosen['ofi_nccl']} without EFA: there is no libfabric for it to speak to"
+        text = f"aws-ofi-nccl {chosen['ofi_nccl']} needs EFA, which provides libfabric"
         yield Conflict("ofi_nccl", text, row["source"], nearest="add efa.version, or leave out ofi_nccl")
 
 

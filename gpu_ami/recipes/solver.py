@@ -1,4 +1,4 @@
-"""Chooses a version for every component, or says all conflicts at once, each with the nearest set that works."""
+"""Chooses a version for every component, or reports all conflicts at once, each with the nearest versions that work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (*DRIVER_RULES, *NETWORK_RULES
 
 @dataclass
 class Solution:
-    """The chosen versions and everything that speaks against them."""
+    """The chosen versions, and their conflicts."""
 
     versions: dict[str, str] = field(default_factory=dict)
     conflicts: list[Conflict] = field(default_factory=list)
@@ -33,13 +33,13 @@ def solve(world: World) -> Solution:
     constraints = {**world.provided, **constraints}
     candidates: dict[str, list[str]] = {}
     solution = Solution()
-    for name in [one for one in COMPONENTS if one in constraints]:
-        found = matching(constraints[name], world.facts.releases(name))
-        if found:
-            candidates[name] = found
+    for name in [component for component in COMPONENTS if component in constraints]:
+        versions = matching(constraints[name], world.facts.releases(name))
+        if versions:
+            candidates[name] = versions
         else:
             solution.conflicts.append(_unknown(world, name, constraints[name]))
-    solution.versions = _search(world, candidates) or {name: found[0] for name, found in candidates.items()}
+    solution.versions = _search(world, candidates) or {name: versions[0] for name, versions in candidates.items()}
     for rule in (*IMAGE_RULES, base_keeps_its_own):
         solution.conflicts += rule(world, solution.versions)
     judged = [conflict for conflict in _judge(world, solution.versions) if conflict not in solution.conflicts]
@@ -66,10 +66,10 @@ def _search(world: World, candidates: Mapping[str, Sequence[str]]) -> dict[str, 
     """Depth first, newest first. None where no choice is free of conflicts."""
     names = list(candidates)
     chosen: dict[str, str] = {}
-    # A component's own conflicts do not depend on the others: judged once, not at every node of the search.
+    # A component's own conflicts do not depend on the others: checked once, not at every step of the search.
     alone = {
-        name: [version for version in found if not any(_judge_alone(world, name, version))]
-        for name, found in candidates.items()
+        name: [version for version in versions if not any(_judge_alone(world, name, version))]
+        for name, versions in candidates.items()
     }
     if not all(alone.values()):
         return None
@@ -96,20 +96,20 @@ def _judge_alone(world: World, name: str, version: str) -> Iterator[Conflict]:
 
 def _judge_new(world: World, chosen: Assignment, name: str) -> Iterator[Conflict]:
     for names, rule in RULES:
-        if len(names) > 1 and name in names and all(one in chosen for one in names):
+        if len(names) > 1 and name in names and all(each in chosen for each in names):
             yield from rule(world, chosen)
 
 
 def _with_nearest(world: World, chosen: Assignment, conflict: Conflict) -> Conflict:
-    """The conflict with the nearest versions that would end it, one component changed at a time."""
-    found = []
+    """The conflict with the nearest versions that would resolve it, one component changed at a time."""
+    remedies = []
     for name in conflict.change:
         version = _nearest(world, chosen, conflict, name)
         if version:
-            found.append(f"{LABELS[name]} {version}")
+            remedies.append(f"{LABELS[name]} {version}")
     if conflict.nearest:
-        found.append(conflict.nearest)
-    return Conflict(conflict.path, conflict.text, conflict.source, conflict.change, " or ".join(found))
+        remedies.append(conflict.nearest)
+    return Conflict(conflict.path, conflict.text, conflict.source, conflict.change, " or ".join(remedies))
 
 
 def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) -> str | None:
@@ -121,7 +121,7 @@ def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) ->
         left = list(_judge(world, changed, only=name))
         if not left:
             return version
-        if fallback is None and not any(one.path == conflict.path for one in left):
+        if fallback is None and not any(other.path == conflict.path for other in left):
             fallback = version
     return fallback
 

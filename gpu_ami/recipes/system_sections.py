@@ -1,4 +1,4 @@
-"""What a plan says beside its components: the kernel's packages, the node family, the Lustre client, the tuning."""
+"""The plan's sections of kernel, node family, Lustre client and tuning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from validator.plan_document import Components, Kernel, Lustre, NodeRole, Tuning
 
 
 def kernel_section(system: Row, series: str, architecture: str) -> Kernel:
-    """Packages of a kernel series on an operating system. `headers` may hold {release}: what `uname -r` says."""
+    """Packages of a kernel series on an operating system. `headers` may contain {release}: the output of `uname -r`."""
     rows = system["kernel_packages"]
     row, deb = rows.get(series) or rows["default"], ARCHITECTURES[architecture].deb
     return {
@@ -29,7 +29,7 @@ def node_section(world: World) -> Components:
     if world.node_name == "ec2":
         return {}
     section: NodeRole = {"version": world.node_version or ""}
-    if world.node_name == "ecs":  # its agent is told what there is to hand out
+    if world.node_name == "ecs":  # for the agent, which schedules tasks on it
         section["accelerator"] = next(iter(sorted(world.accelerators)), "none")
     return cast(Components, {f"node_{world.node_name}": section})
 
@@ -55,7 +55,7 @@ def lustre_section(world: World, sources: Sources) -> Components:
 
 
 def lustre_is_there(world: World, _chosen: Assignment) -> Iterator[Conflict]:
-    """AWS builds the client for some systems, and its key for Ubuntu is the recipe's to trust."""
+    """AWS builds the client for some systems; the recipe must name the fingerprint of its key for Ubuntu."""
     if "lustre" not in world.values:
         return
     row = world.facts.lustre["clients"].get(world.os_name)
@@ -64,10 +64,9 @@ def lustre_is_there(world: World, _chosen: Assignment) -> Iterator[Conflict]:
         able = ", ".join(world.facts.lustre["clients"])
         yield Conflict("lustre", f"no Lustre client is built for {world.os_name}", source, nearest=f"os {able}")
     elif "repository" in row and "key_fingerprint" not in world.section("lustre"):
-        text = (
-            f"the fingerprint of {row['repository']['key_url']} is not established, and nothing is trusted without one"
-        )
-        yield Conflict("lustre.key_fingerprint", text, source, nearest="lustre.key_fingerprint as AWS tells it to you")
+        key_url = row["repository"]["key_url"]
+        text = f"the fingerprint of {key_url} is not in the facts, and a key is trusted by its fingerprint only"
+        yield Conflict("lustre.key_fingerprint", text, source, nearest="lustre.key_fingerprint as AWS publishes it")
 
 
 def tuning_section(world: World, sources: Sources) -> Components:
@@ -81,7 +80,7 @@ def tuning_section(world: World, sources: Sources) -> Components:
         sources.add(f"clocks of {name}", row)
     for name in names:
         if name not in known:
-            sources.note(f"not established: the highest application clocks of {name}; it keeps its own")
+            sources.note(f"not established: the highest application clocks of {name}; they are not set")
     settings = dict(asked.get("sysctl", {}))
     if asked.get("network", True):
         sources.add("network settings", facts["sysctl"])
@@ -101,7 +100,7 @@ def tuning_section(world: World, sources: Sources) -> Components:
 
 
 def mig_is_possible(world: World, _chosen: Assignment) -> Iterator[Conflict]:
-    """The GPUs of a type can be divided into the profiles that the recipe gives for it."""
+    """The GPUs of each type must support the MIG profiles of the recipe."""
     facts = world.facts.tuning["mig"]
     for name, asked in world.section("tuning").get("mig", {}).items():
         path = f"tuning.mig.{name}"
@@ -115,16 +114,16 @@ def mig_is_possible(world: World, _chosen: Assignment) -> Iterator[Conflict]:
             text = f"{gpu or 'no GPU'} ({name}) cannot be divided into MIG instances"
             yield Conflict(path, text, facts["sources"]["guide"]["source"], nearest="leave it out")
             continue
-        fault = _mig_fault(row, asked.split(","))
-        if fault:
+        problem = _mig_problem(row, asked.split(","))
+        if problem:
             fitting = ", ".join(f"{most} x {profile}" for profile, (_, most) in row["profiles"].items())
             yield Conflict(
-                path, f"{gpu} ({name}) {fault}", row["source"], nearest=f"one of {fitting}, or a mix of them"
+                path, f"{gpu} ({name}) {problem}", row["source"], nearest=f"one of {fitting}, or a mix of them"
             )
 
 
-def _mig_fault(row: Row, profiles: list[str]) -> str:
-    """Why a GPU cannot be divided so; empty where it can. Each profile uses compute slices and memory slices."""
+def _mig_problem(row: Row, profiles: list[str]) -> str:
+    """Why a GPU cannot be divided into these profiles; empty if it can. Each uses compute and memory slices."""
     known = row["profiles"]
     unknown = sorted({name for name in profiles if name not in known})
     if unknown:

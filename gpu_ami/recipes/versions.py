@@ -1,4 +1,4 @@
-"""Versions as vendors write them, and what a recipe may ask for: an exact one, a branch, or the newest that fits."""
+"""Versions as vendors write them, and the constraints of a recipe: exact, a branch, or the newest that fits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEWEST = "newest"
 
 @lru_cache(maxsize=4096)
 def parts(version: str) -> tuple[int, ...]:
-    """`550.163.01` → (550, 163, 1); `2020.0-088` → (2020, 0, 88). Letters separate like dots do."""
+    """`550.163.01` → (550, 163, 1); `2020.0-088` → (2020, 0, 88). Letters separate numbers, as dots do."""
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
@@ -36,8 +36,8 @@ def matching(constraint: str, known: Iterable[str]) -> list[str]:
     if constraint == NEWEST:
         allowed = list(known)
     else:
-        wanted = parts(constraint)
-        allowed = [version for version in known if version == constraint or parts(version)[: len(wanted)] == wanted]
+        prefix = parts(constraint)
+        allowed = [version for version in known if version == constraint or parts(version)[: len(prefix)] == prefix]
     return sorted(allowed, key=parts, reverse=True)
 
 
@@ -45,19 +45,19 @@ def nearest_first(version: str, known: Sequence[str]) -> list[str]:
     """Known versions, the nearest in their order first; of two as near, the newer."""
     order = sorted({*known, version}, key=parts)
     here = order.index(version)
-    return sorted(known, key=lambda one: (abs(order.index(one) - here), -order.index(one)))
+    return sorted(known, key=lambda other: (abs(order.index(other) - here), -order.index(other)))
 
 
 def nearest_branch_first(version: str, known: Sequence[str]) -> list[str]:
     """Known versions by their branches' nearness; of a branch, the newest release first."""
     here = int(branch(version))
-    return sorted(known, key=lambda one: (abs(int(branch(one)) - here), *(-number for number in parts(one))))
+    return sorted(known, key=lambda other: (abs(int(branch(other)) - here), *(-number for number in parts(other))))
 
 
 def around(version: str, known: Sequence[str]) -> str:
     """The nearest known version below and above, and the newest: `nearest below 12.6, above 12.8; newest 13.0`."""
     order = sorted(known, key=parts)
-    below = [one for one in order if parts(one) < parts(version)]
-    above = [one for one in order if parts(one) > parts(version)]
-    nearest = [f"below {one}" for one in below[-1:]] + [f"above {one}" for one in above[:1]]
+    below = [other for other in order if parts(other) < parts(version)]
+    above = [other for other in order if parts(other) > parts(version)]
+    nearest = [f"below {other}" for other in below[-1:]] + [f"above {other}" for other in above[:1]]
     return f"nearest {', '.join(nearest)}; newest {order[-1]}"

@@ -1,4 +1,4 @@
-"""report.html: a proof on one page that needs nothing else, for whoever decides about a release.
+"""report.html: the report on one self-contained page, for the person who decides about a release.
 
 Verdict and level first, what was not proven right below, then each machine. The page loads nothing, and no text of a
 report becomes part of it: templates/ escape every value.

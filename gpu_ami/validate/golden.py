@@ -67,14 +67,14 @@ def look(connection: Connection, instance_type: str, where: str) -> Golden:
 
     kind = instance_type or _instance_type(run)
     try:
-        seen = hardware.see(run)
+        machine = hardware.see(run)
     except hardware.Unseen as reason:
         raise MachineError(
             f"{connection.target.name} ({kind}) does not report its hardware: {reason}",
             hint="record a machine whose driver works",
         ) from reason
     recorded = {"when": runs.as_text(runs.now()), "where": where, "by": f"gpu-ami {__version__}"}
-    return Golden(kind, seen, recorded | {"driver": seen.driver})
+    return Golden(kind, machine, recorded | {"driver": machine.driver})
 
 
 def _instance_type(run: hardware.Run) -> str:
@@ -103,44 +103,44 @@ def folders(shipped: Path = hardware.FOLDER) -> tuple[Path, ...]:
     return (_OWN_FOLDER, shipped) if _OWN_FOLDER.is_dir() else (shipped,)
 
 
-def keep(seen: Golden, folder: Path | None) -> Recording:
+def keep(recorded: Golden, folder: Path | None) -> Recording:
     """Writes the golden file. UsageError: simulated hardware must not replace a recording of real hardware.
 
     folder: None for the one of `new_folder`; the recording then takes the place of a shipped one.
     """
     read = (folder,) if folder else (new_folder(), *folders())
     folder = folder or new_folder()
-    path = folder / f"{seen.instance_type}.json"
+    path = folder / f"{recorded.instance_type}.json"
     try:
-        old = hardware.find_golden(seen.instance_type, *read)
+        old = hardware.find_golden(recorded.instance_type, *read)
     except ValueError as error:
         raise UsageError(f"{path}: {error}", hint="repair or remove it") from error
-    if old is not None and seen.hardware.simulated and not old.hardware.simulated:
+    if old is not None and recorded.hardware.simulated and not old.hardware.simulated:
         raise UsageError(
-            f"{path}: the hardware of {seen.instance_type} was recorded on a real machine; this one's is simulated",
+            f"{path}: the hardware of {recorded.instance_type} was recorded on a real machine; this one's is simulated",
             hint="write it to another folder: --golden DIR",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, seen.to_json())
-    return Recording(seen, path, changes(old, seen))
+    write_json(path, recorded.to_json())
+    return Recording(recorded, path, changes(old, recorded))
 
 
-def changes(old: Golden | None, seen: Golden) -> list[str]:
+def changes(old: Golden | None, recorded: Golden) -> list[str]:
     """What differs from the previous golden file, apart from date and place; a line each."""
     if old is None:
         return []
-    before, after = old.to_json(), seen.to_json()
+    before, after = old.to_json(), recorded.to_json()
     keys = ("hardware", "gpus", "links", "nvswitches", "efa_interfaces")
     return [f"{key}: {before[key]} → {after[key]}" for key in keys if before[key] != after[key]]
 
 
-def against_facts(seen: Golden, plan: PlanDocument | None) -> list[str]:
+def against_facts(recorded: Golden, plan: PlanDocument | None) -> list[str]:
     """What differs from the plan's facts, which a proof compares first; a line each. Nothing without a plan."""
     rows = plan["instance_types"] if plan else []
-    row = next((row for row in rows if row["name"] == seen.instance_type), None)
+    row = next((row for row in rows if row["name"] == recorded.instance_type), None)
     if row is None or "gpu" not in row:
         return []
-    machine = seen.hardware
+    machine = recorded.hardware
     count = [] if len(machine.gpus) == row["gpu_count"] else [f"{len(machine.gpus)} GPUs, facts: {row['gpu_count']}"]
     return [
         *count,
@@ -175,8 +175,9 @@ def text(made: Sequence[Recording], differences: Mapping[str, Sequence[str]]) ->
     lines = []
     for recording in made:
         kind = "simulated" if recording.golden.hardware.simulated else "real"
-        seen = recording.golden.hardware
-        what = f"{len(seen.gpus)} GPUs, {len(seen.nvswitches)} NVSwitches, {len(seen.efa_interfaces)} EFA interfaces"
+        machine = recording.golden.hardware
+        switches, interfaces = len(machine.nvswitches), len(machine.efa_interfaces)
+        what = f"{len(machine.gpus)} GPUs, {switches} NVSwitches, {interfaces} EFA interfaces"
         lines.append(f"{recording.golden.instance_type}: {what}, {kind} hardware → {recording.path}")
         lines += [f"    changed: {line}" for line in recording.changes]
         lines += [f"    differs from the facts: {line}" for line in differences.get(recording.golden.instance_type, ())]

@@ -28,7 +28,7 @@ _ORDER = 'if [ "$(id -u)" = 0 ]; then systemctl reboot; else sudo -n systemctl r
 
 
 class NotRestarted(MachineError):
-    """The machine did not accept the order to restart, so nothing is known of what comes after it."""
+    """The machine did not accept the reboot command, so its next boot cannot be judged."""
 
 
 def parse(text: str) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def restart(boot: Boot, machine: Machine, how: str) -> Machine:
 def reboot_host(
     target: Target, cancelled: threading.Event, instance_type: str = ""
 ) -> tuple[dict[str, float], str, str]:
-    """Reboots a machine that is not ours: the stages of its way back, and its boot ids before and after."""
+    """Reboots a machine that gpu-ami did not launch: stages of its next boot, and boot ids before and after."""
     name = target.name
     started = time.monotonic()
     before, host_key = order_reboot(target, name)
@@ -85,7 +85,7 @@ def reboot_host(
 
 
 def order_reboot(target: Target, name: str) -> tuple[str, str]:
-    """Has the guest reboot itself; returns the boot id that is about to end, and the host's key."""
+    """Runs `systemctl reboot` on the guest; returns the boot id before it, and the host key."""
     from validator.transport import errors, ssh
 
     try:
@@ -96,8 +96,8 @@ def order_reboot(target: Target, name: str) -> tuple[str, str]:
             except errors.ConnectionDropped:  # it goes down faster than it answers
                 return boot_id, connection.host_key
             if done.rc != 0:
-                said = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()[-5:]
-                raise NotRestarted(f"{name} refused to reboot: systemctl ended with {done.rc}", details=said)
+                output = (done.stdout + done.stderr).decode(errors="replace").strip().splitlines()[-5:]
+                raise NotRestarted(f"{name} refused to reboot: systemctl ended with {done.rc}", details=output)
             return boot_id, connection.host_key
     except errors.SshError as error:
         raise NotRestarted(f"{name} could not be told to reboot: {error}") from error

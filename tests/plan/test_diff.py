@@ -25,7 +25,7 @@ def test_newer_release_makes_a_lock_stale_and_says_why(locks: Path) -> None:
     (change,) = changes(AL2023, locks)
     assert str(change) == (
         "nvidia_driver.version: 580.159.03 → 580.178.04  "
-        "(al2023-compute.yml asks for 580, and the facts have another answer now)"
+        "(al2023-compute.yml asks for 580, which the facts now resolve differently)"
     )
 
 

@@ -20,9 +20,9 @@ H100, A10G = "p5.48xlarge", "g5.xlarge"
          "nvidia_driver=525.60.13 cuda=13.0", "nvidia_driver=570.211.01 cuda=13.0",
          "and cuda-compat of CUDA 13 runs on R535, R550, R570, R575"),
         (rules.gpu_runs_driver, "", "p3.2xlarge", "nvidia_driver=590.44.01", "nvidia_driver=580.178.04",
-         "driver 590.44.01 no longer drives Tesla V100-SXM2-16GB (p3.2xlarge): R580 is the last"),
+         "driver 590.44.01 no longer supports Tesla V100-SXM2-16GB (p3.2xlarge): R580 is the last"),
         (rules.gpu_runs_driver, "", "g7.2xlarge", "nvidia_driver=590.48.01", "nvidia_driver=595.45.04", "needs ≥ 595"),
-        (rules.gpu_runs_cuda, "", "p3.2xlarge", "cuda=13.0", "cuda=12.9", "CUDA 13.0 dropped Tesla V100-SXM2-16GB"),
+        (rules.gpu_runs_cuda, "", "p3.2xlarge", "cuda=13.0", "cuda=12.9", "CUDA 13.0 no longer supports Tesla V100"),
         (rules.gpu_runs_cuda, "", "p6-b200.48xlarge", "cuda=12.6", "cuda=12.8", "Blackwell starts with CUDA 12.8"),
         (rules.repository_has_driver, "", A10G, "nvidia_driver=550.163.01", "nvidia_driver=570.211.01",
          "NVIDIA's repository for al2023 has no driver 550.163.01: it holds from 560 on"),
@@ -83,12 +83,12 @@ def test_gsp_is_switched_off_with_the_proprietary_module_only(flavour: str, coun
 def test_gpus_without_a_common_driver_need_an_image_each() -> None:
     (conflict,) = rules.gpu_runs_driver(world(types="p3.2xlarge g7.2xlarge"), {"nvidia_driver": "595.45.04"})
     assert conflict.change == ()
-    assert conflict.nearest.startswith("an image for each, as no driver is for all: p3.2xlarge with 580.")
+    assert conflict.nearest.startswith("build an image for each, as no driver supports all: p3.2xlarge with 580.")
 
 
 def test_lower_of_minimum_and_floor_is_what_is_needed() -> None:
-    assert rules.max_of("580.95.05", "580.65.06") == "580.65.06"
-    assert rules.max_of("525.60.13", "525.85.12") == "525.60.13"
+    assert rules.oldest_driver("580.95.05", "580.65.06") == "580.65.06"
+    assert rules.oldest_driver("525.60.13", "525.85.12") == "525.60.13"
 
 
 @pytest.mark.parametrize(("driver", "native"), [("580.95.05", True), ("580.82.07", False)])

@@ -25,9 +25,9 @@ NEURON = "neuron: {version: 2.26.1}\ntelemetry: {profile: neuron}"
         (rules.node_has_os, world(os="debian12", node="eks"), world(node="eks"), "os",
          "eks has no base AMI with debian12"),
         (rules.node_has_version, world("node_version: '1.33'"), world(), "node_version",
-         "node ec2 has no versions, found 1.33"),
+         "node ec2 takes no node_version, got 1.33"),
         (rules.node_has_version, world("node_version: '1.20'", node="eks"), world("node_version: '1.33'", node="eks"),
-         "node_version", "1.20 is unknown; node eks knows 1.30, "),
+         "node_version", "1.20 is unknown; node eks supports 1.30, "),
         (rules.kernel_is_there, world("kernel: {version: '5.10'}"), world("kernel: {version: '6.12'}"),
          "kernel.version", "al2023 has no kernel 5.10: it has 6.1, 6.12, 6.18"),
         (rules.kernel_is_there, world("kernel: {version: '6.12'}", node="ecs"),
@@ -90,7 +90,7 @@ def test_neuron_release_drives_the_devices_of_the_types() -> None:
     newest = list(releases)[-1]
     assert without
     (conflict,) = rules.neuron_drives_devices(world(NEURON, types="inf1.xlarge"), {"neuron": without[-1]})
-    assert conflict.text.endswith("does not drive Inferentia of inf1.xlarge")
+    assert conflict.text.endswith("does not support Inferentia of inf1.xlarge")
     assert list(rules.neuron_drives_devices(world(NEURON, types="trn1.2xlarge"), {"neuron": newest})) == []
 
 
@@ -107,5 +107,5 @@ def test_release_is_for_the_systems_of_its_row() -> None:
         (name, row) for name, row in FACTS.neuron["releases"].items() if "ubuntu2004" not in row["operating_systems"]
     )
     (conflict,) = rule(world(os="ubuntu2004"), {"neuron": release})
-    assert conflict.text == f"Neuron {release} is not made for ubuntu2004"
+    assert conflict.text == f"Neuron {release} is not packaged for ubuntu2004"
     assert list(rule(world(os=row["operating_systems"][0]), {"neuron": release})) == []

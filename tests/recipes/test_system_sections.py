@@ -90,7 +90,7 @@ def test_gpu_without_known_clocks_is_noted() -> None:
     sources = Sources()
     section = system.tuning_section(world("tuning: {}", types="p6-b200.48xlarge"), sources)["tuning"]
     assert section["clocks"] == {}
-    assert sources.notes == ["not established: the highest application clocks of NVIDIA B200; it keeps its own"]
+    assert sources.notes == ["not established: the highest application clocks of NVIDIA B200; they are not set"]
 
 
 @pytest.mark.parametrize(

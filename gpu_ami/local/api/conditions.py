@@ -75,7 +75,9 @@ class ErrorRule:
     zones: tuple[str, ...] = ()
 
     def matches(self, call: ServiceCall, zone: str) -> bool:
-        if call.protocol not in _CODES[self.error] or not any(fnmatchcase(call.name, one) for one in self.actions):
+        if call.protocol not in _CODES[self.error] or not any(
+            fnmatchcase(call.name, pattern) for pattern in self.actions
+        ):
             return False
         if self.instance_types and call.parameters.get("InstanceType") not in self.instance_types:
             return False
@@ -152,22 +154,23 @@ def read(path: Path) -> Conditions:
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(document, dict):
         raise UsageError(f"{path}: expected a mapping, got {type(document).__name__}")
-    included = [read(path.with_name(f"{one}.yml")) for one in document.pop("include", [])]
+    included = [read(path.with_name(f"{name}.yml")) for name in document.pop("include", [])]
     own: Conditions = _build(Conditions, document, str(path))
-    for one in included:
+    for other in included:
         own = replace(
             own,
-            errors=(*own.errors, *one.errors),
-            launch_failures=(*own.launch_failures, *one.launch_failures),
-            consistency=own.consistency if own.consistency != Consistency() else one.consistency,
-            delays=_either(own.delays, one.delays),
+            errors=(*own.errors, *other.errors),
+            launch_failures=(*own.launch_failures, *other.launch_failures),
+            consistency=own.consistency if own.consistency != Consistency() else other.consistency,
+            delays=_either(own.delays, other.delays),
         )
     return own
 
 
 def _either(own: Delays, included: Delays) -> Delays:
     """Each delay of `own`, or where that has none, of `included`."""
-    return Delays(**{one.name: getattr(own, one.name) or getattr(included, one.name) for one in fields(Delays)})
+    names = [entry.name for entry in fields(Delays)]
+    return Delays(**{name: getattr(own, name) or getattr(included, name) for name in names})
 
 
 _NESTED: Mapping[str, type[Any]] = {"consistency": Consistency, "delays": Delays}
@@ -180,14 +183,14 @@ def _build(kind: type[Any], document: object, where: str) -> Any:
     """An object of a dataclass from a mapping of the file; every key is checked."""
     if not isinstance(document, dict):
         raise UsageError(f"{where}: expected a mapping, got {type(document).__name__}")
-    known = {one.name for one in fields(kind)} - {"name"}
+    known = {entry.name for entry in fields(kind)} - {"name"}
     for key in document:
         if key not in known:
             raise UsageError(f"{where}: unknown key {key!r}", hint=f"known: {', '.join(sorted(known))}")
     values = {key: _value(key, value, f"{where}: {key}") for key, value in document.items()}
-    for one in fields(kind):
-        if one.default is MISSING and one.default_factory is MISSING and one.name not in values:
-            raise UsageError(f"{where}: {one.name} is missing")
+    for entry in fields(kind):
+        if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in values:
+            raise UsageError(f"{where}: {entry.name} is missing")
     return kind(**values)
 
 

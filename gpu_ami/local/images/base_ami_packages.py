@@ -1,7 +1,7 @@
-"""Replicas that a node family's base AMI brings along: which ones, and their files.
+"""Replicas of the packages that a node family's base AMI contains.
 
-`replicas/<family>_ami/provided.txt` names packages of the family's own; what `provides` says in the facts
-(variables/facts/node_families.yml) is planned as for a plain instance, which gives names and versions of the packages.
+`replicas/<family>_ami/provided.txt` lists packages of the family itself. The components under `provides` in the facts
+(variables/facts/node_families.yml) are planned as for a plain instance, which gives package names and versions.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ class Provided:
 
     def digest(self) -> str:
         """Digest of their sources, without the signing key."""
-        held = [one for archive in self.archives for found in archive.held_packages().values() for one in found]
-        parts = [[one.file_name, sources_digest(one.row)] for one in (*self.packages, *held)]
-        parts += [[json.dumps(one.values, sort_keys=True), sources_digest(one.row)] for one in self.archives]
+        folders = [folder for archive in self.archives for folder in archive.held_packages().values()]
+        held = [package for folder in folders for package in folder]
+        parts = [[package.file_name, sources_digest(package.row)] for package in (*self.packages, *held)]
+        for archive in self.archives:
+            parts.append([json.dumps(archive.values, sort_keys=True), sources_digest(archive.row)])
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if parts else ""
 
     def put(self, folder: Path, home: Path) -> None:
@@ -62,7 +64,7 @@ class Provided:
         pool = Pool(home / "base" / "pool", key)
         with key.opened() as gpg:
             files = pool.get(self.packages, gpg)
-            files += [pool.get_archive(one, gpg) for one in self.archives]
+            files += [pool.get_archive(archive, gpg) for archive in self.archives]
         for file in files:
             shutil.copy(file, folder)
 
@@ -81,13 +83,13 @@ def of_family(system: str, family: str, version: str) -> Provided:
 
 def _with_brought(planned: Sequence[Package]) -> list[Package]:
     """Those packages and what comes with them; a mirror would also have other versions."""
-    found: dict[str, Package] = {}
+    collected: dict[str, Package] = {}
     waiting = list(planned)
     while waiting:
         package = waiting.pop()
-        if found.setdefault(package.name, package) is package:
-            waiting += [one for one in package.related() if one.name != package.name]
-    return [found[name] for name in sorted(found)]
+        if collected.setdefault(package.name, package) is package:
+            waiting += [related for related in package.related() if related.name != package.name]
+    return [collected[name] for name in sorted(collected)]
 
 
 def _listed(path: Path, kind: str) -> Iterator[Package]:

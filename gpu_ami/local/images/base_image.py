@@ -92,8 +92,8 @@ def ensure_archive(home: Path, progress: Progress) -> Path:
 
 
 def _image(base: Path) -> BaseImage:
-    wanted = digest()
-    return BaseImage(base / f"{NAME}-{wanted}.raw", f"{NAME}-{wanted}", SSH_USER, wanted)
+    current = digest()
+    return BaseImage(base / f"{NAME}-{current}.raw", f"{NAME}-{current}", SSH_USER, current)
 
 
 def root_uuid() -> str:

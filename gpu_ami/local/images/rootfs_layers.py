@@ -25,7 +25,7 @@ _REPLICAS = Path(__file__).parents[1] / "replicas"
 _BUILD_LAYER = _REPLICAS / "build_layer.sh"
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYER_SECONDS = 900.0
-# What would reach the host's kernel, which a tree's programs run on: its modules, its log, its clock, its power switch.
+# Capabilities that affect the host's kernel, on which the tree's programs run: modules, log, clock, power.
 _DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
 SYSTEMS = ("debian12", "ubuntu2404", "al2023")
 
@@ -101,12 +101,12 @@ class Tree:
 
     def kernel(self) -> str:
         """The release that the tree boots: its newest kernel."""
-        found = {path.name for layer in self.layers for path in layer.glob("boot/vmlinuz-*")}
-        if not found:
+        kernels = {path.name for layer in self.layers for path in layer.glob("boot/vmlinuz-*")}
+        if not kernels:
             raise CloudError(
                 f"{self.layers[-1]}: no kernel in its /boot", hint="remove the folder; the next run builds it again"
             )
-        return sorted(found, key=_natural)[-1].removeprefix("vmlinuz-")
+        return sorted(kernels, key=_natural)[-1].removeprefix("vmlinuz-")
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

@@ -1,7 +1,7 @@
-"""The local region's source AMIs: which base image a plan builds on, and as which AMI the region shows it.
+"""Source AMIs of the local region: the base images that plans build on, registered as AMIs.
 
-A plan finds its source AMI by owner and name filter (or by an SSM parameter); the region shows the base image of that
-operating system and node family under a name that the filter matches, as that owner's.
+A plan finds its source AMI by owner and name filter (or by an SSM parameter); the region registers the base image of
+the operating system and node family for this owner, under a name that the filter matches.
 """
 
 from __future__ import annotations

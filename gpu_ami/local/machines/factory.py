@@ -1,4 +1,4 @@
-"""Makes an instance into a machine: its folder, disk, boot files, boards, metadata service and relays."""
+"""Creates the machine of an instance: folder, disk, boot files, boards, metadata service and relays."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a firmware and a boot loader would do: find kernel, initrd and command line in a disk image.
+"""Reads kernel, initrd and command line from a disk image, as firmware and boot loader would.
 
-Reading them with debugfs and handing them to QEMU saves an emulated machine the seconds that a real boot loader takes,
-and still boots what the image holds: /boot/grub/grub.cfg is read anew at every power-on and every reboot, so a new
-kernel or a new kernel argument counts from the next boot, as it would with GRUB.
+Reading them with debugfs and passing them to QEMU saves the seconds that a boot loader takes under emulation.
+/boot/grub/grub.cfg is read again at every power-on and reboot, so a new kernel or kernel argument takes effect at the
+next boot, as with GRUB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Boot:
-    """What the machine starts with: two files on the host, and the kernel's command line."""
+    """Kernel and initrd (files on the host), and the kernel's command line."""
 
     kernel: Path
     initrd: Path | None
@@ -98,8 +98,8 @@ def _dump(file_system: str, path: str, target: Path) -> Path | None:
 
 
 def _required(file_system: str, path: str, target: Path) -> Path:
-    found = _dump(file_system, path, target)
-    if found is None:
-        said = f"the image's boot menu names {path}, which is not in the image"
-        raise MachineError(said, hint="run update-grub in the image")
-    return found
+    extracted = _dump(file_system, path, target)
+    if extracted is None:
+        message = f"the image's boot menu names {path}, which is not in the image"
+        raise MachineError(message, hint="run update-grub in the image")
+    return extracted

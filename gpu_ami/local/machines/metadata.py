@@ -1,8 +1,8 @@
 """The instance metadata service: IMDSv2 over a unix socket, one socket an instance.
 
-The socket says which instance asks; a relay in the guest's network carries the connections here. The tree is built anew
-from the instance at each request, so a changed tag or option shows at once, as on EC2. Its shape is that of version
-2021-03-23, which cloud-init asks for (docs.aws.amazon.com, "Instance metadata categories").
+A relay in the guest's network forwards connections to the instance's socket. The tree is built from the instance at
+each request, so a changed tag or option is visible at once, as on EC2. It has the structure of version 2021-03-23,
+which cloud-init requests (docs.aws.amazon.com, "Instance metadata categories").
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ class Metadata:
             return self._token(version, rest, headers)
         if method not in ("GET", "HEAD"):
             return Answer(405)
-        given = headers.get("x-aws-ec2-metadata-token")
-        if not (self._tokens.valid(given) if given is not None else not view.tokens_required):
+        token = headers.get("x-aws-ec2-metadata-token")
+        if not (self._tokens.valid(token) if token is not None else not view.tokens_required):
             return Answer(401)
         return _read(view, version, rest)
 

@@ -1,4 +1,4 @@
-"""Keeps the machines in step with what the API says, and what the API says in step with the machines.
+"""Reconciles the machines with the states in the API, and the states in the API with the machines.
 
 moto changes an instance's state at once when a call arrives. `absorb`, called after each mutating call and before it is
 answered, keeps that as the desired state and shows the transition instead (pending, stopping, …). `step`, called by the
@@ -62,10 +62,10 @@ class Machines(Protocol):
 
 @dataclass
 class Unit:
-    """One instance and its machine. wanted: running, stopped or terminated. shown: the state last written to moto."""
+    """One instance and its machine. desired: running, stopped or terminated. shown: the state last written to moto."""
 
     instance: Any
-    wanted: str = "running"
+    desired: str = "running"
     shown: str = "pending"
     machine: Machine | None = None
     preparing: Future[Any] | None = None
@@ -117,8 +117,8 @@ class Reconciler:
                     self._admit(instance)
                     changed = True
                 elif instance.state != unit.shown:
-                    unit.wanted = instance.state
-                    self._show(unit, _TRANSITION[unit.wanted])
+                    unit.desired = instance.state
+                    self._show(unit, _TRANSITION[unit.desired])
                     changed = True
             for job in self.images.absorb():
                 self._assign(job)
@@ -131,8 +131,8 @@ class Reconciler:
         unit = self.units[instance.id] = Unit(instance, not_before=self._clock() + self._delays.boot)
         unit.launch_failure = self._launch_failure(instance.instance_type)
         if instance.state in ("stopped", "terminated"):
-            unit.wanted = instance.state
-        self._show(unit, _TRANSITION[unit.wanted])
+            unit.desired = instance.state
+        self._show(unit, _TRANSITION[unit.desired])
         self._progress.note(f"{unit.id}: {instance.instance_type} of {instance.image_id}, {instance.private_ip}")
 
     def _assign(self, job: ImageJob) -> None:
@@ -144,7 +144,7 @@ class Reconciler:
         """Asks the guest to shut down; the machine starts again because `running` stays the desired state."""
         with self.lock:
             unit = self.units.get(instance_id)
-            if unit and unit.wanted == "running":
+            if unit and unit.desired == "running":
                 self._press_power_button(unit)
         self.wake()
 
@@ -172,15 +172,15 @@ class Reconciler:
     def _step(self, unit: Unit) -> None:
         self._notice_exit(unit)
         self._check_space(unit)
-        if unit.wanted == "terminated" and unit.machine:
+        if unit.desired == "terminated" and unit.machine:
             unit.machine.kill()
             unit.machine = None
         self._step_jobs(unit)
         if unit.jobs:
             return
-        if unit.wanted == "running":
+        if unit.desired == "running":
             self._run(unit)
-        elif unit.machine and unit.wanted == "stopped":
+        elif unit.machine and unit.desired == "stopped":
             self._bring_down(unit)
         elif unit.machine is None and unit.preparing is None:
             self._settle(unit)
@@ -190,19 +190,19 @@ class Reconciler:
 
     def _settle(self, unit: Unit) -> None:
         """Shows that the machine is off, once."""
-        if unit.shown == unit.wanted or (unit.wanted == "stopped" and self._clock() < unit.not_before):
+        if unit.shown == unit.desired or (unit.desired == "stopped" and self._clock() < unit.not_before):
             return
-        if unit.wanted == "terminated":
+        if unit.desired == "terminated":
             self.machines.discard(unit.id)
-        self._show(unit, unit.wanted)
-        self._progress.note(f"{unit.id}: {unit.wanted}")
+        self._show(unit, unit.desired)
+        self._progress.note(f"{unit.id}: {unit.desired}")
 
     def _notice_exit(self, unit: Unit) -> None:
         ended = unit.machine.poll() if unit.machine else None
         if ended is None:
             return
         asked, unit.machine, unit.power_down_until = unit.power_down_until is not None, None, None
-        if unit.wanted != "running" or ended.cause == "reset" or (asked and ended.cause == "shutdown"):
+        if unit.desired != "running" or ended.cause == "reset" or (asked and ended.cause == "shutdown"):
             return
         if ended.cause == "shutdown":
             self._guest_shut_down(unit)
@@ -215,9 +215,9 @@ class Reconciler:
             unit.instance.terminate()
         else:
             unit.instance.stop()
-        unit.wanted = unit.instance.state
+        unit.desired = unit.instance.state
         code = "Client.InstanceInitiatedShutdown"
-        self._show(unit, _TRANSITION[unit.wanted], code, "Instance initiated shutdown")
+        self._show(unit, _TRANSITION[unit.desired], code, "Instance initiated shutdown")
         self._progress.note(f"{unit.id}: the guest shut down")
 
     def _fail(self, unit: Unit, detail: str) -> None:
@@ -226,13 +226,13 @@ class Reconciler:
             self._fail_launch(unit, detail)
             return
         unit.instance.stop()
-        unit.wanted = "stopped"
+        unit.desired = "stopped"
         self._show(unit, "stopping", "Server.InternalError", detail)
         self._progress.note(f"{unit.id}: {detail}")
 
     def _fail_launch(self, unit: Unit, detail: str, code: str = "Server.InternalError") -> None:
         unit.instance.terminate()
-        unit.wanted, unit.launch_failure = "terminated", None
+        unit.desired, unit.launch_failure = "terminated", None
         prefix = "Internal error on launch: " if code == "Server.InternalError" else ""
         self._show(unit, "shutting-down", code, f"{prefix}{detail}")
         self._progress.note(f"{unit.id}: launch failed: {detail}")
@@ -286,7 +286,7 @@ class Reconciler:
     def _bring_down(self, unit: Unit) -> None:
         assert unit.machine
         self._press_power_button(unit)
-        if unit.wanted == "stopped":
+        if unit.desired == "stopped":
             unit.not_before = self._clock() + self._delays.stop
         overdue = unit.power_down_until is not None and self._clock() > unit.power_down_until
         if unit.force or overdue:

@@ -1,7 +1,7 @@
 """The relays between a guest and the host's services.
 
 QEMU's user network starts one program per connection of the guest (`guestfwd=…-cmd:PROGRAM`; the form with a host and a
-port keeps a single connection for the machine's whole life). The program joins its stdin, a socket, with a service.
+port keeps a single connection for the machine's whole life). The program connects its stdin, a socket, to a service.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class Content:
         """Adds what the section requests, with related packages. UsageError: there is no replica of it."""
         repository = package_requests.repository(section)
         if repository:
-            found = with_related(list(package_requests.packages(section)))
-            self.repositories.setdefault(repository, {}).update({one.file_name: one for one in found})
+            packages = with_related(list(package_requests.packages(section)))
+            self.repositories.setdefault(repository, {}).update({package.file_name: package for package in packages})
         download = package_requests.download(section)
         if download:
             self._add_file(download, _file(section, download, agent_package))
@@ -54,7 +54,7 @@ class Content:
 
     def origin(self) -> dict[str, str]:
         """Package or file name → replica or vendor."""
-        names = {one.name for packages in self.repositories.values() for one in packages.values()}
+        names = {package.name for packages in self.repositories.values() for package in packages.values()}
         names |= {item.name for _, item in self.files.values() if isinstance(item, Package)}
         names |= {item.name for _, item in self.files.values() if isinstance(item, Archive)}
         names |= {git_repositories.name_of(path) for path in self.git}
@@ -88,8 +88,8 @@ class Content:
             gpg.export(root / path)
         commits: dict[str, str] = {}
         for path, tags in self.git.items():
-            found = git_repositories.write_repository(root / path, tags, "the mirror")
-            commits |= {f"{path}#{tag}": commit for tag, commit in found.items()}
+            tag_commits = git_repositories.write_repository(root / path, tags, "the mirror")
+            commits |= {f"{path}#{tag}": commit for tag, commit in tag_commits.items()}
         return commits
 
 

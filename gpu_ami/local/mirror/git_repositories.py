@@ -1,7 +1,7 @@
-"""Git repositories made of replicas: bare, one commit a tag, read over plain HTTP (so they take no --depth).
+"""Bare git repositories of replicas: one commit for each tag, served over plain HTTP (which does not support --depth).
 
 The objects are written here, byte for byte as git would (gitformat: blob, tree, commit), so a tag's commit is known
-without a repository: `commit` is what a plan of the local region names in the place of the vendor's.
+without a repository. A plan of the local region names this commit instead of the vendor's.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class _Objects:
 
 def commit(url: str, tag: str) -> str | None:
     """The commit that the mirror's repository has for that tag; None where the vendor's address has no replica."""
-    row = next((one for one in _rows() if one.match(name_of(url))), None)
-    return None if row is None else _add_tag(_Objects(), row, name_of(url), tag)
+    name = name_of(url)
+    row = next((row for row in _rows() if row.match(name)), None)
+    return None if row is None else _add_tag(_Objects(), row, name, tag)
 
 
 def _rows() -> Iterator[Row]:
@@ -87,13 +88,14 @@ def write_repository(folder: Path, tags: Iterable[str], asked_by: str) -> dict[s
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(zlib.compress(whole))
     newest = list(commits.values())[-1]
-    refs = {"refs/heads/main": newest} | {f"refs/tags/{tag}": found for tag, found in commits.items()}
-    for ref, found in refs.items():
+    refs = {"refs/heads/main": newest} | {f"refs/tags/{tag}": digest for tag, digest in commits.items()}
+    for ref, digest in refs.items():
         path = folder / ref
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{found}\n", encoding="ascii")
+        path.write_text(f"{digest}\n", encoding="ascii")
     (folder / "info").mkdir()
-    (folder / "info" / "refs").write_text("".join(f"{found}\t{ref}\n" for ref, found in refs.items()), encoding="ascii")
+    lines = "".join(f"{digest}\t{ref}\n" for ref, digest in refs.items())
+    (folder / "info" / "refs").write_text(lines, encoding="ascii")
     (folder / "objects" / "info").mkdir()
     (folder / "objects" / "info" / "packs").write_text("\n", encoding="ascii")
     (folder / "HEAD").write_text("ref: refs/heads/main\n", encoding="ascii")

@@ -129,7 +129,7 @@ def _with_vendor_urls(value: object) -> object:
 
 
 def path_of(url: str, asked_by: str) -> str:
-    """https://HOST/PATH → HOST/PATH, the place below the mirror. UsageError for what no mirror can hold."""
+    """https://HOST/PATH → HOST/PATH, the path below the mirror. UsageError: the mirror cannot serve this URL."""
     scheme, _, rest = url.partition("://")
     path = PurePosixPath(rest)
     if scheme != "https" or not rest or ".." in path.parts:

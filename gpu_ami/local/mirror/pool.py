@@ -45,14 +45,15 @@ class Pool:
         return self._rows[id(row)]
 
     def archive_digest(self, archive: Archive) -> str:
-        inside = {into: [self.digest(package) for package in found] for into, found in archive.held_packages().items()}
+        held = archive.held_packages()
+        inside = {folder: [self.digest(package) for package in packages] for folder, packages in held.items()}
         content = json.dumps([archive.values, inside], sort_keys=True)
         return _sha(_code_digest(), self.row_digest(archive.row), content)
 
-    def get(self, wanted: Sequence[Package], gpg: Gpg) -> list[Path]:
+    def get(self, packages: Sequence[Package], gpg: Gpg) -> list[Path]:
         """The built packages, in order; those that are not there yet are built, side by side, and signed."""
-        places = [self._folder / self.digest(package) / package.file_name for package in wanted]
-        missing = {place: package for place, package in zip(places, wanted, strict=True) if not place.exists()}
+        places = [self._folder / self.digest(package) / package.file_name for package in packages]
+        missing = {place: package for place, package in zip(places, packages, strict=True) if not place.exists()}
         if missing:
             self._folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self._folder, prefix="build-") as name:
@@ -81,7 +82,7 @@ class Pool:
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             fresh = place.with_name(f".{place.name}")
-            archives.write(archive, fresh, lambda wanted: self.get(wanted, gpg))
+            archives.write(archive, fresh, lambda packages: self.get(packages, gpg))
             fresh.rename(place)
         os.utime(place.parent)
         return place

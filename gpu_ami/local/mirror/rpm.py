@@ -29,7 +29,7 @@ _MACROS = {
     "source_date_epoch_from_changelog": "0",
     "_build_name_fmt": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
 }
-# The scriptlet's own argument is the number of versions that remain; Debian's scripts are told what is being done.
+# rpm passes the number of versions that remain; Debian's scripts expect the name of the action.
 _SCRIPTLETS = {
     "preinst": ("pre", 'if [ "$1" -gt 1 ]; then set -- upgrade; else set -- install; fi'),
     "postinst": ("post", 'if [ "$1" -gt 1 ]; then set -- configure previous; else set -- configure; fi'),
@@ -37,7 +37,7 @@ _SCRIPTLETS = {
     "postrm": ("postun", 'if [ "$1" -gt 0 ]; then set -- upgrade; else set -- remove; fi'),
 }
 _RELATIONS: Mapping[str, staging.Relation] = {"Requires": "depends", "Provides": "provides", "Conflicts": "conflicts"}
-# Folders that belong to the system; every other one that a package has is its own, and goes when it goes.
+# Folders of the system; a package owns all its other folders, and they are removed with it.
 _SYSTEM = """
 etc etc/bash_completion.d etc/default etc/dnf etc/dnf/dnf.conf.d etc/ld.so.conf.d etc/logrotate.d etc/modprobe.d
 etc/modules-load.d etc/profile.d etc/security etc/security/limits.d etc/sudoers.d etc/sysctl.d etc/systemd

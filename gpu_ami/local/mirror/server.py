@@ -1,4 +1,4 @@
-"""The mirror's web server: files below the current tree, on loopback, and nothing else."""
+"""The mirror's web server: serves the files of the current tree on loopback."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Mirror:
 
 
 def locate(root: Path, request_path: str) -> Path | None:
-    """The regular file of the tree that a request names; None for everything else, above all for what lies outside."""
+    """The regular file that a request names; None for anything else, such as a path outside the tree."""
     path = urllib.parse.unquote(urllib.parse.urlsplit(request_path).path)
     if "\0" in path or ".." in path.split("/"):
         return None
     real_root = root.resolve()
-    found = (real_root / path.lstrip("/")).resolve()
-    inside = found.is_relative_to(real_root) and found != real_root / "mirror.json"
-    return found if inside and found.is_file() else None
+    file = (real_root / path.lstrip("/")).resolve()
+    inside = file.is_relative_to(real_root) and file != real_root / "mirror.json"
+    return file if inside and file.is_file() else None
 
 
 def _handler(root: Path) -> type[BaseHTTPRequestHandler]:

@@ -1,4 +1,4 @@
-"""The mirror's key: made at first use in the state directory, never leaves it, signs whatever the mirror serves."""
+"""The mirror's signing key: generated at first use in the state directory; signs everything that the mirror serves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY_LEAST_DAYS = 30
 
 @dataclass(frozen=True)
 class Gpg:
-    """gpg with one home, for as long as its agent is kept. home: a path short enough for the agent's socket."""
+    """gpg with one home directory, whose path is short enough for its agent's socket."""
 
     command: tuple[str, ...]
     home: Path
@@ -40,7 +40,7 @@ class Gpg:
 
 @dataclass(frozen=True)
 class SigningKey:
-    """The key of one state directory; ends after two years."""
+    """The key of one state directory; it expires after two years."""
 
     folder: Path
     fingerprint: str
@@ -64,19 +64,19 @@ class SigningKey:
 
 
 def signing_key(home: Path) -> SigningKey:
-    """The mirror's key in `home/keys`, a new one where there is none that holds for another month."""
+    """The mirror's key in `home/keys`; a new one is generated if none is valid for another month."""
     folder = home / "keys"
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     with _gpg(folder) as gpg:
-        found = _valid_key(gpg)
-        if found is None:
+        fingerprint = _valid_key(gpg)
+        if fingerprint is None:
             parameters = ["--passphrase", "", "--quick-generate-key", _KEY_NAME, "rsa3072", "sign", f"{_KEY_DAYS}d"]
             run([*gpg, *parameters], timeout=120, error=CloudError)
-            found = _valid_key(gpg)
-    if found is None:
+            fingerprint = _valid_key(gpg)
+    if fingerprint is None:
         raise CloudError(f"gpg made no key in {folder}", hint=f"remove {folder} and try again")
-    return SigningKey(folder, found)
+    return SigningKey(folder, fingerprint)
 
 
 def _valid_key(gpg: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ from gpu_ami.errors import CloudError
 from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Library, Package, Row, fill, substitute
 from gpu_ami.process import find_tool, run
 
-# Depends on nothing that the building machine has: no libc, no start files, no build id.
+# Independent of the build machine: no libc, no start files, no build id.
 _LIBRARY = (
     "-shared", "-fPIC", "-O2", "-s", "-nostdlib", "-ffreestanding", "-fno-builtin", "-fno-stack-protector",
     "-fcf-protection=none", "-Wall", "-Werror", "-Wl,--build-id=none", "-Wl,--hash-style=both",

@@ -1,6 +1,6 @@
-"""The vendor's own CloudWatch agent, where it can be had: downloaded, its signature verified, kept in the home.
+"""Downloads the vendor's CloudWatch agent, verifies its signature and keeps it in the home folder.
 
-Address, key and fingerprint are the facts' (`variables/facts/cloudwatch_agent.yml`); nothing unverified is kept.
+URL, key and fingerprint are in `variables/facts/cloudwatch_agent.yml`; an unverified package is not kept.
 """
 
 from __future__ import annotations

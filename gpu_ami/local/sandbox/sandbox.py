@@ -3,9 +3,9 @@
     with sandbox.entered(Base("debian12"), Devices(gpu=8), home, progress) as box:
         ...                                     # ssh -i box.key -p box.port box.user@box.host
 
-It is a place to try a role at native speed, many at a time: packages install, modules build against the base's own
-kernel headers, units are enabled. It is no machine: no kernel of its own, no systemd (`systemctl start` does nothing,
-as in any chroot), devices are plain files. `gpu_ami/local/sandbox/sandbox_init.py` is what happens inside.
+Roles can be tested in it at native speed, several at a time: packages install, modules build against the base image's
+kernel headers, units are enabled. It is not a machine: it has no kernel of its own, no systemd (`systemctl start` does
+nothing, as in any chroot), devices are plain files. `gpu_ami/local/sandbox/sandbox_init.py` is what happens inside.
 
 What a role writes is lost when the sandbox ends: it is in a tmpfs of the sandbox's mount namespace. When the process
 that holds a sandbox ends, also by SIGKILL, the kernel ends every process in it.

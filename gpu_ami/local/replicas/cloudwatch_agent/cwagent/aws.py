@@ -137,9 +137,9 @@ class Service:
 def _refusal(status: int, content: bytes) -> ServiceError:
     text = content.decode("utf-8", "replace")
     try:
-        found = json.loads(text)
+        error = json.loads(text)
         return ServiceError(
-            status, str(found.get("__type", "")).rpartition("#")[2], str(found.get("message", found.get("Message", "")))
+            status, str(error.get("__type", "")).rpartition("#")[2], str(error.get("message", error.get("Message", "")))
         )
     except (ValueError, AttributeError):
         code = re.search(r"<Code>([^<]*)</Code>", text)

@@ -40,19 +40,19 @@ class UsageError(Exception):
 
 def _options(words: list[str]) -> dict[str, str]:
     names = {"-a": "action", "-m": "mode", "-c": "config", "-l": "level", "-o": "otel"}
-    found = {"mode": "ec2"}
+    options = {"mode": "ec2"}
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if word == "-s":
-            found["restart"] = "yes"
+            options["restart"] = "yes"
         elif word in names and rest:
-            found[names[word]] = rest.pop(0)
+            options[names[word]] = rest.pop(0)
         else:
             raise UsageError(f"Invalid option: {word}")
-    if "action" not in found:
+    if "action" not in options:
         raise UsageError("-a is required")
-    return found
+    return options
 
 
 def main(words: list[str]) -> int:

@@ -99,9 +99,9 @@ def parse(text: bytes) -> tuple[float, list[tuple[dict[str, str], dict[str, floa
 
 def _number(gpu: Any, places: tuple[str, ...]) -> float | None:
     for place in places:
-        found = _NUMBER.match((gpu.findtext(place) or "").strip())
-        if found:
-            return float(found.group())
+        number = _NUMBER.match((gpu.findtext(place) or "").strip())
+        if number:
+            return float(number.group())
     return None
 
 

@@ -65,13 +65,13 @@ def memory(section: dict[str, object]) -> Sample:
 
 
 def disk(section: dict[str, object]) -> Sample:
-    wanted = section.get("resources", ["*"])
+    resources = section.get("resources", ["*"])
     ignored = _IGNORED | set(section.get("ignore_file_system_types", []))  # type: ignore[call-overload]
-    found = []
+    rows = []
     with open("/proc/mounts", encoding="utf-8") as file:
         mounts = [line.split()[:3] for line in file]
     for device, path, kind in mounts:
-        if kind in ignored or (wanted != ["*"] and path not in wanted):  # type: ignore[operator]
+        if kind in ignored or (resources != ["*"] and path not in resources):  # type: ignore[operator]
             continue
         state = os.statvfs(path)
         total, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
@@ -79,7 +79,7 @@ def disk(section: dict[str, object]) -> Sample:
         if total:
             dimensions = {"path": path, "device": device.rpartition("/")[2], "fstype": kind}
             percent = 100.0 * used / max(1, used + free)
-            found.append(
+            rows.append(
                 (dimensions, {"total": float(total), "free": float(free), "used": float(used), "used_percent": percent})
             )
-    return found
+    return rows

@@ -65,8 +65,8 @@ class Stream:
         if self._start is None:
             return line[:1] in (b" ", b"\t")
         text = line.decode(self._encoding, "replace")
-        found = self._start.find(text) if isinstance(self._start, TimestampFormat) else self._start.search(text)
-        return found is None
+        start = self._start.find(text) if isinstance(self._start, TimestampFormat) else self._start.search(text)
+        return start is None
 
     def close_event(self) -> None:
         """Ends the open event, if there is one: it becomes one of `events`, or is filtered out."""
@@ -87,9 +87,9 @@ class Stream:
         return all((pattern.search(text) is not None) == (kind == "include") for kind, pattern in self._filters)
 
     def _time_of(self, text: str) -> int:
-        found = self._format.find(text) if self._format else None
-        if found is not None:
-            self._last_time = int(found * 1000)
+        seconds = self._format.find(text) if self._format else None
+        if seconds is not None:
+            self._last_time = int(seconds * 1000)
         elif self._format is None or not self._last_time:
             return int(time.time() * 1000)
         return self._last_time
@@ -140,10 +140,10 @@ class Logs:
     def _paths(pattern: str) -> list[str]:
         if not glob.has_magic(pattern):
             return [pattern] if os.path.exists(pattern) else []
-        found = sorted(
+        paths = sorted(
             (path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)), key=os.path.getmtime
         )
-        return found[-1:]  # the newest alone, as the agent without publish_multi_logs
+        return paths[-1:]  # the newest alone, as the agent without publish_multi_logs
 
     def _publish(self, stream: Stream, *, last: bool = False) -> None:
         while stream.events:

@@ -30,9 +30,9 @@ class Tail:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 continue
-            found = os.fstat(descriptor)
-            if not inode or found.st_ino == inode:
-                self._take(descriptor, found.st_ino, offset if offset <= found.st_size else 0)
+            status = os.fstat(descriptor)
+            if not inode or status.st_ino == inode:
+                self._take(descriptor, status.st_ino, offset if offset <= status.st_size else 0)
                 return True
             os.close(descriptor)
         return self._open_fresh()
@@ -62,10 +62,10 @@ class Tail:
         """Complete lines that are new: (line, inode, offset after it). A rotated file is read out first."""
         if self._file is None and not self._open():
             return []
-        found = self._drain()
-        if not found and self._moved() and self._open_fresh():
-            found = self._drain()
-        return found
+        lines = self._drain()
+        if not lines and self._moved() and self._open_fresh():
+            lines = self._drain()
+        return lines
 
     def _drain(self) -> list[tuple[bytes, int, int]]:
         assert self._file is not None
@@ -75,11 +75,11 @@ class Tail:
         self._read += len(data)
         *complete, self._pending = (self._pending + data).split(b"\n")
         offset = self._read - len(self._pending) - sum(len(line) + 1 for line in complete)
-        found = []
+        lines = []
         for line in complete:
             offset += len(line) + 1
-            found.append((line, self._inode, offset))
-        return found
+            lines.append((line, self._inode, offset))
+        return lines
 
     def _moved(self) -> bool:
         try:

@@ -216,7 +216,7 @@ def _settings(words: list[str], root: str, own: str) -> str:
     gpus = driver.gpus(root)
     if words[0] == "mig":
         return settings.mig(words[1:], gpus)
-    asked = settings.wanted(words)
+    asked = settings.read_setting(words)
     if asked is None or asked[3]:
         raise driver.Failure("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n", 1)
     return settings.apply(asked[0], asked[1], driver.select(gpus, asked[2]))

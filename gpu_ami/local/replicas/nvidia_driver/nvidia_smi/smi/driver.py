@@ -103,24 +103,23 @@ def gpus(root: str) -> list[Gpu]:
         addresses = sorted(os.listdir(base))
     except OSError:
         addresses = []
-    found: list[Gpu] = []
+    gpus: list[Gpu] = []
     for address in addresses:
         text = _read(base + "/" + address + "/board") or ""
         values = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
         if "name" in values and "uuid" in values:
-            found.append(Gpu(len(found), address, values, root))
-    if not found:
+            gpus.append(Gpu(len(gpus), address, values, root))
+    if not gpus:
         raise Failure("No devices were found", 6)
-    return found
+    return gpus
 
 
-def select(found: list[Gpu], wanted: str | None) -> list[Gpu]:
+def select(gpus: list[Gpu], selection: str | None) -> list[Gpu]:
     """-i: indices, UUIDs or bus ids, comma separated."""
-    if wanted is None:
-        return found
-    chosen = [
-        gpu for item in wanted.split(",") for gpu in found if item in (str(gpu.index), gpu.uuid) or _same_bus(item, gpu)
-    ]
+    if selection is None:
+        return gpus
+    names = selection.split(",")
+    chosen = [gpu for name in names for gpu in gpus if name in (str(gpu.index), gpu.uuid) or _same_bus(name, gpu)]
     if not chosen:
         raise Failure("No devices were found", 6)
     return chosen

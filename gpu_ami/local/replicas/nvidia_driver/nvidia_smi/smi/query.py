@@ -207,9 +207,9 @@ def csv(names: list[str], known: Row, rows: list[Row], form: list[str], aliases:
         if word not in ("csv", "noheader", "nounits"):
             raise Failure('"' + word + '" is not a valid format option.\n', 2)
     chosen = [aliases.get(name, name) for name in names]
-    for given, name in zip(names, chosen):
+    for field, name in zip(names, chosen):
         if name not in known:
-            raise Failure('Field "' + given + '" is not a valid field to query.\n', 2)
+            raise Failure('Field "' + field + '" is not a valid field to query.\n', 2)
     lines = []
     if "noheader" not in form:
         lines.append(", ".join(name + (" [" + known[name][1] + "]" if known[name][1] else "") for name in chosen))

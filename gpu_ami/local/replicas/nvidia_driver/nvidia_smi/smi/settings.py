@@ -32,20 +32,20 @@ _AFTER_RESET = ("8.0",)
 _SLICES = 7
 
 
-def wanted(words: list[str]) -> tuple[str, str, str | None, list[str]] | None:
+def read_setting(words: list[str]) -> tuple[str, str, str | None, list[str]] | None:
     """(what, value, value of -i, other words) if the command line sets something; Failure 1 for a missing value."""
     chosen, value, target, others = "", "", None, []
     rest = list(words)
     while rest:
-        word, equals, given = rest.pop(0).partition("=")
+        word, equals, option_value = rest.pop(0).partition("=")
         if word in ("-i", "--id"):
-            target = given if equals else (rest.pop(0) if rest else "")
+            target = option_value if equals else (rest.pop(0) if rest else "")
         elif word in _OPTIONS:
             chosen = _OPTIONS[word]
             if chosen not in _WITHOUT_VALUE:
                 if not equals and not rest:
                     raise Failure('Option "' + word + '" requires a value.\n', 1)
-                value = given if equals else rest.pop(0)
+                value = option_value if equals else rest.pop(0)
         else:
             others.append(word)
     return (chosen, value, target, others) if chosen else None
@@ -64,18 +64,18 @@ def state(gpu: Gpu) -> dict[str, object]:
         return {}
     import json  # only where something was set: it would be a fifth of every start-up
 
-    found: dict[str, object] = json.loads(text)
-    return found
+    settings: dict[str, object] = json.loads(text)
+    return settings
 
 
-def _keep(gpu: Gpu, found: dict[str, object]) -> None:
+def _keep(gpu: Gpu, settings: dict[str, object]) -> None:
     import json
 
     try:
         os.makedirs(_folder(gpu), exist_ok=True)
         path = _folder(gpu) + "/" + gpu.uuid
         with open(path + ".new", "w", encoding="ascii") as file:
-            json.dump(found, file)
+            json.dump(settings, file)
         os.replace(path + ".new", path)
     except PermissionError:
         text = "Unable to change the setting for GPU " + gpu.bus_id + ": Insufficient Permissions\n"
@@ -83,17 +83,17 @@ def _keep(gpu: Gpu, found: dict[str, object]) -> None:
 
 
 def persistence(gpu: Gpu) -> bool:
-    """The mode was set, or the daemon holds it, if it was not told to leave it alone."""
-    found = state(gpu).get("persistence")
-    if found is not None:
-        return bool(found)
+    """Whether the mode was set; else whether the persistence daemon runs with it."""
+    mode = state(gpu).get("persistence")
+    if mode is not None:
+        return bool(mode)
     return os.path.exists(gpu.root + "/run/nvidia-persistenced/mode")
 
 
 def power_limit(gpu: Gpu) -> float | None:
-    """In watts; where nothing was set, the board's own."""
-    found = state(gpu).get("power")
-    return found if isinstance(found, float) else gpu.number("power_limit_w")
+    """In watts; the board's own unless another was set."""
+    watts = state(gpu).get("power")
+    return watts if isinstance(watts, float) else gpu.number("power_limit_w")
 
 
 def divisible(gpu: Gpu) -> bool:
@@ -101,15 +101,15 @@ def divisible(gpu: Gpu) -> bool:
 
 
 def application_clocks(gpu: Gpu) -> tuple[int | None, int | None]:
-    """Memory and graphics in MHz; where nothing was set, the highest that the board has."""
-    found = state(gpu).get("clocks")
-    if isinstance(found, list):
-        return found[0], found[1]
+    """Memory and graphics clocks in MHz; the board's highest unless others were set."""
+    clocks = state(gpu).get("clocks")
+    if isinstance(clocks, list):
+        return clocks[0], clocks[1]
     return gpu.number("clock_memory_mhz"), gpu.number("clock_graphics_mhz")
 
 
 def apply(what: str, value: str, gpus: list[Gpu]) -> str:
-    """Sets it on each GPU; what the original says about it."""
+    """Changes a setting on each GPU; returns the output of the real nvidia-smi."""
     change = {
         "persistence": _set_persistence, "clocks": _set_clocks, "reset_clocks": _reset_clocks, "lock": _lock,
         "unlock": _unlock, "power": _set_power, "mig": _set_mig, "reset": _reset,
@@ -189,11 +189,11 @@ def _set_mig(gpu: Gpu, value: str) -> str:
     if not divisible(gpu):
         verb = "enable" if mode else "disable"
         return "Unable to " + verb + " MIG Mode for GPU " + gpu.bus_id + ": Not Supported\n" + _WARNING
-    found = {**state(gpu), "pending_mig": mode}
+    settings = {**state(gpu), "pending_mig": mode}
     if gpu.values.get("compute_capability") not in _AFTER_RESET:
-        found.update(mig=mode, instances=[])
-    _keep(gpu, found)
-    if bool(found.get("mig")) != mode:
+        settings.update(mig=mode, instances=[])
+    _keep(gpu, settings)
+    if bool(settings.get("mig")) != mode:
         verb = "enable" if mode else "disable"
         return (
             "Warning: MIG mode is in pending " + verb + " state for GPU " + gpu.bus_id + ":In use by another client\n"
@@ -202,8 +202,8 @@ def _set_mig(gpu: Gpu, value: str) -> str:
 
 
 def _reset(gpu: Gpu, _value: str) -> str:
-    found = state(gpu)
-    _keep(gpu, {"mig": bool(found.get("pending_mig")), "pending_mig": bool(found.get("pending_mig")), "instances": []})
+    mode = bool(state(gpu).get("pending_mig"))
+    _keep(gpu, {"mig": mode, "pending_mig": mode, "instances": []})
     return "GPU " + gpu.bus_id + " was successfully reset.\n"
 
 
@@ -226,8 +226,8 @@ def mig(words: list[str], gpus: list[Gpu]) -> str:
 
 def instances(gpu: Gpu) -> list[str]:
     """Profiles of the GPU instances that hold a compute instance."""
-    found = state(gpu).get("instances")
-    return [str(name) for name in found] if isinstance(found, list) else []
+    names = state(gpu).get("instances")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _listed(gpus: list[Gpu]) -> str:
@@ -243,14 +243,15 @@ def _divide(gpu: Gpu, profiles: list[str], computes: bool) -> str:
     slices = [int(name.split("g.")[0]) if name.split("g.")[0].isdigit() else 0 for name in names]
     if 0 in slices:
         raise Failure("Unable to create a GPU instance: unknown profile in " + ",".join(profiles), 2)
-    there = instances(gpu)
-    if sum(slices) + sum(int(name.split("g.")[0]) for name in there) > _SLICES:
+    existing = instances(gpu)
+    if sum(slices) + sum(int(name.split("g.")[0]) for name in existing) > _SLICES:
         raise Failure("Failed to create GPU instances: Insufficient Resources", 19)
-    _keep(gpu, {**state(gpu), "instances": there + names})
-    said = ""
-    for number, name in enumerate(names, len(there) + 1):
-        said += "Successfully created GPU instance ID %2d on GPU %2d using profile MIG %s\n" % (number, gpu.index, name)
+    _keep(gpu, {**state(gpu), "instances": existing + names})
+    output = ""
+    for number, name in enumerate(names, len(existing) + 1):
+        text = "Successfully created GPU instance ID %2d on GPU %2d using profile MIG %s\n"
+        output += text % (number, gpu.index, name)
         if computes:
             where = "Successfully created compute instance ID  0 on GPU %2d GPU instance ID %2d" % (gpu.index, number)
-            said += where + " using profile MIG " + name + "\n"
-    return said
+            output += where + " using profile MIG " + name + "\n"
+    return output

@@ -62,21 +62,21 @@ class Machine:
 
     def neighbours(self, number: int) -> list[int] | None:
         """The devices that `number` is connected to; None where it is alone."""
-        there = self.numbers()
-        if len(there) < 2:
+        numbers = self.numbers()
+        if len(numbers) < 2:
             return None
-        if self.columns and len(there) == self.columns * self.columns:
+        if self.columns and len(numbers) == self.columns * self.columns:
             row, column = divmod(number, self.columns)
-            found = {
+            connected = {
                 (row - 1) % self.columns * self.columns + column,
                 (row + 1) % self.columns * self.columns + column,
                 row * self.columns + (column - 1) % self.columns,
                 row * self.columns + (column + 1) % self.columns,
             }
         else:
-            place = there.index(number)
-            found = {there[place - 1], there[(place + 1) % len(there)]}
-        return sorted(found - {number})
+            place = numbers.index(number)
+            connected = {numbers[place - 1], numbers[(place + 1) % len(numbers)]}
+        return sorted(connected - {number})
 
 
 def read(path: str) -> str:
