@@ -58,6 +58,36 @@ def identify(pid: int) -> ProcessIdentity | None:
     return None if fields[0] in "ZX" else ProcessIdentity(pid, f"{boot}/{fields[19]}")
 
 
+def using_folder(folder: Path) -> list[ProcessIdentity]:
+    """Other processes of this user that were started with `folder` in an environment variable or an argument.
+
+    A run's private folder has a name of its own: whoever was given it belongs to the run, also after its parent died.
+    """
+    name, found = os.fsencode(folder.resolve()), []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            given = (entry / "environ").read_bytes() + b"\0" + (entry / "cmdline").read_bytes()
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        identity = identify(int(entry.name))
+        if identity and identity.pid != os.getpid() and name + b"/" in given:
+            found.append(identity)
+    return found
+
+
+def end(identity: ProcessIdentity, grace: float = 5.0) -> bool:
+    """Ends a process: SIGTERM, and SIGKILL after `grace` seconds. False if it is still there."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        if not identity.alive():
+            return True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(identity.pid, signum)
+        deadline = time.monotonic() + grace
+        while identity.alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    return not identity.alive()
+
+
 @dataclass(frozen=True)
 class Completed:
     """How a command ended: exit status, both outputs as text, seconds it took."""

@@ -345,7 +345,7 @@ class Cloud:
     def tagged(self, key: str) -> list[Resource]:
         """Everything here that can hold money or a secret and carries the tag `key`: what `sweep` looks through.
 
-        Images and their snapshots are products, not leftovers, and are not listed.
+        Images and snapshots are among them: `sweep` takes only those that are incomplete or past their time.
         """
         only: list[FilterTypeDef] = [{"Name": "tag-key", "Values": [key]}]
         resources: list[Resource] = []
@@ -361,6 +361,13 @@ class Cloud:
             for volumes in self.ec2.get_paginator("describe_volumes").paginate(Filters=only):
                 for volume in volumes["Volumes"]:
                     resources.append(Resource("volume", volume["VolumeId"], tags_of(volume), volume["State"]))
+            for images in self.ec2.get_paginator("describe_images").paginate(
+                Owners=["self"], Filters=only, IncludeDeprecated=True
+            ):
+                resources += [_image_resource(image) for image in images["Images"]]
+            for snapshots in self.ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=only):
+                for snapshot in snapshots["Snapshots"]:
+                    resources.append(Resource("snapshot", snapshot["SnapshotId"], tags_of(snapshot), snapshot["State"]))
         gone = ("terminated", "shutting-down", "deleting", "in-use")
         return [resource for resource in resources if resource.state not in gone]
 
@@ -383,19 +390,33 @@ class Cloud:
                 self.ec2.delete_security_group(GroupId=resource.id)
             elif resource.kind == "volume":
                 self.ec2.delete_volume(VolumeId=resource.id)
+            elif resource.kind == "image":
+                self.ec2.deregister_image(ImageId=resource.id)
+            elif resource.kind == "snapshot":
+                self.ec2.delete_snapshot(SnapshotId=resource.id)
             else:
                 raise CloudError(f"{resource.kind} {resource.id}: unsupported resource type")
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One thing in the cloud. attached: temporary key pairs and security groups that a Packer builder came with."""
+    """One thing in the cloud.
+
+    attached: temporary key pairs and security groups that a Packer builder came with; snapshots of an image.
+    """
 
     kind: str
     id: str
     tags: Mapping[str, str]
     state: str = ""
     attached: tuple[tuple[str, str], ...] = ()
+
+
+def _image_resource(image: ImageTypeDef) -> Resource:
+    devices = image.get("BlockDeviceMappings", [])
+    snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})]
+    attached = tuple(("snapshot", snapshot) for snapshot in snapshots)
+    return Resource("image", image["ImageId"], tags_of(image), image["State"], attached)
 
 
 def _instance_resource(instance: InstanceTypeDef) -> Resource:

@@ -1,7 +1,9 @@
 """Removes what dead runs left behind, and nothing else.
 
 A leftover carries our run tag and either its expiry has passed, or its run is registered on this machine for this
-place and its process has ended. What a living run of this machine owns is never touched; images are never touched.
+place and its process has ended. What a living run of this machine owns is never touched. A complete image is a product
+and stays until its own expiry (`image_expires`; the tag is `never` without one); its snapshots go with it. Processes of
+this machine that a dead run left (Packer, its plugins, Ansible) are ended first: they would go on creating things.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_ami import process
 from gpu_ami.cloud import runs
 from gpu_ami.cloud.client import Cloud, Resource
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
+
+_ORDER = {"instance": 0, "image": 1}
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,15 @@ class Swept:
         return f"{self.outcome}: {self.error}" if self.error else self.outcome
 
 
-def why_leftover(tags: dict[str, str], records: Iterable[runs.Record], place: str) -> str:
-    """Why a resource with these tags is a leftover; "" if it is not."""
+def why_leftover(
+    tags: dict[str, str], records: Iterable[runs.Record], place: str, *, complete_image: bool = False
+) -> str:
+    """Why a resource with these tags is a leftover; "" if it is not. complete_image: it, or a snapshot of one."""
     run = tags.get(runs.TAG_RUN, "")
     record = next((one for one in records if one.id == run and one.place == place), None)
     if record and record.alive:
         return ""
-    if record:
+    if record and not complete_image:
         return "its run has died"
     return "expired" if run and runs.has_expired(tags.get(runs.TAG_EXPIRES, "")) else ""
 
@@ -52,8 +59,11 @@ def key_name(run_id: str) -> str:
 def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
     """Removes the leftovers of one place. What cannot be removed is reported; the rest is removed."""
     records = runs.records(home)
-    leftovers = [(one, why_leftover(dict(one.tags), records, cloud.place.name)) for one in cloud.tagged(runs.TAG_RUN)]
-    found = [(resource, reason) for resource, reason in leftovers if reason]
+    found = []
+    for resource in cloud.tagged(runs.TAG_RUN):
+        reason = why_leftover(dict(resource.tags), records, cloud.place.name, complete_image=_is_complete(resource))
+        if reason:
+            found.append((resource, reason))
     for record in records:  # the builder's key pair: by name, since old Packer releases do not tag it
         if not record.alive and record.place == cloud.place.name:
             for name in (key_name(record.id), f"{key_name(record.id)}-builder"):
@@ -62,13 +72,37 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
     return [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
 
 
+def _is_complete(resource: Resource) -> bool:
+    """Whether it is a complete image or a snapshot of one: Packer replaces the builder's tags when the image is."""
+    if resource.kind not in ("image", "snapshot") or resource.tags.get("Name", "").endswith(" builder"):
+        return False
+    return resource.kind == "snapshot" or resource.state == "available"
+
+
+def end_processes(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
+    """Ends processes of this machine that dead runs at `place` left: those that were given the run's private folder."""
+    swept = []
+    for record in runs.records(home):
+        if record.alive or record.place != place:
+            continue
+        for left in process.using_folder(record.folder):
+            outcome = "would be removed"
+            if not dry_run:
+                outcome = "removed" if process.end(left) else "not removed"
+            error = f"process {left.pid} does not end" if outcome == "not removed" else ""
+            swept.append(Swept("process", str(left.pid), record.id, "its run has died", outcome, error))
+            progress.note(f"process {left.pid} of dead run {record.id}: {swept[-1].text}")
+    return swept
+
+
 def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:
-    # Instances first: groups and volumes depend on them. A resource found twice (by tag, attached) is removed once.
+    # Instances first, for groups and volumes depend on them; images before their snapshots. A resource found twice (by
+    # tag, attached) is removed once.
     unique = {(resource.kind, resource.id): (resource, reason) for resource, reason in found}
     for resource, reason in found:
         for kind, identity in resource.attached:
             unique.setdefault((kind, identity), (Resource(kind, identity, resource.tags), reason))
-    return sorted(unique.values(), key=lambda item: item[0].kind != "instance")
+    return sorted(unique.values(), key=lambda item: _ORDER.get(item[0].kind, len(_ORDER)))
 
 
 def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, dry_run: bool) -> Swept:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpu_ami import process
 from gpu_ami.cloud import runs, sweep
 from gpu_ami.cloud.client import Cloud, Launch
 from gpu_ami.errors import CloudError
@@ -66,3 +71,65 @@ def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkey
     (leftover,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
     assert (leftover.outcome, leftover.error) == ("not removed", "UnauthorizedOperation")
     assert leftover.text == "not removed: UnauthorizedOperation"
+
+
+def an_image(cloud: Cloud, name: str, **tags: str) -> str:
+    """An AMI of an instance, with the tags on it and its snapshot."""
+    instance = cloud.launch(Launch(an_ami(cloud), "g5.12xlarge", "k", {"Name": "builder of it"}, ""))
+    image = str(cloud.ec2.create_image(InstanceId=instance, Name=name)["ImageId"])
+    listed: Any = [{"Key": key, "Value": value} for key, value in tags.items()]
+    devices = cloud.ec2.describe_images(ImageIds=[image])["Images"][0]["BlockDeviceMappings"]
+    snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})]
+    assert snapshots
+    cloud.ec2.create_tags(Resources=[image, *snapshots], Tags=listed)
+    return image
+
+
+def test_images_go_when_they_are_half_made_or_past_their_time(cloud: Cloud, home: Path) -> None:
+    cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
+    dead_record(home, "dead-run")
+    past, future = "2020-01-01T00:00:00Z", "2999-01-01T00:00:00Z"
+    run, expires = runs.TAG_RUN, runs.TAG_EXPIRES
+    leftovers = {
+        # Packer 1.7 and later gives the image the builder's tags first, and its own when it is complete.
+        an_image(cloud, "half-made", **{run: "dead-run", expires: future, "Name": "gpu-ami x dead-run builder"}),
+        an_image(cloud, "half-made elsewhere", **{run: "gone", expires: past, "Name": "gpu-ami x gone builder"}),
+        an_image(cloud, "past its time", **{run: "gone", expires: past, "Name": "gpu-ami_x-1"}),
+    }
+    kept = {
+        an_image(cloud, "product", **{run: "dead-run", expires: "never", "Name": "gpu-ami_x-2"}),
+        an_image(cloud, "in its time", **{run: "dead-run", expires: future, "Name": "gpu-ami_x-3"}),
+        an_image(cloud, "somebody's", Name="theirs"),
+    }
+    swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert {one.id for one in swept if one.kind == "image"} == leftovers
+    assert {one.outcome for one in swept} == {"removed"}
+    left = cloud.ec2.describe_images(Owners=["self"])["Images"]
+    assert {image["ImageId"] for image in left} - {an_ami(cloud)} == kept
+    of_kept = {device["Ebs"]["SnapshotId"] for image in left for device in image["BlockDeviceMappings"]}
+    swept_snapshots = {one.id for one in swept if one.kind == "snapshot"}
+    assert len(swept_snapshots) == 3 and not swept_snapshots & of_kept
+    assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
+
+
+def test_processes_of_a_dead_run_are_ended(home: Path, tmp_path: Path) -> None:
+    """After a kill -9 of the driver Packer's plugins go on for minutes; the stand-in even ignores SIGTERM."""
+    dead_record(home, "dead-run")
+    dead_record(home, "dead-elsewhere", place="other")
+    private = home / "runs" / "dead-run" / "packer-1"
+    private.mkdir()
+    script = "trap '' TERM; sleep 600 & wait"
+    start = "import os, subprocess, sys; subprocess.Popen(['sh', '-c', sys.argv[1]], start_new_session=True)"
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(private)}
+    subprocess.run([sys.executable, "-c", start, script], env=environment, check=True)  # survives its parent
+    with subprocess.Popen(["sleep", "600"], env={"TMPDIR": str(home / "runs" / "dead-elsewhere" / "x")}) as other:
+        left = process.using_folder(home / "runs" / "dead-run")
+        assert len(left) == 2
+        plan = sweep.end_processes(home, "aws", Progress("quiet"), dry_run=True)
+        assert {one.outcome for one in plan} == {"would be removed"} and all(one.alive() for one in left)
+        swept = sweep.end_processes(home, "aws", Progress("quiet"))
+        assert [(one.kind, one.run, one.outcome) for one in swept] == [("process", "dead-run", "removed")] * 2
+        assert not any(one.alive() for one in left)
+        assert other.poll() is None, "a process of another place"
+        other.kill()
+    assert sweep.end_processes(home, "aws", Progress("quiet")) == []
