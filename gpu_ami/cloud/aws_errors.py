@@ -74,8 +74,8 @@ def from_code(action: str, code: str, message: str) -> GpuAmiError:
 
 def from_text(action: str, text: str) -> GpuAmiError | None:
     """The same for a sentence in which another program cites AWS; None where it cites no refusal of the place."""
-    for found in _CODE.finditer(text):
-        code = found["code"]
+    for match in _CODE.finditer(text):
+        code = match["code"]
         kind, hint = _classify(code, text)
         if kind is CapacityError or hint in (_DENIED_HINT, _THROTTLED_HINT) or code in _EXPIRED:
             return kind(f"{action}: {code}", details=[text], hint=hint, code=code)

@@ -227,9 +227,9 @@ class Cloud:
         return reservations[0]["Instances"][0]
 
     def wait_for_state(
-        self, instance_id: str, wanted: str, timeout: float, cancelled: Callable[[], bool] = lambda: False
+        self, instance_id: str, expected: str, timeout: float, cancelled: Callable[[], bool] = lambda: False
     ) -> InstanceTypeDef:
-        """Polls each second until the instance is `wanted`; a terminal state on the way ends it with its reason."""
+        """Polls each second until the instance is in the `expected` state; a terminal state ends it with its reason."""
         deadline = time.monotonic() + timeout
         while True:
             instance = self._answer_or_none(instance_id, deadline)
@@ -237,22 +237,22 @@ class Cloud:
                 time.sleep(_POLL_SECONDS)
                 continue
             state = instance["State"]["Name"]
-            if state == wanted:
+            if state == expected:
                 return instance
             why = instance.get("StateReason", {})
             reason = why.get("Message", "")
             # A start that fails goes back to `stopped`; the reason of the stop before it is the user's (Client.…).
-            failed = state == "stopped" and wanted == "running" and why.get("Code", "").startswith("Server.")
-            if failed or (state in ("terminated", "shutting-down") and wanted != "terminated"):
+            failed = state == "stopped" and expected == "running" and why.get("Code", "").startswith("Server.")
+            if failed or (state in ("terminated", "shutting-down") and expected != "terminated"):
                 # EC2 reports lack of capacity on this path too (Server.InsufficientInstanceCapacity).
                 kind = CapacityError if "InsufficientInstanceCapacity" in reason else CloudError
                 hint = aws_errors.CAPACITY_HINT if kind is CapacityError else ""
-                text = f"{instance_id} is {state}, expected {wanted}"
+                text = f"{instance_id} is {state}, expected {expected}"
                 raise kind(text, details=[reason] if reason else [], hint=hint)
             if cancelled():
                 raise CloudError(f"the wait for {instance_id} was cancelled")
             if time.monotonic() > deadline:
-                raise CloudError(f"{instance_id} is {state} after {timeout:.0f} s, expected {wanted}")
+                raise CloudError(f"{instance_id} is {state} after {timeout:.0f} s, expected {expected}")
             time.sleep(_POLL_SECONDS)
 
     def _answer_or_none(self, instance_id: str, deadline: float) -> InstanceTypeDef | None:

@@ -35,10 +35,10 @@ def _caller(scope: Scope) -> str:
 
 def credentials(scope: Scope) -> Iterator[Finding]:
     """How long the credentials last, compared with the longest run."""
-    found = scope.cloud.session().get_credentials()
-    expiry: datetime | None = getattr(found, "_expiry_time", None)  # botocore shows it nowhere else
+    current = scope.cloud.session().get_credentials()
+    expiry: datetime | None = getattr(current, "_expiry_time", None)  # botocore shows it nowhere else
     if expiry is None:
-        temporary = bool(getattr(found, "token", None))
+        temporary = bool(getattr(current, "token", None))
         yield (
             warning("credentials", "temporary, expiry unknown", f"at least {runs.LIFETIME} left")
             if temporary
@@ -47,7 +47,7 @@ def credentials(scope: Scope) -> Iterator[Finding]:
         return
     left = expiry - datetime.now(UTC)
     text = f"expire at {expiry:%Y-%m-%dT%H:%M:%SZ} ({max(0, int(left / timedelta(minutes=1)))} minutes left)"
-    if getattr(found, "method", "") in _RENEWED:
+    if getattr(current, "method", "") in _RENEWED:
         yield ok("credentials", f"{text}, renewed automatically")
     elif left <= timedelta(minutes=5):
         yield error("credentials", text, f"at least {runs.LIFETIME} left", "log in again", refused=True)

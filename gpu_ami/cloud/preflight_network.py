@@ -33,9 +33,9 @@ _ENDPOINT_SERVICES = ("monitoring", "logs", "ec2")
 
 def subnet(scope: Scope) -> Iterator[Finding]:
     """The subnet exists and has an address for the builder and for each machine's interfaces."""
-    wanted = scope.place.subnet_id
-    found = _subnet(scope)
-    if not wanted:
+    subnet_id = scope.place.subnet_id
+    row = _subnet(scope)
+    if not subnet_id:
         vpc = _default_vpc(scope)
         remedy = "set subnet_id in the --where file"
         if vpc:
@@ -43,11 +43,13 @@ def subnet(scope: Scope) -> Iterator[Finding]:
         else:
             yield error("subnet_id", f"none, and {scope.place.region} has no default VPC", "a subnet", remedy)
         return
-    if not found:
-        yield error("subnet_id", f"{wanted} is not in {scope.place.region}", "a subnet", "correct subnet_id or region")
+    if not row:
+        yield error(
+            "subnet_id", f"{subnet_id} is not in {scope.place.region}", "a subnet", "correct subnet_id or region"
+        )
         return
-    free, needed = found["AvailableIpAddressCount"], _addresses(scope)
-    text = f"{wanted} in {found['AvailabilityZone']}: {free} free addresses"
+    free, needed = row["AvailableIpAddressCount"], _addresses(scope)
+    text = f"{subnet_id} in {row['AvailabilityZone']}: {free} free addresses"
     if free < needed:
         yield error("subnet_id", text, f"at least {needed}", "use a larger subnet, or prove fewer types at a time")
     else:
@@ -64,14 +66,14 @@ def _addresses(scope: Scope) -> int:
 
 def routes(scope: Scope) -> Iterator[Finding]:
     """The subnet's route table has a way out; public addresses need an internet gateway."""
-    found = _subnet(scope)
-    if not found:
+    row = _subnet(scope)
+    if not row:
         return
-    table = _route_table(scope, found)
+    table = _route_table(scope, row)
     default = [route for route in table.get("Routes", []) if route.get("DestinationCidrBlock") == "0.0.0.0/0"]
-    name = f"{table.get('RouteTableId', 'no route table')} of {found['SubnetId']}"
+    name = f"{table.get('RouteTableId', 'no route table')} of {row['SubnetId']}"
     if not default:
-        yield from _no_way_out(scope, found, name)
+        yield from _no_way_out(scope, row, name)
         return
     route: Mapping[str, object] = default[0]
     target = next((str(route[key]) for key in _TARGETS if route.get(key)), "?")
@@ -102,8 +104,8 @@ def _no_way_out(scope: Scope, subnet: SubnetTypeDef, name: str) -> Iterator[Find
 def security_groups(scope: Scope) -> Iterator[Finding]:
     """Each group exists in the subnet's VPC; together they let SSH in and traffic out."""
     place = scope.place
-    found = _subnet(scope)
-    vpc = found["VpcId"] if found else "" if place.subnet_id else _default_vpc(scope)
+    row = _subnet(scope)
+    vpc = row["VpcId"] if row else "" if place.subnet_id else _default_vpc(scope)
     by_name: FilterTypeDef = {"Name": "group-id", "Values": list(place.security_group_ids)}
     if not place.security_group_ids:
         if not vpc:
@@ -176,13 +178,13 @@ def _subnet(scope: Scope) -> SubnetTypeDef | None:
 
 def zone(scope: Scope) -> str:
     """Availability Zone of the place's subnet; "" without one."""
-    found = _subnet(scope)
-    return str(found["AvailabilityZone"]) if found else ""
+    row = _subnet(scope)
+    return str(row["AvailabilityZone"]) if row else ""
 
 
 def _default_vpc(scope: Scope) -> str:
-    found = scope.ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    return str(found[0]["VpcId"]) if found else ""
+    vpcs = scope.ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    return str(vpcs[0]["VpcId"]) if vpcs else ""
 
 
 def _route_table(scope: Scope, subnet: SubnetTypeDef) -> RouteTableTypeDef:

@@ -121,13 +121,13 @@ def forget(folder: Path) -> None:
 
 def records(home: Path) -> list[Record]:
     """Every run registered on this machine, alive or dead."""
-    found = []
+    registered = []
     for path in sorted((home / "runs").glob("*/run.json")):
         try:
             data = json.loads(path.read_text())
             process = ProcessIdentity.from_json(data.get("process"))
             alive = process is not None and process.alive()
-            found.append(Record(data["id"], data["expires"], path.parent, alive, data.get("place", "local")))
+            registered.append(Record(data["id"], data["expires"], path.parent, alive, data.get("place", "local")))
         except (ValueError, KeyError):  # cut off while it was written: nothing had been created yet
-            found.append(Record(path.parent.name, "", path.parent, False))
-    return found
+            registered.append(Record(path.parent.name, "", path.parent, False))
+    return registered

@@ -9,10 +9,9 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes import load_facts
+from gpu_ami.recipes import PlanDocument, load_facts
 
 # Hours for which a machine of a run is paid, by pattern of the instance type: two restarts and three passes of the
 # checks. Slow boots (bare metal, p5, p6) come on top: gpu_ami/validate/machine.py has their deadlines.
@@ -51,11 +50,11 @@ class Estimate:
         return f"expected cost: {self.usd:.2f} USD{unknown} ({hours}; {basis()})"
 
 
-def estimate(plan: Mapping[str, Any], instance_types: Sequence[str], *, build: bool) -> Estimate:
+def estimate(plan: PlanDocument, instance_types: Sequence[str], *, build: bool) -> Estimate:
     """Of booting each instance type once, and of the builder where an image is built."""
     hours = {name: _proof_hours(name) for name in instance_types}
     if build:
-        builder = str(plan["build"]["instance_type"])
+        builder = plan["build"]["instance_type"]
         hours[builder] = hours.get(builder, 0.0) + BUILD_HOURS
     prices = {name: hourly_usd(name) for name in hours}
     usd = sum(price * hours[name] for name, price in prices.items() if price is not None)

@@ -202,14 +202,14 @@ def _take_snapshot_tags(call: Call) -> dict[str, str]:
     """Removes the snapshot's tags from a CreateImage call (moto refuses them) and returns them."""
     if call.action != "CreateImage":
         return {}
-    given = call.parameters
+    parameters = call.parameters
     tags: dict[str, str] = {}
-    for kind in [key for key, value in given.items() if value == "snapshot" and key.endswith(".ResourceType")]:
-        mine = [name for name in given if name.startswith(kind.removesuffix("ResourceType"))]
+    for kind in [key for key, value in parameters.items() if value == "snapshot" and key.endswith(".ResourceType")]:
+        mine = [name for name in parameters if name.startswith(kind.removesuffix("ResourceType"))]
         keys = [name for name in mine if name.endswith(".Key")]
-        tags |= {given[name]: given.get(name.removesuffix("Key") + "Value", "") for name in keys}
-        given = {name: value for name, value in given.items() if name not in mine}
-    call.parameters = _renumbered(given)
+        tags |= {parameters[name]: parameters.get(name.removesuffix("Key") + "Value", "") for name in keys}
+        parameters = {name: value for name, value in parameters.items() if name not in mine}
+    call.parameters = _renumbered(parameters)
     return tags
 
 
@@ -218,7 +218,7 @@ def _renumbered(parameters: Mapping[str, str]) -> dict[str, str]:
     numbers = sorted({key.split(".")[1] for key in parameters if key.startswith("TagSpecification.")}, key=int)
     new = {old: str(index) for index, old in enumerate(numbers, start=1)}
     return {
-        re.sub(r"^TagSpecification\.(\d+)", lambda found: f"TagSpecification.{new[found[1]]}", key): value
+        re.sub(r"^TagSpecification\.(\d+)", lambda match: f"TagSpecification.{new[match[1]]}", key): value
         for key, value in parameters.items()
     }
 
@@ -230,4 +230,4 @@ def _send(start_response: StartResponse, status: str, headers: list[tuple[str, s
 
 
 def _texts(body: bytes, element: str) -> list[str]:
-    return [found.decode() for found in re.findall(rf"<{element}>([^<]+)</{element}>".encode(), body)]
+    return [text.decode() for text in re.findall(rf"<{element}>([^<]+)</{element}>".encode(), body)]

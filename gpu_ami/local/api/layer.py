@@ -92,8 +92,8 @@ class ConditionsLayer:
         element, code, message = _CREATED[call.action]
         until = self._clock() + self._decisions.unknown_seconds(call.action)
         with self._lock:
-            for found in set(re.findall(rf"<{element}>([^<]+)</{element}>".encode(), body)):
-                identity = found.decode()
+            for name in set(re.findall(rf"<{element}>([^<]+)</{element}>".encode(), body)):
+                identity = name.decode()
                 self._unknown[identity] = (until, code, message.format(id=identity))
                 if call.action == "RunInstances":
                     self._launched[identity] = self._clock()

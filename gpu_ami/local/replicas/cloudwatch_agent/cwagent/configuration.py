@@ -38,7 +38,7 @@ PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "mem": ("mem", ("available", "available_percent", "free", "total", "used", "used_percent")),
     "disk": ("disk", ("free", "total", "used", "used_percent")),
 }
-# Plugins of the agent that this replica has not got: accepted, named in the log, not collected.
+# Plugins of the agent that this replica lacks: accepted, logged as unsupported, not collected.
 FOREIGN_PLUGINS = (
     "collectd",
     "diskio",

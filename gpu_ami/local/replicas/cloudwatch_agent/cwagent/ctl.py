@@ -1,4 +1,4 @@
-"""amazon-cloudwatch-agent-ctl: takes parts into amazon-cloudwatch-agent.d, starts, stops, tells the status."""
+"""amazon-cloudwatch-agent-ctl: adds and removes configuration files, starts and stops the agent, prints its status."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import time
 from typing import Any
 
 PROGRAM = "/usr/bin/nvidia-smi"
-# The agent allows five. Under emulation, with other machines booting beside, our nvidia-smi alone can take those.
+# The agent allows 5 s. Under emulation, while other machines boot, the replica's nvidia-smi can take as long.
 _SECONDS = 20.0
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-# measurement → where it stands in a <gpu>; the second place is the layout of R570 and later.
+# measurement → its paths in a <gpu>; the second path is the layout of R570 and later.
 _PLACES = {
     "utilization_gpu": ("utilization/gpu_util",),
     "utilization_memory": ("utilization/memory_util",),
@@ -43,9 +43,9 @@ class SampleFailed(Exception):
 
 
 def check_rights(path: str = PROGRAM) -> str | None:
-    """Why the agent must not start (checked once, before anything is collected); None if all is well.
+    """Why the agent must not start (checked once, before anything is collected); None if it may start.
 
-    As the agent: the whole of it, logs included, refuses to start without an nvidia-smi its owner can read and write.
+    Like the real agent: it refuses to start, logs included, if the owner of nvidia-smi cannot read and write it.
     """
     try:
         mode = os.stat(path).st_mode
@@ -55,7 +55,7 @@ def check_rights(path: str = PROGRAM) -> str | None:
 
 
 def sample(program: str = PROGRAM) -> tuple[float, list[tuple[dict[str, str], dict[str, float]]]]:
-    """(time, [(dimensions, {measurement: value})]), one entry a GPU. A value that the board has not got is absent."""
+    """(time, [(dimensions, {measurement: value})]), one entry a GPU. A value that the board lacks is absent."""
     try:
         done = subprocess.run(
             [program, "-q", "-x"],

@@ -1,10 +1,10 @@
-"""cpu, mem and disk, in the part that images use: overall figures, no per-core or per-device dimensions for cpu."""
+"""cpu, mem and disk, as far as images use them: totals, no per-core or per-device dimensions for cpu."""
 
 from __future__ import annotations
 
 import os
 
-# Pseudo file systems say nothing about space.
+# Pseudo file systems, which have no disk space.
 _IGNORED = {
     "autofs",
     "bpf",

@@ -57,7 +57,7 @@ class Stream:
                 continue
             self.close_event()
             self._open, self._opened = (line, inode, offset), time.monotonic()
-        # A line that nothing follows is whole soon enough: nobody waits for the next fault to see this one.
+        # The last line ends its event after a short time: it must not wait for the next line.
         if self._open and time.monotonic() - self._opened >= _POLL_SECONDS:
             self.close_event()
 

@@ -1,4 +1,4 @@
-"""Instance metadata (IMDSv2): who we are, and the role's credentials."""
+"""Instance metadata (IMDSv2): the identity document and the role's credentials."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REFRESH_BEFORE = 300.0
 
 
 class Unavailable(Exception):
-    """The metadata service did not answer, or has no such thing."""
+    """The metadata service did not answer, or has no such path."""
 
 
 class Credentials:

@@ -1,4 +1,4 @@
-"""Following one log file: by offset, through rotation and truncation, across restarts.
+"""Follows a log file by offset, through rotation, truncation and restarts of the agent.
 
 The state file (logs/state/<path with _ for />) holds three lines: offset, path, inode. It is written only after the
 service has the events before the offset.
@@ -24,7 +24,7 @@ class Tail:
 
     def _open(self) -> bool:
         offset, inode = self._saved()
-        # Rotated while we were away: what is left of the old file first, if it is still beside the new one.
+        # Rotated while the agent was down: reads the rest of the old file first, if it still exists.
         for path in (self.path, self.path + ".1"):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -85,7 +85,7 @@ class Tail:
         try:
             return os.stat(self.path).st_ino != self._inode
         except OSError:
-            return False  # gone for the moment: the open one is still good
+            return False  # the path is missing for a moment; the open file is still valid
 
     def save(self, inode: int, offset: int) -> None:
         """The service has everything before `offset` of that file."""

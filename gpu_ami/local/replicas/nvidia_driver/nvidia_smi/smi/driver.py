@@ -15,7 +15,7 @@ CUDA_VERSION = {
     "580": "13.0",
 }
 NO_ENCODER = ("A100", "A30", "H100", "H200", "H20", "B200", "B300", "GB200", "GH200")
-# Links and GB/s a link of the boards that sit on NVLink, by a part of the name (NVIDIA's product briefs).
+# Number of NVLinks and GB/s per link, by a part of the GPU's name (NVIDIA's product briefs).
 NVLINK = (
     ("A100-SXM", 12, "25"),
     ("H100 80GB HBM3", 18, "26.562"),

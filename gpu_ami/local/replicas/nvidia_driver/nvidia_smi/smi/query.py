@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Cell = tuple[object, str]  # value, None where the board has none; unit
     Row = dict[str, Cell]
 
-# Names that nvidia-smi takes for another field; the header shows the field's own name.
+# Aliases of fields; the header shows the field's own name.
 ALIASES = {
     "gpu_name": "name",
     "gpu_uuid": "uuid",
