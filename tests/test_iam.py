@@ -27,6 +27,7 @@ SERVICES = {
     "logs": "logs",
     "service-quotas": "servicequotas",
     "sts": "sts",
+    "scheduler": "scheduler",
 }
 # HashiCorp's list of what the Amazon plugin needs ("IAM Task or Instance Role", read 2026-11-22), without the actions
 # of steps that this template does not have: other builders (AttachVolume, CreateVolume, DetachVolume, RegisterImage,

@@ -86,6 +86,13 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
     (folder / BUILD_FILE).unlink(missing_ok=True)
     source_ami = resolve_source_ami(cloud, plan.document)
     progress.note(f"source AMI {source_ami['id']} ({source_ami['name']})")
+    builders: list[str] = []
+
+    def on_builder(instance_id: str) -> None:
+        builders.append(instance_id)
+        cloud.end_at(instance_id, run.expiry())
+        cloud.harden(instance_id)
+
     made = packer.build(
         root / "packer",
         folder,
@@ -94,10 +101,12 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
         expires=run.expiry(),
         key_name=f"{key_name(run.id)}-builder",
         progress=progress,
-        on_builder=cloud.harden,
+        on_builder=on_builder,
         # Looked up here: Packer's own filter knows neither SSM parameters nor the root device's name.
         source=_variables(cloud, source_ami),
     )
+    for builder in builders:  # Packer has terminated it; after a build that failed, the schedule ends what is left
+        cloud.forget_end(builder)
     cloud.created(made.ami)
     cloud.require_imds_v2(made.ami)
     image = cloud.wait_for_image(made.ami)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from gpu_ami.cloud import aws_errors
+from gpu_ami.cloud import aws_errors, dead_man, runs
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +148,23 @@ class Cloud:
         with _translated(f"launching {launch.instance_type} from {launch.ami}"):
             instance_id = self.ec2.run_instances(**request)["Instances"][0]["InstanceId"]
         self.created(instance_id)
+        try:
+            self.end_at(instance_id, launch.tags.get(runs.TAG_EXPIRES, ""))
+        except GpuAmiError:
+            self.terminate([instance_id])
+            raise
         return instance_id
+
+    def end_at(self, instance_id: str, expires: str) -> None:
+        """Has AWS terminate the instance then, where the place has a role for it. expires: RFC 3339, UTC."""
+        role = self.place.dead_man_role
+        if role and expires:
+            dead_man.arm(self.client("scheduler"), role, instance_id, expires)
+
+    def forget_end(self, instance_id: str) -> None:
+        """Takes that back for an instance that has been terminated."""
+        if self.place.dead_man_role:
+            dead_man.disarm(self.client("scheduler"), instance_id)
 
     def created(self, resource_id: str) -> None:
         """Remembers that a resource is new, so that "not found" is asked again for a while."""
@@ -293,6 +309,8 @@ class Cloud:
         """Orders TerminateInstances."""
         if instance_ids:
             self._consistent(instance_ids, lambda: self._terminate(instance_ids))
+        for instance_id in instance_ids:
+            self.forget_end(instance_id)
 
     def _terminate(self, instance_ids: list[str]) -> None:
         with _translated(f"terminating {', '.join(instance_ids)}"):

@@ -48,7 +48,8 @@ class Place:
     instance_profile: name of the profile that instances run with. ssh_interface: as in Packer's amazon-ebs.
     ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there.
     kernel: series of the kernel that every machine there boots, whatever its AMI's own would be. conditions: name and
-    seed of a rehearsal's conditions (docs/conditions.md), "" for none.
+    seed of a rehearsal's conditions (docs/conditions.md), "" for none. dead_man_role: ARN of the role in which
+    EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Place:
     kernel: str | None = None
     credentials: Credentials | None = None
     conditions: str = ""
+    dead_man_role: str | None = None
 
 
 def _like(pattern: str, example: str) -> Text:
@@ -96,6 +98,7 @@ _GRAMMAR = Keys(
             needed=("url", "key_fingerprint"),
         ),
         "guest_endpoint": _URL,
+        "dead_man_role": _like(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", "a role's ARN"),
     },
     needed=("region",),
 )
