@@ -11,7 +11,10 @@ build {
     use_proxy     = false
     # ansible.cfg sets pipelining, connection reuse and the path of the roles.
     ansible_env_vars = concat(["ANSIBLE_CONFIG=${abspath("${path.root}/../ansible.cfg")}"], var.ansible_env_vars)
-    extra_arguments  = ["--extra-vars", "@${abspath(var.ansible_vars_file)}"]
+    extra_arguments = [
+      "--extra-vars", "@${abspath(var.ansible_vars_file)}",
+      "--extra-vars", "gpu_ami_build_folder=${dirname(abspath(var.ansible_vars_file))}",
+    ]
   }
 
   post-processor "manifest" {

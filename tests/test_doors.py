@@ -15,8 +15,9 @@ _ON_THE_IMAGE = ("gpu_ami/local/replicas/",)
 IMPORTS = {
     "subprocess": {
         "gpu_ami/process.py",
-        "validator/transport/image_files.py",
-    },  # the latter enters an image, as ssh.py does a host
+        "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
+        "validator/remote/inventory.py",  # is sent to a host and asks rpm there
+    },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
     "paramiko": {"validator/transport/ssh.py"},
 }

@@ -24,13 +24,14 @@ _FAILED = re.compile(_FAILED_TASK.pattern + r"|^\[ERROR\]|^ERROR!")
 class Converged:
     """Result of a run. ok: number of tasks without failure; changed: names of the tasks that changed something.
 
-    slowest: (task, seconds), the longest first.
+    slowest: (task, seconds), the longest first. roles: (role, start, end) in their order, epoch seconds.
     """
 
     ok: int
     changed: tuple[str, ...]
     slowest: tuple[tuple[str, float], ...]
     seconds: float
+    roles: tuple[tuple[str, float, float], ...] = ()
 
     def text(self) -> str:
         """One line: `ok=58 changed=2 in 41.0 s`."""
@@ -52,6 +53,8 @@ class Play:
         self._began = self._ended = time.monotonic()
         self._changed: list[str] = []
         self._times: dict[str, float] = {}
+        self._task_started = 0.0  # epoch seconds
+        self._roles: list[tuple[str, float, float]] = []
         self._recap: Mapping[str, str] | None = None
         self.playing = False
         self._errors: list[tuple[str, str]] = []
@@ -102,7 +105,8 @@ class Play:
             return None
         slowest = sorted(self._times.items(), key=lambda item: -item[1])[:_SLOWEST]
         rounded = tuple((name, round(seconds, 1)) for name, seconds in slowest)
-        return Converged(int(self._recap["ok"]), tuple(self._changed), rounded, round(self._ended - self._began, 1))
+        seconds = round(self._ended - self._began, 1)
+        return Converged(int(self._recap["ok"]), tuple(self._changed), rounded, seconds, tuple(self._roles))
 
     def _next(self, task: str) -> None:
         now = time.monotonic()
@@ -111,11 +115,22 @@ class Play:
             self._times[self._task] = self._times.get(self._task, 0.0) + seconds
             if self._note and seconds >= SLOW_SECONDS:
                 self._note(f"{self._task} ({seconds:.0f} s)")
+        self._note_role()
         self._task, self._since = task, now
         if task:
             self._count += 1
             if self._on_task:
                 self._on_task(self._count, task)
+
+    def _note_role(self) -> None:
+        """Adds the last task's time to its role's; a role's tasks are named `role : task`."""
+        role, colon, _ = self._task.partition(" : ")
+        now = round(time.time(), 1)
+        if colon and self._roles and self._roles[-1][0] == role:
+            self._roles[-1] = (role, self._roles[-1][1], now)
+        elif colon:
+            self._roles.append((role, self._task_started, now))
+        self._task_started = now
 
 
 def is_failure(text: str) -> bool:

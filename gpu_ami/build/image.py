@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpu-ami/build/1"
 BUILD_FILE = "build.json"
+# playbooks/image.yml fetches it from the builder, before the first role.
+INVENTORY_FILE = "base-inventory.jsonl.gz"
 # What a build consists of beside its plan: a change in any of these makes another image.
 _SOURCES = ("packer", "playbooks", "roles")
 _IGNORED = {"__pycache__", ".pytest_cache"}
@@ -31,7 +33,7 @@ class Build:
     """One AMI and where it came from. snapshots: ids behind it; sources: digest of template, playbooks and roles.
 
     ansible: how many tasks ran (`ok`), which `changed` something, the `slowest`, all their `seconds`.
-    source_ami: the AMI that it was built on.
+    source_ami: the AMI that it was built on. base_inventory: digest of the file beside this one, or "".
     """
 
     ami: str
@@ -44,6 +46,7 @@ class Build:
     finished: str
     ansible: Mapping[str, object] | None = None
     source_ami: str = ""
+    base_inventory: str = ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / BUILD_FILE, {"schema": SCHEMA, **asdict(self)})
@@ -84,6 +87,7 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
     """
     # A build that fails leaves no AMI that a later stage could mistake for its own.
     (folder / BUILD_FILE).unlink(missing_ok=True)
+    (folder / INVENTORY_FILE).unlink(missing_ok=True)
     source_ami = resolve_source_ami(cloud, plan.document)
     progress.note(f"source AMI {source_ami['id']} ({source_ami['name']})")
     builders: list[str] = []
@@ -123,9 +127,15 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
         finished=runs.as_text(runs.now()),
         ansible=asdict(made.converged) if made.converged else None,
         source_ami=source_ami["id"],
+        base_inventory=_inventory_digest(folder),
     )
     build.write(folder)
     return build
+
+
+def _inventory_digest(folder: Path) -> str:
+    path = folder / INVENTORY_FILE
+    return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else ""
 
 
 def _variables(cloud: Cloud, source_ami: Mapping[str, str]) -> dict[str, str]:

@@ -69,3 +69,11 @@ def test_unreachable_host() -> None:
 )
 def test_error_prefixes(line: str, failure: bool) -> None:
     assert is_failure(line) is failure
+
+
+def test_the_time_of_each_role_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000, 2000))
+    monkeypatch.setattr("gpu_ami.build.ansible_output.time.time", lambda: next(clock))
+    converged = play(OUTPUT.replace("[nccl : Hold", "[tuning : Hold")).converged
+    assert converged is not None
+    assert converged.roles == (("nccl", 1000, 1001), ("tuning", 1001, 1002), ("nccl", 1002, 1003))

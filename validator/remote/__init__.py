@@ -9,6 +9,7 @@ bug_report           NVIDIA's bug report, bounded in time and size (evidence.py)
 replica_packages     packages that stand in for the vendors' own (evidence.py)
 replica_builds       kernel modules and libraries that do, and that no package lists (evidence.py)
 unpackaged           files that no package owns (probes/unpackaged.py)
+inventory            lists every file, package and account (file_account/, playbooks/image.yml; Python 3.6 or newer)
 provoke_xid          makes one process fault on one GPU (Python 3.6 or newer)
 """
 

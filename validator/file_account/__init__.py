@@ -1,0 +1,66 @@
+"""The account of every file of an image: what the base AMI, packages, roles and the system itself explain.
+
+inventory       reads what validator/remote/inventory.py lists of a system
+grammar         rules.yml and the roles' footprint.yml
+explain         each entry's explanation, and what has none
+packages        new and changed packages: planned, or required by planned ones
+settings        accounts, kernel options, listening programs and mounts
+"""
+
+from pathlib import Path
+from types import MappingProxyType
+
+from validator.file_account.explain import Account, Finding, RoleTime, differences, explain, widest
+from validator.file_account.grammar import (
+    Footprint,
+    InvalidRules,
+    Rule,
+    Variables,
+    load_footprint,
+    load_footprints,
+    load_rules,
+)
+from validator.file_account.inventory import Entry, InvalidInventory, Inventory, Package, read
+from validator.file_account.packages import PackageAccount, account_packages, plan_variables, planned_names
+from validator.file_account.settings import (
+    unexplained_accounts,
+    unexplained_kernel_options,
+    unexplained_listeners,
+    unexplained_mounts,
+)
+
+
+def load_system_rules(variables: Variables = MappingProxyType({})) -> list[Rule]:
+    """The rules of rules.yml."""
+    return load_rules(Path(__file__).with_name("rules.yml"), variables)
+
+
+__all__ = [
+    "Account",
+    "Entry",
+    "Finding",
+    "Footprint",
+    "InvalidInventory",
+    "InvalidRules",
+    "Inventory",
+    "Package",
+    "PackageAccount",
+    "RoleTime",
+    "Rule",
+    "Variables",
+    "account_packages",
+    "differences",
+    "explain",
+    "load_footprint",
+    "load_footprints",
+    "load_rules",
+    "load_system_rules",
+    "plan_variables",
+    "planned_names",
+    "read",
+    "unexplained_accounts",
+    "unexplained_kernel_options",
+    "unexplained_listeners",
+    "unexplained_mounts",
+    "widest",
+]

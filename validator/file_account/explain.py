@@ -1,0 +1,373 @@
+"""Explains each file of an image: the base AMI's, a package's, a role's, derived by the system, or the machine's own.
+
+What none of these explains is a finding. An entry is explained by the first of them that fits in every attribute.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from validator.file_account.grammar import Footprint, Rule, expression
+from validator.file_account.inventory import Entry, Inventory
+
+BASE, PACKAGE, ROLE, DERIVED, MACHINE = "base", "package", "role", "derived", "machine"
+CLASSES = (BASE, PACKAGE, ROLE, DERIVED, MACHINE)
+# What minimal images leave out by their package manager's own settings (dpkg.cfg path-exclude, rpm --nodocs).
+_MAY_BE_MISSING = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "locale", "info", "lintian", "help"))
+_PLAIN_MODES = {"d": (0o755,), "f": (0o644, 0o755, 0o444, 0o555)}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A path without an explanation. change: new, changed, removed or missing; what: the attributes that differ.
+
+    changed: when it was last changed, epoch seconds (0 for what is not there); role: which ran then, "" if unknown.
+    """
+
+    path: str
+    change: str
+    what: str
+    changed: float = 0.0
+    role: str = ""
+
+    def text(self) -> str:
+        """One line; control characters and bytes that are no UTF-8 are escaped."""
+        from datetime import UTC, datetime
+
+        path = self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        path = "".join(char if char.isprintable() else repr(char)[1:-1] for char in path)
+        when = f", changed {datetime.fromtimestamp(self.changed, UTC):%Y-%m-%dT%H:%M:%SZ}" if self.changed else ""
+        return f"{path} ({self.change}: {self.what}{when}{f', during {self.role}' if self.role else ''})"
+
+
+@dataclass
+class Account:
+    """The result: entries by class, entries by rule (for the widest ones) and what nothing explains."""
+
+    explained: Counter[str] = field(default_factory=Counter)
+    by_rule: Counter[str] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class RoleTime:
+    """When a role ran, epoch seconds."""
+
+    role: str
+    started: float
+    ended: float
+
+
+def explain(
+    image: Inventory,
+    base: Inventory,
+    rules: Sequence[Rule],
+    footprints: Iterable[Footprint] = (),
+    *,
+    changed_packages: frozenset[str] = frozenset(),
+    role_times: Sequence[RoleTime] = (),
+) -> Account:
+    """Explains every entry of `image`.
+
+    base: taken before the first role. rules: the system's own. changed_packages: explained packages that are new in the
+    image, or of another version there. On a running image (`image.running`) rules of a booted machine count.
+    """
+    explainer = _Explainer(image, base, rules, list(footprints), changed_packages)
+    account = explainer.account
+    for entry in image.entries.values():
+        explainer.explain_entry(entry)
+    explainer.explain_directories()
+    explainer.explain_removed()
+    explainer.explain_missing()
+    account.findings = sorted(
+        (_with_role(finding, role_times) for finding in account.findings), key=lambda finding: finding.path
+    )
+    return account
+
+
+class _Explainer:
+    """One pass over an image's entries."""
+
+    def __init__(
+        self,
+        image: Inventory,
+        base: Inventory,
+        rules: Sequence[Rule],
+        footprints: Sequence[Footprint],
+        changed_packages: frozenset[str],
+    ) -> None:
+        self.image, self.base, self.changed_packages = image, base, changed_packages
+        self.account = Account()
+        self._role_rules = [rule for footprint in footprints for rule in footprint.files]
+        unwanted = "built" if image.running else "booted"
+        self._rules = [rule for rule in rules if rule.when != unwanted]
+        removed = [expression(path) for footprint in footprints for path in footprint.removed]
+        self._removed_by_roles = re.compile("|".join(removed) or r"(?!)", re.DOTALL)
+        self._pending: list[tuple[Entry, str, str]] = []  # directories of which nothing says what they are for
+        self._used: set[str] = set()  # directories with an explained entry that is not the base's
+
+    def explain_entry(self, entry: Entry) -> None:
+        """Counts the entry as explained, or keeps a finding."""
+        before = self.base.entries.get(entry.path)
+        if before is not None and not (differs := differences(entry, before, self.image.hash_since)):
+            if self._is_first_boot(before):
+                self._explain_by_rule(entry, before, "new", "written by the builder's first boot")
+            else:
+                self._count(BASE, "base AMI, unchanged", entry)
+            return
+        change = "changed" if before is not None else "new"
+        what = ", ".join(differs) if before is not None else f"no package, role or rule has this {_kind(entry.kind)}"
+        package = self._package_problem(entry, before)
+        if package == "":
+            self._count(PACKAGE, "package", entry)
+            return
+        self._explain_by_rule(entry, before, change, package or what)
+
+    def _is_first_boot(self, before: Entry) -> bool:
+        """Whether the builder itself wrote what the base inventory has: since it booted, before the first role."""
+        return bool(self.base.running and before.kind != "d" and before.changed >= self.base.boot_time - 1)
+
+    def _package_problem(self, entry: Entry, before: Entry | None) -> str | None:
+        """Why a packaged entry is not as its package has it; "" if it is; None if no package owns it."""
+        if not entry.packages:
+            return None
+        names = "/".join(entry.packages)
+        if entry.differs:
+            return f"{', '.join(entry.differs)} not as package {names} has it"
+        of_changed_package = bool(self.changed_packages & set(entry.packages))
+        if before is not None and not of_changed_package:
+            return None if entry.differs is None else _attributes_only(differences(entry, before), names)
+        if entry.kind == "l":
+            return "" if self._leads_to_explained(entry) else f"link to {entry.target}, which no package owns"
+        if before is not None and (before.mode, before.owner, before.group) == (entry.mode, entry.owner, entry.group):
+            return ""
+        if entry.differs is None and entry.kind == "f":
+            return None
+        if self._recorded_attributes(entry):
+            return ""
+        if (entry.owner, entry.group) != ("root", "root") or entry.mode not in _PLAIN_MODES.get(entry.kind, ()):
+            return f"{_shown(entry)}, package {names} would have root:root"
+        return "" if not entry.attributes else f"attributes {', '.join(entry.attributes)}"
+
+    def _recorded_attributes(self, entry: Entry) -> bool:
+        """rpm records owner, mode and capabilities: what does not differ is right."""
+        return bool(entry.differs is not None and self.image.os not in ("debian", "ubuntu"))
+
+    def _explain_by_rule(self, entry: Entry, before: Entry | None, change: str, what: str) -> None:
+        problems = []
+        for rule in (*self._role_rules, *self._rules):
+            if rule.matches(entry.path):
+                problem = self._rule_problem(rule, entry, before)
+                if not problem:
+                    kind = ROLE if rule.role else MACHINE if rule.when == "booted" else DERIVED
+                    self._count(kind, f"role {rule.role}" if rule.role else rule.name, entry)
+                    return
+                problems.append(f"{problem} ({f'role {rule.role}' if rule.role else f'rule {rule.name}'})")
+        if entry.kind == "d" and before is None:
+            self._pending.append((entry, change, "; ".join(problems) or what))
+            return
+        self._find(entry, change, "; ".join(problems) or what)
+
+    def _rule_problem(self, rule: Rule, entry: Entry, before: Entry | None) -> str:
+        if entry.kind not in rule.kinds:
+            return f"a {_kind(entry.kind)}"
+        if rule.target and entry.target != rule.target:
+            return f"link to {entry.target}, expected {rule.target}"
+        if rule.sha256 and entry.sha256 and entry.sha256 not in rule.sha256:
+            return "content is not the expected"
+        owner = f"{entry.owner}:{entry.group}"
+        kept = before is not None and (before.mode, before.owner, before.group) == (
+            entry.mode,
+            entry.owner,
+            entry.group,
+        )
+        if not kept and owner not in (rule.owners or ("root:root",)):
+            return f"owner {owner}, expected {' or '.join(rule.owners or ('root:root',))}"
+        if entry.kind != "l" and not kept:
+            if rule.modes and entry.mode not in rule.modes:
+                return f"mode {entry.mode:04o}, expected {' or '.join(f'{mode:04o}' for mode in rule.modes)}"
+            if not rule.modes and (entry.mode & 0o6000 or entry.mode & 0o002):
+                return f"mode {entry.mode:04o}: setuid, setgid or writable by every user"
+        if "security.capability" in entry.attributes:
+            return "file capabilities"
+        return self._content_problem(rule.check, entry, kept)
+
+    def _content_problem(self, check: str, entry: Entry, kept: bool) -> str:
+        """Why the content is not what the rule's program writes; "" if it is, or if the rule has no check."""
+        if check == "empty":
+            return f"{entry.size} bytes, expected none" if entry.size else ""
+        if check == "kept":
+            return "" if kept else f"{_shown(entry)}: not as the base AMI has it"
+        if check == "link":
+            return "" if self._leads_to_explained(entry) else f"link to {entry.target}, which nothing explains"
+        if check == "alternative":
+            return "" if entry.target.startswith("/etc/alternatives/") else f"link to {entry.target}"
+        if check == "unit":
+            of_system = entry.target.startswith(("/lib/systemd/", "/usr/lib/systemd/", "/etc/systemd/", "../"))
+            return "" if of_system and self._leads_to_explained(entry) else f"link to {entry.target}"
+        if check == "package":
+            name = posixpath.basename(entry.path).rpartition(".")[0].partition(":")[0]
+            return "" if name in self.image.packages or name in ("", "format") else f"package {name} is not installed"
+        if check == "skeleton":
+            original = self.image.entries.get(f"/etc/skel/{posixpath.basename(entry.path)}")
+            return "" if original is not None and original.sha256 == entry.sha256 else "not as in /etc/skel"
+        if check == "module":
+            return "" if self._built_by_dkms(entry) else "DKMS has built no such module"
+        return self._bytecode_problem(entry) if check == "bytecode" else ""
+
+    def _built_by_dkms(self, module: Entry) -> bool:
+        """Whether one of the modules in DKMS's own tree has this name."""
+        name = posixpath.basename(module.path)
+        names = {posixpath.basename(path) for path in self.image.entries if path.startswith("/var/lib/dkms/")}
+        return name in names
+
+    def _bytecode_problem(self, entry: Entry) -> str:
+        folder, name = posixpath.split(entry.path)
+        parent = posixpath.dirname(folder) if posixpath.basename(folder) == "__pycache__" else folder
+        source = self.image.entries.get(f"{parent}/{name.partition('.')[0]}.py")
+        if source is None:
+            return "no source file beside it"
+        flags, modified, size = (*entry.bytecode, 0, 0, 0)[:3]
+        if not entry.bytecode or (not flags and (modified, size) != (source.modified & 0xFFFFFFFF, source.size)):
+            return f"compiled from another {source.path}"
+        return ""
+
+    def _leads_to_explained(self, link: Entry) -> bool:
+        """Whether a link ends at an entry of the base or of a package, or at one that does not exist in a package."""
+        path = link.path
+        for _ in range(20):
+            entry = self.image.entries.get(path)
+            if entry is None:
+                # An absent target of a packaged link (doc excluded, library for another package) harms nobody.
+                return (
+                    bool(link.packages) or path in self.image.missing or path.startswith(("/dev/", "/proc/", "/run/"))
+                )
+            if entry.kind != "l":
+                return bool(
+                    entry.packages or entry.path in self.base.entries or self._of_a_role(entry) or entry.kind == "d"
+                )
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.target))
+            path = self._merged(path)
+        return False
+
+    def _merged(self, path: str) -> str:
+        """The path with links of its directories followed, as far as the root's own (/bin, /lib) are concerned."""
+        first, _, rest = path[1:].partition("/")
+        top = self.image.entries.get(f"/{first}")
+        return f"/{top.target.lstrip('/')}/{rest}" if top is not None and top.kind == "l" and rest else path
+
+    def _of_a_role(self, entry: Entry) -> bool:
+        return any(rule.matches(entry.path) for rule in (*self._role_rules, *self._rules))
+
+    def explain_directories(self) -> None:
+        """A directory that only holds what is explained is explained with it, if it is root's with the usual mode."""
+        for entry, change, what in sorted(self._pending, key=lambda row: row[0].path, reverse=True):
+            plain = (entry.owner, entry.group, entry.mode) == ("root", "root", 0o755)
+            if entry.path in self._used and plain:
+                self._count(DERIVED, "directory of explained files", entry)
+            elif entry.path in self._used:
+                self._find(entry, change, f"{_shown(entry)}, expected root:root 0755")
+            else:
+                self._find(entry, change, what)
+
+    def explain_removed(self) -> None:
+        """Entries of the base AMI that the image lacks."""
+        removable = [rule for rule in self._rules if rule.removed]
+        for path, before in self.base.entries.items():
+            if path in self.image.entries:
+                continue
+            if self._is_first_boot(before) or self._removed_by_roles.fullmatch(path):
+                continue
+            if any(self._package_gone(name, path) for name in before.packages):
+                continue
+            if any(rule.matches(path) for rule in removable):
+                continue
+            if before.kind == "d" and not before.packages and self._emptied(path):
+                continue
+            what = f"the base AMI's {_kind(before.kind)}"
+            what += f" of package {'/'.join(before.packages)}" if before.packages else ""
+            self.account.findings.append(Finding(path, "removed", what))
+
+    def _package_gone(self, name: str, path: str) -> bool:
+        """Whether the package left, or has another version that has no such file."""
+        now = self.image.packages.get(name)
+        return now is None or (name in self.changed_packages and path not in self.image.missing)
+
+    def _emptied(self, path: str) -> bool:
+        prefix = f"{path}/"
+        return not any(other.startswith(prefix) for other in self.image.entries)
+
+    def explain_missing(self) -> None:
+        """Packaged files that are not there, and were not missing in the base AMI either."""
+        for path, names in self.image.missing.items():
+            if path in self.base.missing or path in self.base.entries or path.startswith(_MAY_BE_MISSING):
+                continue
+            removable = any(rule.matches(path) for rule in self._rules if rule.removed)
+            if removable or self._removed_by_roles.fullmatch(path):
+                continue
+            self.account.findings.append(Finding(path, "missing", f"package {'/'.join(names)} has it"))
+
+    def _count(self, kind: str, rule: str, entry: Entry) -> None:
+        self.account.explained[kind] += 1
+        self.account.by_rule[rule] += 1
+        if kind != BASE:
+            folder = posixpath.dirname(entry.path)
+            while folder not in self._used and len(folder) > 1:
+                self._used.add(folder)
+                folder = posixpath.dirname(folder)
+
+    def _find(self, entry: Entry, change: str, what: str) -> None:
+        written = max(entry.modified, entry.changed)
+        self.account.findings.append(Finding(entry.path, change, what, written))
+
+
+def differences(now: Entry, before: Entry, hash_since: float = 0.0) -> list[str]:
+    """How an entry differs from the base's, in words with both values; empty if it does not."""
+    if now.kind != before.kind:
+        return [f"a {_kind(now.kind)}, the base AMI has a {_kind(before.kind)}"]
+    found = []
+    if now.mode != before.mode and now.kind != "l":
+        found.append(f"mode {now.mode:04o}, base {before.mode:04o}")
+    if (now.owner, now.group) != (before.owner, before.group):
+        found.append(f"owner {now.owner}:{now.group}, base {before.owner}:{before.group}")
+    if now.kind == "f" and (now.sha256 or now.changed >= hash_since) and now.sha256 != before.sha256:
+        found.append(f"content ({now.size} bytes, base {before.size})")
+    if now.target != before.target:
+        found.append(f"link to {now.target}, base {before.target}")
+    if now.device != before.device:
+        found.append(f"device {now.device}, base {before.device}")
+    if dict(now.attributes) != dict(before.attributes):
+        names = sorted(set(now.attributes.items()) ^ set(before.attributes.items()))
+        found.append(f"attributes {', '.join(dict.fromkeys(name for name, _ in names))}")
+    return found
+
+
+def _attributes_only(found: list[str], names: str) -> str:
+    """What an entry of an unchanged package differs in; its content is the package's if that is all that changed."""
+    attributes = [text for text in found if not text.startswith("content")]
+    return ", ".join(attributes) + f" (package {names})" if attributes else ""
+
+
+def _with_role(finding: Finding, role_times: Sequence[RoleTime]) -> Finding:
+    if not finding.changed:
+        return finding
+    role = next((time.role for time in role_times if time.started - 1 <= finding.changed <= time.ended + 1), "")
+    return Finding(finding.path, finding.change, finding.what, finding.changed, role)
+
+
+def widest(account: Account, most: int = 10) -> Mapping[str, int]:
+    """The rules that explain the most entries."""
+    return dict(account.by_rule.most_common(most))
+
+
+def _shown(entry: Entry) -> str:
+    return f"mode {entry.mode:04o}, owner {entry.owner}:{entry.group}"
+
+
+def _kind(kind: str) -> str:
+    names = {"f": "file", "d": "directory", "l": "link", "p": "fifo", "s": "socket"}
+    return names.get(kind, "device")

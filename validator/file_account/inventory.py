@@ -1,0 +1,160 @@
+"""An inventory as `validator/remote/inventory.py` writes it: every file of a system, its packages and its accounts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA = "gpu-ami/inventory/1"
+
+
+class InvalidInventory(ValueError):
+    """Not an inventory, or one that was cut off; the message says which."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One path. kind: f, d, l, c, b, p or s, as `find -printf %y`; mode: permission bits; owner, group: names.
+
+    sha256: of a file ("" where it was not read: `error` says why); target: of a link. attributes: extended attributes,
+    name → hexadecimal. packages: which own the path; differs: what is not as the package has it, None where the package
+    records nothing. bytecode: the three words behind the magic number of a .pyc. modified, changed: epoch seconds.
+    """
+
+    path: str
+    kind: str
+    mode: int
+    owner: str
+    group: str
+    modified: int = 0
+    changed: int = 0
+    size: int = 0
+    sha256: str = ""
+    target: str = ""
+    device: tuple[int, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    is_setting: bool = False
+    differs: tuple[str, ...] | None = None
+    bytecode: tuple[int, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Package:
+    """An installed package. depends: alternatives of each requirement; provides: further names of it."""
+
+    name: str
+    version: str
+    architecture: str = ""
+    state: str = "installed"
+    depends: tuple[tuple[str, ...], ...] = ()
+    provides: tuple[str, ...] = ()
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
+class Account:
+    """A line of /etc/passwd. password: "locked", "set" or "empty", "" where /etc/shadow has no such line."""
+
+    name: str
+    user_id: int
+    group_id: int
+    home: str
+    shell: str
+    password: str
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A system's files and what else was recorded with them. missing: packaged path → packages, where no file is.
+
+    groups: name → (id, members). boot_time (epoch seconds), command_line, mounts (mount point, type) and listeners
+    (protocol, port, program) are of a system that ran; else 0 and empty. hash_since: older files have no digest.
+    """
+
+    entries: Mapping[str, Entry]
+    packages: Mapping[str, Package] = field(default_factory=dict)
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    groups: Mapping[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    os: str = ""
+    os_version: str = ""
+    taken: float = 0.0
+    running: bool = False
+    boot_time: float = 0.0
+    hash_since: float = 0.0
+    command_line: tuple[str, ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    listeners: tuple[tuple[str, int, str], ...] = ()
+
+
+def read(data: bytes) -> Inventory:
+    """Reads an inventory, compressed or not. InvalidInventory: another schema, cut off, or not an inventory."""
+    try:
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        records = [json.loads(line) for line in text.splitlines()]
+    except (OSError, EOFError, ValueError) as error:
+        raise InvalidInventory(f"not an inventory: {error}") from error
+    if not records or records[0].get("schema") != SCHEMA:
+        raise InvalidInventory(f"expected schema {SCHEMA}, got {records[0].get('schema') if records else 'no line'}")
+    header = records[0]
+    users = {row[0]: name for name, row in reversed(header["accounts"].items())}
+    groups = {row[0]: name for name, row in reversed(header["groups"].items())}
+    entries = {record["p"]: _entry(record, users, groups) for record in records if "p" in record}
+    if records[-1].get("end") != len(entries):
+        raise InvalidInventory(f"cut off after {len(entries)} entries")
+    packages = [_package(record["package"]) for record in records if "package" in record]
+    return Inventory(
+        entries=entries,
+        packages={package.name: package for package in packages},
+        missing={record["missing"]: tuple(record["o"]) for record in records if "missing" in record},
+        accounts={name: Account(name, *row) for name, row in header["accounts"].items()},
+        groups={name: (row[0], tuple(row[1])) for name, row in header["groups"].items()},
+        os=header["os"],
+        os_version=header["os_version"],
+        taken=header["time"],
+        running=header["running"],
+        boot_time=header.get("boot_time", 0.0),
+        hash_since=header.get("hash_since", 0.0),
+        command_line=tuple(header.get("command_line", ())),
+        mounts=tuple((row[0], row[1]) for row in header.get("mounts", ())),
+        listeners=tuple((row[0], row[1], row[2]) for row in header.get("listeners", ())),
+    )
+
+
+def _entry(record: dict[str, Any], users: Mapping[int, str], groups: Mapping[int, str]) -> Entry:
+    return Entry(
+        path=record["p"],
+        kind=record["t"],
+        mode=record["m"],
+        owner=users.get(record["u"], str(record["u"])),
+        group=groups.get(record["g"], str(record["g"])),
+        modified=record["a"],
+        changed=record["c"],
+        size=record.get("s", 0),
+        sha256=record.get("h", ""),
+        target=record.get("l", ""),
+        device=tuple(record.get("d", ())),
+        attributes=record.get("x", {}),
+        packages=tuple(dict.fromkeys(record.get("o", ()))),
+        is_setting="k" in record,
+        differs=tuple(record["v"]) if "v" in record else None,
+        bytecode=tuple(record.get("y", ())),
+        error=record.get("e", ""),
+    )
+
+
+def _package(record: dict[str, Any]) -> Package:
+    return Package(
+        name=record["name"],
+        version=record["version"],
+        architecture=record["architecture"],
+        state=record["state"],
+        depends=tuple(tuple(row) for row in record["depends"]),
+        provides=tuple(record["provides"]),
+        automatic=record["automatic"],
+    )

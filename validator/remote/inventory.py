@@ -1,0 +1,398 @@
+"""Lists every file of a system with its package's word on it, accounts and packages: JSON lines, compressed by gzip.
+
+Runs on the system itself, or on a tree (--root), with Python 3.6 or newer and its standard library alone. File systems
+other than that of the root are left out. The format is described in docs/file-account.md; validator/file_account/
+inventory.py reads it.
+"""
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+
+Record = Dict[str, Any]
+Digest = Tuple[str, str, bytes]
+Names = Tuple[Dict[int, str], Dict[int, str]]
+
+SCHEMA = "gpu-ami/inventory/1"
+BLOCK = 1 << 20
+TYPES = {
+    stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: "p",
+    stat.S_IFSOCK: "s",
+}  # fmt: skip
+# The label of a file is the policy's, and is checked by the policy's own tools.
+IGNORED_ATTRIBUTES = ("security.selinux", "security.ima", "security.evm")
+MERGED = re.compile(r"^/(bin|sbin|lib|lib32|lib64|libx32)/")
+RPM_GHOST, RPM_CONFIG = 64, 1
+
+
+class Packages:
+    """What the package manager says: packages, and of each path its owners and what was installed there."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.packages: List[Record] = []
+        self.owners: Dict[str, List[str]] = {}
+        self.md5: Dict[str, str] = {}
+        self.settings: Set[str] = set()
+        self.expected: Dict[str, Tuple[int, str, str, str, str, str]] = {}
+        self.merged = os.path.islink(os.path.join(root, "bin"))
+        if os.path.exists(self.at("/var/lib/dpkg/status")):
+            self.read_dpkg()
+        elif os.path.isdir(self.at("/usr/lib/sysimage/rpm")) or os.path.isdir(self.at("/var/lib/rpm")):
+            self.read_rpm()
+
+    def at(self, path: str) -> str:
+        return self.root.rstrip("/") + path
+
+    def real(self, path: str) -> str:
+        """The path with a merged /usr; packages list some files by their former path."""
+        return "/usr" + path if self.merged and MERGED.match(path) else path
+
+    def own(self, path: str, name: str) -> None:
+        owners = self.owners.setdefault(path, [])
+        if name not in owners:
+            owners.append(name)
+
+    def read(self, path: str) -> str:
+        try:
+            with open(self.at(path), encoding="utf-8", errors="surrogateescape") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+
+    def read_dpkg(self) -> None:
+        folder = "/var/lib/dpkg/info/"
+        names = set(os.listdir(self.at(folder))) if os.path.isdir(self.at(folder)) else set()
+        lines = self.read("/var/lib/dpkg/diversions").splitlines()
+        diverted = {path: (to, by) for path, to, by in zip(lines[::3], lines[1::3], lines[2::3])}
+        automatic = set(
+            re.findall(r"(?m)^Package: (\S+)\n(?:.+\n)*?Auto-Installed: 1", self.read("/var/lib/apt/extended_states"))
+        )
+        for block in self.read("/var/lib/dpkg/status").split("\n\n"):
+            fields = dict(re.findall(r"(?m)^([A-Z][\w-]*):[ ]?((?:.*)(?:\n[ ].*)*)", block))
+            state = fields.get("Status", "").split()
+            if "Package" not in fields or not state or state[-1] in ("not-installed", "config-files"):
+                continue
+            name, architecture = fields["Package"], fields.get("Architecture", "")
+            depends = ",".join(fields[key] for key in ("Pre-Depends", "Depends", "Recommends") if key in fields)
+            self.packages.append({
+                "name": name, "version": fields.get("Version", ""), "architecture": architecture, "state": state[-1],
+                "depends": requirements(depends), "automatic": name in automatic,
+                "provides": [row[0] for row in requirements(fields.get("Provides", "")) if row],
+            })  # fmt: skip
+            stem = name if name + ".list" in names else name + ":" + architecture
+            for path in self.read(folder + stem + ".list").splitlines():
+                to, by = diverted.get(path, (path, name))
+                self.own(self.real(path if by == name else to), name)
+            for line in self.read(folder + stem + ".md5sums").splitlines():
+                digest, _, path = line.partition("  ")
+                to, by = diverted.get("/" + path, ("/" + path, name))
+                self.md5[self.real("/" + path if by == name else to)] = digest
+            for line in fields.get("Conffiles", "").splitlines():
+                words = line.split()
+                if len(words) >= 2 and "obsolete" not in words[2:] and "remove-on-upgrade" not in words[2:]:
+                    path = self.real(words[0])
+                    self.settings.add(path)
+                    self.own(path, name)
+                    self.md5[path] = words[1]
+
+    def read_rpm(self) -> None:
+        """rpm's database has owner, mode and digest of every file."""
+        form = (
+            "P\\t%{NAME}\\t%{EPOCHNUM}:%{VERSION}-%{RELEASE}\\t%{ARCH}\\n[R\\t%{REQUIRENAME}\\n][V\\t%{PROVIDENAME}\\n]"
+            "[F\\t%{FILEFLAGS}\\t%{FILEMODES}\\t%{FILEUSERNAME}\\t%{FILEGROUPNAME}\\t%{FILEDIGESTS}\\t%{FILECAPS}"
+            "\\t%{FILESTATES}\\t%{FILELINKTOS}\\t%{FILENAMES}\\n]"
+        )
+        command = ["rpm", "--root", os.path.abspath(self.root), "-qa", "--qf", form]
+        listed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        package: Record = {}
+        for line in listed.stdout or ():
+            row = os.fsdecode(line.rstrip(b"\n")).split("\t")
+            if row[0] == "P":
+                package = {
+                    "name": row[1], "version": row[2], "architecture": row[3], "state": "installed", "depends": [],
+                    "provides": [], "automatic": False,
+                }  # fmt: skip
+                self.packages.append(package)
+            elif row[0] == "R" and not row[1].startswith("rpmlib("):
+                package["depends"].append([row[1]])
+            elif row[0] == "V":
+                package["provides"].append(row[1])
+            elif row[0] == "F" and len(row) == 10 and row[7] in ("0", "(none)", "normal"):
+                flags, mode, path = int(row[1]), int(row[2]) & 0xFFFF, self.real(row[9])
+                self.own(path, package["name"])
+                if flags & RPM_CONFIG:
+                    self.settings.add(path)
+                if flags & RPM_GHOST:
+                    continue
+                self.expected[path] = (mode, row[3], row[4], row[5], row[6], row[8])
+        listed.wait()
+
+    def differences(self, path: str, entry: Record, md5: str, names: Names) -> Optional[List[str]]:
+        """What differs from the package: None where it records nothing, else names of attributes."""
+        if path in self.expected:
+            mode, user, group, digest, capabilities, target = self.expected[path]
+            differs = []
+            if TYPES.get(stat.S_IFMT(mode)) != entry["t"]:
+                return ["type"]
+            if entry["t"] != "l" and stat.S_IMODE(mode) != entry["m"]:
+                differs.append("mode")
+            if names[0].get(entry["u"], entry["u"]) != user or names[1].get(entry["g"], entry["g"]) != group:
+                differs.append("owner")
+            if entry.get("h") and digest not in ("", "(none)") and digest not in (entry["h"], md5):
+                differs.append("content")
+            if entry["t"] == "l" and target != entry.get("l"):
+                differs.append("target")
+            if bool(capabilities.strip("= ") not in ("", "(none)")) != ("security.capability" in entry.get("x", {})):
+                differs.append("capabilities")
+            return differs
+        if path in self.md5:
+            if entry["t"] != "f":
+                return ["type"]
+            return None if not md5 else [] if md5 == self.md5[path] else ["content"]
+        return None
+
+
+def requirements(text: str) -> List[List[str]]:
+    """`a (>= 1), b | c:any` as [[a], [b, c]]."""
+    rows = []
+    for part in text.replace("\n", " ").split(","):
+        names = [re.sub(r"[\s(\[<:].*", "", choice.strip()) for choice in part.split("|")]
+        if any(names):
+            rows.append([name for name in names if name])
+    return rows
+
+
+def digest(path: str, need_md5: bool) -> Digest:
+    """SHA-256 and, where the package records it, MD5, in hexadecimal."""
+    sha256 = hashlib.sha256()
+    options: Record = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
+    md5 = hashlib.new("md5", **options) if need_md5 else None
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("no longer a regular file")
+        while True:
+            block = file.read(BLOCK)
+            if not block:
+                break
+            sha256.update(block)
+            if md5:
+                md5.update(block)
+        head = b""
+        if path.endswith(".pyc"):
+            file.seek(0)
+            head = file.read(16)
+    return sha256.hexdigest(), md5.hexdigest() if md5 else "", head
+
+
+def walk(root: str, device: int, skipped: Set[str]) -> Iterator[Tuple[str, os.stat_result]]:
+    """(path, status) of everything below root on its file system; what vanishes meanwhile is left out."""
+    pending = [root.rstrip("/")]
+    while pending:
+        folder = pending.pop()
+        try:
+            entries = sorted(os.scandir(folder or "/"), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            path = folder + "/" + entry.name
+            if status.st_dev != device or path in skipped:
+                continue
+            yield path, status
+            if stat.S_ISDIR(status.st_mode):
+                pending.append(path)
+
+
+def describe(
+    path: str,
+    inside: str,
+    status: os.stat_result,
+    packages: Packages,
+    digests: Dict[str, Callable[[], Digest]],
+    names: Names,
+) -> Optional[Record]:
+    """One entry as it is written, or None where it vanished."""
+    kind = TYPES.get(stat.S_IFMT(status.st_mode), "?")
+    entry: Record = {
+        "p": inside, "t": kind, "m": stat.S_IMODE(status.st_mode), "u": status.st_uid, "g": status.st_gid,
+        "a": int(status.st_mtime), "c": int(status.st_ctime),
+    }  # fmt: skip
+    md5 = ""
+    try:
+        if kind == "l":
+            entry["l"] = os.readlink(path)
+        elif kind == "f":
+            entry["s"] = status.st_size
+            entry["h"], md5, head = digests.pop(path)() if path in digests else digest(path, inside in packages.md5)
+            if head:
+                entry["y"] = [int.from_bytes(head[at : at + 4], "little") for at in (4, 8, 12)]
+        elif kind in "cb":
+            entry["d"] = [os.major(status.st_rdev), os.minor(status.st_rdev)]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        entry["e"] = error.strerror or str(error)
+    try:
+        attributes = [name for name in os.listxattr(path, follow_symlinks=False) if name not in IGNORED_ATTRIBUTES]
+        if attributes:
+            entry["x"] = {name: os.getxattr(path, name, follow_symlinks=False).hex() for name in sorted(attributes)}
+    except OSError:
+        pass
+    if inside in packages.owners:
+        entry["o"] = packages.owners[inside]
+        if inside in packages.settings:
+            entry["k"] = 1
+        differs = packages.differences(inside, entry, md5, names)
+        if differs is not None:
+            entry["v"] = differs
+    return entry
+
+
+def accounts(packages: Packages) -> Record:
+    """Accounts and groups, and of each password only whether there is one."""
+    rows = [line.split(":") for line in packages.read("/etc/passwd").splitlines()]
+    groups = [line.split(":") for line in packages.read("/etc/group").splitlines()]
+    locks = {}
+    for line in packages.read("/etc/shadow").splitlines():
+        row = line.split(":")
+        if len(row) > 1:
+            locks[row[0]] = "empty" if not row[1] else "locked" if row[1][0] in "!*" else "set"
+    return {
+        "accounts": {r[0]: [int(r[2]), int(r[3]), r[5], r[6], locks.get(r[0], "")] for r in rows if len(r) == 7},
+        "groups": {r[0]: [int(r[2]), sorted(filter(None, r[3].split(",")))] for r in groups if len(r) == 4},
+    }
+
+
+def listeners() -> List[Tuple[str, int, str]]:
+    """Protocol, port and program of each socket that takes connections or datagrams."""
+    inodes: Dict[str, str] = {}
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/comm" % number, encoding="utf-8", errors="replace") as file:
+                name = file.read().strip()
+            for descriptor in os.listdir("/proc/%s/fd" % number):
+                target = os.readlink("/proc/%s/fd/%s" % (number, descriptor))
+                if target.startswith("socket:["):
+                    inodes[target[8:-1]] = name
+        except OSError:
+            continue
+    found = set()
+    for protocol in ("tcp", "tcp6", "udp", "udp6"):
+        try:
+            with open("/proc/net/" + protocol, encoding="ascii") as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+        except OSError:
+            continue
+        for row in rows:
+            if row[3] == ("0A" if protocol.startswith("tcp") else "07"):
+                found.add((protocol[:3], int(row[1].rpartition(":")[2], 16), inodes.get(row[9], "")))
+    return sorted(found)
+
+
+def state(packages: Packages, running: bool) -> Record:
+    """Of the system as it runs: kernel, its command line, sockets and mounts."""
+    release: Dict[str, str] = {}
+    for line in (packages.read("/etc/os-release") or packages.read("/usr/lib/os-release")).splitlines():
+        key, _, value = line.partition("=")
+        release[key] = value.strip("\"'")
+    header: Record = {
+        "schema": SCHEMA, "time": time.time(), "os": release.get("ID", ""), "os_version": release.get("VERSION_ID", ""),
+        "machine": os.uname().machine, "running": bool(running),
+    }  # fmt: skip
+    if running:
+        with open("/proc/stat", encoding="ascii") as file:
+            header["boot_time"] = int(re.findall(r"(?m)^btime (\d+)", file.read())[0])
+        with open("/proc/cmdline", encoding="utf-8", errors="replace") as file:
+            header["command_line"] = file.read().split()
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as file:
+            header["mounts"] = sorted({tuple(line.split()[1:3]) for line in file})
+        header["kernel"] = os.uname().release
+        header["listeners"] = listeners()
+    return header
+
+
+def inventory(
+    root: str, running: bool, hash_since: float, skipped: Set[str], write: Callable[[Record], object]
+) -> None:
+    """Writes header, packages, entries, files that packages miss, and the number of entries at the end."""
+    packages = Packages(root)
+    named = accounts(packages)
+    names = (
+        {row[0]: name for name, row in named["accounts"].items()},
+        {row[0]: name for name, row in named["groups"].items()},
+    )
+    header = state(packages, running)
+    header.update(named, hash_since=hash_since)
+    write(header)
+    for package in packages.packages:
+        write({"package": package})
+    top = root.rstrip("/") or "/"
+    prefix = len(root.rstrip("/"))
+    listed = sorted(walk(root, os.lstat(top).st_dev, skipped))
+    seen: Set[str] = set()
+    count = 0
+    links: Dict[Tuple[int, bool, bool], Any] = {}
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        digests: Dict[str, Callable[[], Digest]] = {}
+        for path, status in listed:
+            if stat.S_ISREG(status.st_mode) and max(status.st_ctime, status.st_mtime) >= hash_since:
+                identity = (status.st_ino, path[prefix:] in packages.md5, path.endswith(".pyc"))
+                if status.st_nlink == 1 or identity not in links:
+                    links[identity] = pool.submit(digest, path, identity[1])
+                digests[path] = links[identity].result
+            elif stat.S_ISREG(status.st_mode):
+                digests[path] = lambda: ("", "", b"")
+        links.clear()
+        for path, status in listed:
+            inside = path[prefix:]
+            seen.add(inside)
+            entry = describe(path, inside, status, packages, digests, names)
+            if entry is not None:
+                write(entry)
+                count += 1
+    for path in sorted(packages.owners):
+        if path not in seen and (path in packages.md5 or path in packages.expected):
+            write({"missing": path, "o": packages.owners[path]})
+    write({"end": count})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", default="/", help="the tree to list [%(default)s]")
+    parser.add_argument("--running", action="store_true", help="the system runs: list sockets, mounts and kernel too")
+    parser.add_argument("--hash-since", type=float, default=0.0, help="no digest of files unchanged since (epoch)")
+    parser.add_argument("--skip", action="append", default=[], help="a path that is left out with all below it")
+    parser.add_argument("--out", help="the file to write [standard output]")
+    given = parser.parse_args()
+    skipped = {given.root.rstrip("/") + path for path in given.skip}
+    part = ""
+    if given.out:
+        part = os.path.abspath(given.out) + ".part"
+        os.makedirs(os.path.dirname(part), mode=0o755, exist_ok=True)
+        skipped |= {part, os.path.abspath(given.out)}
+    with open(part or 1, "wb", closefd=bool(part)) as target, gzip.GzipFile("", "wb", 6, target, mtime=0) as packed:
+
+        def write(record: Record) -> None:
+            packed.write(json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n")
+
+        inventory(given.root, given.running, given.hash_since, skipped, write)
+    if part:
+        os.chmod(part, 0o644)
+        os.rename(part, given.out)
+
+
+if __name__ == "__main__":
+    main()
