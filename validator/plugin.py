@@ -101,6 +101,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--arrival-seconds", type=float, default=900.0, help="how long metrics may take [%(default)s]")
     group.addoption("--command-deadline", type=float, default=120.0, help="seconds a command [%(default)s]")
     group.addoption("--check-deadline", type=float, default=1200.0, help="seconds a check [%(default)s]")
+    group.addoption(
+        "--roles-path", metavar="DIR", type=Path, action="append", default=[], help="roles, for their footprint.yml"
+    )
+    group.addoption(
+        "--base-inventory", metavar="DIR", type=Path, help="folder of base-inventory.jsonl.gz [that of --plan]"
+    )
     group.addoption("--serial", action="store_true", help="run one check after the other, a round trip a command")
     group.addoption("--connect-timeout", type=float, default=15.0, help="seconds for a host to answer [%(default)s]")
 

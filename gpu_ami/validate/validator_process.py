@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami import process
+from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, MachineError
+from gpu_ami.plan import SITE_FOLDER
 from validator.results import HostResults, InvalidRecord, journal_of, read_journal
 
 if TYPE_CHECKING:
@@ -152,7 +154,14 @@ def command_line(
     }
     # -vv: a line a check, for CheckOutput.
     named = [f"{option}={value}" for option, value in values.items() if value]
+    named += [f"--roles-path={path}" for path in roles_folders(plan_file)]
     return [*PYTEST, "-vv", *named, *options, Path(validator.__file__).parent / "checks", *checks]
+
+
+def roles_folders(plan_file: Path | None) -> list[Path]:
+    """Folders with the roles of a plan: those of the site beside it, and ours."""
+    site = plan_file.parent / SITE_FOLDER / "roles" if plan_file else None
+    return [*([site] if site and site.is_dir() else []), data_dir("roles")]
 
 
 def environment(place: Place | None) -> dict[str, str]:

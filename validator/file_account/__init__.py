@@ -4,12 +4,14 @@ inventory       reads what validator/remote/inventory.py lists of a system
 grammar         rules.yml and the roles' footprint.yml
 explain         each entry's explanation, and what has none
 packages        new and changed packages: planned, or required by planned ones
+collect         takes the inventory of a host, and finds the base AMI's
 settings        accounts, kernel options, listening programs and mounts
 """
 
 from pathlib import Path
 from types import MappingProxyType
 
+from validator.file_account.collect import Base, NotTaken, find_base, role_times, take
 from validator.file_account.explain import Account, Finding, RoleTime, differences, explain, widest
 from validator.file_account.grammar import (
     Footprint,
@@ -37,12 +39,14 @@ def load_system_rules(variables: Variables = MappingProxyType({})) -> list[Rule]
 
 __all__ = [
     "Account",
+    "Base",
     "Entry",
     "Finding",
     "Footprint",
     "InvalidInventory",
     "InvalidRules",
     "Inventory",
+    "NotTaken",
     "Package",
     "PackageAccount",
     "RoleTime",
@@ -51,6 +55,7 @@ __all__ = [
     "account_packages",
     "differences",
     "explain",
+    "find_base",
     "load_footprint",
     "load_footprints",
     "load_rules",
@@ -58,6 +63,8 @@ __all__ = [
     "plan_variables",
     "planned_names",
     "read",
+    "role_times",
+    "take",
     "unexplained_accounts",
     "unexplained_kernel_options",
     "unexplained_listeners",

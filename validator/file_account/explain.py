@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from validator.file_account.grammar import Footprint, Rule, expression
 from validator.file_account.inventory import Entry, Inventory
@@ -104,7 +105,8 @@ class _Explainer:
         self.account = Account()
         self._role_rules = [rule for footprint in footprints for rule in footprint.files]
         unwanted = "built" if image.running else "booted"
-        self._rules = [rule for rule in rules if rule.when != unwanted]
+        self._first_boot_rules = [rule for rule in rules if rule.when == "first_boot"]
+        self._rules = [rule for rule in rules if rule.when not in (unwanted, "first_boot")]
         removed = [expression(path) for footprint in footprints for path in footprint.removed]
         self._removed_by_roles = re.compile("|".join(removed) or r"(?!)", re.DOTALL)
         self._pending: list[tuple[Entry, str, str]] = []  # directories of which nothing says what they are for
@@ -114,10 +116,13 @@ class _Explainer:
         """Counts the entry as explained, or keeps a finding."""
         before = self.base.entries.get(entry.path)
         if before is not None and not (differs := differences(entry, before, self.image.hash_since)):
-            if self._is_first_boot(before):
+            if self._is_first_boot(before) and not (entry.packages and entry.differs == ()):
                 self._explain_by_rule(entry, before, "new", "written by the builder's first boot")
             else:
                 self._count(BASE, "base AMI, unchanged", entry)
+            return
+        if before is None and entry.changed < self.base.taken and self._was_hidden(entry.path):
+            self._count(BASE, "base AMI, below a mount point of the builder", entry)
             return
         change = "changed" if before is not None else "new"
         what = ", ".join(differs) if before is not None else f"no package, role or rule has this {_kind(entry.kind)}"
@@ -126,6 +131,11 @@ class _Explainer:
             self._count(PACKAGE, "package", entry)
             return
         self._explain_by_rule(entry, before, change, package or what)
+
+    def _was_hidden(self, path: str) -> bool:
+        """Whether the builder had a file system mounted there: the base's inventory says nothing of the path."""
+        folders = (path, *(str(folder) for folder in PurePosixPath(path).parents))
+        return any(folder in self.base.mounted for folder in folders)
 
     def _is_first_boot(self, before: Entry) -> bool:
         """Whether the builder itself wrote what the base inventory has: since it booted, before the first role."""
@@ -159,7 +169,8 @@ class _Explainer:
 
     def _explain_by_rule(self, entry: Entry, before: Entry | None, change: str, what: str) -> None:
         problems = []
-        for rule in (*self._role_rules, *self._rules):
+        first_boot = self._first_boot_rules if what.endswith("first boot") else ()
+        for rule in (*self._role_rules, *self._rules, *first_boot):
             if rule.matches(entry.path):
                 problem = self._rule_problem(rule, entry, before)
                 if not problem:
@@ -278,7 +289,7 @@ class _Explainer:
         """Entries of the base AMI that the image lacks."""
         removable = [rule for rule in self._rules if rule.removed]
         for path, before in self.base.entries.items():
-            if path in self.image.entries:
+            if path in self.image.entries or path in self.image.mounted or self._is_mounted_over(path):
                 continue
             if self._is_first_boot(before) or self._removed_by_roles.fullmatch(path):
                 continue
@@ -292,6 +303,10 @@ class _Explainer:
             what += f" of package {'/'.join(before.packages)}" if before.packages else ""
             self.account.findings.append(Finding(path, "removed", what))
 
+    def _is_mounted_over(self, path: str) -> bool:
+        """Whether the image, as it runs, hides the path below a mount point."""
+        return any(str(folder) in self.image.mounted for folder in PurePosixPath(path).parents)
+
     def _package_gone(self, name: str, path: str) -> bool:
         """Whether the package left, or has another version that has no such file."""
         now = self.image.packages.get(name)
@@ -304,7 +319,12 @@ class _Explainer:
     def explain_missing(self) -> None:
         """Packaged files that are not there, and were not missing in the base AMI either."""
         for path, names in self.image.missing.items():
-            if path in self.base.missing or path in self.base.entries or path.startswith(_MAY_BE_MISSING):
+            if (
+                path in self.base.missing
+                or path in self.base.entries
+                or self._is_mounted_over(path)
+                or path.startswith(_MAY_BE_MISSING)
+            ):
                 continue
             removable = any(rule.matches(path) for rule in self._rules if rule.removed)
             if removable or self._removed_by_roles.fullmatch(path):

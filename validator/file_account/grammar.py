@@ -16,7 +16,7 @@ import yaml
 
 KINDS = {"file": "f", "directory": "d", "link": "l", "fifo": "p", "socket": "s"}
 CHECKS = ("alternative", "bytecode", "empty", "kept", "link", "module", "package", "skeleton", "unit")
-WHEN = ("built", "booted", "always")
+WHEN = ("built", "booted", "first_boot", "always")
 
 
 Variables = Mapping[str, Sequence[str]]
@@ -32,7 +32,8 @@ class Rule:
 
     role: whose it is, "" for the system's own. modes, owners ("root:adm"): those allowed; none: root's, not setuid, not
     writable by every user. sha256, target: of the content, where it is known. check: one of CHECKS. when: on the
-    image's files ("built"), on a machine that has booted ("booted"), or "always". removed: the base AMI's file
+    image's files ("built"), on a machine that has booted ("booted"), for what the builder's first boot
+    wrote and no role changed ("first_boot"), or "always". removed: the base AMI's file
     may also be gone.
     """
 

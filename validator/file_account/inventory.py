@@ -71,6 +71,7 @@ class Account:
 @dataclass(frozen=True)
 class Inventory:
     """A system's files and what else was recorded with them. missing: packaged path → packages, where no file is.
+    mounted: paths on which other file systems were mounted, so that nothing is known of what is below.
 
     groups: name → (id, members). boot_time (epoch seconds), command_line, mounts (mount point, type) and listeners
     (protocol, port, program) are of a system that ran; else 0 and empty. hash_since: older files have no digest.
@@ -79,6 +80,7 @@ class Inventory:
     entries: Mapping[str, Entry]
     packages: Mapping[str, Package] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    mounted: frozenset[str] = frozenset()
     accounts: Mapping[str, Account] = field(default_factory=dict)
     groups: Mapping[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
     os: str = ""
@@ -112,6 +114,7 @@ def read(data: bytes) -> Inventory:
         entries=entries,
         packages={package.name: package for package in packages},
         missing={record["missing"]: tuple(record["o"]) for record in records if "missing" in record},
+        mounted=frozenset(record["mounted"] for record in records if "mounted" in record),
         accounts={name: Account(name, *row) for name, row in header["accounts"].items()},
         groups={name: (row[0], tuple(row[1])) for name, row in header["groups"].items()},
         os=header["os"],

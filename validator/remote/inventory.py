@@ -194,8 +194,11 @@ def digest(path: str, need_md5: bool) -> Digest:
     return sha256.hexdigest(), md5.hexdigest() if md5 else "", head
 
 
-def walk(root: str, device: int, skipped: Set[str]) -> Iterator[Tuple[str, os.stat_result]]:
-    """(path, status) of everything below root on its file system; what vanishes meanwhile is left out."""
+def walk(root: str, device: int, skipped: Set[str], mounted: Set[str]) -> Iterator[Tuple[str, os.stat_result]]:
+    """(path, status) of everything below root on its file system; what vanishes meanwhile is left out.
+
+    mounted: gets the directories on which other file systems are mounted.
+    """
     pending = [root.rstrip("/")]
     while pending:
         folder = pending.pop()
@@ -209,7 +212,10 @@ def walk(root: str, device: int, skipped: Set[str]) -> Iterator[Tuple[str, os.st
             except OSError:
                 continue
             path = folder + "/" + entry.name
-            if status.st_dev != device or path in skipped:
+            if status.st_dev != device:
+                mounted.add(path)
+                continue
+            if path in skipped:
                 continue
             yield path, status
             if stat.S_ISDIR(status.st_mode):
@@ -341,7 +347,8 @@ def inventory(
         write({"package": package})
     top = root.rstrip("/") or "/"
     prefix = len(root.rstrip("/"))
-    listed = sorted(walk(root, os.lstat(top).st_dev, skipped))
+    mounted: Set[str] = set()
+    listed = sorted(walk(root, os.lstat(top).st_dev, skipped, mounted))
     seen: Set[str] = set()
     count = 0
     links: Dict[Tuple[int, bool, bool], Any] = {}
@@ -366,6 +373,8 @@ def inventory(
     for path in sorted(packages.owners):
         if path not in seen and (path in packages.md5 or path in packages.expected):
             write({"missing": path, "o": packages.owners[path]})
+    for path in sorted(mounted):
+        write({"mounted": path[prefix:]})
     write({"end": count})
 
 

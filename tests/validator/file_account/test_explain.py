@@ -179,3 +179,28 @@ def test_the_text_of_a_finding_names_time_and_role() -> None:
         r"/opt/a\n\xff (new: no package, role or rule has this file, changed 2023-11-14T22:13:20Z, during efa)"
     )
     assert Finding("/a", "removed", "x").text() == "/a (removed: x)"
+
+
+def test_what_the_builders_mounts_hid_is_the_base_amis_if_it_is_older() -> None:
+    base = system(mounted=frozenset({"/run"}), taken=1000.0)
+    assert findings(system(file("/run/lock", changed=10)), base) == []
+    assert findings(system(file("/run/lock", changed=2000)), base) == [
+        "/run/lock new: no package, role or rule has this file"
+    ]
+
+
+def test_what_the_images_mounts_hide_is_not_removed() -> None:
+    base = system(file("/proc/a"), Entry("/proc", "d", 0o755, "root", "root"))
+    assert findings(system(mounted=frozenset({"/proc"})), base) == []
+
+
+def test_rules_of_the_first_boot_are_for_what_no_role_changed() -> None:
+    settings = rule("/etc/hosts", when="first_boot")
+    base = system(file("/etc/hosts", changed=2000), running=True, boot_time=1000.0)
+    assert findings(system(file("/etc/hosts")), base, settings) == []
+    assert findings(system(file("/etc/hosts", sha256="2" * 64)), base, settings) == [
+        "/etc/hosts changed: content (1 bytes, base 1)"
+    ]
+    assert findings(system(file("/etc/hosts")), system(), settings) == [
+        "/etc/hosts new: no package, role or rule has this file"
+    ]

@@ -77,8 +77,9 @@ def test_variables(tmp_path: Path, pattern: str, path: str, matches: bool) -> No
     assert (rule.matches(path), rule.owners) == (matches, ("admin:admin",))
 
 
-def test_every_role_has_a_footprint() -> None:
-    roles = Path(__file__).parents[3] / "roles"
+@pytest.mark.parametrize("folder", ["roles", "docs/examples/site/roles"])
+def test_every_role_has_a_footprint(folder: str) -> None:
+    roles = Path(__file__).parents[3] / folder
     names = sorted(path.name for path in roles.iterdir() if path.is_dir())
     footprints, without = load_footprints([roles], names)
     assert (sorted(footprints), without) == (names, [])

@@ -1,0 +1,46 @@
+"""The base AMI's inventory: the build folder's copy is used only if the image has the same, and the times of roles."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.validator.checks.conftest import table_host
+from tests.validator.file_account import tree
+from validator.file_account import RoleTime, find_base, role_times
+from validator.file_account.collect import FILE
+from validator.remote import inventory as program
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> bytes:
+    """An inventory as it is kept in the folder of a build."""
+    lines: list[bytes] = []
+    (tmp_path / "root").mkdir()
+    program.inventory(str(tmp_path / "root"), False, 0.0, set(), lambda record: lines.append(tree.line(record)))
+    data = gzip.compress(b"".join(lines))
+    (tmp_path / FILE).write_bytes(data)
+    rows = {"ansible": {"roles": [["cuda", 1.0, 2.5], ["efa", 2.5, 4]]}}
+    (tmp_path / "build.json").write_text(json.dumps(rows))
+    return data
+
+
+def test_the_copy_of_the_build_is_preferred(tmp_path: Path, kept: bytes) -> None:
+    base = find_base(table_host({"sha256sum*": f"{hashlib.sha256(kept).hexdigest()}  x\n"}), tmp_path)
+    assert base.source == f"{tmp_path}/{FILE}"
+    assert base.role_times == (RoleTime("cuda", 1.0, 2.5), RoleTime("efa", 2.5, 4.0))
+
+
+def test_another_images_copy_is_not_used(tmp_path: Path, kept: bytes) -> None:
+    base = find_base(table_host({"sha256sum*": "00  x\n", "cat*": gzip.decompress(kept).decode()}), tmp_path)
+    assert (base.source, base.role_times) == ("the image's own copy", ())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"ansible": null}', '{"ansible": {"roles": [["x"]]}}'])
+def test_a_build_without_times_of_roles(tmp_path: Path, text: str) -> None:
+    (tmp_path / "build.json").write_text(text)
+    assert role_times(tmp_path) == role_times(None) == ()

@@ -1,0 +1,160 @@
+"""Every file, package and account of the image has an explanation (docs/file-account.md).
+
+A trace of the build needs no check of its own: it is what nothing explains. The inventory of the base AMI, taken on the
+builder before the first role, is beside the plan and in the image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validator import file_account as account
+from validator.file_account import Base, Footprint, Inventory, NotTaken, PackageAccount
+from validator.observe import Observe, unproven
+from validator.transport import backend
+
+_SHOWN = 20
+EVIDENCE = "unexplained-files.txt"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the checks compare: image, base, footprints of the planned roles, and the packages that are explained."""
+
+    image: Inventory
+    base: Base
+    footprints: tuple[Footprint, ...]
+    packages: PackageAccount
+    variables: account.Variables
+    login: str
+
+
+@pytest.fixture(scope="module")
+def subject(host: Any, request: pytest.FixtureRequest) -> Subject:
+    """Taken once for all checks. UNPROVEN without a plan, a base inventory or a role's footprint."""
+    from validator.plugin import RUN
+
+    plan = request.config.stash[RUN].plan
+    if plan is None:
+        unproven("no --plan was given")
+    option = request.config.getoption
+    folder = option("base_inventory") or (option("plan").parent if option("plan") else None)
+    running = not isinstance(host.backend, backend.ImageBackend)
+    return examine(host, plan.plain(), option("roles_path"), folder, running=running, restarted=bool(option("after")))
+
+
+def examine(
+    host: Any, plan: dict[str, Any], roles_path: Sequence[Path], build: Path | None, *, running: bool, restarted: bool
+) -> Subject:
+    """Takes the inventory and finds what it is compared with.
+
+    build: folder of base-inventory.jsonl.gz and build.json. restarted: the machine was examined before a restart; only
+    files that have changed since the base AMI's inventory are read.
+    """
+    variables = account.plan_variables(plan)
+    footprints, without = account.load_footprints(roles_path, plan["roles"], variables)
+    if without:
+        unproven(f"no meta/footprint.yml of role {', '.join(without)}; searched {', '.join(map(str, roles_path))}")
+    try:
+        base = account.find_base(host, build)
+        since = base.inventory.taken if restarted else 0.0
+        image = account.take(host, running=running, hash_since=since)
+    except NotTaken as reason:
+        unproven(str(reason))
+    packages = account.account_packages(image, base.inventory, account.planned_names(plan), footprints.values())
+    login = str(plan["os"]["ssh_user"])
+    return Subject(image, base, tuple(footprints.values()), packages, variables, login)
+
+
+@pytest.mark.tier("T0")
+@pytest.mark.accounted
+@pytest.mark.survives
+def test_every_file_is_explained(subject: Subject, observe: Observe, request: pytest.FixtureRequest) -> None:
+    """Every file is the base AMI's, a planned package's, a declared file of a role, or derived from these."""
+    result = account.explain(
+        subject.image,
+        subject.base.inventory,
+        account.load_system_rules(subject.variables),
+        subject.footprints,
+        changed_packages=subject.packages.explained,
+        role_times=subject.base.role_times,
+    )
+    lines = [finding.text() for finding in result.findings]
+    folder = request.config.getoption("evidence")
+    if folder is not None:
+        widest = [f"{count:6} {rule}" for rule, count in account.widest(result, 30).items()]
+        text = "\n".join([*lines, "", "Entries by explanation, the most first:", *widest, ""])
+        (folder / EVIDENCE).write_text(text, encoding="utf-8", errors="backslashreplace")
+    observe(
+        {
+            "base": len(subject.base.inventory.entries),
+            "image": len(subject.image.entries),
+            **result.explained,
+            "unexplained": len(lines),
+        },
+        f"every entry explained; base inventory: {subject.base.source}",
+    )
+    _require_none(lines, "files without an explanation", observe)
+
+
+@pytest.mark.tier("T0")
+@pytest.mark.accounted
+def test_every_package_is_explained(subject: Subject, observe: Observe) -> None:
+    """Every package that is new or of another version than the base AMI's is planned, or a planned one requires it."""
+    observe(sorted(subject.packages.explained), "planned packages and what they require")
+    _require_none(list(subject.packages.findings), "packages without an explanation", observe)
+
+
+@pytest.mark.tier("T0")
+@pytest.mark.accounted
+@pytest.mark.survives
+def test_every_account_is_explained(subject: Subject, observe: Observe) -> None:
+    """Every account and group is the base AMI's, unchanged, or declared by a role, and that of a role cannot log in."""
+    _require_no(account.unexplained_accounts, subject, "accounts and groups", observe, subject.login)
+
+
+@pytest.mark.accounted
+@pytest.mark.survives
+def test_every_kernel_option_is_explained(subject: Subject, observe: Observe) -> None:
+    """The kernel's command line is the base AMI's with the options that roles declare."""
+    _require_no(account.unexplained_kernel_options, subject, "kernel options", observe)
+
+
+@pytest.mark.accounted
+@pytest.mark.survives
+def test_every_listening_program_is_explained(subject: Subject, observe: Observe) -> None:
+    """What listens on a socket did so before the first role, or a role declares it."""
+    _require_no(account.unexplained_listeners, subject, "listening programs", observe)
+
+
+@pytest.mark.accounted
+@pytest.mark.survives
+def test_every_mount_is_explained(subject: Subject, observe: Observe) -> None:
+    """What is mounted was so before the first role, or a role declares it."""
+    _require_no(account.unexplained_mounts, subject, "mounts", observe)
+
+
+def _require_no(
+    compare: Callable[..., list[str]], subject: Subject, what: str, observe: Observe, *others: object
+) -> None:
+    __tracebackhide__ = True
+    if compare is not account.unexplained_accounts and not subject.base.inventory.running:
+        unproven("the base AMI's inventory is not of a running system")
+    _require_none(
+        compare(subject.image, subject.base.inventory, subject.footprints, *others),
+        f"{what} without an explanation",
+        observe,
+    )
+
+
+def _require_none(lines: list[str], what: str, observe: Observe) -> None:
+    """Fails with the first lines; the file of the evidence has all."""
+    __tracebackhide__ = True
+    if lines:
+        more = f"\nand {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        observe.fail(f"{len(lines)} {what}:\n" + "\n".join(lines[:_SHOWN]) + more)

@@ -1,0 +1,89 @@
+"""Takes the inventory of a host under test, and finds the base AMI's: beside the plan, or in the image itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from validator.file_account.explain import RoleTime
+from validator.file_account.inventory import InvalidInventory, Inventory, read
+
+PROGRAM = Path(__file__).parents[1] / "remote" / "inventory.py"
+FILE = "base-inventory.jsonl.gz"
+IN_IMAGE = f"/usr/share/gpu-ami/{FILE}"
+SECONDS = 900.0  # every file is read, on a new volume for the first time
+_NO_PYTHON = 127
+
+
+class NotTaken(Exception):
+    """There is no inventory; the message says why."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base AMI's inventory, where it is from, and when each role ran in the build."""
+
+    inventory: Inventory
+    source: str
+    role_times: tuple[RoleTime, ...] = ()
+
+
+def take(host: Any, *, running: bool, hash_since: float = 0.0) -> Inventory:
+    """The inventory of a host. hash_since: epoch seconds; files that have not changed since are not read. NotTaken."""
+    options = f"{'--running ' if running else ''}--hash-since={hash_since}"
+    command = f"python3 -IS - {options} <<'END_OF_PROGRAM'\n{PROGRAM.read_text(encoding='utf-8')}END_OF_PROGRAM"
+    done = host.run(command, timeout=SECONDS, pure=True)
+    if done.rc == _NO_PYTHON:
+        raise NotTaken("the image has no python3, which lists its files")
+    if done.rc != 0:
+        said = done.stderr.strip().splitlines()[-1:] or ["no output"]
+        raise NotTaken(f"the inventory could not be taken: {said[0]}")
+    try:
+        return read(done.stdout_bytes)
+    except InvalidInventory as error:
+        raise NotTaken(f"the inventory could not be read: {error}") from error
+
+
+def find_base(host: Any, build: Path | None) -> Base:
+    """The base AMI's inventory: the one in the folder of the build, if the image has the same; else the image's own.
+
+    NotTaken: there is none, so that nobody knows what the base AMI had.
+    """
+    found = host.run(f"sha256sum {IN_IMAGE}", pure=True)
+    if found.rc != 0:
+        raise NotTaken(
+            f"the image has no {IN_IMAGE}: it was not built by gpu-ami, or by a version without file account"
+        )
+    data = _kept(build)
+    if data is not None and found.stdout.split()[0] == hashlib.sha256(data).hexdigest():
+        return Base(_read(data), f"{build}/{FILE}", role_times(build))
+    own = host.run(f"cat {IN_IMAGE}", timeout=SECONDS, pure=True)
+    if own.rc != 0:
+        raise NotTaken(f"{IN_IMAGE}: {own.stderr.strip()}")
+    return Base(_read(own.stdout_bytes), "the image's own copy")
+
+
+def _kept(build: Path | None) -> bytes | None:
+    path = build / FILE if build else None
+    return path.read_bytes() if path is not None and path.is_file() else None
+
+
+def _read(data: bytes) -> Inventory:
+    try:
+        return read(data)
+    except InvalidInventory as error:
+        raise NotTaken(f"the base AMI's inventory: {error}") from error
+
+
+def role_times(build: Path | None) -> tuple[RoleTime, ...]:
+    """When each role ran, from build.json; none where it does not say."""
+    try:
+        document = json.loads((build / "build.json").read_text(encoding="utf-8")) if build else {}
+        rows: Sequence[Any] = (document.get("ansible") or {}).get("roles", ())
+        return tuple(RoleTime(str(row[0]), float(row[1]), float(row[2])) for row in rows)
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return ()
