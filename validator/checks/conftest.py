@@ -48,10 +48,10 @@ def _is_accounted(item: pytest.Item) -> bool:
     run = item.config.stash.get(RUN, None)
     if run is None or run.plan is None:
         return False
-    system = run.plan.plain().get("os", {})
+    system = run.plan["os"]
     _, host = identity.host_of(item)
     offline = isinstance(getattr(host, "backend", None), backend.ImageBackend)
-    return offline and (system.get("id"), system.get("version")) in _ACCOUNTED
+    return offline and (system["id"], system["version"]) in _ACCOUNTED
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ builder before the first role, is beside the plan and in the image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,17 @@ def subject(host: Any, request: pytest.FixtureRequest) -> Subject:
     option = request.config.getoption
     folder = option("base_inventory") or (option("plan").parent if option("plan") else None)
     running = not isinstance(host.backend, backend.ImageBackend)
-    return examine(host, plan.plain(), option("roles_path"), folder, running=running, restarted=bool(option("after")))
+    return examine(host, plan, option("roles_path"), folder, running=running, restarted=bool(option("after")))
 
 
 def examine(
-    host: Any, plan: dict[str, Any], roles_path: Sequence[Path], build: Path | None, *, running: bool, restarted: bool
+    host: Any,
+    plan: Mapping[str, Any],
+    roles_path: Sequence[Path],
+    build: Path | None,
+    *,
+    running: bool,
+    restarted: bool,
 ) -> Subject:
     """Takes the inventory and finds what it is compared with.
 
