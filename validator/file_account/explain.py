@@ -103,8 +103,9 @@ class _Explainer:
     ) -> None:
         self.image, self.base, self.changed_packages = image, base, changed_packages
         self.account = Account()
-        self._role_rules = [rule for footprint in footprints for rule in footprint.files]
         unwanted = "built" if image.running else "booted"
+        role_rules = [rule for footprint in footprints for rule in footprint.files]
+        self._role_rules = [rule for rule in role_rules if rule.when != unwanted]
         self._first_boot_rules = [rule for rule in rules if rule.when == "first_boot"]
         self._rules = [rule for rule in rules if rule.when not in (unwanted, "first_boot")]
         removed = [expression(path) for footprint in footprints for path in footprint.removed]

@@ -95,7 +95,7 @@ def expression(pattern: str, variables: Variables = MappingProxyType({})) -> str
 
 def load_rules(path: Path, variables: Variables = MappingProxyType({})) -> list[Rule]:
     """The rows of rules.yml. variables: values of <names> in patterns and owners. InvalidRules."""
-    rows = yaml.safe_load(path.read_text(encoding="utf-8"))
+    rows = _read_yaml(path)
     mistakes: list[str] = []
     if not isinstance(rows, list):
         raise InvalidRules(f"{path}: expected a list of rules")
@@ -112,7 +112,7 @@ def load_footprint(path: Path, role: str, variables: Variables = MappingProxyTyp
 
     variables: values of <names> in its patterns.
     """
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    document = _read_yaml(path)
     where = f"{role}/meta/footprint.yml"
     if not isinstance(document, dict):
         raise InvalidRules(f"{where}: expected a mapping (`{{}}` for a role that leaves no file of its own)")

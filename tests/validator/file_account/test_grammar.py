@@ -37,6 +37,7 @@ def test_patterns(tmp_path: Path, pattern: str, path: str, matches: bool) -> Non
     ("text", "message"),
     [
         ("[]", "expected a mapping"),
+        ("files: [a, ?, b", "not YAML: while parsing a flow"),
         ("files: [{path: '/etc/*'}]", "files[0].path: /etc/*: a pattern must name a directory below the first level"),
         ("files: [{path: '/usr/lib/*'}]", "files[0].path: /usr/lib/*: the whole directory would be explained"),
         ("files: [{path: '/**'}]", "a pattern must name a directory below the first level"),
