@@ -152,6 +152,13 @@ def load_footprints(
     return footprints, without
 
 
+def _read_yaml(path: Path) -> object:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidRules(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+
+
 def _rule(row: object, where: str, role: str, folder: Path, mistakes: list[str], variables: Variables) -> Rule:
     if not isinstance(row, Mapping):
         mistakes.append(f"{where}: expected a mapping")
