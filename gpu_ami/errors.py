@@ -5,7 +5,7 @@ GpuAmiError            (never raised itself)
 ├── UsageError         2  a recipe, a file or an argument is wrong
 │   └── MissingTool    2  a program or package that this stage needs is not installed
 ├── BuildError         3  Packer or Ansible did not produce an image
-├── CloudError         4  the cloud, the network or a machine let us down
+├── CloudError         4  the cloud, the network or a machine failed
 │   └── MachineError   4  a machine did not boot or stopped answering
 └── CapacityError      5  no capacity for an instance type (never green)
 

@@ -1,4 +1,4 @@
-"""The line: recipe → plan → build → proof → certificate. Each function is one stage: one file in, one file out.
+"""The pipeline: recipe → plan → build → proof → certificate. Each function is a stage: one file in, one file out.
 
 `prove` runs all of them; each can be run again from the file of the one before it.
 """

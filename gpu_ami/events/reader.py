@@ -1,4 +1,4 @@
-"""GPU events of a log file or a host, read by the code that runs on the image (`roles/event_parser/files/hwevents`)."""
+"""GPU events of a log file or a host, read by the parser that runs on the image (roles/event_parser)."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ server               the daemon of a region
 control              the daemon's control socket
 state                what a region keeps on disk
 network              its loopback addresses, and the services that a guest reaches
-space                room on the host's disk, before a boot and a build
-leftovers            what a region leaves that did not go down in order
+space                free space on the host's disk, before a boot and a build
+leftovers            removes what a region left that was killed
 prerequisites        programs and packages that this machine lacks
 api/                 the HTTP API, and the conditions under which it behaves as AWS does
 backends/            moto's models, where they answer otherwise than AWS

@@ -1,4 +1,4 @@
-"""Removes what a region left that was killed: machines, disks, sockets, incomplete images.
+"""Removes what a killed region left: machines, disks, sockets, incomplete images.
 
 A process belongs to the region if its pid and start time are those that were recorded; its name does not count.
 """

@@ -1,4 +1,4 @@
-"""What this machine lacks for each part of the line, and how to get it."""
+"""Programs and packages that this machine lacks, what they are needed for, and how to install them."""
 
 from __future__ import annotations
 

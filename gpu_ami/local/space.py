@@ -1,4 +1,4 @@
-"""Room on the host's disks: checked before a boot and a build, and while a machine waits for it."""
+"""Free space on the host's disks: checked before a boot and a build, and while a machine is paused for lack of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_ami.errors import CloudError
 
 _GIB = 1024**3
-# What a booted guest may write before anything is judged: its journal, package lists, logs.
+# What a booted guest may write before its checks end: journal, package lists, logs.
 BOOT_BYTES = _GIB // 2
 # A build writes packages and modules into the builder's disk, and its image is a copy of that disk.
 BUILD_BYTES = 4 * _GIB

@@ -8,7 +8,7 @@ resolution           a recipe becomes a plan
 lock                 variables/locks: resolved values of each recipe, and its source AMI by region
 diff                 what a plan made now would change in its lock, and why
 cost                 prices of instances, the estimate of a run, --max-cost
-source_ami           the source AMI that a plan means, looked up in the cloud
+source_ami           looks up the source AMI of a plan
 """
 
 from gpu_ami.plan import cost

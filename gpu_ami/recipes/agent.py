@@ -1,7 +1,7 @@
 """The CloudWatch agent's configuration, rendered from the plan's telemetry.
 
 Two documents, because the agent refuses to start at all where `nvidia_gpu` is configured and /usr/bin/nvidia-smi is
-missing: `config` (agent and logs) stands on every host, `gpu_config` is appended where there is a GPU. All of `metrics`
+missing: `config` (agent and logs) is used on every host, `gpu_config` is appended on hosts with a GPU. All of `metrics`
 is in the second: the agent's schema has no `metrics` without something collected.
 """
 

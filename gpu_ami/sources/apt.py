@@ -121,10 +121,10 @@ def _address(folder: str, prefix: str, file: _File, fields: dict[str, str]) -> s
 
 def _stanzas(text: str, architecture: str) -> Iterator[tuple[str, str]]:
     """Name and text of every package of an architecture. An archive has 60,000: most are never looked at closer."""
-    ours = (f"\nArchitecture: {architecture}\n", "\nArchitecture: all\n")
+    architecture_lines = (f"\nArchitecture: {architecture}\n", "\nArchitecture: all\n")
     for stanza in text.split("\n\n"):
         name = _NAME.search(stanza)
-        if name and (ours[0] in stanza or ours[1] in stanza):
+        if name and (architecture_lines[0] in stanza or architecture_lines[1] in stanza):
             yield name[1], stanza
 
 
@@ -134,7 +134,7 @@ def _index(stanzas: dict[str, list[str]]) -> Index:
         for stanza in builds:
             if "\nProvides:" in stanza:
                 groups = relations(_fields(stanza)["Provides"])
-                for relation in (one for group in groups for one in group):
+                for relation in (each for group in groups for each in group):
                     provided.setdefault(relation.name, set()).add(name)
     frozen = {name: frozenset(names) for name, names in provided.items()}
     return Index("deb", frozenset(stanzas), frozen, lambda name: [_package(stanza) for stanza in stanzas[name]])
@@ -143,7 +143,7 @@ def _index(stanzas: dict[str, list[str]]) -> Index:
 def _package(stanza: str) -> Package:
     values = _fields(stanza)
     needs = ", ".join(values[name] for name in ("Pre-Depends", "Depends") if values.get(name))
-    provides = tuple(one for group in relations(values.get("Provides", "")) for one in group)
+    provides = tuple(relation for group in relations(values.get("Provides", "")) for relation in group)
     identity = (values["Package"], values.get("Version", ""), values["Architecture"])
     return Package(*identity, relations(needs), provides, values.get("Filename", ""))
 
@@ -152,9 +152,11 @@ def relations(text: str) -> tuple[tuple[Relation, ...], ...]:
     """`a (>= 1) | b, c` → groups of alternatives (Debian Policy 7.1)."""
     groups = []
     for group in text.split(","):
-        found = [_RELATION.match(one.strip()) for one in group.split("|") if one.strip()]
+        matches = [_RELATION.match(alternative.strip()) for alternative in group.split("|") if alternative.strip()]
         alternatives = tuple(
-            Relation(one[1], _OLD_OPERATORS.get(one[2], one[2]) or "", one[3] or "") for one in found if one
+            Relation(match[1], _OLD_OPERATORS.get(match[2], match[2]) or "", match[3] or "")
+            for match in matches
+            if match
         )
         if alternatives:
             groups.append(alternatives)

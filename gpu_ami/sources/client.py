@@ -188,8 +188,8 @@ class Client:
 
         if not proxy:
             return urllib3.PoolManager(num_pools=32, maxsize=8, ssl_context=self._tls)
-        given = urllib3.util.parse_url(proxy)
-        login = urllib3.make_headers(proxy_basic_auth=urllib.parse.unquote(given.auth)) if given.auth else None
+        parsed = urllib3.util.parse_url(proxy)
+        login = urllib3.make_headers(proxy_basic_auth=urllib.parse.unquote(parsed.auth)) if parsed.auth else None
         return urllib3.ProxyManager(proxy, num_pools=32, maxsize=8, ssl_context=self._tls, proxy_headers=login)
 
     @cached_property

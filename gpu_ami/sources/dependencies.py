@@ -51,7 +51,9 @@ def _tried(
 ) -> list[str]:
     """Empty where some package meets the relation, and can itself be installed."""
     candidates = index.candidates(relation)
-    allowed = [one for one in candidates if index.matches(one.version, planned.get(one.name, "*"))]
+    allowed = [
+        candidate for candidate in candidates if index.matches(candidate.version, planned.get(candidate.name, "*"))
+    ]
     path = " → ".join(chain)
     if not candidates:
         there = ", ".join(index.versions(relation.name)[:3]) or "another version is provided"
@@ -68,12 +70,12 @@ def _tried(
 
 def _held_back(index: Index, package: Package, planned: Mapping[str, str]) -> list[str]:
     """Dependencies on an exact version that is not the newest: apt before 3.0 takes the newest and then stops."""
-    found = []
+    problems = []
     for group in package.needs:
         for relation in group[:1]:
             newest = next(iter(index.builds(relation.name)), None)
             if not newest or relation.name in planned or index.satisfies(newest.version, relation):
                 continue
             if index.candidates(relation):
-                found.append(f"{package} needs {relation}; apt would take {newest.version}: pin {relation.name}")
-    return found
+                problems.append(f"{package} needs {relation}; apt would take {newest.version}: pin {relation.name}")
+    return problems

@@ -77,7 +77,7 @@ def _packages(content: bytes, url: str, architecture: str) -> Iterator[Package]:
             continue
         location = package.find(f"{_COMMON}location")
         form = package.find(f"{_COMMON}format")
-        needs = () if form is None else tuple((one,) for one in _relations(form, "requires"))
+        needs = () if form is None else tuple((relation,) for relation in _relations(form, "requires"))
         provides = () if form is None else (*_relations(form, "provides"), *_files(form))
         yield Package(
             package.findtext(f"{_COMMON}name", ""), _evr(version), machine, needs, provides,

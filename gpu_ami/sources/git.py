@@ -56,7 +56,9 @@ def _packets(data: bytes, url: str) -> list[bytes]:
 def newer_tags(tags: dict[str, str], tag: str, most: int = 3) -> list[str]:
     """Tags of the same form with a higher version, newest first: v2.5.1 of v2.5, not 2.5.1-rc."""
     form = re.sub(r"\d+", "0", tag)
-    alike = [one for one in tags if _form(one, form) and versions.parts(one) > versions.parts(tag)]
+    alike = [
+        candidate for candidate in tags if _form(candidate, form) and versions.parts(candidate) > versions.parts(tag)
+    ]
     return sorted(alike, key=versions.parts, reverse=True)[:most]
 
 

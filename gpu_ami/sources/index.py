@@ -50,8 +50,8 @@ def compare(kind: str, first: str, second: str) -> int:
         return rpm_versions.compare(first, second)
     from debian.debian_support import Version
 
-    one, other = Version(first), Version(second)
-    return (one > other) - (one < other)
+    left, right = Version(first), Version(second)
+    return (left > right) - (left < right)
 
 
 Load = Callable[[str], list[Package]]
@@ -88,10 +88,10 @@ class Index:
             return []
         if name not in self._builds:
             by_version = functools.cmp_to_key(functools.partial(compare, self.kind))
-            found = self.load(name)
-            if len(found) > 1:
-                found = sorted(found, key=lambda package: by_version(package.version), reverse=True)
-            self._builds[name] = found
+            builds = self.load(name)
+            if len(builds) > 1:
+                builds = sorted(builds, key=lambda package: by_version(package.version), reverse=True)
+            self._builds[name] = builds
         return self._builds[name]
 
     def versions(self, name: str) -> list[str]:
@@ -119,9 +119,11 @@ class Index:
     def newer(self, name: str, version: str, most: int = 3) -> list[str]:
         """The newest versions above the planned one, newest first."""
         planned = version.rstrip("*")
-        return [one for one in self.versions(name) if not self.matches(one, version) and self._above(one, planned)][
-            :most
-        ]
+        return [
+            candidate
+            for candidate in self.versions(name)
+            if not self.matches(candidate, version) and self._above(candidate, planned)
+        ][:most]
 
     def _above(self, version: str, planned: str) -> bool:
         return bool(planned) and compare(self.kind, version, planned) > 0
@@ -130,12 +132,12 @@ class Index:
         """Instead of a package that is not there: versions around the planned one, or packages of a similar name."""
         versions = self.versions(name)
         if versions:
-            below = [one for one in versions if not self._above(one, version.rstrip("*"))]
-            above = [one for one in reversed(versions) if self._above(one, version.rstrip("*"))]
+            below = [candidate for candidate in versions if not self._above(candidate, version.rstrip("*"))]
+            above = [candidate for candidate in reversed(versions) if self._above(candidate, version.rstrip("*"))]
             near = [*below[: most // 2], *above[: most - min(len(below), most // 2)]]
-            return [f"{name} {one}" for one in near]
+            return [f"{name} {candidate}" for candidate in near]
         names = difflib.get_close_matches(name, sorted(self.names), n=most, cutoff=0.75)
-        return [f"{one} {self.versions(one)[0]}" for one in names]
+        return [f"{candidate} {self.versions(candidate)[0]}" for candidate in names]
 
     def satisfies(self, provided: str, relation: Relation) -> bool:
         """Does a version meet a relation? No version (provided without one) meets only a relation without one."""
@@ -145,12 +147,15 @@ class Index:
 
     def candidates(self, relation: Relation) -> list[Package]:
         """Packages of this repository that meet a relation, by name first, newest first."""
-        own = [one for one in self.builds(relation.name) if self.satisfies(one.version, relation)]
+        own = [package for package in self.builds(relation.name) if self.satisfies(package.version, relation)]
         others = [
             package
             for name in sorted(self.provided.get(relation.name, frozenset()) - {relation.name})
             for package in self.builds(name)
-            if any(one.name == relation.name and self.satisfies(one.version, relation) for one in package.provides)
+            if any(
+                provided.name == relation.name and self.satisfies(provided.version, relation)
+                for provided in package.provides
+            )
         ]
         return own + others
 

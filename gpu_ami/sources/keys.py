@@ -50,9 +50,9 @@ def read_key(data: bytes, fingerprint: str, url: str) -> Key:
     ring = dearmored(data, url)
     keys = _listed(ring, url)
     if fingerprint.upper() not in keys:
-        found = " and ".join(keys) or "no key"
+        shown = " and ".join(keys) or "no key"
         hint = "find out why the vendor changed the key before you change the plan"
-        raise SourceError(f"{url}: expected key {fingerprint.upper()}, got {found}", hint=hint)
+        raise SourceError(f"{url}: expected key {fingerprint.upper()}, got {shown}", hint=hint)
     key = keys[fingerprint.upper()]
     if key.revoked:
         raise SourceError(f"{url}: key {key.fingerprint} was revoked", hint="plan the vendor's current key")

@@ -9,11 +9,11 @@ _SEGMENT = re.compile(r"\d+|[A-Za-z]+|~|\^")
 
 def compare(first: str, second: str) -> int:
     """-1, 0 or 1 of two `[EPOCH:]VERSION[-RELEASE]`. Where one has no release, releases are not compared."""
-    one, other = split(first), split(second)
-    order = _numbers(one[0] or "0", other[0] or "0") or rpmvercmp(one[1], other[1])
-    if order or not one[2] or not other[2]:
+    left, right = split(first), split(second)
+    order = _numbers(left[0] or "0", right[0] or "0") or rpmvercmp(left[1], right[1])
+    if order or not left[2] or not right[2]:
         return order
-    return rpmvercmp(one[2], other[2])
+    return rpmvercmp(left[2], right[2])
 
 
 def split(text: str) -> tuple[str, str, str]:
@@ -26,29 +26,29 @@ def split(text: str) -> tuple[str, str, str]:
 
 
 def _numbers(first: str, second: str) -> int:
-    one, other = int(first), int(second)
-    return (one > other) - (one < other)
+    left, right = int(first), int(second)
+    return (left > right) - (left < right)
 
 
 def rpmvercmp(first: str, second: str) -> int:
     """Segments of digits or letters are compared in turn; digits are newer than letters; `~` is older than the end."""
-    ours, theirs = _SEGMENT.findall(first), _SEGMENT.findall(second)
-    for index in range(max(len(ours), len(theirs))):
-        one = ours[index] if index < len(ours) else ""
-        other = theirs[index] if index < len(theirs) else ""
-        if one == other:
+    left_segments, right_segments = _SEGMENT.findall(first), _SEGMENT.findall(second)
+    for index in range(max(len(left_segments), len(right_segments))):
+        left = left_segments[index] if index < len(left_segments) else ""
+        right = right_segments[index] if index < len(right_segments) else ""
+        if left == right:
             continue
-        if "~" in (one, other):
-            return -1 if one == "~" else 1
-        if not one or not other:  # the longer is newer; but a `^` only against the end
-            return 1 if one else -1
-        if "^" in (one, other):
-            return -1 if one == "^" else 1
-        if one.isdigit() and other.isdigit():
-            if order := _numbers(one, other):
+        if "~" in (left, right):
+            return -1 if left == "~" else 1
+        if not left or not right:  # the longer is newer; but a `^` only against the end
+            return 1 if left else -1
+        if "^" in (left, right):
+            return -1 if left == "^" else 1
+        if left.isdigit() and right.isdigit():
+            if order := _numbers(left, right):
                 return order
             continue  # 01 and 1
-        if one.isdigit() != other.isdigit():
-            return 1 if one.isdigit() else -1
-        return -1 if one < other else 1
+        if left.isdigit() != right.isdigit():
+            return 1 if left.isdigit() else -1
+        return -1 if left < right else 1
     return 0

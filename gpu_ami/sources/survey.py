@@ -106,16 +106,16 @@ def survey(
         tasks.append(_ami_task(document, resolve_ami, deadline_s))
     results = _run(tasks, deadline_s)
     date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    found = Survey(document["image"], str(document.get("digest", "")), date)
-    found.findings = [finding for result in results for finding in result.findings]
-    found.findings += [_unasked(item) for item in items if isinstance(item, Unasked)]
+    collected = Survey(document["image"], str(document.get("digest", "")), date)
+    collected.findings = [finding for result in results for finding in result.findings]
+    collected.findings += [_unasked(item) for item in items if isinstance(item, Unasked)]
     if not resolve_ami:
-        found.findings.append(_unasked(Unasked("source_ami", _ami_name(document), "asked with --where FILE alone")))
+        collected.findings.append(_unasked(Unasked("source_ami", _ami_name(document), "asked with --where FILE alone")))
     order = {role: number for number, role in enumerate(document["roles"])}
-    found.findings.sort(key=lambda finding: order.get(finding.component, len(order)))
-    found.indexes = [result.index for result in results if result.index]
-    found.seconds = round(time.monotonic() - started, 1)
-    return found
+    collected.findings.sort(key=lambda finding: order.get(finding.component, len(order)))
+    collected.indexes = [result.index for result in results if result.index]
+    collected.seconds = round(time.monotonic() - started, 1)
+    return collected
 
 
 def _unasked(item: Unasked) -> Finding:
@@ -168,7 +168,7 @@ def _package_tasks(items: Iterable[Planned], client: Client, seconds: float) -> 
         if isinstance(item, PlannedPackages):
             by_repository.setdefault(item.repository, []).append(item)
             pins |= item.packages
-    return [_repository_task(one, asked, pins, client, seconds) for one, asked in by_repository.items()]
+    return [_repository_task(repository, asked, pins, client, seconds) for repository, asked in by_repository.items()]
 
 
 def _repository_task(
@@ -192,11 +192,13 @@ def _repository_task(
 def _unread(asked: list[PlannedPackages], error: SourceError, item: str) -> _Result:
     """The reason once, and every package as unknown."""
     url = asked[0].repository.url
-    found = [_failed(asked[0].component, url, "", error, item)]
-    found += [
-        Finding(one.component, name, version, "unknown", url) for one in asked for name, version in one.packages.items()
+    findings = [_failed(asked[0].component, url, "", error, item)]
+    findings += [
+        Finding(requested.component, name, version, "unknown", url)
+        for requested in asked
+        for name, version in requested.packages.items()
     ]
-    return _Result(found)
+    return _Result(findings)
 
 
 def _index(read: ReadRepository) -> ReadIndex:
@@ -229,8 +231,8 @@ def _ask_file(item: PlannedFile, client: Client) -> _Result:
     require_issuer(client.get(item.signature_url, limit=1 << 20), key, item.signature_url)
     shown = f"{size / 1e6:.1f} MB" if size is not None else "size not given"
     details = (shown, *_ends_soon(key))
-    found = Finding(item.component, _last(item.url), item.version, "there", item.url, details, **_signed_by(key))
-    return _Result([found])
+    finding = Finding(item.component, _last(item.url), item.version, "there", item.url, details, **_signed_by(key))
+    return _Result([finding])
 
 
 def _ask_tag(item: PlannedTag, client: Client) -> _Result:

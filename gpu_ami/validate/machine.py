@@ -1,4 +1,4 @@
-"""A booted image: launch it, follow its way to a shell stage by stage, and end it whatever happens.
+"""A booted image: launches it, follows its boot stage by stage until a login works, and always terminates it.
 
 Every stage of a boot (running, tcp, ssh, cloud-init, systemd) is timed by itself, so that a slow or dead machine says
 where it stopped; a machine that does not boot gives its console's last lines.

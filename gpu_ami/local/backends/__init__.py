@@ -1,10 +1,10 @@
 """moto's models, where they answer otherwise than AWS.
 
 ec2                  EC2: loopback networks, images with disks, instance states that match the machines
-instance             what an instance knows of itself
+instance             what the metadata service returns about an instance
 cloudwatch           CloudWatch metrics as the agent and the validator use them
 logs                 log events that arrive late
-delays               how late the region shows what is there
+delays               delays after which the region shows new data
 """
 
 from gpu_ami.local.backends import cloudwatch, logs

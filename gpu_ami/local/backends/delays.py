@@ -1,4 +1,4 @@
-"""How late the region shows what is there already."""
+"""Delays of the local region."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an instance knows of itself, as the EC2 model has it."""
+"""The data of an instance, as its metadata service returns them."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 store                AMIs and their disks: create, copy, register, remove
 base_image           Debian 12, made by mmdebstrap
-source_ami           which base image a plan builds on, and the AMI that shows it
+source_ami           the AMIs of base images, as plans find them
 rootfs_layers        the layers of a base image as folders
 base_ami_packages    packages that a node family's base AMI contains
 """

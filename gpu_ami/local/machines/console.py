@@ -20,7 +20,7 @@ def read_console(folder: Path, limit: int = 64 * 1024) -> bytes:
 
 
 def note_on_console(folder: Path, text: str) -> None:
-    """Appends a line of the region's own to the console. A disk that is full takes none: that is no error."""
+    """Appends a line of the region's own to the console. On a full disk it is omitted."""
     with contextlib.suppress(OSError), (folder / CONSOLE).open("ab") as stream:
         stream.write(f"\r\n[local region] {text}\r\n".encode())
 

@@ -1,9 +1,9 @@
-"""The package mirror: a signed tree that answers for the vendors' hosts.
+"""The package mirror: a signed tree that replaces the vendors' hosts.
 
-mirror               keeps the tree for the plans that asked for it
+mirror               builds and keeps the tree for the plans that requested it
 server               serves the tree on loopback
 content              what the tree holds
-package_requests     what a plan asks of the mirror
+package_requests     what a plan requests from the mirror
 table                the table of replicas (replicas/*/packages.yml)
 pool                 built replicas by content digest
 staging              files of one replica
