@@ -160,7 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _fail(error, as_json="--json" in words)
     for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, _interrupt)
+        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup: the run outlives the terminal
+            signal.signal(signum, _interrupt)
     try:
         with _progress(args) as progress:
             outcome: commands.Outcome = args.execute(args, progress)

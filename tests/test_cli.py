@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,27 @@ def test_ctrl_c_says_how_to_go_on_where_one_can(
     told = capsys.readouterr().err
     assert f"gpu-ami {command}: interrupted" in told
     assert (again in told) and ("→" in told) == bool(again)
+
+
+@pytest.mark.parametrize(("before", "after"), [(signal.SIG_IGN, signal.SIG_IGN), (signal.SIG_DFL, cli._interrupt)])
+def test_hangup_that_nohup_ignores_stays_ignored(
+    monkeypatch: pytest.MonkeyPatch, before: signal.Handlers, after: object
+) -> None:
+    handlers: list[object] = []
+
+    def execute(*_: Any) -> commands.Outcome:
+        handlers.append(signal.getsignal(signal.SIGHUP))
+        return commands.Outcome("")
+
+    monkeypatch.setattr("gpu_ami.commands.doctor.execute", execute)
+    own = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        signal.signal(signal.SIGHUP, before)
+        cli.main(["doctor"])
+    finally:
+        for signum, handler in own.items():
+            signal.signal(signum, handler)
+    assert handlers == [after]
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,5 +22,18 @@ def arm(deadline: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, max(0.001, deadline - time.monotonic()) if deadline else 0.0)
 
 
+def pause() -> float:
+    """Disarms the deadline and returns the seconds that were left of it, 0 where none was armed."""
+    if threading.current_thread() is not threading.main_thread():
+        return 0.0
+    return signal.setitimer(signal.ITIMER_REAL, 0.0)[0]
+
+
+def resume(seconds: float) -> None:
+    """Arms the deadline again with what `pause` returned."""
+    if seconds:
+        arm(time.monotonic() + seconds)
+
+
 def _interrupt(_signum: int, _frame: object) -> None:
     raise CheckTimeout

@@ -296,6 +296,8 @@ def reach(
             last = str(error)
             look()
         cancelled.wait(_POLL_SECONDS)
+    if cancelled.is_set():
+        raise MachineError(f"{name}: the run was interrupted before an SSH login", details=[f"last answer: {last}"])
     raise MachineError(f"{name}: SSH login failed before the deadline", details=[f"last answer: {last}"])
 
 

@@ -220,9 +220,9 @@ def _abandon(
     proof: Proof, recorder: Recorder, futures: Sequence[Future[Any]], _: object, error: BaseException | None, __: object
 ) -> None:
     """After Ctrl-C: writes the report, then ends what the threads still do. Nothing else is left to end."""
+    proof.cancelled.set()  # before anything that may fail or be interrupted again: threads that wait end at once
     if error is not None:
         recorder.interrupted(error)
-    proof.cancelled.set()
     while not all(future.done() for future in futures):
         process.stop_all()  # again, for a thread may have been about to start one
         time.sleep(0.1)

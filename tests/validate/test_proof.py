@@ -378,6 +378,36 @@ def test_ctrl_c_leaves_what_was_judged(waiting: None, tmp_path: Path) -> None:
     assert [host.checks[0].id for host in report.hosts] == ["boot::test_it"] * 2
 
 
+def test_second_ctrl_c_while_the_report_is_written_ends_the_machines_too(
+    booted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that wait for a login must not keep the process, nor the machines, after an impatient user."""
+    cloud, interrupted = Ec2(), a_plain_proof(tmp_path)
+    waited: list[bool] = []
+    ready = threading.Barrier(len(TYPES) + 1, timeout=60)
+
+    def wait_for_login(proof: Proof, *_: object) -> None:
+        ready.wait()
+        waited.append(proof.cancelled.wait(60))
+
+    def impatient(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def press() -> None:
+        ready.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(proof, "_prove_host", wait_for_login)
+    monkeypatch.setattr(recorder.Recorder, "interrupted", impatient)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=press, daemon=True).start()
+    with contextlib.ExitStack() as undone, pytest.raises(KeyboardInterrupt):
+        undone.callback(signal.signal, signal.SIGINT, before)
+        prove_ami(interrupted, cloud)
+    assert waited == [True] * len(TYPES)
+    assert sorted(cloud.calls[-3:]) == ["delete_key", "terminate i-g5.12xlarge", "terminate i-p4d.24xlarge"]
+
+
 def test_a_proof_ends_when_its_machines_have_cost_the_limit(
     waiting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from validator import deadline
 from validator.engine import pytest_internals, scheduler
 from validator.engine.pytest_internals import Scope, scope_of
 from validator.transport import backend
@@ -119,12 +120,20 @@ class ConcurrentItems:
 
     def _phase(self, item: pytest.Function, when: Any, **arguments: Any) -> pytest.TestReport:
         hook = self._hook(item, f"pytest_runtest_{when}")
-        call = pytest_internals.call_phase(
-            lambda: hook(item=item, **arguments), when, (*_NOT_A_VERDICT, scheduler.killed())
-        )
+        left = 0.0
+
+        def run() -> None:
+            nonlocal left
+            try:
+                hook(item=item, **arguments)
+            finally:
+                left = deadline.pause()  # the deadline is the check's, not that of the report on it
+
+        call = pytest_internals.call_phase(run, when, (*_NOT_A_VERDICT, scheduler.killed()))
         self._states[item].add_sections(when)
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         self.reports[item].append(report)
+        deadline.resume(left)
         return report
 
     def _hook(self, item: pytest.Function, name: str) -> Any:

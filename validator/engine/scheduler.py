@@ -175,6 +175,7 @@ class Scheduler:
             task.wake = None
             if task in late:
                 task._throw = CheckTimeout()
+                task.deadline = now + task.seconds  # what it tears down has a deadline of its own
             self._resume(task)
 
     def _wait(self, seconds: float | None) -> None:

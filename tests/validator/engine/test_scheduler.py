@@ -171,3 +171,32 @@ def wait_until(ready: Callable[[], bool]) -> None:
     while not ready():
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_check_past_its_deadline_is_reported_however_long_that_takes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the report nor the teardown of a check that is late may be interrupted by the deadline it missed."""
+    (tmp_path / "slow_report.py").write_text(
+        "import pytest, time\n"
+        "@pytest.hookimpl(wrapper=True)\n"
+        "def pytest_runtest_makereport(item, call):\n"
+        "    time.sleep(0.3 if call.excinfo else 0)\n"
+        "    return (yield)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    source = (
+        "import pytest, time\n"
+        "@pytest.fixture\n"
+        "def torn_down(host):\n"
+        "    yield\n"
+        "    time.sleep(0.3); assert host.run('echo torn down').rc == 0\n"
+        "def test_waits(host, torn_down):\n    host.run('sleep 7.25')\n"
+        "def test_loops(host, torn_down):\n    while True: pass\n"
+        "def test_other(host):\n    assert host.run('echo fine').rc == 0\n"
+    )
+    outcome = run(source, "--check-deadline=2", "-p", "slow_report")
+    assert "INTERNALERROR" not in outcome.text
+    late = "the check did not end within its deadline"
+    assert (outcome.check("test_loops")["verdict"], outcome.check("test_loops")["message"]) == ("FAIL", late)
+    assert outcome.verdicts == {"test_waits": "FAIL", "test_loops": "FAIL", "test_other": "PASS"}
