@@ -72,17 +72,17 @@ def test_silent_host_costs_one_deadline(run: Run, serve: Callable[[Callable[[soc
     assert "sent no SSH banner within 4 s" in messages.pop()
 
 
-def test_lost_connection_is_made_again_once_and_shows(run: Run, breakable: Breakable) -> None:
+def test_lost_connection_is_made_again_once_and_shows(run: Run, breakable: Breakable, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
     def cut_when_busy() -> None:
-        while not breakable.connections:
+        while not begun.exists():
             time.sleep(0.05)
-        time.sleep(1.5)
         breakable.cut()
 
     threading.Thread(target=cut_when_busy, daemon=True).start()
-    outcome = run(
-        "def test_slow(host):\n    assert host.run('sleep 3; echo done').stdout == 'done\\n'\n", port=breakable.port
-    )
+    command = f"touch {begun}; sleep 3; echo done"
+    outcome = run(f"def test_slow(host):\n    assert host.run({command!r}).stdout == 'done\\n'\n", port=breakable.port)
     check = outcome.check("test_slow")
     assert (check["verdict"], check["attempts"]) == ("FLAKY", 2), outcome.text
     assert check["message"] == "passed only after the connection was lost and opened again"
