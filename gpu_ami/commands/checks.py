@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import UsageError, counted
 from validator import tiers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def text(records: Sequence[CheckRecord]) -> str:
             f"{record.tier}  {record.id}",
             *textwrap.wrap(record.promise, 110, initial_indent=" " * 6, subsequent_indent=" " * 6),
         ]
-    return "\n".join([*lines, f"{len(records)} checks"])
+    return "\n".join([*lines, counted(len(records), "check")])
 
 
 def list_checks(folders: Sequence[Path] = ()) -> list[CheckRecord]:

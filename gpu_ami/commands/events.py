@@ -34,9 +34,8 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="log file, or - for standard input")
     parser.add_argument("--host", metavar="URL", help="ssh://user@address[:port]")
-    parser.add_argument(
-        "--identity-file", type=Path, metavar="KEY", help="private key for --host (default: agent, ~/.ssh)"
-    )
+    text = "private key for --host (default: agent, ~/.ssh)"
+    parser.add_argument("-i", "--identity", "--identity-file", type=Path, metavar="KEY", help=text)
     parser.add_argument("--follow", action="store_true", help="with --host: print new events until interrupted")
     parser.add_argument("--policy", type=Path, metavar="FILE", help="your own severities and actions (xid-policy.json)")
     parser.set_defaults(execute=execute)
@@ -60,7 +59,7 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
     from gpu_ami.events import reader
 
     if args.host:
-        source = reader.open_host(args.host, follow=args.follow, key_file=args.identity_file)
+        source = reader.open_host(args.host, follow=args.follow, key_file=args.identity)
     else:
         source = reader.open_log(args.file)
     with source as stream:

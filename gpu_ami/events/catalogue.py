@@ -129,7 +129,8 @@ def as_text(explanation: Explanation) -> str:
     """For people."""
     title = f"{'SXid' if explanation.kind == 'sxid' else 'Xid'} {explanation.code}: {explanation.name}"
     investigate = explanation.investigate
-    then = f" (then {investigate})" if investigate not in ("", "IGNORE", explanation.action) else ""
+    is_more = investigate not in ("", explanation.action) and not investigate.startswith("IGNORE")
+    then = f" (then {investigate})" if is_more else ""
     rows = [
         ("driver's name", explanation.mnemonic),
         ("possible cause", ", ".join(explanation.causes) or "not published"),

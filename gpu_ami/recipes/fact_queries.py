@@ -51,10 +51,12 @@ def _gpu_needs(facts: Facts, gpu: Row) -> Answer:
         if at_least(version, architecture["cuda"].get("first", "0"))
         and at_most(version, architecture["cuda"].get("last", "9999"))
     ]
+    divided = facts.tuning["mig"]["gpus"].get(gpu["name"], {"profiles": {}})
     return {
         "driver_branches": fitting,
         "cuda": cuda,
         "kernel_modules": list(architecture["flavours"]),
+        "mig_profiles": {profile: most for profile, (_, most) in divided["profiles"].items()},
     }
 
 
@@ -159,6 +161,14 @@ _LABELS = {
     "efa_installer": "EFA installer",
     "efa_interfaces": "EFA interfaces",
     "gpu": "GPU",
+    "max_clock_mhz": "highest clocks (MHz)",
+    "memory_gib": "memory (GiB)",
+    "memory_mib": "memory (MiB)",
+    "mig_profiles": "MIG profiles, and how often each fits",
+    "pcie_gen": "PCIe generation",
+    "pcie_width": "PCIe lanes",
+    "pci": "PCI addresses",
+    "power_limit_w": "power limit (W)",
     "gpu_architectures": "GPU architectures",
     "minimum_driver_minor_compatible": "minimum driver, by minor-version compatibility",
     "nccl": "NCCL",
@@ -176,7 +186,7 @@ def as_text(answer: Answer, indent: str = "") -> str:
     """One line a value; mappings below their key."""
     lines = []
     for key, value in answer.items():
-        if value is None or value == []:
+        if value is None or value in ([], {}):
             continue
         if isinstance(value, dict):
             lines += [f"{indent}{_label(key)}:", as_text(_plain(value), f"{indent}  ")]

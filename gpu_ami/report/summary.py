@@ -23,7 +23,8 @@ def text(report: Report, certificate: Certificate | None, out: Path) -> str:
         lines += [f"    {line}" for line in check.message.splitlines()[:_MESSAGE_LINES]]
     reasons = _reasons(report)
     lines += ["", *reasons] if reasons else []
-    lines += ["", *remarks] if (remarks := _waiver_remarks(report)) else []
+    remarks = [*_waived(report), *_waiver_remarks(report)]
+    lines += ["", *remarks] if remarks else []
     lines += ["", "tiers: " + ", ".join(f"{tier['name']} {tier['verdict']}" for tier in report.tiers)]
     lines += [f"not removed: {host.left_behind.splitlines()[0]}" for host in report.hosts if host.left_behind]
     return "\n".join([*lines, "", f"{report.verdict}{_level(certificate)}: {report.image or 'host'} → {out}/"])
@@ -45,6 +46,17 @@ def _reasons(report: Report) -> list[str]:
         for host in report.hosts
         if not host.error
         for reason in host.unproven(report.roles)
+    ]
+
+
+def _waived(report: Report) -> list[str]:
+    """Red checks that do not count, each with the waiver that says so."""
+    return [
+        f"waived: {host.name} {check.id} ({check.verdict}): {check.waived.reason}"
+        f" ({check.waived.owner}, until {check.waived.expires})"
+        for host in report.hosts
+        for check in host.checks
+        if check.waived
     ]
 
 

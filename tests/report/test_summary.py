@@ -35,6 +35,14 @@ def test_level_stands_beside_the_verdict(tmp_path: Path) -> None:
     assert "PASS: ami-1" in summary.text(report, None, tmp_path)
 
 
+def test_waived_checks_are_named_with_their_waiver(tmp_path: Path) -> None:
+    host = a_host(xid="FAIL")
+    waiver = WaiverRecord("xid::test_it", "comes with ticket 7", "me", "2027-01-31", {}, WaiverState.USED)
+    checks = tuple(replace(check, waived=waiver) if check.verdict == "FAIL" else check for check in host.checks)
+    text = summary.text(a_report(replace(host, checks=checks, waivers=(waiver,))), None, tmp_path)
+    assert f"waived: {host.name} xid::test_it (FAIL): comes with ticket 7 (me, until 2027-01-31)" in text
+
+
 def test_idle_waivers_are_named(tmp_path: Path) -> None:
     record = WaiverRecord("xid::test_ti", "why", "me", "2027-01-31", {}, WaiverState.UNMATCHED)
     text = summary.text(a_report(replace(a_host(), waivers=(record,))), None, tmp_path)

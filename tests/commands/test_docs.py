@@ -1,0 +1,46 @@
+"""The walk through the commands prints what its page shows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.cli import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "walk-through.md"
+# Digest of a plan (it holds the key of this machine's package mirror), and of the Xid tables.
+_DIGESTS = re.compile(r"sha256:[0-9a-f]{64}|(?<=\d\d\.\d\d\.\d\d)\+[0-9a-f]{8}")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(command, output) of each console block. Blocks of `text` need a machine."""
+    found = re.findall(r"^```console\n\$ (.*?)\n(.*?)```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return [(command, output) for command, output in found]
+
+
+def test_commands_print_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = blocks(PAGE)
+    assert [shlex.split(command)[1] for command, _ in commands if command.startswith("gpu-ami")] == [
+        "init", "plan", "plan", "checks", "events", "xid", "plan",
+    ]  # fmt: skip
+    for command, output in commands:
+        program, *arguments = shlex.split(command)
+        if program == "cat":
+            Path(arguments[0]).write_text(output, encoding="utf-8")
+            continue
+        main(arguments)
+        printed = capsys.readouterr()
+        assert _DIGESTS.sub("…", printed.err + printed.out) == _DIGESTS.sub("…", output), command
+        if arguments[0] == "init":
+            monkeypatch.chdir(tmp_path / arguments[1])
+
+
+def test_links_lead_to_files() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8"))
+    assert links and [link for link in links if not (PAGE.parent / link).is_file()] == []
