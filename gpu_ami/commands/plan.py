@@ -111,8 +111,10 @@ def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome
         plan = make_plan(recipe, place, args.overrides)
         written = plan.write(args.out or Path("out") / plan.image, place)
     notes = [f"note: {note}" for note in [*plan.document["notes"], *_not_built_here(plan, args.where)]]
-    expected = cost.estimate(plan.document, [row["name"] for row in plan.document["instance_types"]], build=True)
-    return Outcome("\n".join([f"{written}  {plan.digest}", expected.text, *notes]), dict(plan.document))
+    types = [row["name"] for row in plan.document["instance_types"]]
+    # Machines of the local region cost nothing.
+    costs = [cost.estimate(plan.document, types, build=True).text] if args.where else []
+    return Outcome("\n".join([f"{written}  {plan.digest}", *costs, *notes]), dict(plan.document))
 
 
 def _not_built_here(plan: Plan, where: Path | None) -> list[str]:

@@ -80,6 +80,12 @@ def test_plan_that_the_local_region_cannot_build_says_so(capsys: pytest.CaptureF
     assert "no base image" not in capsys.readouterr().out
 
 
+def test_cost_is_shown_of_a_plan_for_aws_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    for place, is_shown in ((["--where", str(where(tmp_path))], True), ([], False)):
+        assert main(["plan", "-q", "debian12-gpu", "-o", str(tmp_path / "out"), *place]) == 0
+        assert ("expected cost: " in capsys.readouterr().out) == is_shown
+
+
 def test_command_explains(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "-q", "--explain", str(VARIABLES / "recipes" / "debian12-gpu.yml")]) == 0
     assert "nvidia_driver.version" in capsys.readouterr().out
