@@ -16,6 +16,7 @@ rules_network        rules of EFA, aws-ofi-nccl and NCCL
 rules_image          rules of instance types, system, node family and accelerators
 known_releases       releases that are known for a system, and what `newest` takes
 packages             the plan's section of each component
+driver_packages      the plan's sections of driver, fabric manager and IMEX
 system_sections      the plan's sections of kernel, node family, Lustre client and tuning
 agent                the CloudWatch agent's configuration
 notes                notes of a plan that can be built

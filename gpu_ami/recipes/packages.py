@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from gpu_ami.recipes.architectures import ARCHITECTURES
 from gpu_ami.recipes.citations import Sources
+from gpu_ami.recipes.driver_packages import (
+    base_ami,
+    companions,
+    driver_section,
+    nvidia_repository,
+    package_style,
+    provided_companions,
+    with_dist,
+)
 from gpu_ami.recipes.facts import Row
 from gpu_ami.recipes.resolve_context import LABELS, World
 from gpu_ami.recipes.rules_driver import runs_natively
@@ -19,20 +28,12 @@ from validator.plan_document import (
     ContainerToolkit,
     Cuda,
     Cudnn,
-    DriverCompanion,
     Efa,
     EfaContents,
     Mkl,
-    NvidiaDriver,
     PackagedComponent,
-    Repository,
     SourceBuild,
 )
-
-# From this generation on, NVSwitch needs NVIDIA's subnet manager beside the fabric manager: amazon-eks-ami 81fec2e8.
-_NVLSM_FROM = 4
-# The InfiniBand tools that nvlsm needs: amazon-eks-ami 81fec2e8 install-nvidia-driver.sh (2026-07-23).
-_INFINIBAND = {"debian": ("infiniband-diags",), "redhat": ("libibumad", "infiniband-diags")}
 
 Writer = Callable[[World, Mapping[str, str], Sources], Component]
 
@@ -45,8 +46,8 @@ def sections(world: World, versions: Mapping[str, str], sources: Sources) -> Com
             sources.add(f"{LABELS[name]} {versions[name]}", world.facts.releases(name)[versions[name]])
             components[name] = _provided(world, name) or write(world, versions, sources)
             if name == "nvidia_driver":
-                companions = _provided_companions if name in world.provided else _companions
-                components |= companions(world, versions[name], sources)
+                write_companions = provided_companions if name in world.provided else companions
+                components |= write_companions(world, versions[name], sources)
     return cast(Components, components)  # each from its own writer
 
 
@@ -55,130 +56,11 @@ def _provided(world: World, name: str) -> Component | None:
 
 
 def _of_the_base(world: World, name: str) -> Component:
-    return {"version": world.provided[name], "provided_by": _base(world)}
-
-
-def _base(world: World) -> str:
-    return f"{world.node_name} {world.node_version}"
-
-
-def _style(world: World) -> str:
-    return str(world.os["packages"])
-
-
-def _last_from(rows: Sequence[Row], driver: str) -> Row:
-    return [row for row in rows if at_least(driver, row["from"])][-1]
-
-
-def _revision(world: World, names: Row) -> str:
-    """Suffix of the package version: `-1`, `-1ubuntu1`, `-1.amzn2023`."""
-    return _with_dist(world, names["revision"])
-
-
-def _with_dist(world: World, text: str) -> str:
-    return text.format(dist=world.os["nvidia_repository"].get("dist", ""))
-
-
-def nvidia_repository(world: World, sources: Sources) -> Repository:
-    """NVIDIA's package repository for the image's system, and the key that signs it."""
-    facts = world.facts.driver_packages
-    key = facts["keys"]["redhat" if world.os["family"] == "redhat" else "debian"]
-    repository = facts["repository"]
-    architecture = repository["architectures"][world.values["architecture"]]
-    folder = f"{repository['base_url']}/{world.os['nvidia_repository']['name']}/{architecture}"
-    sources.add("NVIDIA's package repository", repository)
-    sources.add("the key of NVIDIA's package repository", key)
-    return {
-        "url": f"{folder}/",
-        "suite": repository["suite"],
-        "components": [],
-        "key_url": f"{folder}/{key['file']}",
-        "key_fingerprint": key["fingerprint"],
-    }
-
-
-def _driver(world: World, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
-    version = versions["nvidia_driver"]
-    names = _last_from(world.facts.driver_packages["drivers"][_style(world)], version)
-    sources.add(f"driver package names of {_style(world)}", names)
-    package_version = f"{version}{_revision(world, names)}"
-    modules = {flavour: name.format(branch=branch(version)) for flavour, name in names["module"].items()}
-    section: NvidiaDriver = {
-        "version": version,
-        "flavour": world.flavour,
-        "package": modules["open" if world.flavour == "boot" else world.flavour],
-        "package_version": package_version,
-        "packages": {name.format(branch=branch(version)): package_version for name in names["with"]},
-        "repository": nvidia_repository(world, sources),
-    }
-    if world.flavour == "boot":
-        section["modules"] = modules
-        section["flavour_by_instance_type"] = {
-            name: "open" if "open" in gpu.architecture["flavours"] else "proprietary"
-            for gpu in world.gpus
-            for name in gpu.instance_types
-        }
-        facts = world.facts.nvidia_drivers["pci_ids"]
-        sources.add("PCI ids of GPUs", facts)
-        section["flavour_by_pci_id"] = {
-            facts["ids"][gpu.row["name"]]: section["flavour_by_instance_type"][gpu.instance_types[0]]
-            for gpu in world.gpus
-            if gpu.row["name"] in facts["ids"]
-        }
-    if "gsp" in world.section("nvidia_driver"):
-        section["gsp"] = world.section("nvidia_driver")["gsp"]
-    return section
-
-
-def _companions(world: World, driver: str, sources: Sources) -> dict[str, DriverCompanion]:
-    """Fabric manager for types with an NVSwitch, IMEX where memory spans machines; at the driver's version."""
-    names = _last_from(world.facts.driver_packages["fabric_manager"][_style(world)], driver)
-    imex = [name for name in world.instance_types if world.family(name).get("imex")]
-    companions: dict[str, DriverCompanion] = {}
-    for component, needed_on, key in (("fabric_manager", world.nvswitch, "package"), ("imex", imex, "imex")):
-        if needed_on or component in world.values:
-            sources.add(f"package names of {component.replace('_', ' ')}", names)
-            companions[component] = {
-                "version": driver,
-                "package": names[key].format(branch=branch(driver)),
-                "package_version": f"{driver}{_revision(world, names)}",
-                "instance_types": list(needed_on),
-                "repository": nvidia_repository(world, sources),
-            }
-    nvlsm = [name for name in world.nvswitch if world.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
-    if nvlsm:
-        _add_subnet_manager(companions["fabric_manager"], world, nvlsm, sources)
-    return companions
-
-
-def _add_subnet_manager(section: DriverCompanion, world: World, instance_types: list[str], sources: Sources) -> None:
-    """nvlsm in its own version, and the system's packages that it needs ({release}: what `uname -r` prints)."""
-    row = _last_from(world.facts.driver_packages["nvlsm"], section["version"])
-    sources.add("version of nvlsm", row)
-    kernels = world.os["kernel_packages"]
-    modules = (kernels.get(world.kernel) or kernels["default"]).get("modules_extra")
-    section["nvlsm_instance_types"] = instance_types
-    section["packages"] = {"nvlsm": row["version"]}
-    section["system_packages"] = [*([modules] if modules else []), *_INFINIBAND[world.os["family"]]]
-
-
-def _provided_companions(world: World, _driver: str, _sources: Sources) -> dict[str, DriverCompanion]:
-    """Fabric manager and IMEX of the base AMI, where its release notes name them: checked, not installed."""
-    imex = [name for name in world.instance_types if world.family(name).get("imex")]
-    needed = {"fabric_manager": list(world.nvswitch), "imex": imex}
-    return {
-        name: {
-            "version": world.provided[name],
-            "provided_by": _base(world),
-            "instance_types": types,
-        }
-        for name, types in needed.items()
-        if types and name in world.provided
-    }
+    return {"version": world.provided[name], "provided_by": base_ami(world)}
 
 
 def _library(world: World, key: str, cuda: str) -> str:
-    names = world.facts.driver_packages["libraries"][_style(world)]
+    names = world.facts.driver_packages["libraries"][package_style(world)]
     return str(names[key].format(cuda=branch(cuda), cuda_dashed=cuda.replace(".", "-")))
 
 
@@ -192,8 +74,8 @@ def _cuda(world: World, versions: Mapping[str, str], sources: Sources) -> Cuda:
         if not at_least(driver, world.facts.cuda["majors"][branch(version)]["floor"]):
             mode = "forward"
             compat = _library(world, "cuda_compat", version)
-            known = row.get("compat", {}).get(_style(world))
-            packages[compat] = _with_dist(world, known or f"{row['minimum_driver']}-1{{dist}}")
+            known = row.get("compat", {}).get(package_style(world))
+            packages[compat] = with_dist(world, known or f"{row['minimum_driver']}-1{{dist}}")
             if not known:
                 sources.note(f"not established: that {compat} is packaged as {packages[compat]}")
         sources.note(_compatibility(mode, driver, version, row["minimum_driver"]))
@@ -409,7 +291,7 @@ def agent_section(world: World, sources: Sources) -> AgentPackage:
 
 
 _WRITERS: dict[str, Writer] = {
-    "nvidia_driver": _driver,
+    "nvidia_driver": driver_section,
     "cuda": _cuda,
     "cudnn": _cudnn,
     "nccl": _nccl,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.recipes.citations import Sources
-from gpu_ami.recipes.packages import agent_section, nvidia_repository, sections
+from gpu_ami.recipes.packages import agent_section, sections
 from tests.recipes.conftest import world
 
 
@@ -37,34 +37,6 @@ def test_agent_is_pinned_by_its_release(version: str, directory: str, pinned: bo
 
 
 @pytest.mark.parametrize(
-    ("system", "driver", "packages"),
-    [
-        ("al2023", "570.211.01", {"nvidia-fabric-manager": "570.211.01-1"}),
-        ("al2023", "580.126.20", {"nvidia-fabricmanager": "580.126.20-1"}),
-        ("al2023", "595.58.03", {"nvidia-fabricmanager": "595.58.03-1.amzn2023"}),
-        ("ubuntu2404", "580.178.04", {"nvidia-fabricmanager": "580.178.04-1ubuntu1"}),
-    ],
-)
-def test_fabric_manager_is_named_as_the_repository_names_it(system: str, driver: str, packages: dict[str, str]) -> None:
-    found, _ = written(os=system, types="p5.48xlarge", nvidia_driver=driver)
-    section = found["fabric_manager"]
-    assert {section["package"]: section["package_version"]} == packages
-    assert section["instance_types"] == ["p5.48xlarge"]
-
-
-def test_fabric_manager_is_for_machines_with_nvswitch() -> None:
-    assert set(written(types="g5.xlarge", nvidia_driver="580.178.04")[0]) == {"nvidia_driver"}
-
-
-def test_subnet_manager_is_beside_the_fabric_manager_of_blackwell() -> None:
-    found, _ = written(types="p5.48xlarge p6-b200.48xlarge", nvidia_driver="580.178.04")
-    section = found["fabric_manager"]
-    assert section["nvlsm_instance_types"] == ["p6-b200.48xlarge"]
-    assert set(section["packages"]) == {"nvlsm"}
-    assert section["system_packages"] == ["kernel-modules-extra-{release}", "libibumad", "infiniband-diags"]
-
-
-@pytest.mark.parametrize(
     ("system", "cuda", "nccl", "version"),
     [
         ("ubuntu2204", "13.0", "2.28.9", "2.28.9-1+cuda13.0"),
@@ -89,22 +61,6 @@ def test_cuda_compatibility_follows_the_driver(driver: str, cuda: str, mode: str
     assert sum(note.startswith(f"CUDA {cuda} on driver {driver} runs by {mode}") for note in notes) == (
         mode != "native"
     )
-
-
-def test_flavour_boot_carries_both_modules_and_says_which_is_for_whom() -> None:
-    recipe = "nvidia_driver: {flavour: boot}"
-    driver = written(recipe, types="p3.2xlarge p5.48xlarge", nvidia_driver="570.211.01")[0]["nvidia_driver"]
-    assert set(driver["modules"]) == {"open", "proprietary"}
-    assert driver["package"] == driver["modules"]["open"]
-    assert driver["flavour_by_instance_type"] == {"p3.2xlarge": "proprietary", "p5.48xlarge": "open"}
-    assert set(driver["flavour_by_pci_id"].values()) == {"proprietary", "open"}
-    assert "modules" not in written(nvidia_driver="570.211.01")[0]["nvidia_driver"]
-
-
-def test_driver_of_the_base_ami_is_named_with_it_and_not_installed() -> None:
-    found, _ = written("node_version: 3.16.3", node="parallelcluster", types="p5.48xlarge", nvidia_driver="595.112.07")
-    base = {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}
-    assert found == {"nvidia_driver": base, "fabric_manager": {**base, "instance_types": ["p5.48xlarge"]}}
 
 
 @pytest.mark.parametrize(("types", "unwanted"), [("p5.48xlarge", False), ("trn1.2xlarge", True)])
@@ -145,10 +101,3 @@ def test_every_section_cites_its_release() -> None:
     sources = Sources()
     sections(world(), {"nvidia_driver": "580.178.04", "cuda": "13.0"}, sources)
     assert {"driver 580.178.04", "CUDA 13.0"} <= {row["fact"] for row in sources.rows}
-
-
-@pytest.mark.parametrize(("system", "folder"), [("al2023", "amzn2023/x86_64"), ("ubuntu2404", "ubuntu2404/x86_64")])
-def test_nvidia_repository_is_that_of_the_system(system: str, folder: str) -> None:
-    repository = nvidia_repository(world(os=system), Sources())
-    assert repository["url"].endswith(f"/{folder}/")
-    assert repository["key_url"].startswith(repository["url"])
