@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.build import image as builds
-from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs
+from gpu_ami.cloud import Cloud, Place, load_place, mfa, preflight, runs
 from gpu_ami.data import data_root
 from gpu_ami.errors import UsageError
 from gpu_ami.files import home_dir
@@ -53,7 +53,7 @@ def open_session(
             raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
         if conditions:
             raise UsageError("--conditions are of the local region; they have no meaning with --where")
-        place = load_place(where)
+        place = mfa.with_session_credentials(load_place(where))
         cloud = Cloud(place)
         if place.endpoint is None:
             _require_usable(cloud, progress)

@@ -215,7 +215,7 @@ def _access(place: Place) -> dict[str, str]:
     access = {"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {}
     if place.credentials is not None:
         keys = place.credentials
-        access |= dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
+        access |= {"AWS_PROFILE": "", "AWS_SESSION_TOKEN": keys.session_token}
         access |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
     return access
 

@@ -4,6 +4,7 @@ aws_errors           AWS's error codes as errors with a hint and an exit code
 client               the EC2 API: launch, watch and terminate instances, read images, list leftovers
 dead_man             ends an instance at its expiry from outside
 findings             what an examination of a place found
+mfa                  credentials of a profile that asks for an MFA code, once a run
 place                the place of a run: an AWS region as a `--where` file describes it, or the local region
 preflight            examines a place before anything is launched
 preflight_access     permissions of the caller

@@ -95,6 +95,7 @@ class Cloud:
             region_name=self.place.region,
             aws_access_key_id=keys.access_key_id if keys else None,
             aws_secret_access_key=keys.secret_access_key if keys else None,
+            aws_session_token=(keys.session_token or None) if keys else None,
         )
 
     def client(self, service: str) -> Any:

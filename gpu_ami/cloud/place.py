@@ -34,10 +34,11 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Static keys, only for an endpoint that is not AWS; for AWS, boto3 finds them (profile, environment, role)."""
+    """Keys of an endpoint that is not AWS, or of one session with MFA; else boto3 finds them (profile, role, …)."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)

@@ -169,5 +169,9 @@ def environment(place: Place | None) -> dict[str, str]:
     keys = place.credentials if place else None
     if keys is None:
         return dict(PYTEST_ENVIRONMENT)
-    own = {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
+    own = {
+        "AWS_ACCESS_KEY_ID": keys.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": keys.secret_access_key,
+        "AWS_SESSION_TOKEN": keys.session_token,  # "" takes the caller's own away
+    }
     return PYTEST_ENVIRONMENT | own

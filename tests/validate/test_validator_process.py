@@ -33,7 +33,7 @@ def test_command_line_names_everything(tmp_path: Path) -> None:
 
 
 def test_credentials_of_a_place_are_in_the_environment_only() -> None:
-    keys = SimpleNamespace(access_key_id="AKIDEXAMPLE", secret_access_key="s")
+    keys = SimpleNamespace(access_key_id="AKIDEXAMPLE", secret_access_key="s", session_token="")
     place: Any = SimpleNamespace(region="r", endpoint="http://x", profile=None, credentials=keys)
     assert validator_process.environment(place)["AWS_ACCESS_KEY_ID"] == "AKIDEXAMPLE"
     assert "AKIDEXAMPLE" not in " ".join(map(str, command_line(TARGET, Path("x"), None, place)))
