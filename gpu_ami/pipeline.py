@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpu_ami.build import image as builds
 from gpu_ami.cloud import Cloud, Place, load_place, mfa, preflight, runs
 from gpu_ami.data import data_root
 from gpu_ami.errors import UsageError
 from gpu_ami.files import home_dir
-from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan
+from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, page
@@ -127,20 +128,37 @@ def plan_stage(recipe: Path, overrides: Sequence[str], out: Path, session: Sessi
     return plan
 
 
-def build_stage(plan: Plan, out: Path, session: Session, *, fresh: bool) -> builds.Build:
-    """plan.json → build.json. An AMI that the same plan and roles made here is used again, unless `fresh`."""
+def build_stage(plan: Plan, out: Path, session: Session, *, fresh: bool, source_check: bool = True) -> builds.Build:
+    """plan.json → build.json. An AMI that the same plan and roles made here is used again, unless `fresh`.
+
+    source_check: on AWS, first ask the sources of the plan whether everything is there (UsageError, CloudError).
+    """
     root = data_root()
     kept = None if fresh else builds.reusable(out, plan, session.cloud, root)
     if kept:
         session.progress.note(f"build: {kept.ami} was made by this plan and these roles; --fresh builds it anew")
         return kept
+    checked = _check_sources(plan, session, source_check) if session.place.endpoint is None else None
     session.prepare_mirror(plan.document)
     session.publish_source_ami(plan.document)
     plan.write(out, session.place)  # the place's endpoint may have moved since the plan was made
     with session.progress.stage(f"build {plan.image}"):
-        made = builds.build_image(plan, out, session.cloud, session.run, root, session.progress)
+        made = builds.build_image(plan, out, session.cloud, session.run, root, session.progress, checked)
         session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
     return made
+
+
+def _check_sources(plan: Plan, session: Session, wanted: bool) -> dict[str, Any]:
+    """What the build record keeps of the sources: date and digests of the indexes, or that they were not asked."""
+    if not wanted:
+        return {"skipped": True}
+    from gpu_ami import sources
+
+    with session.progress.stage(f"sources of {plan.image}"):
+        resolve_ami = functools.partial(resolve_source_ami, session.cloud, plan.document)
+        survey = sources.survey(plan.document, sources.Client(sources.Cache()), resolve_ami=resolve_ami)
+        sources.require(survey)
+    return {"date": survey.date, "indexes": {index.url: index.digest for index in survey.indexes}}
 
 
 @dataclass(frozen=True)
@@ -179,7 +197,16 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
 
 def certify_stage(report: document.Report, out: Path) -> certificate.Certificate:
     """report.json → certificate.json and certificate.md (if the report is a PASS), report.html."""
-    statement = certificate.certify(report)
+    statement = certificate.certify(report, _build_remarks(report, out))
     statement.write(out)
     page.write(report, statement if statement.is_issued else None, out)
     return statement
+
+
+def _build_remarks(report: document.Report, out: Path) -> list[str]:
+    """What the record of the build leaves unproven of this image."""
+    if not (out / builds.BUILD_FILE).exists():
+        return []
+    made = builds.load(out)
+    skipped = made.ami == report.image and bool((made.source_check or {}).get("skipped"))
+    return ["sources: not asked before the build (--no-source-check)"] if skipped else []

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpu_ami import pipeline
+from gpu_ami import pipeline, sources
 from gpu_ami.build import image
 from gpu_ami.cloud import Place, preflight
 from gpu_ami.cloud.findings import Finding, Level
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.plan import PLAN_FILE, Plan
 from gpu_ami.progress import Progress
+from gpu_ami.sources.survey import Finding as SourceFinding
+from gpu_ami.sources.survey import ReadIndex
+from tests.report.examples import a_host, a_report
 
 RECIPE = Path(__file__).parents[1] / "variables" / "recipes" / "debian12-gpu.yml"
 AWS = Place(name="aws", region="eu-central-1")
@@ -44,6 +48,86 @@ def test_build_stage_uses_an_ami_of_the_same_plan_again(tmp_path: Path, monkeypa
     monkeypatch.setattr(image, "reusable", lambda *_: kept)
     monkeypatch.setattr(image, "build_image", lambda *_: pytest.fail("built anew"))
     assert pipeline.build_stage(plan, tmp_path, session(), fresh=False) == kept
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Images whose sources were asked; everything is there."""
+    images: list[str] = []
+
+    def survey(document: Any, *_: Any, **__: Any) -> sources.Survey:
+        images.append(document["image"])
+        index = ReadIndex("https://vendor.example/", "sha256:1", "A" * 40, "2026-11-22")
+        return sources.Survey(document["image"], "", "2026-11-22T00:00:00Z", indexes=[index])
+
+    monkeypatch.setattr(sources, "survey", survey)
+    return images
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[Any]:
+    """What the build keeps of the sources."""
+    kept: list[Any] = []
+
+    def build(*arguments: Any) -> image.Build:
+        kept.append(arguments[-1])
+        return image.Build("ami-2", (), plan.digest, "sha256:0", "aws", "eu-central-1", "r-1", "2026-01-01T00:00:00Z")
+
+    monkeypatch.setattr(image, "build_image", build)
+    return kept
+
+
+def test_build_on_aws_begins_with_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
+    kept = recorded(monkeypatch, plan)
+    pipeline.build_stage(plan, tmp_path, session(), fresh=True)
+    assert asked == ["debian12-gpu"]
+    assert kept == [{"date": "2026-11-22T00:00:00Z", "indexes": {"https://vendor.example/": "sha256:1"}}]
+    pipeline.build_stage(plan, tmp_path, session(), fresh=True, source_check=False)
+    assert asked == ["debian12-gpu"] and kept[1] == {"skipped": True}
+
+
+def test_build_at_another_endpoint_asks_no_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
+    kept = recorded(monkeypatch, plan)
+    local = dataclasses.replace(session(), place=dataclasses.replace(AWS, endpoint="http://127.0.0.1:1"))
+    pipeline.build_stage(plan, tmp_path, local, fresh=True)
+    assert asked == [] and kept == [None]
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "message"),
+    [
+        ("missing", UsageError, "nvidia_driver nvidia-smi 1: missing: not in https://v/; nearest nvidia-smi 2"),
+        ("unreachable", CloudError, "a source cannot be reached"),
+    ],
+)
+def test_nothing_is_launched_where_a_source_lacks_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, error: type[GpuAmiError], message: str
+) -> None:
+    finding = SourceFinding("nvidia_driver", "nvidia-smi", "1", state, "https://v/", near=("nvidia-smi 2",))
+    found = sources.Survey("debian12-gpu", "", "2026-11-22T00:00:00Z", [finding])
+    monkeypatch.setattr(sources, "survey", lambda *_, **__: found)
+    monkeypatch.setattr(image, "build_image", lambda *_: pytest.fail("built"))
+    plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
+    with pytest.raises(error) as caught:
+        pipeline.build_stage(plan, tmp_path, session(), fresh=True)
+    assert message in str(caught.value) and "--no-source-check" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("check", "ami", "named"),
+    [({"skipped": True}, "ami-1", True), ({"skipped": True}, "ami-2", False), (None, "ami-1", False)],
+)
+def test_certificate_names_sources_that_were_not_asked(tmp_path: Path, check: Any, ami: str, named: bool) -> None:
+    made = image.Build(ami, (), "sha256:1", "sha256:0", "aws", "r", "r-1", "now", source_check=check)
+    made.write(tmp_path)
+    statement = pipeline.certify_stage(a_report(a_host()), tmp_path)
+    assert statement.image.ami == "ami-1"
+    assert ("sources: not asked before the build (--no-source-check)" in statement.not_proven) is named
 
 
 def test_fresh_builds_anew_after_mirror_and_source_ami_are_ready(

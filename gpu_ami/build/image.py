@@ -34,6 +34,8 @@ class Build:
 
     ansible: how many tasks ran (`ok`), which `changed` something, the `slowest`, all their `seconds`.
     source_ami: the AMI that it was built on. base_inventory: digest of the file beside this one, or "".
+    source_check: what `gpu-ami sources` found before the build, its date and
+    the digests of the indexes, or that it was skipped; None in a place that is not AWS.
     """
 
     ami: str
@@ -47,6 +49,7 @@ class Build:
     ansible: Mapping[str, object] | None = None
     source_ami: str = ""
     base_inventory: str = ""
+    source_check: Mapping[str, object] | None = None
 
     def write(self, folder: Path) -> None:
         write_json(folder / BUILD_FILE, {"schema": SCHEMA, **asdict(self)})
@@ -80,8 +83,16 @@ def reusable(folder: Path, plan: Plan, cloud: Cloud, root: Path) -> Build | None
     return build if image and image.get("State") == "available" else None
 
 
-def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Path, progress: Progress) -> Build:
-    """Builds the AMI of a plan whose files are in `folder`.
+def build_image(
+    plan: Plan,
+    folder: Path,
+    cloud: Cloud,
+    run: runs.Run,
+    root: Path,
+    progress: Progress,
+    source_check: Mapping[str, object] | None = None,
+) -> Build:
+    """Builds the AMI of a plan whose files are in `folder`. source_check: kept in build.json.
 
     BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
     """
@@ -128,6 +139,7 @@ def build_image(plan: Plan, folder: Path, cloud: Cloud, run: runs.Run, root: Pat
         ansible=asdict(made.converged) if made.converged else None,
         source_ami=source_ami["id"],
         base_inventory=_inventory_digest(folder),
+        source_check=source_check,
     )
     build.write(folder)
     return build

@@ -24,6 +24,7 @@ def register(subparsers: Any) -> None:
     options.add_out(parser)
     options.add_where(parser)
     options.add_agent_package(parser)
+    options.add_no_source_check(parser)
     parser.add_argument("--fresh", action="store_true", help="build anew even if this plan has an AMI")
     parser.set_defaults(execute=execute)
 
@@ -37,5 +38,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
     with pipeline.open_session(args.where, progress, options.agent_package(args, progress)) as session:
-        made = pipeline.build_stage(plan, out, session, fresh=args.fresh)
+        source_check = not args.no_source_check
+        made = pipeline.build_stage(plan, out, session, fresh=args.fresh, source_check=source_check)
     return Outcome(f"{made.ami} in {made.region} ({made.place}) → {out}/build.json", asdict(made))

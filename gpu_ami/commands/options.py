@@ -43,6 +43,11 @@ def add_where(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_no_source_check(parser: argparse.ArgumentParser) -> None:
+    text = "on AWS: build without asking the sources of the plan first (gpu-ami sources); the certificate names it"
+    parser.add_argument("--no-source-check", action="store_true", help=text)
+
+
 def add_agent_package(parser: argparse.ArgumentParser) -> None:
     text = "the vendor's amazon-cloudwatch-agent.deb, or `download`: the local region serves it instead of the replica"
     parser.add_argument("--agent-package", type=Path, metavar="FILE", help=text)

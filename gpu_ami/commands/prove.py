@@ -37,6 +37,7 @@ def register(subparsers: Any) -> None:
         help="override a value of the recipe (repeatable)",
     )
     parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
+    stages.add_no_source_check(parser)
     stages.add_where(parser)
     stages.add_agent_package(parser)
     stages.add_instance_types(parser)
@@ -62,7 +63,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with pipeline.open_session(args.where, progress, agent, args.conditions) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
         pipeline.check_cost(plan, asked, progress, build=True)
-        made = pipeline.build_stage(plan, out, session, fresh=args.fresh)
+        source_check = not args.no_source_check
+        made = pipeline.build_stage(plan, out, session, fresh=args.fresh, source_check=source_check)
         report = pipeline.validate_stage(plan, made.ami, out, session, asked)
     certificate = pipeline.certify_stage(report, out)
     return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)

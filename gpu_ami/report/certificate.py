@@ -149,8 +149,11 @@ def load(path: Path) -> Certificate:
         raise UsageError(str(error), hint="`gpu-ami certify` writes a new one") from error
 
 
-def certify(report: Report) -> Certificate:
-    """The certificate of a report. Its level is `none` where the report is not a PASS."""
+def certify(report: Report, remarks: Sequence[str] = ()) -> Certificate:
+    """The certificate of a report. Its level is `none` where the report is not a PASS.
+
+    remarks: what else is not proven, a sentence each, as the record of the build says.
+    """
     replicas = sorted({f"{entry.package} {entry.version}".strip() for host in report.hosts for entry in host.replicas})
     return Certificate(
         verdict=report.verdict,
@@ -166,7 +169,7 @@ def certify(report: Report) -> Certificate:
         replicas=tuple(replicas),
         proven_on=tuple(CertifiedHost.of(host, report.roles) for host in report.hosts),
         tiers=tuple(report.tiers),
-        not_proven=tuple(not_proven(report, replicas)),
+        not_proven=(*not_proven(report, replicas), *remarks),
         planned_not_installed=tuple(_planned_only(report)),
         stages=report.stages,
         conditions=report.conditions,

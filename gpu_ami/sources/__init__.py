@@ -19,7 +19,7 @@ table            a survey for people
 
 from gpu_ami.sources.cache import Cache
 from gpu_ami.sources.client import Client
-from gpu_ami.sources.survey import ResolveAmi, Survey, survey
+from gpu_ami.sources.survey import ResolveAmi, Survey, require, survey
 from gpu_ami.sources.table import as_table
 
-__all__ = ["Cache", "Client", "ResolveAmi", "Survey", "as_table", "survey"]
+__all__ = ["Cache", "Client", "ResolveAmi", "Survey", "as_table", "require", "survey"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import ResolvedPlan
 from gpu_ami.sources import apt, dnf, git
 from gpu_ami.sources.client import Client
@@ -116,6 +116,28 @@ def survey(
     collected.indexes = [result.index for result in results if result.index]
     collected.seconds = round(time.monotonic() - started, 1)
     return collected
+
+
+def require(survey: Survey) -> None:
+    """UsageError: something is missing or wrong. CloudError: a source cannot be reached. Each lists all of it."""
+    lines = [
+        f"{one.component} {one.item} {one.planned}: {one.state}: {'; '.join(one.details) or f'not in {one.source}'}"
+        + (f"; nearest {', '.join(one.near)}" if one.near else "")
+        for one in survey.findings
+        if one.state in _RANK
+    ]
+    if survey.exit_code == 2:
+        hint = "gpu-ami sources shows everything; change the recipe, or build with --no-source-check"
+        raise UsageError(f"{survey.image}: its sources lack something", details=lines, hint=hint)
+    if survey.exit_code:
+        hint = "try again, name a mirror in the place file, or build with --no-source-check"
+        raise CloudError(f"{survey.image}: a source cannot be reached", details=lines, hint=hint)
+
+
+def read_repository(client: Client, repository: Repository) -> tuple[Key, ReadRepository]:
+    """A repository and the planned key that signs it, once for a client. SourceError."""
+    key = _key(client, repository.key_url, repository.key_fingerprint)
+    return key, client.once(repository, lambda: _READERS[repository.kind](client, repository, key))
 
 
 def _unasked(item: Unasked) -> Finding:

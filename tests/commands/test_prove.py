@@ -44,7 +44,7 @@ class Stages:
         out.mkdir(parents=True)
         return "the plan"
 
-    def build(self, plan: str, _out: Path, _session: str, *, fresh: bool) -> SimpleNamespace:
+    def build(self, plan: str, _out: Path, _session: str, *, fresh: bool, source_check: bool) -> SimpleNamespace:
         self.calls.append("build")
         self.received["build"] = (plan, fresh)
         if self.build_error:
