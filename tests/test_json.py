@@ -83,6 +83,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
         ["facts", "--cuda", "13.0"],
         ["facts", "--efa", "1.49.0"],
         ["facts", "--os", "al2023"],
+        ["facts", "--stale", "0"],
+        ["bump", "al2023-neuron", "--dry-run"],
         ["doctor"],
         ["xid", "79"],
         ["events", "dmesg"],

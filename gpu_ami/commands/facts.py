@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import datetime
+from pathlib import Path
+from typing import Any
 
 from gpu_ami.commands import Outcome
 from gpu_ami.progress import Progress
@@ -15,6 +18,9 @@ examples:
   gpu-ami facts --cuda 13.0             a CUDA toolkit: drivers, cuDNN, NCCL
   gpu-ami facts --efa 1.49.0            what is in an EFA installer
   gpu-ami facts --os al2023             an operating system
+  gpu-ami facts --stale 90              rows that were read more than 90 days ago, the oldest first
+  gpu-ami facts refresh                 new rows that the vendors' repositories propose, as a difference to review
+  gpu-ami facts refresh al2023-compute --write      … of the repositories of one recipe, written into the tables
 
 The tables are variables/facts/*.yml; each row has its source and date, and says where it is not verified.
 """
@@ -34,14 +40,25 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         ("os", "an operating system"),
     ):
         asked.add_argument(f"--{name}", metavar="VERSION" if name != "os" else "NAME", help=text)
+    asked.add_argument("--stale", type=int, nargs="?", const=90, metavar="DAYS", help="rows of that age (default: 90)")
+    text = "refresh: recipes whose repositories are asked (default: all)"
+    parser.add_argument("recipes", type=Path, nargs="*", metavar="RECIPE", help=text)
+    parser.add_argument("--write", action="store_true", help="refresh: write the tables, where they are a checkout's")
+    parser.add_argument("--mirror", metavar="URL", help="refresh: where https://HOST/PATH is found as URL/HOST/PATH")
     parser.set_defaults(execute=execute)
 
 
-def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.errors import UsageError
     from gpu_ami.recipes import fact_queries, load_facts
 
+    if args.instance_type == "refresh":
+        return _refresh(args, progress)
+    if args.recipes or args.write or args.mirror:
+        raise UsageError("RECIPE, --write and --mirror belong to `gpu-ami facts refresh`")
     facts = load_facts()
+    if args.stale is not None and not args.instance_type:
+        return _stale(fact_queries.stale(facts, args.stale, datetime.date.today()), args.stale)
     asked = {
         fact_queries.about_instance_type: args.instance_type,
         fact_queries.about_driver: args.driver,
@@ -55,3 +72,50 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     answer, name = given[0]
     found = answer(facts, name)
     return Outcome(fact_queries.as_text(found), found)
+
+
+def _stale(rows: list[dict[str, Any]], days: int) -> Outcome:
+    lines = [
+        f"{row['days']:>5}  {row['date']}  {row['row']}{'' if row['verified'] else '  (not verified)'}" for row in rows
+    ]
+    text = [f"{len(rows)} rows are older than {days} days", *lines]
+    return Outcome("\n".join(text), {"older_than_days": days, "rows": rows})
+
+
+def _refresh(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from dataclasses import asdict
+
+    from gpu_ami.cloud import Place
+    from gpu_ami.files import write_text
+    from gpu_ami.plan import make_plan
+    from gpu_ami.recipes import VARIABLES, all_recipes, find_recipe, load_facts
+    from gpu_ami.sources import Cache, Client, mirrored, refresh
+
+    folder = VARIABLES / "facts"
+    place = Place(name="aws", region="us-east-1")
+    recipes = [find_recipe(recipe) for recipe in args.recipes] or all_recipes()
+    with progress.stage(f"facts of {len(recipes)} recipes"):
+        plans = [make_plan(recipe, place).document for recipe in recipes]
+        client = Client(Cache(), rewrite=mirrored(args.mirror))
+        today = datetime.date.today().isoformat()
+        found = refresh(plans, load_facts(), lambda table: (folder / f"{table}.yml").read_text("utf-8"), client, today)
+        if args.write:
+            for table, content in found.texts.items():
+                write_text(folder / f"{table}.yml", content)
+    lines = [
+        found.diff,
+        *(f"by hand: {line}" for line in found.by_hand),
+        *(f"not asked: {line}" for line in found.errors),
+    ]
+    lines.append(
+        f"{len(found.proposals)} rows proposed, {len(found.by_hand)} by hand, {len(found.errors)} sources failed"
+    )
+    lines.append("EFA installers, the CloudWatch agent and Neuron releases are in no index: add them by hand")
+    data = {
+        "diff": found.diff,
+        "proposals": [asdict(proposal) for proposal in found.proposals],
+        "by_hand": found.by_hand,
+        "errors": found.errors,
+        "written": bool(args.write and found.proposals),
+    }
+    return Outcome("\n".join(line for line in lines if line), data, 4 if found.errors else 0)

@@ -104,8 +104,9 @@ def _source_ami(plan: Plan, place: Place) -> ResolveAmi:
 def _rewritten(plans: list[Plan], args: argparse.Namespace, progress: Progress) -> Iterator[Callable[[str], str]]:
     """Where addresses are found: at a mirror that is named, or at the local region's, served here for the time."""
     if args.mirror:
-        base = args.mirror.rstrip("/")
-        yield lambda url: f"{base}/{url.removeprefix('https://')}" if url.startswith("https://") else url
+        from gpu_ami.sources import mirrored
+
+        yield mirrored(args.mirror)
         return
     from gpu_ami.local.network import MIRROR_ADDRESS
 

@@ -6,12 +6,16 @@ outputs              what Packer and Ansible read of it
 placement            a plan at a place: mirror, endpoint, source AMI, kernel
 resolution           a recipe becomes a plan
 lock                 variables/locks: resolved values of each recipe, and its source AMI by region
+bump                 moves a recipe to newer versions that go together
 diff                 what a plan made now would change in its lock, and why
 cost                 prices of instances, the estimate of a run, --max-cost
 source_ami           looks up the source AMI of a plan
 """
 
 from gpu_ami.plan import cost
+from gpu_ami.plan.bump import Bump
+from gpu_ami.plan.bump import markdown as bump_summary
+from gpu_ami.plan.bump import propose as propose_bump
 from gpu_ami.plan.diff import changes, compare
 from gpu_ami.plan.document import PLAN_FILE, Plan
 from gpu_ami.plan.lock import locks_folder, render_lock, write_lock
@@ -24,13 +28,16 @@ __all__ = [
     "PACKER_FILE",
     "PLAN_FILE",
     "SITE_FOLDER",
+    "Bump",
     "Plan",
     "ansible_variables",
+    "bump_summary",
     "changes",
     "compare",
     "cost",
     "locks_folder",
     "make_plan",
+    "propose_bump",
     "render_lock",
     "resolve_source_ami",
     "roles_path",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.facts import Facts, Row
 from gpu_ami.recipes.versions import around, at_least, at_most, branch, matching
@@ -32,6 +34,21 @@ def about_instance_type(facts: Facts, name: str) -> Answer:
             version for version, release in releases if row["neuron"]["name"] in release["devices"]
         ]
     return answer | _sources(row, family, *([row["gpu"]] if "gpu" in row else []))
+
+
+def stale(facts: Facts, days: int, today: datetime.date) -> list[Answer]:
+    """Rows that were read more than `days` days ago, the oldest first: row, date, days, source, verified."""
+    rows: list[Answer] = [
+        {
+            "row": path,
+            "date": str(row["date"]),
+            "days": (today - datetime.date.fromisoformat(str(row["date"]))).days,
+            "source": str(row["source"]),
+            "verified": not row.get("unverified", False),
+        }
+        for path, row in facts.rows()
+    ]
+    return sorted((row for row in rows if row["days"] > days), key=lambda row: (row["date"], row["row"]))
 
 
 def _gpu_needs(facts: Facts, gpu: Row) -> Answer:

@@ -15,11 +15,25 @@ git              tags of git repositories
 planned          what a plan asks of its sources
 survey           asks all sources of a plan at the same time
 table            a survey for people
+refresh          rows for variables/facts from the vendors' metadata
+facts_text       rows added to the text of a table
 """
 
 from gpu_ami.sources.cache import Cache
-from gpu_ami.sources.client import Client
+from gpu_ami.sources.client import Client, mirrored
+from gpu_ami.sources.refresh import Refreshed, refresh
 from gpu_ami.sources.survey import ResolveAmi, Survey, require, survey
 from gpu_ami.sources.table import as_table
 
-__all__ = ["Cache", "Client", "ResolveAmi", "Survey", "as_table", "require", "survey"]
+__all__ = [
+    "Cache",
+    "Client",
+    "Refreshed",
+    "ResolveAmi",
+    "Survey",
+    "as_table",
+    "mirrored",
+    "refresh",
+    "require",
+    "survey",
+]

@@ -122,7 +122,8 @@ def _address(folder: str, prefix: str, file: _File, fields: dict[str, str]) -> s
 def _stanzas(text: str, architecture: str) -> Iterator[tuple[str, str]]:
     """Name and text of every package of an architecture. An archive has 60,000: most are never looked at closer."""
     architecture_lines = (f"\nArchitecture: {architecture}\n", "\nArchitecture: all\n")
-    for stanza in text.split("\n\n"):
+    for paragraph in text.split("\n\n"):
+        stanza = f"{paragraph}\n"
         name = _NAME.search(stanza)
         if name and (architecture_lines[0] in stanza or architecture_lines[1] in stanza):
             yield name[1], stanza

@@ -197,6 +197,14 @@ class Client:
         return ssl.create_default_context()
 
 
+def mirrored(mirror: str | None) -> Callable[[str], str]:
+    """Where addresses are found at a mirror: `https://HOST/PATH` as `MIRROR/HOST/PATH`; None: at their own hosts."""
+    if not mirror:
+        return lambda url: url
+    base = mirror.rstrip("/")
+    return lambda url: f"{base}/{url.removeprefix('https://')}" if url.startswith("https://") else url
+
+
 def _read(response: BaseHTTPResponse, url: str, limit: int, stop_at: float) -> bytes:
     """The body, a piece at a time, so that neither its size nor a slow server passes a limit."""
     body = bytearray()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from gpu_ami.recipes import versions
 from gpu_ami.sources.client import Client
@@ -53,7 +54,7 @@ def _packets(data: bytes, url: str) -> list[bytes]:
     return lines
 
 
-def newer_tags(tags: dict[str, str], tag: str, most: int = 3) -> list[str]:
+def newer_tags(tags: Iterable[str], tag: str, most: int = 3) -> list[str]:
     """Tags of the same form with a higher version, newest first: v2.5.1 of v2.5, not 2.5.1-rc."""
     form = re.sub(r"\d+", "0", tag)
     alike = [

@@ -56,3 +56,32 @@ def test_invalid_questions_end_with_2(words: list[str], message: str, capsys: py
     assert cli.main(["facts", *words]) == 2
     output = capsys.readouterr()
     assert message in output.err and output.out == ""
+
+
+def test_rows_that_age_are_listed_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    answered = answer(capsys, "--stale", "0")
+    dates = [row["date"] for row in answered["rows"]]
+    assert dates and dates == sorted(dates) and all(row["days"] > 0 and row["source"] for row in answered["rows"])
+    assert answer(capsys, "--stale", "99999")["rows"] == []
+    assert cli.main(["facts", "--stale", "99999"]) == 0
+    assert capsys.readouterr().out == "0 rows are older than 99999 days\n"
+
+
+def test_refresh_names_sources_that_do_not_answer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpu_ami.sources import client
+    from gpu_ami.sources.errors import Unreachable
+
+    def ask(_self: object, _method: str, url: str, *_: object) -> None:
+        raise Unreachable(f"{url}: not in a test")
+
+    monkeypatch.setattr(client.Client, "_ask", ask)
+    assert cli.main(["facts", "refresh", "ubuntu2204-compute", "--json", "-q"]) == 4
+    data = json.loads(capsys.readouterr().out)
+    assert data["diff"] == "" and not data["written"] and all("not in a test" in error for error in data["errors"])
+
+
+def test_words_of_refresh_belong_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["facts", "p5", "--write"]) == 2
+    assert "belong to `gpu-ami facts refresh`" in capsys.readouterr().err

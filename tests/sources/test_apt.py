@@ -33,6 +33,11 @@ def test_flat_repository(web: Web, client: Client, vendor: Signer, key: Key, suf
     assert found.signature and found.signature.fingerprint == vendor.fingerprint
 
 
+def test_order_of_the_fields_does_not_matter(web: Web, client: Client, vendor: Signer, key: Key) -> None:
+    put_apt(web, vendor, "Version: 1\nPackage: a\nArchitecture: amd64\n\nPackage: b\nVersion: 1\nArchitecture: all")
+    assert apt.read(client, apt_repository(web, vendor), key).index.names == {"a", "b"}
+
+
 def test_suite_with_components(web: Web, client: Client, vendor: Signer, key: Key) -> None:
     put_apt(web, vendor, path="/flat/dists/jammy/", prefix="main/binary-amd64/")
     repository = apt_repository(web, vendor, suite="jammy", components=("main",))

@@ -1,0 +1,244 @@
+"""Proposes rows for variables/facts from the vendors' own metadata: a difference to review, each row with its source.
+
+What an index does not say (a toolkit's minimum driver, a branch's end of support) is named, and left to a person.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from gpu_ami.recipes import Facts, ResolvedPlan, versions
+from gpu_ami.sources import facts_text, git
+from gpu_ami.sources.client import Client
+from gpu_ami.sources.errors import SourceError
+from gpu_ami.sources.index import Index
+from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
+from gpu_ami.sources.survey import read_repository
+
+# Component → names of the packages whose versions are its releases; the group is the CUDA major or branch in the name.
+_NAMES = {
+    "nvidia_driver": r"nvidia-dkms-(\d+)-open|nvidia-dkms-open|nvidia-kernel-open-dkms|kmod-nvidia-open-dkms",
+    "cuda": r"cuda-toolkit-(\d+-\d+)",
+    "nccl": r"libnccl2?",
+    "cudnn": r"libcudnn9-cuda-(\d+)",
+    "dcgm": r"datacenter-gpu-manager-4-core",
+    "container_toolkit": r"nvidia-container-toolkit",
+}
+_TABLES = {"nvidia_driver": "nvidia_drivers"}
+_PER_SYSTEM = ("nvidia_driver", "cuda", "nccl", "cudnn", "dcgm")
+
+
+@dataclass
+class Seen:
+    """A release in one repository. cuda: CUDA versions or majors that its packages are for."""
+
+    component: str
+    release: str
+    full: str
+    source: str
+    cuda: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A row to add. table: file of variables/facts without its ending; row: its path in the table."""
+
+    table: str
+    row: str
+    source: str
+    date: str
+
+
+@dataclass
+class Refreshed:
+    """texts: table → new content; by_hand: what was seen and needs a person; errors: sources that did not answer."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    proposals: list[Proposal] = field(default_factory=list)
+    by_hand: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    before: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def diff(self) -> str:
+        """A unified difference of the tables; empty where there is nothing new."""
+        return "".join(
+            line
+            for table, text in self.texts.items()
+            for line in difflib.unified_diff(
+                self.before[table].splitlines(keepends=True),
+                text.splitlines(keepends=True),
+                f"a/variables/facts/{table}.yml",
+                f"b/variables/facts/{table}.yml",
+            )
+        )
+
+
+def refresh(
+    documents: Iterable[ResolvedPlan], facts: Facts, read_table: Callable[[str], str], client: Client, today: str
+) -> Refreshed:
+    """Asks the repositories of some plans what they have, and proposes rows for what the facts do not know.
+
+    read_table: the text of a table by its name. today: ISO date of the new rows.
+    """
+    work = _Work(facts, read_table, today)
+    for system, item in _distinct(documents, facts):
+        try:
+            if isinstance(item, PlannedTag):
+                work.propose_tags(item, git.read_tags(client, item.url))
+            else:
+                index = read_repository(client, item.repository)[1].index
+                work.propose(system, item.component, releases_in(index, item.component, item.repository.url))
+        except SourceError as error:
+            if error.message not in work.found.errors:
+                work.found.errors.append(error.message)
+    return work.found
+
+
+@dataclass
+class _Work:
+    """What the proposals have in common."""
+
+    facts: Facts
+    read_table: Callable[[str], str]
+    today: str
+    found: Refreshed = field(default_factory=Refreshed)
+
+    def propose(self, system: str, component: str, seen: Mapping[str, Seen]) -> None:
+        table, known = _TABLES.get(component, component), self.facts.releases(component)
+        newest = max(known, key=versions.parts)
+        for release, one in seen.items():
+            # Older releases than the newest known were left out on purpose, or are of no interest any more.
+            is_newer = component == "nvidia_driver" or versions.parts(release) > versions.parts(newest)
+            if release in known or not is_newer or release in self._proposed(table):
+                continue
+            if component == "nvidia_driver":
+                self._propose_driver(one)
+            elif component == "cuda":
+                self._by_hand(f"CUDA {release} ({one.full}): its minimum driver (release notes, table 3): {one.source}")
+            else:
+                row = _row(one, known[newest]) | {"source": one.source, "date": self.today}
+                self._edit(table, release, one.source, partial(facts_text.add_release, release=release, row=row))
+        if component in _PER_SYSTEM:
+            self._propose_seen(system, component, seen)
+
+    def propose_tags(self, item: PlannedTag, tags: Mapping[str, str]) -> None:
+        known = self.facts.releases(item.component)
+        newest = max(known, key=versions.parts)
+        for tag in reversed(git.newer_tags(tags, known[newest]["tag"], most=20)):
+            release, source = tag.removeprefix("v"), f"{item.url} (tags)"
+            row = {"tag": tag, "commit": tags[tag], "source": source, "date": self.today}
+            self._edit(item.component, release, source, partial(facts_text.add_release, release=release, row=row))
+
+    def _propose_driver(self, one: Seen) -> None:
+        name = versions.branch(one.release)
+        row = self.facts.nvidia_drivers["branches"].get(name)
+        if row is None:
+            self._by_hand(f"driver branch {name} ({one.release}): kind, end of support, highest CUDA: {one.source}")
+        elif versions.parts(one.release) > versions.parts(row["releases"][-1]):
+            change = partial(
+                facts_text.add_driver, branch=name, release=one.release, source=one.source, today=self.today
+            )
+            self._edit("nvidia_drivers", one.release, one.source, change)
+
+    def _propose_seen(self, system: str, component: str, seen: Mapping[str, Seen]) -> None:
+        table = _TABLES.get(component, component)
+        row = getattr(self.facts, table).get("systems", {}).get("seen", {}).get(system, {})
+        before = {str(release) for release in row.get("releases", ())}
+        known = {*self.facts.releases(component), *self._proposed(table)}
+        new = [release for release in seen if release in known and release not in before]
+        if not new:
+            return
+        source, older = seen[new[-1]].source.partition(" (")[0], row.get("source", "")
+        changed = {
+            "releases": sorted({*before, *new}, key=versions.parts),
+            "source": f"{older}; {source}" if older and source not in older else source,
+            "date": self.today,
+        }
+        self._edit(table, f"systems.seen.{system}", source, partial(facts_text.set_seen, system=system, row=changed))
+
+    def _proposed(self, table: str) -> set[str]:
+        return {proposal.row for proposal in self.found.proposals if proposal.table == table}
+
+    def _by_hand(self, text: str) -> None:
+        if text not in self.found.by_hand:
+            self.found.by_hand.append(text)
+
+    def _edit(self, table: str, row: str, source: str, change: Callable[[str], str | None]) -> None:
+        """Applies a change to a table's text. A text without the place for it is left, and the row named."""
+        if table not in self.found.before:
+            self.found.before[table] = self.found.texts[table] = self.read_table(table)
+        changed = change(self.found.texts[table])
+        if changed is None:
+            self._by_hand(f"{table}.yml has no place for {row}: {source}")
+            return
+        self.found.texts[table] = changed
+        self.found.proposals.append(Proposal(table, row, source, self.today))
+
+
+def _distinct(documents: Iterable[ResolvedPlan], facts: Facts) -> Iterator[tuple[str, PlannedPackages | PlannedTag]]:
+    """Each repository of a component once, with the name of its operating system in the facts."""
+    done: set[object] = set()
+    for document in documents:
+        os = document["os"]
+        rows = facts.operating_systems.items()
+        system = next(name for name, row in rows if (row["id"], row["version"]) == (os["id"], os["version"]))
+        for item in planned(document):
+            if isinstance(item, PlannedTag) and item.component == "gdrcopy" and item.url not in done:
+                done.add(item.url)
+                yield system, item
+            if isinstance(item, PlannedPackages) and item.component in _NAMES:
+                key = (item.component, item.repository.url)
+                if key not in done:
+                    done.add(key)
+                    yield system, item
+
+
+def releases_in(index: Index, component: str, source: str) -> dict[str, Seen]:
+    """Releases of a component that a repository has, oldest first."""
+    pattern = re.compile(_NAMES[component])
+    found: dict[str, Seen] = {}
+    for name in sorted(index.names):
+        matched = pattern.fullmatch(name)
+        for version in index.versions(name) if matched else ():
+            read = _read_version(component, version, matched[1] if matched and pattern.groups else "")
+            if read:
+                release, full, cuda = read
+                one = found.setdefault(release, Seen(component, release, full, f"{source} ({name} {version})"))
+                one.cuda |= {cuda} - {""}
+    return dict(sorted(found.items(), key=lambda entry: versions.parts(entry[0])))
+
+
+def _read_version(component: str, version: str, group: str | None) -> tuple[str, str, str] | None:
+    """Release, full version and CUDA of a package's version; None where it has another form."""
+    number = version.rpartition(":")[2]
+    plain = re.match(r"\d+(?:\.\d+)+", number)
+    if not plain:
+        return None
+    full = plain[0]
+    if component == "cuda":
+        return (group or "").replace("-", "."), number, ""
+    if component == "nccl":
+        cuda = re.search(r"\+cuda(\d+\.\d+)", number)
+        return full, full, cuda[1] if cuda else ""
+    if component == "cudnn":
+        return ".".join(full.split(".")[:3]), full, group or ""
+    return full, full, ""
+
+
+def _row(one: Seen, newest: Mapping[str, Any]) -> dict[str, Any]:
+    """A new release's row: what the index says, and of the rest what held for the newest known release."""
+    row = {key: value for key, value in newest.items() if key not in ("source", "date", "unverified", "packaged")}
+    if one.component == "nccl":
+        row |= {
+            "cuda": sorted({versions.branch(cuda) for cuda in one.cuda}, key=int),
+            "packaged": sorted(one.cuda, key=versions.parts),
+        }
+    elif one.component == "cudnn":
+        row |= {"full": one.full, "cuda": sorted(one.cuda, key=int)}
+    return row

@@ -1,0 +1,100 @@
+"""New rows come from the repositories' own metadata, with source and date; what an index does not say is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.cloud import Place
+from gpu_ami.files import parse_yaml
+from gpu_ami.plan import make_plan
+from gpu_ami.recipes import VARIABLES, find_recipe, load_facts
+from gpu_ami.sources.client import Client
+from gpu_ami.sources.index import Index, Package
+from gpu_ami.sources.refresh import Refreshed, refresh, releases_in
+
+from .conftest import PATIENT, Signer, Web, put_apt
+
+TODAY = "2026-12-24"
+
+
+def stanzas(*packages: str) -> str:
+    pairs = [package.split() for package in packages]
+    return "\n".join(f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n" for name, version in pairs)
+
+
+def refreshed(web: Web, vendor: Signer, *packages: str) -> Refreshed:
+    """What the plan of a recipe for Ubuntu proposes where NVIDIA's repository has these packages."""
+    document: Any = make_plan(find_recipe(Path("ubuntu2204-compute")), Place(name="x", region="us-east-1")).document
+    repository = {
+        "url": f"{web.url}/flat/", "suite": "./",
+        "key_url": f"{web.url}/key.pub", "key_fingerprint": vendor.fingerprint,
+    }  # fmt: skip
+    roles = ["nvidia_driver", "cuda", "cudnn", "nccl", "dcgm", "gdrcopy"]
+    sections = {name: document[name] | {"repository": repository} for name in roles if name != "gdrcopy"}
+    sections["gdrcopy"] = document["gdrcopy"] | {"url": f"{web.url}/gdrcopy.git"}
+    put_apt(web, vendor, stanzas(*packages))
+    web.put("/key.pub", vendor.public)
+    plan: Any = {**document, **sections, "roles": roles}
+
+    def table(name: str) -> str:
+        return (VARIABLES / "facts" / f"{name}.yml").read_text()
+
+    return refresh([plan], load_facts(), table, Client(limits=PATIENT), TODAY)
+
+
+def test_rows_are_proposed_with_source_and_date(web: Web, vendor: Signer) -> None:
+    web.put("/gdrcopy.git/info/refs?service=git-upload-pack", f"{'d' * 40}\trefs/tags/v99.0\n".encode())
+    found = refreshed(
+        web, vendor, "libnccl2 99.1.2-1+cuda13.4", "libnccl2 99.1.2-1+cuda12.9", "libcudnn9-cuda-13 99.2.0.7-1",
+        "libcudnn9-cuda-12 99.2.0.7-1", "datacenter-gpu-manager-4-core 1:99.3.1-1",
+        "nvidia-dkms-580-open 580.999.01-1ubuntu1",
+    )  # fmt: skip
+    source = f"{web.url}/flat/"
+    assert found.errors == []
+    nccl = parse_yaml(found.texts["nccl"], "nccl")
+    row = nccl["releases"]["99.1.2"]
+    assert (row["cuda"], row["packaged"], row["date"]) == (["12", "13"], ["12.9", "13.4"], TODAY)
+    assert row["source"] == f"{source} (libnccl2 99.1.2-1+cuda13.4)"
+    assert nccl["systems"]["seen"]["ubuntu2204"] == {"releases": ["99.1.2"], "source": source, "date": TODAY}
+    cudnn = parse_yaml(found.texts["cudnn"], "cudnn")["releases"]["99.2.0"]
+    assert (cudnn["full"], cudnn["cuda"]) == ("99.2.0.7", ["12", "13"])
+    dcgm = parse_yaml(found.texts["dcgm"], "dcgm")["releases"]["99.3.1"]
+    assert dcgm["packages"] == load_facts().dcgm["releases"][list(load_facts().dcgm["releases"])[-1]]["packages"]
+    assert parse_yaml(found.texts["nvidia_drivers"], "x")["branches"]["580"]["releases"][-1] == "580.999.01"
+    assert parse_yaml(found.texts["gdrcopy"], "x")["releases"]["99.0"]["commit"] == "d" * 40
+    assert "+++ b/variables/facts/nccl.yml" in found.diff and found.diff.count("\n-") < found.diff.count("\n+")
+    assert {proposal.date for proposal in found.proposals} == {TODAY} and found.by_hand == [] and found.errors == []
+
+
+def test_what_is_known_and_seen_is_not_proposed(web: Web, vendor: Signer) -> None:
+    web.put("/gdrcopy.git/info/refs?service=git-upload-pack", f"{'d' * 40}\trefs/tags/v2.5\n".encode())
+    assert refreshed(web, vendor, "libnccl2 1.0.0-1+cuda9.0", "other 1").diff == ""
+
+
+def test_what_the_index_does_not_say_is_left_to_a_person(web: Web, vendor: Signer) -> None:
+    found = refreshed(web, vendor, "cuda-toolkit-99-1 99.1.0-1", "nvidia-dkms-999-open 999.10.01-0ubuntu1")
+    assert any("driver branch 999 (999.10.01)" in line for line in found.by_hand)
+    assert any("CUDA 99.1 (99.1.0-1): its minimum driver" in line for line in found.by_hand)
+    assert found.diff == ""
+    assert any("gdrcopy.git" in error for error in found.errors)  # nothing answers there
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "version", "release", "cuda"),
+    [
+        ("nccl", "libnccl", "2.32.3-1+cuda13.4", "2.32.3", {"13.4"}),
+        ("cudnn", "libcudnn9-cuda-13", "9.25.1.1-1", "9.25.1", {"13"}),
+        ("cuda", "cuda-toolkit-13-2", "13.2.2-1", "13.2", set()),
+        ("nvidia_driver", "kmod-nvidia-open-dkms", "3:580.178.04-1.amzn2023", "580.178.04", set()),
+        ("container_toolkit", "nvidia-container-toolkit", "1.19.1-1", "1.19.1", set()),
+    ],
+)
+def test_releases_are_read_from_package_versions(
+    component: str, name: str, version: str, release: str, cuda: set[str]
+) -> None:
+    index = Index.of("rpm", [Package(name, version, "x86_64"), Package("other", "1-1", "x86_64")])
+    found = releases_in(index, component, "https://v.example/")
+    assert list(found) == [release] and found[release].cuda == cuda
