@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 from pathlib import Path
-from typing import Any
 
 from gpu_ami.commands import Outcome
 from gpu_ami.progress import Progress
@@ -74,7 +73,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(fact_queries.as_text(found), found)
 
 
-def _stale(rows: list[dict[str, Any]], days: int) -> Outcome:
+def _stale(rows: list[dict[str, object]], days: int) -> Outcome:
     lines = [
         f"{row['days']:>5}  {row['date']}  {row['row']}{'' if row['verified'] else '  (not verified)'}" for row in rows
     ]

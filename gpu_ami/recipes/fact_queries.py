@@ -38,17 +38,18 @@ def about_instance_type(facts: Facts, name: str) -> Answer:
 
 def stale(facts: Facts, days: int, today: datetime.date) -> list[Answer]:
     """Rows that were read more than `days` days ago, the oldest first: row, date, days, source, verified."""
-    rows: list[Answer] = [
+    aged = [((today - datetime.date.fromisoformat(str(row["date"]))).days, path, row) for path, row in facts.rows()]
+    return [
         {
             "row": path,
             "date": str(row["date"]),
-            "days": (today - datetime.date.fromisoformat(str(row["date"]))).days,
+            "days": age,
             "source": str(row["source"]),
             "verified": not row.get("unverified", False),
         }
-        for path, row in facts.rows()
+        for age, path, row in sorted(aged, key=lambda entry: (-entry[0], entry[1]))
+        if age > days
     ]
-    return sorted((row for row in rows if row["days"] > days), key=lambda row: (row["date"], row["row"]))
 
 
 def _gpu_needs(facts: Facts, gpu: Row) -> Answer:

@@ -80,6 +80,17 @@ def gpu_runs_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
         yield Conflict("cuda.version", text, gpu.architecture["source"], ("cuda",))
 
 
+def gpu_runs_cudnn(world: World, chosen: Assignment) -> Iterator[Conflict]:
+    cudnn, last = chosen["cudnn"], world.facts.cudnn["last_by_architecture"]
+    for gpu in world.gpus:
+        row = last.get(gpu.architecture["name"])
+        if row and not at_most(cudnn, row["last"]):
+            text = (
+                f"cuDNN {cudnn} does not support {gpu.named}: {row['last']} is the last for {gpu.architecture['name']}"
+            )
+            yield Conflict("cudnn.version", text, row["source"], ("cudnn",))
+
+
 def flavour_fits(world: World, chosen: Assignment) -> Iterator[Conflict]:
     """One kernel module must support all GPUs; `boot` installs several and loads the right one at boot."""
     flavour = world.flavour
@@ -174,6 +185,7 @@ DRIVER_RULES = (
     (("nvidia_driver", "cuda"), driver_runs_cuda),
     (("nvidia_driver",), gpu_runs_driver),
     (("cuda",), gpu_runs_cuda),
+    (("cudnn",), gpu_runs_cudnn),
     (("nvidia_driver",), flavour_fits),
     (("nvidia_driver",), gsp_can_be_off),
     (("nvidia_driver",), repository_has_driver),

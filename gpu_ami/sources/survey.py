@@ -23,6 +23,8 @@ from gpu_ami.sources.repository import ReadRepository, Repository
 _WORKERS = 16
 _READERS = {"deb": apt.read, "rpm": dnf.read}
 _KEY_DAYS = 60
+# Roles that pin what their packages depend on at the planned versions, too (vendor_packages_pin).
+PINNED = frozenset({"nvidia_driver", "dcgm", "container_toolkit"})
 _RANK = {"missing": 2, "wrong": 2, "unreachable": 4}
 
 ResolveAmi = Callable[[], Mapping[str, str]]
@@ -242,7 +244,8 @@ def _find(
         return Finding(item.component, name, version, "missing", read.folder, near=near, newer=newer, **signed)
     verdict = judge(index, package, pins)
     state = "missing" if verdict.unmet else "there"
-    details = (*verdict.unmet, *verdict.held_back, *_ends_soon(key))
+    held_back = () if item.component in PINNED else verdict.held_back
+    details = (*verdict.unmet, *held_back, *_ends_soon(key))
     return Finding(item.component, name, version, state, read.folder, details, (), newer, **signed)
 
 
@@ -251,10 +254,14 @@ def _ask_file(item: PlannedFile, client: Client) -> _Result:
     key = _key(client, item.key_url, item.key_fingerprint)
     size = client.describe(item.url).size
     require_issuer(client.get(item.signature_url, limit=1 << 20), key, item.signature_url)
-    shown = f"{size / 1e6:.1f} MB" if size is not None else "size not given"
+    shown = _size(size) if size is not None else "size not given"
     details = (shown, *_ends_soon(key))
     finding = Finding(item.component, _last(item.url), item.version, "there", item.url, details, **_signed_by(key))
     return _Result([finding])
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
 def _ask_tag(item: PlannedTag, client: Client) -> _Result:

@@ -73,10 +73,13 @@ def test_component_that_stays_says_what_it_conflicts_with(tmp_path: Path) -> Non
     text = RECIPE.replace("p4d.24xlarge", "p3.2xlarge").replace(
         "version: 580.95.05", "version: 570.148.08, flavour: proprietary"
     )
+    text = text.replace("cudnn: {version: 9.20.0}", "cudnn: {version: 9.10.2}")
     file.write_text(text.replace('"12.9"', '"12.8"').replace("efa: {version: 1.47.0}\n", ""))
     proposed = bump.propose(file, "newest")
     driver = proposed.moves[0]
     assert branch(driver.after) == "580"  # the last branch with V100
+    cudnn = next(move for move in proposed.moves if move.component == "cudnn")
+    assert cudnn.after == "9.10.2" and "9.10 is the last for Volta" in cudnn.why
     assert all(parts(move.after) >= parts(move.before) for move in proposed.moves)
 
 

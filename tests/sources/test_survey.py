@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.recipes import ResolvedPlan
 from gpu_ami.sources.client import Client, Limits
-from gpu_ami.sources.survey import Finding, Survey, survey
+from gpu_ami.sources.survey import PINNED, Finding, Survey, survey
 
 from .conftest import PACKAGES, PATIENT, Response, Signer, Web, put_apt, put_dnf, stall
 
@@ -88,6 +90,21 @@ def test_missing_dependency_is_missing(served: Web, client: Client, vendor: Sign
     found = survey(plan(served, vendor), client)
     assert one(found, "tool").state == "missing" and found.exit_code == 2
     assert one(found, "tool").details == ("tool 1.0-1 needs libtool = 1.5-1; the repository has 2.0-1, 1.0-1",)
+
+
+def test_dependency_that_apt_would_not_choose_is_noted_where_the_role_does_not_pin_it(
+    served: Web, client: Client, vendor: Signer
+) -> None:
+    tool = plan(served, vendor)["tool"]  # type: ignore[typeddict-item]
+    found = survey(plan(served, vendor, roles=["tool", "nvidia_driver"], nvidia_driver=tool), client)
+    assert one(found, "tool").details == ("tool 1.0-1 needs libtool = 1.0-1; apt would take 2.0-1: pin libtool",)
+    assert one(found, "nvidia_driver").details == () and found.exit_code == 0
+
+
+def test_roles_that_pin_dependencies_are_known() -> None:
+    tasks = Path(__file__).resolve().parents[2].glob("roles/*/tasks/*.yml")
+    pinning = {file.parts[-3] for file in tasks if re.search(r"^    vendor_packages_pin:", file.read_text(), re.M)}
+    assert pinning == PINNED
 
 
 def test_planned_version_of_another_component_counts(served: Web, client: Client, vendor: Signer) -> None:
