@@ -34,8 +34,8 @@ class Build:
 
     ansible: how many tasks ran (`ok`), which `changed` something, the `slowest`, all their `seconds`.
     source_ami: the AMI that it was built on. base_inventory: digest of the file beside this one, or "".
-    source_check: what `gpu-ami sources` found before the build, its date and
-    the digests of the indexes, or that it was skipped; None in a place that is not AWS.
+    source_check: what `gpu-ami sources` found before the build (date and digests of the indexes), or that it was
+    skipped; None in a place that is not AWS.
     """
 
     ami: str

@@ -106,6 +106,24 @@ def test_recipe_is_asked_at_the_vendors_addresses(
 REGIONS_PLAN = PLAN | {"tool": PLAN["tool"] | {"packages": {"libtool": PLAN["tool"]["package_version"]}}}
 
 
+def test_recipe_is_asked_at_the_mirror_of_its_place(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its index is signed with the mirror's key; the source AMI is looked up in the place."""
+    from gpu_ami import plan as plans
+
+    where = tmp_path / "aws.yml"
+    where.write_text(f"region: eu-central-1\nmirror: {{url: '{web.url}', key_fingerprint: '{'A' * 40}'}}\n")
+    ami = {"id": "ami-1", "name": "debian", "created": "2026-11-01", "through": "ssm:/x", "root_device": "/dev/xvda"}
+    monkeypatch.setattr(plans, "resolve_source_ami", lambda cloud, document: ami)
+    code, data = call(capsys, "debian12-gpu", "--where", str(where))
+    assert code == 2  # an empty mirror
+    paths = {path.split("/")[1] for _, path, _ in web.requests}
+    assert len(paths) >= 4 and all("." in host for host in paths)
+    source_ami = next(one for one in data[0]["findings"] if one["component"] == "source_ami")
+    assert (source_ami["state"], source_ami["planned"]) == ("there", "ami-1")
+
+
 @pytest.fixture(scope="module")
 def region(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A home with a small mirror, and a plan for it."""
