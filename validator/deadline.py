@@ -1,4 +1,4 @@
-"""The deadline of a check on this side: whatever runs past it is interrupted."""
+"""The deadline of a check in this process: a check that runs past it is interrupted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 
 
 class CheckTimeout(Exception):
-    """A check is past its deadline (--check-deadline)."""
+    """The check did not complete within its deadline (--check-deadline)."""
 
     def __init__(self) -> None:
-        super().__init__("the check did not end within its deadline")
+        super().__init__("the check did not complete within its deadline")
 
 
 def arm(deadline: float) -> None:

@@ -1,6 +1,6 @@
-"""What is kept of a host whatever the verdict: logs and states as files, replicas and facts for the report.
+"""Collects evidence of a host, whatever the verdict: logs and states as files, facts and replicas for the report.
 
-Secrets are never among it: no key files, no shadow, no credentials, and no environment of any process.
+It never contains secrets: no key files, no shadow, no credentials, and no environment of any process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from validator.results import Replica
 from validator.transport import Command, SshError, backend
 
 AGENT = "/opt/aws/amazon-cloudwatch-agent"
-# File of the evidence folder → the command whose output it holds. Each is bounded in time and in size.
+# File of the evidence folder → the command whose output it contains. Each has a time and a size limit.
 COMMANDS: Mapping[str, str] = {
     "kernel.log": "dmesg --time-format=iso 2>/dev/null || dmesg",
     "journal.log": "journalctl -b --no-pager -o short-precise | tail -n 20000",
@@ -38,15 +38,15 @@ COMMANDS: Mapping[str, str] = {
     "parser-state.txt": "tail -n +1 /run/gpu-ami/event-parser.json /var/lib/gpu-ami/event-parser/* 2>&1",
     "memory.txt": "free -m; df -h; ps -eo pid,user,stat,rss,etime,comm",
 }
-# Of a boot that is not the first: what the others hold has not changed since, and a restart shall not cost minutes.
+# Files after a restart. The others have not changed since the first boot, and collecting them would take minutes.
 OF_EACH_BOOT = frozenset(
     {"kernel.log", "journal.log", "failed-units.txt", "nvidia-smi.xml", "agent.log", "gpuevent.log", "gpuevent.jsonl"}
     | {"parser.txt", "parser-state.txt"}
 )
-# Of an image whose kernel does not run: the others would tell of the machine that looks at it.
+# Files of an image that is not booted. The other commands would describe the machine that runs them.
 OF_FILES = frozenset({"packages.txt", "agent-config.json", "agent-config.toml"})
 _DEADLINE = 60.0
-# The vendor's own report takes a minute and more, and may hang with the board: only where a check has failed.
+# The vendor's own report takes more than a minute and can hang with the GPU: only if a check has failed.
 BUG_REPORT = "nvidia-bug-report.log.gz"
 BUG_REPORT_SECONDS = 180.0
 BUG_REPORT_BYTES = 16 << 20
@@ -58,7 +58,7 @@ _FACTS: Mapping[str, str] = {
     "architecture": "uname -m",
     "os": ". /etc/os-release && echo $PRETTY_NAME",
     "driver": "modinfo -F version nvidia",
-    "hardware": hardware.KIND,  # a certificate is "certified" only where this says "real"
+    "hardware": hardware.KIND,  # a certificate is "certified" only if this is "real"
     "agent": (
         "dpkg-query -W -f '${Version}' amazon-cloudwatch-agent 2>/dev/null"
         " || rpm -q --qf '%{VERSION}' amazon-cloudwatch-agent"
@@ -69,51 +69,51 @@ _FACTS: Mapping[str, str] = {
 
 @dataclass
 class Evidence:
-    """What a host says of itself for the report. facts: name → text, and "transport" → counts."""
+    """Facts and replicas of a host for the report. facts: name → text, and "transport" → counts."""
 
     facts: dict[str, object] = field(default_factory=dict)
     replicas: list[Replica] = field(default_factory=list)
 
 
 def collect(host: Any, folder: Path | None, *, failed: bool, restarted: bool = False) -> Evidence:
-    """Asks a host for facts and replicas and, with a folder, keeps logs and states there as files.
+    """Collects facts and replicas of a host and, with a folder, writes logs and states there as files.
 
-    failed: a check of the host failed. restarted: the host was proven before a restart too, so less is asked.
-    A host that cannot be reached leaves the fact "unreachable", and a file of that name.
+    failed: a check of the host failed. restarted: evidence was also collected before the restart, so less is now.
+    If the host cannot be reached, the fact "unreachable" and a file of that name have the error.
     """
     evidence = Evidence()
     facts, files = _selected(host, failed, restarted)
     commands = {name: Command(_FACTS[name], _DEADLINE) for name in facts}
-    if not restarted:  # no package comes or goes by a restart
+    if not restarted:  # a restart does not change the packages
         commands["replica packages"] = Command(remote.text("replica_packages"), _DEADLINE)
         commands["replicas built"] = Command(remote.text("replica_builds"), _DEADLINE)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         commands |= {f"file {name}": command for name, command in files.items()}
     try:
-        answers = _ask(host, commands)
+        results = _run(host, commands)
     except SshError as fault:
         evidence.facts["unreachable"] = str(fault)
         if folder is not None:
             (folder / "unreachable.txt").write_text(f"{fault}\n", encoding="utf-8")
         return evidence
     for name in facts:
-        rc, out, _ = answers[name]
+        rc, out, _ = results[name]
         if rc == 0 and out.strip():
             evidence.facts[name] = out.decode(errors="replace").strip().splitlines()[0]
     if isinstance(host.backend, backend.BatchBackend):
         evidence.facts["transport"] = host.backend.link.cost
     if not restarted:
-        packages, built = answers["replica packages"][1], answers["replicas built"][1]
+        packages, built = results["replica packages"][1], results["replicas built"][1]
         evidence.replicas += replicas(packages.decode(), built.decode())
     if folder is not None:
         for name in files:
-            _keep(folder, name, *answers[f"file {name}"])
+            _keep(folder, name, *results[f"file {name}"])
     return evidence
 
 
 def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict[str, Command]]:
-    """The facts and files to ask for: few after a restart, and of an image's files those that need no kernel."""
+    """The facts and files to collect: few after a restart; of an image's files those that need no running kernel."""
     names, facts = set(COMMANDS), list(_FACTS)
     if isinstance(host.backend, backend.ImageBackend):
         names, facts = set(OF_FILES), ["os", "agent"]
@@ -126,18 +126,18 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
 
 
 def _keep(folder: Path, name: str, rc: int, out: bytes, err: bytes) -> None:
-    said = b"" if rc == 0 and out else b"\n[ended with %d] " % rc + err
+    error = b"" if rc == 0 and out else b"\n[exit status %d] " % rc + err
     if name != BUG_REPORT:
-        (folder / name).write_bytes(out + said)
-    elif rc != _NO_BUG_REPORT:  # not where there is no such script
+        (folder / name).write_bytes(out + error)
+    elif rc != _NO_BUG_REPORT:  # the driver has no such script
         if out:
             (folder / name).write_bytes(out)
-        if said or len(out) >= BUG_REPORT_BYTES:  # what is said of a compressed file stands beside it
-            cut = b"cut at %d bytes\n" % BUG_REPORT_BYTES if len(out) >= BUG_REPORT_BYTES else b""
-            (folder / f"{name}.txt").write_bytes(cut + said.lstrip() + (err if not said else b""))
+        if error or len(out) >= BUG_REPORT_BYTES:  # the file is compressed, so notes go to a file beside it
+            cut = b"truncated at %d bytes\n" % BUG_REPORT_BYTES if len(out) >= BUG_REPORT_BYTES else b""
+            (folder / f"{name}.txt").write_bytes(cut + error.lstrip() + (err if not error else b""))
 
 
-def _ask(host: Any, commands: Mapping[str, Command]) -> dict[str, tuple[int, bytes, bytes]]:
+def _run(host: Any, commands: Mapping[str, Command]) -> dict[str, tuple[int, bytes, bytes]]:
     if isinstance(host.backend, backend.BatchBackend):
         answers, _ = host.backend.link.execute(list(commands.values()), root=True)
         return {name: (answer.rc, answer.stdout, answer.stderr) for name, answer in zip(commands, answers, strict=True)}
@@ -146,7 +146,7 @@ def _ask(host: Any, commands: Mapping[str, Command]) -> dict[str, tuple[int, byt
 
 
 def replicas(packages: str, built: str) -> list[Replica]:
-    """Replica packages, from their table, and replica modules and libraries: name, version and description a line."""
+    """Replica packages, and replica modules and libraries (lines of name, version and description)."""
     entries = []
     for line in packages.splitlines():
         _, package, version, summary = (*line.split("\t"), "", "", "")[:4]

@@ -1,4 +1,4 @@
-"""What a check is called in the results, whose it is, and what it promises."""
+"""Id, role, tier and promise of a check in the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCAL = "local://"
 
 
 def describe(item: pytest.Item) -> CheckRecord:
-    """The check that an item is, before it has run."""
+    """The record of an item before it has run."""
     role = item.path.stem
     name = getattr(item, "originalname", None) or item.name
     function = getattr(item, "function", None)
@@ -35,23 +35,23 @@ def describe(item: pytest.Item) -> CheckRecord:
 
 
 def tier_of(item: pytest.Item) -> str:
-    """The tier that an item is marked with; T1 where it is not. UsageError: there is none of that name."""
+    """The tier that an item is marked with; T1 by default. UsageError: unknown tier."""
     marker = item.get_closest_marker("tier")
     name = str(marker.args[0]) if marker and marker.args else "T1"
     if name not in tiers.NAMES:
-        raise pytest.UsageError(f"{item.nodeid}: tier {name!r} is none of {', '.join(tiers.NAMES)}")
+        raise pytest.UsageError(f"{item.nodeid}: expected a tier of {', '.join(tiers.NAMES)}, got {name!r}")
     return name
 
 
 def host_of(item: pytest.Item) -> tuple[str, Any]:
-    """The id of an item's host, and the host; both local where it has none."""
+    """The id of an item's host and the host; LOCAL and None without a host."""
     host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
     name = host.backend.get_pytest_id() if host is not None else LOCAL
     return name, host
 
 
 def make_distinct(record: CheckRecord, item: pytest.Item, taken: Collection[str]) -> CheckRecord:
-    """The record with an id that is not in `taken`: two files of one name, or one check on two hosts, both count."""
+    """The record with an id that is not in `taken`: checks in files of one name, or on two hosts, differ."""
     if record.id in taken:
         role = str(_below(item.path, item.config).with_suffix(""))
         record = dataclasses.replace(record, id=f"{role}{record.id.removeprefix(record.role)}", role=role)
@@ -64,25 +64,25 @@ def make_distinct(record: CheckRecord, item: pytest.Item, taken: Collection[str]
     return record
 
 
-def path_of(given: str, config: pytest.Config) -> Path:
+def path_of(argument: str, config: pytest.Config) -> Path:
     """The file or folder that an argument of the command line names."""
-    return (config.invocation_params.dir / given.partition("::")[0]).resolve()
+    return (config.invocation_params.dir / argument.partition("::")[0]).resolve()
 
 
 def _below(path: Path, config: pytest.Config) -> Path:
-    """A file's path from the folder that was given on the command line, with that folder's name."""
-    for given in config.args:
-        folder = path_of(given, config)
+    """A file's path relative to the folder in the command line, with the folder's name."""
+    for argument in config.args:
+        folder = path_of(argument, config)
         if path.is_relative_to(folder) and path != folder:
             return path.relative_to(folder.parent)
     return path
 
 
 def _parameters(item: pytest.Item) -> str:
-    """A check's own parameters in brackets; which host it runs on is none of them."""
+    """A check's own parameters in brackets, without the host."""
     callspec = getattr(item, "callspec", None)
     if callspec is None:
         return ""
     host = callspec.params.get("_testinfra_host")
-    found = f"-{callspec.id}-".replace(f"-{host.backend.get_pytest_id()}-", "-", 1) if host is not None else callspec.id
-    return f"[{found.strip('-')}]" if found.strip("-") else ""
+    text = f"-{callspec.id}-".replace(f"-{host.backend.get_pytest_id()}-", "-", 1) if host is not None else callspec.id
+    return f"[{text.strip('-')}]" if text.strip("-") else ""

@@ -1,4 +1,4 @@
-"""What a check says of itself beside its verdict: values for the report, and the reason why it could not judge."""
+"""What a check records for the report beside its verdict, and how it ends: failed, or UNPROVEN with a reason."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from validator.results import Hop, RunningCheck
 
 
 def unproven(reason: str) -> NoReturn:
-    """Ends a check that lacks what it needs: UNPROVEN with this reason, never green."""
+    """Ends the check as UNPROVEN with this reason. Such a check never counts as passed."""
     pytest.skip(reason)
 
 
-# Reading every file, or all of DKMS's trees, takes minutes where the disk is slow or the machine is emulated.
+# Reading every file, or all DKMS trees, takes minutes on a slow disk or an emulated machine.
 SCAN_SECONDS = 600.0
 
 
 def output(host: Any, command: str, *args: str, timeout: float | None = None) -> str:
-    """Standard output of a command that must succeed; the check fails with what the command said.
+    """Standard output of a command; if the command fails, the check fails with its error output.
 
-    timeout: seconds, where the command may take longer than others (`--command-deadline`).
+    timeout: seconds, if the command may take longer than `--command-deadline`.
     """
     __tracebackhide__ = True
     done = host.run(command, *args, **({"timeout": timeout} if timeout else {}))
     if done.rc != 0:
-        said = (done.stderr or done.stdout).strip() or "no output"
-        pytest.fail(f"`{done.command.decode()}` ended with {done.rc}: {said[-500:]}", pytrace=False)
+        text = (done.stderr or done.stdout).strip() or "no output"
+        pytest.fail(f"`{done.command.decode()}` exited with status {done.rc}: {text[-500:]}", pytrace=False)
     return str(done.stdout)
 
 
@@ -42,30 +42,30 @@ class Observe:
         self._check.update(observed=observed, planned=planned)
 
     def same(self, observed: Any, planned: Any, what: str) -> None:
-        """Records both and fails where they differ; `what` names the thing in the message."""
+        """Records both values and fails if they differ. what: the name of the compared value in the message."""
         __tracebackhide__ = True
         self(observed, planned)
         if observed != planned:
-            pytest.fail(f"{what}: found {_shown(observed)}, expected {_shown(planned)}", pytrace=False)
+            pytest.fail(f"{what}: expected {_shown(planned)}, got {_shown(observed)}", pytrace=False)
 
-    def nothing(self, found: list[Any], what: str) -> None:
-        """Fails with every entry of `found`, of which there must be none."""
+    def nothing(self, entries: list[Any], what: str) -> None:
+        """Fails unless the list is empty; the message has every entry."""
         __tracebackhide__ = True
-        self(found, [])
-        if found:
-            pytest.fail(f"{what}: {_shown(found)}", pytrace=False)
+        self(entries, [])
+        if entries:
+            pytest.fail(f"{what}: {_shown(entries)}", pytrace=False)
 
     def fail(self, message: str) -> NoReturn:
-        """The check's promise is broken; the message says what was seen and what was expected."""
+        """Fails the check. The message has the expected and the observed value."""
         __tracebackhide__ = True
         pytest.fail(message, pytrace=False)
 
     def hop(self, name: str, seconds: float) -> None:
-        """One stage of a way that an event took, for the report's timeline."""
+        """Records the duration of one stage between the event and CloudWatch, for the report's timeline."""
         self._check.update(hops=(*self._check.record.hops, Hop(name, round(seconds, 3))))
 
     def event(self, captured: Mapping[str, object]) -> None:
-        """The event that was captured, with all its fields, for the report."""
+        """Records the captured event with all its fields for the report."""
         self._check.update(event=captured)
 
 

@@ -1,9 +1,9 @@
 """The pytest plugin: `pytest -p validator.plugin --hosts=ssh://user@address:port FILES`.
 
-It brings testinfra's `host` over one connection, the fixtures `plan`, `machine`, `cloudwatch` and `observe`, the
-verdicts, and the markers `live` (changes or provokes something: runs alone, after all others), `survives` (runs again
-after a restart) and `tier("T1")`. A skip is UNPROVEN with its reason; a fault of the transport is UNPROVEN too, because
-it says nothing about the image.
+It provides testinfra's `host` over one connection, the fixtures `plan`, `machine`, `cloudwatch` and `observe`, the
+verdicts, and the markers `live` (changes the host: runs alone, after all other checks), `survives` (runs again after a
+restart) and `tier("T1")`. A skip is UNPROVEN with its reason. A transport error is UNPROVEN too, because it says
+nothing about the image.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from validator.probes import MachineUnderTest
 
 pytest.register_assert_rewrite("validator.checks")
-# testinfra registers itself where plugins load by themselves; a second time would be refused.
+# With plugin autoload testinfra is registered already, and pytest refuses to register it twice.
 pytest_plugins = ["testinfra.plugin"] if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") else []
 
 RUN = pytest.StashKey["Run"]()
@@ -58,7 +58,7 @@ _IMAGE_BACKEND = "validator.transport.backend.ImageBackend"
 
 @dataclass
 class HostRun:
-    """The checks of one host. name: testinfra's id of it; host: testinfra's host, None where no check asks one."""
+    """The checks of one host. name: testinfra's id of the host. host: testinfra's host; None if no check uses it."""
 
     name: str
     host: Any
@@ -78,59 +78,67 @@ class Run:
         self.plan: PlanDocument | None = None
         self.waivers: list[waivers.Waiver] = []
         self.waiver_remarks: list[str] = []
-        self.engine: ModuleType | None = None  # validator.engine, where checks run concurrently
+        self.engine: ModuleType | None = None  # validator.engine, if checks run concurrently
         self.mode = ""  # how checks run, for the header
-        self.journals: set[Path] = set()  # those that this process has begun
+        self.journals: set[Path] = set()  # written by this process
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("validator", "the proof of an image")
     group.addoption("--plan", metavar="FILE", type=Path, help="plan.json that the image was built from")
-    group.addoption("--results", metavar="FILE", type=Path, help="write checks.json there")
-    group.addoption("--evidence", metavar="DIR", type=Path, help="keep logs and states of the host there")
-    group.addoption("--no-evidence", action="store_true", help="ask a host for nothing beyond what the checks ask")
-    group.addoption("--waivers", metavar="FILE", type=Path, help="checks that may be red, why, and until when")
-    group.addoption("--instance-id", metavar="ID", help="the instance's id; default: what its metadata say")
-    group.addoption("--instance-type", metavar="TYPE", help="its type; default: what its metadata say")
-    group.addoption("--after", metavar="RESTART", help="the host was restarted: run only what must survive that")
+    group.addoption("--results", metavar="FILE", type=Path, help="write checks.json to FILE")
+    group.addoption("--evidence", metavar="DIR", type=Path, help="write the host's logs and states to DIR")
+    group.addoption("--no-evidence", action="store_true", help="run no commands on a host but those of the checks")
+    group.addoption(
+        "--waivers", metavar="FILE", type=Path, help="checks that may fail, with reason, owner and last day"
+    )
+    group.addoption("--instance-id", metavar="ID", help="instance id; default: from the instance metadata")
+    group.addoption("--instance-type", metavar="TYPE", help="instance type; default: from the instance metadata")
+    group.addoption(
+        "--after", metavar="RESTART", help="the host was restarted: run only the checks that must hold after it"
+    )
     group.addoption("--tier", metavar="TIER", choices=tiers.NAMES, help="run only the checks of this tier")
     group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
-    group.addoption("--aws-region", metavar="REGION", help="where its metrics and logs arrive")
-    group.addoption("--aws-endpoint", metavar="URL", help="CloudWatch's endpoint, if it is not AWS itself")
-    group.addoption("--aws-profile", metavar="NAME", help="credentials' profile")
-    group.addoption("--arrival-seconds", type=float, default=900.0, help="how long metrics may take [%(default)s]")
-    group.addoption("--command-deadline", type=float, default=120.0, help="seconds a command [%(default)s]")
-    group.addoption("--check-deadline", type=float, default=1200.0, help="seconds a check [%(default)s]")
+    group.addoption("--aws-region", metavar="REGION", help="region of its metrics and logs")
+    group.addoption("--aws-endpoint", metavar="URL", help="endpoint of CloudWatch; default: AWS")
+    group.addoption("--aws-profile", metavar="NAME", help="AWS profile of the credentials")
+    group.addoption(
+        "--arrival-seconds", type=float, default=900.0, help="seconds within which metrics must arrive [%(default)s]"
+    )
+    group.addoption("--command-deadline", type=float, default=120.0, help="seconds for each command [%(default)s]")
+    group.addoption("--check-deadline", type=float, default=1200.0, help="seconds for each check [%(default)s]")
     group.addoption(
         "--roles-path", metavar="DIR", type=Path, action="append", default=[], help="roles, for their footprint.yml"
     )
     group.addoption(
         "--base-inventory", metavar="DIR", type=Path, help="folder of base-inventory.jsonl.gz [that of --plan]"
     )
-    group.addoption("--serial", action="store_true", help="run one check after the other, a round trip a command")
+    group.addoption(
+        "--serial", action="store_true", help="run one check after the other, with one round trip for each command"
+    )
     group.addoption("--connect-timeout", type=float, default=15.0, help="seconds for a host to answer [%(default)s]")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     import testinfra.backend
 
-    config.addinivalue_line("markers", "live: changes or provokes something; runs alone, after all read-only checks")
-    config.addinivalue_line("markers", "planned(section): left out where the plan has nothing there")
+    config.addinivalue_line("markers", "live: changes the host; runs alone, after all read-only checks")
+    config.addinivalue_line("markers", "planned(section): deselected if the plan does not have the section")
     config.addinivalue_line("markers", "tier(name): T0 offline, T1 boot, T2 one GPU, T3 all GPUs, T4 several nodes")
     config.addinivalue_line(
-        "markers", "survives: must hold after a reboot and after stop and start too; runs again then"
+        "markers", "survives: must also hold after a reboot and after stop and start; runs again then"
     )
     config.addinivalue_line("markers", "offline: only for an image's files (--hosts=image://PATH)")
     if config.getoption("results") is not None and (config.getoption("numprocesses", None) or _is_worker(config)):
         raise pytest.UsageError(
-            "--results: each of xdist's processes would write its own; leave -n out, it gains nothing"
+            "--results: every xdist process would write its own file; omit -n, checks run concurrently without it"
         )
     testinfra.backend.BACKENDS |= {"ssh": _BACKEND, "image": _IMAGE_BACKEND}
     backend.DEFAULTS.command_deadline = config.getoption("command_deadline")
     backend.DEFAULTS.known_hosts = config.getoption("known_hosts")
     backend.DEFAULTS.connect_timeout = config.getoption("connect_timeout")
-    backend.DEFAULTS.ahead = not config.getoption("collectonly")
-    backend.DEFAULTS.as_root = config.getoption("plan") is not None  # our own checks ask as root
+    backend.DEFAULTS.connect_early = not config.getoption("collectonly")
+    backend.DEFAULTS.as_root = config.getoption("plan") is not None  # the built-in checks run as root
     run = config.stash[RUN] = Run()
     _use_engine(config, run)
     plan_file: Path | None = config.getoption("plan")
@@ -147,7 +155,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Our own checks are named after the role that they judge, not test_*.py."""
+    """The files of the built-in checks have the name of their role, not test_*.py."""
     if file_path.parent == _CHECKS and file_path.suffix == ".py" and file_path.stem not in ("__init__", "conftest"):
         return pytest.Module.from_parent(parent, path=file_path)
     return None
@@ -155,7 +163,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Mod
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not session.testsfailed:  # else pytest says itself which file it could not read
+    if not session.testsfailed:  # otherwise pytest reports the file that it could not read
         selection.require_some_of_each(config, items)
     selection.select(config, items, config.stash[RUN].plan)
 
@@ -166,17 +174,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     others = list(dict.fromkeys(name for name, _ in named.values() if name != identity.LOCAL))
     for item, (name, host) in named.items():
         if name == identity.LOCAL and len(others) == 1:
-            name, host = others[0], None  # what asks no host belongs to the only one that this run is about
+            name, host = others[0], None  # a check without a host belongs to the only host of this run
         host_run = hosts.setdefault(name, HostRun(name, host))
         if host_run.host is None:
             host_run.host = host
         record = identity.make_distinct(identity.describe(item), item, host_run.checks)
         item.stash[CHECK] = host_run.checks[record.id] = RunningCheck(record)
-    gc.freeze()  # what was imported and collected stays: looking through it again would cost more than the checks
+    gc.freeze()  # modules and items stay; garbage collection in them would take longer than the checks
 
 
 def _use_engine(config: pytest.Config, run: Run) -> None:
-    """Registers the engine where it can be used; without it checks run one after the other."""
+    """Registers the engine if it can be used. Without it checks run one after the other."""
     option = config.getoption
     steps = ("serial", "usepdb", "trace", "setuponly", "setupshow", "setupplan")
     if any(option(name, False) for name in steps) or _is_worker(config):
@@ -191,7 +199,7 @@ def _use_engine(config: pytest.Config, run: Run) -> None:
             run.engine, run.mode = engine, "checks run concurrently"
             config.pluginmanager.register(engine.ConcurrentChecks(_CHECKS), "validator-engine")
             return
-    run.mode = f"checks run one after the other, with a round trip a command: {reason}"
+    run.mode = f"checks run one after the other, with one round trip for each command: {reason}"
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -205,7 +213,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A check that hangs on our side ends at its deadline too."""
+    """Ends a check at its deadline, even if it hangs in this process."""
     engine = item.config.stash[RUN].engine
     if engine is not None and engine.running():
         return (yield)
@@ -231,7 +239,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def _append_to_journal(check: RunningCheck, config: pytest.Config) -> None:
-    """A run that is cut off before its end leaves the checks that had ended."""
+    """Appends the check to the journal, so that an interrupted run keeps the results of finished checks."""
     run: Run = config.stash[RUN]
     host_run = next((entry for entry in run.hosts.values() if entry.checks.get(check.record.id) is check), None)
     if host_run is None or config.getoption("results") is None:
@@ -245,13 +253,13 @@ def _append_to_journal(check: RunningCheck, config: pytest.Config) -> None:
 
 
 def _judge(check: RunningCheck, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    """Takes the outcome of one phase (setup, call, teardown) into the check's record."""
+    """Records the outcome of one phase (setup, call, teardown)."""
     check.update(seconds=round(check.record.seconds + call.duration, 3))
     if report.when == "call" and report.passed:
         if check.record.attempts == 1:
             check.update(verdict=Verdict.PASS, message="")
         else:
-            message = "passed only after the connection was lost and opened again"
+            message = "passed only after the connection was lost and reopened"
             check.update(verdict=Verdict.FLAKY, message=message)
     elif report.skipped:
         check.update(verdict=Verdict.UNPROVEN, message=_reason(report))
@@ -259,7 +267,7 @@ def _judge(check: RunningCheck, report: pytest.TestReport, call: pytest.CallInfo
         fault = call.excinfo.value if call.excinfo else None
         lost = isinstance(fault, TransportFault)
         text = f"{fault}" if fault else report.longreprtext
-        if isinstance(fault, ApiRefused):  # says something of account, place or moment
+        if isinstance(fault, ApiRefused):  # an error of the account, place or time, not of the image
             check.update(verdict=Verdict.ERROR, message=text)
             return
         if isinstance(fault, pytest.FixtureLookupError):
@@ -267,7 +275,7 @@ def _judge(check: RunningCheck, report: pytest.TestReport, call: pytest.CallInfo
             message = f"error in the check: fixture {fault.argname!r} not found{near}; known: {', '.join(FIXTURES)}"
             check.update(verdict=Verdict.ERROR, message=message)
             return
-        message = f"the host could not be asked: {text}" if lost else _message(text, call)
+        message = f"transport error: {text}" if lost else _message(text, call)
         if report.when == "teardown":
             message = f"in teardown: {message}"
         check.update(verdict=Verdict.UNPROVEN if lost else Verdict.FAIL, message=message)
@@ -279,10 +287,10 @@ def _reason(report: pytest.TestReport) -> str:
     return text.removeprefix("Skipped: ")
 
 
-def _message(told: str, call: pytest.CallInfo[None]) -> str:
+def _message(text: str, call: pytest.CallInfo[None]) -> str:
     kind = call.excinfo.type.__name__ if call.excinfo else ""
-    told = told.strip()
-    return told if kind in ("AssertionError", "Failed", "CommandExpired", "CheckTimeout") else f"{kind}: {told}"
+    text = text.strip()
+    return text if kind in ("AssertionError", "Failed", "CommandExpired", "CheckTimeout") else f"{kind}: {text}"
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
@@ -306,7 +314,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitC
 
 
 def _write_list(run: Run, path: Path | None) -> None:
-    """`--collect-only --results=FILE`: the checks that would run, none of them judged."""
+    """Writes the checks that would run, without verdicts (`--collect-only --results=FILE`)."""
     if path is not None:
         for host_run in run.hosts.values():
             HostResults(host_run.name, tuple(host_run.records)).write(_of_host(path, host_run.name, run) or path)
@@ -319,18 +327,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _results(host_run: HostRun, run: Run, config: pytest.Config) -> HostResults:
-    """The results of one host, with evidence collected and waivers applied."""
-    kept = evidence.Evidence()
+    """Collects the evidence of one host, applies waivers, and returns its results."""
+    collected = evidence.Evidence()
     if host_run.host is not None:
         folder = _of_host(config.getoption("evidence"), host_run.name, run)
         if (run.plan is not None or folder is not None) and not config.getoption("no_evidence"):
             failed = any(record.verdict == Verdict.FAIL for record in host_run.records)
             restarted = bool(config.getoption("after"))
-            kept = evidence.collect(as_root(host_run.host), folder, failed=failed, restarted=restarted)
+            collected = evidence.collect(as_root(host_run.host), folder, failed=failed, restarted=restarted)
         elif isinstance(host_run.host.backend, backend.BatchBackend):
-            kept.facts["transport"] = host_run.host.backend.link.cost  # a user's own checks: nothing more is asked
+            collected.facts["transport"] = (
+                host_run.host.backend.link.cost
+            )  # with a user's own checks no other command is run
     waiver_records = _apply_waivers(host_run, run)
-    return HostResults(host_run.name, tuple(host_run.records), tuple(kept.replicas), kept.facts, tuple(waiver_records))
+    return HostResults(
+        host_run.name, tuple(host_run.records), tuple(collected.replicas), collected.facts, tuple(waiver_records)
+    )
 
 
 def _apply_waivers(host_run: HostRun, run: Run) -> list[WaiverRecord]:
@@ -342,14 +354,14 @@ def _apply_waivers(host_run: HostRun, run: Run) -> list[WaiverRecord]:
 
 
 def _where(run: Run, host: Any) -> dict[str, str]:
-    """What a waiver's scope is compared with; "" where it is not known."""
+    """Image and instance type, with which the scope of a waiver is compared; "" if unknown."""
     machine = run.machines.get(host)
     image = run.plan.get("image", "") if run.plan is not None else ""
     return {"image": image, "instance_type": machine.known_type if machine else ""}
 
 
 def _of_host(path: Path | None, name: str, run: Run) -> Path | None:
-    """The path itself, or with several hosts one of its own for each: checks.json → checks-10.0.0.4_22.json."""
+    """The path itself; with several hosts, one path for each: checks.json → checks-10.0.0.4_22.json."""
     if path is None or len(run.hosts) == 1:
         return path
     return path.with_name(f"{path.stem}-{re.sub('[^A-Za-z0-9.-]+', '_', name.partition('://')[2])}{path.suffix}")
@@ -369,7 +381,7 @@ def as_root(host: Any) -> Any:
 
 @pytest.fixture
 def observe(request: pytest.FixtureRequest) -> Observe:
-    """`observe(observed, planned)`: what the report shows beside the verdict."""
+    """`observe(observed, planned)`: the values that the report shows beside the verdict."""
     return Observe(request.node.stash[CHECK])
 
 
@@ -382,26 +394,26 @@ def plan(request: pytest.FixtureRequest) -> PlanDocument:
 
 @pytest.fixture(scope="module")
 def machine(_testinfra_host: Any, request: pytest.FixtureRequest) -> MachineUnderTest:
-    """What the machine under test is: instance, boot, clock."""
+    """The machine under test: instance, boot and clock."""
     from validator.probes import MachineUnderTest
 
     option, machines = request.config.getoption, request.config.stash[RUN].machines
     if _testinfra_host not in machines:
-        found = MachineUnderTest(as_root(_testinfra_host), option("instance_id"), option("instance_type"))
-        machines[_testinfra_host] = found
+        under_test = MachineUnderTest(as_root(_testinfra_host), option("instance_id"), option("instance_type"))
+        machines[_testinfra_host] = under_test
     return machines[_testinfra_host]
 
 
 @pytest.fixture(scope="session")
 def cloudwatch(request: pytest.FixtureRequest) -> CloudWatch:
-    """The API where metrics and logs arrive."""
+    """CloudWatch and CloudWatch Logs in the region of the machine."""
     from validator.cloudwatch import CloudWatch
 
     config = request.config
     region = config.getoption("aws_region")
     if not region:
         unproven("no --aws-region was given")
-    found = CloudWatch(
+    client = CloudWatch(
         region,
         endpoint=config.getoption("aws_endpoint"),
         profile=config.getoption("aws_profile"),
@@ -409,5 +421,5 @@ def cloudwatch(request: pytest.FixtureRequest) -> CloudWatch:
     )
     run = config.stash[RUN]
     if run.engine is not None:
-        found.sleep = run.engine.sleep
-    return found
+        client.sleep = run.engine.sleep
+    return client

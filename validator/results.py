@@ -1,4 +1,4 @@
-"""Check records: what one run of the validator finds on one host, and the file checks.json that holds it.
+"""Check records: the results of one run of the validator on one host, and checks.json, which contains them.
 
 A `CheckRecord` is the only form of a check's result, here and in the report. `HostResults` is one checks.json.
 Both are read and written in this module alone. Schema gpu-ami/checks/2; it differs from version 1 in the verdict ERROR
@@ -21,13 +21,13 @@ SCHEMA = "gpu-ami/checks/2"
 
 
 class Verdict(StrEnum):
-    """What a check, a machine or a report comes to."""
+    """The verdict on a check, a machine or a report."""
 
     PASS = "PASS"
-    FAIL = "FAIL"  # the image broke a promise
-    FLAKY = "FLAKY"  # passed, but only at a later attempt
+    FAIL = "FAIL"  # the image does not keep a promise
+    FLAKY = "FLAKY"  # passed only on a later attempt
     UNAVAILABLE = "UNAVAILABLE"  # no capacity to launch the machine
-    UNPROVEN = "UNPROVEN"  # not judged; the message says why
+    UNPROVEN = "UNPROVEN"  # not proven; the message says why
     ERROR = "ERROR"  # the check itself, the cloud or the machine failed: says nothing about the image
 
 
@@ -36,21 +36,21 @@ UNAVAILABLE, UNPROVEN, ERROR = Verdict.UNAVAILABLE, Verdict.UNPROVEN, Verdict.ER
 
 
 class WaiverState(StrEnum):
-    """What became of a waiver in a run."""
+    """How a run used a waiver."""
 
     USED = "used"
-    EXPIRED = "expired"  # it matched a red check after its last day
-    UNUSED = "unused"  # it matched checks, none of them red
+    EXPIRED = "expired"  # it matched a failed check after its last day
+    UNUSED = "unused"  # it matched checks, but none failed
     UNMATCHED = "unmatched"  # no check of the run has such an id
 
 
 class InvalidRecord(ValueError):
-    """A document that is not what this module writes; the message names the place in it."""
+    """A document that this module did not write; the message names the place in it."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One stage of an event's way, for the timeline. `hop` names it; seconds: how long it took."""
+    """One stage between an event and CloudWatch, for the timeline. hop: its name; seconds: its duration."""
 
     hop: str
     seconds: float
@@ -63,7 +63,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Replica:
-    """A package, kernel module or library that stands in for the vendor's own. `what` is its description."""
+    """A package, kernel module or library that replaces the vendor's. what: its description."""
 
     package: str
     version: str
@@ -99,7 +99,7 @@ class CheckRecord:
     tier: T0 to T4. seconds: wall time. attempts: how often its commands were sent.
     observed, planned, event: any JSON value; event is a captured GPU event with all its fields.
     after: the restart after which the check ran again ("" for none); the id then ends in "@" and that name.
-    waived: the waiver that covers a red verdict.
+    waived: the waiver that covers a failed check.
     """
 
     id: str
@@ -119,7 +119,7 @@ class CheckRecord:
 
     @property
     def first_line(self) -> str:
-        """The first line of the message; the verdict where there is no message."""
+        """The first line of the message; the verdict if there is no message."""
         return self.message.partition("\n")[0] or str(self.verdict)
 
     def to_json(self) -> dict[str, object]:
@@ -142,7 +142,7 @@ class CheckRecord:
 
 @dataclass(frozen=True)
 class HostResults:
-    """All checks of one host, what was a replica there, and facts that tell this machine from another."""
+    """All checks of one host, its replicas, and facts that identify the machine."""
 
     host: str
     checks: tuple[CheckRecord, ...] = ()
@@ -170,7 +170,7 @@ class HostResults:
         )
 
     def write(self, path: Path) -> None:
-        """Writes checks.json, whole or not at all."""
+        """Writes checks.json atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
@@ -182,7 +182,7 @@ class HostResults:
 
     @classmethod
     def load(cls, path: Path) -> HostResults:
-        """Reads checks.json. Raises OSError, or InvalidRecord where the content is not what `write` writes."""
+        """Reads checks.json. Raises OSError, or InvalidRecord if `write` did not write it."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -191,18 +191,18 @@ class HostResults:
 
 
 def journal_of(results: Path) -> Path:
-    """The journal beside a checks.json: one line a check, written as soon as that check has ended."""
+    """The journal beside checks.json: one line for each check, written when the check ends."""
     return results.with_suffix(".jsonl")
 
 
 def append_to_journal(path: Path, record: CheckRecord) -> None:
-    """Adds a check to the journal. A disk that is full must not change the check's verdict: OSError is suppressed."""
+    """Adds a check to the journal. OSError is suppressed, because a full disk must not change the verdict."""
     with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(json.dumps(record.to_json(), ensure_ascii=False) + "\n")
 
 
 def read_journal(path: Path) -> tuple[CheckRecord, ...]:
-    """The checks that had ended when a run was cut off; none where there is no journal. A cut last line is left out."""
+    """The finished checks of an interrupted run; none without a journal. An incomplete last line is ignored."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -215,7 +215,7 @@ def read_journal(path: Path) -> tuple[CheckRecord, ...]:
 
 
 class RunningCheck:
-    """A check while it runs: `record` is what is known so far, complete after its teardown."""
+    """A check while it runs. record: its results so far, complete after teardown."""
 
     def __init__(self, record: CheckRecord) -> None:
         self.record = record
@@ -279,11 +279,11 @@ def plain_fields(record: object) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """The value as JSON holds it; what JSON has no form for, as text."""
+    """The value as a JSON value; a type that JSON does not have is converted to text."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        return str(value)  # an enum's member too
+        return str(value)  # also of an enum member
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain_fields(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a file of a user may hold: kinds of values that find all mistakes at once, each with its path and a suggestion.
+"""The grammar of a user's files: kinds of values that report all mistakes at once, each with its path and a suggestion.
 
 Recipes (gpu_ami/recipes/grammar.py) and waivers (validator/waivers.py) are read with it.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
-    """`; did you mean X?` with the nearest of the known names; "" where none is near."""
+    """`; did you mean X?` with the most similar of the known names; "" if none is similar."""
     by_folded = {name.lower(): name for name in known}
     near = difflib.get_close_matches(str(value).lower(), by_folded, n=1, cutoff=0.6)
     return f"; did you mean {by_folded[near[0]]}?" if near else ""
@@ -22,21 +22,21 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A key path (`nvidia_driver.version`) and a sentence: what was found and what is allowed."""
+    """A key path (`nvidia_driver.version`) and a message: the value and what is allowed."""
 
     path: str
     message: str
 
 
 def key_path(path: str, key: Any) -> str:
-    """The path of a key below another; a key that is no plain word is quoted, so that it can be seen."""
+    """The path of a key below another. A key with other characters than letters, digits, - and _ is quoted."""
     word = key if isinstance(key, str) and re.fullmatch(r"[\w-]+", key) else repr(key)
     return f"{path}.{word}" if path else word
 
 
 @dataclass(frozen=True)
 class Text:
-    """Text that matches `pattern` whole; `example` teaches it."""
+    """Text that matches the whole `pattern`; messages show `example`."""
 
     example: str
     pattern: str = r".+"
@@ -46,9 +46,9 @@ class Text:
             quoted = (
                 f'; in YAML write "{value}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
             )
-            yield Mistake(path, f"expected text such as {self.example}, found {_found(value)}{quoted}")
+            yield Mistake(path, f"expected text such as {self.example}, got {_shown(value)}{quoted}")
         elif not re.fullmatch(self.pattern, value):
-            yield Mistake(path, f"expected something like {self.example}, found {_found(value)}")
+            yield Mistake(path, f"expected something like {self.example}, got {_shown(value)}")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Integer:
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
             unit = f" {self.unit}" if self.unit else ""
-            yield Mistake(path, f"expected a whole number from {self.low} to {self.high}{unit}, found {_found(value)}")
+            yield Mistake(path, f"expected a whole number from {self.low} to {self.high}{unit}, got {_shown(value)}")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Flag:
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, bool):
-            yield Mistake(path, f"expected true or false, found {_found(value)}")
+            yield Mistake(path, f"expected true or false, got {_shown(value)}")
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Choice:
         if isinstance(value, bool) or not any(value == item and type(value) is type(item) for item in self.allowed):
             allowed = [str(item) for item in self.allowed]
             near = f'; in YAML write "{value}"' if str(value) in allowed else did_you_mean(value, allowed)
-            yield Mistake(path, f"expected one of {', '.join(allowed)}, found {_found(value)}{near}")
+            yield Mistake(path, f"expected one of {', '.join(allowed)}, got {_shown(value)}{near}")
 
 
 @dataclass(frozen=True)
 class Named:
-    """The name of a row in a table too long to print; `what` says of which.
+    """The name of a row in a table that is too long to print. what: what the names are, for messages.
 
-    pattern: names of another kind that are taken as they are (a builder need not be an accelerated instance type).
+    pattern: other names that are allowed too (a builder does not have to be an accelerated instance type).
     """
 
     what: str
@@ -97,7 +97,7 @@ class Named:
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, str):
-            yield Mistake(path, f"expected {self.what} such as {self.example}, found {_found(value)}")
+            yield Mistake(path, f"expected {self.what} such as {self.example}, got {_shown(value)}")
         elif value not in self.names and not (self.pattern and re.fullmatch(self.pattern, value)):
             yield Mistake(path, f"no {self.what} {value!r} in the facts{did_you_mean(value, self.names)}")
 
@@ -109,24 +109,24 @@ class ListOf:
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, list) or not value:
-            yield Mistake(path, f"expected a list with at least one item, found {_found(value)}")
+            yield Mistake(path, f"expected a list with at least one item, got {_shown(value)}")
             return
         for index, item in enumerate(value):
             yield from self.item.check(item, f"{path}[{index}]")
             if self.unique and item in value[:index]:
-                yield Mistake(f"{path}[{index}]", f"{_found(item)} is a duplicate entry")
+                yield Mistake(f"{path}[{index}]", f"{_shown(item)} is a duplicate entry")
 
 
 @dataclass(frozen=True)
 class Keys:
-    """A mapping with these keys; `needed` must be there once all layers are merged."""
+    """A mapping with these keys. needed: the keys that must exist after all layers are merged."""
 
     keys: Mapping[str, Kind]
     needed: Sequence[str] = ()
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, dict):
-            yield Mistake(path or "(whole file)", f"expected keys and values, found {_found(value)}")
+            yield Mistake(path or "(whole file)", f"expected keys and values, got {_shown(value)}")
             return
         for key, item in value.items():
             below = key_path(path, key)
@@ -137,7 +137,7 @@ class Keys:
                 yield from kind.check(item, below)
 
     def missing(self, value: Any, path: str = "") -> Iterator[Mistake]:
-        """What is needed and not there, below every mapping that is there."""
+        """The needed keys that are missing, here and in every nested mapping that exists."""
         if not isinstance(value, dict):
             return
         for key in self.needed:
@@ -150,7 +150,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class MapOf:
-    """A mapping whose keys match `pattern` (`example` teaches it), all values of one kind."""
+    """A mapping whose keys match `pattern` and whose values are all of one kind; messages show `example`."""
 
     pattern: str
     example: str
@@ -158,7 +158,7 @@ class MapOf:
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, dict):
-            yield Mistake(path, f"expected keys and values, found {_found(value)}")
+            yield Mistake(path, f"expected keys and values, got {_shown(value)}")
             return
         for key, item in value.items():
             below = key_path(path, key)
@@ -170,17 +170,17 @@ class MapOf:
 
 @dataclass(frozen=True)
 class Day:
-    """A date; YAML reads an unquoted one as such."""
+    """A date. YAML parses an unquoted date as a date, not as text."""
 
     example: str = "2027-01-31"
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if self.parse(value) is None:
-            yield Mistake(path, f"expected a date such as {self.example}, found {_found(value)}")
+            yield Mistake(path, f"expected a date such as {self.example}, got {_shown(value)}")
 
     @staticmethod
     def parse(value: Any) -> datetime.date | None:
-        """The date; None where it is none."""
+        """The date; None if the value is not a date."""
         if isinstance(value, datetime.date):
             return value.date() if isinstance(value, datetime.datetime) else value
         try:
@@ -192,7 +192,7 @@ class Day:
 Kind = Day | Text | Integer | Flag | Choice | Named | ListOf | Keys | MapOf
 
 
-def _found(value: Any) -> str:
+def _shown(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""How deep a check reaches into an image, and what nobody may conclude from it.
+"""Proof tiers: what the checks of each tier prove, and what they do not prove.
 
-A check belongs to the tier of what it needs (`@pytest.mark.tier("T0")`, T1 if it says nothing). A tier is proven by the
-checks that ran on it, never by those of another one.
+A check belongs to the tier of what it needs (`@pytest.mark.tier("T0")`; T1 by default). Only the checks of a tier prove
+it, never those of another tier.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tier:
-    """One depth: what its checks show when they pass, and what stays open even then."""
+    """One tier: what its checks prove when they pass, and what they do not prove."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ TIERS = (
     Tier(
         "T2",
         "one GPU",
-        "a fault of one GPU makes its whole way from the kernel to CloudWatch",
+        "a fault of one GPU arrives in the logs and in CloudWatch",
         "anything of the other GPUs, nor that a GPU computes right",
     ),
     Tier(

@@ -1,4 +1,4 @@
-"""Waivers: a named check may be red for a named reason, by a named owner, until a named day. The check still runs.
+"""Waivers: a named check may fail, with a reason and an owner, until a named day. The check still runs.
 
 A file in YAML or JSON, a list of
     - check: hygiene::test_no_shell_history     # an id; * and ? are wildcards after "::"
@@ -7,8 +7,8 @@ A file in YAML or JSON, a list of
       expires: 2027-01-31                       # the last day on which the waiver counts
       scope: {image: debian12-gpu, instance_type: "p4d.*"}  # optional, with wildcards
 
-A waived check keeps its verdict; the waiver stands beside it in checks.json, report and certificate (`waived`). A
-waiver that has expired, matches no check or is not needed does nothing and is named on the console. See docs/checks.md.
+A waived check keeps its verdict; checks.json, report and certificate show the waiver with it (`waived`). A waiver that
+has expired, matches no check or is not needed has no effect and is named on the console. See docs/checks.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from validator.schema import Day, Keys, Text, did_you_mean
 
 _ENTRY = Keys(
     {
-        # A role has to be named before "::", so that one waiver cannot cover everything.
+        # The role before "::" is required, so that one waiver cannot cover all checks.
         "check": Text("hygiene::test_no_shell_history", r"[^:]*[^:*?\[\]][^:]*::.+"),
         "reason": Text("base image carries one; ticket 1234", r"(?s).*\S.*"),
         "owner": Text("gpu-images@example.com", r".*\S.*"),
@@ -49,25 +49,25 @@ class Waiver:
     scope: tuple[tuple[str, str], ...] = ()
 
     def covers(self, check_id: str, where: Mapping[str, str]) -> bool:
-        """Whether it is about this check on this machine; `where` has image and instance_type."""
+        """Whether the waiver applies to this check on this machine. where: its image and instance_type."""
         return self.in_scope(where) and self.names(check_id)
 
     def names(self, check_id: str) -> bool:
-        """Whether `check` is this id, or a pattern of it. Brackets of an id's parameters are taken as they are."""
+        """Whether `check` is this id or a pattern that matches it. Brackets of parameters are literal."""
         pattern = self.check.replace("[", "[[]")
         return fnmatch.fnmatchcase(check_id, pattern)
 
     def in_scope(self, where: Mapping[str, str]) -> bool:
-        """Whether it is about this image and instance type."""
+        """Whether the waiver applies to this image and instance type."""
         return all(fnmatch.fnmatchcase(where.get(key, ""), pattern) for key, pattern in self.scope)
 
     def record(self, state: WaiverState) -> WaiverRecord:
-        """As results and reports hold it."""
+        """The waiver as results and reports show it."""
         return WaiverRecord(self.check, self.reason, self.owner, self.expires.isoformat(), dict(self.scope), state)
 
 
 def load(path: Path) -> list[Waiver]:
-    """Reads a file of waivers. ValueError lists all its mistakes, each with its place."""
+    """Reads a waivers file. ValueError lists all mistakes, each with its place."""
     text = path.read_text(encoding="utf-8")
     try:
         entries = json.loads(text) if path.suffix == ".json" else _yaml(text)
@@ -88,7 +88,7 @@ def load(path: Path) -> list[Waiver]:
 def apply(
     waivers: Iterable[Waiver], records: Sequence[CheckRecord], where: Mapping[str, str], today: datetime.date
 ) -> tuple[list[CheckRecord], list[WaiverRecord]]:
-    """The records, each red one with the waiver that covers it, and every waiver with its state."""
+    """The records, each failed one with the waiver that covers it, and every waiver with its state."""
     by_id = {record.id: record for record in records}
     red = [record.id for record in records if record.verdict in _RED]
     waiver_records = []
@@ -109,12 +109,12 @@ def apply(
 
 
 def _matches_any(waiver: Waiver, ids: Iterable[str], where: Mapping[str, str]) -> bool:
-    """Whether it names a check of this run, whatever the verdict. A waiver for other machines is not judged here."""
+    """Whether a check of this run matches, whatever its verdict. A waiver for other machines counts as matching."""
     return not waiver.in_scope(where) or any(waiver.names(check_id) for check_id in ids)
 
 
 def remarks(waiver_records: Iterable[WaiverRecord], ids: Iterable[str]) -> list[str]:
-    """One sentence for each waiver that did nothing on any machine of a run, or that has expired.
+    """One sentence for each waiver that had no effect on any machine of a run, or that has expired.
 
     waiver_records: of all machines and passes. ids: of all checks that ran.
     """
@@ -123,13 +123,13 @@ def remarks(waiver_records: Iterable[WaiverRecord], ids: Iterable[str]) -> list[
         states.setdefault((record.check, record.owner, record.expires), set()).add(record.state)
     known = list(dict.fromkeys(ids))
     lines = []
-    for (check, owner, expires), seen in states.items():
-        if WaiverState.USED in seen:
+    for (check, owner, expires), in_run in states.items():
+        if WaiverState.USED in in_run:
             continue
-        if WaiverState.EXPIRED in seen:
+        if WaiverState.EXPIRED in in_run:
             lines.append(f"{check}: expired on {expires}; ask {owner} to renew or remove it")
-        elif WaiverState.UNUSED in seen:
-            lines.append(f"{check}: not needed, no check that it names was red; remove it")
+        elif WaiverState.UNUSED in in_run:
+            lines.append(f"{check}: not needed, no check that it names failed; remove it")
         else:
             near = did_you_mean(check, known)
             lines.append(f"{check}: matches no check that ran{near}; `gpu-ami checks` lists the ids")

@@ -315,7 +315,7 @@ class NotJudged(MachineError):
 
 
 def _is_unreachable(check: CheckRecord) -> bool:
-    return check.verdict == "UNPROVEN" and check.message.startswith("the host could not be asked")
+    return check.verdict == "UNPROVEN" and check.message.startswith("transport error: ")
 
 
 def _own(fault: Fault, red: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,7 @@ def test_output_to_a_pipe_has_no_colour(tmp_path: Path, capsys: pytest.CaptureFi
         (["x", "--follow"], "--follow needs --host"),
         (["/nonexistent/log"], "/nonexistent/log: No such file or directory"),
         (["/"], "/: Is a directory"),
-        (["--host", "http://x"], "is not ssh://user@address:port"),
+        (["--host", "http://x"], "expected ssh://user@address:port"),
     ],
 )
 def test_usage_errors(capsys: pytest.CaptureFixture[str], words: list[str], complaint: str) -> None:

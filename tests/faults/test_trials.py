@@ -296,7 +296,7 @@ def test_a_failed_revert_keeps_the_results_of_the_others(session: FaultSession, 
 
 
 def test_a_host_that_could_not_be_asked_shows_nothing(session: FaultSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"verdict": "UNPROVEN", "message": "the host could not be asked: it sent no SSH banner"}
+    told = {"verdict": "UNPROVEN", "message": "transport error: it sent no SSH banner"}
     gone = SimpleNamespace(checks=[a_record(name, **told) for name in CHECKS])
     monkeypatch.setattr(Proof, "check", lambda proof, target: gone)
     trial = session.try_one(fault())

@@ -49,7 +49,7 @@ def test_changes_and_contradictions_are_told(reach: Any, tmp_path: Path, capsys:
     assert run(str(tmp_path), "--host", "ssh://admin@10.0.0.7", "--golden", str(folder)) == 1
     said = capsys.readouterr().out
     assert "changed: links: {'0-1': 'SYS'} → {'0-1': 'PHB'}" in said
-    assert "differs from the facts: GPU 0000:00:1b.0 has 22000 MiB, expected 23028 MiB within 2 %" in said
+    assert "differs from the facts: GPU 0000:00:1b.0: expected 23028 MiB within 2 %, got 22000 MiB" in said
     assert "differs from the facts: no GPU at 0000:00:1c.0 (facts)" in said
 
 

@@ -52,9 +52,9 @@ def test_host_that_takes_the_key_is_reachable(sshd: Sshd) -> None:  # noqa: F811
 
 
 def test_host_with_another_key_says_so(sshd: Sshd) -> None:  # noqa: F811
-    with pytest.raises(MachineError, match="does not take the key") as caught:
+    with pytest.raises(MachineError, match="rejects the key") as caught:
         hosts.require_reachable(f"ssh://{getpass.getuser()}@127.0.0.1:{sshd.port}", sshd.other_key)
-    assert "user and key" in caught.value.hint
+    assert "the user and the key" in caught.value.hint
 
 
 def test_silent_host_costs_one_deadline(serve: Callable[[Any], int], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -76,7 +76,7 @@ def test_validate_of_such_a_host_ends_at_once_with_the_reason(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hosts, "CONNECT_SECONDS", 1.0)
     port = {"refused": free_port, "silent": lambda: serve(lambda _: time.sleep(60)), "wrong key": lambda: sshd.port}
-    reason = {"refused": "refuses connections", "silent": "sent no SSH banner", "wrong key": "does not take the key"}
+    reason = {"refused": "refuses connections", "silent": "sent no SSH banner", "wrong key": "rejects the key"}
     monkeypatch.setattr(process, "run", lambda *_, **__: pytest.fail("a validator was started"))
     exit_code = validate(f"{getpass.getuser()}@127.0.0.1:{port[kind]()}", "-i", str(sshd.other_key))
     assert exit_code == 4 and reason[kind] in capsys.readouterr().out

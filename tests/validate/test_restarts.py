@@ -174,7 +174,7 @@ def test_slow_answer_is_no_end(world: World) -> None:
     ("answers", "message"),
     [
         (("starting",), "i-1: systemd did not complete\n  $ systemctl is-system-running\n  starting"),
-        ((CommandExpired("systemctl is-system-running", 60),), "did not end within 60 s"),
+        ((CommandExpired("systemctl is-system-running", 60),), "did not complete within 60 s"),
         (
             (ConnectionDropped("it ended the connection"),),
             "i-1: the connection was lost during the boot\n  it ended the connection",

@@ -43,7 +43,7 @@ def test_points_have_exact_dimensions(cloudwatch: CloudWatch) -> None:
     assert cloudwatch.known_series("CWAgent", {"InstanceId": "i-1"}) == {mine}
 
 
-def test_more_series_than_one_call_takes(cloudwatch: CloudWatch) -> None:
+def test_queries_are_split_at_the_limit_of_a_call(cloudwatch: CloudWatch) -> None:
     put("m", 5, index="700")
     series = [Series("CWAgent", "m", dimensions(index=str(number))) for number in range(701)]
     found = cloudwatch.points(series, time.time() - 60, 60)
@@ -70,7 +70,7 @@ def test_events_of_all_pages(cloudwatch: CloudWatch) -> None:
     assert cloudwatch.retention_days(GROUP) == 90
 
 
-def test_waiting_polls_and_gives_up(cloudwatch: CloudWatch) -> None:
+def test_wait_polls_until_its_deadline(cloudwatch: CloudWatch) -> None:
     slept: list[float] = []
     cloudwatch.sleep = slept.append
     cloudwatch.poll_seconds = 0.01
@@ -90,7 +90,7 @@ def refused(code: str, status: int = 400) -> ClientError:
 @pytest.mark.parametrize(
     ("code", "status"), [("ThrottlingException", 400), ("Throttling", 400), ("InternalFailure", 500)]
 )
-def test_a_throttled_call_is_repeated_with_growing_waits(cloudwatch: CloudWatch, code: str, status: int) -> None:
+def test_throttled_call_is_retried_with_backoff(cloudwatch: CloudWatch, code: str, status: int) -> None:
     slept: list[float] = []
     cloudwatch.sleep = slept.append
     answers: list[Any] = [refused(code, status)] * 3 + [{"events": [], "nextForwardToken": "f"}] * 2
@@ -115,9 +115,7 @@ def test_a_throttled_call_is_repeated_with_growing_waits(cloudwatch: CloudWatch,
         ("ThrottlingException", "AWS limits the rate"),
     ],
 )
-def test_a_refusal_says_what_to_do(
-    cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, code: str, words: str
-) -> None:
+def test_refusal_has_a_hint(cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, code: str, words: str) -> None:
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
 
     def get_log_events(**_: Any) -> Any:
@@ -129,7 +127,7 @@ def test_a_refusal_says_what_to_do(
     assert words in str(caught.value)
 
 
-def test_an_endpoint_that_is_not_there_is_no_failure_of_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_endpoint_is_an_error_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")

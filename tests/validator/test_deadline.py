@@ -21,9 +21,9 @@ def alarm() -> Iterator[None]:
     signal.signal(signal.SIGALRM, handler)
 
 
-def test_what_runs_past_the_deadline_is_interrupted() -> None:
+def test_code_past_the_deadline_is_interrupted() -> None:
     deadline.arm(time.monotonic() + 0.05)
-    with pytest.raises(deadline.CheckTimeout, match="the check did not end within its deadline"):
+    with pytest.raises(deadline.CheckTimeout, match="the check did not complete within its deadline"):
         time.sleep(30)
 
 

@@ -57,19 +57,19 @@ def test_host_without_the_script_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(f"{evidence.BUG_REPORT}*"))
 
 
-def test_script_that_hangs_says_so_beside_it(tmp_path: Path) -> None:
+def test_hung_script_is_noted_in_a_separate_file(tmp_path: Path) -> None:
     keep(tmp_path, "FAIL", (124, b"half", b"nvidia-bug-report.sh will now collect\n"))
     assert (tmp_path / evidence.BUG_REPORT).read_bytes() == b"half"
-    assert b"[ended with 124]" in (tmp_path / f"{evidence.BUG_REPORT}.txt").read_bytes()
+    assert b"[exit status 124]" in (tmp_path / f"{evidence.BUG_REPORT}.txt").read_bytes()
 
 
-def test_after_a_restart_only_what_is_of_that_boot(tmp_path: Path) -> None:
+def test_evidence_after_a_restart_is_of_that_boot(tmp_path: Path) -> None:
     keep(tmp_path, "PASS", (127, b"", b""), restarted=True)
     assert {path.name for path in tmp_path.iterdir()} == evidence.OF_EACH_BOOT
     assert evidence.COMMANDS.keys() > evidence.OF_EACH_BOOT and evidence.COMMANDS.keys() > evidence.OF_FILES
 
 
-def test_failure_after_a_restart_is_kept_whole(tmp_path: Path) -> None:
+def test_failure_after_a_restart_collects_all_files(tmp_path: Path) -> None:
     keep(tmp_path, "FAIL", (127, b"", b""), restarted=True)
     assert {path.name for path in tmp_path.iterdir()} == evidence.COMMANDS.keys()
 
@@ -117,7 +117,7 @@ def test_replicas_are_named() -> None:
         ("rpm", "gpu-ami replica\tcuda\t1-1\tCUDA\nAmazon Linux\tbash\t5-1\tgpu-ami replica of none\n"),
     ],
 )
-def test_replicas_are_asked_of_either_package_manager(tmp_path: Path, tool: str, prints: str) -> None:
+def test_replicas_are_read_from_either_package_manager(tmp_path: Path, tool: str, prints: str) -> None:
     for name in ("sed", "grep"):
         (tmp_path / name).symlink_to(f"/bin/{name}")
     (tmp_path / "listing").write_text(prints)
@@ -128,7 +128,7 @@ def test_replicas_are_asked_of_either_package_manager(tmp_path: Path, tool: str,
     assert evidence.replicas(done.stdout, "") == [Replica("cuda", "1-1", "CUDA")]
 
 
-def test_evidence_takes_no_secrets() -> None:
+def test_evidence_contains_no_secrets() -> None:
     for name, command in evidence.COMMANDS.items():
         for secret in (
             "shadow",

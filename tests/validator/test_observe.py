@@ -21,9 +21,9 @@ def test_output_of_a_command_that_succeeds() -> None:
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        ((2, "partial", "denied\n"), "`uname -r` ended with 2: denied"),
-        ((2, "only this\n", ""), "`uname -r` ended with 2: only this"),
-        ((127, "", ""), "`uname -r` ended with 127: no output"),
+        ((2, "partial", "denied\n"), "`uname -r` exited with status 2: denied"),
+        ((2, "only this\n", ""), "`uname -r` exited with status 2: only this"),
+        ((127, "", ""), "`uname -r` exited with status 127: no output"),
     ],
 )
 def test_output_of_a_command_that_fails(reply: tuple[int, str, str], message: str) -> None:
@@ -32,16 +32,16 @@ def test_output_of_a_command_that_fails(reply: tuple[int, str, str], message: st
     assert str(failure.value) == message
 
 
-def test_long_output_is_cut_at_its_end() -> None:
+def test_long_output_is_truncated() -> None:
     with pytest.raises(pytest.fail.Exception) as failure:
         output(table_host({"make": (1, "", "a" * 1000 + "last words")}), "make")
-    assert str(failure.value) == "`make` ended with 1: " + "a" * 490 + "last words"
+    assert str(failure.value) == "`make` exited with status 1: " + "a" * 490 + "last words"
 
 
 def test_same_records_both_values_and_names_the_difference(observe: Observe, running: RunningCheck) -> None:
     observe.same("580.1", "580.1", "driver")
     assert (running.record.observed, running.record.planned) == ("580.1", "580.1")
-    with pytest.raises(pytest.fail.Exception, match=r"^driver: found '570\.1', expected '580\.1'$"):
+    with pytest.raises(pytest.fail.Exception, match=r"^driver: expected '580\.1', got '570\.1'$"):
         observe.same("570.1", "580.1", "driver")
     assert (running.record.observed, running.record.planned) == ("570.1", "580.1")
 
@@ -54,7 +54,7 @@ def test_nothing_fails_with_every_entry(observe: Observe, running: RunningCheck)
     assert running.record.observed == ["/etc/a", "/etc/b"]
 
 
-def test_long_values_are_shortened_in_the_message_alone(observe: Observe, running: RunningCheck) -> None:
+def test_long_values_are_shortened_in_the_message(observe: Observe, running: RunningCheck) -> None:
     values = [f"/etc/file{number}" for number in range(1000)]
     with pytest.raises(pytest.fail.Exception) as failure:
         observe.nothing(values, "files")

@@ -10,7 +10,7 @@ from tests.validator.conftest import LOOKS, Run
 
 
 def test_processes_that_would_overwrite_each_other_are_refused(run: Run) -> None:
-    with pytest.raises(AssertionError, match="leave -n out"):  # there is no checks.json then
+    with pytest.raises(AssertionError, match="omit -n"):  # there is no checks.json then
         run(LOOKS, "-n2")
 
 
@@ -28,7 +28,7 @@ def test_checks_run_without_the_engine(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     outcome = run(LOOKS + LOOKS.replace("looks", "fails").replace("== 0", "== 1"), "-p", "blocker", "-v")
     assert outcome.verdicts == {"test_looks": "PASS", "test_fails": "FAIL"}
-    assert f"validator: checks run one after the other, with a round trip a command: {reason}" in outcome.text
+    assert f"validator: checks run one after the other, with one round trip for each command: {reason}" in outcome.text
 
 
 def test_checks_run_concurrently_by_default(run: Run) -> None:
@@ -44,7 +44,7 @@ def test_missing_fixture_is_an_error_of_the_check(run: Run) -> None:
     assert check["message"].startswith(expected)
 
 
-def test_a_call_that_aws_refuses_says_nothing_about_the_image(run: Run) -> None:
+def test_refused_api_call_is_an_error_not_a_failure(run: Run) -> None:
     outcome = run(
         "from validator.cloudwatch import ApiRefused\n"
         "def test_it(host):\n"
@@ -55,7 +55,7 @@ def test_a_call_that_aws_refuses_says_nothing_about_the_image(run: Run) -> None:
     assert check["message"] == "logs:GetLogEvents: AccessDeniedException: not authorized (allow it)"
 
 
-def test_waivers_that_do_nothing_are_on_the_console(run: Run, tmp_path: Path) -> None:
+def test_waivers_without_effect_are_on_the_console(run: Run, tmp_path: Path) -> None:
     common = "reason: why, owner: me"
     (tmp_path / "w.yml").write_text(
         f"- {{check: 'test_given::test_loks', {common}, expires: 2999-01-31}}\n"
@@ -67,7 +67,7 @@ def test_waivers_that_do_nothing_are_on_the_console(run: Run, tmp_path: Path) ->
         "waivers: test_given::test_loks: matches no check that ran; did you mean test_given::test_looks?;"
         " `gpu-ami checks` lists the ids",
         "waivers: test_given::test_fails: expired on 2020-01-31; ask me to renew or remove it",
-        "waivers: test_given::test_looks: not needed, no check that it names was red; remove it",
+        "waivers: test_given::test_looks: not needed, no check that it names failed; remove it",
     ]
 
 

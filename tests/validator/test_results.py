@@ -69,13 +69,13 @@ def broken(**changes: Any) -> dict[str, Any]:
         (broken(hops={}), "f: checks[0].hops: expected a list, got dict"),
     ],
 )
-def test_another_form_is_refused(document: Any, message: str) -> None:
+def test_other_form_is_refused(document: Any, message: str) -> None:
     with pytest.raises(InvalidRecord) as caught:
         HostResults.from_json(document, "f")
     assert message in str(caught.value)
 
 
-def test_what_is_not_json_is_refused(tmp_path: Path) -> None:
+def test_invalid_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checks.json").write_text("{")
     with pytest.raises(InvalidRecord, match=r"checks\.json: not JSON"):
         HostResults.load(tmp_path / "checks.json")

@@ -27,32 +27,32 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_what_the_grammar_allows_has_no_mistake() -> None:
+def test_valid_values_have_no_mistake() -> None:
     assert [*GRAMMAR.check(GOOD, ""), *GRAMMAR.missing(GOOD)] == []
 
 
 @pytest.mark.parametrize(
     "key, value, path, message",
     [
-        ("text", 1.5, "text", 'expected text such as a-1, found 1.5; in YAML write "1.5"'),
-        ("text", "B", "text", "expected something like a-1, found 'B'"),
-        ("number", True, "number", "expected a whole number from 1 to 9 GiB, found true"),
-        ("number", 10, "number", "expected a whole number from 1 to 9 GiB, found 10"),
-        ("flag", "yes", "flag", "expected true or false, found 'yes'"),
-        ("choice", "opne", "choice", "expected one of open, 2.17, found 'opne'; did you mean open?"),
-        ("choice", 2.17, "choice", 'expected one of open, 2.17, found 2.17; in YAML write "2.17"'),
+        ("text", 1.5, "text", 'expected text such as a-1, got 1.5; in YAML write "1.5"'),
+        ("text", "B", "text", "expected something like a-1, got 'B'"),
+        ("number", True, "number", "expected a whole number from 1 to 9 GiB, got true"),
+        ("number", 10, "number", "expected a whole number from 1 to 9 GiB, got 10"),
+        ("flag", "yes", "flag", "expected true or false, got 'yes'"),
+        ("choice", "opne", "choice", "expected one of open, 2.17, got 'opne'; did you mean open?"),
+        ("choice", 2.17, "choice", 'expected one of open, 2.17, got 2.17; in YAML write "2.17"'),
         ("named", "oter", "named", "no animal 'oter' in the facts; did you mean otter?"),
-        ("named", 3, "named", "expected animal such as otter, found 3"),
-        ("list", [], "list", "expected a list with at least one item, found an empty list"),
+        ("named", 3, "named", "expected animal such as otter, got 3"),
+        ("list", [], "list", "expected a list with at least one item, got an empty list"),
         ("list", ["a", "a"], "list[1]", "'a' is a duplicate entry"),
         ("map", {"A": 1}, "map.A", "expected a key like abc"),
-        ("map", {"a": 2}, "map.a", "expected a whole number from 0 to 1, found 2"),
-        ("map", None, "map", "expected keys and values, found nothing"),
+        ("map", {"a": 2}, "map.a", "expected a whole number from 0 to 1, got 2"),
+        ("map", None, "map", "expected keys and values, got nothing"),
         ("keys", {"neded": True}, "keys.neded", "unknown key; did you mean needed?; allowed: needed"),
-        ("keys", [], "keys", "expected keys and values, found an empty list"),
+        ("keys", [], "keys", "expected keys and values, got an empty list"),
     ],
 )
-def test_mistake_has_its_path_and_says_what_was_found(key: str, value: object, path: str, message: str) -> None:
+def test_mistake_has_path_and_value(key: str, value: object, path: str, message: str) -> None:
     (mistake,) = GRAMMAR.check(GOOD | {key: value}, "")
     assert (mistake.path, mistake.message) == (path, message)
 
@@ -61,10 +61,10 @@ def test_missing_keys_are_named_at_every_depth() -> None:
     assert [mistake.path for mistake in GRAMMAR.missing({"keys": {}})] == ["text", "keys.needed"]
 
 
-def test_key_that_is_no_plain_word_is_quoted() -> None:
+def test_unusual_key_is_quoted() -> None:
     assert (key_path("a", "b-c"), key_path("a", "b c"), key_path("", 1)) == ("a.b-c", "a.'b c'", "1")
 
 
-def test_suggestion_only_where_something_is_near() -> None:
+def test_suggestion_only_for_similar_names() -> None:
     assert did_you_mean("CUDAA", ["cuda"]) == "; did you mean cuda?"
     assert did_you_mean("zzz", ["cuda"]) == ""

@@ -37,7 +37,7 @@ def test_of_files(host):
 def test_provokes(host):
     assert host.run("false").rc == 0
 @pytest.mark.offline
-def test_of_an_image_alone(host):
+def test_offline_checks_run_only_on_images(host):
     assert False
 """
 
@@ -54,7 +54,7 @@ def test_of_an_image_alone(host):
         (None, {"test_of_efa", "test_of_both", "test_of_its_mode"}),
     ],
 )
-def test_what_the_plan_lacks_is_left_out(tmp_path: Path, sections: dict[str, Any] | None, collected: set[str]) -> None:
+def test_unplanned_checks_are_deselected(tmp_path: Path, sections: dict[str, Any] | None, collected: set[str]) -> None:
     (tmp_path / "test_given.py").write_text(CHECKS)
     options = []
     if sections is not None:
@@ -75,20 +75,20 @@ def test_what_the_plan_lacks_is_left_out(tmp_path: Path, sections: dict[str, Any
 def test_a_folder_without_checks_is_an_error(run: Run, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(AssertionError, match=f"no check was found in {empty}"):  # there is no checks.json then
+    with pytest.raises(AssertionError, match=f"no check in {empty}"):  # there is no checks.json then
         run(LOOKS, str(empty))
 
 
-def test_without_a_plan_nobody_knows_what_only_some_images_have(run: Run) -> None:
+def test_optional_sections_are_skipped_without_a_plan(run: Run) -> None:
     outcome = run(
         "import pytest\n@pytest.mark.planned('node_ecs')\ndef test_some(host):\n    assert False\n"
         "@pytest.mark.planned('nvidia_driver')\ndef test_every(host):\n    assert host.run('true').rc == 0\n"
     )
     assert outcome.verdicts == {"test_some": "UNPROVEN", "test_every": "PASS"}
-    assert "no plan was given" in outcome.check("test_some")["message"]
+    assert "no --plan" in outcome.check("test_some")["message"]
 
 
-def test_what_survives_runs_again_under_its_own_name(run: Run) -> None:
+def test_checks_after_a_restart_have_their_own_ids(run: Run) -> None:
     checks = run(RESTARTED, "--after=reboot").document["checks"]
     assert {check["id"]: check["verdict"] for check in checks} == {
         "test_given::test_stays[raw-log]@reboot": "PASS",
@@ -99,7 +99,7 @@ def test_what_survives_runs_again_under_its_own_name(run: Run) -> None:
     assert checks[0]["promise"] == "After reboot: It stays."
 
 
-def test_first_pass_runs_all_but_what_is_of_an_image(run: Run) -> None:
+def test_first_pass_runs_all_online_checks(run: Run) -> None:
     checks = run(RESTARTED).document["checks"]
     names = ["test_stays[raw-log]", "test_stays[json]", "test_of_files", "test_provokes"]
     assert [check["id"] for check in checks] == [f"test_given::{name}" for name in names]
@@ -107,6 +107,6 @@ def test_first_pass_runs_all_but_what_is_of_an_image(run: Run) -> None:
     assert [check["tier"] for check in checks] == ["T1", "T1", "T0", "T1"]
 
 
-def test_one_tier_alone(run: Run) -> None:
+def test_only_the_selected_tier_runs(run: Run) -> None:
     checks = run(RESTARTED, "--tier=T0").document["checks"]
     assert [check["id"] for check in checks] == ["test_given::test_of_files"]

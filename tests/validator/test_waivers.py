@@ -77,14 +77,14 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         waivers.load(path)
     assert str(caught.value).replace(str(path), "w") == "\n".join([
-        "w: [0].check: expected something like hygiene::test_no_shell_history, found 'test_x'",
-        "w: [0].expires: expected a date such as 2027-01-31, found 'soon'",
-        "w: [1].check: expected something like hygiene::test_no_shell_history, found '*::*'",
-        "w: [1].reason: expected something like base image carries one; ticket 1234, found ''",
+        "w: [0].check: expected something like hygiene::test_no_shell_history, got 'test_x'",
+        "w: [0].expires: expected a date such as 2027-01-31, got 'soon'",
+        "w: [1].check: expected something like hygiene::test_no_shell_history, got '*::*'",
+        "w: [1].reason: expected something like base image carries one; ticket 1234, got ''",
         "w: [1].expired: unknown key; did you mean expires?; allowed: check, reason, owner, expires, scope",
         "w: [2].scope.instance: unknown key; did you mean instance_type?; allowed: image, instance_type",
         "w: [2].owner: missing",
-        "w: [3]: expected keys and values, found 'text'",
+        "w: [3]: expected keys and values, got 'text'",
     ])  # fmt: skip
     path.write_text("a: 1\n")
     with pytest.raises(ValueError, match="expected a list of waivers, got dict"):
@@ -104,7 +104,7 @@ def record(state: str, check: str = "hygiene::test_x") -> WaiverRecord:
             [record("expired"), record("unmatched")],
             "hygiene::test_x: expired on 2026-11-20; ask me to renew or remove it",
         ),
-        ([record("unused")], "hygiene::test_x: not needed, no check that it names was red; remove it"),
+        ([record("unused")], "hygiene::test_x: not needed, no check that it names failed; remove it"),
         (
             [record("unmatched", "hygiene::test_no_shell_historie")],
             "hygiene::test_no_shell_historie: matches no check that ran; did you mean hygiene::test_no_shell_history?;"
@@ -112,6 +112,6 @@ def record(state: str, check: str = "hygiene::test_x") -> WaiverRecord:
         ),
     ],
 )
-def test_remarks_name_what_did_nothing(records: list[WaiverRecord], remark: str | None) -> None:
+def test_remarks_name_waivers_without_effect(records: list[WaiverRecord], remark: str | None) -> None:
     expected = [remark] if remark else []
     assert waivers.remarks(records, ["hygiene::test_no_shell_history", "boot::test_a"]) == expected

@@ -94,7 +94,7 @@ def test_root_volume_can_be_written_and_has_room(host: Any, observe: Observe) ->
         f"{options[0]}, {free_percent:.0f} % free, {free_inode_percent:.0f} % of inodes", "rw, 10 % free, 5 % of inodes"
     )
     if "rw" not in options:
-        observe.fail(f"/ is mounted {options[0]}, expected rw: the file system has errors, or fstab says so")
+        observe.fail(f"/ is mounted {options[0]}, expected rw: the file system has errors, or /etc/fstab mounts it so")
     if free_percent < 10 or free_inode_percent < 5:
         observe.fail(
             f"/: expected 10 % of blocks, 5 % of inodes free, got {free_percent:.1f} % and {free_inode_percent:.1f} %"
@@ -102,11 +102,11 @@ def test_root_volume_can_be_written_and_has_room(host: Any, observe: Observe) ->
 
 
 def test_clock_is_right(machine: MachineUnderTest, observe: Observe) -> None:
-    """The host's clock is within two seconds of ours. CloudWatch drops or misplaces data with wrong timestamps."""
+    """The host's clock is right within two seconds. CloudWatch drops or misplaces data with wrong timestamps."""
     offset = machine.clock.offset
     observe(f"{offset:+.2f} s", f"within {CLOCK_SECONDS:g} s")
     if abs(offset) > CLOCK_SECONDS:
-        observe.fail(f"the host's clock differs by {offset:+.2f} s from ours, expected at most {CLOCK_SECONDS:g} s")
+        observe.fail(f"the host's clock is off by {offset:+.2f} s, expected at most {CLOCK_SECONDS:g} s")
 
 
 @pytest.mark.survives

@@ -25,12 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "accounted: where the file account is shown to be complete, or --account-files")
-    config.addinivalue_line("markers", "asked(option): deselected unless this option is given")
+    config.addinivalue_line("markers", "accounted: needs a complete file account, or --account-files")
+    config.addinivalue_line("markers", "asked(option): deselected without this option")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects checks that cause a real fault unless their option is given."""
+    """Deselects checks that cause a real fault, unless the option is set."""
     deselected = [item for item in items if not _is_asked(item, config)]
     if deselected:
         config.hook.pytest_deselected(items=deselected)

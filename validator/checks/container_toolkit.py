@@ -24,8 +24,8 @@ _SPECIFICATIONS = "/etc/cdi /var/run/cdi"
 
 def version(text: str) -> str:
     """The version in the output of `nvidia-ctk --version`; "" if there is none."""
-    found = re.search(r"^NVIDIA Container Toolkit CLI version (\S+)", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^NVIDIA Container Toolkit CLI version (\S+)", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def docker_runtime(text: str) -> str | None:
@@ -75,7 +75,7 @@ def _docker(host: Any, observe: Observe) -> str | None:
     try:
         return docker_runtime(text)
     except ValueError as error:
-        observe.fail(f"/etc/docker/daemon.json is not what dockerd reads: {error}")
+        observe.fail(f"dockerd cannot read /etc/docker/daemon.json: {error}")
 
 
 def _containerd(host: Any, observe: Observe) -> str | None:
@@ -95,13 +95,13 @@ def test_specification_is_written_at_boot(host: Any, plan: PlanDocument, observe
     _require_cdi(plan)
     unit = "nvidia-cdi-refresh.service"
     enabled = host.run("systemctl is-enabled %s", unit).stdout.strip()
-    kept = host.run("grep -ls %s /etc/cdi/*.yaml /etc/cdi/*.json", _CDI).stdout.split()
-    observe([enabled, kept], ["enabled", []])
+    static = host.run("grep -ls %s /etc/cdi/*.yaml /etc/cdi/*.json", _CDI).stdout.split()
+    observe([enabled, static], ["enabled", []])
     if enabled != "enabled":
         observe.fail(f"{unit} is {enabled or 'not installed'}, expected enabled")
-    if kept:
+    if static:
         observe.fail(
-            f"{', '.join(kept)}: static CDI specification, expected none: it names the GPUs of the build instance"
+            f"{', '.join(static)}: static CDI specification, expected none: it names the GPUs of the build instance"
         )
 
 

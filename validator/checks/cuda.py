@@ -18,8 +18,8 @@ _LOGIN = in_login_shell('command -v nvcc; printf %s "LD_LIBRARY_PATH=$LD_LIBRARY
 
 def release(text: str) -> str:
     """The release in the output of `nvcc --version`; "" if there is none."""
-    found = re.search(r"^Cuda compilation tools, release (\d+\.\d+), V", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^Cuda compilation tools, release (\d+\.\d+), V", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def version(code: int) -> tuple[int, int]:
@@ -40,12 +40,12 @@ def _runtime(host: Any, plan: PlanDocument, observe: Observe) -> tuple[tuple[int
     # From 12 on the soname has the major version; before, the major version and the first minor version of its ABI.
     major = _planned(plan)[0]
     soname = f"libcudart.so.{major}" if major >= 12 else f"libcudart.so.{major}.0"
-    library = shared_libraries.ask(host, observe, soname, "cudaRuntimeGetVersion", "int*")
+    library = shared_libraries.call(host, observe, soname, "cudaRuntimeGetVersion", "int*")
     return version(int(library.value)), library.file
 
 
 def _driver(host: Any, observe: Observe) -> tuple[tuple[int, int], str]:
-    library = shared_libraries.ask(host, observe, "libcuda.so.1", "cuDriverGetVersion", "int*")
+    library = shared_libraries.call(host, observe, "libcuda.so.1", "cuDriverGetVersion", "int*")
     return version(int(library.value)), library.file
 
 

@@ -26,7 +26,7 @@ def _soname(plan: PlanDocument) -> str:
 
 def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The cuDNN on the loader path reports the planned version, without LD_LIBRARY_PATH."""
-    library = shared_libraries.ask(host, observe, _soname(plan), "cudnnGetVersion", "size")
+    library = shared_libraries.call(host, observe, _soname(plan), "cudnnGetVersion", "size")
     observe.same(version(int(library.value)), plan["cudnn"]["version"], f"cudnnGetVersion of {library.file}")
 
 
@@ -42,7 +42,7 @@ def test_only_one_is_on_the_loader_path(host: Any, plan: PlanDocument, observe: 
 def test_library_is_made_for_the_planned_cuda(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """cuDNN was built for the major version of the planned CUDA. Any other fails at the first kernel launch."""
     planned = str(plan["cuda"]["version"]).partition(".")[0]
-    library = shared_libraries.ask(host, observe, _soname(plan), "cudnnGetCudartVersion", "size")
+    library = shared_libraries.call(host, observe, _soname(plan), "cudnnGetCudartVersion", "size")
     observe.same(str(int(library.value) // 1000), planned, f"CUDA major version that {library.file} was built for")
 
 

@@ -19,8 +19,8 @@ _UNIT = "nvidia-dcgm.service"
 
 def version(text: str) -> str:
     """The version in the output of `dcgmi --version` or `nv-hostengine --version`; "" if there is none."""
-    found = re.search(r"(?:^|\s)version\s*:\s*(\d+\.\d+\.\d+)", text, re.MULTILINE | re.IGNORECASE)
-    return found[1] if found else ""
+    match = re.search(r"(?:^|\s)version\s*:\s*(\d+\.\d+\.\d+)", text, re.MULTILINE | re.IGNORECASE)
+    return match[1] if match else ""
 
 
 def discovered(text: str) -> list[str]:

@@ -52,11 +52,11 @@ def _record(host: Any, observe: Observe) -> Record:
     return read_record(shown.stdout)
 
 
-def _kept(host: Any, plan: PlanDocument, observe: Observe) -> Record:
+def _remaining(host: Any, plan: PlanDocument, observe: Observe) -> Record:
     """The record without the packages that the plan removes after the installation."""
     record, unwanted = _record(host, observe), plan["efa"].get("unwanted", [])
-    gone = tuple(f"{name}{mark}" for name in unwanted for mark in "_-")
-    return Record(record.version, tuple(name for name in record.packages if not name.startswith(gone)))
+    removed = tuple(f"{name}{separator}" for name in unwanted for separator in "_-")
+    return Record(record.version, tuple(name for name in record.packages if not name.startswith(removed)))
 
 
 def _installed(host: Any, record: Record, family: str) -> dict[str, str]:
@@ -102,7 +102,7 @@ def test_parts_are_those_of_the_mode(host: Any, plan: PlanDocument, observe: Obs
 @pytest.mark.tier("T0")
 def test_recorded_packages_are_installed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every package that the installer recorded is installed in that version. Nothing has replaced it."""
-    installed = _installed(host, _kept(host, plan, observe), plan["os"]["family"])
+    installed = _installed(host, _remaining(host, plan, observe), plan["os"]["family"])
     observe(installed)
     changed = [f"{name}: {version}" for name, version in installed.items() if version != name.partition(" ")[2]]
     if changed or not installed:
@@ -115,7 +115,7 @@ def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> N
     if "provided_by" in plan["efa"]:
         unproven(f"EFA is the base AMI's ({plan['efa']['provided_by']}), which manages its holds")
     family = plan["os"]["family"]
-    recorded = _installed(host, _kept(host, plan, observe), family)
+    recorded = _installed(host, _remaining(host, plan, observe), family)
     installed = {name.partition(" ")[0]: version for name, version in recorded.items() if version != packages.MISSING}
     not_held = sorted(set(installed) - packages.held(host, installed, family))
     observe(sorted(set(installed) - set(not_held)), sorted(installed))

@@ -87,12 +87,12 @@ def test_policy_is_understood(host: Any, observe: Observe) -> None:
     require_parser(host)
     status = host.run("cat /run/gpu-ami/event-parser.json")
     errors = json.loads(status.stdout).get("policy_errors", []) if status.rc == 0 else []
-    overrides = event_policy.decided(host.run(f"cat {event_policy.PATH}").stdout)
-    observe([*errors, *overrides], "no policy, or a valid one")
+    changed = event_policy.overrides(host.run(f"cat {event_policy.PATH}").stdout)
+    observe([*errors, *changed], "no policy, or a valid one")
     if errors:
         observe.fail(f"the parser rejected its policy: {'; '.join(errors)}")
-    if overrides:
-        unproven(f"{event_policy.PATH} differs from the catalogue: {'; '.join(overrides)}")
+    if changed:
+        unproven(f"{event_policy.PATH} differs from the catalogue: {'; '.join(changed)}")
 
 
 def test_unit_has_no_override(host: Any, observe: Observe) -> None:
@@ -142,16 +142,16 @@ def test_parser_files_are_unchanged(host: Any, observe: Observe) -> None:
 
     A parser that was edited during the build may still report the Xid of the drill and miss the next one.
     """
-    found = host.run(
+    shown = host.run(
         f"cd {_PARSER_HOME} && cut -c 67- SHA256SUMS && echo // && find . -name '*.py' && echo //"
         " && sha256sum --check --quiet SHA256SUMS 2>&1"
     )
-    listed, modules, differing = [part.split("\n") for part in f"{found.stdout}\n//\n//".split("//")[:3]]
+    listed, modules, differing = [part.split("\n") for part in f"{shown.stdout}\n//\n//".split("//")[:3]]
     names = {name for name in listed if name}
     observe(f"{len(names)} files", "those of SHA256SUMS")
     if len(names) < 2:
-        observe.fail(f"{_PARSER_HOME}/SHA256SUMS is unusable: {found.stderr.strip() or found.stdout!r}")
-    if found.rc:
+        observe.fail(f"{_PARSER_HOME}/SHA256SUMS is unusable: {shown.stderr.strip() or shown.stdout!r}")
+    if shown.rc:
         observe.fail(f"changed since the installation: {'; '.join(line for line in differing if line)}")
     unexpected = sorted({name.removeprefix("./") for name in modules if name} - names)
     observe.nothing(unexpected, "modules that are not the parser's")

@@ -18,7 +18,7 @@ _LIBRARY = "libgdrapi.so.2"
 _SANITY = "/usr/local/bin/gdrcopy_sanity"
 
 
-def said_version(version: str) -> str:
+def reported_version(version: str) -> str:
     """The version that module and library report for a release: 2.5 for 2.5.1."""
     return ".".join(version.split(".")[:2])
 
@@ -26,7 +26,7 @@ def said_version(version: str) -> str:
 @pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every installed kernel has the planned module, so the next boot has it."""
-    kernel_modules.check_on_disk(host, "gdrdrv", said_version(plan["gdrcopy"]["version"]), observe)
+    kernel_modules.check_on_disk(host, "gdrdrv", reported_version(plan["gdrcopy"]["version"]), observe)
 
 
 @pytest.mark.tier("T0")
@@ -41,7 +41,7 @@ def test_dkms_has_the_planned_release(host: Any, plan: PlanDocument, observe: Ob
 @pytest.mark.tier("T0")
 def test_library_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The libgdrapi on the loader path is the planned version. It must match the module."""
-    planned = said_version(plan["gdrcopy"]["version"])
+    planned = reported_version(plan["gdrcopy"]["version"])
     files = shared_libraries.on_path(host, _LIBRARY)
     observe(files, planned)
     if not files:
@@ -58,7 +58,7 @@ def test_module_is_loaded_beside_the_driver(
     """The module is loaded on machines with GPUs, and every user can open its device."""
     if not planned_instance_type(plan, machine.instance_type)["gpu_count"]:
         unproven(f"{machine.instance_type} has no GPU")
-    planned = said_version(plan["gdrcopy"]["version"])
+    planned = reported_version(plan["gdrcopy"]["version"])
     shown = host.run("cat /sys/module/gdrdrv/version")
     node = host.run("stat -c '%F %a' /dev/gdrdrv").stdout.strip()
     state = {"module": shown.stdout.strip() if shown.rc == 0 else "not loaded", "/dev/gdrdrv": node or "missing"}

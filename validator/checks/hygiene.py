@@ -69,10 +69,10 @@ def _without_blob(row: str) -> str:
 def test_host_keys_are_this_instances(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """The SSH host keys were generated on this instance. With shared keys one instance can impersonate another."""
     listed = host.run("stat -c '%Y %n' /etc/ssh/ssh_host_*_key").stdout
-    times = {name: float(made) for made, name in (line.split(None, 1) for line in _lines(listed))}
+    times = {name: float(created) for created, name in (line.split(None, 1) for line in _lines(listed))}
     if not times:
         observe.fail("/etc/ssh has no SSH host keys")
-    old = sorted(name for name, made in times.items() if made < machine.first_boot_time - 1)
+    old = sorted(name for name, created in times.items() if created < machine.first_boot_time - 1)
     observe(sorted(times), "generated after the first cloud-init run of this instance")
     if old:
         observe.fail(f"SSH host keys older than this instance: {', '.join(old)}")
@@ -84,12 +84,12 @@ def test_machine_id_is_this_instances(host: Any, machine: MachineUnderTest, obse
     observe(text, "32 hex digits, generated at the first boot")
     if not re.fullmatch(r"[0-9a-f]{32}", text):
         observe.fail(f"/etc/machine-id: expected 32 hex digits, got {text!r}")
-    made = float(output(host, "stat -c %Y /etc/machine-id"))
-    # systemd writes it before cloud-init runs; on the first boot after the start of the kernel.
+    created = float(output(host, "stat -c %Y /etc/machine-id"))
+    # systemd writes it before cloud-init runs; at the first boot after the kernel started.
     first = machine.first_boot_time
     earliest = machine.boot_time - 2 if machine.boot_time <= first else first - 600
-    if made < earliest:
-        observe.fail(f"/etc/machine-id is {first - made:.0f} s older than this instance's first cloud-init run")
+    if created < earliest:
+        observe.fail(f"/etc/machine-id is {first - created:.0f} s older than this instance's first cloud-init run")
 
 
 def test_cloud_init_ran_for_this_instance(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
@@ -101,48 +101,48 @@ def test_cloud_init_ran_for_this_instance(host: Any, machine: MachineUnderTest, 
 @pytest.mark.tier("T0")
 def test_no_shell_history(host: Any, observe: Observe) -> None:
     """No user has a shell history. It shows commands of the build and may contain credentials."""
-    found = host.run(
+    listed = host.run(
         f"find -H {_HOMES} -xdev -maxdepth 1 -type f -size +0"
         r" \( -name '.*_history' -o -name '.*hist' -o -name .viminfo -o -name .wget-hsts \) 2>/dev/null"
     )
-    observe.nothing(_lines(found.stdout), "shell histories")
+    observe.nothing(_lines(listed.stdout), "shell histories")
 
 
 @pytest.mark.tier("T0")
 def test_no_build_tools_left(host: Any, observe: Observe) -> None:
     """No working files of Ansible or Packer are left. They contain variables and scripts of the build."""
-    found = host.run(
+    listed = host.run(
         f"ls -d /tmp/packer* /tmp/ansible* /var/tmp/packer* /root/.ansible; for h in {_HOMES};"
         ' do ls -d "$h/.ansible" "$h/~*"; done 2>/dev/null'
     )
-    observe.nothing(sorted(set(_lines(found.stdout))), "working files of the build")
+    observe.nothing(sorted(set(_lines(listed.stdout))), "working files of the build")
 
 
 def test_no_builder_logs(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """No log file is older than this instance. Logs of the build were removed."""
     since = int(min(machine.first_boot_time, machine.boot_time)) - 2
-    found = host.run(f"find /var/log -xdev -type f -size +0 ! -newermt @{since} | sort")
-    observe.nothing(_lines(found.stdout), "log files older than this instance")
+    listed = host.run(f"find /var/log -xdev -type f -size +0 ! -newermt @{since} | sort")
+    observe.nothing(_lines(listed.stdout), "log files older than this instance")
 
 
 @pytest.mark.tier("T0")
 def test_no_foreign_journal(host: Any, observe: Observe) -> None:
     """The journal has only entries of this machine id."""
     machine_id = host.run("cat /etc/machine-id").stdout.strip()
-    found = host.run("ls -1 /var/log/journal 2>/dev/null").stdout.split()
+    journals = host.run("ls -1 /var/log/journal 2>/dev/null").stdout.split()
     observe.nothing(
-        [name for name in found if re.fullmatch(r"[0-9a-f]{32}", name) and name != machine_id],
+        [name for name in journals if re.fullmatch(r"[0-9a-f]{32}", name) and name != machine_id],
         "journals of other machine ids",
     )
 
 
 def test_no_foreign_instance_id(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """No configuration, log or state file names another instance, such as the build instance."""
-    found = host.run(
+    listed = host.run(
         "grep -rIoE --exclude-dir=instances '\\bi-([0-9a-f]{17}|[0-9a-f]{8})\\b'"
         " /etc /var/log /var/lib/cloud /var/lib/amazon /opt/aws 2>/dev/null | sort -u | head -n 200"
     )
-    others = [row for row in _lines(found.stdout) if row.rpartition(":")[2] != machine.instance_id]
+    others = [row for row in _lines(listed.stdout) if row.rpartition(":")[2] != machine.instance_id]
     observe.nothing(others, "ids of other instances")
 
 
@@ -190,9 +190,9 @@ def test_no_credentials_left(host: Any, observe: Observe) -> None:
         f"{{ grep -rIoE '{_SECRET_IN_URL}' /etc; for h in {_HOMES}; do [ \"$h\" = / ] || grep -sIoE"
         f" '{_SECRET_IN_URL}' $h/.[a-z]* $h/.config/*/* /dev/null; done; }} 2>/dev/null"
     )
-    found = {*_lines(by_name.stdout), *_lines(by_content.stdout)}
-    found |= {line.partition(":")[0] for line in _lines(addresses.stdout) if not _EXAMPLES.search(line)}
-    observe.nothing(sorted(found), "credentials")
+    files = {*_lines(by_name.stdout), *_lines(by_content.stdout)}
+    files |= {line.partition(":")[0] for line in _lines(addresses.stdout) if not _EXAMPLES.search(line)}
+    observe.nothing(sorted(files), "credentials")
 
 
 @pytest.mark.tier("T0")
@@ -225,35 +225,35 @@ def _roots(rule: str) -> list[str]:
 @pytest.mark.tier("T0")
 def test_no_crontab_left(host: Any, observe: Observe) -> None:
     """No user has a crontab. Packages use /etc/cron.d, so a crontab is a leftover of the build."""
-    found = host.run(
+    listed = host.run(
         "find /var/spool/cron -type f -size +0 -exec grep -lE '^[[:space:]]*[^#[:space:]]' {} + 2>/dev/null"
     )
-    observe.nothing(_lines(found.stdout), "crontabs")
+    observe.nothing(_lines(listed.stdout), "crontabs")
 
 
 @pytest.mark.tier("T0")
 def test_no_library_is_preloaded(host: Any, observe: Observe) -> None:
     """/etc/ld.so.preload is missing or empty. Its libraries are loaded into every program, root's too (ld.so(8))."""
-    found = host.run("grep -v '^[[:space:]]*$' /etc/ld.so.preload")
-    observe.nothing(_lines(found.stdout), "libraries in /etc/ld.so.preload")
+    listed = host.run("grep -v '^[[:space:]]*$' /etc/ld.so.preload")
+    observe.nothing(_lines(listed.stdout), "libraries in /etc/ld.so.preload")
 
 
 @pytest.mark.tier("T0")
 def test_no_package_cache(host: Any, observe: Observe) -> None:
     """No downloaded package is left. It takes space on every volume."""
-    found = host.run(
+    listed = host.run(
         "find /var/cache/apt/archives /var/cache/yum /var/cache/dnf /var/cache/zypp"
         r" -type f \( -name '*.deb' -o -name '*.rpm' \) 2>/dev/null"
     )
-    observe.nothing(_lines(found.stdout), "cached packages")
+    observe.nothing(_lines(listed.stdout), "cached packages")
 
 
 def test_no_private_key_of_the_build(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """No private key is older than this instance, such as the DKMS signing key. All instances would share it."""
     since = int(min(machine.first_boot_time, machine.boot_time)) - 2
-    found = host.run(
+    listed = host.run(
         "find /etc /root /home /opt /srv /usr/local /var/lib -xdev -type f -size -64k"
         r" \( -name '*.key' -o -name '*.pem' -o -name '*.priv' -o -name 'id_*' \)"
         f" ! -newermt @{since} -exec grep -lIE -e '-----BEGIN ([A-Z]+ )*PRIVATE KEY' {{}} + 2>/dev/null"
     )
-    observe.nothing(_lines(found.stdout), "private keys older than this instance")
+    observe.nothing(_lines(listed.stdout), "private keys older than this instance")

@@ -32,8 +32,8 @@ def test_services_start_at_boot(host: Any, plan: PlanDocument, observe: Observe)
     units = [unit for role, unit in _UNITS.items() if role in plan["roles"]]
     if not units:
         unproven("the plan has no service")
-    found = {unit: host.run("systemctl is-enabled %s", unit).stdout.strip() or "not installed" for unit in units}
-    observe.same(found, dict.fromkeys(units, "enabled"), "units in the image")
+    states = {unit: host.run("systemctl is-enabled %s", unit).stdout.strip() or "not installed" for unit in units}
+    observe.same(states, dict.fromkeys(units, "enabled"), "units in the image")
 
 
 def test_kernel_log_buffer_is_configured(host: Any, plan: PlanDocument, observe: Observe) -> None:
@@ -52,20 +52,20 @@ def test_kernel_log_buffer_is_configured(host: Any, plan: PlanDocument, observe:
 def test_image_has_no_event_policy(host: Any, observe: Observe) -> None:
     """The image has no severity policy. The catalogue determines severities until an operator changes them."""
     observe.nothing(
-        event_policy.decided(host.run(f"cat {event_policy.PATH}").stdout), "Xids with a policy in the image"
+        event_policy.overrides(host.run(f"cat {event_policy.PATH}").stdout), "Xids with a policy in the image"
     )
 
 
 def test_no_key_lets_in(host: Any, observe: Observe) -> None:
     """No account has an authorized key. cloud-init installs the key pair at launch."""
-    found = host.run(f"for h in {_HOMES}; do grep -Hs '^[^#]' $h/.ssh/authorized_keys $h/.ssh/authorized_keys2; done")
-    observe.nothing([line.partition(":")[0] for line in _lines(found.stdout)], "authorized keys in the image")
+    keys = host.run(f"for h in {_HOMES}; do grep -Hs '^[^#]' $h/.ssh/authorized_keys $h/.ssh/authorized_keys2; done")
+    observe.nothing([line.partition(":")[0] for line in _lines(keys.stdout)], "authorized keys in the image")
 
 
 def test_no_host_keys(host: Any, observe: Observe) -> None:
     """The image has no SSH host key. Each instance generates its own."""
-    found = output(host, "find /etc/ssh -name 'ssh_host_*_key'")
-    observe.nothing(sorted(_lines(found)), "host keys in the image")
+    keys = output(host, "find /etc/ssh -name 'ssh_host_*_key'")
+    observe.nothing(sorted(_lines(keys)), "host keys in the image")
 
 
 def test_no_machine_id(host: Any, observe: Observe) -> None:
@@ -78,34 +78,34 @@ def test_no_machine_id(host: Any, observe: Observe) -> None:
 
 def test_cloud_init_has_run_nowhere(host: Any, observe: Observe) -> None:
     """cloud-init has no state of an instance, such as the build instance."""
-    found = host.run("ls -1 /var/lib/cloud/instances").stdout
-    observe.nothing(_lines(found), "instances in cloud-init's state")
+    instances = host.run("ls -1 /var/lib/cloud/instances").stdout
+    observe.nothing(_lines(instances), "instances in cloud-init's state")
 
 
 def test_no_instance_id(host: Any, observe: Observe) -> None:
     """No configuration, log or state file names an instance. It could only be the build instance."""
-    found = host.run(
+    names = host.run(
         "grep -rIoE '\\bi-([0-9a-f]{17}|[0-9a-f]{8})\\b' /etc /var/log /var/lib/cloud /var/lib/amazon /opt/aws"
         " 2>/dev/null | sort -u | head -n 200"
     )
-    observe.nothing(_lines(found.stdout), "instance ids in the image")
+    observe.nothing(_lines(names.stdout), "instance ids in the image")
 
 
 def test_no_log(host: Any, observe: Observe) -> None:
     """No log file has content. It could only be of the build instance."""
-    found = output(host, "find /var/log -xdev -type f -size +0 ! -path '/var/log/journal/*'")
+    logs = output(host, "find /var/log -xdev -type f -size +0 ! -path '/var/log/journal/*'")
     # Login databases have a fixed size and are empty when all bytes are zero.
-    kept = [path for path in _lines(found) if not re.search(r"/(lastlog|faillog|tallylog)$", path)]
-    observe.nothing(kept, "log files with content in the image")
+    with_content = [path for path in _lines(logs) if not re.search(r"/(lastlog|faillog|tallylog)$", path)]
+    observe.nothing(with_content, "log files with content in the image")
 
 
 def test_setuid_programs_are_packaged(host: Any, observe: Observe) -> None:
     """Every setuid or setgid program belongs to a package. Any other gives its owner's rights to every user."""
-    found = _lines(output(host, "find / -xdev -type f -perm /6000 -print"))
-    unpackaged = [path for path in found if not path.startswith(_OF_THE_SYSTEM)]
-    # If the package manager does not list even su, the system was not installed from packages: only paths can tell.
+    programs = _lines(output(host, "find / -xdev -type f -perm /6000 -print"))
+    unpackaged = [path for path in programs if not path.startswith(_OF_THE_SYSTEM)]
+    # If the package manager does not own even su, the system was not installed from packages: only paths are compared.
     if host.run(f"{_OWNER}; owner $(readlink -f $(command -v su))").rc == 0:
-        each = " ".join(["%s"] * len(found))
-        unpackaged = _lines(host.run(f'{_OWNER}; for f in {each}; do owner "$f" || echo "$f"; done', *found).stdout)
-    observe(f"{len(found)} programs", "each belongs to a package")
+        each = " ".join(["%s"] * len(programs))
+        unpackaged = _lines(host.run(f'{_OWNER}; for f in {each}; do owner "$f" || echo "$f"; done', *programs).stdout)
+    observe(f"{len(programs)} programs", "each belongs to a package")
     observe.nothing(unpackaged, "setuid and setgid programs of no package")

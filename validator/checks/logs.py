@@ -76,7 +76,7 @@ def test_file_arrives_in_its_stream(
     _compare(written, events, file, observe)
 
 
-def _awaited(host: Any, path: str, cloudwatch: CloudWatch) -> float:
+def _arrival_seconds(host: Any, path: str, cloudwatch: CloudWatch) -> float:
     """Seconds within which the lines of the file must arrive; 0 if it is empty, as without an NVIDIA GPU."""
     return cloudwatch.arrival_seconds if host.run("test -s %s", path).rc == 0 else 0.0
 
@@ -126,10 +126,10 @@ def test_stream_is_this_instances_alone(
     }
     group, path = plan["telemetry"][which], paths[which]
     stream = plan["telemetry"]["log_stream"].replace("{instance_id}", machine.instance_id)
-    awaited = _awaited(host, path, cloudwatch)
-    events = cloudwatch.wait(lambda: cloudwatch.events(group, stream) or None, awaited)
+    seconds = _arrival_seconds(host, path, cloudwatch)
+    events = cloudwatch.wait(lambda: cloudwatch.events(group, stream) or None, seconds)
     if not events:
-        unproven(f"group {group} has no events in stream {stream}" if awaited else _nothing(path))
+        unproven(f"group {group} has no events in stream {stream}" if seconds else _nothing(path))
     early = [event for event in events if event.ingested < machine.first_boot_time - 60]
     other_instances = sorted(
         {name for event in events for name in _INSTANCE_ID.findall(event.message) if name != machine.instance_id}
@@ -153,10 +153,10 @@ def test_retention_is_the_planned_one(
     retention: dict[str, int | None] = {}
     absent = {}
     for group, path in groups.items():
-        awaited = _awaited(host, path, cloudwatch)
-        days = cloudwatch.wait(functools.partial(_retention, cloudwatch, group), awaited)
+        seconds = _arrival_seconds(host, path, cloudwatch)
+        days = cloudwatch.wait(functools.partial(_retention, cloudwatch, group), seconds)
         if days is None:
-            absent[group] = f"log group {group} does not exist" if awaited else _nothing(path)
+            absent[group] = f"log group {group} does not exist" if seconds else _nothing(path)
             continue
         # The agent sets the retention in a call after it has created the group.
         retention[group] = days[0] or cloudwatch.wait(functools.partial(cloudwatch.retention_days, group), _NEXT_CALL)

@@ -14,7 +14,7 @@ from validator.probes import environments, in_login_shell, packages, shared_libr
 pytestmark = pytest.mark.planned("nccl")
 
 _SONAME = "libnccl.so.2"
-# Disabled transports (…_DISABLE=1, …_ENABLE=0), a slower transport than possible, or a limit of channels.
+# Disabled transports (…_DISABLE=1, …_ENABLE=0), a forced slower transport, or a limit of channels.
 _SLOWS_NCCL = re.compile(
     r"NCCL_\w+_DISABLE=[^0]\S*|NCCL_(?:NVLS|CUMEM|IB|MNNVL)_ENABLE=0|NCCL_NET=Socket|NCCL_(?:P2P|NET_GDR)_LEVEL=(?:LOC|0)"
     r"|NCCL_MAX_N?CHANNELS=\d+|NCCL_(?:ALGO|PROTO)=\S+|FI_PROVIDER=(?!efa$)\S+",
@@ -31,7 +31,7 @@ def version(code: int) -> str:
 
 def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The NCCL on the loader path reports the planned version, without LD_LIBRARY_PATH."""
-    library = shared_libraries.ask(host, observe, _SONAME, "ncclGetVersion", "int*")
+    library = shared_libraries.call(host, observe, _SONAME, "ncclGetVersion", "int*")
     observe.same(version(int(library.value)), plan["nccl"]["version"], f"ncclGetVersion of {library.file}")
 
 
@@ -48,11 +48,11 @@ def test_no_login_shell_puts_another_before_it(host: Any, observe: Observe) -> N
     """No login shell has another NCCL in LD_LIBRARY_PATH or LD_PRELOAD, which precede the loader path."""
     shown = host.run(in_login_shell('printf "::%s" "$LD_LIBRARY_PATH" "$LD_PRELOAD"')).stdout
     folders, preloaded = shown.split("::")[-2:]
-    found = [name for name in preloaded.split() if "libnccl" in name]
+    libraries = [name for name in preloaded.split() if "libnccl" in name]
     names = [f"{name}/{_SONAME}" for name in folders.split(":") if name.startswith("/")]
     if names:
-        found += host.run(f"ls -d {' '.join(['%s'] * len(names))}", *names).stdout.split()
-    observe.nothing(found, "NCCL in the environment of a login shell")
+        libraries += host.run(f"ls -d {' '.join(['%s'] * len(names))}", *names).stdout.split()
+    observe.nothing(libraries, "NCCL in the environment of a login shell")
 
 
 def test_no_setting_disables_a_transport(host: Any, observe: Observe) -> None:
@@ -62,8 +62,8 @@ def test_no_setting_disables_a_transport(host: Any, observe: Observe) -> None:
     """
     lines = host.run("cat /etc/nccl.conf").stdout.splitlines()
     settings = [("/etc/nccl.conf", line.strip()) for line in lines] + environments(host)
-    found = [f"{setting} ({where})" for where, setting in settings if _SLOWS_NCCL.fullmatch(setting)]
-    observe.nothing(found, "settings that disable a transport of NCCL")
+    slowing = [f"{setting} ({source})" for source, setting in settings if _SLOWS_NCCL.fullmatch(setting)]
+    observe.nothing(slowing, "settings that disable a transport of NCCL")
 
 
 @pytest.mark.tier("T0")

@@ -26,8 +26,8 @@ def _planned(plan: PlanDocument) -> dict[str, str]:
 
 
 def _numbers(version: str) -> str:
-    found = re.match(r"\d+(\.\d+)*", version)
-    return found[0] if found else ""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return match[0] if match else ""
 
 
 @pytest.mark.tier("T0")

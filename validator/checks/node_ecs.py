@@ -56,5 +56,5 @@ def test_agent_s_image_is_there(host: Any, observe: Observe) -> None:
 def test_agent_knows_no_other_instance(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """The agent has no state of another instance. With it all instances would register as the same one."""
     since = int(min(machine.first_boot_time, machine.boot_time)) - 2
-    found = host.run(f"find /var/lib/ecs/data -type f ! -newermt @{since}").stdout.split()
-    observe.nothing(sorted(found), "agent state older than this instance")
+    files = host.run(f"find /var/lib/ecs/data -type f ! -newermt @{since}").stdout.split()
+    observe.nothing(sorted(files), "agent state older than this instance")

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.planned("node_eks")
 
 def minor_version(text: str) -> str:
     """Major and minor version in the output of `kubelet --version`; "" if there is none."""
-    found = re.search(r"^Kubernetes v(\d+\.\d+)\.", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^Kubernetes v(\d+\.\d+)\.", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def test_kubelet_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:

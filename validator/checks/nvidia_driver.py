@@ -33,8 +33,8 @@ _HIDES = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS
 
 def loaded_flavour(text: str) -> str:
     """The flavour in /proc/driver/nvidia/version: open, proprietary, or "" if it names no module."""
-    found = re.search(r"^NVRM version:.*?(Open )?Kernel Module", text, re.MULTILINE)
-    return ("open" if found[1] else "proprietary") if found else ""
+    match = re.search(r"^NVRM version:.*?(Open )?Kernel Module", text, re.MULTILINE)
+    return ("open" if match[1] else "proprietary") if match else ""
 
 
 @pytest.mark.survives

@@ -76,13 +76,13 @@ def test_gpus_have_the_planned_clocks(host: Any, plan: PlanDocument, observe: Ob
     wrong = [
         f"GPU {index} ({name}): expected {clocks[name][0]}, {clocks[name][1]}, got {memory}, {graphics}"
         for index, name, memory, graphics in with_clocks
-        if not (_near(memory, clocks[name][0]) and _near(graphics, clocks[name][1]))
+        if not (_is_near(memory, clocks[name][0]) and _is_near(graphics, clocks[name][1]))
     ]
     if wrong:
         observe.fail(f"application clocks (memory, graphics MHz): {'; '.join(wrong)}")
 
 
-def _near(shown: str, planned: int) -> bool:
+def _is_near(shown: str, planned: int) -> bool:
     return shown.isdigit() and abs(int(shown) - planned) <= 1
 
 

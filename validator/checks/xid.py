@@ -121,7 +121,7 @@ def test_kernel_xid_arrives_once(xids: Xids, machine: MachineUnderTest, observe:
     raw = xids.wait(xids.raw_group, sent.nonce, observe)
     structured = xids.wait(xids.json_group, sent.nonce, observe)
     _report_hops(sent, raw[0], structured[0], observe)
-    # A second Xid is the fence: when it has arrived, every duplicate of the first has arrived too.
+    # When the second Xid has arrived, every duplicate of the first has arrived too.
     fence = xids.from_kernel(files[-1], observe)
     with contextlib.suppress(pytest.fail.Exception):  # test_drill_is_labelled reports a lost drill
         xids.drill = xids.from_userland(sent.pci, observe)
@@ -276,24 +276,24 @@ def _require_fault_everywhere(
         (event,) = by_place[xids.json_group]
         expected = record.fields()
         observe.same({key: event.get(key) for key in expected}, expected, f"fields of the event of {record.text!r}")
-    culprit = next(record for record in printed if record.code in xid_injection.CODES)
-    _require_culprit(xids, culprit, fault, observe)
-    (event,) = xid_injection.events([entry.message for entry in streamed], boot_id, culprit.seq)
+    cause = next(record for record in printed if record.code in xid_injection.CODES)
+    _require_cause(xids, cause, fault, observe)
+    (event,) = xid_injection.events([entry.message for entry in streamed], boot_id, cause.seq)
     observe.event({key: value for key, value in event.items() if key != "_aws"})
-    arrived = next(entry for entry in raw if culprit.text in entry.message)
+    arrived = next(entry for entry in raw if cause.text in entry.message)
     observe.hop("store on the GPU → CloudWatch Logs (raw)", arrived.ingested - fault.stored)
 
 
-def _require_culprit(xids: Xids, culprit: xid_injection.Record, fault: xid_injection.Result, observe: Observe) -> None:
+def _require_cause(xids: Xids, cause: xid_injection.Record, fault: xid_injection.Result, observe: Observe) -> None:
     expected = {"code": "31 or 13", "pid": fault.pid, "process": fault.name}
-    printed = {"code": culprit.code, "pid": culprit.pid, "process": culprit.process}
+    printed = {"code": cause.code, "pid": cause.pid, "process": cause.process}
     branch = int(str(xids.plan["nvidia_driver"]["version"]).partition(".")[0])
-    if culprit.pid is None and culprit.process is None and branch >= xid_injection.PIDS_MAY_LACK:
+    if cause.pid is None and cause.process is None and branch >= xid_injection.PIDS_MAY_LACK:
         observe(printed, f"{expected}; this driver branch may name no process")
         return
     observe(printed, expected)
-    if (culprit.pid, culprit.process) != (fault.pid, fault.name):
-        observe.fail(f"the driver's Xid: expected {expected}, got {printed}: {culprit.text}")
+    if (cause.pid, cause.process) != (fault.pid, fault.name):
+        observe.fail(f"the driver's Xid: expected {expected}, got {printed}: {cause.text}")
 
 
 def test_parser_survives_the_proof(host: Any, observe: Observe) -> None:

@@ -1,12 +1,12 @@
-"""Many checks, few round trips. Can be deleted: without it checks run one after the other, slower.
+"""Runs checks concurrently to save round trips. Optional: without it checks run one after the other.
 
 plugin               the engine's part in pytest
 scheduler            runs checks concurrently and sends their commands in batches
 concurrent_items     pytest items as concurrent tasks
-pytest_internals     everything of pytest that the engine uses and that pytest does not document
-mutation             which checks may change a host, so that these keep their order
+pytest_internals     all undocumented parts of pytest that the engine uses
+mutation             checks that may change a host, which keep their order
 commands             which shell commands may change a host
-coalesce             questions of one batch that one process answers
+coalesce             package queries of one batch, answered by one process
 """
 
 from validator.engine import pytest_internals, scheduler
@@ -17,7 +17,7 @@ __all__ = ["ConcurrentChecks", "attempts", "running", "sleep", "unavailable"]
 
 
 def unavailable() -> str:
-    """Why the engine cannot be used here; "" where it can."""
+    """Why the engine cannot be used; "" if it can."""
     if not scheduler.available():
         return "greenlet is not installed"
     differences = pytest_internals.differences()
@@ -25,11 +25,11 @@ def unavailable() -> str:
 
 
 def running() -> bool:
-    """Whether checks run concurrently just now."""
+    """Whether checks are running concurrently."""
     return scheduler.active() is not None
 
 
 def attempts() -> int:
-    """How often the commands of the check that runs now had to be sent."""
+    """How often the commands of the running check were sent."""
     active = scheduler.active()
     return active.task.attempts if active is not None and active.task is not None else 1

@@ -1,12 +1,14 @@
-"""Which shell commands may change something on their host. In doubt one may: that costs a round trip, the other way
-round would cost the truth."""
+"""Recognizes shell commands that may change their host.
+
+When unsure, a command is assumed to change it: that costs a round trip, while the opposite could give a wrong verdict.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 
-# Where a command begins: the text, a separator, an opening bracket or quote, a word that runs another.
+# Where a command begins: at the start, after a separator, an opening bracket or quote, or a word that runs a command.
 _BEGIN = (
     r"(?:^|[;&|({`\n]|(?<![^\s(])['\"]"
     r"|\b(?:sudo|do|then|else|exec|xargs|nohup|time|env|nice|command|eval)(?:\s+-\S+)*\s)\s*"
@@ -44,13 +46,13 @@ _WITH = (
     r"|amazon-cloudwatch-agent-ctl\s.*-a\s*(?!\s*status)|aws\s.*\s(?:create|put|delete|update|run|start|stop|terminate)-"
     r"|find\s.*-(?:delete|exec|execdir|ok|fprint)|openssl\s.*-out\b"
 )
-_ASKS = r"(?!\s+(?:--version|--help|-V|version|help)\s*(?:$|[;&|'\"]))"
-_CHANGES = re.compile(rf"{_BEGIN}{_SET}{_PATH}(?:(?:{_VERBS}){_ASKS}\s|(?:reboot|poweroff|halt)(?:\s|$)|{_WITH})")
-# Into a file: neither a descriptor nor where nothing is kept, and no arrow or comparison.
+_NOT_HELP = r"(?!\s+(?:--version|--help|-V|version|help)\s*(?:$|[;&|'\"]))"
+_CHANGES = re.compile(rf"{_BEGIN}{_SET}{_PATH}(?:(?:{_VERBS}){_NOT_HELP}\s|(?:reboot|poweroff|halt)(?:\s|$)|{_WITH})")
+# Output redirected into a file: not to a descriptor or to /dev/null, and not an arrow or a comparison.
 _WRITES = re.compile(
     r"(?:^|[^-=<>])(?:>>|>\||&>|>)(?!\s*(?:&|/dev/(?:null|stdout|stderr|tty|fd)\b)|[=>&)])(?:\s*[^\s=]|\s*$)"
 )
-_NO_COMMAND = re.compile(r"[<>=!&|]*|.*%\(py\d+\)s.*", re.S)  # an operator; what pytest makes of an `assert`
+_NO_COMMAND = re.compile(r"[<>=!&|]*|.*%\(py\d+\)s.*", re.S)  # an operator; pytest's rewritten `assert`
 
 
 @functools.cache

@@ -1,9 +1,9 @@
-"""pytest items as concurrent tasks: many are set up at the same time, and each sees pytest as if it ran alone.
+"""Runs pytest items as concurrent tasks: many are set up at the same time, each as if it ran alone.
 
-pytest runs one item after the other, with one stack of what is set up (SetupState) and one cached value a fixture.
-Whenever an item resumes, its own stack and its own function-scoped values are put in place; when it is suspended, they
-are taken out again. Fixtures of a class, module or package are shared by the items of one host: set up once, torn down
-after the last item that needs them. Fixtures of the session are shared by all items. See docs/engine.md.
+pytest runs one item after the other, with one stack of set-up nodes (SetupState) and one cached value per fixture.
+When an item resumes, its own stack and function-scoped values are restored; when it is suspended, they are saved.
+Fixtures of a class, module or package are shared by the items of one host: set up once, torn down after the last item
+that needs them. Fixtures of the session are shared by all items. See docs/engine.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from validator.engine import pytest_internals, scheduler
 from validator.engine.pytest_internals import Scope, scope_of
 from validator.transport import backend
 
-# Fixtures that change what all items share, or capture what all items write: an item with one of these runs alone.
+# Fixtures that change shared state or capture the output of all items: an item with one of these runs alone.
 _ALONE = frozenset(
     {"capsys", "capfd", "capsysbinary", "capfdbinary", "capteesys", "caplog"}
     | {"monkeypatch", "recwarn", "pytester", "testdir", "doctest_namespace"}
@@ -34,7 +34,7 @@ _HIGHER = (*_OF_A_HOST, Scope.Session)
 
 
 def can_run_concurrently(item: pytest.Item) -> bool:
-    """Whether an item asks a host of ours, is not marked live, and needs no fixture that must be its own."""
+    """Whether an item uses a host of this plugin, is not marked live, and has no fixture of _ALONE."""
     if not isinstance(item, pytest.Function) or item.get_closest_marker("live") is not None:
         return False
     callspec = getattr(item, "callspec", None)
@@ -56,7 +56,7 @@ class ConcurrentItems:
         self.nextitem = nextitem
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {item: [] for item in items}
         self._unfinished = dict.fromkeys(items)
-        self._busy: dict[Any, scheduler.Task] = {}  # shared fixtures that are being set up, by which task
+        self._busy: dict[Any, scheduler.Task] = {}  # fixture being set up → its task
         self._session_entry: dict[Any, Any] = {}
         hosts: dict[Any, _SharedState] = {}
         self._states = {
@@ -69,7 +69,7 @@ class ConcurrentItems:
         self._hooks: dict[Any, Any] = {}
 
     def tasks(self, mutating: Set[pytest.Item], seconds: float) -> list[scheduler.Task]:
-        """One task an item, in the items' order. mutating: those that may change their host; seconds: for each."""
+        """One task for each item, in order. mutating: items that may change their host; seconds: deadline of each."""
         return [
             scheduler.Task(
                 item.nodeid,
@@ -85,7 +85,7 @@ class ConcurrentItems:
 
     @contextlib.contextmanager
     def exclusive_setup(self) -> Iterator[None]:
-        """While it lasts, a shared fixture is set up by one item, and other items that need it wait for that."""
+        """A context in which one item sets up a shared fixture while other items that need it wait."""
 
         def execute(original: Any, fixture: Any, request: Any) -> Any:
             active = scheduler.active()
@@ -144,14 +144,16 @@ class ConcurrentItems:
         return self._hooks[key]
 
     def _next(self, item: pytest.Function) -> Any:
-        """The next pending item with the deepest shared scope: what both need stays set up."""
+        """The next pending item with the deepest shared scope, so that shared fixtures stay set up."""
         shared = self._states[item].shared
         for node in reversed(item.listchain()[1:]):
             unfinished = shared.unfinished.get(node)
             if unfinished:
                 return next(iter(unfinished))
         if self._unfinished:
-            return _OnlySession(self.session)  # other hosts go on: this host's fixtures go, the session's stay
+            return _OnlySession(
+                self.session
+            )  # other hosts continue: tear down this host's fixtures, keep the session's
         return self.nextitem
 
     def _ended(self, item: pytest.Function) -> None:
@@ -161,7 +163,7 @@ class ConcurrentItems:
 
 
 class _OnlySession:
-    """Stands for a next item that shares nothing but the session."""
+    """A placeholder for a next item that shares only the session."""
 
     def __init__(self, session: pytest.Session) -> None:
         self._session = session
@@ -171,13 +173,13 @@ class _OnlySession:
 
 
 class _SharedState:
-    """What is set up for one host: nodes below the session, and values of fixtures that its items share."""
+    """The state of one host: set-up nodes below the session, and values of fixtures that its items share."""
 
     def __init__(self, session_entry: dict[Any, Any]) -> None:
         self.session_entry = session_entry
         self.entries: dict[Any, Any] = {}  # SetupState's entry of every node
         self.unfinished: dict[Any, dict[Any, None]] = {}  # by node: its items that have not ended
-        # By the node that they belong to (one definition serves many modules): values and finalizers of fixtures.
+        # By node (a definition can serve many modules): values and finalizers of its fixtures.
         self.fixtures: dict[Any, dict[Any, tuple[Any, list[Any]]]] = {}
 
     def restore_values(self, item: pytest.Item) -> None:
@@ -197,10 +199,10 @@ class _SharedState:
 
     def save_stack(self, item: pytest.Item, stack: dict[Any, Any]) -> None:
         for node in item.listchain():
-            kept = self.session_entry if isinstance(node, pytest.Session) else self.entries
-            kept.pop(node, None)
+            entries = self.session_entry if isinstance(node, pytest.Session) else self.entries
+            entries.pop(node, None)
             if node in stack:
-                kept[node] = stack[node]
+                entries[node] = stack[node]
 
 
 def _host_of(item: pytest.Function) -> Any:
@@ -208,7 +210,7 @@ def _host_of(item: pytest.Function) -> Any:
 
 
 def scope_node(item: pytest.Item, fixture: Any) -> Any:
-    """The node that a fixture's value belongs to: an item's class, module or package; or the session."""
+    """The node of a fixture's value: the item's class, module or package, or the session."""
     kinds = {Scope.Class: pytest.Class, Scope.Module: pytest.Module, Scope.Package: pytest.Package}
     kind = kinds.get(scope_of(fixture))
     return (item.getparent(kind) if kind is not None else None) or (item if kind is pytest.Class else item.session)
@@ -224,7 +226,7 @@ def _restore(fixtures: dict[Any, tuple[Any, list[Any]]]) -> None:
 
 
 class _ItemState:
-    """What one item has set up, and what it has printed, while it is suspended."""
+    """The fixtures and output of one item while it is suspended."""
 
     def __init__(self, owner: ConcurrentItems, item: pytest.Function, shared: _SharedState) -> None:
         self.owner = owner
@@ -238,7 +240,7 @@ class _ItemState:
         self._backend: backend.BatchBackend = _host_of(item).backend
 
     def enter(self) -> None:
-        """Puts this item's state in place: it resumes."""
+        """Restores the state of this item, which resumes."""
         pytest_internals.set_setup_stack(self.owner.session, self.shared.stack(self.item))
         self.shared.restore_values(self.item)
         _restore(self._fixtures)
@@ -249,9 +251,9 @@ class _ItemState:
         self._streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (self._out, self._err)
 
     def leave(self) -> None:
-        """Takes this item's state out: it is suspended or has ended."""
+        """Saves the state of this item, which is suspended or has ended."""
         sys.stdout, sys.stderr = self._streams
-        # `with host.sudo()` puts its own get_command on the backend that all items share.
+        # `with host.sudo()` sets its own get_command on the backend, which all items share.
         self._sudo = self._backend.__dict__.pop("get_command", None)
         self._phase = os.environ.pop(_PHASE, None)
         self.shared.save_stack(self.item, pytest_internals.setup_stack(self.owner.session))
@@ -260,7 +262,7 @@ class _ItemState:
         self.shared.save_values(self.item, known)
 
     def add_sections(self, when: str) -> None:
-        """Hands what the item has printed to the report of this phase."""
+        """Adds the output of the item to the report of this phase."""
         for name, stream in (("stdout", self._out), ("stderr", self._err)):
             if stream.getvalue():
                 self.item.add_report_section(when, name, stream.getvalue())

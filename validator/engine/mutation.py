@@ -1,8 +1,8 @@
-"""Which checks may change what other checks look at, so that those keep their order.
+"""Finds the checks that may change what other checks read, so that their order is kept.
 
-Checks that only read may run in any order, hence concurrently. A user's file may also hold a check that writes and a
-later one that reads what it wrote. Before anything runs, every text that a check could hand to `host.run` (constants of
-its function, fixtures, helpers and parameters) is examined. When unsure, assume that the check mutates: that costs a
+Read-only checks can run in any order, hence concurrently. A user's file can also contain a check that writes and a
+later one that reads the result. Before the run, every text that a check could pass to `host.run` (constants of its
+function, fixtures, helpers and parameters) is examined. When unsure, assume that the check mutates: that costs a
 round trip, while a wrong order would give a wrong verdict.
 """
 
@@ -26,7 +26,7 @@ _LIMIT = 2000  # functions and values examined for one check; one with more is a
 
 
 def concurrent_now(remaining: Sequence[pytest.Item], mutating: Set[pytest.Item]) -> list[Any]:
-    """The items that can run concurrently now: up to the first that cannot, where any could change the other."""
+    """The items that can run concurrently now; if items may change the host, only up to the first that cannot."""
     chosen: list[pytest.Item] = []
     for number, item in enumerate(remaining):
         if can_run_concurrently(item):
@@ -40,9 +40,8 @@ class MutationAnalysis:
     """Examines the checks of one run."""
 
     def __init__(self) -> None:
-        self._seen: dict[
-            int, tuple[object, bool]
-        ] = {}  # by id: the value (kept, so that its id stays its own), the result
+        # By id: the value (referenced, so that its id is not reused) and the result.
+        self._examined: dict[int, tuple[object, bool]] = {}
 
     def mutating(self, items: Iterable[pytest.Item]) -> set[pytest.Item]:
         """The items that may change their host, and those that share a fixture that may."""
@@ -57,15 +56,18 @@ class MutationAnalysis:
         return mutating | {item for item in items if shared & set(item.listchain())}
 
     def _may(self, value: object) -> bool:
-        known = self._seen.get(id(value))
+        known = self._examined.get(id(value))
         if known is None:
             texts = _Texts()
-            known = self._seen[id(value)] = (value, any(changes(text) for text in texts.of(value)) or texts.too_many)
+            known = self._examined[id(value)] = (
+                value,
+                any(changes(text) for text in texts.of(value)) or texts.too_many,
+            )
         return known[1]
 
 
 class _Texts:
-    """Every text that a function could come to use: its constants, and those of what it names."""
+    """Every text that a function could use: its constants, and those of the objects that it names."""
 
     def __init__(self) -> None:
         self._visited: dict[int, object] = {}
@@ -102,7 +104,9 @@ class _Texts:
         elif isinstance(value, type):
             if not _is_library(value.__module__):
                 yield from (
-                    one for name, one in vars(value).items() if name not in ("__doc__", "__module__", "__qualname__")
+                    member
+                    for name, member in vars(value).items()
+                    if name not in ("__doc__", "__module__", "__qualname__")
                 )
         elif isinstance(value, staticmethod | classmethod):
             yield value.__func__
@@ -115,22 +119,24 @@ class _Texts:
             names.update(code.co_names)
             constants = code.co_consts
             yield from (
-                one for one in constants if isinstance(one, str | tuple | frozenset | bytes) and one != function.__doc__
+                constant
+                for constant in constants
+                if isinstance(constant, str | tuple | frozenset | bytes) and constant != function.__doc__
             )
         yield from (function.__defaults__ or ())
         yield from (function.__kwdefaults__ or {}).values()
         for cell in function.__closure__ or ():
             try:
                 yield cell.cell_contents
-            except ValueError:  # not filled yet
+            except ValueError:  # the cell is empty
                 continue
         for name in names & function.__globals__.keys():
-            found = function.__globals__[name]
-            if isinstance(found, types.ModuleType):
-                if not _is_library(found.__name__):
-                    yield from (vars(found)[one] for one in names & vars(found).keys())
+            used = function.__globals__[name]
+            if isinstance(used, types.ModuleType):
+                if not _is_library(used.__name__):
+                    yield from (vars(used)[member] for member in names & vars(used).keys())
             else:
-                yield getattr(found, "__wrapped__", found)
+                yield getattr(used, "__wrapped__", used)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -142,7 +148,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @functools.cache
 def _is_library(module: str | None) -> bool:
-    """Whether a module is a library, in which no command of the user can be."""
+    """Whether a module is a library, which cannot contain a user's command."""
     top = (module or "").partition(".")[0]
     where = getattr(sys.modules.get(module or ""), "__file__", None) or ""
     return top in _LIBRARIES or top in sys.stdlib_module_names or "-packages/" in where

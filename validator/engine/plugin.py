@@ -1,4 +1,4 @@
-"""The engine's part in pytest: the first item that can run concurrently runs all that can; each then reports itself."""
+"""The engine's pytest plugin: the first item that can run concurrently runs all that can; each then reports itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ConcurrentChecks:
         return True
 
     def _next_to_run(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
-        """The next item that has not run yet: what only items need that have run is torn down."""
+        """The next item that has not run yet, so that fixtures of finished items are torn down."""
         if nextitem not in self._reports:
             return nextitem
         items = item.session.items

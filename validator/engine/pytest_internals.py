@@ -1,13 +1,13 @@
-"""Everything of pytest that the engine uses and that pytest does not document, in one place.
+"""All undocumented parts of pytest that the engine uses.
 
-`differences()` says what the installed pytest does otherwise than this module relies on; the plugin then runs checks
-one after the other. Known to fit: pytest 9.2 (pyproject.toml bounds the version).
+`differences()` lists where the installed pytest differs from what this module expects; the plugin then runs checks one
+after the other. Compatible: pytest 9.2 (pyproject.toml limits the version).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pluggy
@@ -21,7 +21,7 @@ runtestprotocol = runner.runtestprotocol
 # Plugins that wrap one phase of an item and expect the next phase of the same item to follow: output is captured by
 # the engine, the others are left out.
 WRAPPERS = ("capturemanager", "logging-plugin", "threadexception", "unraisableexception", "timeout")
-PHASE_VARIABLE = "PYTEST_CURRENT_TEST"  # names the item and phase that run; pytest takes it back when a phase ends
+PHASE_VARIABLE = "PYTEST_CURRENT_TEST"  # the running item and phase; pytest removes it when a phase ends
 
 _PARAMETERS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
     ("FixtureDef.execute", fixtures.FixtureDef.execute, ("self", "request")),
@@ -39,7 +39,7 @@ _ATTRIBUTES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
 
 
 def differences() -> list[str]:
-    """What the installed pytest does otherwise than the engine relies on; empty where it fits."""
+    """Differences of the installed pytest from what the engine expects; empty if it is compatible."""
     lines = []
     for name, function, expected in _PARAMETERS:
         code = getattr(function, "__func__", function).__code__
@@ -80,25 +80,25 @@ def scope_of(fixture: Any) -> Scope:
     return scope
 
 
-def definitions(item: pytest.Item) -> dict[str, Any]:
-    """Name of each fixture that an item names, also indirectly → its definitions; empty for what is no function."""
+def definitions(item: pytest.Item) -> dict[str, Sequence[Any]]:
+    """Name of each fixture that an item uses, also indirectly → its definitions; empty unless it is a function."""
     info = getattr(item, "_fixtureinfo", None)
     return dict(info.name2fixturedefs) if info is not None else {}
 
 
 def requested(item: pytest.Function) -> set[Any]:
-    """Definitions of the fixtures that an item has been given so far."""
+    """Definitions of the fixtures that an item has requested so far."""
     return set(item._request._fixture_defs.values()) if item._request else set()
 
 
 def forget_arguments(item: pytest.Function) -> None:
-    """Releases what an item was given, as pytest's own protocol does after teardown."""
+    """Releases an item's fixture values, as pytest's own protocol does after teardown."""
     item._request = False  # type: ignore[assignment]
     item.funcargs = None  # type: ignore[assignment]
 
 
 def take_value(fixture: Any) -> tuple[Any, list[Any]]:
-    """Takes a fixture's value and finalizers out of its definition, as if it had not been set up."""
+    """Removes a fixture's value and finalizers from its definition, as if it had not been set up."""
     saved = (fixture.cached_result, list(fixture._finalizers))
     fixture.cached_result = None
     fixture._finalizers.clear()
@@ -106,12 +106,12 @@ def take_value(fixture: Any) -> tuple[Any, list[Any]]:
 
 
 def give_value(fixture: Any, saved: tuple[Any, list[Any]]) -> None:
-    """Puts back what `take_value` took."""
+    """Restores what `take_value` removed."""
     fixture.cached_result, fixture._finalizers[:] = saved
 
 
 def setup_stack(session: pytest.Session) -> dict[Any, Any]:
-    """The nodes that are set up now, outermost first, with their finalizers."""
+    """The nodes that are currently set up, outermost first, with their finalizers."""
     return session._setupstate.stack
 
 
@@ -121,7 +121,7 @@ def set_setup_stack(session: pytest.Session, stack: dict[Any, Any]) -> None:
 
 @contextlib.contextmanager
 def replaced_execute(execute: Callable[[Callable[[Any, Any], Any], Any, Any], Any]) -> Iterator[None]:
-    """While it lasts, `execute(original, fixture, request)` sets up every fixture."""
+    """A context in which `execute(original, fixture, request)` sets up every fixture."""
     original = fixtures.FixtureDef.execute
     fixtures.FixtureDef.execute = lambda fixture, request: execute(original, fixture, request)  # type: ignore[method-assign,assignment]
     try:
@@ -136,7 +136,7 @@ def call_phase(function: Callable[[], Any], when: Any, reraise: tuple[type[BaseE
 
 
 def foreign_plugins(item: pytest.Item) -> tuple[Any, ...]:
-    """conftest files of other folders, whose hooks are not for this item."""
+    """conftest files of other folders, whose hooks do not apply to this item."""
     return tuple(getattr(item.ihook, "remove_mods", ()))
 
 

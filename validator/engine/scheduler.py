@@ -1,9 +1,9 @@
-"""Runs many checks concurrently, so that one round trip serves all checks that wait for an answer.
+"""Runs many checks concurrently, so that one round trip serves all checks that wait for a command.
 
-Each check runs in a greenlet. A check that asks its host for something is suspended; when every check of a host is
-suspended, all their commands are sent as one batch a shell, and the answers resume them. Hosts do not wait for each
-other. A check that sleeps is suspended too. A check that may change its host (`mutates`) begins when all checks before
-it on that host have ended, and ends before the next begins. Checks are plain functions and notice nothing.
+Each check runs in a greenlet. A check that runs a command is suspended; when every check of a host is suspended, all
+their commands are sent as one batch per shell, and the answers resume the checks. Hosts do not wait for each other. A
+check that sleeps is suspended too. A check that may change its host (`mutates`) starts after all earlier checks of that
+host have ended, and ends before the next starts. Checks are ordinary functions and need no change.
 See docs/engine.md.
 """
 
@@ -20,14 +20,14 @@ from typing import Any
 
 try:
     import greenlet  # type: ignore[import-untyped]
-except ImportError:  # checks then run one after the other, a round trip a command
+except ImportError:  # checks then run one after the other, with one round trip for each command
     greenlet = None
 
 from validator.deadline import CheckTimeout
 from validator.engine import coalesce, commands
 from validator.transport import Answer, Command, SshError, backend, host_constants
 
-# Asked twice in one batch, these are run once. Anything else, or anything with shell syntax, may have an effect.
+# Duplicates of these commands in a batch run once. Other commands, or any with shell syntax, may have an effect.
 _PURE = re.compile(
     r"(test|stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|modinfo"
     r"|rpm -q|command -v|sysctl -n|apt-mark showhold"
@@ -37,28 +37,28 @@ _PURE = re.compile(
 
 
 def available() -> bool:
-    """Whether checks can be gathered here."""
+    """Whether checks can run concurrently: greenlet is installed."""
     return greenlet is not None
 
 
 def killed() -> type[BaseException]:
-    """What is thrown into a check that nobody will hear any more."""
+    """The exception that ends a check whose result is no longer needed."""
     kind: type[BaseException] = greenlet.GreenletExit
     return kind
 
 
 @dataclass(eq=False)
 class Task:
-    """One check on its way. `run` is its whole life; `before` and `after` surround each slice of it."""
+    """One check. `run` runs it completely; `before` and `after` are called around each slice of it."""
 
     name: str
     run: Callable[[], None]
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
-    host: object = None  # with whose other tasks it shares fixtures, and the order of what changes something
-    mutates: bool = False  # it may change what other tasks of its host look at
-    seconds: float = 0.0  # how long it may take; 0 for any time
-    deadline: float = 0.0  # time.monotonic(), once it has begun; 0 for none
+    host: object = None  # tasks of the same host share fixtures and keep the order of changes
+    mutates: bool = False  # it may change what other tasks of its host read
+    seconds: float = 0.0  # its time limit; 0 for none
+    deadline: float = 0.0  # time.monotonic(), set when it starts; 0 for none
     attempts: int = 1
     request: backend.Request | None = None
     wake: float | None = None
@@ -73,26 +73,26 @@ class Task:
 
 @dataclass
 class Scheduler:
-    """Runs tasks to their end, batching what they ask of hosts."""
+    """Runs tasks to completion and batches their commands."""
 
-    limit: Callable[[Task], Any] = lambda task: None  # arms a clock for the coming slice
+    limit: Callable[[Task], Any] = lambda task: None  # arms the deadline for the next slice
     tasks: list[Task] = field(default_factory=list)
     finished: Callable[[Task], None] = lambda task: None
     _hub: Any = None
     _current: Task | None = None
-    _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by host: those that have not begun
-    _begun: dict[object, list[Task]] = field(default_factory=dict)  # by host: those that have not ended
-    _sent: dict[backend.HostLink, _SentBatches] = field(default_factory=dict)  # sent, and not answered yet
+    _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by host: tasks that have not started
+    _begun: dict[object, list[Task]] = field(default_factory=dict)  # by host: tasks that have not ended
+    _sent: dict[backend.HostLink, _SentBatches] = field(default_factory=dict)  # batches without an answer yet
 
     def run(self, tasks: Iterable[Task]) -> None:
-        """Runs all tasks; returns when each has ended. What one raises beyond its own judgement ends all."""
+        """Runs all tasks and returns when all have ended. An exception of `run` itself ends all of them."""
         global _active
         self.tasks = list(tasks)
         self._hub = greenlet.getcurrent()
         self._queues, self._begun = defaultdict(deque), defaultdict(list)
         for task in self.tasks:
             self._queues[task.host].append(task)
-        _active, backend.runner = self, self.ask
+        _active, backend.runner = self, self.execute
         try:
             while waiting := self._begin():
                 self._advance(waiting)
@@ -103,7 +103,7 @@ class Scheduler:
                     task._greenlet.throw(greenlet.GreenletExit)
 
     def _begin(self) -> list[Task]:
-        """Begins what may begin now; all that have begun and not ended."""
+        """Starts the tasks that can start now; returns all that have started and not ended."""
         for host, queue in self._queues.items():
             while queue:
                 busy = self._begun[host] = [task for task in self._begun[host] if not task.done]
@@ -114,12 +114,12 @@ class Scheduler:
                 task.deadline = time.monotonic() + task.seconds if task.seconds else 0.0
                 task._greenlet = greenlet.greenlet(task.run)
                 self._resume(task)
-            if len(self._queues) > 1:  # while the next host is still being reached
+            if len(self._queues) > 1:  # while the next host is being connected
                 self._send(self._begun[host])
         return [task for begun in self._begun.values() for task in begun if not task.done]
 
-    def ask(self, request: backend.Request) -> tuple[Answer, int]:
-        """What `host.run` comes to: the answer, once the batch is back."""
+    def execute(self, request: backend.Request) -> tuple[Answer, int]:
+        """The answer to a command of `host.run`, after its batch has returned."""
         task = self._task()
         constant = (request.link.known(request.root) or {}).get(request.command.text)
         if constant is not None:
@@ -131,7 +131,7 @@ class Scheduler:
         return answer, task.attempts
 
     def sleep(self, seconds: float) -> None:
-        """Lets the others run for at least `seconds`."""
+        """Suspends the running check for at least `seconds`."""
         task = self._task()
         if task is None:
             time.sleep(seconds)
@@ -140,13 +140,13 @@ class Scheduler:
         self._suspend(task)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Lets the others run until `ready` holds."""
+        """Suspends the running check until `ready` returns true."""
         while not ready():
             self.sleep(0.02)
 
     @property
     def task(self) -> Task | None:
-        """The check that runs now."""
+        """The running check."""
         return self._task()
 
     def _task(self) -> Task | None:
@@ -156,8 +156,8 @@ class Scheduler:
     def _suspend(self, task: Task) -> Any:
         self._hub.switch()
         if task._throw is not None:
-            thrown, task._throw = task._throw, None
-            raise thrown
+            error, task._throw = task._throw, None
+            raise error
         value, task._value = task._value, None
         return value
 
@@ -179,7 +179,7 @@ class Scheduler:
             self._resume(task)
 
     def _wait(self, seconds: float | None) -> None:
-        """Until a host has answered, at most for `seconds`; what it has answered is handed out."""
+        """Waits until a host has answered, for at most `seconds`, and delivers its answers."""
         if not self._sent:
             time.sleep(max(0.0, seconds or 0.0))
             return
@@ -204,7 +204,7 @@ class Scheduler:
             self.finished(task)
 
     def _send(self, waiting: Iterable[Task]) -> bool:
-        """Sends what is asked of hosts that have nothing else to answer; whether anything has come back at once."""
+        """Sends batches to the hosts that have no batch under way; returns whether answers were delivered at once."""
         groups: dict[backend.HostLink, dict[bool, list[Task]]] = defaultdict(lambda: defaultdict(list))
         for task in waiting:
             if task.request is not None and task.request.link not in self._sent:
@@ -216,7 +216,7 @@ class Scheduler:
                 batch.compose()
             if apart:
                 self._sent[link] = _SentBatches(batches, backend.in_background(_execute, batches))
-            else:  # nobody else could go on meanwhile
+            else:  # no other check could run meanwhile
                 _execute(batches)
                 self._deliver(batches)
         return bool(groups) and not apart
@@ -236,7 +236,7 @@ class Scheduler:
                 elif task.request.command.text in constants:
                     task._value = constants[task.request.command.text]
                 else:
-                    continue  # this host does not tell it so: it is asked like anything else
+                    continue  # not a constant on this host: sent as an ordinary command
                 task.request = None
                 task.attempts = max(task.attempts, batch.attempts)
                 self._resume(task)
@@ -244,14 +244,14 @@ class Scheduler:
 
 @dataclass
 class _Batch:
-    """What goes to one shell of one host at once, and what came back: answers, or the fault that all share."""
+    """The commands of one batch to a shell of a host, and the answers or the transport error of all."""
 
     link: backend.HostLink
     root: bool
     tasks: list[Task]
     commands: list[Command] = field(default_factory=list)
-    slots: list[int | None] = field(default_factory=list)  # of each task: where its answer is; None for a constant
-    asks: bool = False  # whether known.ASK is the last command
+    slots: list[int | None] = field(default_factory=list)  # index of each task's answer; None for a constant
+    asks: bool = False  # whether host_constants.ASK is the last command
     answers: list[Answer] = field(default_factory=list)
     attempts: int = 1
     fault: SshError | None = None
@@ -278,7 +278,7 @@ class _Batch:
 
 @dataclass
 class _SentBatches:
-    """What one host was sent, a batch a shell; `answered` when it has answered."""
+    """The batches sent to a host, one for each shell. answered: is done when the host has answered."""
 
     batches: list[_Batch]
     answered: Future[None]
@@ -290,8 +290,8 @@ def _execute(batches: list[_Batch]) -> None:
             resend = not any(
                 commands.changes(command.text) for command in batch.commands if command is not host_constants.ASK
             )
-            ask = functools.partial(batch.link.execute, root=batch.root, resend=resend)
-            batch.answers, batch.attempts = coalesce.execute(batch.commands, ask)
+            send = functools.partial(batch.link.execute, root=batch.root, resend=resend)
+            batch.answers, batch.attempts = coalesce.execute(batch.commands, send)
         except SshError as fault:
             batch.fault = fault
 
@@ -300,12 +300,12 @@ _active: Scheduler | None = None
 
 
 def active() -> Scheduler | None:
-    """The gatherer that runs checks just now, if any."""
+    """The scheduler that is running checks, if any."""
     return _active
 
 
 def sleep(seconds: float) -> None:
-    """Waits; other checks go on meanwhile where they are gathered."""
+    """Sleeps; if checks run concurrently, the others continue."""
     if _active is not None:
         _active.sleep(seconds)
     else:

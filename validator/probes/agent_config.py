@@ -142,8 +142,8 @@ def expected_series(
             series[Series(namespace, name, tuple(sorted(own.items())))] = gpu
             for names in rollups:
                 if set(names) <= own.keys() and set(names) != own.keys():
-                    kept = tuple(sorted((key, own[key]) for key in names))
-                    series[Series(namespace, name, kept)] = None
+                    rollup = tuple(sorted((key, own[key]) for key in names))
+                    series[Series(namespace, name, rollup)] = None
     return series
 
 

@@ -1,4 +1,4 @@
-"""The CloudWatch agent's own log: errors of the image apart from what AWS refused the agent.
+"""The CloudWatch agent's own log: separates errors of the image from API calls that AWS refused.
 
 The agent logs an error when AWS throttles a call past its SDK's own attempts, when its role may not call, and when it
 finds no credentials. None of these is a property of the image.
@@ -16,7 +16,7 @@ from validator.cloudwatch import ApiRefused
 
 LOG_FILE = "/opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log"
 _ERROR = re.compile(r"\bE!")
-# Passes: the agent sends the same batch again.
+# Temporary: the agent retries the same batch.
 _TEMPORARY = re.compile(
     r"\b(Throttling|ThrottlingException|ThrottledException|RequestLimitExceeded|TooManyRequestsException|"
     r"ServiceUnavailable|ServiceUnavailableException|InternalFailure|InternalServerError)\b"
@@ -24,7 +24,7 @@ _TEMPORARY = re.compile(
     r"|(?<=: )timed out$|\bi/o timeout\b|Client\.Timeout exceeded|TLS handshake timeout|context deadline exceeded"
     r"|connection reset by peer"
 )
-# Stays until somebody gives the instance what it lacks.
+# Permanent: the instance lacks permissions or credentials.
 _REFUSED = re.compile(
     r"\b(AccessDenied|AccessDeniedException|UnauthorizedOperation|ExpiredToken|ExpiredTokenException|"
     r"UnrecognizedClientException|InvalidClientTokenId|NoCredentialProviders|no EC2 IMDS role found|"
@@ -34,17 +34,17 @@ HINT = "give the instances an instance profile with the policy iam/instance.json
 
 
 def errors(log: str) -> list[str]:
-    """The log's errors that are not AWS's refusal of a call."""
+    """The errors in the log that are not failed API calls."""
     return [line for line in _errors(log) if not (_TEMPORARY.search(line) or _REFUSED.search(line))]
 
 
 def temporary(log: str) -> list[str]:
-    """Errors of calls that AWS throttled or whose service failed; the agent repeats them."""
+    """Errors of API calls that AWS throttled or that failed in the service; the agent retries them."""
     return [line for line in _errors(log) if _TEMPORARY.search(line)]
 
 
 def refusals(log: str) -> list[str]:
-    """Errors of calls that AWS refused: no permission, no credentials."""
+    """Errors of API calls that AWS refused: no permission or no credentials."""
     return [line for line in _errors(log) if _REFUSED.search(line)]
 
 
@@ -53,13 +53,13 @@ def _errors(log: str) -> list[str]:
 
 
 def raise_if_refused(host: Any) -> None:
-    """ApiRefused where the agent's log says that AWS refused its calls: what is missing did not fail in the image."""
+    """ApiRefused if AWS refused API calls of the agent: missing data is then not a fault of the image."""
     shown = host.run(f"cat {LOG_FILE}")
     if shown.rc == 0:
         raise_refusals(refusals(shown.stdout))
 
 
 def raise_refusals(lines: Sequence[str]) -> None:
-    """ApiRefused with the last of these lines; nothing where there is none."""
+    """ApiRefused with the last line; does nothing without lines."""
     if lines:
-        raise ApiRefused("the agent on this machine was refused", "", lines[-1].strip(), HINT)
+        raise ApiRefused("an API call of the agent on this machine was refused", "", lines[-1].strip(), HINT)

@@ -1,4 +1,4 @@
-"""What a node's base AMI brought, as the build recorded it, against what the machine has now."""
+"""Compares the files of a node's base AMI with the record that the build made of them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ _RECORDS = "/usr/share/gpu-ami"
 
 
 def check_unchanged(host: Any, role: str, observe: Observe) -> None:
-    """Fails where a file on record (`<role>.sha256`, in sha256sum's format) is missing or of another content."""
+    """Fails if a recorded file (`<role>.sha256`, in sha256sum's format) is missing or has other content."""
     __tracebackhide__ = True
     record = f"{_RECORDS}/{role}.sha256"
     files = [line.split(None, 1)[1] for line in host.run("cat %s", record).stdout.splitlines() if " " in line]
     if not files:
-        observe.fail(f"there is no {record}: the build has not recorded what the base AMI brought")
+        observe.fail(f"no {record}: the build did not record the files of the base AMI")
     done = host.run("env LC_ALL=C sha256sum --check --quiet --strict %s", record)
     wrong = [line.replace(": FAILED", "") for line in done.stdout.splitlines() if ": FAILED" in line]
     observe({"files": files, "changed": wrong}, {"files": files, "changed": []})
     if wrong or done.rc != 0:
-        said = ", ".join(wrong) or done.stderr.strip()
-        observe.fail(f"not as the base AMI brought it: {said}")
+        observe.fail(f"differs from the base AMI: {', '.join(wrong) or done.stderr.strip()}")
 
 
 def check_enabled(host: Any, units: list[str], observe: Observe) -> None:
-    """Fails where one of the units does not start at boot."""
+    """Fails if one of the units does not start at boot."""
     __tracebackhide__ = True
-    found = {unit: host.run("systemctl is-enabled %s", unit).stdout.strip() for unit in units}
-    observe.same(found, dict.fromkeys(units, "enabled"), "units of the node at boot")
+    states = {unit: host.run("systemctl is-enabled %s", unit).stdout.strip() for unit in units}
+    observe.same(states, dict.fromkeys(units, "enabled"), "units of the node at boot")
 
 
 def check_executable(host: Any, paths: list[str], observe: Observe) -> None:
-    """Fails where one of the paths is missing or cannot be run."""
+    """Fails if one of the paths is missing or not executable."""
     __tracebackhide__ = True
     tests = "; ".join("test -x %s && echo %s" for _ in paths)
-    there = host.run(f"{tests}; true", *(word for path in paths for word in (path, path))).stdout.split()
-    observe(there, paths)
-    gone = [path for path in paths if path not in there]
-    if gone:
-        observe.fail(f"not there, or not executable: {', '.join(gone)}")
+    executable = host.run(f"{tests}; true", *(word for path in paths for word in (path, path))).stdout.split()
+    observe(executable, paths)
+    missing = [path for path in paths if path not in executable]
+    if missing:
+        observe.fail(f"missing or not executable: {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""What a machine gives to every login shell and to every service without being asked."""
+"""Environment variables that a machine sets in every login shell and every service."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def in_login_shell(command: str) -> str:
-    """`command` as root's login shell runs it: of nobody else's environment, after /etc/profile and its like."""
+    """`command` in a login shell of root with an empty environment, which reads /etc/profile and similar files."""
     return f"env -i HOME=/root TERM=dumb bash -lc {shlex.quote(command)}"
 
 
-# Each with the place that its lines come from. A login shell reads /etc/profile and its .d; PAM reads /etc/environment.
-_ASKED = {
+# Source → command that prints it. A login shell reads /etc/profile and profile.d; PAM reads /etc/environment.
+_COMMANDS = {
     "login shells": f"{in_login_shell('env')} 2>/dev/null",
     "/etc/environment": "cat /etc/environment",
     "services": "systemctl show-environment",
@@ -21,9 +21,9 @@ _ASKED = {
 
 
 def environments(host: Any) -> list[tuple[str, str]]:
-    """Every setting, `NAME=value`, with who is given it. What a host does not have gives nothing."""
-    found = []
-    for where, command in _ASKED.items():
+    """Every setting as source and `NAME=value`. A source that the host does not have is left out."""
+    settings = []
+    for source, command in _COMMANDS.items():
         lines = [line.strip().removeprefix("export ") for line in host.run(command).stdout.splitlines()]
-        found += [(where, line) for line in lines if line.partition("=")[0].isidentifier()]
-    return found
+        settings += [(source, line) for line in lines if line.partition("=")[0].isidentifier()]
+    return settings

@@ -1,4 +1,4 @@
-"""What an operator's policy decides over the event parser's catalogue of Xids."""
+"""An operator's policy, which overrides the event parser's catalogue of Xids."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 PATH = "/etc/gpu-ami/xid-policy.json"
 
 
-def decided(text: str) -> list[str]:
-    """ "xid 79: info, none" for each code that the policy has a word on; none where it is empty or cannot be read."""
+def overrides(text: str) -> list[str]:
+    """ "xid 79: info, none" for each code that the policy overrides; empty if the policy has none or is not JSON."""
     try:
         document = json.loads(text)
     except ValueError:

@@ -43,15 +43,15 @@ def _value(text: str, position: int, path: str, lines: Lines) -> int:
 
 
 def _object(text: str, position: int, path: str, lines: Lines) -> int:
-    seen: set[str] = set()
+    keys: set[str] = set()
     position = _skip(text, position + 1)
     while text[position] != "}":
         line = _line(text, position)
         key, position = _DECODER.raw_decode(text, position)
         child = f"{path}.{key}" if path else key
-        if key in seen:
+        if key in keys:
             lines.duplicates[child] = line
-        seen.add(key)
+        keys.add(key)
         lines.by_path[child] = line
         position = _skip(text, _skip(text, position) + 1)  # past the colon
         position = _next(text, _value(text, position, child, lines))

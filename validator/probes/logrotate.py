@@ -1,4 +1,4 @@
-"""What logrotate's rules do to one log: those under which lines are lost that nobody has read yet.
+"""Rules of logrotate under which a log loses lines that the CloudWatch agent has not read yet.
 
 Source: logrotate(8).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-# The later of two wins; each line is (what the directive is called, what it switches, to what).
+# Directive → the option that it sets and its value. Of two directives for an option the later applies.
 _SWITCHES = {
     "copytruncate": ("copytruncate", True), "nocopytruncate": ("copytruncate", False),
     "compress": ("compress", True), "nocompress": ("compress", False),
@@ -17,9 +17,9 @@ _SCRIPTS = ("postrotate", "prerotate", "firstaction", "lastaction", "preremove")
 
 
 def losses(rules: str, log: str) -> list[str]:
-    """How the first rule that covers `log` loses lines of it; `rules`: logrotate.conf, then logrotate.d.
+    """How the first rule that matches `log` loses lines of it. rules: the text of logrotate.conf and logrotate.d.
 
-    Empty if it loses none, or if no rule covers it.
+    Empty if it loses none, or if no rule matches.
     """
     everywhere: list[str] = []
     for patterns, directives in _blocks(rules):
@@ -32,26 +32,26 @@ def losses(rules: str, log: str) -> list[str]:
 
 def _lost(directives: list[str]) -> list[str]:
     on = {"copytruncate": False, "compress": False, "delaycompress": False}
-    kept = "0"
+    rotations = "0"
     for word, *values in (line.split() for line in directives):
         if word in _SWITCHES:
-            name, to = _SWITCHES[word]
-            on[name] = to
+            name, value = _SWITCHES[word]
+            on[name] = value
         elif word == "rotate" and values:
-            kept = values[0]
-    found = []
-    if kept == "0":
-        found.append("rotate 0: a rotated file is deleted at once")
+            rotations = values[0]
+    reasons = []
+    if rotations == "0":
+        reasons.append("rotate 0: a rotated file is deleted at once")
     if on["copytruncate"]:
-        found.append("copytruncate: what is written between copy and cut is lost")
+        reasons.append("copytruncate: lines written between copy and truncation are lost")
     if on["compress"] and not on["delaycompress"]:
-        found.append("compress without delaycompress: the end of a rotated file is packed before it is read")
-    return found
+        reasons.append("compress without delaycompress: a rotated file is compressed before its last lines are read")
+    return reasons
 
 
 def _blocks(rules: str) -> list[tuple[list[str], list[str]]]:
-    """(patterns, directives) in their order; no patterns: directives outside any rule, which hold for what follows."""
-    found: list[tuple[list[str], list[str]]] = []
+    """(patterns, directives) in order. Directives outside a rule have no patterns and apply to all later rules."""
+    blocks: list[tuple[list[str], list[str]]] = []
     patterns: list[str] = []
     inside: list[str] | None = None
     script = False
@@ -62,7 +62,7 @@ def _blocks(rules: str) -> list[tuple[list[str], list[str]]]:
             continue
         elif inside is not None:
             if line.startswith("}"):
-                found.append((patterns, inside))
+                blocks.append((patterns, inside))
                 patterns, inside = [], None
             else:
                 inside.append(line)
@@ -70,5 +70,5 @@ def _blocks(rules: str) -> list[tuple[list[str], list[str]]]:
             patterns += [word.strip("\"'") for word in line.rstrip("{").split()]
             inside = [] if line.endswith("{") else None
         else:
-            found.append(([], [line]))
-    return found
+            blocks.append(([], [line]))
+    return blocks

@@ -1,4 +1,4 @@
-"""The output of `nvidia-smi -q -x` as numbers in CloudWatch's units. No input or output of its own."""
+"""Reads the output of `nvidia-smi -q -x` as numbers in CloudWatch's units. Does no input or output."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read(xml: str) -> list[Gpu]:
 def _gpu(index: int, node: ElementTree.Element) -> Gpu:
     values = {}
     for measurement, paths in PATHS.items():
-        text = next((found for found in (_text(node, path) for path in paths) if _NUMBER.match(found)), "")
+        text = next((value for value in (_text(node, path) for path in paths) if _NUMBER.match(value)), "")
         if text:
             values[measurement] = float(_NUMBER.match(text).group())  # type: ignore[union-attr]
     return Gpu(
@@ -99,8 +99,8 @@ def _text(node: ElementTree.Element, path: str) -> str:
 
 def pci_address(text: str) -> str:
     """`00000000:00:1E.0`, `0000:00:1e` or `0000:00:1e.0` in the kernel's form: `0000:00:1e.0`; else unchanged."""
-    found = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", text.strip().lower())
-    if not found:
+    match = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", text.strip().lower())
+    if not match:
         return text.strip()
-    domain, bus, device, function = found.groups()
+    domain, bus, device, function = match.groups()
     return f"{int(domain, 16):04x}:{bus}:{device}.{function or 0}"

@@ -1,4 +1,4 @@
-"""A planned component's packages: which version of each is installed, and whether an upgrade could move it."""
+"""Packages of a planned component: their installed versions, and whether a system upgrade can change them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ _RPM_VERIFY = (
     "rpm --verify --nodeps --noscripts --nouser --nogroup --nomode --nomtime --nolinkto --nordev --nocaps --noconfig"
 )
 _VERIFY_ROW = re.compile(r"(\S+)\s+(?:([cdglr])\s+)?(/.*)")
-_VERIFY_SECONDS = 900.0  # every file is read, on a new volume for the first time
-# What minimal images leave out by their package manager's own settings (dpkg.cfg path-exclude, rpm --nodocs).
-_MAY_BE_GONE = ("/usr/share/doc/", "/usr/share/man/", "/usr/share/locale/", "/usr/share/info/", "/usr/share/lintian/")
+_VERIFY_SECONDS = 900.0  # reads every packaged file; the first read of a new EBS volume is slow
+# Files that minimal images exclude by settings of the package manager (dpkg.cfg path-exclude, rpm --nodocs).
+_MAY_BE_MISSING = (
+    "/usr/share/doc/",
+    "/usr/share/man/",
+    "/usr/share/locale/",
+    "/usr/share/info/",
+    "/usr/share/lintian/",
+)
 
 
 def planned(plan: PlanDocument, component: str) -> dict[str, str]:
-    """Package name → full version of a planned component. UNPROVEN where the base AMI brings the component along."""
+    """Package name → full version of a planned component. UNPROVEN if the base AMI provides the component."""
     if component not in plan:
         unproven(f"the plan has no {component}")
     row = section(plan, component)
@@ -35,47 +41,49 @@ def planned(plan: PlanDocument, component: str) -> dict[str, str]:
 def check_installed(host: Any, plan: PlanDocument, component: str, observe: Observe) -> None:
     """Fails unless exactly the planned versions are installed."""
     __tracebackhide__ = True
-    wanted = planned(plan, component)
-    found = installed(host, wanted, plan["os"]["family"])
-    # A version that ends with * is planned without the build number that the vendor puts behind it.
-    expected = {name: found[name] if fnmatchcase(found[name], version) else version for name, version in wanted.items()}
-    observe.same(found, expected, f"packages of {component}")
+    versions = planned(plan, component)
+    present = installed(host, versions, plan["os"]["family"])
+    # A planned version that ends in * matches any build number of the vendor.
+    expected = {
+        name: present[name] if fnmatchcase(present[name], version) else version for name, version in versions.items()
+    }
+    observe.same(present, expected, f"packages of {component}")
 
 
 def check_held(host: Any, plan: PlanDocument, component: str, observe: Observe) -> None:
     """Fails unless each planned package is held at its planned version."""
     __tracebackhide__ = True
-    wanted = planned(plan, component)
-    there = held(host, wanted, plan["os"]["family"])
-    observe(sorted(there), sorted(wanted))
-    free = sorted(set(wanted) - there)
-    if free:
-        observe.fail(f"not held, so an upgrade would move them: {', '.join(free)}")
+    versions = planned(plan, component)
+    held_packages = held(host, versions, plan["os"]["family"])
+    observe(sorted(held_packages), sorted(versions))
+    not_held = sorted(set(versions) - held_packages)
+    if not_held:
+        observe.fail(f"not held, so an upgrade would change them: {', '.join(not_held)}")
 
 
 def check_unchanged(host: Any, plan: PlanDocument, component: str, programs: list[str], observe: Observe) -> None:
-    """Fails if a file of a component's packages, or of those that brought `programs`, is gone or has other content.
+    """Fails if a file of the component's packages, or of the packages of `programs`, is missing or changed.
 
-    Configuration may have. UNPROVEN where neither is known to the package manager.
+    Configuration files may be changed. UNPROVEN if the package manager knows none of the packages.
     """
     __tracebackhide__ = True
     family = plan["os"]["family"]
-    wanted = {} if "provided_by" in section(plan, component) else planned(plan, component)
-    there = {
-        name for name, version in (installed(host, wanted, family) if wanted else {}).items() if version != MISSING
+    versions = {} if "provided_by" in section(plan, component) else planned(plan, component)
+    present = {
+        name for name, version in (installed(host, versions, family) if versions else {}).items() if version != MISSING
     }
-    names = sorted(there | _owners(host, programs, family))
+    names = sorted(present | _owners(host, programs, family))
     if not names:
-        unproven(f"{component} came by no package")
+        unproven(f"{component} was not installed from a package")
     verify = "dpkg --verify" if family == "debian" else _RPM_VERIFY
     done = host.run(f"{verify} {' '.join(['%s'] * len(names))}", *names, timeout=_VERIFY_SECONDS)
     changed = _changed(done.stdout)
-    observe(changed or ", ".join(names), "every file as its package has it")
+    observe(changed or ", ".join(names), "no changed file")
     if changed:
         more = f" and {len(changed) - 10} more" if len(changed) > 10 else ""
-        observe.fail(f"not as the packages of {component} have them: {'; '.join(changed[:10])}{more}")
+        observe.fail(f"files that differ from the packages of {component}: {'; '.join(changed[:10])}{more}")
     if done.rc != 0 and not done.stdout.strip():
-        unproven(f"{verify.split()[0]} cannot say whether files are unchanged: {done.stderr.strip()[-300:]}")
+        unproven(f"{verify.split()[0]} cannot verify the files: {done.stderr.strip()[-300:]}")
 
 
 def changed_files(host: Any, family: str) -> list[tuple[str, bool, bool]] | None:
@@ -96,35 +104,37 @@ def changed_files(host: Any, family: str) -> list[tuple[str, bool, bool]] | None
 
 
 def _owners(host: Any, programs: list[str], family: str) -> set[str]:
-    """The packages that brought these programs, as far as they are there and came by one."""
-    ask = "dpkg-query -S" if family == "debian" else "rpm -qf --qf '%%{NAME}: \\n'"
+    """The packages that own these programs; programs that are missing or not packaged are ignored."""
+    query = "dpkg-query -S" if family == "debian" else "rpm -qf --qf '%%{NAME}: \\n'"
     each = " ".join(["%s"] * len(programs))
-    found = host.run(f'for p in {each}; do p=$(command -v "$p") && {ask} "$(readlink -f "$p")"; done', *programs).stdout
-    return {match[1] for match in re.finditer(r"^([a-z0-9A-Z][\w.+-]+)(?::\w+)?:\s", found, re.MULTILINE)}
+    owners = host.run(
+        f'for p in {each}; do p=$(command -v "$p") && {query} "$(readlink -f "$p")"; done', *programs
+    ).stdout
+    return {match[1] for match in re.finditer(r"^([a-z0-9A-Z][\w.+-]+)(?::\w+)?:\s", owners, re.MULTILINE)}
 
 
 def _changed(shown: str) -> list[str]:
-    """Both managers write alike: nine marks, of which 5 is the digest (or "missing"), c for configuration, the path."""
+    """Changed files in the output of dpkg or rpm: nine flags (5: digest) or "missing", c for configuration, path."""
     rows = [_VERIFY_ROW.fullmatch(line.strip()) for line in shown.splitlines()]
-    found = [row.groups() for row in rows if row]
+    changes = [row.groups() for row in rows if row]
     return [
         f"{path}{' (missing)' if marks == 'missing' else ''}"
-        for marks, kind, path in found
-        if (marks == "missing" or "5" in marks) and kind is None and not path.startswith(_MAY_BE_GONE)
+        for marks, kind, path in changes
+        if (marks == "missing" or "5" in marks) and kind is None and not path.startswith(_MAY_BE_MISSING)
     ]
 
 
-def installed(host: Any, wanted: dict[str, str], family: str) -> dict[str, str]:
-    """Package → installed version ("missing" where none is), written with an epoch where `wanted` writes one."""
+def installed(host: Any, planned: dict[str, str], family: str) -> dict[str, str]:
+    """Package → installed version (MISSING if not installed), with an epoch if its planned version has one."""
     if family == "debian":
-        found = _dpkg(host, sorted(wanted))
+        versions = _dpkg(host, sorted(planned))
     else:
-        found = {
-            name: _as_written(version, wanted[name])
-            for name, version in _rpm(host, sorted(wanted)).items()
-            if name in wanted
+        versions = {
+            name: _with_epoch_as(planned[name], version)
+            for name, version in _rpm(host, sorted(planned)).items()
+            if name in planned
         }
-    return {name: found.get(name, MISSING) for name in wanted}
+    return {name: versions.get(name, MISSING) for name in planned}
 
 
 def _dpkg(host: Any, names: list[str]) -> dict[str, str]:
@@ -142,20 +152,20 @@ def _rpm(host: Any, names: list[str]) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if len(row) == 2}  # "package … is not installed" has more words
 
 
-def _as_written(version: str, like: str) -> str:
-    return version if re.match(r"\d+:", like) else re.sub(r"^\d+:", "", version)
+def _with_epoch_as(planned: str, version: str) -> str:
+    return version if re.match(r"\d+:", planned) else re.sub(r"^\d+:", "", version)
 
 
-def held(host: Any, wanted: dict[str, str], family: str) -> set[str]:
-    """Those of `wanted` that no upgrade moves: on hold (apt), or locked to their planned version (dnf)."""
+def held(host: Any, planned: dict[str, str], family: str) -> set[str]:
+    """The packages that no upgrade changes: on hold (apt), or locked to their planned version (dnf)."""
     if family == "debian":
-        return set(wanted) & set(host.run("apt-mark showhold").stdout.split())
+        return set(planned) & set(host.run("apt-mark showhold").stdout.split())
     locks = host.run("cat /etc/dnf/plugins/versionlock.list /etc/yum/pluginconf.d/versionlock.list").stdout
-    return {name for name, version in wanted.items() if _locked(name, version, locks)}
+    return {name for name, version in planned.items() if _locked(name, version, locks)}
 
 
 def _locked(name: str, version: str, locks: str) -> bool:
     bare = re.escape(re.sub(r"^\d+:", "", version)).replace(r"\*", ".*")
-    # As dnf 4 writes them (name-epoch:version-release.arch) and as yum does (epoch:name-version-release.arch).
+    # dnf 4 writes name-epoch:version-release.arch, yum writes epoch:name-version-release.arch.
     pattern = rf"^(\d+:)?{re.escape(name)}-(\d+:)?{bare}(\.|$)"
     return re.search(pattern, locks, re.MULTILINE) is not None

@@ -1,4 +1,4 @@
-"""Shared libraries as a program would get them: where the loader finds one, and what the library itself answers."""
+"""Shared libraries as a program loads them: the file that the loader selects, and its version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from validator.observe import Observe, output
 
 # One Python process loads the library as any program does and calls one function of it, which must take no arguments
 # ("size"), a pointer to an int ("int*"), or a buffer and its length ("char*"). argv: soname, function, kind.
-_ASK = """
+_PROGRAM = """
 import ctypes, json, os, sys
 soname, function, kind = sys.argv[1:]
 call = getattr(ctypes.CDLL(soname), function)
@@ -22,7 +22,7 @@ elif kind == "int*":
     number = ctypes.c_int(-1)
     status = call(ctypes.byref(number))
     if status != 0:
-        sys.exit("%s of %s ended with %d" % (function, soname, status))
+        sys.exit("%s of %s returned %d" % (function, soname, status))
     value = number.value
 else:
     text = ctypes.create_string_buffer(256)
@@ -37,35 +37,37 @@ print(json.dumps({"value": value, "file": os.path.realpath(files[0]) if files el
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a library said of itself, and the file that the loader took for it (absolute, links resolved)."""
+    """The value that a library returned, and the file that the loader selected (absolute, links resolved)."""
 
     value: Any
     file: str
 
 
-def ask(host: Any, observe: Observe, soname: str, function: str, kind: str) -> Loaded:
-    """Calls `function` of the library that a program outside any shell gets for `soname`; the check fails if it cannot.
+def call(host: Any, observe: Observe, soname: str, function: str, kind: str) -> Loaded:
+    """Calls `function` of the library that a program loads for `soname`; the check fails if it cannot.
 
-    kind: "size", "int*" or "char*", the function's arguments.
+    kind: "size", "int*" or "char*", the arguments of the function.
     """
     __tracebackhide__ = True
-    # Nothing of the environment: what a service gets, not what a login shell adds.
-    done = host.run("env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin python3 -c %s %s %s %s", _ASK, soname, function, kind)
+    # With an empty environment, as for a service: without the settings of a login shell.
+    done = host.run(
+        "env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin python3 -c %s %s %s %s", _PROGRAM, soname, function, kind
+    )
     if done.rc != 0:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
-        observe(said[-1])
-        observe.fail(f"a program cannot use {soname} ({function}): {said[-1]}")
-    answer = json.loads(done.stdout)
-    return Loaded(answer["value"], str(answer["file"]))
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        observe(lines[-1])
+        observe.fail(f"a program cannot use {soname} ({function}): {lines[-1]}")
+    printed = json.loads(done.stdout)
+    return Loaded(printed["value"], str(printed["file"]))
 
 
 def on_path(host: Any, soname: str) -> list[str]:
-    """Files (links resolved) that the loader's cache has for a soname, the one it takes first; 64 bit alone."""
+    """The 64-bit files for a soname in the loader's cache (links resolved); the loader selects the first."""
     cached = output(host, "ldconfig -p")
-    found = re.findall(rf"^\s*{re.escape(soname)} \(([^)]*)\) => (\S+)$", cached, re.MULTILINE)
-    paths = [path for flags, path in found if "x86-64" in flags or "AArch64" in flags]
+    entries = re.findall(rf"^\s*{re.escape(soname)} \(([^)]*)\) => (\S+)$", cached, re.MULTILINE)
+    paths = [path for flags, path in entries if "x86-64" in flags or "AArch64" in flags]
     if not paths:
         return []
-    # Two entries may be one file: a folder that is listed twice, or a link beside the file itself.
+    # Two entries can be the same file: a directory that is listed twice, or a link to the file.
     resolved = output(host, f"readlink -f -- {' '.join(['%s'] * len(paths))}", *paths).splitlines()
     return list(dict.fromkeys(resolved))

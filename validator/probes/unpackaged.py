@@ -15,7 +15,7 @@ _SECONDS = 600.0  # reads the package database and the file system's directories
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or link. kind: "f" or "l"; mode: permission bits; target: of a link, as it is stored."""
+    """A file or link. kind: "f" or "l"; mode: permission bits; target: the stored target of a link."""
 
     kind: str
     mode: int

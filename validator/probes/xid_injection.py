@@ -1,9 +1,9 @@
-"""A real fault on a real GPU, harmless to the board: which GPU may take it, how it is made, what the kernel printed.
+"""Causes a real fault on a real GPU without damage: selects the GPU, runs the program, reads the kernel's messages.
 
-The fault is one process's own: the MMU refuses a store, and the driver ends the channels of that process alone (Xid 31
-and 13: "restart the application"). Memory, other processes and the board are not touched, nothing is left to reset; a
-second process stores into memory of its own afterwards to show it. Under MPS all clients of a GPU share the fate of one
-(NVIDIA's MPS guide, "Error Containment"), and a GPU that somebody computes on is not ours to try: both are refused.
+The fault affects one process: the MMU refuses a store, and the driver ends only the channels of that process (Xid 31
+and 13: "restart the application"). Memory, other processes and the GPU are not affected, and no reset is needed; a
+second process then stores to its own memory to show that. With MPS a fault ends all clients of a GPU (NVIDIA's MPS
+guide, "Error Containment"), so machines with MPS and GPUs in use are refused.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from validator.probes.nvidia_smi import Gpu
 
 PROGRAM = Path(__file__).parents[1] / "remote" / "provoke_xid.py"
 PROCESS = "gpu-ami-provoke"
-CODES = (31, 13)  # an MMU fault; where the SM sees it first, a graphics engine exception
-SECONDS = 180.0  # without the persistence daemon the first process on a large machine initialises all its GPUs
-PIDS_MAY_LACK = 570  # from this branch on the driver names the process only where it knows the channel
-KMSG = "dd if=/dev/kmsg bs=8192 iflag=nonblock 2>/dev/null"  # record by record, ends where it would have to wait
+CODES = (31, 13)  # an MMU fault, or a graphics engine exception if the SM detects it first
+SECONDS = 180.0  # without the persistence daemon the first process initializes all GPUs of the machine
+PIDS_MAY_LACK = 570  # from this branch on the driver names the process only if it knows the channel
+KMSG = "dd if=/dev/kmsg bs=8192 iflag=nonblock 2>/dev/null"  # reads record by record and exits instead of waiting
 _NOBODY = 65534
-# Root's shell starts it; what touches the GPU runs as nobody, without the caller's environment: no MPS pipe, no
-# compiled kernel left in a home directory, no core file.
+# Root starts it; the program runs as nobody without the caller's environment: no MPS pipe, no compiled kernel in a
+# home directory, no core file.
 _LAUNCHER = f"""\
 import os, resource, sys
 if os.geteuid() == 0:
@@ -56,12 +56,12 @@ class Result:
 
 
 class Unfit(Exception):
-    """There is no GPU on which a fault may be provoked; the message says why."""
+    """No GPU can be used for a fault; the message says why."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One Xid in the kernel's log. pid, process: None where the driver named none."""
+    """One Xid in the kernel log. pid, process: None if the driver did not name them."""
 
     seq: int
     text: str
@@ -71,13 +71,13 @@ class Record:
     process: str | None
 
     def fields(self) -> dict[str, object]:
-        """The part of the parser's event that this line determines."""
-        named = {"pid": self.pid, "process": self.process}
-        return {"kind": "xid", "code": self.code, "pci": f"{self.pci}.0", **named, "origin": "kernel"}
+        """The fields of the parser's event that this record determines."""
+        process = {"pid": self.pid, "process": self.process}
+        return {"kind": "xid", "code": self.code, "pci": f"{self.pci}.0", **process, "origin": "kernel"}
 
 
 def choose(gpus: Sequence[Gpu], commands: Iterable[str]) -> Gpu:
-    """The first idle GPU. `commands`: names of all processes of the machine. Unfit: none may be used."""
+    """The first idle GPU. commands: names of all processes of the machine. Unfit: no GPU can be used."""
     if any(name.startswith("nvidia-cuda-mps") for name in commands):
         raise Unfit("MPS runs on this machine, and a fault ends all of its clients on a GPU")
     reasons = []
@@ -85,16 +85,16 @@ def choose(gpus: Sequence[Gpu], commands: Iterable[str]) -> Gpu:
         if gpu.processes:
             reasons.append(f"GPU {gpu.pci} is used by {', '.join(gpu.processes)}")
         elif gpu.mig == "Enabled":
-            reasons.append(f"GPU {gpu.pci} is divided by MIG")
+            reasons.append(f"GPU {gpu.pci} has MIG enabled")
         elif gpu.compute_mode == "Prohibited":
             reasons.append(f"GPU {gpu.pci} has compute mode Prohibited")
         else:
             return gpu
-    raise Unfit(f"no GPU is idle: {'; '.join(reasons) or 'there is none'}")
+    raise Unfit(f"no GPU is idle: {'; '.join(reasons) or 'there is no GPU'}")
 
 
 def command(pci: str, *, only_work: bool = False) -> str:
-    """What runs the program on a host, as nobody, on the GPU at that address."""
+    """The command that runs the program on a host, as nobody, on the GPU at that address."""
     words = ["python3", "-IS", "-c", _LAUNCHER, PROGRAM.read_text(encoding="ascii"), pci, *(["work"] * only_work)]
     return " ".join(shlex.quote(word) for word in words)
 
@@ -120,31 +120,31 @@ def read_result(rc: int, stdout: str, stderr: str) -> Result:
 
 
 def last_seq(kmsg: str) -> int:
-    """The number of the newest record of /dev/kmsg; -1 where there is none."""
+    """The number of the newest record of /dev/kmsg; -1 if it is empty."""
     return max((seq for seq, _, _ in _records(kmsg)), default=-1)
 
 
 def xids(kmsg: str, after: int, pci: str) -> list[Record]:
-    """The kernel's own Xids of one GPU in /dev/kmsg, newer than a record. `pci`: "0000:00:1e.0"."""
-    found = []
+    """The kernel's Xids of a GPU in /dev/kmsg after a record number. pci: "0000:00:1e.0"."""
+    records = []
     for seq, priority, text in _records(kmsg):
         xid = _XID.match(text)
         if seq <= after or priority >> 3 != 0 or xid is None or xid["pci"].lower() != pci.rpartition(".")[0]:
             continue
         pid = int(xid["pid"]) if xid["pid"] else None
-        found.append(Record(seq, text, xid["pci"].lower(), int(xid["code"]), pid, xid["name"]))
-    return found
+        records.append(Record(seq, text, xid["pci"].lower(), int(xid["code"]), pid, xid["name"]))
+    return records
 
 
 def events(lines: Iterable[str], boot_id: str, seq: int) -> list[dict[str, object]]:
-    """Of the parser's events, those of one record of /dev/kmsg in one boot."""
-    found = []
+    """The parser's events of one record of /dev/kmsg in one boot."""
+    matching = []
     for line in lines:
         if f'"seq":{seq}' in line.replace(" ", ""):
             event = json.loads(line)
             if (event.get("boot_id"), event.get("seq"), event.get("kind")) == (boot_id, seq, "xid"):
-                found.append(event)
-    return found
+                matching.append(event)
+    return matching
 
 
 def _records(kmsg: str) -> Iterable[tuple[int, int, str]]:

@@ -1,15 +1,15 @@
 #!/bin/sh
-# The loop of the batching shell (validator/transport/shell.py). `sh` reads it from standard input, behind
-# kill_marked.sh and a line that sets `mark`, which is unique to the shell; batches follow on the same input.
+# The loop of the batching shell (validator/transport/shell.py). `sh` reads it from standard input, after a line that
+# sets `mark` (unique to the shell) and kill_marked.sh; batches follow on the same input.
 #
-# A batch is text that shell.py composes of these functions: up to four workers in the background, each a list of
-# validator_run lines, and validator_watch in the foreground; then validator_frame prints the answers.
+# shell.py composes a batch of calls of these functions: up to four workers in the background, each a list of
+# validator_run lines, and validator_watch in the foreground; then validator_frame prints the results.
 #
 # Files in $dir:  worker.N   what worker N runs: number of the command, end of its time, process id
 #                 N.out N.err N.status   outputs of command N; its exit status and times
 #                 sleeper    process id of the watchdog's sleep;  done   all workers have ended
-# Times are the host's uptime in hundredths of a second. Everything inside is ended by SIGKILL: a process that is
-# just being made can lose a signal that is trapped here.
+# Times are the host's uptime in hundredths of a second. Processes are ended by SIGKILL: a process that is just being
+# created can lose a signal that this shell traps.
 : "${mark:?}"
 umask 077
 workers=
@@ -17,30 +17,30 @@ worker=
 sleeper=
 second=
 
-# In memory, for this user alone, gone when the shell goes.
+# A directory in memory, readable only by this user and removed when the shell exits.
 for parent in /dev/shm /run /tmp; do
     dir=$(mktemp -d "$parent/validator.XXXXXX" 2>/dev/null) && break
 done
 [ -d "$dir" ] || exit 125
 
-# A shell that ends within a batch ends the workers too, with all that they have started.
+# If the shell exits during a batch, it also kills the workers and everything that they have started.
 trap 'test -z "$workers" || { kill -9 "$sleeper"; validator_kill ".*" "$workers"; } 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 1' HUP TERM PIPE
 
-# Sets `now`. Without a process: /proc/uptime holds "seconds.hundredths …".
+# Sets `now` without a new process: /proc/uptime contains "seconds.hundredths …".
 validator_clock() {
     read -r now _ </proc/uptime
     now=${now%.*}${now#*.}
     now=${now#0}
 }
 
-# validator_kill NUMBER PID: ends command NUMBER: PID with its descendants, and all that carries the command's mark.
+# validator_kill NUMBER PID: kills command NUMBER: PID, its descendants, and every process with the command's mark.
 validator_kill() {
     tree=$2 known=
     while [ "$tree" != "$known" ]; do
         known=$tree
         for stat in /proc/[0-9]*/stat; do
-            # "pid (name) state parent …"; a name may hold spaces and brackets.
+            # "pid (name) state parent …"; a name can contain spaces and brackets.
             read -r line <"$stat" || continue
             pid=${line%% *}
             line=${line##*) }
@@ -57,7 +57,7 @@ validator_kill() {
 } 2>/dev/null
 
 # validator_run NUMBER HUNDREDTHS TEXT: runs one command in the worker $worker.
-# Prints a dot at most once a second: the sign that this host is alive.
+# Prints a dot at most once a second, to show that the host is alive.
 validator_run() {
     validator_clock
     started=$now
@@ -78,8 +78,8 @@ validator_run() {
     }
 }
 
-# validator_watch HUNDREDTHS: holds the deadlines of a batch, of which HUNDREDTHS is the shortest, until it is done.
-# One watchdog a batch: a `timeout` a command would cost one more process each.
+# validator_watch HUNDREDTHS: enforces the deadlines of a batch until it is done. HUNDREDTHS: the shortest deadline.
+# One watchdog for the whole batch: `timeout` would cost one more process for each command.
 validator_watch() {
     pause=$1
     while :; do
@@ -87,7 +87,7 @@ validator_watch() {
         sleep $((pause / 100)).$((pause / 10 % 10))$((pause % 10)) &
         sleeper=$!
         echo "$sleeper" >"$dir/sleeper"
-        # The workers may have ended before they could know which sleep to end.
+        # The workers may have ended before `sleeper` was written.
         [ ! -e "$dir/done" ] || kill -9 "$sleeper"
         wait "$sleeper"
         [ ! -e "$dir/done" ] || return
@@ -104,7 +104,7 @@ validator_watch() {
     done
 } 2>/dev/null
 
-# Last act of the group of workers: ends the watchdog's sleep.
+# Runs when all workers have ended: ends the sleep of the watchdog.
 validator_done() {
     wait
     : >"$dir/done"
@@ -112,10 +112,10 @@ validator_done() {
     kill -9 "$sleeper"
 }
 
-# validator_frame NUMBER…: prints the answers: a line of status and times for each command, the sizes of their outputs,
-# a line with the mark, then the outputs themselves.
+# validator_frame NUMBER…: prints the results: a line of status and times for each command, the sizes of their outputs,
+# a line with the mark, then the outputs.
 validator_frame() {
-    # The list of the loop is fixed when it begins: each turn replaces one number by two file names.
+    # The list of the loop is fixed when it begins: each pass replaces one number by two file names.
     for number; do
         read -r status <"$dir/$number.status"
         set -- "$@" "$dir/$number.out" "$dir/$number.err"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Mounts an image's files read-only and runs a shell command in them. Runs in mount and process namespaces of its own,
-# with which all of this goes.
-# $1: mount point  $2: a mounted tree or a raw disk image  $3: where in the disk the file system begins, in bytes
+# Mounts an image's files read-only and runs a shell command in them. Runs in mount and process namespaces of its own;
+# when they end, the mounts are gone.
+# $1: mount point  $2: a mounted tree or a raw disk image  $3: offset of the file system in the disk, in bytes
 # ("" for a tree)  $4: the command
 set -e
 if [ -n "$3" ]; then
@@ -17,7 +17,7 @@ else
     done </proc/self/mounts
 fi
 mount -t proc -o ro proc "$1/proc"
-# Below /dev is what programs cannot do without; /dev/shm is the only place that can be written.
+# /dev has only the devices that programs need; /dev/shm is the only writable directory.
 mount -t tmpfs -o mode=755,size=256m tmpfs "$1/dev"
 for device in null zero full random urandom; do
     : >"$1/dev/$device"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What testinfra asks of every host and what does not change while a run lasts: each `ask` line is one command.
+# Commands that testinfra runs on every host and whose results do not change during a run: one in each `ask` line.
 # Prints the separator (ASCII 30), then for each command its output, the separator, its exit status, the separator.
-# Without $(…), which would cost a process each: most of these are built into the shell.
+# Uses no $(…), which costs a process each: most of these commands are built into the shell.
 ask() {
     "$@" 2>/dev/null
     printf '\036%s\036' $?

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Kernel modules and libraries that no package lists: name, version and description, separated by tabs, one a line.
-# A description that contains "gpu-ami replica" says that it is no vendor's own.
+# Prints kernel modules and libraries without a package, one a line: name, version and description, separated by tabs.
+# A replica has "gpu-ami replica" in its description.
 for module in nvidia efa neuron gdrdrv lustre; do
     description=$(modinfo -F description "$module" 2>/dev/null) &&
         printf '%s (kernel module)\t%s\t%s\n' "$module" "$(modinfo -F version "$module")" "$description"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Packages that stand in for the vendors' own: "yes", name, version and summary, separated by tabs, one a line.
-# A .deb says so in a field of its own, an .rpm in its vendor.
+# Prints packages that replace the vendors', one a line: "yes", name, version and summary, separated by tabs.
+# A replica .deb has a field of its own, a replica .rpm has its own vendor.
 {
     # shellcheck disable=SC2016  # dpkg-query's own variables
     dpkg-query -W -f '${Gpu-Ami-Replica}\t${Package}\t${Version}\t${binary:Summary}\t${db:Status-Status}\n'

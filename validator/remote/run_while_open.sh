@@ -1,6 +1,6 @@
 #!/bin/sh
-# $1: a command. Runs it, and ends it when standard input ends: without a terminal, sshd signals nobody when a channel
-# is closed, so a reader of its input has to tell.
+# $1: a command. Runs it, and kills it when standard input ends: without a terminal sshd sends no signal when a channel
+# is closed, so a reader of the input notices it.
 exec 3<&0
 sh -c "$1" </dev/null 3<&- &
 command=$!

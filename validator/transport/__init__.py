@@ -1,12 +1,12 @@
-"""The way to a host: one connection, one shell, commands in batches.
+"""Connections to hosts: one connection, one shell, commands in batches.
 
 ssh                  SSH connections
 target               address, user, port and key of a host
-errors               how the way to a host fails
+errors               errors of connections and commands
 shell                one long-lived `sh` that runs batches of commands
-image_files          the files of an image as a host (tier T0)
+image_files          the files of an image instead of a host (tier T0)
 backend              testinfra's backend over these
-host_constants       answers that do not change during a run
+host_constants       commands whose results do not change during a run
 """
 
 from validator.transport.shell import Answer, Command

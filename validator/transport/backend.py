@@ -1,7 +1,7 @@
-"""testinfra's `ssh://` as the validator has it: one connection a host, one `sh`, commands in batches.
+"""The validator's backend of testinfra for `ssh://`: one connection per host, one `sh`, commands in batches.
 
-`host.run(command, timeout=5)` gives a command another deadline than the run's. The first transport fault that
-connecting again does not mend is the answer to every later command: a silent host costs one connect deadline.
+`host.run(command, timeout=5)` sets the deadline of one command. After a transport error that reconnecting does not
+solve, every later command fails with the same error at once: a silent host costs one connect timeout.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from validator.transport.ssh import (
     connect,
 )
 
-_REACH_AGAIN_SECONDS = 20.0
-_Given = TypeVar("_Given")
+_RECONNECT_SECONDS = 20.0
+_Result = TypeVar("_Result")
 
 
 @dataclass
 class Defaults:
-    """What the command line says for all hosts; `validator/plugin.py` fills it in."""
+    """Settings of the command line for all hosts; `validator/plugin.py` sets them."""
 
     command_deadline: float = 120.0
     known_hosts: Path | None = None
     connect_timeout: float = 15.0
-    ahead: bool = False  # connect as soon as a host is named, not when it is first asked
-    as_root: bool = False  # it will be root's shell that is asked first
+    connect_early: bool = False  # connect when a host is created, not at its first command
+    as_root: bool = False  # the first commands will run as root
 
 
 DEFAULTS = Defaults()
 
 
 class HostLink:
-    """The connection to one host, or into an image's files, and its shells."""
+    """The connection to one host, or to an image's files, and its shells."""
 
     def __init__(self, target: Target | Image) -> None:
         self.target = target
@@ -65,49 +65,49 @@ class HostLink:
         self.execs = 0
         self.connections = 0
         self._connection: Connection | Entered | None = None
-        self._ahead: Future[_Reached] | None = None
+        self._early: Future[_EarlyConnection] | None = None
         self._known: dict[bool, Mapping[str, Answer]] = {}
         self._shells: dict[bool, Shell] = {}
         self._closed = False
-        self._one_at_a_time = threading.Lock()  # a check may ask from a thread of its own
+        self._lock = threading.Lock()  # a check may run commands in its own threads
 
-    def reach_ahead(self, *, root: bool) -> None:
-        """Begins to connect and asks what is always asked, in a thread of its own, while checks are collected."""
-        if self._ahead is None and self._connection is None:
-            self._ahead = in_background(self._reach, root)
+    def connect_early(self, *, root: bool) -> None:
+        """Connects and reads the host's constants in a separate thread, while checks are collected."""
+        if self._early is None and self._connection is None:
+            self._early = in_background(self._connect_and_read, root)
 
-    def _reach(self, root: bool) -> _Reached:
-        reached = _Reached(self._connect(), self._is_root(root))
-        with contextlib.suppress(SshError):  # who needs that shell will meet the same, and tell
-            shell = Shell(reached.connection, root=reached.root)
-            reached.answers = host_constants.read(shell.execute([host_constants.ASK])[0])
-            reached.shell = shell
-        return reached
+    def _connect_and_read(self, root: bool) -> _EarlyConnection:
+        early = _EarlyConnection(self._connect(), self._is_root(root))
+        with contextlib.suppress(SshError):  # the first command of that shell raises the same error
+            shell = Shell(early.connection, root=early.root)
+            early.answers = host_constants.read(shell.execute([host_constants.ASK])[0])
+            early.shell = shell
+        return early
 
-    def _settle(self) -> None:
-        """Takes over what was begun ahead, once it has come to its end."""
-        if self._ahead is None:
+    def _finish_early_connection(self) -> None:
+        """Waits for the early connection, if there is one, and uses it."""
+        if self._early is None:
             return
-        ahead, self._ahead = self._ahead, None
+        pending, self._early = self._early, None
         try:
-            reached = ahead.result()
+            early = pending.result()
         except TransportFault as fault:
             self.fault = fault
             return
-        self._connection = reached.connection
+        self._connection = early.connection
         self.connections += 1
-        if reached.shell is not None:
-            self._shells[reached.root] = reached.shell
+        if early.shell is not None:
+            self._shells[early.root] = early.shell
             self.execs, self.rounds, self.commands = self.execs + 1, self.rounds + 1, self.commands + 1
-            self.learn(reached.root, reached.answers)
+            self.learn(early.root, early.answers)
 
     def learn(self, root: bool, answers: Mapping[str, Answer]) -> None:
-        """Takes in the answers to known.ASK."""
+        """Stores the answers to host_constants.ASK."""
         self._known[self._is_root(root)] = answers
 
     def known(self, root: bool) -> Mapping[str, Answer] | None:
-        """What need not be asked any more; None where known.ASK has not been asked yet."""
-        self._settle()
+        """The answers to constant commands; None before host_constants.ASK has run."""
+        self._finish_early_connection()
         return self._known.get(self._is_root(root))
 
     def _is_root(self, root: bool) -> bool:
@@ -115,7 +115,7 @@ class HostLink:
 
     @property
     def connection(self) -> Connection | Entered:
-        self._settle()
+        self._finish_early_connection()
         if self.fault is not None:
             raise self.fault
         if self._connection is None:
@@ -128,24 +128,24 @@ class HostLink:
         return self._connection
 
     def execute(self, commands: Sequence[Command], *, root: bool, resend: bool = True) -> tuple[list[Answer], int]:
-        """Answers in the commands' order, and the attempts it took. `resend=False`: what must not happen twice."""
-        with self._one_at_a_time:
+        """The answers in order, and the number of attempts. resend=False: do not repeat commands after a reconnect."""
+        with self._lock:
             self.rounds += 1
             self.commands += len(commands)
             try:
                 return self._shell(root).execute(commands), 1
             except ConnectionDropped as dropped:
-                if self._closed:  # by us, while this was on its way
+                if self._closed:  # by this process, during the batch
                     raise
                 self._forget()
-                self._reach_again(dropped)
+                self._reconnect(dropped)
                 if not resend:
                     raise
             return self._shell(root).execute(commands), 2
 
     @property
     def cost(self) -> dict[str, int]:
-        """What the host was asked for: connections, executions (shells), round trips (batches), commands."""
+        """Numbers of connections, executions (shells), round trips (batches) and commands."""
         return {
             "connections": self.connections,
             "executions": self.execs,
@@ -154,8 +154,8 @@ class HostLink:
         }
 
     def close(self) -> None:
-        if self._ahead is not None:  # nobody has asked this host for anything
-            self._ahead.add_done_callback(lambda done: None if done.exception() else done.result().connection.close())
+        if self._early is not None:  # the host was not used
+            self._early.add_done_callback(lambda done: None if done.exception() else done.result().connection.close())
         self._closed = True
         for shell in list(self._shells.values()):
             with contextlib.suppress(Exception):
@@ -164,24 +164,24 @@ class HostLink:
 
     def _shell(self, root: bool) -> Shell:
         root = self._is_root(root)
-        self._settle()
+        self._finish_early_connection()
         if root not in self._shells:
             connection = self.connection
             self._shells[root] = Shell(connection, root=root)
             self.execs += 1
         return self._shells[root]
 
-    def _reach_again(self, dropped: ConnectionDropped) -> None:
-        # The only place where a transport is retried; a machine that is gone for longer is that host's end.
-        until = time.monotonic() + _REACH_AGAIN_SECONDS
+    def _reconnect(self, dropped: ConnectionDropped) -> None:
+        # The only place where a connection is retried; after that the host counts as lost.
+        deadline = time.monotonic() + _RECONNECT_SECONDS
         while True:
             try:
                 self._connection = self._connect()
             except TransportFault as fault:
-                if time.monotonic() < until and fault.kind in ("refused", "dropped"):
+                if time.monotonic() < deadline and fault.kind in ("refused", "dropped"):
                     time.sleep(0.5)
                     continue
-                dropped.hint = f"and connecting again failed: {fault}"
+                dropped.hint = f"and reconnecting failed: {fault}"
                 self.fault = dropped
                 raise dropped from fault
             self.connections += 1
@@ -199,8 +199,8 @@ class HostLink:
 
 
 @dataclass
-class _Reached:
-    """What was begun ahead: a connection and, where it gave one, a shell and what it answered."""
+class _EarlyConnection:
+    """A connection that was opened early and, if it could be started, a shell and its answers."""
 
     connection: Connection | Entered
     root: bool
@@ -208,13 +208,13 @@ class _Reached:
     answers: Mapping[str, Answer] = field(default_factory=dict)
 
 
-def in_background(work: Callable[..., _Given], *given: Any) -> Future[_Given]:
-    """What `work(*given)` gives, by a thread that nobody waits for when the process ends."""
-    future: Future[_Given] = Future()
+def in_background(work: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
+    """The result of `work(*arguments)`, run in a daemon thread, which does not delay the end of the process."""
+    future: Future[_Result] = Future()
 
     def fulfil() -> None:
         try:
-            future.set_result(work(*given))
+            future.set_result(work(*arguments))
         except BaseException as fault:
             future.set_exception(fault)
 
@@ -226,7 +226,7 @@ _links: dict[Target | Image, HostLink] = {}
 
 
 def link_to(target: Target | Image) -> HostLink:
-    """The one link to a host in this process."""
+    """The link to a host; there is one per host in this process."""
     return _links.setdefault(target, HostLink(target))
 
 
@@ -238,7 +238,7 @@ def close_all() -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """A command that a check asks a host to run. pure: it only looks, so asked twice at a time it is run once."""
+    """A command of a check. pure: it is read-only, so duplicates in a batch run once."""
 
     link: HostLink
     command: Command
@@ -247,17 +247,17 @@ class Request:
 
 
 def run_at_once(request: Request) -> tuple[Answer, int]:
-    """Runs one command as a batch of its own, never sent twice."""
+    """Runs one command as a batch of its own, which is never resent."""
     answers, attempts = request.link.execute([request.command], root=request.root, resend=False)
     return answers[0], attempts
 
 
-# Who runs a command. `validator/engine/scheduler.py` replaces it while checks run concurrently.
+# Runs a command. `validator/engine/scheduler.py` replaces it while checks run concurrently.
 runner: Callable[[Request], tuple[Answer, int]] = run_at_once
 
 
 class BatchBackend(base.BaseBackend):  # type: ignore[misc]
-    """What `--hosts=ssh://user@address:port` means under `-p validator.plugin`."""
+    """The backend of `--hosts=ssh://user@address:port` with `-p validator.plugin`."""
 
     NAME = "ssh"
 
@@ -274,8 +274,8 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
         target = _target(spec, ssh_config, ssh_identity_file, timeout)
         self.link = link_to(target)
         self.port = target.port
-        if DEFAULTS.ahead:
-            self.link.reach_ahead(root=DEFAULTS.as_root or (self.sudo and self.sudo_user is None))
+        if DEFAULTS.connect_early:
+            self.link.connect_early(root=DEFAULTS.as_root or (self.sudo and self.sudo_user is None))
 
     def as_root(self) -> BatchBackend:
         """The same link, through its root shell."""
@@ -300,7 +300,7 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
         return data.encode()
 
     def run(self, command: str, *args: str, **kwargs: Any) -> base.CommandResult:
-        """Runs one command. CommandExpired past its deadline; a TransportFault when the host cannot be reached.
+        """Runs one command. CommandExpired after its deadline; TransportFault if the host cannot be reached.
 
         timeout: its deadline in seconds. pure: see Request.
         """
@@ -318,11 +318,11 @@ class BatchBackend(base.BaseBackend):  # type: ignore[misc]
         text = str(self.quote(command, *args))
         if self.sudo and self.sudo_user is not None:
             return f"sudo -n -u {shlex.quote(self.sudo_user)} /bin/sh -c {shlex.quote(text)}"
-        return text  # as root: the root shell takes it
+        return text  # as root: the root shell runs it
 
 
 class ImageBackend(BatchBackend):
-    """What `--hosts=image://PATH` (PATH percent-encoded) means: the same shell, within the files of an image."""
+    """The backend of `--hosts=image://PATH` (PATH percent-encoded): the same shell in the files of an image."""
 
     NAME = "image"
 

@@ -1,28 +1,28 @@
-"""How the way to a host can fail; raised by `validator/transport/ssh.py`.
+"""Errors of connections and commands; raised by `validator/transport/ssh.py`.
 
-SshError                      (never raised itself)   kind
+SshError                      (never raised itself)     kind
 ├── TransportFault            (never raised itself)
-│   ├── HostSilent            nothing answers, or something accepts and says nothing   "silent"
-│   ├── HostRefused           nobody listens on the port                               "refused"
-│   ├── HostUnreachable       no route, no such name                                   "unreachable"
-│   ├── ConnectionDropped     the connection ended while it was in use                 "dropped"
-│   ├── AuthRefused           the host does not take the key or the user               "auth"
-│   ├── HostKeyChanged        another host key than the one that is known              "host key changed"
-│   └── KeyFileUnusable       the private key cannot be read                           "key file"
-└── CommandExpired            a command did not end within its deadline                "deadline"
+│   ├── HostSilent            no answer, or the connection is accepted without a banner  "silent"
+│   ├── HostRefused           no process listens on the port                             "refused"
+│   ├── HostUnreachable       no route, or unknown host name                             "unreachable"
+│   ├── ConnectionDropped     the connection was closed while it was in use              "dropped"
+│   ├── AuthRefused           the host rejects the key or the user                       "auth"
+│   ├── HostKeyChanged        the host key differs from the recorded one                 "host key changed"
+│   └── KeyFileUnusable       the private key cannot be read                             "key file"
+└── CommandExpired            a command did not complete within its deadline             "deadline"
 """
 
 from __future__ import annotations
 
 
 class SshError(Exception):
-    """All that this door raises: `kind` in one word."""
+    """The base class of these errors. kind: the kind of error in a word."""
 
     kind = "ssh"
 
 
 class TransportFault(SshError):
-    """The way to a host failed: `kind` in one word, message with what was seen, `hint` with what to do."""
+    """The connection failed. message: what happened; hint: what to do."""
 
     kind = "transport"
 
@@ -64,13 +64,13 @@ class KeyFileUnusable(TransportFault):
 
 
 class CommandExpired(SshError):
-    """A command did not end within its deadline; both ends have let it go."""
+    """A command did not complete within its deadline and was killed."""
 
     kind = "deadline"
 
     def __init__(self, command: str, seconds: float, output: str = "") -> None:
         shown = command if len(command) <= 200 else command[:197] + "..."
-        said = f"\nlast output: {output}" if output else ""
-        super().__init__(f"command did not end within {seconds:g} s: {shown}{said}")
+        tail = f"\nlast output: {output}" if output else ""
+        super().__init__(f"command did not complete within {seconds:g} s: {shown}{tail}")
         self.command = command
         self.seconds = seconds

@@ -1,6 +1,6 @@
-"""What testinfra asks of every host before it can begin, and what does not change while a run lasts.
+"""Commands that testinfra runs on every host first, and whose results do not change during a run.
 
-It is asked once, as one command that travels with a shell's first batch, and answered from what came back ever after.
+They run once, as one command in the first batch of a shell; later requests are answered from its output.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _SEPARATOR = b"\x1e"
 
 
 def read(answer: Answer) -> dict[str, Answer]:
-    """The answer to each, from the one to ASK; nothing where that is not whole."""
+    """The answer to each command, from the output of ASK; empty if that is incomplete."""
     before, *records = answer.stdout.split(_SEPARATOR)
     if answer.expired or before or len(records) != 2 * len(CONSTANT) + 1 or records[-1]:
         return {}
-    told = dict(zip(CONSTANT, zip(records[::2], records[1::2], strict=False), strict=False))
-    if not all(rc.isdigit() for _, rc in told.values()):
+    outputs = dict(zip(CONSTANT, zip(records[::2], records[1::2], strict=False), strict=False))
+    if not all(rc.isdigit() for _, rc in outputs.values()):
         return {}
-    return {text: Answer(int(rc), out, b"", answer.seconds) for text, (out, rc) in told.items()}
+    return {text: Answer(int(rc), out, b"", answer.seconds) for text, (out, rc) in outputs.items()}

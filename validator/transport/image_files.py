@@ -1,8 +1,7 @@
-"""The files of an image as a host (tier T0): `image://PATH` is a mounted tree or a raw disk image, entered by chroot.
+"""Runs commands in the files of an image (tier T0): `image://PATH`, a mounted tree or a raw disk image, by chroot.
 
-Nothing is booted, and nothing is written: the tree is mounted read-only, in mount, process and network namespaces that
-end with the last command. Programs of the image run there as root of these namespaces: it is for images whose maker
-one trusts as far as to boot them.
+The image is not booted and not changed: it is mounted read-only, in mount, process and network namespaces that end with
+the last command. Its programs run as root of these namespaces, so use it only for images that you would also boot.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _ENVIRONMENT = {
 
 
 class ImageUnusable(TransportFault):
-    """The image cannot be entered: not there, no root here, another architecture."""
+    """The image cannot be used: it does not exist, the caller is not root, or it has another architecture."""
 
     kind = "image"
 
 
 @dataclass(frozen=True)
 class Image:
-    """Where an image's files are: the root of a mounted tree, or a raw disk image."""
+    """The path of an image: the root of a mounted tree, or a raw disk image."""
 
     path: Path
     user: str = "root"
@@ -49,7 +48,7 @@ class Image:
 
 
 class Channel:
-    """A program in the image: what it is told and tells goes over a socket, its errors to a file."""
+    """A program in the image. Its input and output use a socket, its standard error a file."""
 
     def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         self.settimeout, self.sendall, self.recv = sock.settimeout, sock.sendall, sock.recv
@@ -63,7 +62,7 @@ class Channel:
         return self._errors.read(most)
 
     def close(self) -> None:
-        """Ends the program, and with it its namespaces."""
+        """Ends the program and its namespaces."""
         self._sock.close()
         try:
             self._process.wait(5)
@@ -74,7 +73,7 @@ class Channel:
 
 
 class Entered:
-    """An image that can be entered; for `validator/transport/shell.py` what a connection is (`ssh.py`)."""
+    """An image in which programs can run; used by `validator/transport/shell.py` instead of a Connection."""
 
     def __init__(self, target: Image, offset: int | None) -> None:
         self.target = target
@@ -86,16 +85,16 @@ class Entered:
         self._channels: list[Channel] = []
 
     def open(self, command: str) -> Channel:
-        ours, theirs = socket.socketpair()
+        local, child = socket.socketpair()
         errors = tempfile.TemporaryFile()  # noqa: SIM115 (the channel closes it)
         where = [self._mount, str(self.target.path), "" if self._offset is None else str(self._offset), command]
-        with theirs:
+        with child:
             process = subprocess.Popen(
                 ["unshare", *_NAMESPACES, "sh", "-c", remote.text("enter_image"), "enter", *where],
-                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=errors, env=_ENVIRONMENT, start_new_session=True,
+                stdin=child.fileno(), stdout=child.fileno(), stderr=errors, env=_ENVIRONMENT, start_new_session=True,
             )  # fmt: skip
         self.execs += 1
-        self._channels.append(Channel(ours, process, errors))
+        self._channels.append(Channel(local, process, errors))
         return self._channels[-1]
 
     def get_exception(self) -> BaseException | None:
@@ -110,7 +109,7 @@ class Entered:
 
 
 def enter(image: Image) -> Entered:
-    """Makes sure that the image can be entered, once for all that will be asked. ImageUnusable says why not."""
+    """Checks once that commands can run in the image. ImageUnusable says why not."""
     path = image.path
     if not path.exists():
         raise ImageUnusable(f"{path}: no such file or directory", "name a mounted tree or a raw disk image")
@@ -123,37 +122,37 @@ def enter(image: Image) -> Entered:
     channel = entered.open("exec true")
     channel.settimeout(30)
     try:
-        channel.recv(1)  # b"" when it has ended
+        channel.recv(1)  # b"" when the program has ended
     except TimeoutError as error:
         entered.close()
         raise ImageUnusable(f"{path}: its /bin/sh did not answer within 30 s") from error
     channel._process.wait(5)
     if channel._process.returncode != 0:
-        said = channel.recv_stderr(4096).decode(errors="replace").strip().splitlines()[:1] or ["no output"]
+        lines = channel.recv_stderr(4096).decode(errors="replace").strip().splitlines()[:1] or ["no output"]
         entered.close()
-        raise ImageUnusable(f"{path} cannot be entered: {said[0]}", _advice(said[0]))
+        raise ImageUnusable(f"{path} cannot be entered: {lines[0]}", _hint(lines[0]))
     return entered
 
 
-def _advice(said: str) -> str:
-    if "Exec format error" in said:
-        return "it is of another architecture than this machine"
-    if "not permitted" in said or "denied" in said:
-        return "namespaces and mounts are needed: not within an ordinary container"
-    return "is it the root of a system, or a raw disk image whose largest partition is one?"
+def _hint(error: str) -> str:
+    if "Exec format error" in error:
+        return "the image has another architecture than this machine"
+    if "not permitted" in error or "denied" in error:
+        return "namespaces and mounts are needed, which an ordinary container does not allow"
+    return "expected the root of a system, or a raw disk image whose largest partition is one"
 
 
 def partition_offset(disk: Path) -> int:
-    """Where the largest partition of a raw disk image begins, in bytes (GPT or MBR); 0 where it has no table."""
+    """The offset of the largest partition of a raw disk image in bytes (GPT or MBR); 0 without a partition table."""
     with disk.open("rb") as file:
         first = file.read(_SECTOR)
         if len(first) < _SECTOR or first[510:] != b"\x55\xaa":
             return 0
         rows = [struct.unpack_from("<4xB3xII", first, 446 + 16 * number) for number in range(4)]
-        found = [(size, start) for kind, start, size in rows if kind not in (0, 0xEE)]
+        partitions = [(size, start) for kind, start, size in rows if kind not in (0, 0xEE)]
         if any(kind == 0xEE for kind, _, _ in rows):
-            found = _gpt(file)
-    return max(found)[1] * _SECTOR if found else 0
+            partitions = _gpt(file)
+    return max(partitions)[1] * _SECTOR if partitions else 0
 
 
 def _gpt(file: IO[bytes]) -> list[tuple[int, int]]:

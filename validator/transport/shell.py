@@ -1,10 +1,11 @@
-"""One long-lived `sh` on a host that takes batches of commands: one execution for any number of them.
+"""One long-lived `sh` on a host that runs batches of commands, so that one SSH execution serves all of them.
 
-A batch goes out as shell text and comes back as one frame: signs of life, a header with every command's exit status,
-times and output sizes, then the outputs as bytes. Commands of a batch run side by side in a few workers, with no input,
-outputs in a directory in memory that goes when the shell does. One watchdog a batch holds all deadlines: a `timeout` a
-command would cost a process more each, and most commands of a batch are no more than one. What is past its deadline is
-killed with all that it started, found by descent and by a mark in the environment.
+A batch is sent as shell text. The reply is one frame: dots while the host is alive, a header with exit status, times
+and output sizes of every command, then the outputs as bytes. The commands of a batch run in parallel in a few workers,
+without input; their outputs go to a directory in memory, which is removed when the shell exits. One watchdog per batch
+enforces all deadlines: `timeout` would cost one more process for each command, and most commands are a single process.
+A command that exceeds its deadline is killed with everything that it started: its descendants, and all processes with
+its mark in their environment.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from validator.transport.image_files import Channel, Entered
 
 WORKERS = 4
-_SLACK_SECONDS = 15.0  # beyond a command's deadline, for the far end to kill it and to answer
+_SLACK_SECONDS = 15.0  # after a command's deadline, for the host to kill it and to answer
 _START_SECONDS = 30.0
-_OUTPUT_BLOCKS = 1 << 17  # of 512 bytes: no command may print more than 64 MiB
+_OUTPUT_BLOCKS = 1 << 17  # of 512 bytes: at most 64 MiB of output per command
 
-# A shell command of one word and plain arguments: nothing that a shell of its own would do otherwise.
+# A command of one word and plain arguments, for which a shell of its own would make no difference.
 _PLAIN = r"(?: (?:[\w./:,+@%=-]|'[^']*')+)*"
 _BUILTIN = re.compile(rf"(?:test|command -v|echo|true|:){_PLAIN}")
 _PROGRAM = re.compile(
     rf"(?:stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|dpkg|rpm"
     rf"|modinfo|sysctl|systemctl|/sbin/sysctl|/usr/sbin/sysctl|nvidia-smi){_PLAIN}"
 )
-# What only bash understands, or understands otherwise than a POSIX shell: whoever logs in has bash, as a rule.
+# Syntax that only bash has, or that means something else in a POSIX shell: login shells are usually bash.
 _BASH = re.compile(
     r"\[\[|<<<|[<>]\(|&>|\|&|(?<!\$)\(\(|\$['\"]|\{[^{}\s;]*(?:\.\.|,)[^{}\s;]*\}|\$\{!|\$\{\w+(?:\[|\^|,|/|:[\d ])"
     r"|\becho\s+-\w*e|\s==\s|\bpipefail\b|\bread\s+-[^r\s]|\btype\s+-|\bprintf\s+(?:-v|'?%q)|\bexport\s+-f"
@@ -51,14 +52,14 @@ _END_SECONDS = 3.0
 
 
 class NotRoot(TransportFault):
-    """`sudo -n sh` did not give a root shell."""
+    """`sudo -n sh` did not start a root shell."""
 
     kind = "sudo"
 
 
 @dataclass(frozen=True)
 class Command:
-    """Shell text and the seconds that it may take."""
+    """A shell command and its deadline in seconds."""
 
     text: str
     deadline: float = 60.0
@@ -66,7 +67,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a command ended: exit status, outputs (bytes), seconds on the host, and whether its deadline ended it."""
+    """The result of a command: exit status, outputs (bytes), seconds on the host, whether its deadline expired."""
 
     rc: int
     stdout: bytes
@@ -76,7 +77,7 @@ class Answer:
 
 
 class Shell:
-    """`sh` as the user that logs in or, with `root`, by one `sudo -n sh`."""
+    """An `sh` of the login user or, with `root`, of root by one `sudo -n sh`."""
 
     def __init__(self, connection: Connection | Entered, *, root: bool = False) -> None:
         self.connection = connection
@@ -85,38 +86,38 @@ class Shell:
         self._mark = f"v{secrets.token_hex(8)}"
         self._buffer = b""
         self._ready = False
-        self._busy = False  # a batch is on its way
+        self._busy = False  # a batch is running
         self._fault: TransportFault | None = None
         self.root = root
         self._command = "sudo -n sh" if root and connection.target.user != "root" else "sh"
         self._channel: paramiko.Channel | Channel = connection.open(f"exec {self._command}")
-        # Nobody waits for its answer: the first batch travels right behind it.
+        # Its reply is not awaited here: the first batch is sent directly after it.
         program = f"mark={self._mark}\n{remote.text('kill_marked')}{remote.text('batch_shell')}"
         try:
             self._channel.sendall(program.encode())
         except Exception as error:
-            raise self._gone(error) from error
+            raise self._dropped(error) from error
 
     def _await_ready(self) -> None:
         try:
             self._line_with_mark(time.monotonic() + _START_SECONDS)
         except (ConnectionDropped, CommandExpired) as error:
             self._channel.settimeout(1.0)
-            said = ""
+            stderr = ""
             with contextlib.suppress(OSError):
-                said = self._channel.recv_stderr(4096).decode(errors="replace").strip()
+                stderr = self._channel.recv_stderr(4096).decode(errors="replace").strip()
             self._channel.close()
             if not self.connection.alive:
                 raise
             kind = NotRoot if self.root else ConnectionDropped
             hint = f"{self.connection.target.user} needs sudo without a password" if self.root else "is /bin/sh there?"
             name = self.connection.target.name
-            self._fault = kind(f"{name}: `{self._command}` gave no shell ({said or error})", hint)
+            self._fault = kind(f"{name}: `{self._command}` did not start a shell ({stderr or error})", hint)
             raise self._fault from error
         self._ready = True
 
     def execute(self, batch: Sequence[Command]) -> list[Answer]:
-        """Runs the commands side by side; answers in their order. ConnectionDropped when the host goes silent."""
+        """Runs the commands in parallel; answers in order. ConnectionDropped if the host stops answering."""
         if not batch:
             return []
         if self._fault is not None:
@@ -133,8 +134,8 @@ class Shell:
             Exception
         ) as error:  # OSError, EOFError or SSHException: paramiko has no one class for a broken connection
             if not self._ready:
-                self._await_ready()  # it says better why
-            raise self._gone(error) from error
+                self._await_ready()  # its error is more precise
+            raise self._dropped(error) from error
         if not self._ready:
             self._await_ready()
         statuses, sizes = self._header(len(batch), patience)
@@ -143,7 +144,7 @@ class Shell:
         return list(self._answers(batch, statuses, sizes, body))
 
     def close(self) -> None:
-        """Ends the shell, and what it still runs for us: sshd would tell nobody that we have gone."""
+        """Ends the shell and the commands that it still runs, which sshd would not signal when the channel closes."""
         if self._busy and isinstance(self.connection, Connection) and self.connection.alive:
             as_root = "sudo -n " if self._command.startswith("sudo") else ""
             program = f"{remote.text('kill_marked')}validator_kill_marked '{self._mark}-.*'"
@@ -157,30 +158,30 @@ class Shell:
         statuses = [line.decode().split() for line in lines[:count]]
         sizes = [int(line) for line in lines[count:] if line.isdigit()]
         if len(sizes) != 2 * count or any(len(status) != 3 for status in statuses):
-            raise self._gone(RuntimeError("the answer is garbled"))
+            raise self._dropped(RuntimeError("malformed reply"))
         return statuses, sizes
 
     def _line_with_mark(self, until: float, patience: float = 0.0) -> str:
         mark = f"\n{self._mark} ".encode()
         while True:
-            at = self._buffer.find(mark)
-            end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
+            start = self._buffer.find(mark)
+            end = self._buffer.find(b"\n", start + 1) if start >= 0 else -1
             if end >= 0:
-                line = self._buffer[at + 1 : end].decode()
-                self._before_mark, self._buffer = self._buffer[:at], self._buffer[end + 1 :]
+                line = self._buffer[start + 1 : end].decode()
+                self._before_mark, self._buffer = self._buffer[:start], self._buffer[end + 1 :]
                 return line
-            # A dot says that a command has ended: as long as they come, the host is alive.
+            # A dot is sent when a command ends: while dots arrive, the host is alive.
             self._buffer += self._receive(until)
             until = max(until, time.monotonic() + patience)
 
     def _read(self, size: int, patience: float) -> bytes:
-        parts, have = [self._buffer[:size]], min(size, len(self._buffer))
+        parts, received = [self._buffer[:size]], min(size, len(self._buffer))
         self._buffer = self._buffer[size:]
-        while have < size:
+        while received < size:
             data = self._receive(time.monotonic() + patience)
-            parts.append(data[: size - have])
-            self._buffer = data[size - have :]
-            have += len(parts[-1])
+            parts.append(data[: size - received])
+            self._buffer = data[size - received :]
+            received += len(parts[-1])
         return b"".join(parts)
 
     def _receive(self, until: float) -> bytes:
@@ -188,16 +189,16 @@ class Shell:
         try:
             data = self._channel.recv(1 << 18)
         except TimeoutError as error:
-            raise self._gone(error, "went silent") from error
+            raise self._dropped(error, "stopped answering") from error
         except Exception as error:
-            raise self._gone(error) from error
+            raise self._dropped(error) from error
         if not data:
-            raise self._gone(None)
+            raise self._dropped(None)
         return bytes(data)
 
-    def _gone(self, error: BaseException | None, how: str = "ended the connection") -> ConnectionDropped:
-        seen = self.connection.transport.get_exception() or error
-        why = f" ({type(seen).__name__}: {seen})" if seen and str(seen) else ""
+    def _dropped(self, error: BaseException | None, how: str = "closed the connection") -> ConnectionDropped:
+        cause = self.connection.transport.get_exception() or error
+        why = f" ({type(cause).__name__}: {cause})" if cause and str(cause) else ""
         return ConnectionDropped(
             f"{self.connection.target.name} {how}{why}", "look at its console: it may have rebooted"
         )
@@ -206,20 +207,20 @@ class Shell:
     def _answers(
         batch: Sequence[Command], statuses: Sequence[Sequence[str]], sizes: Sequence[int], body: bytes
     ) -> list[Answer]:
-        answers, at = [], 0
+        answers, start = [], 0
         for number, command in enumerate(batch):
             rc, started, ended = map(int, statuses[number])
-            middle = at + sizes[2 * number]
+            middle = start + sizes[2 * number]
             end = middle + sizes[2 * number + 1]
             seconds = (ended - started) / 100
             expired = rc == 137 and seconds >= command.deadline - 0.05
-            answers.append(Answer(rc, body[at:middle], body[middle:end], seconds, expired))
-            at = end
+            answers.append(Answer(rc, body[start:middle], body[middle:end], seconds, expired))
+            start = end
         return answers
 
 
 def _script(batch: Sequence[Command]) -> str:
-    """The text that runs a batch, of the functions in remote/batch_shell.sh."""
+    """The shell text that runs a batch with the functions of remote/batch_shell.sh."""
     workers = "".join(_worker(batch, first) for first in range(min(WORKERS, len(batch))))
     shortest = round(100 * min(command.deadline for command in batch))
     numbers = " ".join(str(number) for number in range(1, len(batch) + 1))
@@ -228,7 +229,7 @@ def _script(batch: Sequence[Command]) -> str:
 
 
 def _worker(batch: Sequence[Command], first: int) -> str:
-    """One worker's commands: every WORKERS-th of the batch, in order."""
+    """The commands of one worker: every WORKERS-th of the batch, in order."""
     lines = [
         f"validator_run {number + 1} {round(100 * batch[number].deadline)} "
         f"{shlex.quote(_evaluated(batch[number].text))}"
@@ -238,7 +239,7 @@ def _worker(batch: Sequence[Command], first: int) -> str:
 
 
 def _evaluated(text: str) -> str:
-    """What a subshell evaluates for a command: a shell of its own, unless that would do nothing but start a program."""
+    """The text that a subshell evaluates for a command. It starts another shell only if the command needs one."""
     if _BASH.search(text):
         return f"command -v bash >/dev/null && exec bash -c {shlex.quote(text)}; exec sh -c {shlex.quote(text)}"
     if _BUILTIN.fullmatch(text):

@@ -1,8 +1,8 @@
-"""The only door through which this project opens SSH.
+"""SSH connections. No other module of this project opens SSH.
 
-One TCP connection a host with TCP_NODELAY, a deadline on every stage (connect, banner, authentication, command), no
-agent and no search for keys, and a host key that is checked or, the first time, recorded. What can go
-wrong: `validator/transport/errors.py`.
+One TCP connection per host with TCP_NODELAY, and a deadline for every stage (connect, banner, authentication, command).
+By default no SSH agent and no other keys than the named one are tried. The host key is checked, or recorded at first
+use. Errors: `validator/transport/errors.py`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ __all__ = [
 ]  # fmt: skip
 
 _CHUNK = 1 << 16
-_SLACK_SECONDS = 1.0  # how long after a command's deadline the far end has to end it and to tell us
+_SLACK_SECONDS = 1.0  # after a command's deadline, for the host to kill it and to answer
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended: exit status, both outputs (bytes), seconds it took as seen from here."""
+    """The result of a command: exit status, outputs (bytes), seconds including the round trip."""
 
     rc: int
     stdout: bytes
@@ -65,11 +65,11 @@ class Finished:
 
 @dataclass
 class Connection:
-    """An authenticated connection. `execs` counts the executions that the host has been asked for."""
+    """An authenticated connection. execs: how many programs were started on it."""
 
     target: Target
     transport: paramiko.Transport
-    host_key: str  # "ssh-ed25519 AAAA…", as seen
+    host_key: str  # of the host: "ssh-ed25519 AAAA…"
     stages: dict[str, float]  # seconds: connect, banner (with key exchange), auth
     execs: int = 0
     _closed: bool = field(default=False, repr=False)
@@ -84,7 +84,7 @@ class Connection:
         return not self._closed and self.transport.is_active()
 
     def open(self, command: str, *, timeout: float = 15.0) -> paramiko.Channel:
-        """A channel that runs `command`; for those who speak with it (`validator/transport/shell.py`)."""
+        """Starts `command` and returns its channel, for a dialogue with it (`validator/transport/shell.py`)."""
         try:
             channel = self.transport.open_session(timeout=timeout, window_size=1 << 24)
             channel.settimeout(timeout)
@@ -97,10 +97,10 @@ class Connection:
     def run(
         self, command: str, timeout: float = 60.0, input: bytes | None = None, *, remote_deadline: bool = True
     ) -> Finished:
-        """Runs `command` by `sh` and waits for its end.
+        """Runs `command` by `sh` and waits until it ends.
 
-        Both ends hold the deadline: `timeout` there (it ends the command's process group), a clock here. Raises
-        CommandExpired or a TransportFault. `remote_deadline=False` for hosts without coreutils or busybox.
+        Both ends enforce the deadline: `timeout` on the host (it kills the command's process group), a clock here.
+        Raises CommandExpired or a TransportFault. remote_deadline=False: for hosts without coreutils or busybox.
         """
         started = time.monotonic()
         channel = self.open(bounded(command, timeout) if remote_deadline else f"exec sh -c {shlex.quote(command)}")
@@ -151,7 +151,7 @@ class Connection:
             channel.close()
 
     def put(self, content: bytes | Path, path: str, *, mode: int = 0o600, timeout: float = 120.0) -> None:
-        """Writes a file on the host, whole or not at all (a temporary name beside it, then renamed)."""
+        """Writes a file on the host atomically (a temporary file beside it, then renamed)."""
         data = content.read_bytes() if isinstance(content, Path) else content
         quoted = shlex.quote(path)
         script = f"umask 077; cat > {quoted}.part && chmod {mode:o} {quoted}.part && mv -f -- {quoted}.part {quoted}"
@@ -160,11 +160,11 @@ class Connection:
             raise OSError(f"{self.target.name}: cannot write {path}: {done.stderr.decode(errors='replace').strip()}")
 
     def get(self, path: str, *, timeout: float = 120.0) -> bytes:
-        """A file's content; FileNotFoundError or OSError with what `cat` said."""
+        """A file's content. FileNotFoundError or OSError with the error of `cat`."""
         done = self.run(f"cat -- {shlex.quote(path)}", timeout)
         if done.rc != 0:
-            said = done.stderr.decode(errors="replace").strip()
-            raise (FileNotFoundError if "No such file" in said else OSError)(f"{self.target.name}: {said}")
+            error = done.stderr.decode(errors="replace").strip()
+            raise (FileNotFoundError if "No such file" in error else OSError)(f"{self.target.name}: {error}")
         return done.stdout
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class Connection:
                 sent = channel.send(bytes(view[:_CHUNK]))
             except Exception as error:
                 if channel.closed or channel.exit_status_ready():
-                    return  # the command ended without reading all: its exit status says why
+                    return  # the command ended without reading all of its input
                 raise self._dropped(error) from error
             view = view[sent:]
 
@@ -199,7 +199,7 @@ class Connection:
             remaining = until - time.monotonic()
             if remaining <= 0:
                 raise CommandExpired(command, timeout, b"".join(out + err)[-500:].decode(errors="replace").strip())
-            # stderr has no event of its own: look at it at least five times a second, so that neither pipe fills up.
+            # stderr has no event of its own: read it at least five times a second, so that its pipe does not fill.
             channel.settimeout(min(remaining, 0.2))
             try:
                 data = channel.recv(_CHUNK)
@@ -224,14 +224,14 @@ class Connection:
         return int(channel.exit_status)
 
     def _dropped(self, error: BaseException | None) -> ConnectionDropped:
-        seen = self.transport.get_exception() or error
-        why = f" ({type(seen).__name__}: {seen})" if seen else ""
+        cause = self.transport.get_exception() or error
+        why = f" ({type(cause).__name__}: {cause})" if cause else ""
         hint = "look at its console: it may have rebooted"
-        return ConnectionDropped(f"{self.target.name} ended the connection{why}", hint)
+        return ConnectionDropped(f"{self.target.name} closed the connection{why}", hint)
 
 
 def bounded(command: str, seconds: float, grace: float = 1.0) -> str:
-    """`command` by sh under the far end's own deadline: TERM to its process group, KILL `grace` seconds later."""
+    """`command` by sh under `timeout` of the host: TERM to its process group, KILL `grace` seconds later."""
     return f"exec timeout -k {grace:g} {seconds:g} sh -c {shlex.quote(command)}"
 
 
@@ -240,14 +240,14 @@ def _until_stdin_closes(command: str) -> str:
 
 
 def connect(where: Target | str, **options: object) -> Connection:
-    """Opens the connection, or raises the TransportFault that says at which stage it failed and why.
+    """Opens the connection. A TransportFault says at which stage it failed and why.
 
-    `where` may be a URL; `options` are then fields of Target.
+    where: a Target or a URL; options: with a URL, other fields of Target.
     """
     _import_paramiko()
     import paramiko
 
-    # What it logs, with a traceback for every refused connection, our faults say in one line.
+    # It logs a traceback for every refused connection; the TransportFault has the reason in one line.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     target = parse_url(where, **options) if isinstance(where, str) else where
 
@@ -264,8 +264,8 @@ def connect(where: Target | str, **options: object) -> Connection:
         _prefer_known_key_type(transport, target)
         _negotiate(transport, target)
         stages["banner"] = time.monotonic() - clock
-        seen = transport.get_remote_server_key()
-        host_key = f"{seen.get_name()} {seen.get_base64()}"
+        key = transport.get_remote_server_key()
+        host_key = f"{key.get_name()} {key.get_base64()}"
         check_host_key(target, host_key, _recorded_keys(target))
         clock = time.monotonic()
         _authenticate(transport, target)
@@ -304,11 +304,13 @@ def configured(name: str, config: Path | None = None) -> HostOptions:
 
 
 def _import_paramiko() -> None:
-    """Imports paramiko without invoke, which is two fifths of its time, and which only `Match exec` of a configuration
-    needs: that imports it by the ordinary way, in `configured`, before anybody connects."""
+    """Imports paramiko without invoke, which takes two fifths of the import time.
+
+    Only `Match exec` of a client configuration needs it: `configured` imports paramiko in the ordinary way before.
+    """
     if "paramiko" in sys.modules or "invoke" in sys.modules:
         return
-    sys.modules["invoke"] = None  # type: ignore[assignment]  # what `import` takes for "there is none"
+    sys.modules["invoke"] = None  # type: ignore[assignment]  # makes `import invoke` fail
     try:
         import paramiko  # noqa: F401
     finally:
@@ -323,11 +325,11 @@ def _open_socket(target: Target) -> socket.socket:
         hint = "is it running, and does its security group allow SSH from this machine?"
         raise HostSilent(f"{where} did not answer within {target.connect_timeout:g} s", hint) from error
     except ConnectionRefusedError as error:
-        raise HostRefused(f"{where} refuses connections", "sshd does not listen there (yet)") from error
+        raise HostRefused(f"{where} refuses connections", "sshd is not (yet) listening") from error
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, type(error).__name__)
         raise HostUnreachable(f"{where} cannot be reached ({name}: {error})") from error
-    # Without it every command pays Nagle meeting delayed ACK: some 40 ms each on a fast link.
+    # Without it Nagle's algorithm and delayed ACKs add some 40 ms to every command on a fast link.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     return sock
@@ -342,15 +344,15 @@ def _negotiate(transport: paramiko.Transport, target: Target) -> None:
         transport.start_client(timeout=2 * target.banner_timeout)
     except (paramiko.SSHException, EOFError, OSError) as error:
         text = str(error)
-        # paramiko says "Error reading SSH protocol banner" of both: who went away did so before the time was up.
+        # paramiko reports "Error reading SSH protocol banner" for both: a closed connection comes before the deadline.
         early = time.monotonic() - started < target.banner_timeout - 0.05
         if isinstance(error, EOFError | ConnectionError) or (early and "banner" in text):
-            raise ConnectionDropped(f"{where} ended the connection before it was set up ({text or 'EOF'})") from error
+            raise ConnectionDropped(f"{where} closed the connection before it was set up ({text or 'EOF'})") from error
         if "banner" in text or "Timeout" in text or isinstance(error, TimeoutError):
-            hint = "something accepts there, but it is not (yet) an SSH server"
+            hint = "the port accepts connections, but it is not (yet) an SSH server"
             raise HostSilent(f"{where} sent no SSH banner within {target.banner_timeout:g} s", hint) from error
         raise ConnectionDropped(f"{where}: key exchange failed ({text})") from error
-    if not transport.initial_kex_done:  # start_client says nothing when its own deadline is over
+    if not transport.initial_kex_done:  # start_client does not raise at its own deadline
         raise HostSilent(f"{where} did not finish the key exchange within {2 * target.banner_timeout:g} s")
 
 
@@ -375,9 +377,9 @@ def _authenticate(transport: paramiko.Transport, target: Target) -> None:
     except paramiko.AuthenticationException as error:
         refused = str(error)
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise ConnectionDropped(f"{target.name} ended the connection while we logged in ({error})") from error
-    how = f"the key {target.key_file}" if target.key_file else "what was offered"
-    raise AuthRefused(f"{target.name} does not take {how} ({refused})", "is it the right user and key?")
+        raise ConnectionDropped(f"{target.name} closed the connection during the login ({error})") from error
+    offered = f"the key {target.key_file}" if target.key_file else "all offered keys"
+    raise AuthRefused(f"{target.name} rejects {offered} ({refused})", "check the user and the key")
 
 
 def _keys(target: Target) -> Iterator[paramiko.PKey]:

@@ -1,4 +1,4 @@
-"""Where a host is, how to get in, and whether it is still the host that it was."""
+"""Address, login and host key of a host."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from validator.transport.errors import HostKeyChanged
 
 @dataclass(frozen=True)
 class Target:
-    """Where a host is and how to get in.
+    """Address and login of a host.
 
-    known_hosts: a file in OpenSSH's format. host_key: "trust-new" (a host that is not in known_hosts is recorded at
-    first use), "strict" (it is refused), or the key itself as known_hosts writes it ("ssh-ed25519 AAAA…").
-    agent, search_keys: only if asked. The timeouts are seconds.
+    known_hosts: a file in OpenSSH's format. host_key: "trust-new" (an unknown host is recorded at first use), "strict"
+    (an unknown host is refused), or the key itself as in known_hosts ("ssh-ed25519 AAAA…"). agent, search_keys: whether
+    keys of an SSH agent and of ~/.ssh are tried. Timeouts are in seconds.
     """
 
     address: str
@@ -37,20 +37,20 @@ class Target:
 
     @property
     def known_name(self) -> str:
-        """As known_hosts files write it."""
+        """The name of the host in known_hosts files."""
         return self.address if self.port == 22 else f"[{self.address}]:{self.port}"
 
 
 def parse_url(url: str, **rest: object) -> Target:
-    """`[ssh://]user@address[:port]` (IPv6 in brackets) as a Target; `rest` are further fields of it.
+    """Reads `[ssh://]user@address[:port]` (IPv6 in brackets). rest: other fields of Target.
 
-    Raises ValueError when it is not one.
+    Raises ValueError for another form.
     """
     from urllib.parse import unquote, urlsplit
 
     parts = urlsplit(url if "://" in url else f"ssh://{url}")
     if parts.scheme != "ssh" or not parts.hostname or parts.path.strip("/"):
-        raise ValueError(f"{url!r} is not ssh://user@address:port")
+        raise ValueError(f"expected ssh://user@address:port, got {url!r}")
     values: dict[str, object] = {"address": parts.hostname, "port": parts.port or 22}
     if parts.username:
         values["user"] = unquote(parts.username)
@@ -59,21 +59,21 @@ def parse_url(url: str, **rest: object) -> Target:
     return Target(**(values | rest))  # type: ignore[arg-type]
 
 
-def check_host_key(target: Target, seen: str, recorded: Sequence[str]) -> None:
-    """Compares the key that a host shows ("ssh-ed25519 AAAA…") with those on record; the first of a host is recorded.
+def check_host_key(target: Target, host_key: str, recorded: Sequence[str]) -> None:
+    """Compares a host's key ("ssh-ed25519 AAAA…") with the recorded ones; records the first key of a host.
 
-    HostKeyChanged: it is another one, or none is on record where that is not allowed.
+    HostKeyChanged: the key differs, or the host is unknown and host_key is "strict".
     """
     recorded = [" ".join(key.split()[:2]) for key in recorded]
-    if seen in recorded:
+    if host_key in recorded:
         return
     if recorded:
         source = "the pinned one" if " " in target.host_key else f"the one in {target.known_hosts}"
-        hint = "another machine answers there; remove the old line only if you know why"
-        raise HostKeyChanged(f"{target.name} shows another host key ({seen.split()[0]}) than {source}", hint)
+        hint = "another machine uses this address; remove the old line only if you know why"
+        raise HostKeyChanged(f"the host key of {target.name} ({host_key.split()[0]}) differs from {source}", hint)
     if target.host_key == "strict":
         raise HostKeyChanged(f"{target.name} is not in {target.known_hosts}", "add its host key there")
     if target.known_hosts is not None:
         target.known_hosts.parent.mkdir(parents=True, exist_ok=True)
         with target.known_hosts.open("a") as file:
-            file.write(f"{target.known_name} {seen}\n")
+            file.write(f"{target.known_name} {host_key}\n")

@@ -15,7 +15,7 @@ def unchanged(check: Any, path: str) -> list[Case]:
     recorded = {"cat /usr/share*": f"{SUM}  {path}\n"}
     return [
         (check, recorded | {"env*": ""}, "PASS", ""),
-        (check, recorded | {"env*": (1, f"{path}: FAILED\n", WARNING)}, "FAIL", f"the base AMI brought it: {path}"),
+        (check, recorded | {"env*": (1, f"{path}: FAILED\n", WARNING)}, "FAIL", f"differs from the base AMI: {path}"),
         (check, recorded | {"env*": (1, f"{path}: FAILED open or read\n", WARNING)}, "FAIL", path),
         (
             check,
@@ -23,5 +23,5 @@ def unchanged(check: Any, path: str) -> list[Case]:
             "FAIL",
             "no properly formatted",
         ),
-        (check, {"cat*": (1, "")}, "FAIL", "the build has not recorded what the base AMI brought"),
+        (check, {"cat*": (1, "")}, "FAIL", "the build did not record the files of the base AMI"),
     ]

@@ -28,10 +28,10 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         agent.test_agent_is_active_and_enabled,
         {"*is-active*": (3, "inactive\n"), "*is-enabled*": "enabled\n"},
         "FAIL",
-        "amazon-cloudwatch-agent.service: found inactive, enabled, expected active, enabled",
+        "amazon-cloudwatch-agent.service: expected active, enabled, got inactive, enabled",
     ),
     (agent.test_agent_does_not_restart, {"systemctl show*": "0\n"}, "PASS", ""),
-    (agent.test_agent_does_not_restart, {"systemctl show*": "7\n"}, "FAIL", "found '7', expected '0'"),
+    (agent.test_agent_does_not_restart, {"systemctl show*": "7\n"}, "FAIL", "expected '0', got '7'"),
     (agent.test_agent_is_the_planned_version, {"dpkg-query*": "1.300071.0b1234-1"}, "PASS", ""),
     (
         agent.test_agent_is_the_planned_version,

@@ -24,7 +24,7 @@ def collect(*options: str) -> tuple[set[str], str]:
 
 
 @pytest.mark.parametrize(("options", "asked"), [((), False), (("--provoke-xid",), True)])
-def test_a_fault_is_provoked_only_where_it_is_asked_for(options: tuple[str, ...], asked: bool) -> None:
+def test_fault_is_caused_only_with_its_option(options: tuple[str, ...], asked: bool) -> None:
     names, said = collect("--golden=variables/golden", *options)
     assert {
         "test_kernel_xid_arrives_once",

@@ -74,7 +74,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         {"nvidia-ctk*": "NVIDIA Container Toolkit CLI version 1.17.8\ncommit: f202b80\n"},
         plan(),
         "FAIL",
-        "nvidia-ctk --version: found '1.17.8', expected '1.18.1'",
+        "nvidia-ctk --version: expected '1.18.1', got '1.17.8'",
     ),
     (toolkit.test_runtime_knows_the_toolkit, {"test*": "", "cat*": DOCKER}, plan(), "PASS", ""),
     (
@@ -96,7 +96,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         {"test*": "", "cat*": DOCKER[:-1]},
         plan(),
         "FAIL",
-        "/etc/docker/daemon.json is not what dockerd reads:",
+        "dockerd cannot read /etc/docker/daemon.json:",
     ),
     (
         toolkit.test_runtime_knows_the_toolkit,
@@ -221,7 +221,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         {"apt-mark*": "nvidia-container-toolkit\n"},
         plan(),
         "FAIL",
-        "would move them: nvidia-container-toolkit-base",
+        "would change them: nvidia-container-toolkit-base",
     ),
 ]
 
@@ -240,7 +240,7 @@ def test_containerd_version_2_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("check", [toolkit.test_cdi_lists_every_gpu, toolkit.test_device_nodes_are_there])
-def test_a_machine_without_gpus_has_no_specification(judge: Judge, check: Any) -> None:
+def test_machine_without_gpus_needs_no_specification(judge: Judge, check: Any) -> None:
     machine = FakeMachine({}, instance_type="m5.large")
     found = judge(check, {"nvidia-ctk*": "", "for*": "", "ls*": (2, "")}, plan=plan(), machine=machine)
     assert found.verdict == "PASS", found

@@ -45,7 +45,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         {"*nvcc*": NVCC.replace("release 12.4", "release 12.6")},
         plan(),
         "FAIL",
-        "nvcc --version (/usr/local/cuda/bin): found '12.6', expected '12.4'",
+        "nvcc --version (/usr/local/cuda/bin): expected '12.4', got '12.6'",
     ),
     (
         cuda.test_compiler_is_the_planned_release,
@@ -60,7 +60,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         {"readlink*": "/usr/local/cuda-12.6\n"},
         plan(),
         "FAIL",
-        "/usr/local/cuda: found '/usr/local/cuda-12.6', expected '/usr/local/cuda-12.4'",
+        "/usr/local/cuda: expected '/usr/local/cuda-12.4', got '/usr/local/cuda-12.6'",
     ),
     (cuda.test_runtime_on_the_loader_path_is_the_planned_one, NATIVE, plan(), "PASS", ""),
     (
@@ -68,7 +68,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         libraries(12060, 12040),
         plan(),
         "FAIL",
-        "libcudart.so.12.4.127: found '12.6', expected '12.4'",
+        "libcudart.so.12.4.127: expected '12.4', got '12.6'",
     ),
     (
         cuda.test_runtime_on_the_loader_path_is_the_planned_one,
@@ -129,10 +129,10 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         FORWARD,
         plan(),
         "FAIL",
-        "(/usr/local/cuda-13.0/compat/libcuda.so.580.95.05): found '580.95.05', expected '550.163.01'",
+        "(/usr/local/cuda-13.0/compat/libcuda.so.580.95.05): expected '550.163.01', got '580.95.05'",
     ),
     (cuda.test_libcuda_is_the_planned_one, FORWARD, plan(COMPAT), "PASS", ""),
-    (cuda.test_libcuda_is_the_planned_one, NATIVE, plan(COMPAT), "FAIL", "found '550.163.01', expected '580.95.05'"),
+    (cuda.test_libcuda_is_the_planned_one, NATIVE, plan(COMPAT), "FAIL", "expected '580.95.05', got '550.163.01'"),
     (cuda.test_no_unplanned_compat_library, {"dpkg-query*": (1, "", "no packages found")}, plan(), "PASS", ""),
     (
         cuda.test_no_unplanned_compat_library,
@@ -161,7 +161,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         {"dpkg-query*": "cuda-toolkit-12-4 config-files 12.4.1-1\n"},
         plan(),
         "FAIL",
-        "packages of cuda: found {'cuda-toolkit-12-4': 'missing'}",
+        "got {'cuda-toolkit-12-4': 'missing'}",
     ),
     (
         cuda.test_packages_are_the_planned_ones,
@@ -171,7 +171,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
         "cuda is the base AMI's (dlami 20251230)",
     ),
     (cuda.test_packages_are_held, {"apt-mark*": "cuda-toolkit-12-4\n"}, plan(), "PASS", ""),
-    (cuda.test_packages_are_held, {"apt-mark*": "linux\n"}, plan(), "FAIL", "would move them: cuda-toolkit-12-4"),
+    (cuda.test_packages_are_held, {"apt-mark*": "linux\n"}, plan(), "FAIL", "would change them: cuda-toolkit-12-4"),
 ]
 
 

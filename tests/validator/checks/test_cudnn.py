@@ -33,7 +33,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         cudnn.test_library_is_the_planned_version,
         {"*libcudnn.so.9 cudnnGetVersion*": said(90201)},
         "FAIL",
-        "libcudnn.so.9.1.0: found '9.2.1', expected '9.1.0'",
+        "libcudnn.so.9.1.0: expected '9.1.0', got '9.2.1'",
     ),
     (
         cudnn.test_library_is_the_planned_version,
@@ -59,7 +59,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         cudnn.test_library_is_made_for_the_planned_cuda,
         {"*Cudart*": said(13000)},
         "FAIL",
-        "was built for: found '13', expected '12'",
+        "was built for: expected '12', got '13'",
     ),
     (
         cudnn.test_packages_are_the_planned_ones,
@@ -71,10 +71,10 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         cudnn.test_packages_are_the_planned_ones,
         {"dpkg-query*": "libcudnn9-cuda-12 installed 9.2.1.18-1\n"},
         "FAIL",
-        "found {'libcudnn9-cuda-12': '9.2.1.18-1'}",
+        "got {'libcudnn9-cuda-12': '9.2.1.18-1'}",
     ),
     (cudnn.test_packages_are_held, {"apt-mark*": "libcudnn9-cuda-12\n"}, "PASS", ""),
-    (cudnn.test_packages_are_held, {"apt-mark*": ""}, "FAIL", "would move them: libcudnn9-cuda-12"),
+    (cudnn.test_packages_are_held, {"apt-mark*": ""}, "FAIL", "would change them: libcudnn9-cuda-12"),
 ]
 
 

@@ -41,10 +41,10 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         dcgm.test_host_engine_starts_at_boot,
         {"systemctl*": (1, "disabled\n")},
         "FAIL",
-        "nvidia-dcgm.service at boot: found 'disabled', expected 'enabled'",
+        "nvidia-dcgm.service at boot: expected 'enabled', got 'disabled'",
     ),
     (dcgm.test_host_engine_runs, {"systemctl*": RUNNING}, "PASS", ""),
-    (dcgm.test_host_engine_runs, {"systemctl*": DOWN}, "FAIL", "nvidia-dcgm.service: found"),
+    (dcgm.test_host_engine_runs, {"systemctl*": DOWN}, "FAIL", "nvidia-dcgm.service: expected"),
     (dcgm.test_host_engine_runs, {"systemctl*": RUNNING.replace("0", "3")}, "FAIL", "'NRestarts': '3'"),
     (dcgm.test_every_gpu_is_discovered, {"dcgmi*": BOTH}, "PASS", ""),
     (
@@ -72,7 +72,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "'1:4.5.3-1'",
     ),
     (dcgm.test_packages_are_held, {"apt-mark*": "datacenter-gpu-manager-4-cuda12\n"}, "PASS", ""),
-    (dcgm.test_packages_are_held, {"apt-mark*": ""}, "FAIL", "move them: datacenter-gpu-manager-4-cuda12"),
+    (dcgm.test_packages_are_held, {"apt-mark*": ""}, "FAIL", "change them: datacenter-gpu-manager-4-cuda12"),
 ]
 
 
@@ -87,7 +87,7 @@ def test_dcgm(judge: Judge, check: Any, table: dict[str, Any], verdict: str, mes
     [
         ("dcgmi", "\ndcgmi  version: 4.4.2\n\n", "PASS", ""),
         ("nv-hostengine", HOSTENGINE, "PASS", ""),
-        ("nv-hostengine", HOSTENGINE.replace("4.4.2", "4.2.3"), "FAIL", "found '4.2.3', expected '4.4.2'"),
+        ("nv-hostengine", HOSTENGINE.replace("4.4.2", "4.2.3"), "FAIL", "expected '4.4.2', got '4.2.3'"),
         (
             "dcgmi",
             (127, "", "sh: 1: dcgmi: not found"),
@@ -103,6 +103,6 @@ def test_versions(judge: Judge, program: str, reply: Any, verdict: str, message:
 
 
 @pytest.mark.parametrize(("reply", "verdict"), [(DOWN, "PASS"), (RUNNING, "FAIL")])
-def test_without_gpus_it_stays_down(judge: Judge, reply: str, verdict: str) -> None:
+def test_host_engine_is_inactive_without_gpus(judge: Judge, reply: str, verdict: str) -> None:
     machine = Machine("m5.large")
     assert judge(dcgm.test_host_engine_runs, {"systemctl*": reply}, plan=PLAN, machine=machine).verdict == verdict

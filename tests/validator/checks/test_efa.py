@@ -47,7 +47,7 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (efa.test_installer_is_the_planned_one, FULL, {"cat*": RECORD}, "PASS", ""),
     (
         efa.test_installer_is_the_planned_one, FULL, {"cat*": RECORD.replace("1.38.0", "1.30.0")}, "FAIL",
-        "EFA installer (/opt/amazon/efa_installed_packages): found '1.30.0', expected '1.38.0'",
+        "EFA installer (/opt/amazon/efa_installed_packages): expected '1.38.0', got '1.30.0'",
     ),
     (
         efa.test_installer_is_the_planned_one, FULL, {"cat*": (1, "", "No such file")}, "FAIL",
@@ -106,13 +106,13 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (efa.test_module_on_disk_is_the_planned_one, FULL, {"for k*": "6.1.0-44 2.13.0\n"}, "PASS", ""),
     (
         efa.test_module_on_disk_is_the_planned_one, FULL, {"for k*": "6.1.0-44 2.13.0g\n6.1.0-50 missing\n"}, "FAIL",
-        "module efa on disk: 6.1.0-50: missing, expected 2.13.0",
+        "module efa on disk: expected 2.13.0, got 6.1.0-50: missing",
     ),
     (
         efa.test_module_on_disk_is_the_planned_one, BARE, {"cat*": RECORD, "for k*": "6.1.0-44 2.10.0g\n"}, "FAIL",
-        "module efa on disk: 6.1.0-44: 2.10.0g, expected 2.13.0",
+        "module efa on disk: expected 2.13.0, got 6.1.0-44: 2.10.0g",
     ),
-    (efa.test_module_on_disk_is_the_planned_one, FULL, {"for k*": ""}, "FAIL", "no kernel is installed"),
+    (efa.test_module_on_disk_is_the_planned_one, FULL, {"for k*": ""}, "FAIL", "no installed kernel"),
     (
         efa.test_libfabric_is_the_planned_one, FULL,
         {"*fi_info*": "fi_info: 1.22.0amzn4.0\nlibfabric: 1.22.0amzn4.0\n"},

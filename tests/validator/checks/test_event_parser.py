@@ -187,7 +187,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         parser.test_logs_are_rotated,
         {"logrotate*": ROTATED, "cat*": RULES.replace("missingok", "copytruncate")},
         "FAIL",
-        "/var/log/gpuevent.log is rotated with copytruncate: what is written between copy and cut is lost",
+        "/var/log/gpuevent.log is rotated with copytruncate: lines written between copy and truncation are lost",
     ),
     (
         parser.test_logs_are_rotated,
@@ -206,7 +206,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         parser.test_kernel_ring_is_large_enough,
         {"cat*": "root=vda ro\n"},
         "FAIL",
-        "found 'not set', expected '4M'",
+        "expected '4M', got 'not set'",
     ),
     (
         parser.test_drivers_own_lines_are_in_the_raw_log,

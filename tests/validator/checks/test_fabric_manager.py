@@ -30,17 +30,17 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (fm.test_fabric_manager_is_the_planned_version, {"nv-*": SAID}, {}, "PASS", ""),
     (
         fm.test_fabric_manager_is_the_planned_version, {"nv-*": SAID.replace("163.01", "144.03")}, {}, "FAIL",
-        "nv-fabricmanager --version: found '550.144.03', expected '550.163.01'",
+        "nv-fabricmanager --version: expected '550.163.01', got '550.144.03'",
     ),
     (
         fm.test_fabric_manager_is_the_planned_version, {"nv-*": (127, "", "nv-fabricmanager: not found")}, {}, "FAIL",
-        "nv-fabricmanager --version ended with 127: nv-fabricmanager: not found",
+        "nv-fabricmanager --version exited with status 127: nv-fabricmanager: not found",
     ),
     (fm.test_fabric_manager_is_of_the_driver_s_version, {"cat*": PROC, "nv-*": SAID}, {}, "PASS", ""),
     (
         fm.test_fabric_manager_is_of_the_driver_s_version,
         {"cat*": PROC.replace("163.01", "163.02"), "nv-*": SAID}, {}, "FAIL",
-        "nv-fabricmanager --version beside driver 550.163.02: found '550.163.01'",
+        "nv-fabricmanager --version with loaded driver 550.163.02: expected '550.163.02'",
     ),
     (
         fm.test_fabric_manager_is_of_the_driver_s_version, {"cat*": (1, "", "No such file")}, {}, "UNPROVEN",
@@ -49,14 +49,14 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (fm.test_packages_are_the_planned_ones, {"dpkg-query*": INSTALLED}, {}, "PASS", ""),
     (
         fm.test_packages_are_the_planned_ones, {"dpkg-query*": INSTALLED.replace("163.01", "144.03")}, {}, "FAIL",
-        "packages of fabric_manager: found {'nvidia-fabricmanager-550': '550.144.03-1'}",
+        "got {'nvidia-fabricmanager-550': '550.144.03-1'}",
     ),
     (fm.test_packages_are_held, {"apt-mark*": "nvidia-fabricmanager-550\n"}, {}, "PASS", ""),
     (fm.test_packages_are_held, {"apt-mark*": "\n"}, {}, "FAIL", "not held"),
     (fm.test_fabric_manager_is_enabled, {"systemctl*": "enabled\n"}, {}, "PASS", ""),
     (
         fm.test_fabric_manager_is_enabled, {"systemctl*": (1, "disabled\n")}, {}, "FAIL",
-        "systemctl is-enabled nvidia-fabricmanager.service: found 'disabled', expected 'enabled'",
+        "systemctl is-enabled nvidia-fabricmanager.service: expected 'enabled', got 'disabled'",
     ),
     (fm.test_fabric_manager_runs_where_nvswitch_is, {"systemctl*": ACTIVE}, {"machine": P4D}, "PASS", ""),
     (
@@ -103,5 +103,5 @@ def test_fabric_manager(
         ("Usage: nv-fabricmanager\n", ""),
     ],
 )
-def test_version_that_it_says(text: str, version: str) -> None:
+def test_version_in_program_output(text: str, version: str) -> None:
     assert fm.PROGRAM.version(text) == version

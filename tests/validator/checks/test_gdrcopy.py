@@ -24,13 +24,13 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (gdrcopy.test_module_on_disk_is_the_planned_one, PLAN, {"for k*": "6.1.0-44 2.5\n"}, "PASS", ""),
     (
         gdrcopy.test_module_on_disk_is_the_planned_one, PLAN, {"for k*": "6.1.0-44 2.5\n6.1.0-50 2.4\n"}, "FAIL",
-        "module gdrdrv on disk: 6.1.0-50: 2.4, expected 2.5",
+        "module gdrdrv on disk: expected 2.5, got 6.1.0-50: 2.4",
     ),
     (gdrcopy.test_dkms_has_the_planned_release, PLAN, {"dkms*": f"gdrdrv/2.5.1, {BUILT}"}, "PASS", ""),
     (gdrcopy.test_dkms_has_the_planned_release, PLAN, {"dkms*": f"gdrdrv, 2.5.1, {BUILT}"}, "PASS", ""),
     (
         gdrcopy.test_dkms_has_the_planned_release, PLAN, {"dkms*": "gdrdrv/2.5.2, 6.1.0-44, x86_64: installed\n"},
-        "FAIL", "found 2.5.2, expected 2.5.1",
+        "FAIL", "expected 2.5.1, got 2.5.2",
     ),
     (gdrcopy.test_dkms_has_the_planned_release, PLAN, {"dkms*": "gdrdrv/2.5.1: added\n"}, "FAIL", "expected 2.5.1"),
     (gdrcopy.test_library_is_the_planned_one, PLAN, LIBRARY, "PASS", ""),

@@ -40,13 +40,13 @@ def recorded(**changed: Any) -> Golden:
         ({}, {}, RECORDED, "PASS", ""),
         (
             {"links": LINKS | {"0-2": "PHB"}}, {}, None, "FAIL",
-            "GPUs 0 (0000:10:1c.0) and 2 (0000:90:1c.0) are linked by PHB, expected NVLink (g5.12xlarge)",
+            "GPUs 0 (0000:10:1c.0) and 2 (0000:90:1c.0): expected NVLink (g5.12xlarge), got PHB",
         ),
-        ({"links": LINKS | {"1-2": "NV8"}}, {}, None, "FAIL", "2 (0000:90:1c.0) are linked by NV8, the others by NV12"),
+        ({"links": LINKS | {"1-2": "NV8"}}, {}, None, "FAIL", "2 (0000:90:1c.0): expected NV12 as all others, got NV8"),
         ({"links": dict.fromkeys(LINKS, "NV6")}, {}, None, "PASS", ""),
         (
             {"links": dict.fromkeys(LINKS, "NV6")}, {}, RECORDED, "FAIL",
-            "are linked by NV6, recorded is NV12 (p4d.24xlarge.json of 2026-11-21 (real hardware)), and 2 more pairs",
+            "expected NV12 (p4d.24xlarge.json of 2026-11-21 (real hardware)), got NV6, and 2 more pairs",
         ),
         ({"links": dict.fromkeys(LINKS, "NV6")}, {}, recorded(simulated=True), "PASS", ""),
         ({"links": {}}, {}, None, "FAIL", "`nvidia-smi topo -m`: expected 3 pairs of GPUs, got 0"),
@@ -58,7 +58,7 @@ def recorded(**changed: Any) -> Golden:
         ),
         (
             {"links": dict.fromkeys(LINKS, "PHB") | {"0-1": "SYS"}}, {"nvswitch": False},
-            recorded(links=dict.fromkeys(LINKS, "PHB")), "FAIL", "1 (0000:20:1c.0) are linked by SYS, recorded is PHB",
+            recorded(links=dict.fromkeys(LINKS, "PHB")), "FAIL", "1 (0000:20:1c.0): expected PHB",
         ),
         ({"gpus": BOARDS[:1], "links": {}}, {"gpu_count": 1, "nvswitch": False}, None, "PASS", ""),
     ],
@@ -129,16 +129,19 @@ def test_efa(judge: Judge, interfaces: tuple[str, ...], golden: Golden | None, v
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
-def test_a_machine_that_says_nothing_is_unproven(judge: Judge) -> None:
+def test_unreadable_hardware_is_unproven(judge: Judge) -> None:
     def ask(host: Any) -> None:
         checks.hardware.__wrapped__(host)  # type: ignore[attr-defined]
 
     found = judge(ask, {"for d in*": "0000:00:1b.0 0x10de 0x2237 0x030200 nvidia\n", "nvidia-smi*": (9, "no driver")})
-    assert (found.verdict, "`nvidia-smi -q -x` ended with 9: no driver: see nvidia_driver::" in found.message) == (
+    assert (
+        found.verdict,
+        "`nvidia-smi -q -x` exited with status 9: no driver: see nvidia_driver::" in found.message,
+    ) == (
         "UNPROVEN",
         True,
     )
 
 
-def test_basis_says_when_only_facts_were_there() -> None:
+def test_basis_names_facts_and_golden_file() -> None:
     assert hardware.basis(None) == "facts only, no golden file applies"

@@ -60,7 +60,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         hygiene.test_cloud_init_ran_for_this_instance,
         {"ls*": f"i-0bbbbbbbbbbbbbbbb\n{INSTANCE}\n"},
         "FAIL",
-        "found i-0123456789abcdef0, i-0bbbbbbbbbbbbbbbb, expected i-0123456789abcdef0",
+        "expected i-0123456789abcdef0, got i-0123456789abcdef0, i-0bbbbbbbbbbbbbbbb",
     ),
     (hygiene.test_no_shell_history, {"find*": ""}, "PASS", ""),
     (hygiene.test_no_shell_history, {"find*": "/root/.bash_history\n"}, "FAIL", "histories: /root/.bash_history"),
@@ -170,7 +170,7 @@ def test_hygiene(judge: Judge, check: Any, table: dict[str, Any], verdict: str, 
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
-def test_a_key_is_wrong_even_without_a_key_pair(judge: Judge) -> None:
+def test_authorized_key_without_a_key_pair_fails(judge: Judge) -> None:
     nobody = FakeMachine({"public-keys": []})
     found = judge(hygiene.test_only_the_launch_key_lets_in, {"for h*": LAUNCH}, machine=nobody)
     assert (found.verdict, "other than the launch key" in found.message) == ("FAIL", True)
@@ -188,7 +188,7 @@ def test_a_key_is_wrong_even_without_a_key_pair(judge: Judge) -> None:
         '"glpat-' + "x" * 20 + '"',
     ],
 )
-def test_credentials_are_found_by_their_content(secret: str, tmp_path: Path) -> None:
+def test_credentials_are_detected_by_content(secret: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("nothing\n")
     (tmp_path / "b").write_text(f"x\n{secret}\n")
     patterns = ["-e", hygiene._ACCESS_KEY, "-e", hygiene._TOKEN]
@@ -196,7 +196,7 @@ def test_credentials_are_found_by_their_content(secret: str, tmp_path: Path) -> 
     assert done.stdout.split() == [str(tmp_path / "b")]
 
 
-def test_rules_of_sudoers_are_read_whole(tmp_path: Path) -> None:
+def test_sudo_rules_are_joined_over_lines(tmp_path: Path) -> None:
     file = tmp_path / "sudoers"
     file.write_text(
         "# x ALL=NOPASSWD: ALL\n#1000 ALL=NOPASSWD: ALL\nbuilder \\\n ALL = \\\n  NOPASSWD: ALL\n\nDefaults x\n"

@@ -64,7 +64,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (image.test_no_host_keys, {"find*": ""}, "PASS", ""),
     (image.test_no_host_keys, {"find*": "/etc/ssh/ssh_host_rsa_key\n"}, "FAIL", "/etc/ssh/ssh_host_rsa_key"),
-    (image.test_no_host_keys, {"find*": (1, "", "No such file or directory")}, "FAIL", "ended with 1"),
+    (image.test_no_host_keys, {"find*": (1, "", "No such file or directory")}, "FAIL", "exited with status 1"),
     (image.test_no_machine_id, {"cat*": "\n"}, "PASS", ""),
     (image.test_no_machine_id, {"cat*": "uninitialized\n"}, "PASS", ""),
     (image.test_no_machine_id, {"cat*": f"{'ab' * 16}\n"}, "FAIL", "instances of this image would share it"),

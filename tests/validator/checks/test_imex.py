@@ -25,13 +25,13 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (imex.test_imex_is_the_planned_version, {"nvidia-imex*": SAID}, {}, "PASS", ""),
     (
         imex.test_imex_is_the_planned_version, {"nvidia-imex*": SAID.replace("178.04", "159.03")}, {}, "FAIL",
-        "nvidia-imex --version: found '580.159.03', expected '580.178.04'",
+        "nvidia-imex --version: expected '580.178.04', got '580.159.03'",
     ),
-    (imex.test_imex_is_the_planned_version, {"nvidia-imex*": (127, "", "not found")}, {}, "FAIL", "ended with 127"),
+    (imex.test_imex_is_the_planned_version, {"nvidia-imex*": (127, "", "not found")}, {}, "FAIL", "with status 127"),
     (imex.test_imex_is_of_the_driver_s_version, {"cat*": PROC, "nvidia-imex*": SAID}, {}, "PASS", ""),
     (
         imex.test_imex_is_of_the_driver_s_version,
-        {"cat*": PROC.replace("178.04", "159.03"), "nvidia-imex*": SAID}, {}, "FAIL", "beside driver 580.159.03",
+        {"cat*": PROC.replace("178.04", "159.03"), "nvidia-imex*": SAID}, {}, "FAIL", "with loaded driver 580.159.03",
     ),
     (imex.test_imex_is_of_the_driver_s_version, {"cat*": (1, "")}, {}, "UNPROVEN", "no NVIDIA driver is loaded"),
     (
@@ -44,11 +44,11 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (imex.test_imex_is_enabled_where_a_family_needs_it, {"systemctl*": "enabled\n"}, {}, "PASS", ""),
     (
         imex.test_imex_is_enabled_where_a_family_needs_it, {"systemctl*": (1, "disabled\n")}, {}, "FAIL",
-        "systemctl is-enabled nvidia-imex.service: found 'disabled', expected 'enabled'",
+        "systemctl is-enabled nvidia-imex.service: expected 'enabled', got 'disabled'",
     ),
     (
         imex.test_imex_is_enabled_where_a_family_needs_it, {"systemctl*": "enabled\n"}, {"plan": WITHOUT}, "FAIL",
-        "found 'enabled', expected 'disabled'",
+        "expected 'disabled', got 'enabled'",
     ),
     (imex.test_image_lists_no_machines, {"cat*": "# one address a line\n\n"}, {}, "PASS", ""),
     (imex.test_image_lists_no_machines, {"cat*": "10.0.0.4\n"}, {}, "FAIL", "nodes in nodes_config.cfg: 10.0.0.4"),

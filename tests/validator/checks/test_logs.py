@@ -68,9 +68,7 @@ def test_file_arrives(judge: Judge, arrived: list[str], verdict: str, message: s
 
 
 @pytest.mark.parametrize(("first", "verdict"), [(2000.1, "PASS"), (2000.0, "FAIL"), (1999.9, "FAIL")])
-def test_a_line_of_an_earlier_time_comes_before_those_that_were_written_first(
-    judge: Judge, first: float, verdict: str
-) -> None:
+def test_lines_are_ordered_by_event_time(judge: Judge, first: float, verdict: str) -> None:
     """What was written second is first in the stream: right only if its time says so."""
     arrived = [*events(*LINES[1:], at=2000.0), *events(LINES[0], at=first)]
     cloudwatch = FakeCloudWatch({("raw", INSTANCE): arrived})
@@ -88,9 +86,7 @@ def test_a_line_of_an_earlier_time_comes_before_those_that_were_written_first(
         (("a", "b"), 1.0, "FAIL"),
     ],
 )
-def test_a_line_that_stands_there_twice_has_two_times(
-    judge: Judge, arrived: tuple[str, ...], step: float, verdict: str
-) -> None:
+def test_duplicate_lines_have_separate_times(judge: Judge, arrived: tuple[str, ...], step: float, verdict: str) -> None:
     """A program that writes the parser's lines too leaves them twice: that is another check's to tell."""
     stream = [event for number, line in enumerate(arrived) for event in events(line, at=2000.0 + number * step)]
     table = {"head*": "a\nb\na\n"}
@@ -99,7 +95,7 @@ def test_a_line_that_stands_there_twice_has_two_times(
     assert found.verdict == verdict, found
 
 
-def test_empty_file_is_unproven_and_an_unshipped_one_fails(judge: Judge) -> None:
+def test_empty_file_is_unproven_and_unconfigured_file_fails(judge: Judge) -> None:
     nothing = FakeCloudWatch({})
     empty = judge(logs.test_file_arrives_in_its_stream, {"head*": ""}, which="raw_log", files=FILES, cloudwatch=nothing)
     assert (empty.verdict, empty.message) == ("UNPROVEN", "/var/log/gpuevent.log is empty: no line could arrive")
@@ -142,7 +138,7 @@ def test_stream_is_this_instances(judge: Judge, stored: list[LogEvent], verdict:
         (logs.test_retention_is_the_planned_one, {"files": FILES}),
     ],
 )
-def test_what_was_never_written_is_not_waited_for(judge: Judge, check: Any, more: dict[str, Any]) -> None:
+def test_empty_logs_are_not_awaited(judge: Judge, check: Any, more: dict[str, Any]) -> None:
     cloudwatch = FakeCloudWatch({}, absent=("raw",))
     table = {"test -s /var/log/gpuevent.log": (1, ""), "test -s*": ""}
     found = judge(check, table, cloudwatch=cloudwatch, **more)
@@ -154,8 +150,8 @@ def test_what_was_never_written_is_not_waited_for(judge: Judge, check: Any, more
     ("days", "verdict", "message"),
     [
         (90, "PASS", ""),
-        (None, "FAIL", "retention in days: found {'raw': None, 'json': None}, expected {'raw': 90, 'json': 90}"),
-        (30, "FAIL", "retention in days: found {'raw': 30, 'json': 30}, expected {'raw': 90, 'json': 90}"),
+        (None, "FAIL", "retention in days: expected {'raw': 90, 'json': 90}, got {'raw': None, 'json': None}"),
+        (30, "FAIL", "retention in days: expected {'raw': 90, 'json': 90}, got {'raw': 30, 'json': 30}"),
     ],
 )
 def test_retention(judge: Judge, days: int | None, verdict: str, message: str) -> None:
@@ -168,10 +164,10 @@ def test_retention(judge: Judge, days: int | None, verdict: str, message: str) -
     ("days", "verdict", "message"),
     [
         (90, "UNPROVEN", "log group json does not exist"),
-        (30, "FAIL", "retention in days: found {'raw': 30}, expected {'raw': 90}"),
+        (30, "FAIL", "retention in days: expected {'raw': 90}, got {'raw': 30}"),
     ],
 )
-def test_retention_of_those_that_are_there(judge: Judge, days: int, verdict: str, message: str) -> None:
+def test_retention_of_existing_groups(judge: Judge, days: int, verdict: str, message: str) -> None:
     cloudwatch = FakeCloudWatch({}, days, absent=("json",))
     found = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
     assert (found.verdict, found.message) == (verdict, message)

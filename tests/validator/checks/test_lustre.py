@@ -37,11 +37,11 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (
         lustre.test_every_kernel_has_the_module, AMAZON,
         LFS | {"for k*": "6.1.0-44 2.15.6\n6.1.0-50 missing\n"}, "FAIL",
-        "module lustre on disk: 6.1.0-50: missing, expected 2.15.6",
+        "module lustre on disk: expected 2.15.6, got 6.1.0-50: missing",
     ),
     (
         lustre.test_every_kernel_has_the_module, AMAZON, LFS | {"for k*": "6.1.0-44 2.12.8\n"}, "FAIL",
-        "6.1.0-44: 2.12.8, expected 2.15.6",
+        "expected 2.15.6, got 6.1.0-44: 2.12.8",
     ),
     (lustre.test_every_kernel_has_the_module, AMAZON, {"lfs*": (127, "", "lfs: not found")}, "FAIL", "lfs: not found"),
     (lustre.test_every_kernel_has_the_module, AMAZON, {"lfs*": "\n"}, "FAIL", "lfs --version shows no version: ''"),

@@ -88,7 +88,7 @@ def test_a_missing_series_is_named(judge: Judge) -> None:
     assert f"1 of 6 series did not arrive: {lost}" in found.message
 
 
-def test_points_of_an_earlier_run_do_not_count() -> None:
+def test_datapoints_of_an_earlier_run_do_not_count() -> None:
     asked: list[tuple[float, int]] = []
     cloudwatch = FakeCloudWatch(value)
     real = cloudwatch.points
@@ -139,7 +139,7 @@ def test_memory(judge: Judge, used: float, free: float, verdict: str) -> None:
     assert (f"GPU 0: {used:g} used + {free:g} free of 23028 MiB" in found.message) == (verdict == "FAIL")
 
 
-def test_a_series_too_many_fails(judge: Judge) -> None:
+def test_unexpected_series_fails(judge: Judge) -> None:
     extra = Series("CWAgent", "nvidia_smi_fan_speed", (("InstanceId", INSTANCE), ("index", "9")))
     good, bad = FakeCloudWatch(value), FakeCloudWatch(value, (extra,))
     arrival = arrive(good)
@@ -195,7 +195,7 @@ def test_every_measurement_has_its_tolerance() -> None:
     assert metrics._judge("brightness", 1.0, GPUS[0], board) == ["GPU 0 brightness: 1, but no tolerance is defined"]
 
 
-def test_nobody_waits_for_what_the_plan_calls_absent(judge: Judge) -> None:
+def test_absent_measurements_of_the_plan_are_not_awaited(judge: Judge) -> None:
     cloudwatch = FakeCloudWatch(lambda one, look: None if "utilization" in one.name else value(one))
     arrival = arrive(cloudwatch, absent=["utilization_gpu"])
     assert next(cloudwatch.looks) == 1, "one look was enough"
@@ -207,7 +207,7 @@ def test_nobody_waits_for_what_the_plan_calls_absent(judge: Judge) -> None:
     assert str(extra) in found.message and "(these GPUs never have utilization_gpu)" in found.message
 
 
-def test_nobody_waits_for_a_value_that_nvidia_smi_does_not_show(judge: Judge) -> None:
+def test_values_missing_in_nvidia_smi_are_not_awaited(judge: Judge) -> None:
     bare = tuple(replace(gpu, values={"memory_total": 23028.0}) for gpu in GPUS)
     cloudwatch = FakeCloudWatch(lambda one, look: None if "utilization" in one.name else value(one))
     arrival = arrive(cloudwatch, FakeMachine(METADATA, gpus=bare), absent=[])
@@ -221,14 +221,14 @@ def test_nobody_waits_for_a_value_that_nvidia_smi_does_not_show(judge: Judge) ->
     ("telemetry", "absent"),
     [({}, []), ({"absent": {"g5.12xlarge": ["fan_speed"]}}, ["fan_speed"]), ({"absent": {"p5.48xlarge": ["x"]}}, [])],
 )
-def test_what_is_absent_is_the_plans(telemetry: dict[str, Any], absent: list[str]) -> None:
+def test_absent_measurements_come_from_the_plan(telemetry: dict[str, Any], absent: list[str]) -> None:
     plan = as_plan(PLAN | {"telemetry": PLAN["telemetry"] | telemetry})
     assert metrics.planned_absent(plan, MACHINE) == absent
     assert metrics.planned_absent(None, MACHINE) is None
     assert metrics.planned_absent(as_plan({}), MACHINE) is None
 
 
-def test_without_a_plan_nvidia_smi_says_what_is_absent() -> None:
+def test_absent_measurements_come_from_nvidia_smi_without_a_plan() -> None:
     config = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["fan_speed", "memory_total"]}}}}
     assert {one.name for one in agent_config.expected_series(config, GPUS, METADATA)} == {"nvidia_smi_memory_total"}
     assert len(agent_config.expected_series(config, GPUS, METADATA, [])) == 4

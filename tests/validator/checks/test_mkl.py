@@ -28,7 +28,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         mkl.test_library_is_the_planned_version,
         {"*libmkl_rt.so MKL_Get_Version_String*": said(4)},
         "FAIL",
-        "libmkl_rt.so: found '2020.4', expected '2020.0'",
+        "libmkl_rt.so: expected '2020.0', got '2020.4'",
     ),
     (
         mkl.test_library_is_the_planned_version,
@@ -48,10 +48,10 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         mkl.test_package_is_the_planned_one,
         {"dpkg-query*": (1, "", "no packages found matching intel-mkl-2020.0-088")},
         "FAIL",
-        "packages of mkl: found {'intel-mkl-2020.0-088': 'missing'}",
+        "got {'intel-mkl-2020.0-088': 'missing'}",
     ),
     (mkl.test_package_is_held, {"apt-mark*": "intel-mkl-2020.0-088\n"}, "PASS", ""),
-    (mkl.test_package_is_held, {"apt-mark*": "\n"}, "FAIL", "would move them: intel-mkl-2020.0-088"),
+    (mkl.test_package_is_held, {"apt-mark*": "\n"}, "FAIL", "would change them: intel-mkl-2020.0-088"),
 ]
 
 
@@ -64,5 +64,5 @@ def test_mkl(judge: Judge, check: Any, table: dict[str, Any], verdict: str, mess
 @pytest.mark.parametrize(
     ("text", "version"), [(TEXT.format(0), "2020.0"), (TEXT.format(4), "2020.4"), ("no such library", "")]
 )
-def test_version_of_mkl_s_own_words(text: str, version: str) -> None:
+def test_version_of_mkl_version_text(text: str, version: str) -> None:
     assert mkl.version(text) == version

@@ -37,7 +37,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         nccl.test_library_is_the_planned_version,
         {"*ncclGetVersion*": said(21602)},
         "FAIL",
-        "ncclGetVersion of /usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5: found '2.16.2', expected '2.21.5'",
+        "ncclGetVersion of /usr/lib/x86_64-linux-gnu/libnccl.so.2.21.5: expected '2.21.5', got '2.16.2'",
     ),
     (
         nccl.test_library_is_the_planned_version,
@@ -108,7 +108,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         nccl.test_packages_are_the_planned_ones,
         {"rpm*": "libnccl 0:2.21.5-1+cuda12.2\n"},
         "FAIL",
-        "packages of nccl: found {'libnccl': '2.21.5-1+cuda12.2'}",
+        "got {'libnccl': '2.21.5-1+cuda12.2'}",
     ),
     (
         nccl.test_packages_are_the_planned_ones,
@@ -118,8 +118,8 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (nccl.test_packages_are_held, {"cat*": LOCKED}, "PASS", ""),
     (nccl.test_packages_are_held, {"cat*": "0:libnccl-2.21.5-1+cuda12.4.x86_64\n"}, "PASS", ""),
-    (nccl.test_packages_are_held, {"cat*": LOCKED.replace("2.21.5", "2.22.3")}, "FAIL", "would move them: libnccl"),
-    (nccl.test_packages_are_held, {"cat*": "libnccl-devel-0:2.21.5-1+cuda12.4.*\n"}, "FAIL", "move them: libnccl"),
+    (nccl.test_packages_are_held, {"cat*": LOCKED.replace("2.21.5", "2.22.3")}, "FAIL", "would change them: libnccl"),
+    (nccl.test_packages_are_held, {"cat*": "libnccl-devel-0:2.21.5-1+cuda12.4.*\n"}, "FAIL", "change them: libnccl"),
 ]
 
 

@@ -58,17 +58,17 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (neuron.test_packages_are_held, WHOLE, {"apt-mark*": HELD}, "PASS", ""),
     (
         neuron.test_packages_are_held, WHOLE, {"apt-mark*": HELD.replace("aws-neuronx-tools\n", "")}, "FAIL",
-        "not held, so an upgrade would move them: aws-neuronx-tools",
+        "not held, so an upgrade would change them: aws-neuronx-tools",
     ),
     (neuron.test_driver_on_disk_is_the_planned_one, WHOLE, {"for k*": "6.1.0-44 2.31.7.0\n"}, "PASS", ""),
     (
         neuron.test_driver_on_disk_is_the_planned_one, WHOLE, {"for k*": "6.1.0-44 2.31.7.0\n6.1.0-50 missing\n"},
-        "FAIL", "module neuron on disk: 6.1.0-50: missing, expected 2.31.7.0",
+        "FAIL", "module neuron on disk: expected 2.31.7.0, got 6.1.0-50: missing",
     ),
     (neuron.test_loaded_driver_is_the_planned_one, WHOLE, {"cat*": "2.31.7.0\n"}, "PASS", ""),
     (
         neuron.test_loaded_driver_is_the_planned_one, WHOLE, {"cat*": (1, "", "No such file")}, "FAIL",
-        "loaded driver (/sys/module/neuron): found 'not loaded', expected '2.31.7.0'",
+        "loaded driver (/sys/module/neuron): expected '2.31.7.0', got 'not loaded'",
     ),
     (neuron.test_every_promised_device_is_there, WHOLE, {"ls*": NODES}, "PASS", ""),
     (
@@ -79,7 +79,7 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (
         neuron.test_tools_show_every_promised_core, WHOLE,
         {"*neuron-ls*": LISTED.replace('"nc_count": 4', '"nc_count": 2', 1)}, "FAIL",
-        "found {0: 4, 1: 8}, expected {0: 8, 1: 8}",
+        "expected {0: 8, 1: 8}, got {0: 4, 1: 8}",
     ),
     (
         neuron.test_tools_show_every_promised_core, WHOLE, {"*neuron-ls*": (1, "", "No neuron device found")}, "FAIL",
@@ -90,7 +90,7 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (neuron.test_monitor_reports_every_device, WHOLE, {"timeout*": REPORT}, "PASS", ""),
     (
         neuron.test_monitor_reports_every_device, WHOLE, {"timeout*": REPORT.replace(": 2,", ": 1,")}, "FAIL",
-        "found {'devices': 1, 'error': ''}",
+        "got {'devices': 1, 'error': ''}",
     ),
     (
         neuron.test_monitor_reports_every_device, WHOLE, {"timeout*": REPORT.replace('"error": ""', '"error": "lost"')},

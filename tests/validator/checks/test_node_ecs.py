@@ -20,13 +20,13 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         node_ecs.test_agent_offers_the_gpus,
         {"cat*": "#ECS_ENABLE_GPU_SUPPORT=true\nECS_CLUSTER=a\n"},
         "FAIL",
-        "ECS_ENABLE_GPU_SUPPORT (ecs.config): found 'not set', expected 'true'",
+        "ECS_ENABLE_GPU_SUPPORT (ecs.config): expected 'true', got 'not set'",
     ),
     (
         node_ecs.test_agent_offers_the_gpus,
         {"cat*": "ECS_ENABLE_GPU_SUPPORT=true\nECS_ENABLE_GPU_SUPPORT=false\n"},
         "FAIL",
-        "found 'false'",
+        "got 'false'",
     ),
     (node_ecs.test_agent_starts_at_boot, {"systemctl*": "enabled\n"}, "PASS", ""),
     (
@@ -64,7 +64,7 @@ def test_node_ecs(judge: Judge, check: Any, table: dict[str, Any], verdict: str,
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
-def test_neuron_is_not_offered_as_gpus(judge: Judge) -> None:
+def test_neuron_devices_are_not_registered_as_gpus(judge: Judge) -> None:
     plan = as_plan({"node_ecs": {"version": "", "accelerator": "neuron"}})
     found = judge(node_ecs.test_agent_offers_the_gpus, {}, plan=plan)
     assert (found.verdict, "tasks name neuron devices themselves" in found.message) == ("UNPROVEN", True)

@@ -31,14 +31,14 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         node_eks.test_kubelet_is_the_planned_version,
         {"kubelet*": KUBELET.replace("1.33", "1.34")},
         "FAIL",
-        "kubelet --version: found '1.34', expected '1.33'",
+        "kubelet --version: expected '1.33', got '1.34'",
     ),
     (node_eks.test_kubelet_is_the_base_ami_s, {"kubelet*": KUBELET, "cat*": KUBELET}, "PASS", ""),
     (
         node_eks.test_kubelet_is_the_base_ami_s,
         {"kubelet*": KUBELET, "cat*": KUBELET.replace("1.33.5", "1.33.4")},
         "FAIL",
-        "found 'Kubernetes v1.33.5-eks-ba24e9c', expected 'Kubernetes v1.33.4-eks-ba24e9c'",
+        "expected 'Kubernetes v1.33.4-eks-ba24e9c', got 'Kubernetes v1.33.5-eks-ba24e9c'",
     ),
     (node_eks.test_nodeadm_starts_at_boot, {"systemctl*": "enabled\n"}, "PASS", ""),
     (
@@ -52,7 +52,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         node_eks.test_programs_can_be_run,
         {"test*": PROGRAMS.replace("/usr/sbin/runc\n", "")},
         "FAIL",
-        "not there, or not executable: /usr/sbin/runc",
+        "missing or not executable: /usr/sbin/runc",
     ),
 ]
 

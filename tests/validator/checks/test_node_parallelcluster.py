@@ -30,7 +30,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         node_parallelcluster.test_cookbook_is_the_planned_version,
         {"cat*": "aws-parallelcluster-cookbook-3.15.0\n"},
         "FAIL",
-        "found 'aws-parallelcluster-cookbook-3.15.0', expected 'aws-parallelcluster-cookbook-3.16.3'",
+        "expected 'aws-parallelcluster-cookbook-3.16.3', got 'aws-parallelcluster-cookbook-3.15.0'",
     ),
     (node_parallelcluster.test_slurm_is_of_one_version, {"/opt*": "slurm 24.11.6\n"}, "PASS", ""),
     (

@@ -77,7 +77,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         driver.test_loaded_driver_is_the_planned_one,
         {"cat*": PROC.replace("550.163.01", "535.261.03")},
         "FAIL",
-        "loaded driver (/proc/driver/nvidia/version): found '535.261.03', expected '550.163.01'",
+        "loaded driver (/proc/driver/nvidia/version): expected '550.163.01', got '535.261.03'",
     ),
     (
         driver.test_loaded_driver_is_the_planned_one,
@@ -126,25 +126,25 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         driver.test_files_are_the_packages_own,
         OWNED | {"dpkg --verify*": (1, VERIFIED)},
         "FAIL",
-        "not as the packages of nvidia_driver have them: /usr/bin/nvidia-smi; /usr/lib/libcuda.so.1 (missing)",
+        "files that differ from the packages of nvidia_driver: /usr/bin/nvidia-smi; /usr/lib/libcuda.so.1 (missing)",
     ),
     (
         driver.test_files_are_the_packages_own,
         OWNED | {"dpkg --verify*": (2, "", "dpkg: error: the database is locked\n")},
         "UNPROVEN",
-        "dpkg cannot say whether files are unchanged: dpkg: error: the database is locked",
+        "dpkg cannot verify the files: dpkg: error: the database is locked",
     ),
     (
         driver.test_files_are_the_packages_own,
         {"dpkg-query -W*": (1, ""), "for p in*": ""},
         "UNPROVEN",
-        "nvidia_driver came by no package",
+        "nvidia_driver was not installed from a package",
     ),
     (
         driver.test_persistence_daemon_runs,
         {"*cat*": "[Unit]", "*is-active*": (3, "failed\n"), "*": "enabled\n"},
         "FAIL",
-        "nvidia-persistenced.service: found failed, enabled, expected active, enabled",
+        "nvidia-persistenced.service: expected active, enabled, got failed, enabled",
     ),
     (
         driver.test_persistence_daemon_runs,
@@ -165,7 +165,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         driver.test_module_on_disk_is_the_planned_one,
         {"for k*": "6.1.0-44 550.163.01\n6.1.0-50 missing\n"},
         "FAIL",
-        "module nvidia on disk: 6.1.0-50: missing, expected 550.163.01",
+        "module nvidia on disk: expected 550.163.01, got 6.1.0-50: missing",
     ),
     (
         driver.test_dkms_built_for_every_kernel,
@@ -202,7 +202,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         driver.test_packages_are_held,
         {"apt-mark*": "nvidia-driver-cuda\n"},
         "FAIL",
-        "not held, so an upgrade would move them: nvidia-open-dkms",
+        "not held, so an upgrade would change them: nvidia-open-dkms",
     ),
     (driver.test_every_promised_gpu_is_there, HARDWARE, "PASS", ""),
     (
@@ -246,7 +246,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         driver.test_gpus_are_the_promised_model,
         HARDWARE | {"nvidia-smi --query*": BOTH.replace("23028", "22500", 1)},
         "FAIL",
-        "GPU 0000:00:1b.0 has 22500 MiB, expected 23028 MiB within 2 %",
+        "GPU 0000:00:1b.0: expected 23028 MiB within 2 %, got 22500 MiB",
     ),
     (
         driver.test_gpus_are_the_promised_model,
@@ -258,7 +258,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         driver.test_gpus_are_the_promised_model,
         HARDWARE | {"nvidia-smi --query*": BOTH.replace("A10G", "A10", 1)},
         "FAIL",
-        "GPU 0000:00:1b.0 is NVIDIA A10, expected NVIDIA A10G",
+        "GPU 0000:00:1b.0: expected NVIDIA A10G, got NVIDIA A10",
     ),
     (
         driver.test_gpus_are_the_promised_model,
@@ -335,7 +335,7 @@ def test_version_of_both_flavours(line: str, version: str) -> None:
     ("golden", "verdict", "message"),
     [
         (recorded(), "PASS", ""),
-        (recorded(22731), "FAIL", "GPU 0000:00:1b.0 has 23028 MiB, recorded are 22731 (g5.12xlarge.json of 2026-11-21"),
+        (recorded(22731), "FAIL", "GPU 0000:00:1b.0: expected 22731 MiB (g5.12xlarge.json of 2026-11-21"),
         (recorded(22731, simulated=True), "PASS", ""),
         (recorded(22731, driver="470.256.02"), "PASS", ""),
     ],
@@ -356,13 +356,13 @@ def test_the_missing_address_is_named(judge: Judge) -> None:
     plan = with_addresses("0000:00:1b.0", "0000:00:1d.0")
     found = judge(driver.test_every_promised_gpu_is_there, HARDWARE, plan=plan)
     assert found.verdict == "FAIL"
-    assert "no GPU at 0000:00:1d.0 (facts); a GPU at 0000:00:1c.0, where none is promised" in found.message
+    assert "no GPU at 0000:00:1d.0 (facts); unexpected GPU at 0000:00:1c.0" in found.message
     lost = HARDWARE | {"ls -1 /proc/driver*": "0000:00:1b.0\n"}
     found = judge(driver.test_every_promised_gpu_is_there, lost, plan=with_addresses("0000:00:1b.0", "0000:00:1c.0"))
     assert found.message.endswith(": no GPU at 0000:00:1c.0 (facts)")
 
 
-def test_addresses_come_from_the_golden_file_where_no_fact_has_them(judge: Judge) -> None:
+def test_addresses_come_from_the_golden_file_without_facts(judge: Judge) -> None:
     moved = HARDWARE | {
         "nvidia-smi --query*": BOTH.replace("1C.0", "1D.0"),
         "ls -1 /proc/driver*": "0000:00:1b.0\n0000:00:1d.0\n",
@@ -383,9 +383,14 @@ BY_TYPE = {"g5.12xlarge": "proprietary"}
 FLAVOURS: list[tuple[PlanDocument, str | tuple[int, str], str, str]] = [
     (planned(flavour="open"), PROC, "PASS", ""),
     (planned(flavour="proprietary"), PROPRIETARY, "PASS", ""),
-    (planned(flavour="open"), PROPRIETARY, "FAIL", "flavour of the loaded module on g5.12xlarge: found 'proprietary'"),
+    (
+        planned(flavour="open"),
+        PROPRIETARY,
+        "FAIL",
+        "module on g5.12xlarge: expected 'open', got 'proprietary'",
+    ),
     (planned(flavour="boot", flavour_by_instance_type=BY_TYPE), PROPRIETARY, "PASS", ""),
-    (planned(flavour="boot", flavour_by_instance_type=BY_TYPE), PROC, "FAIL", "found 'open', expected 'proprietary'"),
+    (planned(flavour="boot", flavour_by_instance_type=BY_TYPE), PROC, "FAIL", "expected 'proprietary', got 'open'"),
     (
         planned(flavour="boot", flavour_by_instance_type={}),
         PROC,
@@ -431,7 +436,7 @@ def test_firmware(judge: Judge, plan: PlanDocument, shown: str, verdict: str, me
 
 
 @pytest.mark.parametrize("check", [driver.test_packages_are_the_planned_ones, driver.test_packages_are_held])
-def test_packages_of_the_base_ami_are_not_the_plans(judge: Judge, check: Any) -> None:
+def test_packages_of_the_base_ami_are_unproven(judge: Judge, check: Any) -> None:
     """ParallelCluster's AMI brings its driver along: the plan names its version, and no packages."""
     provided = {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}
     found = judge(check, {}, plan=as_plan({**PLAN, "nvidia_driver": provided}))
@@ -449,7 +454,7 @@ def test_owners_of_programs_are_verified_too(judge: Judge) -> None:
     assert asked == ["dpkg --verify nvidia-driver-cuda nvidia-open-dkms nvidia-smi"]
 
 
-def test_rpm_is_asked_for_contents_alone(judge: Judge) -> None:
+def test_rpm_verifies_only_contents(judge: Judge) -> None:
     plan = as_plan({**PLAN, "os": {"id": "amzn", "family": "redhat", "ssh_user": "ec2-user"}})
     table = {
         "rpm -q --qf*": "nvidia-open-dkms 3:550.163.01-1\nnvidia-driver-cuda 3:550.163.01-1\n",
@@ -457,4 +462,4 @@ def test_rpm_is_asked_for_contents_alone(judge: Judge) -> None:
         "rpm --verify*": (2, "S.5....T.    /usr/bin/nvidia-smi\nS.5....T.  c /etc/x.conf\n.......T.    /usr/bin/y\n"),
     }
     found = judge(driver.test_files_are_the_packages_own, table, plan=plan)
-    assert found.message == "not as the packages of nvidia_driver have them: /usr/bin/nvidia-smi"
+    assert found.message == "files that differ from the packages of nvidia_driver: /usr/bin/nvidia-smi"

@@ -28,13 +28,13 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (tuning.test_users_may_lock_memory, {"su*": "unlimited\n"}, {}, "PASS", ""),
     (
         tuning.test_users_may_lock_memory, {"su*": "8192\n"}, {}, "FAIL",
-        "`ulimit -l` of a user who logged in: found '8192', expected 'unlimited'",
+        "`ulimit -l` of a user who logged in: expected 'unlimited', got '8192'",
     ),
     (tuning.test_services_may_lock_memory, {"systemctl*": "infinity\n"}, {}, "PASS", ""),
     (tuning.test_services_may_lock_memory, {"systemctl*": "67108864\n"}, {"plan": LIMITED}, "PASS", ""),
     (
         tuning.test_services_may_lock_memory, {"systemctl*": "8388608\n"}, {}, "FAIL",
-        "systemd's DefaultLimitMEMLOCK: found '8388608', expected 'infinity'",
+        "systemd's DefaultLimitMEMLOCK: expected 'infinity', got '8388608'",
     ),
     (tuning.test_kernel_settings_are_the_planned_ones, {"sysctl*": SYSCTL}, {}, "PASS", ""),
     (

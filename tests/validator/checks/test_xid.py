@@ -99,7 +99,7 @@ def prove(judge: Judge, check: Any, world: World) -> Judgement:
     return judge(check, {}, xids=xids, machine=machine, host=world.host)
 
 
-def test_the_whole_way(judge: Judge) -> None:
+def test_events_arrive_everywhere(judge: Judge) -> None:
     found = prove(judge, xid.test_kernel_xid_arrives_once, World())
     assert found.verdict == "PASS", found
     assert {hop.hop: hop.seconds for hop in found.check.hops} == {
@@ -135,7 +135,7 @@ def test_the_whole_way(judge: Judge) -> None:
         ({"deaf_to_drills": True}, "PASS", ""),
     ],
 )
-def test_what_can_go_wrong(judge: Judge, broken: dict[str, Any], verdict: str, message: str) -> None:
+def test_failures(judge: Judge, broken: dict[str, Any], verdict: str, message: str) -> None:
     found = prove(judge, xid.test_kernel_xid_arrives_once, World(**broken))
     assert (found.verdict, message in found.message) == (verdict, True), found
 

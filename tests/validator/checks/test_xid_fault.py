@@ -81,7 +81,7 @@ def prove(judge: Judge, world: FaultWorld, version: str = "550.163.01") -> Judge
     return judge(xid.test_real_fault_arrives, {}, xids=xids, machine=machine, host=world.host)
 
 
-def test_the_whole_way(judge: Judge) -> None:
+def test_events_arrive_everywhere(judge: Judge) -> None:
     world = FaultWorld()
     found = prove(judge, world)
     assert found.verdict == "PASS", found
@@ -105,7 +105,7 @@ def test_the_whole_way(judge: Judge) -> None:
         ),
     ],
 )
-def test_what_cannot_be_provoked_is_unproven(judge: Judge, broken: dict[str, Any], message: str) -> None:
+def test_fault_that_cannot_be_caused_is_unproven(judge: Judge, broken: dict[str, Any], message: str) -> None:
     world = FaultWorld(**broken)
     found = prove(judge, world)
     assert (found.verdict, message in found.message) == ("UNPROVEN", True), found
@@ -116,8 +116,8 @@ def test_what_cannot_be_provoked_is_unproven(judge: Judge, broken: dict[str, Any
     ("broken", "message"),
     [
         (
-            {"said": {"outcome": "refused", "message": "cuInit ended with 802 CUDA_ERROR_SYSTEM_NOT_READY"}},
-            f"no fault could be caused on GPU {PCI}: cuInit ended with 802 CUDA_ERROR_SYSTEM_NOT_READY",
+            {"said": {"outcome": "refused", "message": "cuInit returned 802 CUDA_ERROR_SYSTEM_NOT_READY"}},
+            f"no fault could be caused on GPU {PCI}: cuInit returned 802 CUDA_ERROR_SYSTEM_NOT_READY",
         ),
         (
             {"said": {"outcome": "not refused", "message": "was not refused"}},
@@ -147,17 +147,17 @@ def test_what_cannot_be_provoked_is_unproven(judge: Judge, broken: dict[str, Any
             "'pid': None, 'process': None}: NVRM: Xid (PCI:0000:00:1b): 31,",
         ),
         (
-            {"afterwards": {"outcome": "refused", "message": "cuCtxCreate_v2 ended with 46"}},
-            f"GPU {PCI} is not usable after the fault: cuCtxCreate_v2 ended with 46",
+            {"afterwards": {"outcome": "refused", "message": "cuCtxCreate_v2 returned 46"}},
+            f"GPU {PCI} is not usable after the fault: cuCtxCreate_v2 returned 46",
         ),
     ],
 )
-def test_what_can_go_wrong(judge: Judge, broken: dict[str, Any], message: str) -> None:
+def test_failures(judge: Judge, broken: dict[str, Any], message: str) -> None:
     found = prove(judge, FaultWorld(**broken))
     assert (found.verdict, message in found.message) == ("FAIL", True), found
 
 
-def test_a_driver_that_names_no_process_is_believed_from_570_on(judge: Judge) -> None:
+def test_driver_from_570_may_omit_the_process(judge: Judge) -> None:
     world = FaultWorld(lines=[FAULT.replace("pid=977, name=gpu-ami-provoke, ", "")])
     found = prove(judge, world, "570.124.06")
     assert (found.verdict, "this driver branch may name no process" in found.check.planned) == ("PASS", True), found

@@ -43,7 +43,7 @@ def in_shell(commands: Sequence[Command]) -> tuple[list[Answer], int]:
 
 
 @pytest.mark.skipif(not shutil.which("dpkg-query"), reason="no dpkg here")
-def test_each_gets_what_dpkg_says_of_it_alone() -> None:
+def test_joined_queries_have_the_output_of_single_ones() -> None:
     asked = [STATUS + "bash", VERSION + "sed", "echo between", STATUS + "no-such-package", VERSION + "bash",
              STATUS + "bash", VERSION + "no-such-one", VERSION + "sh", STATUS + "bash:all"]  # fmt: skip
     commands = [Command(text) for text in asked]
@@ -63,7 +63,7 @@ def test_many_packages_are_one_command() -> None:
     assert (answers[0].stdout, answers[-1].stdout) == (b"first", b"last")
 
 
-def test_one_package_goes_out_as_it_was_asked() -> None:
+def test_single_query_is_sent_unchanged() -> None:
     host = Host()
     coalesce.execute([Command("echo"), Command(STATUS + "bash")], host.ask)
     assert host.batches == [["echo", STATUS + "bash"]]
@@ -78,7 +78,7 @@ def test_one_package_goes_out_as_it_was_asked() -> None:
     ],
     ids=["no database", "two architectures", "no word of one"],
 )
-def test_what_is_not_told_is_asked_alone(joint: Answer) -> None:
+def test_queries_without_a_joint_answer_are_sent_alone(joint: Answer) -> None:
     host = Host(joint=joint)
     answers, attempts = coalesce.execute([Command(STATUS + "aa"), Command(VERSION + "bb")], host.ask)
     assert host.batches[1][0] == STATUS + "aa" and attempts == 2
@@ -87,7 +87,7 @@ def test_what_is_not_told_is_asked_alone(joint: Answer) -> None:
         assert host.batches[1:] == [[STATUS + "aa"]] and answers[1].stdout == b"install ok installed 2"
 
 
-def test_deadline_is_the_end_of_all_that_were_joined() -> None:
+def test_expired_joint_command_expires_every_query() -> None:
     host = Host(joint=Answer(124, b"", b"", 5.0, expired=True))
     answers, _ = coalesce.execute([Command(STATUS + "aa", 5.0), Command(STATUS + "bb", 5.0)], host.ask)
     assert [answer.expired for answer in answers] == [True, True] and len(host.batches) == 1

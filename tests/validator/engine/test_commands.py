@@ -107,12 +107,12 @@ a -> b""".splitlines()
 
 
 @pytest.mark.parametrize("text", CHANGE)
-def test_it_changes(text: str) -> None:
+def test_changing_commands_are_recognized(text: str) -> None:
     assert changes(text)
 
 
 @pytest.mark.parametrize("text", LOOK)
-def test_it_only_looks(text: str) -> None:
+def test_read_only_commands_are_recognized(text: str) -> None:
     assert not changes(text)
 
 
@@ -132,7 +132,7 @@ class Link:
         return [Answer(0, b"", b"", 0.0) for _ in commands], 1
 
 
-def test_what_changes_is_alone_in_its_order_and_never_sent_twice() -> None:
+def test_changing_commands_keep_their_order_and_are_not_resent() -> None:
     link = Link()
 
     def ask(*texts: str) -> None:

@@ -13,7 +13,7 @@ from tests.validator.conftest import LOOKS, Run, Sshd, folder_of
 ANYBODYS = Path(__file__).parents[1] / "data" / "anybodys.py"
 
 
-def test_any_file_comes_out_the_same(run: Run) -> None:
+def test_user_files_have_the_same_results_with_the_engine(run: Run) -> None:
     gathered, serial = run(ANYBODYS), run(ANYBODYS, "--serial")
     assert gathered.verdicts == serial.verdicts
     assert [name for name, verdict in gathered.verdicts.items() if verdict != "PASS"] == [
@@ -29,7 +29,7 @@ def test_any_file_comes_out_the_same(run: Run) -> None:
         assert gathered.text.count(text) == serial.text.count(text) == 1
 
 
-def test_what_cannot_be_gathered_finds_its_own_module(run: Run, tmp_path: Path) -> None:
+def test_serial_item_uses_its_own_module(run: Run, tmp_path: Path) -> None:
     """It comes between others that have run before it, and the next to run is of another module."""
     alone = "def test_alone(host, monkeypatch):\n    assert host.run('true').rc == 0\n"
     module = "import pytest\n@pytest.fixture(scope='module', autouse=True)\ndef up(host):\n    yield host.run('true')\n"
@@ -37,7 +37,7 @@ def test_what_cannot_be_gathered_finds_its_own_module(run: Run, tmp_path: Path) 
     assert set(run(folder_of(tmp_path, files)).verdicts.values()) == {"PASS"}
 
 
-def test_many_are_undone_at_the_same_time(run: Run) -> None:
+def test_concurrent_teardowns(run: Run) -> None:
     outcome = run(
         "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_it(host, request, n):\n"
         "    request.addfinalizer(lambda: host.run('true'))\n    assert host.run('true').rc == 0\n"

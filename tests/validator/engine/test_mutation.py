@@ -12,7 +12,7 @@ ORDERED = Path(__file__).parents[1] / "data" / "ordered.py"
 
 
 @pytest.mark.parametrize("way", [(), ("--serial",)])
-def test_what_a_check_changes_is_there_for_the_next(
+def test_changes_of_a_check_are_visible_to_the_next(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: tuple[str, ...]
 ) -> None:
     """Nothing is marked: which checks change something is read from what they say."""

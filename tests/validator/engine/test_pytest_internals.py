@@ -12,7 +12,7 @@ from tests.validator.conftest import LOOKS, Run
 from validator.engine import pytest_internals
 
 
-def test_installed_pytest_fits() -> None:
+def test_installed_pytest_is_compatible() -> None:
     differences = pytest_internals.differences()
     assert not differences, f"pytest {pytest.__version__} changed what the engine relies on: {'; '.join(differences)}"
 

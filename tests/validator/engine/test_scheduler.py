@@ -44,18 +44,18 @@ def test_live_checks_come_last_and_alone(run: Run) -> None:
     assert list(outcome.verdicts)[-1] == "test_changes"
 
 
-def test_hung_command_ends_at_its_deadline_and_others_do_not_care(run: Run) -> None:
+def test_hung_command_does_not_affect_other_checks(run: Run) -> None:
     outcome = run(
         "def test_hangs(host):\n    host.run('sleep 8153', timeout=1)\n"
         "def test_other(host):\n    assert host.run('echo fine').stdout == 'fine\\n'\n"
     )
     assert outcome.verdicts == {"test_hangs": "FAIL", "test_other": "PASS"}
-    assert "command did not end within 1 s: sleep 8153" in outcome.check("test_hangs")["message"]
+    assert "command did not complete within 1 s: sleep 8153" in outcome.check("test_hangs")["message"]
     assert subprocess.run(["pgrep", "-f", "sleep 815[3]"], stdout=subprocess.DEVNULL).returncode == 1
     assert outcome.seconds < 30  # not the 60 of a command without a deadline of its own
 
 
-def test_silent_host_costs_one_deadline(run: Run, serve: Callable[[Callable[[socket.socket], None]], int]) -> None:
+def test_silent_host_costs_one_timeout(run: Run, serve: Callable[[Callable[[socket.socket], None]], int]) -> None:
     came: list[socket.socket] = []
 
     def say_nothing(client: socket.socket) -> None:
@@ -72,7 +72,7 @@ def test_silent_host_costs_one_deadline(run: Run, serve: Callable[[Callable[[soc
     assert "sent no SSH banner within 4 s" in messages.pop()
 
 
-def test_lost_connection_is_made_again_once_and_shows(run: Run, breakable: Breakable, tmp_path: Path) -> None:
+def test_reconnect_happens_once_and_is_recorded(run: Run, breakable: Breakable, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
 
     def cut_when_busy() -> None:
@@ -85,20 +85,20 @@ def test_lost_connection_is_made_again_once_and_shows(run: Run, breakable: Break
     outcome = run(f"def test_slow(host):\n    assert host.run({command!r}).stdout == 'done\\n'\n", port=breakable.port)
     check = outcome.check("test_slow")
     assert (check["verdict"], check["attempts"]) == ("FLAKY", 2), outcome.text
-    assert check["message"] == "passed only after the connection was lost and opened again"
+    assert check["message"] == "passed only after the connection was lost and reopened"
     assert breakable.connections == 2
 
 
-def test_check_that_hangs_here_ends_too(run: Run) -> None:
+def test_check_that_loops_locally_ends_at_its_deadline(run: Run) -> None:
     outcome = run(
         "def test_loops(host):\n    while True: pass\ndef test_other(host):\n    host.run('true')\n",
         "--check-deadline=2",
     )
     assert outcome.check("test_loops")["verdict"] == "FAIL"
-    assert "did not end within its deadline" in outcome.check("test_loops")["message"]
+    assert "did not complete within its deadline" in outcome.check("test_loops")["message"]
 
 
-def test_a_host_that_does_not_tell_what_is_always_asked_is_asked_for_each(
+def test_incomplete_host_constants_are_read_by_single_commands(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = "from validator.transport import host_constants\nhost_constants.read = lambda answer: {}\n"
@@ -110,7 +110,7 @@ def test_a_host_that_does_not_tell_what_is_always_asked_is_asked_for_each(
     assert outcome.document["facts"]["transport"]["executions"] == 1
 
 
-def test_a_connection_that_nobody_used_is_ended(run: Run) -> None:
+def test_unused_connection_is_closed(run: Run) -> None:
     outcome = run("def test_it(host):\n    pass\n")
     assert outcome.verdicts == {"test_it": "PASS"}
 
@@ -135,7 +135,7 @@ def test_it(host):
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_an_interrupt_ends_it_at_once_and_leaves_nothing_running(sshd: Sshd, tmp_path: Path, hosts: int) -> None:
+def test_interrupt_kills_running_commands(sshd: Sshd, tmp_path: Path, hosts: int) -> None:
     file = tmp_path / "test_long.py"
     nap = f"sleep 9{hosts}.25"
     file.write_text(f"def test_it(host):\n    host.run({nap!r})\ndef test_other(host):\n    host.run('{nap} ; true')\n")

@@ -110,6 +110,6 @@ def test_configurations_merge_and_differ_by_path() -> None:
 
 
 @pytest.mark.parametrize(("interval", "period"), [(1, 1), (7, 10), (10, 10), (45, 60), (60, 60), (90, 120), (300, 300)])
-def test_period_can_be_asked_for(interval: int, period: int) -> None:
+def test_period_is_one_that_cloudwatch_supports(interval: int, period: int) -> None:
     config: dict[str, Any] = {"agent": {"metrics_collection_interval": interval}}
     assert agent_config.period(config) == period

@@ -40,14 +40,14 @@ def test_request_without_an_answer_is_temporary() -> None:
     assert agent_log.errors("\n".join([*TIMEOUTS, *UNREACHABLE])) == UNREACHABLE
 
 
-def test_errors_of_the_image_are_told_from_those_of_aws() -> None:
+def test_errors_of_the_image_are_separated_from_those_of_aws() -> None:
     assert agent_log.errors(LOG) == [OWN]
     assert agent_log.temporary(LOG) == [THROTTLED]
     assert agent_log.refusals("\n".join([LOG, NO_PROFILE_1, NO_PROFILE_2])) == [DENIED, NO_PROFILE_1, NO_PROFILE_2]
 
 
 @pytest.mark.parametrize("line", [DENIED, NO_PROFILE_1, NO_PROFILE_2])
-def test_a_refused_agent_is_named_with_what_to_do(line: str) -> None:
+def test_refused_agent_call_has_a_hint(line: str) -> None:
     with pytest.raises(ApiRefused, match="instance profile with the policy") as caught:
         agent_log.raise_if_refused(table_host({"cat*": line}))
     assert line in str(caught.value)

@@ -33,33 +33,33 @@ def test_unchanged_files(recorded: list[Path], observe: Observe, running: Runnin
 
 def test_changed_file_is_named(recorded: list[Path], observe: Observe, running: RunningCheck) -> None:
     recorded[1].write_text("other")
-    with pytest.raises(pytest.fail.Exception, match=f"not as the base AMI brought it: {recorded[1]}$"):
+    with pytest.raises(pytest.fail.Exception, match=f"differs from the base AMI: {recorded[1]}$"):
         base_ami.check_unchanged(testinfra.get_host("local://"), "node_eks", observe)
     assert running.record.observed["changed"] == [str(recorded[1])]
 
 
 def test_missing_file_is_named(recorded: list[Path], observe: Observe) -> None:
     recorded[0].unlink()
-    with pytest.raises(pytest.fail.Exception, match=f"not as the base AMI brought it: {recorded[0]}"):
+    with pytest.raises(pytest.fail.Exception, match=f"differs from the base AMI: {recorded[0]}"):
         base_ami.check_unchanged(testinfra.get_host("local://"), "node_eks", observe)
 
 
 def test_damaged_record_fails(recorded: list[Path], observe: Observe) -> None:
     with (recorded[0].parent / "node_eks.sha256").open("a") as record:
         record.write("no checksum\n")
-    with pytest.raises(pytest.fail.Exception, match=r"not as the base AMI brought it: .*improperly formatted"):
+    with pytest.raises(pytest.fail.Exception, match=r"differs from the base AMI: .*improperly formatted"):
         base_ami.check_unchanged(testinfra.get_host("local://"), "node_eks", observe)
 
 
 def test_missing_record_fails(recorded: list[Path], observe: Observe) -> None:
-    with pytest.raises(pytest.fail.Exception, match=r"there is no .*/node_ecs\.sha256: the build has not recorded"):
+    with pytest.raises(pytest.fail.Exception, match=r"no .*/node_ecs\.sha256: the build did not record"):
         base_ami.check_unchanged(testinfra.get_host("local://"), "node_ecs", observe)
 
 
 def test_units_start_at_boot(observe: Observe) -> None:
     table = {"systemctl is-enabled kubelet": "enabled\n", "systemctl is-enabled ecs": (1, "disabled\n")}
     base_ami.check_enabled(table_host(table), ["kubelet"], observe)
-    with pytest.raises(pytest.fail.Exception, match=r"units of the node at boot: found .*'ecs': 'disabled'"):
+    with pytest.raises(pytest.fail.Exception, match=r"units of the node at boot: expected .* got .*'ecs': 'disabled'"):
         base_ami.check_enabled(table_host(table), ["kubelet", "ecs"], observe)
 
 
@@ -70,5 +70,5 @@ def test_programs_can_be_run(tmp_path: Path, observe: Observe) -> None:
     plain.touch(0o644)
     host = testinfra.get_host("local://")
     base_ami.check_executable(host, [str(program)], observe)
-    with pytest.raises(pytest.fail.Exception, match=f"not there, or not executable: {plain}, {tmp_path}/none$"):
+    with pytest.raises(pytest.fail.Exception, match=f"missing or not executable: {plain}, {tmp_path}/none$"):
         base_ami.check_executable(host, [str(program), str(plain), f"{tmp_path}/none"], observe)

@@ -31,13 +31,13 @@ def test_version_is_read_from_its_line(text: str, version: str) -> None:
 def test_planned_version(observe: Observe, running: RunningCheck) -> None:
     MANAGER.check_planned(table_host({"nv-fabricmanager --version": SAYS}), "580.95.05", observe)
     assert (running.record.observed, running.record.planned) == ("580.95.05", "580.95.05")
-    with pytest.raises(pytest.fail.Exception, match=r"--version: found '580\.95\.05', expected '580\.95\.06'"):
+    with pytest.raises(pytest.fail.Exception, match=r"--version: expected '580\.95\.06', got '580\.95\.05'"):
         MANAGER.check_planned(table_host({"nv-fabricmanager --version": SAYS}), "580.95.06", observe)
 
 
 def test_program_that_does_not_run(observe: Observe) -> None:
     host = table_host({"nv-fabricmanager --version": (127, "", "not found\n")})
-    with pytest.raises(pytest.fail.Exception, match="nv-fabricmanager --version ended with 127: not found"):
+    with pytest.raises(pytest.fail.Exception, match="nv-fabricmanager --version exited with status 127: not found"):
         MANAGER.check_planned(host, "580.95.05", observe)
 
 
@@ -47,7 +47,9 @@ def test_loaded_driver(observe: Observe, loaded: str, passes: bool) -> None:
     if passes:
         MANAGER.check_of_loaded_driver(table_host(table), observe)
         return
-    with pytest.raises(pytest.fail.Exception, match=f"beside driver {loaded}: found '580.95.05', expected '{loaded}'"):
+    with pytest.raises(
+        pytest.fail.Exception, match=f"with loaded driver {loaded}: expected '{loaded}', got '580.95.05'"
+    ):
         MANAGER.check_of_loaded_driver(table_host(table), observe)
 
 

@@ -23,7 +23,7 @@ def test_each_setting_has_its_source() -> None:
     ]
 
 
-def test_a_login_shell_has_none_of_the_callers_environment() -> None:
+def test_login_shell_does_not_inherit_the_environment() -> None:
     command = environment.in_login_shell("printf %s \"${LEAKED-none} $HOME 'x'\"")
     done = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, env=os.environ | {"LEAKED": "1"}, check=False

@@ -27,7 +27,7 @@ def test_every_role_is_declared() -> None:
         "/etc/apt/apt.conf.d/99proxy", "/usr/local/share/ca-certificates/build.crt", "/etc/pam.d/build",
     ],
 )  # fmt: skip
-def test_a_trace_is_expected_of_no_role(path: str) -> None:
+def test_leftovers_of_the_build_are_never_expected(path: str) -> None:
     assert [pattern for pattern in footprints.expected(ROLES) if fnmatchcase(path, pattern)] == []
 
 

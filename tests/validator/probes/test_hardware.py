@@ -40,20 +40,20 @@ GOLDEN = Golden(
 )
 
 
-def test_topology_is_read_by_its_head() -> None:
+def test_topology_columns_follow_the_header() -> None:
     assert hardware.read_topology(TOPOLOGY) == {"0-1": "NV12", "0-2": "NV12", "1-2": "SYS/NV12"}
     assert hardware.read_topology("\tGPU0\tCPU Affinity\nGPU0\t X \t0-3\n") == {}
     assert hardware.read_topology("Failed to initialize NVML") == {}
 
 
-def test_devices_are_what_their_class_says() -> None:
+def test_devices_are_classified_by_pci_class() -> None:
     found = hardware.pci_devices(PCI)
     assert [one.address for one in found if one.is_gpu] == ["0000:10:1c.0"]
     assert [one.address for one in found if one.is_nvswitch] == ["0000:80:1a.0"]
     assert [one.address for one in found if one.is_efa] == ["0000:00:06.0"]
 
 
-def test_an_unbound_gpu_and_a_simulated_one_count() -> None:
+def test_unbound_and_simulated_gpus_count() -> None:
     unbound, simulated = hardware.pci_devices(
         "0000:00:1e.0 0x10de 0x1eb8 0x030200\n0000:00:1f.0 0x1af4 0x1110 0x050000 nvidia"
     )
@@ -72,7 +72,7 @@ def machine(**answers: Any) -> hardware.Run:
     return lambda command: next(reply for key, reply in reversed(table.items()) if command.startswith(key))
 
 
-def test_see_asks_the_machine() -> None:
+def test_see_reads_the_hardware_of_a_machine() -> None:
     seen = hardware.see(machine())
     assert seen.gpus == GOLDEN.hardware.gpus
     assert (seen.nvswitches, seen.efa_interfaces) == (("0000:80:1a.0",), ("0000:00:06.0",))
@@ -85,23 +85,27 @@ def test_see_asks_the_machine() -> None:
 @pytest.mark.parametrize(
     ("command", "reply", "message"),
     [
-        ("nvidia-smi -q", (9, "NVIDIA-SMI has failed\n"), "`nvidia-smi -q -x` ended with 9: NVIDIA-SMI has failed"),
+        (
+            "nvidia-smi -q",
+            (9, "NVIDIA-SMI has failed\n"),
+            "`nvidia-smi -q -x` exited with status 9: NVIDIA-SMI has failed",
+        ),
         ("nvidia-smi -q", (0, "oops"), "nvidia-smi -q -x: expected XML"),
-        ("nvidia-smi topo", (0, ""), "`nvidia-smi topo -m` ended with 0: no output"),
-        ("for", (1, ""), "ended with 1: no output"),
+        ("nvidia-smi topo", (0, ""), "`nvidia-smi topo -m` exited with status 0: no output"),
+        ("for", (1, ""), "exited with status 1: no output"),
     ],
 )
-def test_what_a_machine_does_not_say_is_told(command: str, reply: tuple[int, str], message: str) -> None:
+def test_unreadable_hardware_is_named(command: str, reply: tuple[int, str], message: str) -> None:
     with pytest.raises(hardware.Unseen, match=re.escape(message)):
         hardware.see(machine(**{command: reply}))
 
 
-def test_who_uses_a_gpu_is_read() -> None:
+def test_processes_of_a_gpu_are_read() -> None:
     (gpu,) = nvidia_smi.read(XML)
     assert (gpu.processes, gpu.compute_mode, gpu.mig) == (("4242 python3 (C)",), "Exclusive_Process", "Enabled")
 
 
-def test_a_golden_file_comes_back_as_it_went(tmp_path: Path) -> None:
+def test_golden_file_round_trip(tmp_path: Path) -> None:
     (tmp_path / "p4d.24xlarge.json").write_text(json.dumps(GOLDEN.to_json()))
     assert hardware.find_golden("p4d.24xlarge", tmp_path) == GOLDEN
     assert hardware.find_golden("p5.48xlarge", tmp_path) is None
@@ -114,19 +118,25 @@ def test_a_golden_file_comes_back_as_it_went(tmp_path: Path) -> None:
     [
         ("{", "p4d.24xlarge.json: not JSON"),
         ("[]", "p4d.24xlarge.json: not a golden file (TypeError"),
-        (json.dumps(GOLDEN.to_json() | {"schema": "gpu-ami/golden/9"}), "schema is 'gpu-ami/golden/9'"),
-        (json.dumps(GOLDEN.to_json() | {"hardware": "borrowed"}), "hardware is 'borrowed', expected 'real' or 'simu"),
+        (json.dumps(GOLDEN.to_json() | {"schema": "gpu-ami/golden/9"}), "got 'gpu-ami/golden/9'"),
+        (
+            json.dumps(GOLDEN.to_json() | {"hardware": "borrowed"}),
+            "expected hardware 'real' or 'simulated', got 'borrowed'",
+        ),
         (json.dumps(GOLDEN.to_json() | {"gpus": [{"pci": "0000:00:1e.0"}]}), "not a golden file (KeyError: 'name')"),
-        (json.dumps(GOLDEN.to_json() | {"instance_type": "p5.48xlarge"}), "p4d.24xlarge.json: it is of p5.48xlarge"),
+        (
+            json.dumps(GOLDEN.to_json() | {"instance_type": "p5.48xlarge"}),
+            "p4d.24xlarge.json: expected instance_type p4d.24xlarge, got p5.48xlarge",
+        ),
     ],
 )
-def test_a_broken_golden_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_malformed_golden_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "p4d.24xlarge.json").write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):
         hardware.find_golden("p4d.24xlarge", tmp_path)
 
 
-def test_a_golden_file_holds_for_its_kind_of_hardware_alone() -> None:
+def test_golden_file_applies_to_its_kind_of_hardware() -> None:
     assert hardware.applicable(GOLDEN, simulated=False) is GOLDEN
     assert hardware.applicable(GOLDEN, simulated=True) is None
     assert hardware.applicable(None, simulated=False) is None
@@ -150,7 +160,7 @@ def test_committed_golden_files_are_whole() -> None:
         ("0000:00:05.0 0x1d0f 0xec20 0x020000 ena\n", ""),
     ],
 )
-def test_the_shell_judges_as_python_does(listed: str, kind: str) -> None:
+def test_shell_command_agrees_with_is_simulated(listed: str, kind: str) -> None:
     command = hardware.KIND.replace(hardware.PCI_LIST, f"printf '%s' '{listed}'")
     assert command != hardware.KIND
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)

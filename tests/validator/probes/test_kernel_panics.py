@@ -28,7 +28,7 @@ from validator.probes.kernel_panics import troubles
         "You are in emergency mode. After logging in, type \"journalctl -xb\" to view",
     ],
 )  # fmt: skip
-def test_it_gives_up(line: str) -> None:
+def test_panics_are_recognized(line: str) -> None:
     assert troubles(f"[ 0.0] Linux version 6.1\n{line}\n") == [line]
 
 
@@ -43,5 +43,5 @@ def test_it_gives_up(line: str) -> None:
         "[   12.3] pstore: Registered erst as persistent store backend",
     ],
 )
-def test_it_goes_on(line: str) -> None:
+def test_other_messages_are_not_panics(line: str) -> None:
     assert troubles(line) == []

@@ -38,8 +38,8 @@ def test_the_role_s_own_rule_loses_nothing() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "lost"),
     [
-        ("    missingok", "    copytruncate", ["copytruncate: what is written between copy and cut is lost"]),
-        ("    delaycompress\n", "", ["compress without delaycompress: the end of a rotated file is packed before"]),
+        ("    missingok", "    copytruncate", ["copytruncate: lines written between copy and truncation are lost"]),
+        ("    delaycompress\n", "", ["compress without delaycompress: a rotated file is compressed before"]),
         ("    delaycompress", "    nodelaycompress", ["compress without delaycompress"]),
         ("    rotate 8", "    rotate 0", ["rotate 0: a rotated file is deleted at once"]),
         ("    rotate 8\n", "", []),  # four, as logrotate.conf says
@@ -51,15 +51,15 @@ def test_the_role_s_own_rule_loses_nothing() -> None:
         ),
     ],
 )
-def test_a_switch_that_loses_lines_is_named(old: str, new: str, lost: list[str]) -> None:
+def test_directive_that_loses_lines_is_named(old: str, new: str, lost: list[str]) -> None:
     assert old in OURS
     found = losses(DEBIAN + OURS.replace(old, new), LOG)
     assert len(found) == len(lost)
     assert all(one.startswith(start) for one, start in zip(found, lost, strict=True))
 
 
-def test_the_first_rule_wins_and_defaults_hold() -> None:
+def test_first_matching_rule_applies_with_defaults() -> None:
     assert losses(f"{LOG} {{\n}}\n", LOG) == ["rotate 0: a rotated file is deleted at once"]  # logrotate(8): default 0
     assert losses(OURS + f"{LOG} {{\ncopytruncate\n}}\n", LOG) == []
-    assert losses("copytruncate\n" + OURS, LOG) == ["copytruncate: what is written between copy and cut is lost"]
+    assert losses("copytruncate\n" + OURS, LOG) == ["copytruncate: lines written between copy and truncation are lost"]
     assert losses(DEBIAN, LOG) == []

@@ -43,7 +43,7 @@ def test_values_are_numbers_of_the_first_path_that_has_one() -> None:
     }  # fmt: skip
 
 
-def test_smi_is_read_in_the_agents_units() -> None:
+def test_values_have_the_units_of_the_agent() -> None:
     first, second = nvidia_smi.read(LOG)
     assert (first.index, first.name, first.architecture, first.pci) == (0, "NVIDIA A10G", "Ampere", "0000:00:1b.0")
     assert first.values == {

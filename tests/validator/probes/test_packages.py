@@ -59,9 +59,9 @@ def test_installed_is_planned(family: str, planned: dict[str, str], wrong: str) 
     ("lock", "message"),
     [
         ("b-0:2.35.30.0_abc-1.*", ""),
-        ("b-0:2.35.31.0_abc-1.*", "not held, so an upgrade would move them: b"),
-        ("bb-0:2.35.30.0_abc-1.*", "not held, so an upgrade would move them: b"),
-        ("", "not held, so an upgrade would move them: b"),
+        ("b-0:2.35.31.0_abc-1.*", "not held, so an upgrade would change them: b"),
+        ("bb-0:2.35.30.0_abc-1.*", "not held, so an upgrade would change them: b"),
+        ("", "not held, so an upgrade would change them: b"),
     ],
 )
 def test_held_is_locked_to_the_planned_version(lock: str, message: str) -> None:

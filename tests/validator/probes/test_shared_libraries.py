@@ -24,7 +24,7 @@ from validator.probes import shared_libraries
     ],
 )
 def test_function_is_called_and_its_file_named(observe: Observe, function: str, kind: str, value: object) -> None:
-    loaded = shared_libraries.ask(testinfra.get_host("local://"), observe, "libc.so.6", function, kind)
+    loaded = shared_libraries.call(testinfra.get_host("local://"), observe, "libc.so.6", function, kind)
     assert loaded.value == value
     assert Path(loaded.file).is_absolute() and Path(loaded.file).name.startswith("libc")
     ctypes.CDLL(loaded.file)
@@ -35,12 +35,12 @@ def test_function_is_called_and_its_file_named(observe: Observe, function: str, 
     [
         ("libnone.so.9", "f", "size", r"a program cannot use libnone\.so\.9 \(f\): .*cannot open shared object file"),
         ("libc.so.6", "no_such_function", "size", "undefined symbol: no_such_function"),
-        ("libc.so.6", "wait", "int*", r"wait of libc\.so\.6 ended with -1"),
+        ("libc.so.6", "wait", "int*", r"wait of libc\.so\.6 returned -1"),
     ],
 )
 def test_library_that_cannot_be_used(observe: Observe, soname: str, function: str, kind: str, message: str) -> None:
     with pytest.raises(pytest.fail.Exception, match=message):
-        shared_libraries.ask(testinfra.get_host("local://"), observe, soname, function, kind)
+        shared_libraries.call(testinfra.get_host("local://"), observe, soname, function, kind)
 
 
 def test_environment_of_the_caller_is_not_used(
@@ -48,7 +48,7 @@ def test_environment_of_the_caller_is_not_used(
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     (tmp_path / "libc.so.6").symlink_to("/nonexistent")
-    loaded = shared_libraries.ask(testinfra.get_host("local://"), observe, "libc.so.6", "getpagesize", "size")
+    loaded = shared_libraries.call(testinfra.get_host("local://"), observe, "libc.so.6", "getpagesize", "size")
     assert not loaded.file.startswith(str(tmp_path))
 
 

@@ -42,7 +42,7 @@ def test_links_and_declared_files_are_expected() -> None:
 
 
 @pytest.mark.parametrize("family", ["debian", "redhat"])
-def test_the_program_lists_what_no_package_owns(family: str, tmp_path: Path) -> None:
+def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
     """In a tree of its own: the package manager's answers and find's root are replaced."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "etc").mkdir()

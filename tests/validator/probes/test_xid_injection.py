@@ -21,7 +21,7 @@ PCI = "0000:00:1e.0"
 LINE = "NVRM: Xid (PCI:0000:00:1e): 31, pid=977, name=gpu-ami-provoke, Ch 00000008, intr 00000000. MMU Fault: ENGINE"
 
 
-def test_the_command_runs_as_nobody_under_its_own_name(fake_libcuda: Path) -> None:
+def test_program_runs_as_nobody_with_its_own_name(fake_libcuda: Path) -> None:
     """As it goes to a host: through sh, without the caller's environment; only the library's place is ours."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # nobody has to reach it
@@ -65,19 +65,19 @@ def test_an_idle_gpu_is_chosen() -> None:
             [gpu("1b", processes=("4242 python3 (C)", "1 Xorg (G)")), gpu("1c", mig="Enabled")],
             [],
             "no GPU is idle: GPU 0000:00:1b.0 is used by 4242 python3 (C), 1 Xorg (G);"
-            " GPU 0000:00:1c.0 is divided by MIG",
+            " GPU 0000:00:1c.0 has MIG enabled",
         ),
         ([gpu("1e", compute_mode="Prohibited")], [], "GPU 0000:00:1e.0 has compute mode Prohibited"),
-        ([], [], "no GPU is idle: there is none"),
+        ([], [], "no GPU is idle: there is no GPU"),
     ],
 )
-def test_no_gpu_that_somebody_needs(gpus: list[Gpu], commands: list[str], message: str) -> None:
-    with pytest.raises(xid_injection.Unfit) as told:
+def test_gpus_in_use_are_refused(gpus: list[Gpu], commands: list[str], message: str) -> None:
+    with pytest.raises(xid_injection.Unfit) as caught:
         xid_injection.choose(gpus, commands)
-    assert message in str(told.value)
+    assert message in str(caught.value)
 
 
-def test_only_the_kernels_own_new_xids_of_that_gpu_count() -> None:
+def test_only_new_kernel_xids_of_the_gpu_count() -> None:
     kmsg = "\n".join(
         [
             f"4,100,1000,-;{LINE}",

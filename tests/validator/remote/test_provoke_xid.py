@@ -38,7 +38,7 @@ def run(fake_libcuda: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
 def test_a_fault(run: Callable[..., tuple[int, dict[str, Any]]]) -> None:
     rc, said = run(PCI)
     assert (rc, said["outcome"], said["pci"], said["pid"]) == (0, "faulted", PCI, os.getpid())
-    assert said["message"] == "cuCtxSynchronize (page zero) ended with 700 CUDA_ERROR_ILLEGAL_ADDRESS"
+    assert said["message"] == "cuCtxSynchronize (page zero) returned 700 CUDA_ERROR_ILLEGAL_ADDRESS"
     calls = [(one["call"], one["what"], one["error"]) for one in said["calls"]]
     assert calls == [
         ("cuInit", "", 0),
@@ -64,16 +64,16 @@ def test_work_alone(run: Callable[..., tuple[int, dict[str, Any]]]) -> None:
 @pytest.mark.parametrize(
     ("fails", "message"),
     [
-        ("cuInit=802", "cuInit ended with 802 CUDA_ERROR_SYSTEM_NOT_READY"),
-        ("cuInit=999", "cuInit ended with 999"),
-        ("cuDeviceGetByPCIBusId=100", "cuDeviceGetByPCIBusId ended with 100"),
-        ("cuCtxCreate_v2=2", "cuCtxCreate_v2 ended with 2"),
-        ("cuModuleLoadDataEx=218", "cuModuleLoadDataEx ended with 218: ptxas application ptx input, line 6; error"),
-        ("cuModuleGetFunction=500", "cuModuleGetFunction ended with 500"),
-        ("cuMemAlloc_v2=2", "cuMemAlloc_v2 ended with 2"),
-        ("cuLaunchKernel=1", "cuLaunchKernel (its own memory) ended with 1"),
-        ("cuCtxSynchronize=719", "cuCtxSynchronize (its own memory) ended with 719"),
-        ("cuMemcpyDtoH_v2=1", "cuMemcpyDtoH_v2 ended with 1"),
+        ("cuInit=802", "cuInit returned 802 CUDA_ERROR_SYSTEM_NOT_READY"),
+        ("cuInit=999", "cuInit returned 999"),
+        ("cuDeviceGetByPCIBusId=100", "cuDeviceGetByPCIBusId returned 100"),
+        ("cuCtxCreate_v2=2", "cuCtxCreate_v2 returned 2"),
+        ("cuModuleLoadDataEx=218", "cuModuleLoadDataEx returned 218: ptxas application ptx input, line 6; error"),
+        ("cuModuleGetFunction=500", "cuModuleGetFunction returned 500"),
+        ("cuMemAlloc_v2=2", "cuMemAlloc_v2 returned 2"),
+        ("cuLaunchKernel=1", "cuLaunchKernel (its own memory) returned 1"),
+        ("cuCtxSynchronize=719", "cuCtxSynchronize (its own memory) returned 719"),
+        ("cuMemcpyDtoH_v2=1", "cuMemcpyDtoH_v2 returned 1"),
     ],
 )
 def test_each_call_that_fails_is_named(
@@ -84,8 +84,8 @@ def test_each_call_that_fails_is_named(
     assert said["calls"][-1]["error"] == int(fails.partition("=")[2])
 
 
-def test_what_else_can_go_wrong(run: Callable[..., tuple[int, dict[str, Any]]]) -> None:
-    assert run("0000:00:1f.0")[1]["message"] == "cuDeviceGetByPCIBusId ended with 101"
+def test_other_failures(run: Callable[..., tuple[int, dict[str, Any]]]) -> None:
+    assert run("0000:00:1f.0")[1]["message"] == "cuDeviceGetByPCIBusId returned 101"
     rc, said = run(PCI, library="/nonexistent/libcuda.so.1")
     assert (rc, said["outcome"], said["calls"]) == (1, "no libcuda", [])
     assert "cannot open shared object file" in said["message"]
@@ -93,9 +93,9 @@ def test_what_else_can_go_wrong(run: Callable[..., tuple[int, dict[str, Any]]]) 
     assert (rc, said["message"]) == (1, "libcuda.so.1 has no cuInit")
     rc, said = run(PCI, FAKE_TAKES_PAGE_ZERO="1")
     assert (rc, said["outcome"]) == (1, "not refused")
-    assert said["message"] == "the store to page zero was not refused: cuCtxSynchronize gave 0"
+    assert said["message"] == "the store to page zero was not refused: cuCtxSynchronize returned 0"
     rc, said = run(PCI, FAKE_FORGETS="1")
-    assert (rc, said["message"]) == (1, "the GPU was to store 0x5a5a1234, its memory holds 0x0")
+    assert (rc, said["message"]) == (1, "GPU memory: expected 0x5a5a1234, got 0x0")
 
 
 def test_the_program_runs_on_old_systems() -> None:

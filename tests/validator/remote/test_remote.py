@@ -24,7 +24,7 @@ def test_shellcheck_finds_nothing(program: Path) -> None:
 
 @SHELLS
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
-def test_what_is_sent_is_whole(program: Path, shell: list[str]) -> None:
+def test_sent_program_is_complete(program: Path, shell: list[str]) -> None:
     sent = remote.text(program.stem)
     assert "\n#" not in sent and not sent.startswith("#") and len(sent) < program.stat().st_size
     subprocess.run([*shell, "-n"], input=sent, text=True, check=True, timeout=60)
@@ -32,7 +32,8 @@ def test_what_is_sent_is_whole(program: Path, shell: list[str]) -> None:
 
 def test_every_program_is_described() -> None:
     described = [line.split()[0] for line in (remote.__doc__ or "").splitlines() if line and line[0].islower()]
-    assert sorted(described) == sorted(path.stem for path in [*PROGRAMS, Path("provoke_xid.py")])
+    python = [Path("inventory.py"), Path("provoke_xid.py")]
+    assert sorted(described) == sorted(path.stem for path in [*PROGRAMS, *python])
 
 
 def test_arguments_are_quoted() -> None:
@@ -42,7 +43,7 @@ def test_arguments_are_quoted() -> None:
 
 
 @SHELLS
-def test_kill_marked_ends_what_carries_the_mark(shell: list[str]) -> None:
+def test_kill_marked_kills_marked_processes(shell: list[str]) -> None:
     mark = f"vtest{os.getpid()}"
     marked = subprocess.Popen(["sleep", "60"], env={**os.environ, "VALIDATOR_MARK": f"{mark}-1"})
     other = subprocess.Popen(["sleep", "60"], env={**os.environ, "VALIDATOR_MARK": f"{mark}0-1"})

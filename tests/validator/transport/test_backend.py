@@ -35,25 +35,27 @@ def test_command_and_its_answer(sshd: Sshd) -> None:
     assert host.link.cost == {"connections": 1, "executions": 1, "round_trips": 2, "commands": 3}
 
 
-def test_bytes_that_are_no_text_are_replaced(sshd: Sshd) -> None:
+def test_invalid_utf_8_is_replaced(sshd: Sshd) -> None:
     assert host_of(sshd).run("printf 'a\\377b'").stdout == "a\ufffdb"
 
 
 def test_deadline_of_one_command(sshd: Sshd) -> None:
-    with pytest.raises(CommandExpired, match=r"did not end within 0\.3 s: echo begun; sleep 30\nlast output: begun"):
+    with pytest.raises(
+        CommandExpired, match=r"did not complete within 0\.3 s: echo begun; sleep 30\nlast output: begun"
+    ):
         host_of(sshd).run("echo begun; sleep 30", timeout=0.3)
 
 
-def test_connection_begun_ahead_is_the_one_that_is_used(sshd: Sshd) -> None:
+def test_early_connection_is_used(sshd: Sshd) -> None:
     link = backend.HostLink(sshd.target())
-    link.reach_ahead(root=False)
+    link.connect_early(root=False)
     assert link.known(root=False)  # what is always asked has been answered
     assert link.execute([Command("echo here")], root=False)[0][0].stdout == b"here\n"
     assert link.cost == {"connections": 1, "executions": 1, "round_trips": 2, "commands": 2}
     link.close()
 
 
-def test_lost_connection_is_made_again_and_the_batch_sent_again(sshd: Sshd, breakable: Breakable) -> None:
+def test_batch_is_resent_after_a_reconnect(sshd: Sshd, breakable: Breakable) -> None:
     link = backend.HostLink(sshd.target(port=breakable.port))
     assert link.execute([Command("true")], root=False)[1] == 1
     breakable.cut()
@@ -62,7 +64,7 @@ def test_lost_connection_is_made_again_and_the_batch_sent_again(sshd: Sshd, brea
     link.close()
 
 
-def test_what_must_not_happen_twice_is_not_sent_again(sshd: Sshd, breakable: Breakable) -> None:
+def test_changing_batch_is_not_resent(sshd: Sshd, breakable: Breakable) -> None:
     link = backend.HostLink(sshd.target(port=breakable.port))
     link.execute([Command("true")], root=False)
     breakable.cut()
@@ -72,7 +74,7 @@ def test_what_must_not_happen_twice_is_not_sent_again(sshd: Sshd, breakable: Bre
     link.close()
 
 
-def test_host_that_cannot_be_reached_is_asked_once() -> None:
+def test_unreachable_host_is_tried_once() -> None:
     link = backend.HostLink(Target("127.0.0.1", port=free_port()))
     with pytest.raises(HostRefused) as first:
         link.execute([Command("true")], root=False)
@@ -81,14 +83,14 @@ def test_host_that_cannot_be_reached_is_asked_once() -> None:
     assert first.value is second.value is link.fault
 
 
-def test_one_link_a_host(sshd: Sshd) -> None:
+def test_one_link_per_host(sshd: Sshd) -> None:
     assert host_of(sshd).link is host_of(sshd).link is backend.link_to(host_of(sshd).link.target)
     before = host_of(sshd).link
     backend.close_all()
     assert host_of(sshd).link is not before
 
 
-def test_root_shares_the_link_and_leaves_the_other_as_it_was() -> None:
+def test_root_backend_shares_the_link() -> None:
     host = backend.BatchBackend("admin@h", sudo=True, sudo_user="nobody")
     root = host.as_root()
     assert root.link is host.link
@@ -139,7 +141,7 @@ def test_target_follows_the_ssh_configuration(tmp_path: Path) -> None:
     assert not target.agent and not target.search_keys  # a key is named: no other is tried
 
 
-def test_what_is_named_wins_over_the_ssh_configuration(tmp_path: Path) -> None:
+def test_url_overrides_the_ssh_configuration(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(CONFIG)
     target = backend.BatchBackend("root@gpu:22", ssh_config=str(config), ssh_identity_file="/keys/mine").link.target
@@ -155,7 +157,7 @@ def test_ids_in_the_report(tmp_path: Path) -> None:
     assert image.link.target.user == "root"
 
 
-def test_work_in_the_background_gives_its_value_or_its_error() -> None:
+def test_background_work_returns_its_result_or_error() -> None:
     caller = threading.get_ident()
     assert backend.in_background(lambda number: (number, threading.get_ident() == caller), 7).result(10) == (7, False)
     with pytest.raises(ZeroDivisionError):

@@ -11,7 +11,7 @@ from validator.transport.shell import Answer
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_each_answer_is_what_the_command_itself_gives(shell: str) -> None:
+def test_constants_equal_the_output_of_their_commands(shell: str) -> None:
     out = subprocess.run([shell, "-c", host_constants.ASK.text], capture_output=True, check=True, timeout=60).stdout
     found = host_constants.read(Answer(0, out, b"", 0.1))
     assert set(found) == set(host_constants.CONSTANT)
@@ -23,7 +23,7 @@ def test_each_answer_is_what_the_command_itself_gives(shell: str) -> None:
 WHOLE = b"\x1e" + b"x\n\x1e0\x1e" * len(host_constants.CONSTANT)
 
 
-def test_whole_answer_tells_all() -> None:
+def test_complete_output_gives_all_constants() -> None:
     assert {answer.stdout for answer in host_constants.read(Answer(0, WHOLE, b"", 0.1)).values()} == {b"x\n"}
 
 
@@ -39,5 +39,5 @@ def test_whole_answer_tells_all() -> None:
         Answer(0, WHOLE + b"more", b"", 0.1),
     ],
 )
-def test_what_is_not_whole_tells_nothing(answer: Answer) -> None:
+def test_incomplete_output_gives_no_constants(answer: Answer) -> None:
     assert host_constants.read(answer) == {}

@@ -45,7 +45,7 @@ def gpt(*rows: tuple[int, int]) -> bytes:
         (b"", 0),
     ],
 )
-def test_the_largest_partition_is_the_one(tmp_path: Path, disk: bytes, offset: int) -> None:
+def test_largest_partition_is_used(tmp_path: Path, disk: bytes, offset: int) -> None:
     path = tmp_path / "disk.raw"
     path.write_bytes(disk)
     assert image_files.partition_offset(path) == offset
@@ -73,12 +73,12 @@ def test_tool_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     ("said", "advice"),
     [
         ("chroot: failed to run command '/bin/sh': Exec format error", "another architecture"),
-        ("unshare: unshare failed: Operation not permitted", "not within an ordinary container"),
-        ("mount: wrong fs type", "is it the root of a system"),
+        ("unshare: unshare failed: Operation not permitted", "which an ordinary container does not allow"),
+        ("mount: wrong fs type", "expected the root of a system"),
     ],
 )
 def test_advice(said: str, advice: str) -> None:
-    assert advice in image_files._advice(said)
+    assert advice in image_files._hint(said)
 
 
 def can_enter() -> bool:
@@ -146,7 +146,7 @@ def test_checks_run_in_a_tree(tree: Path, tmp_path: Path) -> None:
 
 
 @entering
-def test_file_that_is_no_system_is_said_once_for_all(tmp_path: Path) -> None:
+def test_unusable_image_is_reported_once(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
     disk.write_bytes(b"\0" * 4096)
     found = run_checks(disk, tmp_path, "def test_a(host):\n    host.run('true')\n" * 2 + CHECKS.partition("@")[0])

@@ -107,7 +107,7 @@ def gone(marker: str) -> bool:
         ("source /dev/null && cat <(echo sub) <<< x", 0, "sub\n"),
     ],
 )
-def test_a_command_comes_out_as_in_a_shell_of_its_own(start: Start, text: str, rc: int, out: str) -> None:
+def test_output_equals_that_of_a_separate_shell(start: Start, text: str, rc: int, out: str) -> None:
     (answer,) = start().execute([Command(text)])
     assert (min(answer.rc, 127) if text.startswith("command") else answer.rc, answer.expired) in (
         (rc, False),
@@ -127,11 +127,11 @@ def test_connection_that_breaks_is_dropped_whatever_paramiko_raises(start: Start
     shell = start()
     assert shell.execute([Command("true")])[0].rc == 0
     setattr(shell._channel, at, broken)
-    with pytest.raises(ConnectionDropped, match="ended the connection"):
+    with pytest.raises(ConnectionDropped, match="closed the connection"):
         shell.execute([Command("true")])
 
 
-def test_answers_come_in_order_and_beside_each_other(start: Start) -> None:
+def test_commands_run_in_parallel_and_answers_are_in_order(start: Start) -> None:
     shell = start()
     answers = shell.execute([Command(f"echo {number}; echo e{number} >&2; exit {number}") for number in range(50)])
     assert [(one.rc, one.stdout, one.stderr) for one in answers] == [
@@ -140,13 +140,13 @@ def test_answers_come_in_order_and_beside_each_other(start: Start) -> None:
     assert [one.stdout for one in shell.execute([Command("echo again")])] == [b"again\n"]
 
 
-def test_many_short_batches_end_one_and_all(start: Start) -> None:
+def test_many_short_batches_complete(start: Start) -> None:
     shell = start()
     for number in range(60):
         assert shell.execute([Command(f"echo {number}")])[0].stdout == b"%d\n" % number
 
 
-def test_each_deadline_holds_by_itself(start: Start) -> None:
+def test_each_command_has_its_own_deadline(start: Start) -> None:
     batch = [Command("echo begun; sleep 100", 0.3), Command("sleep 1; echo done", 30), Command("exec sleep 100", 0.6)]
     begun = time.monotonic()
     first, second, third = start().execute(batch)
@@ -174,12 +174,12 @@ def test_an_expired_command_leaves_nothing_running(start: Start, text: str) -> N
     assert gone(seconds)
 
 
-def test_a_command_that_was_killed_has_not_expired(start: Start) -> None:
+def test_killed_command_has_not_expired(start: Start) -> None:
     (answer,) = start().execute([Command("kill -9 $$", 30)])
     assert (answer.rc, answer.expired) == (137, False)
 
 
-def test_a_shell_that_ends_in_a_batch_leaves_nothing_running(start: Start) -> None:
+def test_shell_that_exits_during_a_batch_kills_its_commands(start: Start) -> None:
     shell, seconds = start(), a_long_time()
     channel: Any = shell._channel
     with pytest.raises(ConnectionDropped):
@@ -187,7 +187,7 @@ def test_a_shell_that_ends_in_a_batch_leaves_nothing_running(start: Start) -> No
     assert gone(seconds)
 
 
-def test_what_the_shell_puts_aside_goes_with_it(start: Start) -> None:
+def test_directory_of_the_shell_is_removed(start: Start) -> None:
     shell = start()
     (answer,) = shell.execute([Command("readlink /proc/self/fd/1")])
     folder = Path(answer.stdout.decode().strip()).parent
@@ -212,5 +212,5 @@ def test_what_the_shell_puts_aside_goes_with_it(start: Start) -> None:
         ("exit 3", "exec sh -c 'exit 3'"),
     ],
 )
-def test_what_needs_a_shell_of_its_own_gets_one(text: str, evaluated: str) -> None:
+def test_shell_syntax_runs_in_its_own_shell(text: str, evaluated: str) -> None:
     assert _evaluated(text) == evaluated
