@@ -50,7 +50,7 @@ def test_status_says_how_to_reach_it(up: None) -> None:
     assert "export AWS_ENDPOINT_URL=http://127.0.0.1:1 AWS_DEFAULT_REGION=us-east-1" in outcome.text
     assert "instance i-2  stopped" in outcome.text
     assert "image    ami-1  2026-11-21T12:00  made" in outcome.text
-    assert outcome.data is UP
+    assert outcome.data == UP
 
 
 def test_status_of_a_region_that_is_down(home: Path) -> None:
