@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import GpuAmiError
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 CONSOLE_FILE = "console.log"
 _NO_PANIC = "no kernel panic, no oops"
+# Written by cloud-init's module keys-to-console; a console may have a prefix or a carriage return on each line.
+_HOST_KEYS = re.compile(r"BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS", re.DOTALL)
+_KEY_LINE = re.compile(r"(?:ssh-(?:ed25519|rsa)|ecdsa-sha2-\S+) [A-Za-z0-9+/=]+")
 
 
 def keep(cloud: Cloud, instance_id: str, folder: Path, after: str = "") -> CheckRecord:
@@ -29,6 +33,14 @@ def keep(cloud: Cloud, instance_id: str, folder: Path, after: str = "") -> Check
     except OSError as full:
         error = error or f"{folder / CONSOLE_FILE}: {full.strerror}"
     return judge(console, error, after)
+
+
+def contradicts(console: str, host_key: str) -> bool:
+    """Whether the console shows a host key of this one's type, and not this one (`TYPE BASE64`)."""
+    blocks = _HOST_KEYS.findall(console)
+    shown = _KEY_LINE.findall(blocks[-1]) if blocks else []
+    kind, key = host_key.split()[:2]
+    return any(line.startswith(f"{kind} ") for line in shown) and f"{kind} {key}" not in shown
 
 
 def judge(console: str, error: str = "", after: str = "") -> CheckRecord:

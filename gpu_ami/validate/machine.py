@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gpu_ami import process
 from gpu_ami.cloud import Cloud, Launch, key_name, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
-from gpu_ami.validate import watch
+from gpu_ami.validate import console, watch
 from gpu_ami.validate.user_data import user_data
 from validator.probes import PANIC, troubles
 
@@ -189,6 +189,8 @@ class Boot:
 
         connection, machine.boot_id = reach(target, deadline, self.cancelled, name, machine.boot_id, look)
         try:
+            if not machine.host_key:
+                self._compare_with_console(machine, connection.host_key)
             machine.host_key = connection.host_key
             _remember(target, connection.host_key)
             self.mark(machine, "ssh", started)
@@ -209,6 +211,18 @@ class Boot:
         self.progress.note(
             f"{machine.instance_type} {machine.instance_id}: {stage} after {machine.stages[stage]:.0f} s"
         )
+
+    def _compare_with_console(self, machine: Machine, host_key: str) -> None:
+        """MachineError where the console shows other host keys than the first contact: another machine answers.
+
+        cloud-init writes the keys there at the first boot; a console that does not show them yet decides nothing.
+        """
+        if console.contradicts(self._console(machine), host_key):
+            raise MachineError(
+                f"{machine.instance_id} ({machine.instance_type}): {machine.address} shows another host key than the"
+                " machine's console",
+                hint="something else answers at this address: check routes, groups and DNS of the place",
+            )
 
     def panics(self, machine: Machine) -> int:
         """How many kernel panics this machine's console shows so far."""

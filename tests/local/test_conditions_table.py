@@ -147,7 +147,7 @@ def test_each_condition_ends_as_the_document_promises(
         (host.error, [check for check in host.checks if check.verdict != "PASS"]) for host in report.hosts
     ]
     assert document.load(tmp_path / "out" / "report.json") == report
-    running = [unit.id for unit in world.reconciler.units.values() if unit.wanted != "terminated"]
+    running = [unit.id for unit in world.reconciler.units.values() if unit.desired != "terminated"]
     if name == "expired-credentials":  # nobody may terminate it any more: its own guest does, and sweep
         assert report.hosts[0].left_behind and (tmp_path / "driver" / "runs").is_dir()
     else:

@@ -12,7 +12,7 @@ import pytest
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.validate import machine
 from gpu_ami.validate.machine import Boot, ImageAtFault, boot_seconds, is_at_fault
-from tests.validate.conftest import PANIC, World, a_boot
+from tests.validate.conftest import PANIC, World, a_boot, a_machine
 
 
 def first_boot(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float = 30.0) -> Any:
@@ -152,3 +152,31 @@ def test_cancelled_boot_does_not_read_the_console(
     with pytest.raises(MachineError) as caught:
         boot.follow("i-1", "g5.12xlarge")
     assert "console" not in str(caught.value)
+
+
+KEYS = (
+    "{0}-----BEGIN SSH HOST KEY KEYS-----\r\n{0}{1} root@x\r\n"
+    "{0}ecdsa-sha2-nistp256 BBBB root@x\r\n-----END SSH HOST KEY KEYS"
+)
+
+
+@pytest.mark.parametrize(
+    ("console", "refused"),
+    [
+        ("", False),
+        ("[    0.0] Linux", False),
+        (KEYS.format("", "ssh-ed25519 AAAAfirst"), False),
+        (KEYS.format("[ 12.3] cloud-init: ", "ssh-ed25519 AAAAfirst"), False),
+        (KEYS.format("", "ssh-rsa CCCC"), False),  # not of the kind that was shown
+        (KEYS.format("", "ssh-ed25519 AAAAother"), True),
+    ],
+)
+def test_the_first_host_key_is_the_one_on_the_console(world: World, console: str, refused: bool) -> None:
+    world.console_text = console
+    boot, reached = a_boot(world), a_machine()
+    if refused:
+        with pytest.raises(MachineError, match="shows another host key than the machine's console") as caught:
+            boot._compare_with_console(reached, "ssh-ed25519 AAAAfirst")
+        assert not machine.is_at_fault(caught.value)
+    else:
+        boot._compare_with_console(reached, "ssh-ed25519 AAAAfirst")
