@@ -53,13 +53,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     except ValueError as error:
         raise UsageError(f"--host: {error}") from error
     options.check_identity(args)
-    roles = _of_plan(args.role, plan)
+    roles = _in_plan_order(args.role, plan)
     place = pipeline.running_local_place(home_dir())
     local = place is not None and target.address.startswith("127.")
     write_json(out / ANSIBLE_FILE, ansible_variables(plan.document))
     machine = Machine(target.address, target.port, target.user, args.identity, simulated=local)
     with progress.stage(f"attach {plan.image} to {target.name}"):
-        found = converge(
+        converged = converge(
             data_root(),
             (out / ANSIBLE_FILE).resolve(),
             machine,
@@ -67,14 +67,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             note=progress.note,
             on_task=lambda number, task: progress.update(task, step=number),
         )
-    lines = [found.text(), *(f"  changed: {name}" for name in found.changed)]
-    drifted = bool(found.changed) and args.unchanged
-    return Outcome("\n".join(lines), asdict(found), 1 if drifted else 0)
+    lines = [converged.text(), *(f"  changed: {name}" for name in converged.changed)]
+    drifted = bool(converged.changed) and args.unchanged
+    return Outcome("\n".join(lines), asdict(converged), 1 if drifted else 0)
 
 
-def _of_plan(asked: Sequence[str], plan: Plan) -> list[str]:
-    """The roles that were asked for, in the plan's order. UsageError: one is not there."""
-    there = [role for role in plan.document["roles"] if role != "hygiene"]
-    if strangers := [role for role in asked if role not in there]:
-        raise UsageError(f"--role {strangers[0]}: the plan has {', '.join(there)}")
-    return [role for role in there if role in asked]
+def _in_plan_order(names: Sequence[str], plan: Plan) -> list[str]:
+    """The roles of --role, in the plan's order. UsageError: the plan has no such role."""
+    planned = [role for role in plan.document["roles"] if role != "hygiene"]
+    if unknown := [role for role in names if role not in planned]:
+        raise UsageError(f"--role {unknown[0]}: the plan has {', '.join(planned)}")
+    return [role for role in planned if role in names]

@@ -55,9 +55,9 @@ def add_agent_package(parser: argparse.ArgumentParser) -> None:
 
 def agent_package(args: argparse.Namespace, progress: Progress) -> Path | None:
     """The file that --agent-package names, fetched and verified first where it says `download`."""
-    given: Path | None = args.agent_package
-    if given != Path("download"):
-        return given
+    package: Path | None = args.agent_package
+    if package != Path("download"):
+        return package
     from gpu_ami.files import home_dir
     from gpu_ami.local.mirror import vendor_agent
     from gpu_ami.recipes import load_facts
@@ -139,8 +139,8 @@ def validator_options(args: argparse.Namespace) -> list[str]:
     UsageError, before anything is launched for it: a path that is not there, waivers that are none, checks that pytest
     cannot collect.
     """
-    given = [path for path in (*args.checks, args.waivers, args.golden) if path is not None]
-    missing = [str(path) for path in given if not path.exists()]
+    paths = [path for path in (*args.checks, args.waivers, args.golden) if path is not None]
+    missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise UsageError(f"{', '.join(missing)}: no such file or folder")
     _require_waivers(args.waivers)
@@ -180,11 +180,11 @@ def existing_plan(out: Path | None) -> Path:
     """The folder to go on from: the one named, or the only one under out/ that has a plan."""
     if out:
         return out
-    found = sorted(Path("out").glob("*/plan.json"))
-    if len(found) == 1:
-        return found[0].parent
-    if not found:
+    plans = sorted(Path("out").glob("*/plan.json"))
+    if len(plans) == 1:
+        return plans[0].parent
+    if not plans:
         raise UsageError("there is no plan under out/", hint="gpu-ami plan RECIPE makes one; or name its folder")
     raise UsageError(
-        f"there are {len(found)} plans under out/", hint=f"name one: {', '.join(str(one.parent) for one in found)}"
+        f"there are {len(plans)} plans under out/", hint=f"name one: {', '.join(str(plan.parent) for plan in plans)}"
     )

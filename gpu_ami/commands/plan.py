@@ -163,18 +163,18 @@ def _compare(recipes: list[Path], overrides: tuple[str, ...], *, failing: bool) 
     from gpu_ami.errors import UsageError
     from gpu_ami.plan import changes, locks_folder
 
-    found = {recipe.stem: changes(recipe, locks_folder(recipe), overrides) for recipe in recipes}
-    stale = {image: some for image, some in found.items() if some}
+    by_image = {recipe.stem: changes(recipe, locks_folder(recipe), overrides) for recipe in recipes}
+    stale = {image: some for image, some in by_image.items() if some}
     lines = [line for image, some in stale.items() for line in (f"{image}:", *(f"  {change}" for change in some))]
     if failing and stale:
         raise UsageError(
-            f"{len(stale)} of {len(found)} locks are stale: {', '.join(stale)}",
+            f"{len(stale)} of {len(by_image)} locks are stale: {', '.join(stale)}",
             details=lines,
             hint="gpu-ami plan --lock RECIPE writes it anew; review the difference and commit it",
         )
-    data = {image: [vars(change) for change in some] for image, some in found.items()}
-    current = len(found) - len(stale)
-    return Outcome("\n".join([*lines, f"{current} of {len(found)} locks are current"]), data)
+    data = {image: [vars(change) for change in some] for image, some in by_image.items()}
+    current = len(by_image) - len(stale)
+    return Outcome("\n".join([*lines, f"{current} of {len(by_image)} locks are current"]), data)
 
 
 def _lock(recipes: list[Path], where: Path | None) -> Outcome:

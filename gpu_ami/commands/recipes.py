@@ -35,16 +35,16 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     from gpu_ami.recipes import all_recipes, recipe_folders
 
     entries = [_entry(path) for path in all_recipes()]
-    found = [entry for entry in entries if all(word.lower() in _text(entry) for word in args.words)]
+    matching = [entry for entry in entries if all(word.lower() in _text(entry) for word in args.words)]
     header = ("image", "system", "node", "arch", "driver", "CUDA", "EFA", "Neuron", "instance types")
-    rows = [header, *(_row(entry) for entry in found)]
+    rows = [header, *(_row(entry) for entry in matching)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header) - 1)]
     lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in rows]
-    ended = [entry["image"] for entry in found if entry["end_of_life"]]
+    ended = [entry["image"] for entry in matching if entry["end_of_life"]]
     if ended:
         lines += ["", f"* past its end of life: {', '.join(ended)}"]
-    where = "" if found else f" (searched {', '.join(map(str, recipe_folders()))})"
-    return Outcome("\n".join([*lines, "", f"{len(found)} of {len(entries)} images{where}"]), found)
+    where = "" if matching else f" (searched {', '.join(map(str, recipe_folders()))})"
+    return Outcome("\n".join([*lines, "", f"{len(matching)} of {len(entries)} images{where}"]), matching)
 
 
 def _entry(path: Path) -> dict[str, Any]:

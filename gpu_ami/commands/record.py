@@ -57,13 +57,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     out = args.out if args.host else options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE) if out else None
     document = plan.document if plan else None
-    made, differences = [], {}
+    recordings, differences = [], {}
     for seen in _see_host(args) if plan is None or args.host else _see_ami(args, plan, out, progress):
-        made.append(golden.keep(seen, args.golden))
+        recordings.append(golden.keep(seen, args.golden))
         differences[seen.instance_type] = golden.against_facts(seen, document)
     with runs.begin(home_dir(), "record") as run:
-        report = golden.report(made, document, run, args.ami or "")
-    return Outcome(golden.text(made, differences), report.to_json(), report.exit_code)
+        report = golden.report(recordings, document, run, args.ami or "")
+    return Outcome(golden.text(recordings, differences), report.to_json(), report.exit_code)
 
 
 def _see_host(args: argparse.Namespace) -> Iterator[Golden]:

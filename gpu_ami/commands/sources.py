@@ -66,9 +66,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             with progress.stage(f"sources of {plan.image}"):
                 resolve_ami = _source_ami(plan, place) if args.where else None
                 surveys.append(survey(plan.document, client, resolve_ami=resolve_ami, deadline_s=args.deadline))
-    codes = [one.exit_code for one in surveys]
-    text = "\n\n".join(as_table(one) for one in surveys)
-    return Outcome(text, [one.to_json() for one in surveys], min((code for code in codes if code), default=0))
+    codes = [survey.exit_code for survey in surveys]
+    text = "\n\n".join(as_table(survey) for survey in surveys)
+    return Outcome(text, [survey.to_json() for survey in surveys], min((code for code in codes if code), default=0))
 
 
 def _place(args: argparse.Namespace) -> Place:

@@ -11,7 +11,9 @@ from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpu_ami.plan import Plan
     from gpu_ami.progress import Progress
+    from gpu_ami.report import Report
 
 _EPILOG = """\
 Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. report.json is there from the start of the proof; if the run
@@ -81,7 +83,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(summary.text(report, None, out), report.to_json(), report.exit_code)
 
 
-def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Any, Path]:
+def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
     from gpu_ami import pipeline
     from gpu_ami.build import image
     from gpu_ami.plan import PLAN_FILE, Plan
@@ -95,7 +97,7 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Any, Pa
         return pipeline.validate_stage(plan, ami, out, session, proof_options), out
 
 
-def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Any, Path]:
+def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
     from gpu_ami import pipeline
     from gpu_ami.cloud import load_place, runs
     from gpu_ami.files import home_dir
@@ -123,7 +125,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Any, P
         return proof.prove_host(host_proof, run, target), out
 
 
-def _plan_of(args: argparse.Namespace) -> Any:
+def _plan_of(args: argparse.Namespace) -> Plan | None:
     """The plan in OUT; None where no OUT was given. UsageError: there is none in it."""
     from gpu_ami.plan import PLAN_FILE, Plan
 
@@ -135,7 +137,7 @@ def _plan_of(args: argparse.Namespace) -> Any:
     return Plan.load(args.out / PLAN_FILE) if args.out else None
 
 
-def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Any, Path]:
+def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
