@@ -97,8 +97,8 @@ def test_row_may_be_for_one_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("name: libtool", "name: lib(tool", "name: not a regular expression"),
         ("{deb: [tool],", "{dep: [tool],", "provides.dep: unknown key; did you mean deb?"),
         ("git:\n", "gits:\n", "gits: unknown key; did you mean git?"),
-        ("libtool=1.9-2", "libtool", "system.deb[1]: expected something like agent=1.2-3, found 'libtool'"),
-        ("    revision:", "    kind: zip\n    revision:", "kind: expected one of deb, rpm, found 'zip'"),
+        ("libtool=1.9-2", "libtool", "system.deb[1]: expected something like agent=1.2-3, got 'libtool'"),
+        ("    revision:", "    kind: zip\n    revision:", "kind: expected one of deb, rpm, got 'zip'"),
     ],
 )
 def test_mistakes_in_a_table_are_named(tmp_path: Path, before: str, after: str, mistake: str) -> None:
@@ -118,15 +118,15 @@ def test_all_mistakes_of_a_table_are_named_at_once(tmp_path: Path) -> None:
     table = f"{folder}/family/packages.yml"
     assert error.value.message == "3 mistakes in the table of the replicas"
     assert [line.removeprefix(f"{table}: ").partition(";")[0] for line in error.value.details] == [
-        "tool-(?P<branch>\\d+): templates: expected a list with at least one item, found 5",
-        "libtool: kind: expected one of deb, rpm, found 'zip'",
+        "tool-(?P<branch>\\d+): templates: expected a list with at least one item, got 5",
+        "libtool: kind: expected one of deb, rpm, got 'zip'",
         "agent: revison: unknown key",
     ]
     assert "revison: unknown key; did you mean revision?" in error.value.details[2]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a: [", "not YAML"), ("- a", "(whole file): expected keys and values, found a list of 1")]
+    ("text", "message"), [("a: [", "not YAML"), ("- a", "(whole file): expected keys and values, got a list of 1")]
 )
 def test_file_that_is_no_table_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
