@@ -175,17 +175,22 @@ class ProofOptions:
     max_cost: float | None = None
 
 
-def check_cost(plan: Plan, asked: ProofOptions, progress: Progress, *, build: bool) -> None:
-    """Notes what a run is expected to cost. UsageError, before anything is launched: more than --max-cost allows."""
+def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool) -> None:
+    """Notes what a run on AWS is expected to cost.
+
+    UsageError, before anything is launched: more than --max-cost allows, also where machines are emulated and cost
+    nothing, so that a rehearsal refuses what AWS would.
+    """
     expected = cost.estimate(plan.document, proof.choose_types(plan.document, asked.instance_types), build=build)
-    progress.note(expected.text)
+    if not session.place.simulated:
+        session.progress.note(expected.text)
     cost.require_within(expected, asked.max_cost)
 
 
 def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:
     """plan.json + an AMI → report.json, junit.xml, evidence/."""
     instance_types = proof.choose_types(plan.document, asked.instance_types)
-    check_cost(plan, asked, session.progress, build=False)
+    check_cost(plan, asked, session, build=False)
     options = (asked.checks, asked.options, asked.restarts)
     image_proof = proof.Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
     image_proof.max_cost = asked.max_cost

@@ -14,7 +14,7 @@ from gpu_ami.build import image
 from gpu_ami.cloud import Place, preflight
 from gpu_ami.cloud.findings import Finding, Level
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
-from gpu_ami.plan import PLAN_FILE, Plan
+from gpu_ami.plan import PLAN_FILE, Plan, make_plan
 from gpu_ami.progress import Progress
 from gpu_ami.sources.survey import Finding as SourceFinding
 from gpu_ami.sources.survey import ReadIndex
@@ -182,3 +182,17 @@ def test_a_place_with_an_endpoint_of_its_own_is_not_examined(
     _findings(monkeypatch, Finding(Level.ERROR, "subnet_id", "examined"))
     with pipeline.open_session(where, Progress("quiet")) as opened:
         assert opened.place.endpoint == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_expected_cost_is_noted_for_aws_alone_and_bounded_everywhere(simulated: bool) -> None:
+    root = Path(__file__).parent.parent
+    plan = make_plan(root / "variables" / "recipes" / "debian12-gpu.yml", Place("aws", "us-east-1"))
+    notes: list[str] = []
+    session: Any = SimpleNamespace(
+        place=Place("here", "us-east-1", simulated=simulated), progress=SimpleNamespace(note=notes.append)
+    )
+    pipeline.check_cost(plan, pipeline.ProofOptions(), session, build=True)
+    assert len(notes) == (0 if simulated else 1)
+    with pytest.raises(UsageError, match="--max-cost"):
+        pipeline.check_cost(plan, pipeline.ProofOptions(max_cost=0.01), session, build=True)

@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     out = args.out or Path("out") / recipe.stem
     with pipeline.open_session(args.where, progress, agent, args.conditions) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
-        pipeline.check_cost(plan, asked, progress, build=True)
+        pipeline.check_cost(plan, asked, session, build=True)
         source_check = not args.no_source_check
         made = pipeline.build_stage(plan, out, session, fresh=args.fresh, source_check=source_check)
         report = pipeline.validate_stage(plan, made.ami, out, session, asked)
