@@ -51,7 +51,7 @@ class RegionDescription(TypedDict):
 
 
 class InstanceStatus(TypedDict):
-    """One instance of the region. problem: why its machine is paused, or ""."""
+    """One instance of the region. problem: why its machine is paused or failed, or ""."""
 
     id: str
     state: str

@@ -74,12 +74,18 @@ class Unit:
     not_before: float = 0.0  # conditions: no power-on, or no `stopped`, before this time
     launch_failure: tuple[str, str] | None = None  # conditions: code and message of a launch that fails
     launched: bool = False  # it has been running; a launch that fails before that ends in `terminated`
-    problem: str = ""  # why the machine is paused
+    paused_by: str = ""  # why the machine is paused
+    failure: str = ""  # why the launch failed, or why the machine stopped by itself
     jobs: list[ImageJob] = field(default_factory=list)  # images being made of its disk
 
     @property
     def id(self) -> str:
         return str(self.instance.id)
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the machine, in words, or ""."""
+        return self.paused_by or self.failure
 
 
 class Reconciler:
@@ -227,6 +233,7 @@ class Reconciler:
             return
         unit.instance.stop()
         unit.desired = "stopped"
+        unit.failure = detail
         self._show(unit, "stopping", "Server.InternalError", detail)
         self._progress.note(f"{unit.id}: {detail}")
 
@@ -234,7 +241,8 @@ class Reconciler:
         unit.instance.terminate()
         unit.desired, unit.launch_failure = "terminated", None
         prefix = "Internal error on launch: " if code == "Server.InternalError" else ""
-        self._show(unit, "shutting-down", code, f"{prefix}{detail}")
+        unit.failure = f"{prefix}{detail}"
+        self._show(unit, "shutting-down", code, unit.failure)
         self._progress.note(f"{unit.id}: launch failed: {detail}")
 
     def _check_space(self, unit: Unit) -> None:
@@ -243,13 +251,13 @@ class Reconciler:
         stopped_by = machine.stopped_by if machine else ""
         if machine and stopped_by and self.machines.free_space(unit.id) >= RESUME_BYTES:
             machine.resume()
-        if bool(stopped_by) == bool(unit.problem):
+        if bool(stopped_by) == bool(unit.paused_by):
             return
         folder = self.machines.folder(unit.id)
         reason = f"no space left on the disk of {folder}" if stopped_by == "no space" else f"{stopped_by} in {folder}"
-        unit.problem = f"paused: {reason}; it resumes when {gib(RESUME_BYTES)} are free" if stopped_by else ""
-        self.ec2.set_reason(unit.instance, "Server.InternalError" if stopped_by else "", unit.problem)
-        text = unit.problem or "resumed: there is space again"
+        unit.paused_by = f"paused: {reason}; it resumes when {gib(RESUME_BYTES)} are free" if stopped_by else ""
+        self.ec2.set_reason(unit.instance, "Server.InternalError" if stopped_by else "", unit.paused_by)
+        text = unit.paused_by or "resumed: there is space again"
         self.machines.note(unit.id, text)
         self._progress.note(f"{unit.id}: {text}")
 
@@ -274,7 +282,7 @@ class Reconciler:
         elif unit.machine and unit.power_down_until is not None:  # a reboot, or StartInstances while it was stopping
             self._bring_down(unit)
         elif unit.machine and unit.machine.ready and unit.shown == "pending":
-            unit.launched = True
+            unit.launched, unit.failure = True, ""
             self._show(unit, "running")
             self._progress.note(f"{unit.id}: running")
 

@@ -127,6 +127,10 @@ def test_a_machine_that_dies_says_why(world: World) -> None:
     world.settle()
     assert instance.state == "stopped"
     assert instance.state_reason.message == "Server.InternalError: QEMU ended with -9"
+    assert world.reconciler.units[instance.id].problem == "QEMU ended with -9"
+    instance.start()
+    world.settle()
+    assert (instance.state, world.reconciler.units[instance.id].problem) == ("running", "")
 
 
 def test_a_machine_that_cannot_start_says_why(world: World) -> None:
@@ -134,7 +138,9 @@ def test_a_machine_that_cannot_start_says_why(world: World) -> None:
     instance = world.launch()
     world.settle()
     assert instance.state == "terminated"
-    assert "Internal error on launch: the image's boot menu" in instance.state_reason.message
+    problem = "Internal error on launch: the image's boot menu names /boot/vmlinuz, which is not in the image"
+    assert instance.state_reason.message == f"Server.InternalError: {problem}"
+    assert world.reconciler.units[instance.id].problem == problem  # `region status` shows it
 
 
 def test_a_machine_that_dies_before_it_ran_is_terminated(world: World) -> None:
