@@ -83,6 +83,8 @@ def add_checks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", dest="select", metavar="EXPRESSION", help=text)
     text = "make a real fault on an idle GPU of each machine and follow its Xid; harmless to the board (README.md)"
     parser.add_argument("--provoke-xid", action="store_true", help=text)
+    text = "explain every file of the image on every system, running machines included (docs/file-account.md)"
+    parser.add_argument("--account-files", action="store_true", help=text)
     add_golden(parser)
 
 
@@ -148,7 +150,7 @@ def validator_options(args: argparse.Namespace) -> list[str]:
     options = [f"--waivers={args.waivers}"] if args.waivers else []
     options += golden_folders(args.golden)
     options += ["-k", args.select] if args.select else []
-    return options + ["--provoke-xid"] * args.provoke_xid
+    return options + ["--provoke-xid"] * args.provoke_xid + ["--account-files"] * args.account_files
 
 
 def _require_waivers(file: Path | None) -> None:

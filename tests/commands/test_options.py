@@ -73,3 +73,7 @@ def test_options_reach_the_validator(tmp_path: Path) -> None:
     assert stages.validator_options(given) == [f"--golden={tmp_path}", "--provoke-xid"]
     with pytest.raises(UsageError, match="/nonexistent: no such file or folder"):
         stages.validator_options(parser.parse_args(["--golden", "/nonexistent"]))
+
+
+def test_the_account_of_every_file_can_be_asked_for_anywhere() -> None:
+    assert options("--account-files") == ["--account-files"]
