@@ -22,7 +22,7 @@ from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, page
-from gpu_ami.validate import image_files, proof
+from gpu_ami.validate import Proof, image_files, image_proof
 from gpu_ami.validate import restarts as restart
 
 
@@ -181,7 +181,7 @@ def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool
     UsageError, before anything is launched: more than --max-cost allows, also where machines are emulated and cost
     nothing, so that a rehearsal refuses what AWS would.
     """
-    expected = cost.estimate(plan.document, proof.choose_types(plan.document, asked.instance_types), build=build)
+    expected = cost.estimate(plan.document, image_proof.choose_types(plan.document, asked.instance_types), build=build)
     if not session.place.simulated:
         session.progress.note(expected.text)
     cost.require_within(expected, asked.max_cost)
@@ -189,15 +189,15 @@ def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool
 
 def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:
     """plan.json + an AMI → report.json, junit.xml, evidence/."""
-    instance_types = proof.choose_types(plan.document, asked.instance_types)
+    instance_types = image_proof.choose_types(plan.document, asked.instance_types)
     check_cost(plan, asked, session, build=False)
     options = (asked.checks, asked.options, asked.restarts)
-    image_proof = proof.Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
-    image_proof.max_cost = asked.max_cost
+    proof = Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
+    proof.max_cost = asked.max_cost
     files = image_files.find(session.images, ami)
-    look = functools.partial(image_files.check, image_proof, files.path) if files.path else None
+    look = functools.partial(image_files.check, proof, files.path) if files.path else None
     with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):
-        return proof.prove_image(image_proof, session.cloud, session.run, ami, instance_types, look, files.reason)
+        return image_proof.prove_image(proof, session.cloud, session.run, ami, instance_types, look, files.reason)
 
 
 def certify_stage(report: document.Report, out: Path) -> certificate.Certificate:

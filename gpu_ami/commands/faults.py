@@ -88,13 +88,13 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     from gpu_ami.errors import UsageError
     from gpu_ami.faults import catalogue, trials
     from gpu_ami.plan import PLAN_FILE, Plan
-    from gpu_ami.validate import proof
+    from gpu_ami.validate import Proof, image_proof
 
     if args.proofs < 1:
         raise UsageError(f"--proofs: expected at least 1, got {args.proofs}")
     out = stages.existing_plan(args.out)
     plan, ami = Plan.load(out / PLAN_FILE), image.load(out).ami
-    kind = proof.choose_types(plan.document, args.instance_type)[0]
+    kind = image_proof.choose_types(plan.document, args.instance_type)[0]
     record = catalogue.Record.load(out / FAULTS_FILE, ami, kind)
     scope = chosen if args.only else catalogue.load(trials.folder(), more=_site_faults(args))
     if args.resume:
@@ -104,9 +104,7 @@ def _run(args: argparse.Namespace, progress: Progress, chosen: list[Fault]) -> O
     with pipeline.open_session(args.where, progress) as session:
         session.prepare_mirror(plan.document)  # packages that some faults install
         options = ["--connect-timeout=60", *stages.golden_folders()]  # a fault may slow the machine down
-        planned_proof = proof.Proof(
-            plan.document, out / PLAN_FILE, session.place, out / "faults", progress, options=options
-        )
+        planned_proof = Proof(plan.document, out / PLAN_FILE, session.place, out / "faults", progress, options=options)
 
         def fresh() -> AbstractContextManager[FaultSession]:
             return _booted(session, plan, ami, kind, planned_proof)
@@ -121,13 +119,13 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     import threading
 
     from gpu_ami.faults import trials
-    from gpu_ami.validate import Target, machine, proof
+    from gpu_ami.validate import Target, launch, machine
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
-    efa, roles = proof.efa_interfaces(plan.document, kind), plan.document["roles"]
+    efa, roles = launch.efa_interfaces(plan.document, kind), plan.document["roles"]
     with (
-        machine.temporary_key(session.cloud, session.run, tags) as key,
-        machine.launched(session.cloud, ami, kind, key, session.run, tags, efa, roles=roles) as instance,
+        launch.temporary_key(session.cloud, session.run, tags) as key,
+        launch.launched(session.cloud, ami, kind, key, session.run, tags, efa, roles=roles) as instance,
     ):
         with planned_proof.progress.stage(f"boot {kind}"):
             boot = machine.Boot(

@@ -79,16 +79,16 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
 
     from gpu_ami import pipeline
     from gpu_ami.build import image
-    from gpu_ami.validate import golden, machine, proof
+    from gpu_ami.validate import golden, image_proof, launch, machine
 
     ami = args.ami or image.load(out).ami
-    kinds = proof.choose_types(plan.document, args.instance_type)
+    kinds = image_proof.choose_types(plan.document, args.instance_type)
     with pipeline.open_session(args.where, progress) as session, ExitStack() as stack:
         tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
-        key = stack.enter_context(machine.temporary_key(session.cloud, session.run, tags))
+        key = stack.enter_context(launch.temporary_key(session.cloud, session.run, tags))
         for kind in kinds:
-            efa = proof.efa_interfaces(plan.document, kind)
-            with machine.launched(
+            efa = launch.efa_interfaces(plan.document, kind)
+            with launch.launched(
                 session.cloud, ami, kind, key, session.run, tags, efa, roles=plan.document["roles"]
             ) as instance:
                 ssh_user = plan.document["os"]["ssh_user"]

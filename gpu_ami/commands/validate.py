@@ -102,7 +102,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report
     from gpu_ami.cloud import load_place, runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
-    from gpu_ami.validate import REBOOT, Target, hosts, proof
+    from gpu_ami.validate import REBOOT, Proof, Target, host_proof, hosts
 
     plan = _plan_of(args)
     url = hosts.host_url(args.host)
@@ -111,7 +111,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report
     out = args.out or Path("out") / "host"
     instance_type = args.instance_type[0] if args.instance_type else ""
     with runs.begin(home_dir(), place.name if place else "host") as run:
-        host_proof = proof.Proof(
+        proof = Proof(
             plan.document if plan else None,
             out / PLAN_FILE if plan else None,
             place,
@@ -122,7 +122,7 @@ def _validate_host(args: argparse.Namespace, progress: Progress) -> tuple[Report
             (REBOOT,) if args.reboot else (),
         )
         target = Target(url, instance_type, args.instance_id, args.identity)
-        return proof.prove_host(host_proof, run, target), out
+        return host_proof.prove_host(proof, run, target), out
 
 
 def _plan_of(args: argparse.Namespace) -> Plan | None:
@@ -141,7 +141,7 @@ def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Repor
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
-    from gpu_ami.validate import image_files, proof
+    from gpu_ami.validate import Proof, host_proof, image_files
 
     plan = _plan_of(args)
     reason = image_files.unusable(args.root)
@@ -150,6 +150,7 @@ def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Repor
     out = args.out or Path("out") / "files"
     plan_file = out / PLAN_FILE if plan else None
     arguments = (None, out, progress, args.checks, options.validator_options(args))
-    files_proof = proof.Proof(plan.document if plan else None, plan_file, *arguments)
+    files_proof = Proof(plan.document if plan else None, plan_file, *arguments)
     with runs.begin(home_dir(), "files") as run:
-        return proof.prove_files(files_proof, run, functools.partial(image_files.check, files_proof, args.root)), out
+        check = functools.partial(image_files.check, files_proof, args.root)
+        return host_proof.prove_files(files_proof, run, check), out

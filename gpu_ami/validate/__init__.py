@@ -1,11 +1,15 @@
 """The proof of an image: machines, restarts, validator processes.
 
-proof                boots the image on each instance type and runs the validator on every machine
+image_proof          boots an AMI on each instance type and runs the validator on every machine
+host_proof           runs the validator on a host that gpu-ami did not launch, or on image files
+proof                what the hosts of a proof share; one pass of the checks; the report
 validator_process    the validator as a process: command line, deadline, results
 recorder             keeps report.json on disk while a proof runs
 watch                sees at once that an instance was paused, stopped or terminated
 console              the console of an instance: evidence, and the check for a kernel panic
-machine              one booted machine, from launch to termination
+launch               launches an instance with a temporary key pair, and removes both
+machine              one instance and its boot, stage by stage
+login                waits for an SSH login after a boot, and for cloud-init and systemd
 user_data            user data of a machine: dead man's switch, node families
 hosts                a running machine that somebody else booted: its address, and whether it answers
 restarts             reboot, and stop and start, within a proof

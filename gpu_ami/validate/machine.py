@@ -1,4 +1,4 @@
-"""A booted image: launches it, follows its boot stage by stage until a login works, and always terminates it.
+"""A booted image: follows its boot stage by stage until a login works.
 
 Every stage of a boot (running, tcp, ssh, cloud-init, systemd) is timed by itself, so that a slow or dead machine says
 where it stopped; a machine that does not boot gives its console's last lines.
@@ -10,43 +10,30 @@ import fnmatch
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami import process
-from gpu_ami.cloud import Cloud, Launch, key_name, runs
-from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
+from gpu_ami.cloud import Cloud
+from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate import console, watch
-from gpu_ami.validate.user_data import user_data
-from validator.probes import PANIC, troubles
+from gpu_ami.validate.login import CLOUD_INIT, SYSTEMD, ImageAtFault, Settling, reach, record_host_key, settle
+from validator.probes import troubles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpu_ami.cloud import Run
     from gpu_ami.progress import Progress
-    from validator.transport import Connection, Target
+    from validator.transport import Target
 
 BOOT_SECONDS = 600.0
 # Types that need longer, by pattern: bare metal 20 minutes and more to boot and to stop, p5 and p6 ten and more
 # (https://github.com/canonical/pycloudlib/issues/192 and field reports, read 2026-11).
 _SLOW_TYPES = (("*.metal*", 2700.0), ("p5*", 1500.0), ("p6*", 1500.0))
-_POLL_SECONDS = 0.5
-LOOK_SECONDS = 5.0  # between two looks at console and state of a machine that does not answer
-_SETTLE_SECONDS = 30.0  # a machine that is busy with its boot answers slowly
 _CONSOLE_LINES = 30
-
-
-class ImageAtFault(MachineError):
-    """The image is the cause: its kernel panicked, or its host key changed. Other failures may be the cloud's."""
-
-
-def is_at_fault(error: GpuAmiError) -> bool:
-    """Whether an error shows a defect of the image: by its kind, or by a panic in the console that it quotes."""
-    return isinstance(error, ImageAtFault) or bool(PANIC.search(str(error)))
 
 
 def boot_seconds(instance_type: str) -> float:
@@ -76,69 +63,6 @@ class Machine:
 
 def console_tail(console: str, lines: int = _CONSOLE_LINES) -> list[str]:
     return [line for line in console.splitlines() if line.strip()][-lines:]
-
-
-def make_key(run: Run) -> str:
-    """Makes the run's temporary key (0600) once; returns its public half."""
-    if not run.key_file.exists():
-        keygen = process.find_tool("ssh-keygen", package="openssh-client")
-        command: list[str | Path] = [keygen, "-q", "-t", "ed25519", "-N", ""]
-        command += ["-C", key_name(run.id), "-f", run.key_file]
-        process.run(command, timeout=30)
-    return run.key_file.with_suffix(".pub").read_text().strip()
-
-
-Leftover = Callable[[GpuAmiError], object]
-
-
-def _clean_up(run: Run, remove: Callable[[], object], on_leftover: Leftover | None) -> None:
-    """Removes something. What cannot be removed stays in the run's record for `sweep`, and does not hide results."""
-    try:
-        with runs.cleaning_up(run):
-            remove()
-    except GpuAmiError as error:
-        if on_leftover is None:
-            raise
-        on_leftover(error)
-
-
-@contextmanager
-def temporary_key(
-    cloud: Cloud, run: Run, tags: Mapping[str, str], on_leftover: Leftover | None = None
-) -> Iterator[str]:
-    """Name of a key pair that lives as long as the block. on_leftover: gets the error if it cannot be deleted."""
-    name = key_name(run.id)
-    cloud.import_key(name, make_key(run), tags)
-    try:
-        yield name
-    finally:
-        _clean_up(run, lambda: cloud.delete_key(name), on_leftover)
-
-
-@contextmanager
-def launched(
-    cloud: Cloud,
-    ami: str,
-    instance_type: str,
-    key: str,
-    run: Run,
-    tags: Mapping[str, str],
-    efa_interfaces: int = 0,
-    on_leftover: Leftover | None = None,
-    roles: Sequence[str] = (),
-) -> Iterator[str]:
-    """Id of an instance that is terminated when the block ends. on_leftover: gets the error if that fails.
-
-    roles: the plan's; node families get user data of their own.
-    """
-    minutes = int(runs.LIFETIME.total_seconds() // 60)
-    instance_id = cloud.launch(
-        Launch(ami, instance_type, key, tags, user_data(minutes, key_name(run.id), roles), efa_interfaces)
-    )
-    try:
-        yield instance_id
-    finally:
-        _clean_up(run, lambda: cloud.terminate([instance_id]), on_leftover)
 
 
 class Boot:
@@ -192,7 +116,7 @@ class Boot:
             if not machine.host_key:
                 self._compare_with_console(machine, connection.host_key)
             machine.host_key = connection.host_key
-            _remember(target, connection.host_key)
+            record_host_key(target, connection.host_key)
             self.mark(machine, "ssh", started)
             mark = functools.partial(self.mark, machine, started=started)
             settle(connection, name, stages, deadline, self.cancelled, mark, look)
@@ -264,122 +188,6 @@ class Boot:
             details = [*error.details, *shown]
             hint = error.hint or "evidence/ has the whole console"
             raise type(error)(error.message, details=details, hint=hint) from error
-
-
-@dataclass(frozen=True)
-class Settling:
-    """A stage at the end of a boot: the command, and whether its output says that the stage is over."""
-
-    stage: str
-    command: str
-    over: Callable[[str], bool]
-
-
-# How they ended is for the boot checks to judge.
-CLOUD_INIT = Settling(
-    "cloud-init", "cloud-init status", lambda out: "status: running" not in out and "not run" not in out
-)
-SYSTEMD = Settling(
-    "systemd", "systemctl is-system-running", lambda out: out.strip() not in ("initializing", "starting", "")
-)
-
-
-def reach(
-    target: Target, deadline: float, cancelled: threading.Event, name: str, old_boot: str, look: Callable[[], None]
-) -> tuple[Connection, str]:
-    """A connection to a boot that is not `old_boot`, and that boot's id.
-
-    look: called after each attempt that failed, at most every few seconds; it raises what makes further attempts
-    useless. MachineError: the deadline is over. ImageAtFault: another host key.
-    """
-    from validator.transport import errors, ssh
-
-    last = "nothing answered yet"
-    look = _seldom(look)
-    while time.monotonic() < deadline and not cancelled.is_set():
-        try:
-            connection = ssh.connect(target)
-            boot_id = _boot_id(connection)
-            if boot_id != old_boot:
-                return connection, boot_id
-            connection.close()
-            last = f"boot {old_boot} is still up"
-        except errors.HostKeyChanged as error:
-            raise ImageAtFault(f"{name} shows another host key than at its first boot", details=[str(error)]) from error
-        except errors.SshError as error:  # sshd is not up yet, or cloud-init has not put the key there
-            last = str(error)
-            look()
-        cancelled.wait(_POLL_SECONDS)
-    if cancelled.is_set():
-        raise MachineError(f"{name}: the run was interrupted before an SSH login", details=[f"last answer: {last}"])
-    raise MachineError(f"{name}: SSH login failed before the deadline", details=[f"last answer: {last}"])
-
-
-def _boot_id(connection: Connection) -> str:
-    try:
-        return connection.run("cat /proc/sys/kernel/random/boot_id", timeout=30).text.strip()
-    except BaseException:
-        connection.close()
-        raise
-
-
-def settle(
-    connection: Connection,
-    name: str,
-    stages: Sequence[Settling],
-    deadline: float,
-    cancelled: threading.Event,
-    mark: Callable[[str], None],
-    look: Callable[[], None] = lambda: None,
-) -> None:
-    """Waits for each stage in turn and calls `mark` at its end. MachineError: the first that does not complete.
-
-    look: called between the attempts; it raises what makes further ones useless.
-    """
-    from validator.transport import errors
-
-    look = _seldom(look)
-    for settling in stages:
-        while True:
-            try:
-                out = connection.run(settling.command, timeout=_SETTLE_SECONDS).text
-                if settling.over(out):
-                    break
-            except errors.CommandExpired as error:  # a machine that is busy with its boot may need longer
-                out = str(error)
-            except errors.SshError as error:
-                look()
-                raise MachineError(f"{name}: the connection was lost during the boot", details=[str(error)]) from error
-            if time.monotonic() > deadline or cancelled.is_set():
-                raise MachineError(
-                    f"{name}: {settling.stage} did not complete",
-                    details=[f"$ {settling.command}", *out.splitlines()[-5:]],
-                )
-            look()
-            cancelled.wait(_POLL_SECONDS)
-        mark(settling.stage)
-
-
-def _seldom(look: Callable[[], None]) -> Callable[[], None]:
-    """The same, but at most every few seconds: each call asks AWS."""
-    last = -LOOK_SECONDS
-
-    def at_most() -> None:
-        nonlocal last
-        if time.monotonic() - last >= LOOK_SECONDS:
-            look()
-            last = time.monotonic()
-
-    return at_most
-
-
-def _remember(target: Target, host_key: str) -> None:
-    """Writes down the key at the address where it was seen: after stop and start one that nobody knows yet."""
-    line = f"{target.known_name} {host_key}"
-    known = target.known_hosts
-    if known and (not known.exists() or line not in known.read_text(encoding="utf-8").splitlines()):
-        with known.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
 
 
 _ADDRESSES = {

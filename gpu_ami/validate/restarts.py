@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, UsageError
 from gpu_ami.report import COMES_BACK, FAIL, PASS, UNAVAILABLE, UNPROVEN
-from gpu_ami.validate.machine import SYSTEMD, Boot, Machine, boot_seconds, is_at_fault, reach, settle
+from gpu_ami.validate.login import SYSTEMD, is_at_fault, reach, settle
+from gpu_ami.validate.machine import Boot, Machine, boot_seconds
 from validator.results import CheckRecord, Hop
 
 if TYPE_CHECKING:

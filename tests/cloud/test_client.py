@@ -14,7 +14,7 @@ from gpu_ami.cloud import client, runs
 from gpu_ami.cloud.client import Cloud, Launch, tags_of
 from gpu_ami.cloud.place import Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
-from gpu_ami.validate import machine
+from gpu_ami.validate.launch import launched, temporary_key
 from gpu_ami.validate.user_data import user_data
 from tests.cloud.conftest import PUBLIC_KEY, an_ami, launch
 
@@ -110,8 +110,8 @@ def test_efa_interfaces_are_asked_for_on_the_cards_that_take_one(
 def test_launched_is_terminated_even_on_error(cloud: Cloud, run: runs.Run) -> None:
     with (
         pytest.raises(RuntimeError),
-        machine.temporary_key(cloud, run, run.tags()) as key,
-        machine.launched(cloud, an_ami(cloud), "g5.12xlarge", key, run, run.tags()) as instance_id,
+        temporary_key(cloud, run, run.tags()) as key,
+        launched(cloud, an_ami(cloud), "g5.12xlarge", key, run, run.tags()) as instance_id,
     ):
         assert run.key_file.stat().st_mode & 0o777 == 0o600
         assert tags_of(cloud.ec2.describe_key_pairs(KeyNames=[key])["KeyPairs"][0])[runs.TAG_RUN] == run.id

@@ -14,7 +14,7 @@ import pytest
 from gpu_ami import cli, pipeline
 from gpu_ami.commands import options
 from gpu_ami.errors import MachineError, UsageError
-from gpu_ami.validate import golden, machine
+from gpu_ami.validate import golden, launch, machine
 from tests.validate.recorded import answering, write_plan
 from validator.probes import hardware
 from validator.probes.hardware import Board
@@ -102,8 +102,8 @@ def test_an_ami_is_booted_recorded_and_ended(
     place = argparse.Namespace(name="local", region="us-east-1")
     session = argparse.Namespace(cloud=None, run=FakeRun(), place=place)
     monkeypatch.setattr(pipeline, "open_session", lambda *_: block("place", session))
-    monkeypatch.setattr(machine, "temporary_key", lambda *_: block("key", "key"))
-    monkeypatch.setattr(machine, "launched", lambda cloud, ami, *_, **__: block(ami, "i-1"))
+    monkeypatch.setattr(launch, "temporary_key", lambda *_: block("key", "key"))
+    monkeypatch.setattr(launch, "launched", lambda cloud, ami, *_, **__: block(ami, "i-1"))
     monkeypatch.setattr(machine, "Boot", FakeBoot)
     assert run(str(tmp_path), "--ami", "ami-1", "--golden", str(tmp_path / "golden")) == 1
     assert told == ["place", "key", "ami-1", "boot i-1 g5.12xlarge", "ami-1 ended", "key ended", "place ended"]

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.build import image
-from gpu_ami.validate import REBOOT, RESTARTS, Target, proof
+from gpu_ami.validate import REBOOT, RESTARTS, Proof, Target, host_proof
 from tests.report.examples import a_host, a_report
 from tests.validate.recorded import write_plan
 
@@ -62,18 +62,18 @@ def test_host_is_proven_by_its_address(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "key").touch()
-    proofs: list[tuple[proof.Proof, Target]] = []
+    proofs: list[tuple[Proof, Target]] = []
 
-    def prove_host(host_proof: proof.Proof, _run: Any, target: Target) -> Any:
-        proofs.append((host_proof, target))
+    def prove_host(proof: Proof, _run: Any, target: Target) -> Any:
+        proofs.append((proof, target))
         return a_report(a_host())
 
-    monkeypatch.setattr(proof, "prove_host", prove_host)
+    monkeypatch.setattr(host_proof, "prove_host", prove_host)
     words = ["--host", "admin@10.0.0.7", "-i", "key", "--reboot", "--instance-id", "i-1"]
     assert cli.main(["validate", *words, "--instance-type", "g5.xlarge"]) == 0
-    ((host_proof, target),) = proofs
+    ((proof, target),) = proofs
     assert target == Target("ssh://admin@10.0.0.7", "g5.xlarge", "i-1", Path("key"))
-    assert (host_proof.out, host_proof.plan, host_proof.restarts) == (Path("out/host"), None, (REBOOT,))
+    assert (proof.out, proof.plan, proof.restarts) == (Path("out/host"), None, (REBOOT,))
     assert capsys.readouterr().out.endswith("PASS: ami-1 → out/host/\n")
 
 

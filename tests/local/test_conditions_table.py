@@ -25,7 +25,7 @@ from gpu_ami.local.machines.qemu import Exit
 from gpu_ami.progress import Progress
 from gpu_ami.report import document
 from gpu_ami.report.document import CORE, Report
-from gpu_ami.validate import machine, proof
+from gpu_ami.validate import image_proof, launch
 from gpu_ami.validate import restarts as restart
 from gpu_ami.validate.machine import Boot, Machine
 from gpu_ami.validate.proof import Proof
@@ -100,7 +100,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
         return replace(before, boot_id=f"boot-{how}", stages={"ssh": 1.0})
 
     monkeypatch.setattr("time.sleep", sleep)
-    monkeypatch.setattr(machine, "make_key", lambda _: PUBLIC_KEY)
+    monkeypatch.setattr(launch, "make_key", lambda _: PUBLIC_KEY)
     monkeypatch.setattr(Boot, "follow", follow)
     monkeypatch.setattr(restart, "restart", restarted)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "local")
@@ -134,7 +134,7 @@ def prove(
     telling.telemetry = CloudWatch("us-east-1", endpoint=endpoint)
     telling.telemetry.sleep = lambda seconds: time.sleep(seconds)
     with runs.begin(tmp_path / "driver", "local") as run:
-        report = proof.prove_image(telling, Cloud(place), run, BASE_ID, ["g5.12xlarge"])
+        report = image_proof.prove_image(telling, Cloud(place), run, BASE_ID, ["g5.12xlarge"])
     return world, report
 
 

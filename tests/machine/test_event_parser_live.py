@@ -171,7 +171,7 @@ def guest() -> Iterator[Guest]:
     from gpu_ami.cloud.client import Cloud
     from gpu_ami.local import region
     from gpu_ami.local.images import source_ami
-    from gpu_ami.validate import machine
+    from gpu_ami.validate import launch, machine
 
     progress = Progress("plain")
     place = region.up(embedded=True, progress=progress)
@@ -184,8 +184,8 @@ def guest() -> Iterator[Guest]:
             images = sorted(cloud.ec2.describe_images()["Images"], key=lambda image: image["CreationDate"])
             built = [image["ImageId"] for image in images if image["Name"].startswith("gpu-ami_")]
             base = [image["ImageId"] for image in images if image["Name"].startswith("debian-12-amd64-")]
-            key = stack.enter_context(machine.temporary_key(cloud, run, tags))
-            identity = stack.enter_context(machine.launched(cloud, (built or base)[-1], TYPE, key, run, tags))
+            key = stack.enter_context(launch.temporary_key(cloud, run, tags))
+            identity = stack.enter_context(launch.launched(cloud, (built or base)[-1], TYPE, key, run, tags))
             boot = machine.Boot(cloud, run, "admin", progress, threading.Event())
             found = patiently(lambda: boot.follow(identity, TYPE))
             made = Guest(ssh.parse_url(found.url, key_file=found.key_file, known_hosts=found.known_hosts))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.progress import Progress
-from gpu_ami.validate import machine
+from gpu_ami.validate import launch, login, machine, validator_process
 from gpu_ami.validate.machine import Boot, Machine
+from gpu_ami.validate.validator_process import Target
+from tests.validate.scripted_proof import JUDGED, RUN, WAITS
 from validator.transport import ssh
 from validator.transport.ssh import ConnectionDropped, Finished, HostKeyChanged, HostRefused
 
@@ -114,7 +117,7 @@ class Line:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World()
     monkeypatch.setattr(ssh, "connect", lambda target: made.connect(target))
-    monkeypatch.setattr(machine, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(login, "_POLL_SECONDS", 0.0)
     yield made
 
 
@@ -125,3 +128,23 @@ def a_machine(known_hosts: Path = Path("/dev/null")) -> Machine:
 
 def a_boot(world: World) -> Boot:
     return Boot(world, SimpleNamespace(), "admin", Progress("quiet"), threading.Event())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def booted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Machines that are there as soon as they are launched."""
+
+    def follow(_: Any, instance_id: str, instance_type: str) -> Machine:
+        return replace(a_machine(), instance_id=instance_id, instance_type=instance_type)
+
+    monkeypatch.setattr(launch, "make_key", lambda run: "ssh-ed25519 AAAA")
+    monkeypatch.setattr(RUN, "folder", tmp_path)
+    monkeypatch.setattr(machine.Boot, "follow", follow)
+
+
+@pytest.fixture
+def waiting(booted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def command_line(target: Target, folder: Path, *_: Any) -> list[str]:
+        return [sys.executable, "-c", WAITS, str(folder), JUDGED]
+
+    monkeypatch.setattr(validator_process, "command_line", command_line)

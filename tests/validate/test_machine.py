@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError
+from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate import machine
-from gpu_ami.validate.machine import Boot, ImageAtFault, boot_seconds, is_at_fault
-from tests.validate.conftest import PANIC, World, a_boot, a_machine
+from gpu_ami.validate.login import is_at_fault
+from gpu_ami.validate.machine import Boot, boot_seconds
+from tests.validate.conftest import World, a_boot, a_machine
 
 
 def first_boot(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float = 30.0) -> Any:
@@ -71,11 +72,6 @@ def test_boot_that_fails_blames_the_image_only_for_a_panic(
     assert ("the last 1 lines of its console" in str(caught.value)) is (break_it not in (no_console, panics))
 
 
-def test_panic_that_only_the_console_tail_shows_is_the_images(world: World) -> None:
-    error = MachineError("i-1: SSH login failed", details=[f"| {PANIC}"])
-    assert is_at_fault(error) and is_at_fault(ImageAtFault("x")) and not is_at_fault(CapacityError("none"))
-
-
 @pytest.mark.parametrize(
     ("instance_type", "least"),
     [
@@ -98,56 +94,12 @@ def test_interface_that_cannot_be_used_is_refused(interface: str) -> None:
     machine.require_interface("private_dns")
 
 
-class Ec2:
-    def __init__(self, **fails: GpuAmiError) -> None:
-        self.fails, self.calls, self.launches = fails, list[str](), list[Any]()
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> str:
-            self.calls.append(name)
-            self.launches += arguments[:1]
-            if name in self.fails:
-                raise self.fails[name]
-            return "i-1"
-
-        return call
-
-
-def a_run(folder: Path) -> Any:
-    return SimpleNamespace(id="run-1", folder=folder, key_file=folder / "id_ed25519")
-
-
-def test_machine_is_terminated_with_the_block_and_after_an_error(tmp_path: Path) -> None:
-    ec2: Any = Ec2()
-    with pytest.raises(ZeroDivisionError), machine.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}):
-        raise ZeroDivisionError
-    assert ec2.calls == ["launch", "terminate"]
-    assert ec2.launches[0].user_data.startswith("#cloud-boothook")
-
-
-def test_machine_that_cannot_be_terminated_is_reported_and_kept_for_sweep(tmp_path: Path) -> None:
-    ec2: Any = Ec2(terminate=CloudError("terminating i-1: RequestLimitExceeded"))
-    with pytest.raises(CloudError), machine.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}):
-        pass
-    seen = list[GpuAmiError]()
-    with machine.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}, on_leftover=seen.append):
-        pass
-    assert [error.message for error in seen] == ["terminating i-1: RequestLimitExceeded"]
-    assert (tmp_path / "left-behind").exists()
-
-
-def test_temporary_key_is_made_once_and_deleted(tmp_path: Path) -> None:
-    ec2: Any = Ec2()
-    with machine.temporary_key(ec2, a_run(tmp_path), {}) as name:
-        assert name == "gpu-ami-run-1" and (tmp_path / "id_ed25519").stat().st_mode & 0o777 == 0o600
-    assert ec2.calls == ["import_key", "delete_key"]
-
-
 def test_cancelled_boot_does_not_read_the_console(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     world.way_back = ["refused"]
-    boot = Boot(world, a_run(tmp_path), "admin", a_boot(world).progress, threading.Event())  # type: ignore[arg-type]
+    run: Any = SimpleNamespace(folder=tmp_path, key_file=tmp_path / "id_ed25519")
+    boot = Boot(world, run, "admin", a_boot(world).progress, threading.Event())  # type: ignore[arg-type]
     boot.cancelled.set()
     with pytest.raises(MachineError) as caught:
         boot.follow("i-1", "g5.12xlarge")
@@ -177,6 +129,6 @@ def test_the_first_host_key_is_the_one_on_the_console(world: World, console: str
     if refused:
         with pytest.raises(MachineError, match="shows another host key than the machine's console") as caught:
             boot._compare_with_console(reached, "ssh-ed25519 AAAAfirst")
-        assert not machine.is_at_fault(caught.value)
+        assert not is_at_fault(caught.value)
     else:
         boot._compare_with_console(reached, "ssh-ed25519 AAAAfirst")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, MachineError, UsageError
+from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate import machine, restarts
 from gpu_ami.validate.restarts import REBOOT, RESTARTS, STOP_START
 from tests.validate.conftest import PANIC, World, a_boot, a_machine
 from validator.results import Hop
-from validator.transport.ssh import CommandExpired, ConnectionDropped, Finished
 
 
 @pytest.mark.parametrize(
@@ -143,45 +140,3 @@ def test_who_is_to_blame(
 def test_panic_of_the_boot_before_is_not_this_ones(world: World) -> None:
     world.console_text += PANIC
     assert restarts.restart(a_boot(world), a_machine(), REBOOT).boot_id == "boot-new"
-
-
-class Busy:
-    """A machine that answers what the script says."""
-
-    def __init__(self, *answers: str | Exception) -> None:
-        self.answers = list(answers)
-
-    def run(self, command: str, timeout: float) -> Finished:
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return Finished(0, answer.encode(), b"", 0.0)
-
-
-def settle(*answers: str | Exception, seconds: float = 30.0) -> list[str]:
-    marked: list[str] = []
-    until = time.monotonic() + seconds
-    machine.settle(Busy(*answers), "i-1", (machine.SYSTEMD,), until, threading.Event(), marked.append)  # type: ignore[arg-type]
-    return marked
-
-
-def test_slow_answer_is_no_end(world: World) -> None:
-    slow = CommandExpired("systemctl is-system-running", 60)
-    assert settle("starting", slow, "degraded") == ["systemd"]  # how it ended is for the checks to judge
-
-
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [
-        (("starting",), "i-1: systemd did not complete\n  $ systemctl is-system-running\n  starting"),
-        ((CommandExpired("systemctl is-system-running", 60),), "did not complete within 60 s"),
-        (
-            (ConnectionDropped("it ended the connection"),),
-            "i-1: the connection was lost during the boot\n  it ended the connection",
-        ),
-    ],
-)
-def test_boot_without_an_end_says_where_it_stopped(world: World, answers: Any, message: str) -> None:
-    with pytest.raises(MachineError) as caught:
-        settle(*answers, seconds=-1.0)
-    assert message in str(caught.value)

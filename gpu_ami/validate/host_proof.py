@@ -1,0 +1,67 @@
+"""The proof of what gpu-ami did not launch: a host given by its address, or the files of an image.
+
+A host is rebooted only if that was requested, and never stopped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from gpu_ami.cloud import runs
+from gpu_ami.errors import GpuAmiError, MachineError
+from gpu_ami.report import HostReport, Report
+from gpu_ami.validate import hosts, restarts
+from gpu_ami.validate.proof import IMAGE_FILES, Proof, assemble, check_files, check_machine, record_error
+from gpu_ami.validate.recorder import HostRecord, Recorder
+from gpu_ami.validate.validator_process import Target
+from validator.transport import parse_url
+
+
+def prove_host(proof: Proof, run: runs.Run, target: Target) -> Report:
+    """Checks a machine that somebody else booted; it is rebooted only if that was requested, and never stopped."""
+    host = HostReport(target.instance_type, target.instance_id, target.url)
+    return _prove_one(proof, run, host, functools.partial(_check_host, proof, target))
+
+
+def prove_files(proof: Proof, run: runs.Run, check: Callable[[], HostReport]) -> Report:
+    """Checks an image's files alone."""
+    return _prove_one(proof, run, HostReport("", host=IMAGE_FILES, offline=True), lambda host: check_files(host, check))
+
+
+def _prove_one(proof: Proof, run: runs.Run, report: HostReport, check: Callable[[HostRecord], None]) -> Report:
+    recorder = Recorder(functools.partial(assemble, proof, run, ""), proof.out, proof.progress)
+    host = recorder.add(report)
+    with recorder.recording():
+        try:
+            check(host)
+        except GpuAmiError as error:
+            record_error(host, error)
+    return recorder.complete()
+
+
+def _check_host(proof: Proof, target: Target, host: HostRecord) -> None:
+    with proof.progress.stage(f"connect to {target.url}"):
+        hosts.require_reachable(target.url, target.key_file)
+    check_machine(proof, host, target)
+    if restarts.REBOOT in proof.restarts:
+        host.update(restarts=(restarts.REBOOT,))
+        _reboot_host(proof, host, target)
+    else:
+        reason = "not requested: gpu-ami did not launch this machine (--reboot reboots it)"
+        host.report = host.report.with_checks(restarts.not_done(restarts.REBOOT, reason))
+    reason = "not tried: gpu-ami does not stop a machine that it did not launch"
+    host.report = host.report.with_checks(restarts.not_done(restarts.STOP_START, reason))
+
+
+def _reboot_host(proof: Proof, host: HostRecord, target: Target) -> None:
+    own = target.key_file is None  # without a key named, the user expects what ssh would do
+    known = {"key_file": target.key_file, "known_hosts": target.known_hosts, "agent": own, "search_keys": own}
+    try:
+        with proof.progress.stage(f"{restarts.REBOOT} {target.url}"):
+            back = restarts.reboot_host(parse_url(target.url, **known), proof.cancelled, target.instance_type)
+    except MachineError as error:
+        host.report = host.report.with_checks(restarts.not_back(restarts.REBOOT, error))
+        return
+    host.report = host.report.with_checks(restarts.came_back(restarts.REBOOT, *back, target.url))
+    check_machine(proof, host, target, after=restarts.REBOOT)

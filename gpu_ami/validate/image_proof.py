@@ -1,0 +1,234 @@
+"""The proof of an AMI: boots it on each instance type, side by side; checks every machine, also after restarts.
+
+Each machine is terminated as soon as its own proof has ended; the report is on disk before that.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami import process
+from gpu_ami.cloud import Cloud, runs
+from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
+from gpu_ami.plan import cost
+from gpu_ami.report import HostReport, Report
+from gpu_ami.validate import console, launch, restarts
+from gpu_ami.validate.machine import Boot, Machine, require_interface
+from gpu_ami.validate.proof import IMAGE_FILES, MachineLost, Proof, assemble, check_files, check_machine, record_error
+from gpu_ami.validate.recorder import HostRecord, Recorder
+from gpu_ami.validate.validator_process import Target
+
+if TYPE_CHECKING:
+    from gpu_ami.recipes import PlanDocument
+
+
+def prove_image(
+    proof: Proof,
+    cloud: Cloud,
+    run: runs.Run,
+    ami: str,
+    instance_types: Sequence[str],
+    files: Callable[[], HostReport] | None = None,
+    no_files: str = "",
+) -> Report:
+    """Boots `ami` once on each instance type, side by side, checks every machine, and writes the report.
+
+    files: checks the image's files meanwhile; no_files: why not. An error of one machine ends in its own report; Ctrl-C
+    ends all of them, and the report says so.
+    """
+    require_interface(cloud.place.ssh_interface)
+    recorder = Recorder(functools.partial(assemble, proof, run, ami, no_files=no_files), proof.out, proof.progress)
+    with recorder.recording(), ExitStack() as stack:
+        note_leftover = functools.partial(_note_leftover, proof)
+        key = stack.enter_context(launch.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
+        futures: list[Future[Any]] = []
+        # Before the pool waits for its threads, or Ctrl-C would wait for what their validators wait for.
+        stack.push(functools.partial(_abandon, proof, recorder, futures))
+        launcher = _Launcher(proof, cloud, run, recorder, ami, key)
+        if files:
+            futures.append(
+                pool.submit(check_files, recorder.add(HostReport("", host=IMAGE_FILES, offline=True)), files)
+            )
+        for instance_type in instance_types:
+            host = recorder.add(HostReport(instance_type, restarts=restarts.RESTARTS))
+            futures.append(pool.submit(_prove_instance_type, launcher, host))
+        for future in futures:
+            while not future.done():  # a wait without end would not see Ctrl-C
+                _end_at_limit(proof, recorder)
+                time.sleep(0.1)
+        for future in futures:
+            future.result()
+        recorder.save()
+    return recorder.complete()
+
+
+def _end_at_limit(proof: Proof, recorder: Recorder) -> None:
+    """CloudError when the machines have cost what --max-cost allows: the proof ends, with a report of what it has."""
+    if proof.max_cost is None:
+        return
+    spent = cost.spent_usd([host.machine_time for host in recorder.hosts if host.machine_time])
+    if spent >= proof.max_cost:
+        raise CloudError(
+            f"--max-cost {proof.max_cost:g}: the machines have cost {spent:.2f} USD",
+            details=[cost.basis()],
+            hint="raise it, or prove fewer instance types (--instance-type)",
+        )
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """What the machines of one proof share beside the proof itself."""
+
+    proof: Proof
+    cloud: Cloud
+    run: runs.Run
+    recorder: Recorder
+    ami: str
+    key: str
+
+    def boot(self) -> Boot:
+        assert self.proof.plan  # an image is launched for a plan
+        user = self.proof.plan["os"]["ssh_user"]
+        return Boot(self.cloud, self.run, user, self.proof.progress, self.proof.cancelled)
+
+    def launched(self, host: HostRecord) -> AbstractContextManager[str]:
+        """The id of an instance that is terminated with the block; one that cannot be is named in the host's report."""
+
+        def note_leftover(error: GpuAmiError) -> None:
+            host.update(left_behind=str(error))
+            _note_leftover(self.proof, error)
+
+        instance_type = host.report.instance_type
+        efa, roles = launch.efa_interfaces(self.proof.plan, instance_type), self.proof.roles
+        tags = _tags(self.proof, self.cloud, self.run)
+        return launch.launched(self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, note_leftover, roles)
+
+
+def _tags(proof: Proof, cloud: Cloud, run: runs.Run) -> dict[str, str]:
+    """The tags of what is created now; it expires a lifetime from now."""
+    plan = proof.plan
+    names = {"recipe": plan.get("image", ""), "plan_digest": plan.get("digest", "")} if plan else {}
+    return dict(cloud.place.tags) | run.tags(**names)
+
+
+def _note_leftover(proof: Proof, error: GpuAmiError) -> None:
+    proof.progress.note(f"not removed: {error.message}; `gpu-ami sweep` removes it")
+
+
+def _abandon(
+    proof: Proof, recorder: Recorder, futures: Sequence[Future[Any]], _: object, error: BaseException | None, __: object
+) -> None:
+    """After Ctrl-C: writes the report, then ends what the threads still do. Nothing else is left to end."""
+    proof.cancelled.set()  # before anything that may fail or be interrupted again: threads that wait end at once
+    if error is not None:
+        recorder.interrupted(error)
+    while not all(future.done() for future in futures):
+        process.stop_all()  # again, for a thread may have been about to start one
+        time.sleep(0.1)
+
+
+def choose_types(plan: PlanDocument, requested: Sequence[str]) -> list[str]:
+    """Instance types to boot: the plan's, or those of them that were requested."""
+    planned = [row["name"] for row in plan["instance_types"]]
+    unknown = [name for name in requested if name not in planned]
+    if unknown:
+        raise UsageError(
+            f"--instance-type {', '.join(unknown)}: not in the plan", hint=f"the plan has {', '.join(planned)}"
+        )
+    return list(requested) or planned
+
+
+def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
+    """One machine from its launch to its end, which does not wait for the other machines."""
+    proof, instance_type = launcher.proof, host.report.instance_type
+    try:
+        with ExitStack() as stack:
+            if proof.cancelled.is_set():
+                raise MachineError(f"{instance_type} was not launched: the run was interrupted")
+            with proof.progress.stage(f"launch {instance_type}"):
+                instance_id = stack.enter_context(launcher.launched(host))
+            host.launched = time.monotonic()
+            stack.callback(launcher.recorder.save)  # on disk before the machine is terminated
+            stack.callback(host.count_time)
+            host.update(instance_id=instance_id)
+            _prove_host(proof, launcher.boot(), host)
+    except GpuAmiError as error:
+        record_error(host, error)
+    launcher.recorder.save()
+
+
+def _prove_host(proof: Proof, boot: Boot, host: HostRecord) -> None:
+    machine = None
+    try:
+        with proof.progress.stage(f"boot {host.report.instance_type}"):
+            machine = boot.follow(host.report.instance_id, host.report.instance_type)
+        host.update(host=machine.url, boot=machine.stages)
+        check_machine(proof, host, _target(machine), boot.cloud)
+    except MachineLost as error:
+        record_error(host, error)
+        machine = None
+    except GpuAmiError as error:
+        record_error(host, error)
+    finally:
+        _keep_console(proof, boot.cloud, host)
+    try:
+        _prove_restarts(proof, boot, host, machine)
+    except GpuAmiError as error:
+        record_error(host, error)
+
+
+def _target(machine: Machine) -> Target:
+    return Target(machine.url, machine.instance_type, machine.instance_id, machine.key_file, machine.known_hosts)
+
+
+def _prove_restarts(proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None) -> None:
+    """Each restart in turn, whatever the checks have said so far, as long as there is a machine to restart."""
+    gone = host.report.error.partition("\n")[0] if machine is None else ""
+    for how in restarts.RESTARTS:
+        if proof.cancelled.is_set():
+            return
+        if how not in proof.restarts or machine is None:
+            reason = f"not tried: {gone}" if how in proof.restarts else "not requested (--restarts)"
+            host.report = host.report.with_checks(restarts.not_done(how, reason))
+            continue
+        try:
+            machine = _prove_restart(proof, boot, host, machine, how)
+            gone = f"{how} did not bring the machine back" if machine is None else ""
+        finally:
+            _keep_console(proof, boot.cloud, host, how)
+
+
+def _prove_restart(proof: Proof, boot: Boot, host: HostRecord, machine: Machine, how: str) -> Machine | None:
+    """One restart and the checks after it: the machine as it is then, None if it did not come back."""
+    try:
+        with proof.progress.stage(f"{how} {host.report.instance_type}"):
+            after = restarts.restart(boot, machine, how)
+    except GpuAmiError as error:
+        if proof.cancelled.is_set():
+            raise
+        host.report = host.report.with_checks(restarts.not_back(how, error))
+        return None
+    came_back = restarts.came_back(how, after.stages, machine.boot_id, after.boot_id, after.url)
+    host.report = host.report.with_checks(came_back)
+    check_machine(proof, host, _target(after), boot.cloud, how)
+    return after
+
+
+def _keep_console(proof: Proof, cloud: Cloud, host: HostRecord, after: str = "") -> None:
+    """The console is evidence whatever the verdict."""
+    report = host.report
+    try:
+        folder = proof.evidence(Target(report.host, report.instance_type), after)
+    except MachineError as error:
+        proof.progress.note(str(error))
+        return
+    judged = console.keep(cloud, report.instance_id, folder, after)
+    if report.checks:
+        host.report = host.report.with_checks(judged)

@@ -1,0 +1,87 @@
+"""Launches an instance with a temporary key pair. Both are removed at the end of their block, also after an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_ami import process
+from gpu_ami.cloud import Cloud, Launch, key_name, runs
+from gpu_ami.errors import GpuAmiError
+from gpu_ami.validate.user_data import user_data
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Run
+    from gpu_ami.recipes import PlanDocument
+
+
+Leftover = Callable[[GpuAmiError], object]
+
+
+def make_key(run: Run) -> str:
+    """Makes the run's temporary key (0600) once; returns its public half."""
+    if not run.key_file.exists():
+        keygen = process.find_tool("ssh-keygen", package="openssh-client")
+        command: list[str | Path] = [keygen, "-q", "-t", "ed25519", "-N", ""]
+        command += ["-C", key_name(run.id), "-f", run.key_file]
+        process.run(command, timeout=30)
+    return run.key_file.with_suffix(".pub").read_text().strip()
+
+
+@contextmanager
+def temporary_key(
+    cloud: Cloud, run: Run, tags: Mapping[str, str], on_leftover: Leftover | None = None
+) -> Iterator[str]:
+    """Name of a key pair that lives as long as the block. on_leftover: gets the error if it cannot be deleted."""
+    name = key_name(run.id)
+    cloud.import_key(name, make_key(run), tags)
+    try:
+        yield name
+    finally:
+        _clean_up(run, lambda: cloud.delete_key(name), on_leftover)
+
+
+@contextmanager
+def launched(
+    cloud: Cloud,
+    ami: str,
+    instance_type: str,
+    key: str,
+    run: Run,
+    tags: Mapping[str, str],
+    efa_interfaces: int = 0,
+    on_leftover: Leftover | None = None,
+    roles: Sequence[str] = (),
+) -> Iterator[str]:
+    """Id of an instance that is terminated when the block ends. on_leftover: gets the error if that fails.
+
+    roles: the plan's; node families get user data of their own.
+    """
+    minutes = int(runs.LIFETIME.total_seconds() // 60)
+    instance_id = cloud.launch(
+        Launch(ami, instance_type, key, tags, user_data(minutes, key_name(run.id), roles), efa_interfaces)
+    )
+    try:
+        yield instance_id
+    finally:
+        _clean_up(run, lambda: cloud.terminate([instance_id]), on_leftover)
+
+
+def _clean_up(run: Run, remove: Callable[[], object], on_leftover: Leftover | None) -> None:
+    """Removes something. What cannot be removed stays in the run's record for `sweep`, and does not hide results."""
+    try:
+        with runs.cleaning_up(run):
+            remove()
+    except GpuAmiError as error:
+        if on_leftover is None:
+            raise
+        on_leftover(error)
+
+
+def efa_interfaces(plan: PlanDocument | None, instance_type: str) -> int:
+    """How many EFA interfaces to launch with: the type's where the plan has EFA, else none."""
+    if not plan or "efa" not in plan:
+        return 0
+    return next((row["efa_interfaces"] for row in plan["instance_types"] if row["name"] == instance_type), 0)

@@ -1,0 +1,151 @@
+"""The login after a boot: waits until SSH accepts it, and until cloud-init and systemd have settled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpu_ami.errors import GpuAmiError, MachineError
+from validator.probes import PANIC
+
+if TYPE_CHECKING:
+    from validator.transport import Connection, Target
+
+
+class ImageAtFault(MachineError):
+    """The image is the cause: its kernel panicked, or its host key changed. Other failures may be the cloud's."""
+
+
+def is_at_fault(error: GpuAmiError) -> bool:
+    """Whether an error shows a defect of the image: by its kind, or by a panic in the console that it quotes."""
+    return isinstance(error, ImageAtFault) or bool(PANIC.search(str(error)))
+
+
+LOOK_SECONDS = 5.0  # between two looks at console and state of a machine that does not answer
+
+
+_POLL_SECONDS = 0.5
+
+
+_SETTLE_SECONDS = 30.0  # a machine that is busy with its boot answers slowly
+
+
+@dataclass(frozen=True)
+class Settling:
+    """A stage at the end of a boot: the command, and whether its output says that the stage is over."""
+
+    stage: str
+    command: str
+    over: Callable[[str], bool]
+
+
+# How they ended is for the boot checks to judge.
+CLOUD_INIT = Settling(
+    "cloud-init", "cloud-init status", lambda out: "status: running" not in out and "not run" not in out
+)
+
+
+SYSTEMD = Settling(
+    "systemd", "systemctl is-system-running", lambda out: out.strip() not in ("initializing", "starting", "")
+)
+
+
+def reach(
+    target: Target, deadline: float, cancelled: threading.Event, name: str, old_boot: str, look: Callable[[], None]
+) -> tuple[Connection, str]:
+    """A connection to a boot that is not `old_boot`, and that boot's id.
+
+    look: called after each attempt that failed, at most every few seconds; it raises what makes further attempts
+    useless. MachineError: the deadline is over. ImageAtFault: another host key.
+    """
+    from validator.transport import errors, ssh
+
+    last = "nothing answered yet"
+    look = _seldom(look)
+    while time.monotonic() < deadline and not cancelled.is_set():
+        try:
+            connection = ssh.connect(target)
+            boot_id = _boot_id(connection)
+            if boot_id != old_boot:
+                return connection, boot_id
+            connection.close()
+            last = f"boot {old_boot} is still up"
+        except errors.HostKeyChanged as error:
+            raise ImageAtFault(f"{name} shows another host key than at its first boot", details=[str(error)]) from error
+        except errors.SshError as error:  # sshd is not up yet, or cloud-init has not put the key there
+            last = str(error)
+            look()
+        cancelled.wait(_POLL_SECONDS)
+    if cancelled.is_set():
+        raise MachineError(f"{name}: the run was interrupted before an SSH login", details=[f"last answer: {last}"])
+    raise MachineError(f"{name}: SSH login failed before the deadline", details=[f"last answer: {last}"])
+
+
+def settle(
+    connection: Connection,
+    name: str,
+    stages: Sequence[Settling],
+    deadline: float,
+    cancelled: threading.Event,
+    mark: Callable[[str], None],
+    look: Callable[[], None] = lambda: None,
+) -> None:
+    """Waits for each stage in turn and calls `mark` at its end. MachineError: the first that does not complete.
+
+    look: called between the attempts; it raises what makes further ones useless.
+    """
+    from validator.transport import errors
+
+    look = _seldom(look)
+    for settling in stages:
+        while True:
+            try:
+                out = connection.run(settling.command, timeout=_SETTLE_SECONDS).text
+                if settling.over(out):
+                    break
+            except errors.CommandExpired as error:  # a machine that is busy with its boot may need longer
+                out = str(error)
+            except errors.SshError as error:
+                look()
+                raise MachineError(f"{name}: the connection was lost during the boot", details=[str(error)]) from error
+            if time.monotonic() > deadline or cancelled.is_set():
+                raise MachineError(
+                    f"{name}: {settling.stage} did not complete",
+                    details=[f"$ {settling.command}", *out.splitlines()[-5:]],
+                )
+            look()
+            cancelled.wait(_POLL_SECONDS)
+        mark(settling.stage)
+
+
+def _boot_id(connection: Connection) -> str:
+    try:
+        return connection.run("cat /proc/sys/kernel/random/boot_id", timeout=30).text.strip()
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _seldom(look: Callable[[], None]) -> Callable[[], None]:
+    """The same, but at most every few seconds: each call asks AWS."""
+    last = -LOOK_SECONDS
+
+    def at_most() -> None:
+        nonlocal last
+        if time.monotonic() - last >= LOOK_SECONDS:
+            look()
+            last = time.monotonic()
+
+    return at_most
+
+
+def record_host_key(target: Target, host_key: str) -> None:
+    """Writes down the key at the address where it was seen: after stop and start one that nobody knows yet."""
+    line = f"{target.known_name} {host_key}"
+    known = target.known_hosts
+    if known and (not known.exists() or line not in known.read_text(encoding="utf-8").splitlines()):
+        with known.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")

@@ -1,0 +1,117 @@
+"""A proof whose validator and whose EC2 follow a script."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from gpu_ami.errors import GpuAmiError
+from gpu_ami.progress import Progress
+from gpu_ami.report.document import CORE, HostReport, Report
+from gpu_ami.validate import image_proof
+from gpu_ami.validate.proof import Proof
+from gpu_ami.validate.restarts import RESTARTS
+from gpu_ami.validate.validator_process import Target
+from tests.report.examples import a_check
+from validator.results import HostResults
+
+
+class Scripted(Proof):
+    """A proof whose validator finds what the test says: `finds[after]` are the roles whose check is not a PASS."""
+
+    finds: dict[str, dict[str, str]]
+
+    def check(self, target: Target, after: str = "", *_: Any, **__: Any) -> HostResults:
+        verdicts = self.finds.get(after, {})
+        checks = [a_check(role, verdicts.get(role, "PASS"), after=after) for role in CORE]
+        named = tuple(replace(check, id=f"{check.id}@{after}") if after else check for check in checks)
+        return HostResults(target.url, named, facts={"boot_id": after})
+
+
+ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser"]
+
+
+def a_proof(tmp_path: Path, restarts: tuple[str, ...] = RESTARTS, **finds: dict[str, str]) -> Scripted:
+    made = Scripted({"roles": ROLES}, None, None, tmp_path, Progress("quiet"), restarts=restarts)
+    made.finds = {name.replace("_", "-").removeprefix("first"): found for name, found in finds.items()}
+    return made
+
+
+def verdicts(host: HostReport) -> dict[str, str]:
+    return {check.id: str(check.verdict) for check in host.checks}
+
+
+def a_report(host: HostReport) -> Report:
+    times = ("2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z")
+    return Report({"roles": ROLES}, "ami-1", "aws", "us-east-1", False, "run", *times, (host,))
+
+
+class Ec2:
+    """EC2 with machines that boot at once. refuses: calls that fail, with their errors."""
+
+    def __init__(self, **refuses: GpuAmiError) -> None:
+        self.refuses, self.calls = refuses, list[str]()
+        self.place = SimpleNamespace(tags={}, ssh_interface="public_ip", ssh_port=22)
+        self.states: dict[str, dict[str, Any]] = {}
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name.partition(" ")[0] in self.refuses:
+            raise self.refuses[name.partition(" ")[0]]
+
+    def import_key(self, *_: Any) -> None:
+        self._call("import_key")
+
+    def delete_key(self, name: str) -> None:
+        self._call("delete_key")
+
+    def launch(self, wanted: Any) -> str:
+        self._call(f"launch {wanted.instance_type}")
+        return f"i-{wanted.instance_type}"
+
+    def terminate(self, ids: list[str]) -> None:
+        self._call(f"terminate {ids[0]}")
+
+    def instance(self, instance_id: str) -> dict[str, Any]:
+        return self.states.get(instance_id, {"InstanceId": instance_id, "State": {"Name": "running"}})
+
+    def console(self, instance_id: str) -> str:
+        return "[    0.0] Linux"
+
+
+TYPES = ["g5.12xlarge", "p4d.24xlarge"]
+
+
+RUN: Any = SimpleNamespace(id="run-1", started="2026-01-01T00:00:00Z", tags=lambda **_: {}, folder=Path("/nowhere"))
+
+
+def prove_ami(wanted: Proof, cloud: Ec2, types: list[str] = TYPES) -> Report:
+    wanted.plan = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
+    return image_proof.prove_image(wanted, cloud, RUN, "ami-1", types)  # type: ignore[arg-type]
+
+
+JUDGED = json.dumps(a_check("boot").to_json())
+
+
+# A validator that has judged one check and then waits for what never comes.
+WAITS = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / "checks.jsonl").write_text(sys.argv[2] + chr(10))
+print(flush=True)
+time.sleep(600)
+"""
+
+
+def a_plain_proof(tmp_path: Path) -> Proof:
+    return Proof({}, None, None, tmp_path, Progress("quiet"), restarts=RESTARTS)
+
+
+def wait_for(path: Path) -> None:
+    """Until the journal has the first verdict: it exists before that."""
+    while not path.exists() or "boot::test_it" not in path.read_text():
+        time.sleep(0.01)

@@ -1,0 +1,62 @@
+"""The end of a boot: which answers it waits out, and what ends it with an error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from gpu_ami.errors import CapacityError, MachineError
+from gpu_ami.validate import login
+from gpu_ami.validate.login import ImageAtFault, is_at_fault
+from tests.validate.conftest import PANIC, World
+from validator.transport.ssh import CommandExpired, ConnectionDropped, Finished
+
+
+class Busy:
+    """A machine that answers what the script says."""
+
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = list(answers)
+
+    def run(self, command: str, timeout: float) -> Finished:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return Finished(0, answer.encode(), b"", 0.0)
+
+
+def settle(*answers: str | Exception, seconds: float = 30.0) -> list[str]:
+    marked: list[str] = []
+    until = time.monotonic() + seconds
+    login.settle(Busy(*answers), "i-1", (login.SYSTEMD,), until, threading.Event(), marked.append)  # type: ignore[arg-type]
+    return marked
+
+
+def test_slow_answer_is_no_end(world: World) -> None:
+    slow = CommandExpired("systemctl is-system-running", 60)
+    assert settle("starting", slow, "degraded") == ["systemd"]  # how it ended is for the checks to judge
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (("starting",), "i-1: systemd did not complete\n  $ systemctl is-system-running\n  starting"),
+        ((CommandExpired("systemctl is-system-running", 60),), "did not complete within 60 s"),
+        (
+            (ConnectionDropped("it ended the connection"),),
+            "i-1: the connection was lost during the boot\n  it ended the connection",
+        ),
+    ],
+)
+def test_boot_without_an_end_says_where_it_stopped(world: World, answers: Any, message: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        settle(*answers, seconds=-1.0)
+    assert message in str(caught.value)
+
+
+def test_panic_that_only_the_console_tail_shows_is_the_images(world: World) -> None:
+    error = MachineError("i-1: SSH login failed", details=[f"| {PANIC}"])
+    assert is_at_fault(error) and is_at_fault(ImageAtFault("x")) and not is_at_fault(CapacityError("none"))
