@@ -1,9 +1,10 @@
 """AWS: where a plan is carried out, and every call to its API.
 
 aws_errors           AWS's error codes as errors with a hint and an exit code
-client               the EC2 API: launch, watch and terminate instances, read images, list leftovers
+client               the EC2 API: launch, watch and terminate instances, read images
 dead_man             ends an instance at its expiry from outside
 findings             what an examination of a place found
+interfaces           network interfaces of a launch: one, or EFA on every network card that takes one
 mfa                  credentials of a profile that asks for an MFA code, once a run
 place                the place of a run: an AWS region as a `--where` file describes it, or the local region
 preflight            examines a place before anything is launched
@@ -12,6 +13,7 @@ preflight_identity   who the caller is, and how long the credentials last
 preflight_instances  instance types: offered, quota, architecture of the builder
 preflight_network    subnet, routes, security groups
 preflight_resources  instance profile, KMS key, source AMI
+resources            tagged resources of a place: lists and removes them
 runs                 runs of this program on this machine: id, temporary key, record
 sweep                removes what interrupted runs left
 """

@@ -1,4 +1,4 @@
-"""Calls to EC2: launch, watch and terminate instances, read images, list leftovers.
+"""Calls to EC2: launch, watch and terminate instances, read images.
 
 Everything is tagged by the call that creates it. The same code runs against AWS and against the local region: a place
 differs in its endpoint, never in a branch here.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from gpu_ami.cloud import aws_errors, dead_man, runs
+from gpu_ami.cloud import aws_errors, dead_man, interfaces, runs
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (
         FilterTypeDef,
         ImageTypeDef,
-        InstanceNetworkInterfaceSpecificationTypeDef,
         InstanceTypeDef,
         RunInstancesRequestTypeDef,
         TagSpecificationTypeDef,
@@ -63,11 +62,6 @@ def tags_of(resource: Mapping[str, object]) -> dict[str, str]:
     """Tags of any resource that an AWS API describes."""
     tags = resource.get("Tags")
     return {tag["Key"]: tag["Value"] for tag in tags} if isinstance(tags, list) else {}
-
-
-def _takes_efa(card: Mapping[str, Any]) -> bool:
-    """Whether a network card takes an EFA-only interface; an older API, which does not say, has no other cards."""
-    return "efa-only" in card.get("InterfaceTypes", ["efa-only"])
 
 
 class Cloud:
@@ -136,9 +130,9 @@ class Cloud:
             "TagSpecifications": specifications,
         }
         if launch.efa_interfaces:
-            request["NetworkInterfaces"] = self._efa_interfaces(launch.instance_type)
-        elif self._needs_public_address:
-            request["NetworkInterfaces"] = [self._interface(0)]
+            request["NetworkInterfaces"] = interfaces.with_efa(self.ec2, place, launch.instance_type)
+        elif interfaces.need_public_address(place):
+            request["NetworkInterfaces"] = [interfaces.interface(place)]
         else:
             if place.subnet_id:
                 request["SubnetId"] = place.subnet_id
@@ -182,54 +176,6 @@ class Cloud:
                 if not (is_new and aws_errors.is_not_found(error.code)):
                     raise
             time.sleep(_POLL_SECONDS)
-
-    @property
-    def _needs_public_address(self) -> bool:
-        """Whether to ask for a public address, as the Packer template does: not every subnet gives one by itself."""
-        return self.place.ssh_interface.startswith("public") and bool(self.place.subnet_id)
-
-    def _interface(
-        self, card: int, device: int = 0, kind: str = "interface"
-    ) -> InstanceNetworkInterfaceSpecificationTypeDef:
-        """One network interface on a network card; the first one with a public address where the login needs it."""
-        place = self.place
-        interface: InstanceNetworkInterfaceSpecificationTypeDef = {
-            "DeviceIndex": device,
-            "NetworkCardIndex": card,
-            "DeleteOnTermination": True,
-        }
-        if kind != "interface":
-            interface["InterfaceType"] = kind
-        if place.subnet_id:
-            interface["SubnetId"] = place.subnet_id
-        if place.security_group_ids:
-            interface["Groups"] = list(place.security_group_ids)
-        if card == 0 and self._needs_public_address:
-            interface["AssociatePublicIpAddress"] = True
-        return interface
-
-    def _efa_interfaces(self, instance_type: str) -> list[InstanceNetworkInterfaceSpecificationTypeDef]:
-        """The instance's own interface on card 0, and an EFA on each network card that takes one.
-
-        The cards are EC2's own (InterfaceTypes): on p6-b300, card 0 takes none.
-        Further cards carry EFA-only interfaces, which need no address; those with room for one interface alone have it
-        at device 0. EC2 gives a public address only to an instance with a single interface: where the login uses that,
-        it has one. Sources: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html, and for device
-        indexes https://github.com/aws/aws-parallelcluster/pull/6930, read 2026-11-22.
-        """
-        with _translated(f"looking up the network cards of {instance_type}"):
-            names = cast("Sequence[InstanceTypeType]", [instance_type])
-            network = self.ec2.describe_instance_types(InstanceTypes=names)["InstanceTypes"][0]["NetworkInfo"]
-        with_efa = [card for card in network.get("NetworkCards", []) if _takes_efa(card)]
-        own = any(card["NetworkCardIndex"] == 0 for card in with_efa)
-        interfaces = [self._interface(0, 0, "efa" if own else "interface")]
-        if self.place.ssh_interface.startswith("public"):
-            return interfaces
-        return interfaces + [
-            self._interface(card["NetworkCardIndex"], int(card["MaximumNetworkInterfaces"] > 1), "efa-only")
-            for card in with_efa
-            if card["NetworkCardIndex"] > 0
-        ]
 
     def instance(self, instance_id: str) -> InstanceTypeDef:
         """The instance as DescribeInstances has it. CloudError: there is none."""
@@ -360,92 +306,3 @@ class Cloud:
         if not groups:
             raise UsageError(f"{self.place.region} has no VPC to work in", hint=hint)
         return groups[0]["GroupId"]
-
-    def tagged(self, key: str) -> list[Resource]:
-        """Everything here that can hold money or a secret and carries the tag `key`: what `sweep` looks through.
-
-        Images and snapshots are among them: `sweep` takes only those that are incomplete or past their time.
-        """
-        only: list[FilterTypeDef] = [{"Name": "tag-key", "Values": [key]}]
-        resources: list[Resource] = []
-        with _translated(f"listing what carries the tag {key}"):
-            for reservations in self.ec2.get_paginator("describe_instances").paginate(Filters=only):
-                for reservation in reservations["Reservations"]:
-                    resources += [_instance_resource(instance) for instance in reservation["Instances"]]
-            for pair in self.ec2.describe_key_pairs(Filters=only)["KeyPairs"]:
-                resources.append(Resource("key-pair", pair["KeyName"], tags_of(pair)))
-            for groups in self.ec2.get_paginator("describe_security_groups").paginate(Filters=only):
-                for group in groups["SecurityGroups"]:
-                    resources.append(Resource("security-group", group["GroupId"], tags_of(group)))
-            for volumes in self.ec2.get_paginator("describe_volumes").paginate(Filters=only):
-                for volume in volumes["Volumes"]:
-                    resources.append(Resource("volume", volume["VolumeId"], tags_of(volume), volume["State"]))
-            for images in self.ec2.get_paginator("describe_images").paginate(
-                Owners=["self"], Filters=only, IncludeDeprecated=True
-            ):
-                resources += [_image_resource(image) for image in images["Images"]]
-            for snapshots in self.ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=only):
-                for snapshot in snapshots["Snapshots"]:
-                    resources.append(Resource("snapshot", snapshot["SnapshotId"], tags_of(snapshot), snapshot["State"]))
-        gone = ("terminated", "shutting-down", "deleting", "in-use")
-        return [resource for resource in resources if resource.state not in gone]
-
-    def named_keys(self, name: str) -> list[str]:
-        """Key pairs of exactly this name: Packer's temporary one carries no tag in old releases, only its name."""
-        with _translated(f"looking for key pair {name}"):
-            pairs = self.ec2.describe_key_pairs(Filters=[{"Name": "key-name", "Values": [name]}])["KeyPairs"]
-        return [pair["KeyName"] for pair in pairs]
-
-    def remove(self, resource: Resource) -> None:
-        """Ends one leftover; instances are waited for, since what hangs on them can go only afterwards."""
-        if resource.kind == "instance":
-            self.terminate([resource.id])
-            self.wait_for_state(resource.id, "terminated", 300)
-            return
-        with _translated(f"removing {resource.kind} {resource.id}"):
-            if resource.kind == "key-pair":
-                self.ec2.delete_key_pair(KeyName=resource.id)
-            elif resource.kind == "security-group":
-                self.ec2.delete_security_group(GroupId=resource.id)
-            elif resource.kind == "volume":
-                self.ec2.delete_volume(VolumeId=resource.id)
-            elif resource.kind == "image":
-                self.ec2.deregister_image(ImageId=resource.id)
-            elif resource.kind == "snapshot":
-                self.ec2.delete_snapshot(SnapshotId=resource.id)
-            else:
-                raise CloudError(f"{resource.kind} {resource.id}: unsupported resource type")
-
-
-@dataclass(frozen=True)
-class Resource:
-    """One thing in the cloud.
-
-    attached: temporary key pairs and security groups that a Packer builder came with; snapshots of an image.
-    """
-
-    kind: str
-    id: str
-    tags: Mapping[str, str]
-    state: str = ""
-    attached: tuple[tuple[str, str], ...] = ()
-
-
-def _image_resource(image: ImageTypeDef) -> Resource:
-    devices = image.get("BlockDeviceMappings", [])
-    snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})]
-    attached = tuple(("snapshot", snapshot) for snapshot in snapshots)
-    return Resource("image", image["ImageId"], tags_of(image), image["State"], attached)
-
-
-def _instance_resource(instance: InstanceTypeDef) -> Resource:
-    # Packer names what it makes for one build packer_<uuid>; other groups and keys belong to somebody.
-    groups = [
-        ("security-group", group["GroupId"])
-        for group in instance.get("SecurityGroups", [])
-        if group["GroupName"].startswith("packer_")
-    ]
-    key = instance.get("KeyName", "")
-    keys = [("key-pair", key)] if key.startswith(("packer_", "gpu-ami-")) else []
-    state = instance["State"]["Name"]
-    return Resource("instance", instance["InstanceId"], tags_of(instance), state, tuple(keys + groups))

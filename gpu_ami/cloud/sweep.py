@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
-from gpu_ami.cloud import runs
-from gpu_ami.cloud.client import Cloud, Resource
+from gpu_ami.cloud import resources, runs
+from gpu_ami.cloud.client import Cloud
+from gpu_ami.cloud.resources import Resource
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
 
@@ -60,7 +61,7 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
     """Removes the leftovers of one place. What cannot be removed is reported; the rest is removed."""
     records = runs.records(home)
     found = []
-    for resource in cloud.tagged(runs.TAG_RUN):
+    for resource in resources.tagged(cloud, runs.TAG_RUN):
         reason = why_leftover(dict(resource.tags), records, cloud.place.name, complete_image=_is_complete(resource))
         if reason:
             found.append((resource, reason))
@@ -68,7 +69,8 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
         if not record.alive and record.place == cloud.place.name:
             for name in (key_name(record.id), f"{key_name(record.id)}-builder"):
                 tags = {runs.TAG_RUN: record.id}
-                found += [(Resource("key-pair", key, tags), "its run has died") for key in cloud.named_keys(name)]
+                keys = resources.named_keys(cloud, name)
+                found += [(Resource("key-pair", key, tags), "its run has died") for key in keys]
     return [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
 
 
@@ -110,7 +112,7 @@ def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, d
     outcome, refusal = "would be removed", ""
     if not dry_run:
         try:
-            cloud.remove(resource)
+            resources.remove(cloud, resource)
             outcome = "removed"
         except CloudError as error:
             outcome, refusal = "not removed", error.message

@@ -42,3 +42,10 @@ def an_ami(cloud: Cloud) -> str:
 def launch(cloud: Cloud, run: runs.Run, **changes: Any) -> str:
     tags = run.tags(recipe="r", plan_digest="sha256:0") | changes.pop("tags", {})
     return cloud.launch(Launch(an_ami(cloud), "g5.12xlarge", "", tags, user_data(240, "gpu-ami-proof")))
+
+
+def sent_launches(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> list[dict[str, Any]]:
+    """Records RunInstances requests as they leave."""
+    sent: list[dict[str, Any]] = []
+    cloud.ec2.meta.events.register("provide-client-params.ec2.RunInstances", lambda params, **_: sent.append(params))
+    return sent

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import process
-from gpu_ami.cloud import runs, sweep
+from gpu_ami.cloud import resources, runs, sweep
 from gpu_ami.cloud.client import Cloud, Launch
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
@@ -50,7 +50,7 @@ def test_sweep_takes_leftovers_and_nothing_else(cloud: Cloud, home: Path) -> Non
         cloud.import_key("gpu-ami-dead-run-builder", PUBLIC_KEY, {"by": "packer"})  # old Packer: by name only, no tags
         cloud.import_key("gpu-ami-tagged", PUBLIC_KEY, {runs.TAG_RUN: "gone", runs.TAG_EXPIRES: past})
         plan = sweep.sweep_cloud(cloud, home, Progress("quiet"), dry_run=True)
-        assert {one.outcome for one in plan} == {"would be removed"} and len(cloud.tagged(runs.TAG_RUN)) >= 5
+        assert {one.outcome for one in plan} == {"would be removed"} and len(resources.tagged(cloud, runs.TAG_RUN)) >= 5
         swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
         assert sorted(one.id for one in swept) == sorted([*leftovers, "gpu-ami-dead-run-builder", "gpu-ami-tagged"])
         states = {one: cloud.instance(one)["State"]["Name"] for one in [*leftovers, *kept]}
@@ -64,10 +64,10 @@ def test_sweep_takes_leftovers_and_nothing_else(cloud: Cloud, home: Path) -> Non
 def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud.import_key("gpu-ami-x", PUBLIC_KEY, {runs.TAG_RUN: "x", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"})
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise CloudError("UnauthorizedOperation")
 
-    monkeypatch.setattr(cloud, "remove", refuse)
+    monkeypatch.setattr(resources, "remove", refuse)
     (leftover,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
     assert (leftover.outcome, leftover.error) == ("not removed", "UnauthorizedOperation")
     assert leftover.text == "not removed: UnauthorizedOperation"

@@ -1,0 +1,106 @@
+"""Tagged resources of a place: lists and removes everything that can cost money or hold a secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpu_ami.cloud import aws_errors
+from gpu_ami.cloud.client import Cloud, tags_of
+from gpu_ami.errors import CloudError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef, InstanceTypeDef
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One thing in the cloud.
+
+    attached: temporary key pairs and security groups that a Packer builder came with; snapshots of an image.
+    """
+
+    kind: str
+    id: str
+    tags: Mapping[str, str]
+    state: str = ""
+    attached: tuple[tuple[str, str], ...] = ()
+
+
+def tagged(cloud: Cloud, key: str) -> list[Resource]:
+    """Everything here that can hold money or a secret and carries the tag `key`: what `sweep` looks through.
+
+    Images and snapshots are among them: `sweep` takes only those that are incomplete or past their time.
+    """
+    only: list[FilterTypeDef] = [{"Name": "tag-key", "Values": [key]}]
+    resources: list[Resource] = []
+    with aws_errors.translated(f"listing what carries the tag {key}"):
+        for reservations in cloud.ec2.get_paginator("describe_instances").paginate(Filters=only):
+            for reservation in reservations["Reservations"]:
+                resources += [_instance_resource(instance) for instance in reservation["Instances"]]
+        for pair in cloud.ec2.describe_key_pairs(Filters=only)["KeyPairs"]:
+            resources.append(Resource("key-pair", pair["KeyName"], tags_of(pair)))
+        for groups in cloud.ec2.get_paginator("describe_security_groups").paginate(Filters=only):
+            for group in groups["SecurityGroups"]:
+                resources.append(Resource("security-group", group["GroupId"], tags_of(group)))
+        for volumes in cloud.ec2.get_paginator("describe_volumes").paginate(Filters=only):
+            for volume in volumes["Volumes"]:
+                resources.append(Resource("volume", volume["VolumeId"], tags_of(volume), volume["State"]))
+        for images in cloud.ec2.get_paginator("describe_images").paginate(
+            Owners=["self"], Filters=only, IncludeDeprecated=True
+        ):
+            resources += [_image_resource(image) for image in images["Images"]]
+        for snapshots in cloud.ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=only):
+            for snapshot in snapshots["Snapshots"]:
+                resources.append(Resource("snapshot", snapshot["SnapshotId"], tags_of(snapshot), snapshot["State"]))
+    gone = ("terminated", "shutting-down", "deleting", "in-use")
+    return [resource for resource in resources if resource.state not in gone]
+
+
+def named_keys(cloud: Cloud, name: str) -> list[str]:
+    """Key pairs of exactly this name: Packer's temporary one carries no tag in old releases, only its name."""
+    with aws_errors.translated(f"looking for key pair {name}"):
+        pairs = cloud.ec2.describe_key_pairs(Filters=[{"Name": "key-name", "Values": [name]}])["KeyPairs"]
+    return [pair["KeyName"] for pair in pairs]
+
+
+def remove(cloud: Cloud, resource: Resource) -> None:
+    """Ends one leftover; instances are waited for, since what hangs on them can go only afterwards."""
+    if resource.kind == "instance":
+        cloud.terminate([resource.id])
+        cloud.wait_for_state(resource.id, "terminated", 300)
+        return
+    with aws_errors.translated(f"removing {resource.kind} {resource.id}"):
+        if resource.kind == "key-pair":
+            cloud.ec2.delete_key_pair(KeyName=resource.id)
+        elif resource.kind == "security-group":
+            cloud.ec2.delete_security_group(GroupId=resource.id)
+        elif resource.kind == "volume":
+            cloud.ec2.delete_volume(VolumeId=resource.id)
+        elif resource.kind == "image":
+            cloud.ec2.deregister_image(ImageId=resource.id)
+        elif resource.kind == "snapshot":
+            cloud.ec2.delete_snapshot(SnapshotId=resource.id)
+        else:
+            raise CloudError(f"{resource.kind} {resource.id}: unsupported resource type")
+
+
+def _image_resource(image: ImageTypeDef) -> Resource:
+    devices = image.get("BlockDeviceMappings", [])
+    snapshots = [device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})]
+    attached = tuple(("snapshot", snapshot) for snapshot in snapshots)
+    return Resource("image", image["ImageId"], tags_of(image), image["State"], attached)
+
+
+def _instance_resource(instance: InstanceTypeDef) -> Resource:
+    # Packer names what it makes for one build packer_<uuid>; other groups and keys belong to somebody.
+    groups = [
+        ("security-group", group["GroupId"])
+        for group in instance.get("SecurityGroups", [])
+        if group["GroupName"].startswith("packer_")
+    ]
+    key = instance.get("KeyName", "")
+    keys = [("key-pair", key)] if key.startswith(("packer_", "gpu-ami-")) else []
+    state = instance["State"]["Name"]
+    return Resource("instance", instance["InstanceId"], tags_of(instance), state, tuple(keys + groups))
