@@ -12,6 +12,9 @@ from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import CLOCK_SECONDS, MachineUnderTest, kernel_panics
 
+# Units of chrony (Debian, Ubuntu), chrony (Amazon Linux), systemd, NTPsec, ntp and OpenNTPD.
+_TIME_SERVICES = ("chrony", "chronyd", "systemd-timesyncd", "ntpsec", "ntp", "ntpd", "openntpd")
+
 
 @pytest.mark.survives
 def test_no_unit_failed(host: Any, observe: Observe) -> None:
@@ -107,6 +110,25 @@ def test_clock_is_right(machine: MachineUnderTest, observe: Observe) -> None:
     observe(f"{offset:+.2f} s", f"within {CLOCK_SECONDS:g} s")
     if abs(offset) > CLOCK_SECONDS:
         observe.fail(f"the host's clock is off by {offset:+.2f} s, expected at most {CLOCK_SECONDS:g} s")
+
+
+@pytest.mark.tier("T0")
+def test_time_service_starts_at_boot(host: Any, observe: Observe) -> None:
+    """A time service is enabled. Without one the clock drifts, and after a stop and start nothing sets it.
+
+    Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html
+    """
+    each = (
+        f"for unit in {' '.join(_TIME_SERVICES)}; do echo $unit $(systemctl is-enabled $unit.service 2>/dev/null); done"
+    )
+    rows = [line.split() for line in output(host, each).splitlines()]
+    states = {row[0]: row[1] for row in rows if len(row) == 2}
+    observe(states or "none installed", f"one of {', '.join(_TIME_SERVICES)} enabled")
+    if "enabled" not in states.values():
+        installed = ", ".join(f"{unit} is {state}" for unit, state in states.items()) or "none is installed"
+        observe.fail(
+            f"no time service starts at boot ({installed}): expected one of {', '.join(_TIME_SERVICES)} enabled"
+        )
 
 
 @pytest.mark.survives

@@ -102,6 +102,15 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "Operation not permitted",
     ),
+    (boot.test_time_service_starts_at_boot, {"for unit*": "chrony enabled\nchronyd alias\nntp\n"}, "PASS", ""),
+    (boot.test_time_service_starts_at_boot, {"for unit*": "chrony\nsystemd-timesyncd enabled\n"}, "PASS", ""),
+    (
+        boot.test_time_service_starts_at_boot,
+        {"for unit*": "chrony masked\nchronyd alias\nsystemd-timesyncd\n"},
+        "FAIL",
+        "no time service starts at boot (chrony is masked, chronyd is alias): expected one of chrony, chronyd, ",
+    ),
+    (boot.test_time_service_starts_at_boot, {"for unit*": "chrony\nntp\n"}, "FAIL", "(none is installed)"),
     (boot.test_kernel_log_has_no_critical_message, {"dmesg*": ""}, "PASS", ""),
     (
         boot.test_kernel_log_has_no_critical_message,

@@ -8,7 +8,7 @@ shift 2
 for unit in "$@"; do
     ln -sf /dev/null "$tree/etc/systemd/system/$unit"
 done
-chroot "$tree" systemctl --quiet enable systemd-networkd.service ssh.service
+chroot "$tree" systemctl --quiet enable systemd-networkd.service ssh.service chrony.service
 
 # grub-mkconfig asks grub-probe about the device under /, which a tree has not got yet: for this one run grub-probe's
 # answers are the ones it will give on the booted disk.
