@@ -24,7 +24,8 @@ from gpu_ami.events import catalogue
 from gpu_ami.events.reader import parser_folder
 from gpu_ami.faults.catalogue import MISSED, CleanProof, Record, Trial
 from gpu_ami.progress import Progress
-from gpu_ami.recipes import fact_queries, load_facts
+from gpu_ami.recipes import load_facts
+from gpu_ami.recipes.facts import fact_queries
 from gpu_ami.report import writer
 from tests.report.examples import everything
 

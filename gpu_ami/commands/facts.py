@@ -49,7 +49,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.errors import UsageError
-    from gpu_ami.recipes import fact_queries, load_facts
+    from gpu_ami.recipes import load_facts
+    from gpu_ami.recipes.facts import fact_queries
 
     if args.instance_type == "refresh":
         return _refresh(args, progress)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes import COMPONENTS, Facts, Recipe, ResolvedPlan, facts_of, read_recipe, resolve, section, versions
+from gpu_ami.recipes import COMPONENTS, Facts, Recipe, ResolvedPlan, facts_of, read_recipe, resolve, section
+from gpu_ami.recipes.facts import versions
 
 # Policy → kinds of driver branches that it takes (nvidia_drivers.yml, `kind`); none: every kind.
 POLICIES: Mapping[str, tuple[str, ...]] = {"newest": (), "production": ("PB",), "lts": ("LTSB",), "patch": ()}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpu_ami.recipes.citations import Sources
-from gpu_ami.recipes.facts import Row
-from gpu_ami.recipes.resolve_context import World
-from gpu_ami.recipes.versions import at_least, branch
+from gpu_ami.recipes.facts import Row, Sources, at_least, branch
+from gpu_ami.recipes.rules import ResolveContext
 from validator.plan_document import DriverCompanion, NvidiaDriver, Repository
 
 # From this generation on, NVSwitch needs NVIDIA's subnet manager beside the fabric manager: amazon-eks-ami 81fec2e8.
@@ -16,34 +14,34 @@ _NVLSM_FROM = 4
 _INFINIBAND = {"debian": ("infiniband-diags",), "redhat": ("libibumad", "infiniband-diags")}
 
 
-def base_ami(world: World) -> str:
-    return f"{world.node_name} {world.node_version}"
+def base_ami(context: ResolveContext) -> str:
+    return f"{context.node_name} {context.node_version}"
 
 
-def package_style(world: World) -> str:
-    return str(world.os["packages"])
+def package_style(context: ResolveContext) -> str:
+    return str(context.os["packages"])
 
 
 def _last_from(rows: Sequence[Row], driver: str) -> Row:
     return [row for row in rows if at_least(driver, row["from"])][-1]
 
 
-def _revision(world: World, names: Row) -> str:
+def _revision(context: ResolveContext, names: Row) -> str:
     """Suffix of the package version: `-1`, `-1ubuntu1`, `-1.amzn2023`."""
-    return with_dist(world, names["revision"])
+    return with_dist(context, names["revision"])
 
 
-def with_dist(world: World, text: str) -> str:
-    return text.format(dist=world.os["nvidia_repository"].get("dist", ""))
+def with_dist(context: ResolveContext, text: str) -> str:
+    return text.format(dist=context.os["nvidia_repository"].get("dist", ""))
 
 
-def nvidia_repository(world: World, sources: Sources) -> Repository:
+def nvidia_repository(context: ResolveContext, sources: Sources) -> Repository:
     """NVIDIA's package repository for the image's system, and the key that signs it."""
-    facts = world.facts.driver_packages
-    key = facts["keys"]["redhat" if world.os["family"] == "redhat" else "debian"]
+    facts = context.facts.driver_packages
+    key = facts["keys"]["redhat" if context.os["family"] == "redhat" else "debian"]
     repository = facts["repository"]
-    architecture = repository["architectures"][world.values["architecture"]]
-    folder = f"{repository['base_url']}/{world.os['nvidia_repository']['name']}/{architecture}"
+    architecture = repository["architectures"][context.values["architecture"]]
+    folder = f"{repository['base_url']}/{context.os['nvidia_repository']['name']}/{architecture}"
     sources.add("NVIDIA's package repository", repository)
     sources.add("the key of NVIDIA's package repository", key)
     return {
@@ -55,81 +53,83 @@ def nvidia_repository(world: World, sources: Sources) -> Repository:
     }
 
 
-def driver_section(world: World, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
+def driver_section(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
     version = versions["nvidia_driver"]
-    names = _last_from(world.facts.driver_packages["drivers"][package_style(world)], version)
-    sources.add(f"driver package names of {package_style(world)}", names)
-    package_version = f"{version}{_revision(world, names)}"
+    names = _last_from(context.facts.driver_packages["drivers"][package_style(context)], version)
+    sources.add(f"driver package names of {package_style(context)}", names)
+    package_version = f"{version}{_revision(context, names)}"
     modules = {flavour: name.format(branch=branch(version)) for flavour, name in names["module"].items()}
     section: NvidiaDriver = {
         "version": version,
-        "flavour": world.flavour,
-        "package": modules["open" if world.flavour == "boot" else world.flavour],
+        "flavour": context.flavour,
+        "package": modules["open" if context.flavour == "boot" else context.flavour],
         "package_version": package_version,
         "packages": {name.format(branch=branch(version)): package_version for name in names["with"]},
-        "repository": nvidia_repository(world, sources),
+        "repository": nvidia_repository(context, sources),
     }
-    if world.flavour == "boot":
+    if context.flavour == "boot":
         section["modules"] = modules
         section["flavour_by_instance_type"] = {
             name: "open" if "open" in gpu.architecture["flavours"] else "proprietary"
-            for gpu in world.gpus
+            for gpu in context.gpus
             for name in gpu.instance_types
         }
-        facts = world.facts.nvidia_drivers["pci_ids"]
+        facts = context.facts.nvidia_drivers["pci_ids"]
         sources.add("PCI ids of GPUs", facts)
         section["flavour_by_pci_id"] = {
             facts["ids"][gpu.row["name"]]: section["flavour_by_instance_type"][gpu.instance_types[0]]
-            for gpu in world.gpus
+            for gpu in context.gpus
             if gpu.row["name"] in facts["ids"]
         }
-    if "gsp" in world.section("nvidia_driver"):
-        section["gsp"] = world.section("nvidia_driver")["gsp"]
+    if "gsp" in context.section("nvidia_driver"):
+        section["gsp"] = context.section("nvidia_driver")["gsp"]
     return section
 
 
-def companions(world: World, driver: str, sources: Sources) -> dict[str, DriverCompanion]:
+def companions(context: ResolveContext, driver: str, sources: Sources) -> dict[str, DriverCompanion]:
     """Fabric manager for types with an NVSwitch, IMEX where memory spans machines; at the driver's version."""
-    names = _last_from(world.facts.driver_packages["fabric_manager"][package_style(world)], driver)
-    imex = [name for name in world.instance_types if world.family(name).get("imex")]
+    names = _last_from(context.facts.driver_packages["fabric_manager"][package_style(context)], driver)
+    imex = [name for name in context.instance_types if context.family(name).get("imex")]
     companions: dict[str, DriverCompanion] = {}
-    for component, needed_on, key in (("fabric_manager", world.nvswitch, "package"), ("imex", imex, "imex")):
-        if needed_on or component in world.values:
+    for component, needed_on, key in (("fabric_manager", context.nvswitch, "package"), ("imex", imex, "imex")):
+        if needed_on or component in context.values:
             sources.add(f"package names of {component.replace('_', ' ')}", names)
             companions[component] = {
                 "version": driver,
                 "package": names[key].format(branch=branch(driver)),
-                "package_version": f"{driver}{_revision(world, names)}",
+                "package_version": f"{driver}{_revision(context, names)}",
                 "instance_types": list(needed_on),
-                "repository": nvidia_repository(world, sources),
+                "repository": nvidia_repository(context, sources),
             }
-    nvlsm = [name for name in world.nvswitch if world.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
+    nvlsm = [name for name in context.nvswitch if context.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
     if nvlsm:
-        _add_subnet_manager(companions["fabric_manager"], world, nvlsm, sources)
+        _add_subnet_manager(companions["fabric_manager"], context, nvlsm, sources)
     return companions
 
 
-def _add_subnet_manager(section: DriverCompanion, world: World, instance_types: list[str], sources: Sources) -> None:
+def _add_subnet_manager(
+    section: DriverCompanion, context: ResolveContext, instance_types: list[str], sources: Sources
+) -> None:
     """nvlsm in its own version, and the system's packages that it needs ({release}: what `uname -r` prints)."""
-    row = _last_from(world.facts.driver_packages["nvlsm"], section["version"])
+    row = _last_from(context.facts.driver_packages["nvlsm"], section["version"])
     sources.add("version of nvlsm", row)
-    kernels = world.os["kernel_packages"]
-    modules = (kernels.get(world.kernel) or kernels["default"]).get("modules_extra")
+    kernels = context.os["kernel_packages"]
+    modules = (kernels.get(context.kernel) or kernels["default"]).get("modules_extra")
     section["nvlsm_instance_types"] = instance_types
     section["packages"] = {"nvlsm": row["version"]}
-    section["system_packages"] = [*([modules] if modules else []), *_INFINIBAND[world.os["family"]]]
+    section["system_packages"] = [*([modules] if modules else []), *_INFINIBAND[context.os["family"]]]
 
 
-def provided_companions(world: World, _driver: str, _sources: Sources) -> dict[str, DriverCompanion]:
+def provided_companions(context: ResolveContext, _driver: str, _sources: Sources) -> dict[str, DriverCompanion]:
     """Fabric manager and IMEX of the base AMI, where its release notes name them: checked, not installed."""
-    imex = [name for name in world.instance_types if world.family(name).get("imex")]
-    needed = {"fabric_manager": list(world.nvswitch), "imex": imex}
+    imex = [name for name in context.instance_types if context.family(name).get("imex")]
+    needed = {"fabric_manager": list(context.nvswitch), "imex": imex}
     return {
         name: {
-            "version": world.provided[name],
-            "provided_by": base_ami(world),
+            "version": context.provided[name],
+            "provided_by": base_ami(context),
             "instance_types": types,
         }
         for name, types in needed.items()
-        if types and name in world.provided
+        if types and name in context.provided
     }

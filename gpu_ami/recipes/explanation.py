@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpu_ami.recipes.facts import Facts
 from gpu_ami.recipes.layers import Recipe
-from gpu_ami.recipes.resolve_context import World
+from gpu_ami.recipes.rules import ResolveContext
 from gpu_ami.recipes.solver import Solution, solve
 
 
@@ -40,13 +40,13 @@ class ExplainedValue:
 
 def explain(recipe: Recipe, facts: Facts) -> list[ExplainedValue]:
     """Every value in the order of the layers' keys, then what the base AMI brings along, then the conflicts."""
-    world = World(recipe.values, facts)
-    solution = solve(world)
+    context = ResolveContext(recipe.values, facts)
+    solution = solve(context)
     values = [_explained(recipe, facts, solution, key, value) for key, value in _leaves(recipe.values, "")]
     keys = {explained.key for explained in values}
     values += [
-        ExplainedValue(f"{component}.version", version, None, "base AMI", world.node_release["source"])
-        for component, version in world.provided.items()
+        ExplainedValue(f"{component}.version", version, None, "base AMI", context.node_release["source"])
+        for component, version in context.provided.items()
         if f"{component}.version" not in keys
     ]
     return values + [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.architectures import ARCHITECTURES
-from gpu_ami.recipes.facts import Facts
-from gpu_ami.recipes.versions import NEWEST
+from gpu_ami.recipes.facts import ARCHITECTURES, NEWEST, Facts
 from validator.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Text
 
 FLAVOURS = ("open", "proprietary", "boot")

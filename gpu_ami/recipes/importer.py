@@ -16,9 +16,8 @@ from pathlib import Path
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import parse_yaml
-from gpu_ami.recipes.facts import Facts
+from gpu_ami.recipes.facts import NEWEST, Facts, parts
 from gpu_ami.recipes.template_leftovers import environment_lines, leftovers, root_volume_gib, shown
-from gpu_ami.recipes.versions import NEWEST, parts
 
 _DEFAULT_TYPES = ["g5.12xlarge", "p4d.24xlarge"]
 _SYSTEMS = {

@@ -9,30 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpu_ami.recipes.citations import Sources
-from gpu_ami.recipes.facts import Row
-from gpu_ami.recipes.resolve_context import LABELS, World
-from gpu_ami.recipes.versions import NEWEST, branch
+from gpu_ami.recipes.facts import NEWEST, Row, Sources, branch
+from gpu_ami.recipes.rules import LABELS, ResolveContext
 
 _PER_SYSTEM = ("nvidia_driver", "cuda", "nccl", "cudnn", "dcgm")
 _TABLES = {"nvidia_driver": "nvidia_drivers"}
 
 
-def seen(world: World, component: str) -> frozenset[str]:
+def seen(context: ResolveContext, component: str) -> frozenset[str]:
     """Releases that were seen in the repository for the recipe's system; empty where none was."""
-    row = _systems(world, component).get("seen", {}).get(world.os_name, {})
+    row = _systems(context, component).get("seen", {}).get(context.os_name, {})
     return frozenset(str(release) for release in row.get("releases", ()))
 
 
-def best_known_first(world: World, component: str, releases: Sequence[str], cuda: str | None) -> list[str]:
+def best_known_first(context: ResolveContext, component: str, releases: Sequence[str], cuda: str | None) -> list[str]:
     """Releases in their order, but those first that are better known; the recipe's order where it asks for no `newest`.
 
     Of NCCL first what is packaged for the chosen CUDA (any, where none is chosen); then what was seen in the system's
     repository; then what has a verified source.
     """
-    if world.section(component).get("version") != NEWEST:
+    if context.section(component).get("version") != NEWEST:
         return list(releases)
-    rows, on_system = world.facts.releases(component), seen(world, component)
+    rows, on_system = context.facts.releases(component), seen(context, component)
 
     def doubts(release: str) -> tuple[bool, bool, bool]:
         packaged = component != "nccl" or _is_packaged(rows[release], cuda)
@@ -41,39 +39,39 @@ def best_known_first(world: World, component: str, releases: Sequence[str], cuda
     return sorted(releases, key=doubts)
 
 
-def remark(world: World, versions: Mapping[str, str], sources: Sources) -> None:
+def remark(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
     """Adds a note to the plan for each chosen release of which it is not established that the system has it."""
     for component, version in versions.items():
-        if component in world.provided:
+        if component in context.provided:
             continue
-        if note := _undocumented(world, component) or _unseen(world, component, version):
+        if note := _undocumented(context, component) or _unseen(context, component, version):
             sources.note(note)
 
 
-def _undocumented(world: World, component: str) -> str:
-    systems = _systems(world, component)
+def _undocumented(context: ResolveContext, component: str) -> str:
+    systems = _systems(context, component)
     names = systems.get("names", ())
     if component == "efa":
-        is_known = world.os_name in systems
+        is_known = context.os_name in systems
     else:
-        is_known = not names or world.os_name in names or bool(seen(world, component))
+        is_known = not names or context.os_name in names or bool(seen(context, component))
     if is_known:
         return ""
-    return f"not established: that {LABELS[component]} is packaged for {world.os_name}; not in {systems['source']}"
+    return f"not established: that {LABELS[component]} is packaged for {context.os_name}; not in {systems['source']}"
 
 
-def _unseen(world: World, component: str, version: str) -> str:
-    asked = world.section(component).get("version")
-    if asked != NEWEST or component not in _PER_SYSTEM or version in seen(world, component):
+def _unseen(context: ResolveContext, component: str, version: str) -> str:
+    asked = context.section(component).get("version")
+    if asked != NEWEST or component not in _PER_SYSTEM or version in seen(context, component):
         return ""
     return (
         f"{component}.version newest: {LABELS[component]} {version} is the newest in the facts that fits; "
-        f"not established: that NVIDIA's repository for {world.os_name} has it"
+        f"not established: that NVIDIA's repository for {context.os_name} has it"
     )
 
 
-def _systems(world: World, component: str) -> Row:
-    table = getattr(world.facts, _TABLES.get(component, component))
+def _systems(context: ResolveContext, component: str) -> Row:
+    table = getattr(context.facts, _TABLES.get(component, component))
     return table.get("systems", {})  # type: ignore[no-any-return]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from gpu_ami.recipes.architectures import ARCHITECTURES
-from gpu_ami.recipes.citations import Sources
 from gpu_ami.recipes.driver_packages import (
     base_ami,
     companions,
@@ -16,11 +14,8 @@ from gpu_ami.recipes.driver_packages import (
     provided_companions,
     with_dist,
 )
-from gpu_ami.recipes.facts import Row
-from gpu_ami.recipes.resolve_context import LABELS, World
-from gpu_ami.recipes.rules_driver import runs_natively
-from gpu_ami.recipes.rules_network import bundled_plugin
-from gpu_ami.recipes.versions import NEWEST, at_least, branch, parts
+from gpu_ami.recipes.facts import ARCHITECTURES, NEWEST, Row, Sources, at_least, branch, parts
+from gpu_ami.recipes.rules import LABELS, ResolveContext, bundled_plugin, runs_natively
 from validator.plan_document import (
     AgentPackage,
     Component,
@@ -35,47 +30,47 @@ from validator.plan_document import (
     SourceBuild,
 )
 
-Writer = Callable[[World, Mapping[str, str], Sources], Component]
+Writer = Callable[[ResolveContext, Mapping[str, str], Sources], Component]
 
 
-def sections(world: World, versions: Mapping[str, str], sources: Sources) -> Components:
+def sections(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> Components:
     """Component → its section, in the order of installation."""
     components: dict[str, Component] = {}
     for name, write in _WRITERS.items():
         if name in versions:
-            sources.add(f"{LABELS[name]} {versions[name]}", world.facts.releases(name)[versions[name]])
-            components[name] = _provided(world, name) or write(world, versions, sources)
+            sources.add(f"{LABELS[name]} {versions[name]}", context.facts.releases(name)[versions[name]])
+            components[name] = _provided(context, name) or write(context, versions, sources)
             if name == "nvidia_driver":
-                write_companions = provided_companions if name in world.provided else companions
-                components |= write_companions(world, versions[name], sources)
+                write_companions = provided_companions if name in context.provided else companions
+                components |= write_companions(context, versions[name], sources)
     return cast(Components, components)  # each from its own writer
 
 
-def _provided(world: World, name: str) -> Component | None:
-    return _of_the_base(world, name) if name in world.provided else None
+def _provided(context: ResolveContext, name: str) -> Component | None:
+    return _of_the_base(context, name) if name in context.provided else None
 
 
-def _of_the_base(world: World, name: str) -> Component:
-    return {"version": world.provided[name], "provided_by": base_ami(world)}
+def _of_the_base(context: ResolveContext, name: str) -> Component:
+    return {"version": context.provided[name], "provided_by": base_ami(context)}
 
 
-def _library(world: World, key: str, cuda: str) -> str:
-    names = world.facts.driver_packages["libraries"][package_style(world)]
+def _library(context: ResolveContext, key: str, cuda: str) -> str:
+    names = context.facts.driver_packages["libraries"][package_style(context)]
     return str(names[key].format(cuda=branch(cuda), cuda_dashed=cuda.replace(".", "-")))
 
 
-def _cuda(world: World, versions: Mapping[str, str], sources: Sources) -> Cuda:
-    version, row = versions["cuda"], world.facts.cuda["releases"][versions["cuda"]]
-    packages = {_library(world, "cuda", version): row["package"]}
+def _cuda(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> Cuda:
+    version, row = versions["cuda"], context.facts.cuda["releases"][versions["cuda"]]
+    packages = {_library(context, "cuda", version): row["package"]}
     mode = "native"
     driver = versions.get("nvidia_driver")
-    if driver and not runs_natively(world, driver, version):
+    if driver and not runs_natively(context, driver, version):
         mode = "minor"
-        if not at_least(driver, world.facts.cuda["majors"][branch(version)]["floor"]):
+        if not at_least(driver, context.facts.cuda["majors"][branch(version)]["floor"]):
             mode = "forward"
-            compat = _library(world, "cuda_compat", version)
-            known = row.get("compat", {}).get(package_style(world))
-            packages[compat] = with_dist(world, known or f"{row['minimum_driver']}-1{{dist}}")
+            compat = _library(context, "cuda_compat", version)
+            known = row.get("compat", {}).get(package_style(context))
+            packages[compat] = with_dist(context, known or f"{row['minimum_driver']}-1{{dist}}")
             if not known:
                 sources.note(f"not established: that {compat} is packaged as {packages[compat]}")
         sources.note(_compatibility(mode, driver, version, row["minimum_driver"]))
@@ -83,7 +78,7 @@ def _cuda(world: World, versions: Mapping[str, str], sources: Sources) -> Cuda:
         "version": version,
         "compatibility": mode,
         "packages": packages,
-        "repository": nvidia_repository(world, sources),
+        "repository": nvidia_repository(context, sources),
     }
 
 
@@ -96,20 +91,20 @@ def _compatibility(mode: str, driver: str, cuda: str, minimum: str) -> str:
     )
 
 
-def _cudnn(world: World, versions: Mapping[str, str], sources: Sources) -> Cudnn:
-    row = world.facts.cudnn["releases"][versions["cudnn"]]
+def _cudnn(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> Cudnn:
+    row = context.facts.cudnn["releases"][versions["cudnn"]]
     cuda = versions.get("cuda", row["cuda"][-1])
     full = row.get("package", row["full"])
     if branch(versions["cudnn"]) == "8":
-        joint = "." if world.os["family"] == "redhat" else "+"
-        packages = {_library(world, "cudnn8", cuda): f"{full}-1{joint}cuda{_packaged_cuda(row, cuda)}"}
+        joint = "." if context.os["family"] == "redhat" else "+"
+        packages = {_library(context, "cudnn8", cuda): f"{full}-1{joint}cuda{_packaged_cuda(row, cuda)}"}
     else:
-        packages = {_library(world, "cudnn9", cuda): f"{full}-1"}
+        packages = {_library(context, "cudnn9", cuda): f"{full}-1"}
     return {
         "version": versions["cudnn"],
         "full": row["full"],
         "packages": packages,
-        "repository": nvidia_repository(world, sources),
+        "repository": nvidia_repository(context, sources),
     }
 
 
@@ -121,23 +116,23 @@ def _packaged_cuda(row: Row, cuda: str) -> str:
     return str(max(packaged, key=parts))
 
 
-def _nccl(world: World, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
-    row = world.facts.nccl["releases"][versions["nccl"]]
+def _nccl(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
+    row = context.facts.nccl["releases"][versions["nccl"]]
     cuda = versions.get("cuda", row["cuda"][-1])
     suffix = _packaged_cuda(row, cuda)
     package_version = f"{versions['nccl']}-1+cuda{suffix}"
     if suffix not in row.get("packaged", []):
         sources.note(f"not established: that NCCL {versions['nccl']} is packaged as {package_version}")
-    packages = {_library(world, "nccl", cuda): package_version}
+    packages = {_library(context, "nccl", cuda): package_version}
     return {
         "version": versions["nccl"],
         "packages": packages,
-        "repository": nvidia_repository(world, sources),
+        "repository": nvidia_repository(context, sources),
     }
 
 
-def _dcgm(world: World, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
-    row = world.facts.dcgm["releases"][versions["dcgm"]]
+def _dcgm(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
+    row = context.facts.dcgm["releases"][versions["dcgm"]]
     cuda = branch(versions.get("cuda", row["cuda"][-1]))
     package_version = f"{row['epoch']}{versions['dcgm']}{row.get('revision', '')}"
     packages = {name.format(cuda=cuda): package_version for name in row["packages"]}
@@ -146,25 +141,25 @@ def _dcgm(world: World, versions: Mapping[str, str], sources: Sources) -> Packag
     return {
         "version": versions["dcgm"],
         "packages": packages,
-        "repository": nvidia_repository(world, sources),
+        "repository": nvidia_repository(context, sources),
     }
 
 
-def _efa(world: World, versions: Mapping[str, str], sources: Sources) -> Efa:
-    facts = world.facts.efa
+def _efa(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> Efa:
+    facts = context.facts.efa
     row = facts["releases"][versions["efa"]]
     url = f"{facts['base_url']}/aws-efa-installer-{versions['efa']}.tar.gz"
     sources.add("the EFA installer's key", facts)
     section: Efa = {
         "version": versions["efa"],
-        "mode": world.section("efa").get("mode", "full"),
+        "mode": context.section("efa").get("mode", "full"),
         "url": url,
         "signature_url": f"{url}.sig",
         "key_url": facts["key_url"],
         "key_fingerprint": facts["key_fingerprint"],
-        "contents": _efa_contents(row, bundled_plugin(world, versions["efa"])),
+        "contents": _efa_contents(row, bundled_plugin(context, versions["efa"])),
     }
-    if "nvidia" not in world.accelerators:
+    if "nvidia" not in context.accelerators:
         section["unwanted"] = [facts["nvidia_package"]["name"]]
         sources.add("the EFA installer's package for NVIDIA drivers", facts["nvidia_package"])
     return section
@@ -178,8 +173,8 @@ def _efa_contents(row: Row, plugin: str | None) -> EfaContents:
 def _from_tag(component: str) -> Writer:
     """Built from source, verified by the commit's hash."""
 
-    def write(world: World, versions: Mapping[str, str], _sources: Sources) -> SourceBuild:
-        facts = getattr(world.facts, component)
+    def write(context: ResolveContext, versions: Mapping[str, str], _sources: Sources) -> SourceBuild:
+        facts = getattr(context.facts, component)
         row = facts["releases"][versions[component]]
         return {
             "version": versions[component],
@@ -191,15 +186,15 @@ def _from_tag(component: str) -> Writer:
     return write
 
 
-def _container_toolkit(world: World, versions: Mapping[str, str], sources: Sources) -> ContainerToolkit:
-    facts, version = world.facts.container_toolkit, versions["container_toolkit"]
-    kind = "rpm" if world.os["family"] == "redhat" else "deb"
-    names = ARCHITECTURES[world.values["architecture"]]
+def _container_toolkit(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> ContainerToolkit:
+    facts, version = context.facts.container_toolkit, versions["container_toolkit"]
+    kind = "rpm" if context.os["family"] == "redhat" else "deb"
+    names = ARCHITECTURES[context.values["architecture"]]
     architecture = names.rpm if kind == "rpm" else names.deb
     sources.add("the container toolkit's key", facts)
-    of_the_base = world.node.get("container_runtime")
-    runtime = world.section("container_toolkit").get("runtime") or of_the_base or "docker"
-    package = "" if runtime == of_the_base else facts["runtimes"][runtime][world.os["family"]]
+    of_the_base = context.node.get("container_runtime")
+    runtime = context.section("container_toolkit").get("runtime") or of_the_base or "docker"
+    package = "" if runtime == of_the_base else facts["runtimes"][runtime][context.os["family"]]
     return {
         "version": version,
         "runtime": runtime,
@@ -216,8 +211,8 @@ def _container_toolkit(world: World, versions: Mapping[str, str], sources: Sourc
     }
 
 
-def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
-    facts = world.facts.neuron
+def _neuron(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> PackagedComponent:
+    facts = context.facts.neuron
     row = facts["releases"][versions["neuron"]]
     packages = {
         "aws-neuronx-dkms": row["driver"],
@@ -225,10 +220,10 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Pack
         "aws-neuronx-collectives": row.get("collectives"),
         "aws-neuronx-tools": row.get("tools"),
     }
-    devices = {row["neuron"]["name"] for row in world.instance_types.values() if "neuron" in row}
+    devices = {row["neuron"]["name"] for row in context.instance_types.values() if "neuron" in row}
     if devices <= set(facts["driver_only"]["devices"]):
         del packages["aws-neuronx-runtime-lib"], packages["aws-neuronx-collectives"]
-    family = world.os["family"]
+    family = context.os["family"]
     repository = facts["repositories"][family]
     sources.add("the Neuron repository's key", facts)
     section: PackagedComponent = {
@@ -237,7 +232,7 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Pack
         "packages": {name: f"{version}*" for name, version in packages.items() if version},
         "repository": {
             "url": f"{repository['url']}/",
-            "suite": world.os["codename"] if family == "debian" else "./",
+            "suite": context.os["codename"] if family == "debian" else "./",
             "components": ["main"] if family == "debian" else [],
             "key_url": f"{repository['url']}/{repository['key']}",
             "key_fingerprint": facts["key_fingerprint"],
@@ -248,9 +243,9 @@ def _neuron(world: World, versions: Mapping[str, str], sources: Sources) -> Pack
     return section
 
 
-def _mkl(world: World, versions: Mapping[str, str], sources: Sources) -> Mkl:
-    facts = world.facts.mkl
-    family = world.os["family"]
+def _mkl(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> Mkl:
+    facts = context.facts.mkl
+    family = context.os["family"]
     repository = facts["repositories"][family]
     sources.add("the MKL repository's key", facts)
     return {
@@ -266,9 +261,9 @@ def _mkl(world: World, versions: Mapping[str, str], sources: Sources) -> Mkl:
     }
 
 
-def agent_section(world: World, sources: Sources) -> AgentPackage:
+def agent_section(context: ResolveContext, sources: Sources) -> AgentPackage:
     """The CloudWatch agent's package."""
-    facts, asked = world.facts.cloudwatch_agent, str(world.section("cloudwatch_agent")["version"])
+    facts, asked = context.facts.cloudwatch_agent, str(context.section("cloudwatch_agent")["version"])
     if asked == NEWEST:  # of the releases whose build number is known, so that the plan stays pinned
         asked = max(facts["versions"], key=parts)
     version, build, _ = asked.partition("b")
@@ -276,8 +271,10 @@ def agent_section(world: World, sources: Sources) -> AgentPackage:
     release = facts["versions"].get(version, facts["other_versions"])
     if build:
         release = {"directory": asked, "source": "build number in the recipe", "date": facts["date"]}
-    kind = "rpm" if world.os["family"] == "redhat" else "deb"
-    folder = f"{world.os['cloudwatch_agent']}/{ARCHITECTURES[world.values['architecture']].deb}/{release['directory']}"
+    kind = "rpm" if context.os["family"] == "redhat" else "deb"
+    folder = (
+        f"{context.os['cloudwatch_agent']}/{ARCHITECTURES[context.values['architecture']].deb}/{release['directory']}"
+    )
     url = f"{facts['base_url']}/{folder}/amazon-cloudwatch-agent.{kind}"
     sources.add(f"CloudWatch agent {version}", release)
     sources.add("the CloudWatch agent's signing key", facts)

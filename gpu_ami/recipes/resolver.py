@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import cast
 
 from gpu_ami.recipes.agent import agent_config, gpu_config
-from gpu_ami.recipes.citations import Sources
-from gpu_ami.recipes.facts import Facts, Row
+from gpu_ami.recipes.facts import Facts, Row, Sources
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
 from gpu_ami.recipes.notes import remark
 from gpu_ami.recipes.packages import agent_section, sections
-from gpu_ami.recipes.resolve_context import Conflict, World
-from gpu_ami.recipes.rules_image import python_for
+from gpu_ami.recipes.rules import Conflict, ResolveContext, python_for
 from gpu_ami.recipes.site import digest, files, site_roles
 from gpu_ami.recipes.solver import solve
 from gpu_ami.recipes.system_sections import kernel_section, lustre_section, node_section, tuning_section
@@ -36,32 +34,32 @@ _GPU_KEYS = (
 
 def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     """The plan's document, without digest and as it is carried out on AWS itself. UsageError: all conflicts at once."""
-    world = World(recipe.values, facts)
-    solution = solve(world)
+    context = ResolveContext(recipe.values, facts)
+    solution = solve(context)
     if solution.conflicts:
         raise_mistakes(recipe.file, [_line(recipe, conflict) for conflict in solution.conflicts])
     sources = Sources()
-    values, system = recipe.values, world.os
-    sources.add(f"operating system {world.os_name}", system)
-    sources.add(f"node family {world.node_name}", world.node)
-    if world.node_release:
-        sources.add(f"{world.node_name} {world.node_version}", world.node_release)
-    types = [_instance_type(world, name, sources) for name in values["instance_types"]]
-    kernel = kernel_section(system, world.kernel, values["architecture"])
+    values, system = recipe.values, context.os
+    sources.add(f"operating system {context.os_name}", system)
+    sources.add(f"node family {context.node_name}", context.node)
+    if context.node_release:
+        sources.add(f"{context.node_name} {context.node_version}", context.node_release)
+    types = [_instance_type(context, name, sources) for name in values["instance_types"]]
+    kernel = kernel_section(system, context.kernel, values["architecture"])
     components: Components = {
-        **node_section(world),
-        **sections(world, solution.versions, sources),
-        **lustre_section(world, sources),
-        **tuning_section(world, sources),
+        **node_section(context),
+        **sections(context, solution.versions, sources),
+        **lustre_section(context, sources),
+        **tuning_section(context, sources),
     }
-    telemetry = _telemetry(world)
+    telemetry = _telemetry(context)
     agent: CloudWatchAgent = {
-        **agent_section(world, sources),
+        **agent_section(context, sources),
         "config": agent_config(telemetry, values["event_parser"], None),
         "gpu_config": gpu_config(telemetry, None) if telemetry["measurements"] else {},
     }
     sources.add(f"metric set {telemetry['profile']}", facts.telemetry[telemetry["profile"]])
-    remark(world, solution.versions, sources)
+    remark(context, solution.versions, sources)
     # Sections of the site's roles: their grammar is their argument_specs.
     own: dict[str, object] = {role: values[role] for role in site_roles(recipe.site) if role in values}
     if recipe.site and any(files(recipe.site)):
@@ -72,10 +70,10 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
         "description": values.get("description", ""),
         "flag": values["flag"],
         "recipe": {"file": recipe.file.name, "sha256": recipe.sha256},
-        "os": _operating_system(world),
+        "os": _operating_system(context),
         "architecture": values["architecture"],
-        "node": _node(world),
-        "source_ami": source_ami(world),
+        "node": _node(context),
+        "source_ami": source_ami(context),
         "build": values["build"],
         "instance_types": types,
         "roles": [role for role in values["roles"] if _has_work(role, {"kernel": kernel, **components, **own})],
@@ -91,23 +89,23 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     return cast(ResolvedPlan, {**document, **own})
 
 
-def _operating_system(world: World) -> OperatingSystem:
-    row = world.os
+def _operating_system(context: ResolveContext) -> OperatingSystem:
+    row = context.os
     return {
         "id": row["id"],
         "version": row["version"],
         "codename": row["codename"],
         "family": row["family"],
         "ssh_user": row["ssh_user"],
-        "python": python_for(world) or "",
+        "python": python_for(context) or "",
         "end_of_life": row["end_of_life"],
     }
 
 
-def _node(world: World) -> Node:
-    node: Node = {"family": world.node_name}
-    if world.node_version:
-        node["version"] = world.node_version
+def _node(context: ResolveContext) -> Node:
+    node: Node = {"family": context.node_name}
+    if context.node_version:
+        node["version"] = context.node_version
     return node
 
 
@@ -124,16 +122,16 @@ def _has_work(role: str, components: Mapping[str, object]) -> bool:
     return isinstance(section, Mapping) and "provided_by" not in section
 
 
-def source_ami(world: World) -> SourceAmi:
+def source_ami(context: ResolveContext) -> SourceAmi:
     """How the source AMI is found: an id, or owner and name filter, with an SSM public parameter where there is one."""
-    asked = world.values.get("source_ami")
+    asked = context.values.get("source_ami")
     if asked:
         return cast(SourceAmi, dict(asked))
-    architecture = str(world.values["architecture"])
-    template: Row = world.node.get("source_ami", {}).get(world.os_name) or world.os["source_ami"][architecture]
+    architecture = str(context.values["architecture"])
+    template: Row = context.node.get("source_ami", {}).get(context.os_name) or context.os["source_ami"][architecture]
     values = {
-        "version": world.node_version or "",
-        "kernel": world.kernel,
+        "version": context.node_version or "",
+        "kernel": context.kernel,
         "arch": architecture,
         "ssm_arch": "" if architecture == "x86_64" else f"/{architecture}",
         "dlami_arch": "" if architecture == "x86_64" else "ARM64 ",
@@ -141,8 +139,8 @@ def source_ami(world: World) -> SourceAmi:
     return cast(SourceAmi, {key: str(text).format(**values) for key, text in template.items()})
 
 
-def _instance_type(world: World, name: str, sources: Sources) -> InstanceType:
-    row = world.instance_types[name]
+def _instance_type(context: ResolveContext, name: str, sources: Sources) -> InstanceType:
+    row = context.instance_types[name]
     gpu = row.get("gpu")
     sources.add(f"instance type {name}", row)
     entry: InstanceType = {
@@ -161,10 +159,10 @@ def _instance_type(world: World, name: str, sources: Sources) -> InstanceType:
     return entry
 
 
-def _telemetry(world: World) -> Telemetry:
-    asked = world.values["telemetry"]
-    measurements = asked.get("measurements") or world.facts.telemetry[asked["profile"]]["measurements"]
-    absent = _absent(world, measurements)
+def _telemetry(context: ResolveContext) -> Telemetry:
+    asked = context.values["telemetry"]
+    measurements = asked.get("measurements") or context.facts.telemetry[asked["profile"]]["measurements"]
+    absent = _absent(context, measurements)
     telemetry: Telemetry = {
         "profile": asked["profile"],
         "interval_s": asked["interval_s"],
@@ -181,17 +179,17 @@ def _telemetry(world: World) -> Telemetry:
     return telemetry
 
 
-def _absent(world: World, measurements: list[str]) -> dict[str, list[str]]:
+def _absent(context: ResolveContext, measurements: list[str]) -> dict[str, list[str]]:
     """Instance type → measurements that its GPUs never have, so that nobody waits for them."""
-    facts = world.facts.gpudirect
+    facts = context.facts.gpudirect
     by_type: dict[str, list[str]] = {}
-    for gpu in world.gpus:
+    for gpu in context.gpus:
         bare = gpu.row["name"] in facts["encoder"]["without"]
         never = [name for name in measurements if name == "fan_speed" or (bare and name.startswith("encoder_"))]
         if never:
             by_type |= dict.fromkeys(gpu.instance_types, never)
-    divided = world.facts.tuning["mig"]["absent"]["measurements"]
-    for name in world.section("tuning").get("mig", {}):
+    divided = context.facts.tuning["mig"]["absent"]["measurements"]
+    for name in context.section("tuning").get("mig", {}):
         known = by_type.get(name, [])
         absent = [measurement for measurement in measurements if measurement in divided and measurement not in known]
         if absent:

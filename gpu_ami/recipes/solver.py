@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpu_ami.recipes.facts import around, matching, nearest_branch_first, nearest_first
 from gpu_ami.recipes.known_releases import best_known_first
-from gpu_ami.recipes.resolve_context import COMPONENTS, LABELS, Assignment, Conflict, World
-from gpu_ami.recipes.rules_driver import DRIVER_RULES, runs_natively
-from gpu_ami.recipes.rules_image import COMPONENT_RULES, IMAGE_RULES, base_keeps_its_own
-from gpu_ami.recipes.rules_network import NETWORK_RULES
-from gpu_ami.recipes.versions import around, matching, nearest_branch_first, nearest_first
+from gpu_ami.recipes.rules import (
+    COMPONENT_RULES,
+    COMPONENTS,
+    DRIVER_RULES,
+    IMAGE_RULES,
+    LABELS,
+    NETWORK_RULES,
+    Assignment,
+    Conflict,
+    ResolveContext,
+    base_keeps_its_own,
+    runs_natively,
+)
 
-Rule = Callable[[World, Assignment], Iterator[Conflict]]
+Rule = Callable[[ResolveContext, Assignment], Iterator[Conflict]]
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (*DRIVER_RULES, *NETWORK_RULES, *COMPONENT_RULES)
 
 
@@ -24,51 +33,53 @@ class Solution:
     conflicts: list[Conflict] = field(default_factory=list)
 
 
-def solve(world: World) -> Solution:
+def solve(context: ResolveContext) -> Solution:
     """The newest choice without conflicts, in the order of COMPONENTS; if there is none, the newest and its conflicts.
 
     Deterministic: the same recipe and facts give the same versions and the same conflicts in the same order.
     """
-    constraints = {name: str(world.section(name)["version"]) for name in COMPONENTS if "version" in world.section(name)}
-    constraints = {**world.provided, **constraints}
+    constraints = {
+        name: str(context.section(name)["version"]) for name in COMPONENTS if "version" in context.section(name)
+    }
+    constraints = {**context.provided, **constraints}
     candidates: dict[str, list[str]] = {}
     solution = Solution()
     for name in [component for component in COMPONENTS if component in constraints]:
-        versions = matching(constraints[name], world.facts.releases(name))
+        versions = matching(constraints[name], context.facts.releases(name))
         if versions:
             candidates[name] = versions
         else:
-            solution.conflicts.append(_unknown(world, name, constraints[name]))
-    solution.versions = _search(world, candidates) or {name: versions[0] for name, versions in candidates.items()}
+            solution.conflicts.append(_unknown(context, name, constraints[name]))
+    solution.versions = _search(context, candidates) or {name: versions[0] for name, versions in candidates.items()}
     for rule in (*IMAGE_RULES, base_keeps_its_own):
-        solution.conflicts += rule(world, solution.versions)
-    judged = [conflict for conflict in _judge(world, solution.versions) if conflict not in solution.conflicts]
-    solution.conflicts += [_with_nearest(world, solution.versions, conflict) for conflict in judged]
+        solution.conflicts += rule(context, solution.versions)
+    judged = [conflict for conflict in _judge(context, solution.versions) if conflict not in solution.conflicts]
+    solution.conflicts += [_with_nearest(context, solution.versions, conflict) for conflict in judged]
     return solution
 
 
-def _unknown(world: World, name: str, constraint: str) -> Conflict:
-    known = list(world.facts.releases(name))
+def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
+    known = list(context.facts.releases(name))
     text = f"no {LABELS[name]} {constraint} in the facts; {around(constraint, known)}"
     return Conflict(
         f"{name}.version", text, f"variables/facts/{'nvidia_drivers' if name == 'nvidia_driver' else name}.yml"
     )
 
 
-def _judge(world: World, chosen: Assignment, *, only: str | None = None) -> Iterator[Conflict]:
+def _judge(context: ResolveContext, chosen: Assignment, *, only: str | None = None) -> Iterator[Conflict]:
     """Conflicts of the versions chosen so far; of one component alone with `only`."""
     for names, rule in RULES:
         if (only is None or only in names) and all(name in chosen for name in names):
-            yield from rule(world, chosen)
+            yield from rule(context, chosen)
 
 
-def _search(world: World, candidates: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
+def _search(context: ResolveContext, candidates: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
     """Depth first, newest first. None where no choice is free of conflicts."""
     names = list(candidates)
     chosen: dict[str, str] = {}
     # A component's own conflicts do not depend on the others: checked once, not at every step of the search.
     alone = {
-        name: [version for version in versions if not any(_judge_alone(world, name, version))]
+        name: [version for version in versions if not any(_judge_alone(context, name, version))]
         for name, versions in candidates.items()
     }
     if not all(alone.values()):
@@ -78,9 +89,9 @@ def _search(world: World, candidates: Mapping[str, Sequence[str]]) -> dict[str, 
         if depth == len(names):
             return True
         name = names[depth]
-        for version in _preferred_first(world, chosen, name, alone[name]):
+        for version in _preferred_first(context, chosen, name, alone[name]):
             chosen[name] = version
-            if not any(True for _ in _judge_new(world, chosen, name)) and extend(depth + 1):
+            if not any(True for _ in _judge_new(context, chosen, name)) and extend(depth + 1):
                 return True
             del chosen[name]
         return False
@@ -88,23 +99,23 @@ def _search(world: World, candidates: Mapping[str, Sequence[str]]) -> dict[str, 
     return chosen if extend(0) else None
 
 
-def _judge_alone(world: World, name: str, version: str) -> Iterator[Conflict]:
+def _judge_alone(context: ResolveContext, name: str, version: str) -> Iterator[Conflict]:
     for names, rule in RULES:
         if names == (name,):
-            yield from rule(world, {name: version})
+            yield from rule(context, {name: version})
 
 
-def _judge_new(world: World, chosen: Assignment, name: str) -> Iterator[Conflict]:
+def _judge_new(context: ResolveContext, chosen: Assignment, name: str) -> Iterator[Conflict]:
     for names, rule in RULES:
         if len(names) > 1 and name in names and all(each in chosen for each in names):
-            yield from rule(world, chosen)
+            yield from rule(context, chosen)
 
 
-def _with_nearest(world: World, chosen: Assignment, conflict: Conflict) -> Conflict:
+def _with_nearest(context: ResolveContext, chosen: Assignment, conflict: Conflict) -> Conflict:
     """The conflict with the nearest versions that would resolve it, one component changed at a time."""
     remedies = []
     for name in conflict.change:
-        version = _nearest(world, chosen, conflict, name)
+        version = _nearest(context, chosen, conflict, name)
         if version:
             remedies.append(f"{LABELS[name]} {version}")
     if conflict.nearest:
@@ -112,13 +123,13 @@ def _with_nearest(world: World, chosen: Assignment, conflict: Conflict) -> Confl
     return Conflict(conflict.path, conflict.text, conflict.source, conflict.change, " or ".join(remedies))
 
 
-def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) -> str | None:
-    if name in world.provided:
+def _nearest(context: ResolveContext, chosen: Assignment, conflict: Conflict, name: str) -> str | None:
+    if name in context.provided:
         return None
     fallback = None
-    for version in _by_nearness(world, chosen, name):
+    for version in _by_nearness(context, chosen, name):
         changed = {**chosen, name: version}
-        left = list(_judge(world, changed, only=name))
+        left = list(_judge(context, changed, only=name))
         if not left:
             return version
         if fallback is None and not any(other.path == conflict.path for other in left):
@@ -126,21 +137,21 @@ def _nearest(world: World, chosen: Assignment, conflict: Conflict, name: str) ->
     return fallback
 
 
-def _by_nearness(world: World, chosen: Assignment, name: str) -> list[str]:
+def _by_nearness(context: ResolveContext, chosen: Assignment, name: str) -> list[str]:
     # A driver is taken from a branch that is maintained, so its newest; of all else, the next.
     by_nearness = nearest_branch_first if name == "nvidia_driver" else nearest_first
-    order = by_nearness(chosen[name], list(world.facts.releases(name)))
-    return _preferred_first(world, chosen, name, order)
+    order = by_nearness(chosen[name], list(context.facts.releases(name)))
+    return _preferred_first(context, chosen, name, order)
 
 
-def _preferred_first(world: World, chosen: Assignment, name: str, order: list[str]) -> list[str]:
+def _preferred_first(context: ResolveContext, chosen: Assignment, name: str, order: list[str]) -> list[str]:
     """Versions in their order, but first those that are better known to work.
 
     Where the recipe says `newest`: releases that are known for the system (`best_known_first`). Of CUDA, before all
     else: toolkits that the driver was made for, before those that it only tolerates.
     """
-    known = best_known_first(world, name, order, chosen.get("cuda"))
+    known = best_known_first(context, name, order, chosen.get("cuda"))
     if name == "cuda" and "nvidia_driver" in chosen:
         driver = chosen["nvidia_driver"]
-        return sorted(known, key=lambda version: not runs_natively(world, driver, version))
+        return sorted(known, key=lambda version: not runs_natively(context, driver, version))
     return known

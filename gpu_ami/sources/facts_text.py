@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_ami.recipes import versions
+from gpu_ami.recipes.facts import versions
 
 
 def add_release(text: str, release: str, row: Mapping[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpu_ami.recipes import versions
+from gpu_ami.recipes.facts import versions
 from gpu_ami.sources.client import Client
 from gpu_ami.sources.errors import NotThere, SourceError, Unreachable
 

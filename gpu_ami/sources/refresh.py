@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpu_ami.recipes import Facts, ResolvedPlan, versions
+from gpu_ami.recipes import Facts, ResolvedPlan
+from gpu_ami.recipes.facts import versions
 from gpu_ami.sources import facts_text, git
 from gpu_ami.sources.client import Client
 from gpu_ami.sources.errors import SourceError

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_ami.cli import main
 from gpu_ami.plan.diff import changes
-from gpu_ami.recipes.facts import VARIABLES
+from gpu_ami.recipes.facts.tables import VARIABLES
 from tests.plan.conftest import AL2023, RECIPES
 from tests.plan.conftest import locks as locks
 from tests.plan.test_diff import relock

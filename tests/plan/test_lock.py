@@ -15,7 +15,7 @@ from gpu_ami.files import write_json
 from gpu_ami.plan.diff import changes
 from gpu_ami.plan.document import canonical_json
 from gpu_ami.plan.lock import LOCKS, load_lock, lock_file, locks_folder, render_lock, resolved_recipe, write_lock
-from gpu_ami.recipes.facts import Facts, load_facts
+from gpu_ami.recipes.facts.tables import Facts, load_facts
 from tests.plan.conftest import AL2023, RECIPES
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import yaml
 
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.layers import layered
-from gpu_ami.recipes.resolve_context import World
+from gpu_ami.recipes.rules.resolve_context import ResolveContext
 
 FACTS = load_facts()
 
 
-def world(recipe: str = "", *, os: str = "al2023", types: str = "g5.xlarge", node: str = "ec2") -> World:
-    """The World of a recipe: all its layers, with the YAML text `recipe` on top."""
+def context(recipe: str = "", *, os: str = "al2023", types: str = "g5.xlarge", node: str = "ec2") -> ResolveContext:
+    """The ResolveContext of a recipe: all its layers, with the YAML text `recipe` on top."""
     document = {"flag": "x", "os": os, "node": node, "instance_types": types.split()} | (yaml.safe_load(recipe) or {})
-    return World(layered(Path("image.yml"), document, "0" * 64, FACTS).values, FACTS)
+    return ResolveContext(layered(Path("image.yml"), document, "0" * 64, FACTS).values, FACTS)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.recipes.citations import Sources
 from gpu_ami.recipes.driver_packages import nvidia_repository
+from gpu_ami.recipes.facts.citations import Sources
 from gpu_ami.recipes.packages import sections
-from tests.recipes.conftest import world
+from tests.recipes.conftest import context
 
 
 def written(
@@ -17,7 +17,7 @@ def written(
 ) -> Any:
     """The sections of the versions, and the notes."""
     sources = Sources()
-    return sections(world(recipe, os=os, types=types, node=node), versions, sources), sources.notes
+    return sections(context(recipe, os=os, types=types, node=node), versions, sources), sources.notes
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ def test_driver_of_the_base_ami_is_named_with_it_and_not_installed() -> None:
 
 @pytest.mark.parametrize(("system", "folder"), [("al2023", "amzn2023/x86_64"), ("ubuntu2404", "ubuntu2404/x86_64")])
 def test_nvidia_repository_is_that_of_the_system(system: str, folder: str) -> None:
-    repository = nvidia_repository(world(os=system), Sources())
+    repository = nvidia_repository(context(os=system), Sources())
     assert repository["url"].endswith(f"/{folder}/")
     assert repository["key_url"].startswith(repository["url"])

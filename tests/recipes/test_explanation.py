@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.explanation import ExplainedValue, explain
-from gpu_ami.recipes.facts import VARIABLES, load_facts
+from gpu_ami.recipes.facts.tables import VARIABLES, load_facts
 from gpu_ami.recipes.layers import read_recipe
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.grammar import recipe_keys
 
 KEYS = recipe_keys(load_facts(), ("cuda", "hygiene"), ("ec2", "eks"))

@@ -11,7 +11,7 @@ import yaml
 
 from gpu_ami.cloud.place import load_place
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.importer import import_template, place_text, recipe_text
 from gpu_ami.recipes.layers import read_recipe
 from gpu_ami.recipes.resolver import resolve

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes.citations import Sources
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts.citations import Sources
+from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.known_releases import best_known_first, remark, seen
 from gpu_ami.recipes.packages import agent_section
-from gpu_ami.recipes.resolve_context import COMPONENTS
-from tests.recipes.conftest import world
+from gpu_ami.recipes.rules.resolve_context import COMPONENTS
+from tests.recipes.conftest import context
 
 
 def notes(recipe: str, versions: dict[str, str], **place: str) -> list[str]:
     sources = Sources()
-    remark(world(recipe, **place), versions, sources)
+    remark(context(recipe, **place), versions, sources)
     return sources.notes
 
 
@@ -22,23 +22,23 @@ def test_seen_releases_are_releases_of_the_facts() -> None:
     facts = load_facts()
     for os in facts.operating_systems:
         for component in COMPONENTS:
-            releases = seen(world(os=os), component)
+            releases = seen(context(os=os), component)
             assert releases <= set(facts.releases(component)), (os, component)
 
 
 def test_order_is_kept_where_a_version_or_a_branch_is_asked_for() -> None:
     releases = ["9.28.0", "9.25.1", "9.1.0"]
-    asked = world("cudnn: {version: '9'}", os="al2023")
+    asked = context("cudnn: {version: '9'}", os="al2023")
     assert best_known_first(asked, "cudnn", releases, None) == releases
 
 
 def test_seen_releases_come_first_for_newest() -> None:
-    asked = world("cudnn: {version: newest}", os="al2023")
+    asked = context("cudnn: {version: newest}", os="al2023")
     assert best_known_first(asked, "cudnn", ["9.28.0", "9.25.1", "9.1.0"], None) == ["9.25.1", "9.28.0", "9.1.0"]
 
 
 def test_nccl_that_is_packaged_for_the_cuda_comes_before_one_that_was_seen() -> None:
-    asked = world("nccl: {version: newest}", os="al2023")
+    asked = context("nccl: {version: newest}", os="al2023")
     assert best_known_first(asked, "nccl", ["2.32.3", "2.31.2"], "12.9") == ["2.31.2", "2.32.3"]
     assert best_known_first(asked, "nccl", ["2.32.3", "2.31.2"], "13.0") == ["2.32.3", "2.31.2"]
 
@@ -78,13 +78,13 @@ def test_components_that_are_the_same_for_all_systems_need_no_note(component: st
 
 
 def test_component_of_the_base_ami_needs_no_note() -> None:
-    base = world("node_version: 3.16.3", node="parallelcluster", types="p5.48xlarge")
+    base = context("node_version: 3.16.3", node="parallelcluster", types="p5.48xlarge")
     sources = Sources()
     remark(base, base.provided, sources)
     assert sources.notes == []
 
 
 def test_newest_agent_is_the_newest_whose_build_is_known() -> None:
-    section = agent_section(world("cloudwatch_agent: {version: newest}"), Sources())
+    section = agent_section(context("cloudwatch_agent: {version: newest}"), Sources())
     assert section["version"] == "1.300072.0"
     assert "/1.300072.0b1766/" in section["url"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.layers import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes.citations import Sources
+from gpu_ami.recipes.facts.citations import Sources
 from gpu_ami.recipes.notes import remark
-from gpu_ami.recipes.resolve_context import World
-from tests.recipes.conftest import world
+from gpu_ami.recipes.rules.resolve_context import ResolveContext
+from tests.recipes.conftest import context
 
 
-def notes(of: World, **versions: str) -> list[str]:
+def notes(of: ResolveContext, **versions: str) -> list[str]:
     sources = Sources()
     remark(of, versions, sources)
     return sources.notes
 
 
 def test_nothing_is_noted_of_supported_and_tested_versions() -> None:
-    assert notes(world(types="g6.xlarge"), nvidia_driver="580.178.04", cuda="13.0") == []
+    assert notes(context(types="g6.xlarge"), nvidia_driver="580.178.04", cuda="13.0") == []
 
 
 def test_end_of_support_is_noted_of_system_and_driver() -> None:
-    system, driver = notes(world(os="ubuntu2004", types="g6.xlarge"), nvidia_driver="550.163.01")
+    system, driver = notes(context(os="ubuntu2004", types="g6.xlarge"), nvidia_driver="550.163.01")
     assert system.startswith("ubuntu2004 reached its end of life on ")
     assert driver.startswith("driver 550.163.01: support of R550 ended in 2025-06 (")
 
 
 @pytest.mark.parametrize(("flavour", "noted"), [("open", True), ("proprietary", False)])
 def test_gsp_faults_are_noted_with_the_open_module(flavour: str, noted: bool) -> None:
-    of = world(f"nvidia_driver: {{flavour: {flavour}}}", types="g5.xlarge")
+    of = context(f"nvidia_driver: {{flavour: {flavour}}}", types="g5.xlarge")
     found = [note for note in notes(of, nvidia_driver="580.178.04") if note.startswith("GSP stays on")]
     assert [("faults were reported on g5.xlarge" in note) for note in found] == [True] * noted
 
 
 def test_flavour_boot_says_when_the_module_is_chosen() -> None:
-    of = world("nvidia_driver: {flavour: boot}", types="p3.2xlarge p5.48xlarge")
+    of = context("nvidia_driver: {flavour: boot}", types="p3.2xlarge p5.48xlarge")
     assert any(
         note.startswith("both kernel modules are in the image") for note in notes(of, nvidia_driver="570.211.01")
     )
@@ -42,19 +42,19 @@ def test_flavour_boot_says_when_the_module_is_chosen() -> None:
 
 @pytest.mark.parametrize(("driver", "noted"), [("595.112.07", True), ("580.178.04", False)])
 def test_faults_reported_for_a_gpu_are_noted_for_their_branch(driver: str, noted: bool) -> None:
-    of = world("architecture: arm64\nbuild: {instance_type: g5g.xlarge}", types="p6e-gb200.36xlarge")
+    of = context("architecture: arm64\nbuild: {instance_type: g5g.xlarge}", types="p6e-gb200.36xlarge")
     reported = [note for note in notes(of, nvidia_driver=driver) if note.startswith("EFA faults were reported for")]
     assert [("NVIDIA GB200 (p6e-gb200.36xlarge) with R595" in note) for note in reported] == [True] * noted
 
 
 def test_unused_efa_interfaces_are_noted() -> None:
-    of = world(types="p5.48xlarge")
+    of = context(types="p5.48xlarge")
     assert notes(of, nvidia_driver="580.178.04") == ["p5.48xlarge have EFA interfaces; the plan installs no EFA"]
     assert notes(of, nvidia_driver="580.178.04", efa="1.47.0") == []
 
 
 def test_plugin_that_was_not_tested_with_nccl_is_noted() -> None:
-    of = world("efa: {version: 1.47.0}", types="p5.48xlarge")
+    of = context("efa: {version: 1.47.0}", types="p5.48xlarge")
     assert notes(of, efa="1.47.0", nccl="2.29.2") == []  # 1.47.0 brings 1.18.0, tested with NCCL 2.29.2
     (note,) = notes(of, efa="1.47.0", nccl="2.28.9")
     assert note.startswith("aws-ofi-nccl 1.18.0 was tested with 2.29.2, not with NCCL 2.28.9 (")
@@ -64,8 +64,8 @@ def test_plugin_that_was_not_tested_with_nccl_is_noted() -> None:
 
 def test_kernel_that_neuron_was_not_tested_with_is_noted() -> None:
     recipe = "telemetry: {profile: neuron}\nkernel: {version: '%s'}"
-    untested = notes(world(recipe % "6.12", types="trn1.2xlarge"), neuron="2.26.1")
-    tested = notes(world(recipe % "6.1", types="trn1.2xlarge"), neuron="2.26.1")
+    untested = notes(context(recipe % "6.12", types="trn1.2xlarge"), neuron="2.26.1")
+    tested = notes(context(recipe % "6.1", types="trn1.2xlarge"), neuron="2.26.1")
     assert untested[0] == "Neuron is tested with kernel 6.1 and 6.18 of al2023, not with 6.12"
     assert untested[1:] == tested
     assert [note.partition(":")[0] for note in tested] == ["Neuron metrics are not published"]

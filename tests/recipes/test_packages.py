@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.recipes.citations import Sources
+from gpu_ami.recipes.facts.citations import Sources
 from gpu_ami.recipes.packages import agent_section, sections
-from tests.recipes.conftest import world
+from tests.recipes.conftest import context
 
 
 def written(
@@ -16,7 +16,7 @@ def written(
 ) -> Any:
     """The sections of the versions, and the notes."""
     sources = Sources()
-    return sections(world(recipe, os=os, types=types, node=node), versions, sources), sources.notes
+    return sections(context(recipe, os=os, types=types, node=node), versions, sources), sources.notes
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def written(
 )
 def test_agent_is_pinned_by_its_release(version: str, directory: str, pinned: bool) -> None:
     sources = Sources()
-    agent = agent_section(world(f"cloudwatch_agent: {{version: {version}}}", os="debian12"), sources)
+    agent = agent_section(context(f"cloudwatch_agent: {{version: {version}}}", os="debian12"), sources)
     assert agent["version"] == version.partition("b")[0]
     assert agent["url"].endswith(f"/debian/amd64/{directory}/amazon-cloudwatch-agent.deb")
     assert agent["signature_url"] == f"{agent['url']}.sig"
@@ -72,7 +72,7 @@ def test_efa_leaves_out_its_nvidia_package_without_nvidia_gpus(types: str, unwan
 
 
 def test_source_build_is_verified_by_its_commit() -> None:
-    facts = world().facts.gdrcopy
+    facts = context().facts.gdrcopy
     release, row = list(facts["releases"].items())[-1]
     section = written(gdrcopy=release)[0]["gdrcopy"]
     assert section == {
@@ -82,7 +82,7 @@ def test_source_build_is_verified_by_its_commit() -> None:
 
 @pytest.mark.parametrize(("node", "runtime", "installed"), [("ec2", "docker", True), ("ecs", "docker", False)])
 def test_container_runtime_of_the_base_ami_is_not_installed_again(node: str, runtime: str, installed: bool) -> None:
-    release = list(world().facts.container_toolkit["releases"])[-1]
+    release = list(context().facts.container_toolkit["releases"])[-1]
     section = written(node=node, container_toolkit=release)[0]["container_toolkit"]
     assert (section["runtime"], bool(section["runtime_package"])) == (runtime, installed)
     assert set(section["packages"].values()) == {f"{release}-1"}
@@ -99,5 +99,5 @@ def test_packages_of_an_inf1_image_are_those_that_run_there() -> None:
 
 def test_every_section_cites_its_release() -> None:
     sources = Sources()
-    sections(world(), {"nvidia_driver": "580.178.04", "cuda": "13.0"}, sources)
+    sections(context(), {"nvidia_driver": "580.178.04", "cuda": "13.0"}, sources)
     assert {"driver 580.178.04", "CUDA 13.0"} <= {row["fact"] for row in sources.rows}

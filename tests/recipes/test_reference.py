@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.layers import layered
 from gpu_ami.recipes.reference import DESCRIPTIONS, reference, rows, with_reference
 from gpu_ami.recipes.resolver import resolve

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.layers import layered, read_recipe
-from gpu_ami.recipes.resolve_context import COMPONENTS
 from gpu_ami.recipes.resolver import resolve
+from gpu_ami.recipes.rules.resolve_context import COMPONENTS
 from gpu_ami.recipes.solver import RULES
 
 CASES = sorted(path for path in (Path(__file__).parent / "cases").iterdir() if path.is_dir())
@@ -70,8 +70,8 @@ def test_there_are_enough_cases_of_both_kinds() -> None:
 
 def test_every_rule_has_refused_something() -> None:
     """Each rule is seen red: no rule is only ever passed by."""
-    from gpu_ami.recipes.resolve_context import World
-    from gpu_ami.recipes.rules_image import IMAGE_RULES, base_keeps_its_own
+    from gpu_ami.recipes.rules.image import IMAGE_RULES, base_keeps_its_own
+    from gpu_ami.recipes.rules.resolve_context import ResolveContext
     from gpu_ami.recipes.solver import solve
 
     facts = load_facts()
@@ -79,15 +79,15 @@ def test_every_rule_has_refused_something() -> None:
     for case in CASES:
         overrides = (case / "set.txt").read_text().splitlines() if (case / "set.txt").exists() else []
         try:
-            world = World(read_recipe(case / "recipe.yml", facts, overrides).values, facts)
+            context = ResolveContext(read_recipe(case / "recipe.yml", facts, overrides).values, facts)
         except UsageError:
             continue
-        chosen = solve(world).versions
+        chosen = solve(context).versions
         for rule in (*IMAGE_RULES, base_keeps_its_own):
-            red |= {rule.__qualname__ for _ in rule(world, chosen)}
+            red |= {rule.__qualname__ for _ in rule(context, chosen)}
         for names, component_rule in RULES:
             if all(name in chosen for name in names):
-                red |= {f"{names}{component_rule.__qualname__}" for _ in component_rule(world, chosen)}
+                red |= {f"{names}{component_rule.__qualname__}" for _ in component_rule(context, chosen)}
     rules = {rule.__qualname__ for rule in (*IMAGE_RULES, base_keeps_its_own)}
     rules |= {f"{names}{rule.__qualname__}" for names, rule in RULES}
     # No system of the facts lacks a Python for the ansible-core releases in them: see test_rules_image.py.

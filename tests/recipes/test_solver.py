@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes.resolve_context import COMPONENTS, Conflict
+from gpu_ami.recipes.rules.resolve_context import COMPONENTS, Conflict
 from gpu_ami.recipes.solver import RULES, solve
-from tests.recipes.conftest import world
+from tests.recipes.conftest import context
 
 
 def recipe(**versions: str) -> str:
@@ -14,30 +14,30 @@ def recipe(**versions: str) -> str:
 
 
 def conflicts(**versions: str) -> list[Conflict]:
-    return solve(world(recipe(**versions))).conflicts
+    return solve(context(recipe(**versions))).conflicts
 
 
 def test_newest_release_of_each_branch_is_chosen() -> None:
-    solution = solve(world(recipe(nvidia_driver="580", cuda="12")))
+    solution = solve(context(recipe(nvidia_driver="580", cuda="12")))
     assert solution.conflicts == []
     assert solution.versions == {"nvidia_driver": "580.178.04", "cuda": "12.9"}
 
 
 def test_newest_cuda_is_one_that_the_driver_was_made_for() -> None:
     """Driver 570.211.01 would run CUDA 12.9 by minor-version compatibility."""
-    assert solve(world(recipe(nvidia_driver="570.211.01", cuda="12"))).versions["cuda"] == "12.8"
+    assert solve(context(recipe(nvidia_driver="570.211.01", cuda="12"))).versions["cuda"] == "12.8"
 
 
 def test_older_release_is_chosen_where_the_newest_conflicts() -> None:
-    volta = world("nvidia_driver: {version: newest, flavour: proprietary}", types="p3.2xlarge")
+    volta = context("nvidia_driver: {version: newest, flavour: proprietary}", types="p3.2xlarge")
     solution = solve(volta)
     assert solution.conflicts == []
     assert solution.versions["nvidia_driver"].startswith("580.")
 
 
 def test_newest_nccl_is_one_that_was_packaged_for_the_cuda() -> None:
-    versions = solve(world(recipe(nvidia_driver="580", cuda="12.8", nccl="newest"))).versions
-    packaged = world().facts.nccl["releases"][versions["nccl"]]["packaged"]
+    versions = solve(context(recipe(nvidia_driver="580", cuda="12.8", nccl="newest"))).versions
+    packaged = context().facts.nccl["releases"][versions["nccl"]]["packaged"]
     assert any(one.startswith("12.") for one in packaged)
 
 
@@ -48,13 +48,13 @@ def test_newest_nccl_is_one_that_was_packaged_for_the_cuda() -> None:
 def test_newest_is_one_that_was_seen_for_the_system(component: str, version: str) -> None:
     """The facts have newer drivers, CUDA and cuDNN, which nobody saw in the repository for Amazon Linux 2023."""
     asked = {"nvidia_driver": "newest", "cuda": "newest"} | {component: "newest"}
-    solution = solve(world(recipe(**asked), os="al2023"))
+    solution = solve(context(recipe(**asked), os="al2023"))
     assert solution.conflicts == []
     assert solution.versions[component] == version
 
 
 def test_newest_is_no_release_of_an_unverified_source_where_there_is_another() -> None:
-    assert solve(world(recipe(nvidia_driver="610", cuda="newest"), os="ubuntu2404")).versions["cuda"] == "13.2"
+    assert solve(context(recipe(nvidia_driver="610", cuda="newest"), os="ubuntu2404")).versions["cuda"] == "13.2"
 
 
 def test_version_that_is_unknown_is_named_with_its_neighbours() -> None:
@@ -84,7 +84,7 @@ def test_all_conflicts_are_said_at_once() -> None:
 
 
 def test_version_of_the_base_ami_is_kept() -> None:
-    base = world("node_version: 3.16.3", node="parallelcluster", types="p5.48xlarge")
+    base = context("node_version: 3.16.3", node="parallelcluster", types="p5.48xlarge")
     versions = solve(base).versions
     assert versions == {name: version for name, version in base.provided.items() if name in COMPONENTS}
 

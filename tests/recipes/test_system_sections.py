@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.recipes import system_sections as system
-from gpu_ami.recipes.citations import Sources
-from tests.recipes.conftest import FACTS, world
+from gpu_ami.recipes.facts.citations import Sources
+from tests.recipes.conftest import FACTS, context
 
 A100 = "p4d.24xlarge"
 FINGERPRINT = "0123456789abcdef0123456789abcdef01234567"
@@ -41,39 +41,30 @@ def test_kernel_packages_of_debian_carry_the_architecture() -> None:
     ],
 )
 def test_node_family_has_its_own_role(node: str, recipe: str, types: str, section: dict[str, Any]) -> None:
-    assert system.node_section(world(recipe, node=node, types=types)) == section
+    assert system.node_section(context(recipe, node=node, types=types)) == section
 
 
 def test_lustre_client_is_for_recipes_that_ask_for_it() -> None:
-    assert system.lustre_section(world(), Sources()) == {}
-    assert system.lustre_section(world("lustre: {}"), Sources()) == {"lustre": {"package": "lustre-client"}}
+    assert system.lustre_section(context(), Sources()) == {}
+    assert system.lustre_section(context("lustre: {}"), Sources()) == {"lustre": {"package": "lustre-client"}}
 
 
 def test_lustre_repository_is_trusted_by_the_recipes_fingerprint() -> None:
-    asked = world(f"lustre: {{key_fingerprint: {FINGERPRINT}}}", os="ubuntu2404")
+    asked = context(f"lustre: {{key_fingerprint: {FINGERPRINT}}}", os="ubuntu2404")
     repository = system.lustre_section(asked, Sources())["lustre"]["repository"]
     assert (repository["suite"], repository["key_fingerprint"]) == ("noble", FINGERPRINT.upper())
-    assert list(system.lustre_is_there(asked, {})) == []
-    (conflict,) = system.lustre_is_there(world("lustre: {}", os="ubuntu2404"), {})
-    assert conflict.path == "lustre.key_fingerprint"
 
 
 def test_lustre_kernel_that_was_not_verified_is_noted() -> None:
     sources = Sources()
-    system.lustre_section(world("{lustre: {}, kernel: {version: '6.12'}}"), sources)
+    system.lustre_section(context("{lustre: {}, kernel: {version: '6.12'}}"), sources)
     assert sources.notes == ["not verified: a module of al2023's Lustre client for kernel 6.12"]
-
-
-def test_lustre_client_is_not_built_for_every_system() -> None:
-    (conflict,) = system.lustre_is_there(world("lustre: {}", os="debian12"), {})
-    assert conflict.text == "no Lustre client is built for debian12"
-    assert list(system.lustre_is_there(world(os="debian12"), {})) == []
 
 
 def test_tuning_has_the_facts_values_below_the_recipes() -> None:
     recipe = "tuning: {sysctl: {net.core.rmem_max: '1', vm.swappiness: '0'}, mig: {p4d.24xlarge: '7g.40gb'}}"
     sources = Sources()
-    section = system.tuning_section(world(recipe, types=A100), sources)["tuning"]
+    section = system.tuning_section(context(recipe, types=A100), sources)["tuning"]
     assert section["sysctl"] == FACTS.tuning["sysctl"]["values"] | {"net.core.rmem_max": "1", "vm.swappiness": "0"}
     assert section["clocks"] == {"NVIDIA A100-SXM4-40GB": [1215, 1410]}
     assert (section["mig"], section["memlock"]) == ({A100: "7g.40gb"}, "unlimited")
@@ -82,31 +73,12 @@ def test_tuning_has_the_facts_values_below_the_recipes() -> None:
 
 def test_parts_of_the_tuning_can_be_switched_off() -> None:
     recipe = "tuning: {clocks: false, network: false, memlock: false}"
-    assert system.tuning_section(world(recipe), Sources()) == {"tuning": {"sysctl": {}, "clocks": {}, "mig": {}}}
-    assert system.tuning_section(world(), Sources()) == {}
+    assert system.tuning_section(context(recipe), Sources()) == {"tuning": {"sysctl": {}, "clocks": {}, "mig": {}}}
+    assert system.tuning_section(context(), Sources()) == {}
 
 
 def test_gpu_without_known_clocks_is_noted() -> None:
     sources = Sources()
-    section = system.tuning_section(world("tuning: {}", types="p6-b200.48xlarge"), sources)["tuning"]
+    section = system.tuning_section(context("tuning: {}", types="p6-b200.48xlarge"), sources)["tuning"]
     assert section["clocks"] == {}
     assert sources.notes == ["not established: the highest application clocks of NVIDIA B200; they are not set"]
-
-
-@pytest.mark.parametrize(
-    ("name", "profiles", "says"),
-    [
-        (A100, "3g.20gb,3g.20gb", None),
-        (A100, "4g.20gb,2g.10gb,1g.5gb", None),
-        (A100, "9g.99gb", "has no MIG profile 9g.99gb"),
-        (A100, "4g.20gb,4g.20gb", "takes at most 1 x 4g.20gb, not 2"),
-        (A100, "4g.20gb,3g.20gb,1g.5gb", "needs 8 compute and 9 memory slices, has 7 and 8"),
-        ("p5.48xlarge", "1g.10gb", "p5.48xlarge is not among the recipe's instance types"),
-        ("g5.xlarge", "1g.10gb", "NVIDIA A10G (g5.xlarge) cannot be divided into MIG instances"),
-    ],
-)
-def test_mig_profiles_fit_the_gpu(name: str, profiles: str, says: str | None) -> None:
-    asked = world(f"tuning: {{mig: {{{name}: '{profiles}'}}}}", types=f"{A100} g5.xlarge")
-    found = list(system.mig_is_possible(asked, {}))
-    assert [conflict.path for conflict in found] == ([f"tuning.mig.{name}"] if says else [])
-    assert all(says and says in conflict.text for conflict in found)

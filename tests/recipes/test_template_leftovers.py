@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.importer import import_template
 from gpu_ami.recipes.template_leftovers import environment_lines, leftovers, root_volume_gib
 

@@ -7,10 +7,10 @@ from typing import Any, NotRequired, cast
 
 import pytest
 
-from gpu_ami.recipes.facts import VARIABLES, load_facts
+from gpu_ami.recipes.facts.tables import VARIABLES, load_facts
 from gpu_ami.recipes.layers import known_roles, read_recipe
-from gpu_ami.recipes.resolve_context import COMPONENTS
 from gpu_ami.recipes.resolver import resolve
+from gpu_ami.recipes.rules.resolve_context import COMPONENTS
 from validator.plan_document import PlanDocument, ResolvedPlan, section
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes.resolve_context import COMPONENTS, LABELS
-from tests.recipes.conftest import world
+from gpu_ami.recipes.rules.resolve_context import COMPONENTS, LABELS
+from tests.recipes.conftest import context
 
 
 def test_every_component_has_a_label() -> None:
@@ -23,12 +23,12 @@ def test_every_component_has_a_label() -> None:
 def test_kernel_is_the_recipes_the_base_amis_or_the_systems(
     node: str, recipe: str, kernel: str, base_kernel: str | None
 ) -> None:
-    found = world(recipe, node=node)
+    found = context(recipe, node=node)
     assert (found.kernel, found.base_kernel) == (kernel, base_kernel)
 
 
 def test_gpus_are_named_once_with_their_types() -> None:
-    found = world(types="g5.xlarge g5.2xlarge p5.48xlarge")
+    found = context(types="g5.xlarge g5.2xlarge p5.48xlarge")
     assert [gpu.named for gpu in found.gpus] == [
         "NVIDIA A10G (g5.xlarge, g5.2xlarge)",
         "NVIDIA H100 80GB HBM3 (p5.48xlarge)",
@@ -38,24 +38,24 @@ def test_gpus_are_named_once_with_their_types() -> None:
 
 
 def test_refused_types_have_no_accelerator() -> None:
-    found = world(types="g4ad.xlarge")
+    found = context(types="g4ad.xlarge")
     assert (found.gpus, found.accelerators) == ((), frozenset())
-    assert world(types="g5.xlarge trn1.2xlarge").accelerators == {"nvidia", "neuron"}
+    assert context(types="g5.xlarge trn1.2xlarge").accelerators == {"nvidia", "neuron"}
 
 
 def test_base_ami_provides_what_its_release_names() -> None:
-    found = world("node_version: 3.16.3", node="parallelcluster")
+    found = context("node_version: 3.16.3", node="parallelcluster")
     assert found.provided == found.node["versions"]["3.16.3"]["provides"]
     assert found.provided["efa"] == "1.51.0"
-    assert world().provided == {} == world().node_release
+    assert context().provided == {} == context().node_release
 
 
 def test_section_is_what_the_recipe_says_of_a_component() -> None:
-    found = world("efa: {version: 1.47.0, mode: minimal}")
+    found = context("efa: {version: 1.47.0, mode: minimal}")
     assert found.section("efa") == {"version": "1.47.0", "mode": "minimal"}
     assert found.section("nccl") == {}
 
 
 def test_flavour_is_that_of_the_layers() -> None:
-    assert world().flavour == "open"
-    assert world(os="al2").flavour == "proprietary"
+    assert context().flavour == "open"
+    assert context(os="al2").flavour == "proprietary"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes import rules_driver as rules
+from gpu_ami.recipes.rules import driver as rules
 from gpu_ami.recipes.solver import Rule
-from tests.recipes.conftest import world
+from tests.recipes.conftest import context
 
 H100, A10G = "p5.48xlarge", "g5.xlarge"
 
@@ -36,7 +36,7 @@ H100, A10G = "p5.48xlarge", "g5.xlarge"
 def test_rule_refuses_one_side_of_its_bound(
     rule: Rule, recipe: str, types: str, refused: str, accepted: str, says: str
 ) -> None:
-    surroundings = world(recipe, types=types)
+    surroundings = context(recipe, types=types)
     (conflict,) = rule(surroundings, dict(pair.split("=") for pair in refused.split()))
     assert says in conflict.text
     assert conflict.source
@@ -48,7 +48,7 @@ def test_rule_refuses_one_side_of_its_bound(
     [(rules.cudnn_fits_cuda, "cudnn"), (rules.nccl_fits_cuda, "nccl"), (rules.dcgm_fits_cuda, "dcgm")],
 )
 def test_library_is_for_the_cuda_versions_of_its_row(rule: Rule, component: str) -> None:
-    surroundings = world()
+    surroundings = context()
     releases = surroundings.facts.releases(component)
     release, row = next((name, row) for name, row in releases.items() if "13" not in row["cuda"])
     assert list(rule(surroundings, {component: release, "cuda": f"{row['cuda'][-1]}.0"})) == []
@@ -69,19 +69,19 @@ def test_library_is_for_the_cuda_versions_of_its_row(rule: Rule, component: str)
     ],
 )
 def test_flavour_must_drive_every_gpu(flavour: str, types: str, nearest: list[str]) -> None:
-    surroundings = world(f"nvidia_driver: {{flavour: {flavour}}}", types=types)
+    surroundings = context(f"nvidia_driver: {{flavour: {flavour}}}", types=types)
     conflicts = rules.flavour_fits(surroundings, {"nvidia_driver": "570.211.01"})
     assert [conflict.nearest for conflict in conflicts] == nearest
 
 
 @pytest.mark.parametrize(("flavour", "count"), [("open", 1), ("proprietary", 0)])
 def test_gsp_is_switched_off_with_the_proprietary_module_only(flavour: str, count: int) -> None:
-    surroundings = world(f"nvidia_driver: {{flavour: {flavour}, gsp: false}}")
+    surroundings = context(f"nvidia_driver: {{flavour: {flavour}, gsp: false}}")
     assert len(list(rules.gsp_can_be_off(surroundings, {}))) == count
 
 
 def test_gpus_without_a_common_driver_need_an_image_each() -> None:
-    (conflict,) = rules.gpu_runs_driver(world(types="p3.2xlarge g7.2xlarge"), {"nvidia_driver": "595.45.04"})
+    (conflict,) = rules.gpu_runs_driver(context(types="p3.2xlarge g7.2xlarge"), {"nvidia_driver": "595.45.04"})
     assert conflict.change == ()
     assert conflict.nearest.startswith("build an image for each, as no driver supports all: p3.2xlarge with 580.")
 
@@ -93,9 +93,9 @@ def test_lower_of_minimum_and_floor_is_what_is_needed() -> None:
 
 @pytest.mark.parametrize(("driver", "native"), [("580.95.05", True), ("580.82.07", False)])
 def test_native_driver_is_at_least_the_toolkits_minimum(driver: str, native: bool) -> None:
-    assert rules.runs_natively(world(), driver, "13.0") is native
+    assert rules.runs_natively(context(), driver, "13.0") is native
 
 
 def test_driver_of_the_base_ami_needs_no_repository() -> None:
-    provided = world("node_version: 3.16.3", node="parallelcluster")
+    provided = context("node_version: 3.16.3", node="parallelcluster")
     assert list(rules.repository_has_driver(provided, {"nvidia_driver": "550.163.01"})) == []

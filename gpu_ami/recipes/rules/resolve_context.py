@@ -53,8 +53,8 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class World:
-    """A recipe's values and the rows of the facts that they name."""
+class ResolveContext:
+    """A recipe's values and the rows of the facts that they name: what each rule and each plan section is given."""
 
     values: Mapping[str, Any]
     facts: Facts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes import rules_network as rules
+from gpu_ami.recipes.rules import network as rules
 from gpu_ami.recipes.solver import Rule
-from tests.recipes.conftest import world
+from tests.recipes.conftest import context
 
 MINIMAL = "efa: {version: 1.47.0, mode: minimal}"
 
@@ -35,7 +35,7 @@ MINIMAL = "efa: {version: 1.47.0, mode: minimal}"
     ],
 )  # fmt: skip
 def test_rule_refuses_one_side_of_its_bound(rule: Rule, refused: str, accepted: str, says: str) -> None:
-    surroundings = world(types="p5.48xlarge")
+    surroundings = context(types="p5.48xlarge")
     (conflict,) = rule(surroundings, dict(pair.split("=") for pair in refused.split()))
     assert says in conflict.text
     assert conflict.source
@@ -54,27 +54,27 @@ def test_rule_refuses_one_side_of_its_bound(rule: Rule, refused: str, accepted: 
     ],
 )
 def test_installer_brings_the_plugin_to_some_systems(system: str, recipe: str, efa: str, plugin: str | None) -> None:
-    assert rules.bundled_plugin(world(recipe, os=system), efa) == plugin
+    assert rules.bundled_plugin(context(recipe, os=system), efa) == plugin
 
 
 def test_minimal_installer_has_no_libfabric_for_a_plugin() -> None:
-    (conflict,) = rules.plugin_finds_libfabric(world(MINIMAL), {"efa": "1.47.0", "ofi_nccl": "1.18.0"})
+    (conflict,) = rules.plugin_finds_libfabric(context(MINIMAL), {"efa": "1.47.0", "ofi_nccl": "1.18.0"})
     assert (conflict.path, conflict.change) == ("efa.mode", ())
 
 
 def test_plugin_needs_an_efa_of_the_recipe_or_of_the_base_ami() -> None:
     chosen = {"ofi_nccl": "1.18.0"}
-    (conflict,) = rules.plugin_needs_efa(world(), chosen)
+    (conflict,) = rules.plugin_needs_efa(context(), chosen)
     assert conflict.nearest == "add efa.version, or leave out ofi_nccl"
-    assert list(rules.plugin_needs_efa(world("efa: {version: 1.47.0}"), chosen)) == []
-    assert list(rules.plugin_needs_efa(world("node_version: 3.16.3", node="parallelcluster"), chosen)) == []
+    assert list(rules.plugin_needs_efa(context("efa: {version: 1.47.0}"), chosen)) == []
+    assert list(rules.plugin_needs_efa(context("node_version: 3.16.3", node="parallelcluster"), chosen)) == []
 
 
 def test_driver_does_not_matter_without_efa_interfaces() -> None:
     chosen = {"efa": "1.39.0", "nvidia_driver": "580.65.06"}
-    assert list(rules.driver_fits_efa(world(types="g5.xlarge"), chosen)) == []
+    assert list(rules.driver_fits_efa(context(types="g5.xlarge"), chosen)) == []
 
 
 def test_system_past_its_last_installer_is_refused() -> None:
-    (conflict,) = rules.installer_supports_system(world(os="ubuntu2004"), {"efa": "1.43.3"})
+    (conflict,) = rules.installer_supports_system(context(os="ubuntu2004"), {"efa": "1.43.3"})
     assert conflict.text == "EFA 1.43.3 does not support ubuntu2004: 1.42.0 is the last installer that does"

@@ -4,48 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_ami.recipes.resolve_context import Assignment, Conflict, World
-from gpu_ami.recipes.versions import at_least, at_most
+from gpu_ami.recipes.facts import at_least, at_most
+from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext
 
 
-def bundled_plugin(world: World, efa: str) -> str | None:
+def bundled_plugin(context: ResolveContext, efa: str) -> str | None:
     """Version of aws-ofi-nccl that the EFA installer installs on the image's system; None if it installs none."""
-    facts = world.facts.efa
+    facts = context.facts.efa
     row = facts["releases"][efa]
-    if not row["bundled"] or world.section("efa").get("mode", "full") == "minimal":
+    if not row["bundled"] or context.section("efa").get("mode", "full") == "minimal":
         return None
-    first = facts["plugin_systems"].get(world.os_name, {}).get(world.values["architecture"])
+    first = facts["plugin_systems"].get(context.os_name, {}).get(context.values["architecture"])
     return str(row["ofi_nccl"]) if first and at_least(efa, first) else None
 
 
-def nccl_fits_efa(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def nccl_fits_efa(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     """Pairs of versions that are known to fail together."""
-    for pair in world.facts.nccl["known_bad"]:
+    for pair in context.facts.nccl["known_bad"]:
         if at_least(chosen["nccl"], pair["nccl_from"]) and not at_least(chosen["efa"], pair["efa_below"]):
             text = f"NCCL {chosen['nccl']} with EFA {chosen['efa']}: {pair['why']}"
             yield Conflict("efa.version", text, pair["source"], ("efa", "nccl"))
 
 
-def efa_regression(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    row = world.facts.efa["releases"][chosen["efa"]]
+def efa_regression(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    row = context.facts.efa["releases"][chosen["efa"]]
     if "regression" in row and not at_least(chosen["ofi_nccl"], row["minimum_ofi_nccl"]):
         text = f"EFA {chosen['efa']} with aws-ofi-nccl {chosen['ofi_nccl']}: {row['regression']}"
         yield Conflict("ofi_nccl.version", text, row["source"], ("ofi_nccl", "efa"))
 
 
-def efa_regression_without_plugin(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    row = world.facts.efa["releases"][chosen["efa"]]
-    if "regression" in row and "ofi_nccl" not in world.values:
+def efa_regression_without_plugin(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    row = context.facts.efa["releases"][chosen["efa"]]
+    if "regression" in row and "ofi_nccl" not in context.values:
         text = f"EFA {chosen['efa']} without ofi_nccl.version: {row['regression']}"
         nearest = f"ofi_nccl.version {row['minimum_ofi_nccl']}"
         yield Conflict("efa.version", text, row["source"], ("efa",), nearest)
 
 
-def one_plugin(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def one_plugin(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     """With two aws-ofi-nccl in the library path, it is undefined which one NCCL loads."""
-    row = world.facts.efa["releases"][chosen["efa"]]
-    plugin = bundled_plugin(world, chosen["efa"])
-    if "efa" in world.provided or plugin in (None, chosen["ofi_nccl"]):
+    row = context.facts.efa["releases"][chosen["efa"]]
+    plugin = bundled_plugin(context, chosen["efa"])
+    if "efa" in context.provided or plugin in (None, chosen["ofi_nccl"]):
         return
     bundled, added = f"EFA {chosen['efa']} contains aws-ofi-nccl {row['ofi_nccl']}", chosen["ofi_nccl"]
     text = f"{bundled}; a second one, {added}, would shadow it"
@@ -53,11 +53,11 @@ def one_plugin(world: World, chosen: Assignment) -> Iterator[Conflict]:
     yield Conflict("ofi_nccl.version", text, row["source"], nearest=nearest)
 
 
-def plugin_finds_libfabric(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    plugin = world.facts.ofi_nccl["releases"][chosen["ofi_nccl"]]
-    efa = world.facts.efa["releases"][chosen["efa"]]
+def plugin_finds_libfabric(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    plugin = context.facts.ofi_nccl["releases"][chosen["ofi_nccl"]]
+    efa = context.facts.efa["releases"][chosen["efa"]]
     libfabric = efa.get("libfabric")
-    if world.section("efa").get("mode", "full") == "minimal":
+    if context.section("efa").get("mode", "full") == "minimal":
         text = f"aws-ofi-nccl {chosen['ofi_nccl']} needs libfabric, which efa.mode minimal leaves out"
         yield Conflict("efa.mode", text, plugin["source"], nearest="efa.mode full, or leave out ofi_nccl")
     elif libfabric and not at_least(libfabric, plugin["minimum_libfabric"]):
@@ -68,18 +68,18 @@ def plugin_finds_libfabric(world: World, chosen: Assignment) -> Iterator[Conflic
         yield Conflict("ofi_nccl.version", text, plugin["source"], ("ofi_nccl", "efa"))
 
 
-def plugin_serves_nccl(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    plugin = world.facts.ofi_nccl["releases"][chosen["ofi_nccl"]]
+def plugin_serves_nccl(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    plugin = context.facts.ofi_nccl["releases"][chosen["ofi_nccl"]]
     if not at_least(chosen["nccl"], plugin["minimum_nccl"]):
         text = f"aws-ofi-nccl {chosen['ofi_nccl']} needs NCCL ≥ {plugin['minimum_nccl']}, not {chosen['nccl']}"
         yield Conflict("nccl.version", text, plugin["source"], ("nccl", "ofi_nccl"))
 
 
-def bundled_plugin_serves_nccl(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    efa = world.facts.efa["releases"][chosen["efa"]]
-    if "ofi_nccl" in world.values or bundled_plugin(world, chosen["efa"]) is None:
+def bundled_plugin_serves_nccl(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    efa = context.facts.efa["releases"][chosen["efa"]]
+    if "ofi_nccl" in context.values or bundled_plugin(context, chosen["efa"]) is None:
         return
-    plugin = world.facts.ofi_nccl["releases"][efa["ofi_nccl"]]
+    plugin = context.facts.ofi_nccl["releases"][efa["ofi_nccl"]]
     if not at_least(chosen["nccl"], plugin["minimum_nccl"]):
         text = (
             f"EFA {chosen['efa']} contains aws-ofi-nccl {efa['ofi_nccl']}, "
@@ -88,32 +88,32 @@ def bundled_plugin_serves_nccl(world: World, chosen: Assignment) -> Iterator[Con
         yield Conflict("nccl.version", text, plugin["source"], ("nccl", "efa"))
 
 
-def plugin_needs_efa(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    if "efa" not in world.values and "efa" not in world.provided:
-        row = world.facts.ofi_nccl["releases"][chosen["ofi_nccl"]]
+def plugin_needs_efa(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    if "efa" not in context.values and "efa" not in context.provided:
+        row = context.facts.ofi_nccl["releases"][chosen["ofi_nccl"]]
         text = f"aws-ofi-nccl {chosen['ofi_nccl']} needs EFA, which provides libfabric"
         yield Conflict("ofi_nccl", text, row["source"], nearest="add efa.version, or leave out ofi_nccl")
 
 
-def driver_fits_efa(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def driver_fits_efa(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     """The EFA driver reaches GPU memory through the NVIDIA driver, so it must support that driver's branch."""
-    if "efa" in world.provided or not any(row["efa_interfaces"] for row in world.instance_types.values()):
+    if "efa" in context.provided or not any(row["efa_interfaces"] for row in context.instance_types.values()):
         return
-    for pair in world.facts.efa["known_bad"]:
+    for pair in context.facts.efa["known_bad"]:
         if at_least(chosen["nvidia_driver"], pair["driver_from"]) and not at_least(chosen["efa"], pair["efa_below"]):
             text = f"driver {chosen['nvidia_driver']} with EFA {chosen['efa']}: {pair['why']}"
             yield Conflict("efa.version", text, pair["source"], ("efa",))
 
 
-def installer_supports_system(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def installer_supports_system(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     """The EFA installer refuses systems that it does not support."""
-    systems = world.facts.efa["systems"]
-    limits = systems.get(world.os_name, {})
+    systems = context.facts.efa["systems"]
+    limits = systems.get(context.os_name, {})
     first, last = limits.get("first", "0"), limits.get("last", "9999")
-    if "efa" in world.provided or (at_least(chosen["efa"], first) and at_most(chosen["efa"], last)):
+    if "efa" in context.provided or (at_least(chosen["efa"], first) and at_most(chosen["efa"], last)):
         return
     bound = f"{last} is the last installer" if "last" in limits else f"{first} is the first installer"
-    text = f"EFA {chosen['efa']} does not support {world.os_name}: {bound} that does"
+    text = f"EFA {chosen['efa']} does not support {context.os_name}: {bound} that does"
     yield Conflict("efa.version", text, systems["source"], ("efa",))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.facts import Row
+from gpu_ami.recipes.facts.tables import Row
 from validator.plan_document import Citation
 
 

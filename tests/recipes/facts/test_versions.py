@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes.versions import (
+from gpu_ami.recipes.facts.versions import (
     around,
     at_least,
     at_most,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.citations import Sources
+from gpu_ami.recipes.facts.citations import Sources
 
 ROW = {"source": "release notes", "date": "2026-11-21"}
 

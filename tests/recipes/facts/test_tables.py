@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes.facts import Facts, load_facts, read_yaml
-from gpu_ami.recipes.resolve_context import COMPONENTS
-from gpu_ami.recipes.versions import at_least, branch, parts
+from gpu_ami.recipes.facts.tables import Facts, load_facts, read_yaml
+from gpu_ami.recipes.facts.versions import at_least, branch, parts
+from gpu_ami.recipes.rules.resolve_context import COMPONENTS
 
 FACTS = load_facts()
 TYPES = FACTS.instance_types["instance_types"]

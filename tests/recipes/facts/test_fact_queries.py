@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes import fact_queries
-from gpu_ami.recipes.facts import load_facts
+from gpu_ami.recipes.facts import fact_queries
+from gpu_ami.recipes.facts.tables import load_facts
 
 FACTS = load_facts()
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from gpu_ami.recipes import rules_image as rules
-from gpu_ami.recipes.resolve_context import World
+from gpu_ami.recipes.rules import image as rules
+from gpu_ami.recipes.rules.resolve_context import ResolveContext
 from gpu_ami.recipes.solver import Rule
-from tests.recipes.conftest import FACTS, world
+from tests.recipes.conftest import FACTS, context
 
 DRIVER = "nvidia_driver: {version: '580'}"
 NEURON = "neuron: {version: 2.26.1}\ntelemetry: {profile: neuron}"
@@ -18,36 +18,36 @@ NEURON = "neuron: {version: 2.26.1}\ntelemetry: {profile: neuron}"
 @pytest.mark.parametrize(
     ("rule", "refused", "accepted", "path", "says"),
     [
-        (rules.types_are_built_for, world(types="g4ad.xlarge"), world(), "instance_types",
+        (rules.types_are_built_for, context(types="g4ad.xlarge"), context(), "instance_types",
          "no image is built for g4ad.xlarge: AMD"),
-        (rules.types_have_architecture, world("build: {instance_type: g5g.xlarge}"), world(), "build.instance_type",
+        (rules.types_have_architecture, context("build: {instance_type: g5g.xlarge}"), context(), "build.instance_type",
          "g5g.xlarge is arm64, the image is x86_64"),
-        (rules.node_has_os, world(os="debian12", node="eks"), world(node="eks"), "os",
+        (rules.node_has_os, context(os="debian12", node="eks"), context(node="eks"), "os",
          "eks has no base AMI with debian12"),
-        (rules.node_has_version, world("node_version: '1.33'"), world(), "node_version",
+        (rules.node_has_version, context("node_version: '1.33'"), context(), "node_version",
          "node ec2 takes no node_version, got 1.33"),
-        (rules.node_has_version, world("node_version: '1.20'", node="eks"), world("node_version: '1.33'", node="eks"),
-         "node_version", "1.20 is unknown; node eks supports 1.30, "),
-        (rules.kernel_is_there, world("kernel: {version: '5.10'}"), world("kernel: {version: '6.12'}"),
+        (rules.node_has_version, context("node_version: '1.20'", node="eks"),
+         context("node_version: '1.33'", node="eks"), "node_version", "1.20 is unknown; node eks supports 1.30, "),
+        (rules.kernel_is_there, context("kernel: {version: '5.10'}"), context("kernel: {version: '6.12'}"),
          "kernel.version", "al2023 has no kernel 5.10: it has 6.1, 6.12, 6.18"),
-        (rules.kernel_is_there, world("kernel: {version: '6.12'}", node="ecs"),
-         world("kernel: {version: '6.1'}", node="ecs"), "kernel.version", "its base AMI boots 6.1"),
-        (rules.accelerators_have_drivers, world(), world(DRIVER), "nvidia_driver.version",
+        (rules.kernel_is_there, context("kernel: {version: '6.12'}", node="ecs"),
+         context("kernel: {version: '6.1'}", node="ecs"), "kernel.version", "its base AMI boots 6.1"),
+        (rules.accelerators_have_drivers, context(), context(DRIVER), "nvidia_driver.version",
          "g5.xlarge: nvidia accelerators, and no driver version is given"),
-        (rules.accelerators_have_drivers, world(DRIVER, types="trn1.2xlarge g5.xlarge"),
-         world(NEURON, types="trn1.2xlarge"), "instance_types", "neuron and nvidia accelerators in one image"),
-        (rules.telemetry_is_of_the_accelerator, world(types="trn1.2xlarge"), world(NEURON, types="trn1.2xlarge"),
+        (rules.accelerators_have_drivers, context(DRIVER, types="trn1.2xlarge g5.xlarge"),
+         context(NEURON, types="trn1.2xlarge"), "instance_types", "neuron and nvidia accelerators in one image"),
+        (rules.telemetry_is_of_the_accelerator, context(types="trn1.2xlarge"), context(NEURON, types="trn1.2xlarge"),
          "telemetry.profile", "telemetry profile compute measures nvidia, the image is for neuron"),
-        (rules.logs_are_apart, world("event_parser: {json_log: /var/log/gpuevent.log}"), world(),
+        (rules.logs_are_apart, context("event_parser: {json_log: /var/log/gpuevent.log}"), context(),
          "event_parser.json_log", "raw_log and json_log are both /var/log/gpuevent.log"),
-        (rules.logs_are_apart, world("telemetry: {raw_log_group: g, json_log_group: g}"), world(),
+        (rules.logs_are_apart, context("telemetry: {raw_log_group: g, json_log_group: g}"), context(),
          "telemetry.json_log_group", "raw_log_group and json_log_group are both g"),
-        (rules.namespace_is_not_reserved, world("telemetry: {namespace: AWS/EC2}"),
-         world("telemetry: {namespace: AWSome}"), "telemetry.namespace", "namespace AWS/EC2: CloudWatch reserves"),
+        (rules.namespace_is_not_reserved, context("telemetry: {namespace: AWS/EC2}"),
+         context("telemetry: {namespace: AWSome}"), "telemetry.namespace", "namespace AWS/EC2: CloudWatch reserves"),
     ],
 )  # fmt: skip
 def test_rule_refuses_one_recipe_and_accepts_the_other(
-    rule: Rule, refused: World, accepted: World, path: str, says: str
+    rule: Rule, refused: ResolveContext, accepted: ResolveContext, path: str, says: str
 ) -> None:
     (conflict,) = rule(refused, {})
     assert conflict.path == path
@@ -58,27 +58,29 @@ def test_rule_refuses_one_recipe_and_accepts_the_other(
 def test_system_without_an_ami_of_the_architecture_is_refused() -> None:
     systems = FACTS.operating_systems
     only_x86 = {**systems, "al2023": {**systems["al2023"], "architectures": ["x86_64"]}}
-    arm = World(world("architecture: arm64").values, dataclasses.replace(FACTS, operating_systems=only_x86))
+    arm = ResolveContext(context("architecture: arm64").values, dataclasses.replace(FACTS, operating_systems=only_x86))
     assert [conflict.text for conflict in rules.os_has_architecture(arm, {})] == ["al2023 has no AMI for arm64"]
-    assert list(rules.os_has_architecture(world("architecture: arm64"), {})) == []
+    assert list(rules.os_has_architecture(context("architecture: arm64"), {})) == []
 
 
 def test_system_without_python_for_ansible_is_refused() -> None:
     old = {**FACTS.operating_systems, "ubuntu1804": {**FACTS.operating_systems["ubuntu1804"], "python": ["3.6"]}}
-    image = World({"os": "ubuntu1804", "ansible": {"core": "2.19"}}, dataclasses.replace(FACTS, operating_systems=old))
+    image = ResolveContext(
+        {"os": "ubuntu1804", "ansible": {"core": "2.19"}}, dataclasses.replace(FACTS, operating_systems=old)
+    )
     found = [conflict.text for conflict in rules.ansible_finds_python(image, {})]
     assert found == ["ansible-core 2.19 needs Python 3.8 to 3.13; ubuntu1804 has 3.6"]
     assert rules.python_for(image) is None
-    assert rules.python_for(world()) == "3.9"
+    assert rules.python_for(context()) == "3.9"
 
 
 def test_builder_of_the_other_architecture_names_one_that_fits() -> None:
-    (conflict,) = rules.types_have_architecture(world("build: {instance_type: g5g.xlarge}", types="g6.xlarge"), {})
+    (conflict,) = rules.types_have_architecture(context("build: {instance_type: g5g.xlarge}", types="g6.xlarge"), {})
     assert conflict.nearest == "build.instance_type g6.xlarge"
 
 
 def test_component_of_the_base_ami_is_not_replaced() -> None:
-    base = world("node_version: 3.16.3", node="parallelcluster")
+    base = context("node_version: 3.16.3", node="parallelcluster")
     (conflict,) = rules.base_keeps_its_own(base, {**base.provided, "nvidia_driver": "580.178.04"})
     assert conflict.text == "driver 580.178.04 on parallelcluster 3.16.3, whose base AMI has 595.112.07"
     assert list(rules.base_keeps_its_own(base, base.provided)) == []
@@ -89,16 +91,16 @@ def test_neuron_release_drives_the_devices_of_the_types() -> None:
     without = [version for version, row in releases.items() if "Inferentia" not in row["devices"]]
     newest = list(releases)[-1]
     assert without
-    (conflict,) = rules.neuron_drives_devices(world(NEURON, types="inf1.xlarge"), {"neuron": without[-1]})
+    (conflict,) = rules.neuron_drives_devices(context(NEURON, types="inf1.xlarge"), {"neuron": without[-1]})
     assert conflict.text.endswith("does not support Inferentia of inf1.xlarge")
-    assert list(rules.neuron_drives_devices(world(NEURON, types="trn1.2xlarge"), {"neuron": newest})) == []
+    assert list(rules.neuron_drives_devices(context(NEURON, types="trn1.2xlarge"), {"neuron": newest})) == []
 
 
 def test_mkl_is_for_x86_64() -> None:
     chosen = {"mkl": "2020.0-088"}
-    (conflict,) = rules.mkl_has_architecture(world("architecture: arm64"), chosen)
+    (conflict,) = rules.mkl_has_architecture(context("architecture: arm64"), chosen)
     assert conflict.text == "MKL 2020.0-088 is for x86_64, the image is arm64"
-    assert list(rules.mkl_has_architecture(world(), chosen)) == []
+    assert list(rules.mkl_has_architecture(context(), chosen)) == []
 
 
 def test_release_is_for_the_systems_of_its_row() -> None:
@@ -106,6 +108,6 @@ def test_release_is_for_the_systems_of_its_row() -> None:
     release, row = next(
         (name, row) for name, row in FACTS.neuron["releases"].items() if "ubuntu2004" not in row["operating_systems"]
     )
-    (conflict,) = rule(world(os="ubuntu2004"), {"neuron": release})
+    (conflict,) = rule(context(os="ubuntu2004"), {"neuron": release})
     assert conflict.text == f"Neuron {release} is not packaged for ubuntu2004"
-    assert list(rule(world(os=row["operating_systems"][0]), {"neuron": release})) == []
+    assert list(rule(context(os=row["operating_systems"][0]), {"neuron": release})) == []

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_ami.recipes.resolve_context import Assignment, Conflict, Gpu, World
-from gpu_ami.recipes.versions import at_least, at_most, branch
+from gpu_ami.recipes.facts import at_least, at_most, branch
+from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, Gpu, ResolveContext
 
 
-def runs_natively(world: World, driver: str, cuda: str) -> bool:
+def runs_natively(context: ResolveContext, driver: str, cuda: str) -> bool:
     """Whether the driver was released for this CUDA or a newer one."""
-    return at_least(driver, world.facts.cuda["releases"][cuda]["minimum_driver"])
+    return at_least(driver, context.facts.cuda["releases"][cuda]["minimum_driver"])
 
 
-def driver_runs_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def driver_runs_cuda(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     driver, cuda = chosen["nvidia_driver"], chosen["cuda"]
-    major = world.facts.cuda["majors"][branch(cuda)]
-    if runs_natively(world, driver, cuda) or at_least(driver, major["floor"]):
+    major = context.facts.cuda["majors"][branch(cuda)]
+    if runs_natively(context, driver, cuda) or at_least(driver, major["floor"]):
         return
-    row = world.facts.cuda["releases"][cuda]
+    row = context.facts.cuda["releases"][cuda]
     text = f"driver {driver} cannot run CUDA {cuda}: needs ≥ {oldest_driver(row['minimum_driver'], major['floor'])}"
-    if world.section("cuda").get("forward_compatibility"):
+    if context.section("cuda").get("forward_compatibility"):
         if branch(driver) in major["forward_from"]:
             return
         able = ", ".join(f"R{name}" for name in major["forward_from"]) or "no branch"
@@ -33,9 +33,9 @@ def oldest_driver(minimum: str, floor: str) -> str:
     return minimum if at_least(floor, minimum) else floor
 
 
-def gpu_runs_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def gpu_runs_driver(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     driver = chosen["nvidia_driver"]
-    for gpu in world.gpus:
+    for gpu in context.gpus:
         for limits in (gpu.architecture, gpu.model):
             first, last = limits.get("driver", {}).get("first"), limits.get("driver", {}).get("last")
             if first and not at_least(driver, first):
@@ -44,18 +44,18 @@ def gpu_runs_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
                 text = f"driver {driver} no longer supports {gpu.named}: R{last} is the last that does"
             else:
                 continue
-            apart = _apart(world)
+            apart = _apart(context)
             yield Conflict("nvidia_driver.version", text, limits["source"], () if apart else ("nvidia_driver",), apart)
 
 
-def _apart(world: World) -> str:
+def _apart(context: ResolveContext) -> str:
     """What to do if no driver supports all GPUs of the recipe; empty if one does."""
-    releases = world.facts.driver_releases
-    if any(all(drives(gpu, release) for gpu in world.gpus) for release in releases):
+    releases = context.facts.driver_releases
+    if any(all(drives(gpu, release) for gpu in context.gpus) for release in releases):
         return ""
     return "build an image for each, as no driver supports all: " + ", ".join(
         f"{', '.join(gpu.instance_types)} with {[release for release in releases if drives(gpu, release)][-1]}"
-        for gpu in world.gpus
+        for gpu in context.gpus
     )
 
 
@@ -67,9 +67,9 @@ def drives(gpu: Gpu, driver: str) -> bool:
     )
 
 
-def gpu_runs_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def gpu_runs_cuda(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     cuda = chosen["cuda"]
-    for gpu in world.gpus:
+    for gpu in context.gpus:
         limits, architecture = gpu.architecture["cuda"], gpu.row["architecture"]
         if "first" in limits and not at_least(cuda, limits["first"]):
             text = f"CUDA {cuda} does not support {gpu.named}: {architecture} starts with CUDA {limits['first']}"
@@ -80,9 +80,9 @@ def gpu_runs_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
         yield Conflict("cuda.version", text, gpu.architecture["source"], ("cuda",))
 
 
-def gpu_runs_cudnn(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    cudnn, last = chosen["cudnn"], world.facts.cudnn["last_by_architecture"]
-    for gpu in world.gpus:
+def gpu_runs_cudnn(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    cudnn, last = chosen["cudnn"], context.facts.cudnn["last_by_architecture"]
+    for gpu in context.gpus:
         row = last.get(gpu.architecture["name"])
         if row and not at_most(cudnn, row["last"]):
             text = (
@@ -91,89 +91,89 @@ def gpu_runs_cudnn(world: World, chosen: Assignment) -> Iterator[Conflict]:
             yield Conflict("cudnn.version", text, row["source"], ("cudnn",))
 
 
-def flavour_fits(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def flavour_fits(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     """One kernel module must support all GPUs; `boot` installs several and loads the right one at boot."""
-    flavour = world.flavour
-    if world.provided.get("nvidia_driver") or not world.gpus:
+    flavour = context.flavour
+    if context.provided.get("nvidia_driver") or not context.gpus:
         return
-    fitting = frozenset.intersection(*(frozenset(gpu.architecture["flavours"]) for gpu in world.gpus))
-    for gpu in world.gpus:
+    fitting = frozenset.intersection(*(frozenset(gpu.architecture["flavours"]) for gpu in context.gpus))
+    for gpu in context.gpus:
         allowed = gpu.architecture["flavours"]
         if flavour != "boot" and flavour not in allowed:
             only = f"{gpu.row['architecture']} is {allowed[0]} only"
             text = f"the {flavour} kernel module does not support {gpu.named}: {only}"
             nearest = f"flavour {sorted(fitting)[0]}" if fitting else "flavour boot (both modules, chosen by PCI id)"
             yield Conflict("nvidia_driver.flavour", text, gpu.architecture["source"], nearest=nearest)
-    shipped = world.facts.driver_releases[chosen["nvidia_driver"]]
+    shipped = context.facts.driver_releases[chosen["nvidia_driver"]]
     needed = {flavour} if flavour != "boot" else {"open", "proprietary"}
     for missing in sorted(needed - set(shipped["flavours"])):
         text = f"driver {chosen['nvidia_driver']} has no {missing} kernel module"
         yield Conflict("nvidia_driver.flavour", text, shipped["source"], ("nvidia_driver",))
 
 
-def gsp_can_be_off(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    if world.section("nvidia_driver").get("gsp") is False and world.flavour == "open":
+def gsp_can_be_off(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    if context.section("nvidia_driver").get("gsp") is False and context.flavour == "open":
         text = "GSP firmware cannot be switched off with the open kernel module"
         nearest = "flavour proprietary, or leave out nvidia_driver.gsp"
-        yield Conflict("nvidia_driver.gsp", text, world.facts.gpudirect["gsp"]["source"], nearest=nearest)
+        yield Conflict("nvidia_driver.gsp", text, context.facts.gpudirect["gsp"]["source"], nearest=nearest)
 
 
-def repository_has_driver(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    if "nvidia_driver" not in world.provided:
-        yield from _repository_has(world, "nvidia_driver", "driver", chosen["nvidia_driver"])
+def repository_has_driver(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    if "nvidia_driver" not in context.provided:
+        yield from _repository_has(context, "nvidia_driver", "driver", chosen["nvidia_driver"])
 
 
-def repository_has_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    if "cuda" not in world.provided:
-        yield from _repository_has(world, "cuda", "cuda", chosen["cuda"])
+def repository_has_cuda(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    if "cuda" not in context.provided:
+        yield from _repository_has(context, "cuda", "cuda", chosen["cuda"])
 
 
-def _repository_has(world: World, component: str, kind: str, version: str) -> Iterator[Conflict]:
-    repository, label = world.os["nvidia_repository"], "driver" if kind == "driver" else "CUDA"
+def _repository_has(context: ResolveContext, component: str, kind: str, version: str) -> Iterator[Conflict]:
+    repository, label = context.os["nvidia_repository"], "driver" if kind == "driver" else "CUDA"
     first, last = repository[kind].get("first", "0"), repository[kind].get("last", "9999")
     if not (at_least(version, first) and at_most(version, last)):
         held = f"from {first} to {last}" if "last" in repository[kind] else f"from {first} on"
-        text = f"NVIDIA's repository for {world.os_name} has no {label} {version}: it holds {held}"
-        yield Conflict(f"{component}.version", text, world.os["source"], (component,))
+        text = f"NVIDIA's repository for {context.os_name} has no {label} {version}: it holds {held}"
+        yield Conflict(f"{component}.version", text, context.os["source"], (component,))
 
 
-def repository_has_architecture(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    repository, architecture = world.os["nvidia_repository"], world.values["architecture"]
-    if "nvidia_driver" in world.provided or architecture in repository["architectures"]:
+def repository_has_architecture(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    repository, architecture = context.os["nvidia_repository"], context.values["architecture"]
+    if "nvidia_driver" in context.provided or architecture in repository["architectures"]:
         return
     others = [
         name
-        for name, row in world.facts.operating_systems.items()
-        if architecture in row["nvidia_repository"]["architectures"] and name in world.node["operating_systems"]
+        for name, row in context.facts.operating_systems.items()
+        if architecture in row["nvidia_repository"]["architectures"] and name in context.node["operating_systems"]
     ]
-    text = f"NVIDIA's repository for {world.os_name} has no {architecture} packages"
-    yield Conflict("architecture", text, world.os["source"], nearest=f"os {' or '.join(others)}" if others else "")
+    text = f"NVIDIA's repository for {context.os_name} has no {architecture} packages"
+    yield Conflict("architecture", text, context.os["source"], nearest=f"os {' or '.join(others)}" if others else "")
 
 
-def cudnn_fits_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    yield from _built_for(world, chosen, "cudnn", "cuDNN")
+def cudnn_fits_cuda(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    yield from _built_for(context, chosen, "cudnn", "cuDNN")
 
 
-def nccl_fits_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    yield from _built_for(world, chosen, "nccl", "NCCL")
+def nccl_fits_cuda(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    yield from _built_for(context, chosen, "nccl", "NCCL")
 
 
-def dcgm_fits_cuda(world: World, chosen: Assignment) -> Iterator[Conflict]:
-    yield from _built_for(world, chosen, "dcgm", "DCGM")
+def dcgm_fits_cuda(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    yield from _built_for(context, chosen, "dcgm", "DCGM")
 
 
-def _built_for(world: World, chosen: Assignment, component: str, label: str) -> Iterator[Conflict]:
-    row = world.facts.releases(component)[chosen[component]]
+def _built_for(context: ResolveContext, chosen: Assignment, component: str, label: str) -> Iterator[Conflict]:
+    row = context.facts.releases(component)[chosen[component]]
     if branch(chosen["cuda"]) not in row["cuda"]:
         built = " and ".join(row["cuda"])
         text = f"{label} {chosen[component]} is not built for CUDA {chosen['cuda']}: it is for CUDA {built}"
         yield Conflict(f"{component}.version", text, row["source"], (component, "cuda"))
 
 
-def fabric_manager_matches(world: World, chosen: Assignment) -> Iterator[Conflict]:
+def fabric_manager_matches(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     """Fabric manager and IMEX need a kernel module of exactly their own version."""
     for component, label in (("fabric_manager", "fabric manager"), ("imex", "IMEX")):
-        asked = world.section(component).get("version")
+        asked = context.section(component).get("version")
         if asked and asked != chosen["nvidia_driver"]:
             text = f"{label} {asked} does not start with driver {chosen['nvidia_driver']}: they must be equal"
             source = "ParallelCluster issue 3034; amazon-eks-ami 81fec2e8 validate.sh"

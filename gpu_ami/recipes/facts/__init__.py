@@ -1,0 +1,42 @@
+"""Facts: the tables of variables/facts, each row with its source, and how their versions compare.
+
+tables               the tables, read and checked once
+fact_queries         answers to questions about the facts
+versions             order, branches and constraints of versions
+architectures        each architecture's name in EC2, Debian, rpm and GNU triplets
+citations            the rows that a plan relies on
+"""
+
+from gpu_ami.recipes.facts.architectures import ARCHITECTURES
+from gpu_ami.recipes.facts.citations import Sources
+from gpu_ami.recipes.facts.tables import VARIABLES, Facts, Row, load_facts, read_yaml
+from gpu_ami.recipes.facts.versions import (
+    NEWEST,
+    around,
+    at_least,
+    at_most,
+    branch,
+    matching,
+    nearest_branch_first,
+    nearest_first,
+    parts,
+)
+
+__all__ = [
+    "ARCHITECTURES",
+    "NEWEST",
+    "VARIABLES",
+    "Facts",
+    "Row",
+    "Sources",
+    "around",
+    "at_least",
+    "at_most",
+    "branch",
+    "load_facts",
+    "matching",
+    "nearest_branch_first",
+    "nearest_first",
+    "parts",
+    "read_yaml",
+]

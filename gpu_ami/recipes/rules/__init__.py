@@ -1,0 +1,31 @@
+"""The rules between versions, and between the values of a recipe: each is a function that yields conflicts.
+
+resolve_context      what rules are given: recipe, system, node family, accelerators, facts
+driver               rules of the driver and of the libraries built on it
+network              rules of EFA, aws-ofi-nccl and NCCL
+image                rules of instance types, system, node family and accelerators
+system               rules of the Lustre client and of MIG
+
+A new rule is a function in one of them and an entry in its `*_RULES`.
+"""
+
+from gpu_ami.recipes.rules.driver import DRIVER_RULES, runs_natively
+from gpu_ami.recipes.rules.image import COMPONENT_RULES, IMAGE_RULES, base_keeps_its_own, python_for
+from gpu_ami.recipes.rules.network import NETWORK_RULES, bundled_plugin
+from gpu_ami.recipes.rules.resolve_context import COMPONENTS, LABELS, Assignment, Conflict, ResolveContext
+
+__all__ = [
+    "COMPONENTS",
+    "COMPONENT_RULES",
+    "DRIVER_RULES",
+    "IMAGE_RULES",
+    "LABELS",
+    "NETWORK_RULES",
+    "Assignment",
+    "Conflict",
+    "ResolveContext",
+    "base_keeps_its_own",
+    "bundled_plugin",
+    "python_for",
+    "runs_natively",
+]

@@ -1,0 +1,225 @@
+"""Rules of the image as a whole: instance types, architecture, operating system, node family, accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpu_ami.recipes.facts import at_least, at_most
+from gpu_ami.recipes.rules.resolve_context import LABELS, Assignment, Conflict, ResolveContext
+from gpu_ami.recipes.rules.system import SYSTEM_RULES
+
+
+def types_are_built_for(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    for name in context.values["instance_types"]:
+        family = context.family(name)
+        if "refused" in family:
+            text = f"no image is built for {name}: {family['refused']}"
+            yield Conflict("instance_types", text, family["source"])
+
+
+def types_have_architecture(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    architecture = context.values["architecture"]
+    named = [(name, "instance_types", row) for name, row in context.instance_types.items()]
+    builder = str(context.values["build"]["instance_type"])
+    row = context.facts.instance_types["instance_types"].get(builder)
+    for name, path, facts in [*named, *([(builder, "build.instance_type", row)] if row else [])]:
+        if facts["architecture"] != architecture:
+            text = f"{name} is {facts['architecture']}, the image is {architecture}"
+            nearest = f"architecture {facts['architecture']}, or instance types of {architecture}"
+            if path == "build.instance_type":
+                nearest = f"build.instance_type {_builder_of(context, architecture)}"
+            yield Conflict(path, text, facts["source"], nearest=nearest)
+
+
+def _builder_of(context: ResolveContext, architecture: str) -> str:
+    """An instance type that can build an image: the first of the recipe's, else of the facts."""
+    table = context.facts.instance_types["instance_types"]
+    names = [*context.values["instance_types"], *table]
+    return next((str(name) for name in names if table[name]["architecture"] == architecture), architecture)
+
+
+def os_has_architecture(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    if context.values["architecture"] not in context.os["architectures"]:
+        text = f"{context.os_name} has no AMI for {context.values['architecture']}"
+        yield Conflict(
+            "architecture", text, context.os["source"], nearest=f"{' or '.join(context.os['architectures'])}"
+        )
+
+
+def node_has_os(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    allowed = context.node["operating_systems"]
+    if context.os_name not in allowed:
+        ended = context.node.get("ended", {}).get(context.os_name)
+        text = f"{context.node_name} has no base AMI with {context.os_name}" + (f": {ended}" if ended else "")
+        yield Conflict("os", text, context.node["source"], nearest=f"os {' or '.join(allowed)}, or node ec2")
+
+
+def node_has_version(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    known = context.node.get("versions")
+    if known is None:
+        if context.node_version is not None:
+            text = f"node {context.node_name} takes no node_version, got {context.node_version}"
+            yield Conflict("node_version", text, context.node["source"], nearest="leave out node_version")
+    elif context.node_version not in known:
+        label = context.node["orchestrator"]
+        problem = (
+            f"no {label} version is given"
+            if context.node_version is None
+            else f"{label} {context.node_version} is unknown"
+        )
+        text = f"{problem}; node {context.node_name} supports {', '.join(known)}"
+        yield Conflict("node_version", text, context.node["source"], nearest=f"node_version {list(known)[-1]}")
+
+
+def kernel_is_there(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    asked = context.section("kernel").get("version")
+    if not asked:
+        return
+    if context.base_kernel and asked != context.base_kernel:
+        base = f"{context.node_name} {context.node_version or ''}".strip()
+        text = f"kernel {asked} on {base}: its base AMI boots {context.base_kernel}"
+        source = str(context.node_release.get("source", context.node["source"]))
+        yield Conflict("kernel.version", text, source, nearest=f"leave out kernel, or kernel {context.base_kernel}")
+    elif asked not in context.os["kernels"]:
+        text = f"{context.os_name} has no kernel {asked}: it has {', '.join(context.os['kernels'])}"
+        yield Conflict("kernel.version", text, context.os["source"], nearest=f"kernel {context.os['kernels'][0]}")
+
+
+def ansible_finds_python(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    core = str(context.values["ansible"]["core"])
+    row = context.facts.ansible["releases"][core]
+    first, last = row["python"]["first"], row["python"]["last"]
+    if python_for(context) is None:
+        available = ", ".join(context.os["python"])
+        text = f"ansible-core {core} needs Python {first} to {last}; {context.os_name} has {available}"
+        able = [
+            version
+            for version, other in context.facts.ansible["releases"].items()
+            if any(at_least(python, other["python"]["first"]) for python in context.os["python"])
+        ]
+        yield Conflict(
+            "ansible.core", text, row["source"], nearest=f"ansible-core {able[-1]}" if able else "another os"
+        )
+
+
+def python_for(context: ResolveContext) -> str | None:
+    """The system's first Python that the recipe's ansible-core can use."""
+    bounds = context.facts.ansible["releases"][str(context.values["ansible"]["core"])]["python"]
+    first, last = bounds["first"], bounds["last"]
+    return next((python for python in context.os["python"] if at_least(python, first) and at_most(python, last)), None)
+
+
+def accelerators_have_drivers(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    """An image is for one accelerator vendor, and has its driver."""
+    types = ", ".join(context.values["instance_types"])
+    if len(context.accelerators) > 1:
+        text = f"{' and '.join(sorted(context.accelerators))} accelerators in one image: {types}"
+        why = "event parser and agent are configured for one vendor"
+        yield Conflict("instance_types", text, why, nearest="build an image for each")
+        return
+    for vendor, component in (("nvidia", "nvidia_driver"), ("neuron", "neuron")):
+        has = "version" in context.section(component) or component in context.provided
+        label = LABELS[component]
+        if vendor in context.accelerators and not has:
+            text = f"{types}: {vendor} accelerators, and no {label} version is given"
+            why = "an accelerator cannot be used or measured without its driver"
+            yield Conflict(f"{component}.version", text, why, nearest=f"{component}.version newest")
+        elif has and context.accelerators and vendor not in context.accelerators:
+            text = f"a {label}, but none of {types} has {vendor} accelerators"
+            why = "a driver fails at boot without its device"
+            yield Conflict(component, text, why, nearest=f"leave out {component}")
+
+
+def telemetry_is_of_the_accelerator(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    profile = str(context.values["telemetry"]["profile"])
+    vendor = context.facts.telemetry[profile]["accelerator"]
+    if len(context.accelerators) == 1 and vendor not in context.accelerators:
+        accelerator = next(iter(context.accelerators))
+        fitting = [name for name, row in context.facts.telemetry.items() if row["accelerator"] == accelerator]
+        text = f"telemetry profile {profile} measures {vendor}, the image is for {accelerator}"
+        source = context.facts.telemetry[profile]["source"]
+        yield Conflict("telemetry.profile", text, source, nearest=f"profile {' or '.join(fitting)}")
+
+
+def base_keeps_its_own(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    """A base AMI's components are those that its orchestrator was tested with: the recipe must not replace them."""
+    for component, provided in context.provided.items():
+        version = chosen.get(component, provided)
+        if version != provided:
+            base, label = f"{context.node_name} {context.node_version}", LABELS.get(component, component)
+            text = f"{label} {version} on {base}, whose base AMI has {provided}"
+            source = str(context.node_release["source"])
+            nearest = f"leave out {component}, or {label} {provided}, or node ec2"
+            yield Conflict(f"{component}.version", text, source, nearest=nearest)
+
+
+def neuron_drives_devices(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    row = context.facts.neuron["releases"][chosen["neuron"]]
+    for name, facts in context.instance_types.items():
+        device = facts.get("neuron", {}).get("name")
+        if device and device not in row["devices"]:
+            text = f"Neuron {chosen['neuron']} (driver {row['driver']}) does not support {device} of {name}"
+            yield Conflict("neuron.version", text, row["source"], ("neuron",))
+
+
+def _has_packages(component: str) -> Callable[[ResolveContext, Assignment], Iterator[Conflict]]:
+    """A release must be packaged for the image's system, where the facts list the systems."""
+
+    def rule(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+        row = context.facts.releases(component)[chosen[component]]
+        systems = row.get("operating_systems")
+        if systems and context.os_name not in systems and component not in context.provided:
+            text = f"{LABELS[component]} {chosen[component]} is not packaged for {context.os_name}"
+            nearest = f"os {' or '.join(systems)}"
+            yield Conflict(f"{component}.version", text, row["source"], (component,), nearest)
+
+    return rule
+
+
+def mkl_has_architecture(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    allowed = context.facts.mkl["architectures"]
+    if context.values["architecture"] not in allowed:
+        text = f"MKL {chosen['mkl']} is for {', '.join(allowed)}, the image is {context.values['architecture']}"
+        yield Conflict("mkl", text, context.facts.mkl["source"], nearest="leave out mkl")
+
+
+def logs_are_apart(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    parser, telemetry = context.values["event_parser"], context.values["telemetry"]
+    source = "two writers of one file or stream mix raw lines with JSON"
+    if parser["raw_log"] == parser["json_log"]:
+        text = f"raw_log and json_log are both {parser['raw_log']}"
+        yield Conflict("event_parser.json_log", text, source, nearest="json_log /var/log/gpuevent.jsonl")
+    if telemetry["raw_log_group"] == telemetry["json_log_group"]:
+        text = f"raw_log_group and json_log_group are both {telemetry['raw_log_group']}"
+        nearest = "json_log_group /ec2/accelerated/accel-event-json"
+        yield Conflict("telemetry.json_log_group", text, source, nearest=nearest)
+
+
+def namespace_is_not_reserved(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    namespace = str(context.values["telemetry"]["namespace"])
+    if namespace.startswith("AWS/"):
+        text = f"namespace {namespace}: CloudWatch reserves namespaces that begin with AWS/ for AWS services"
+        source = "https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricData.html"
+        yield Conflict("telemetry.namespace", text, source, nearest="CWAgent, or a name of your own")
+
+
+# Checked once: they do not depend on the chosen versions.
+IMAGE_RULES = (
+    types_are_built_for,
+    types_have_architecture,
+    os_has_architecture,
+    node_has_os,
+    node_has_version,
+    kernel_is_there,
+    ansible_finds_python,
+    accelerators_have_drivers,
+    telemetry_is_of_the_accelerator,
+    logs_are_apart,
+    namespace_is_not_reserved,
+    *SYSTEM_RULES,
+)
+COMPONENT_RULES = (
+    (("neuron",), neuron_drives_devices),
+    *(((name,), _has_packages(name)) for name in ("neuron", "ofi_nccl")),
+    (("mkl",), mkl_has_architecture),
+)
