@@ -21,7 +21,7 @@ from gpu_ami.files import home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
-from gpu_ami.report import certificate, document, page
+from gpu_ami.report import certificate, document, job_summary, page
 from gpu_ami.validate import Proof, image_files, image_proof
 from gpu_ami.validate import restarts as restart
 
@@ -201,10 +201,11 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
 
 
 def certify_stage(report: document.Report, out: Path) -> certificate.Certificate:
-    """report.json → certificate.json and certificate.md (if the report is a PASS), report.html."""
+    """report.json → certificate.json and certificate.md (if the report is a PASS), report.html and summary.md."""
     statement = certificate.certify(report, _build_remarks(report, out))
     statement.write(out)
     page.write(report, statement if statement.is_issued else None, out)
+    job_summary.write(report, statement, out)
     return statement
 
 

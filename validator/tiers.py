@@ -23,7 +23,7 @@ TIERS = (
     Tier(
         "T0",
         "offline",
-        "the image's files before any boot: versions, module and units on disk, configuration, no trace of the build",
+        "the image's files are as planned before any boot: versions, modules, units, configuration, no build traces",
         "that the image boots, or that anything in it runs",
     ),
     Tier(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 # In the order of `gpu-ami --help`: the line from recipe to certificate first, then what surrounds it.
 NAMES = (
     "prove", "plan", "sources", "build", "validate", "certify", "sweep", "region", "attach", "checks", "faults",
-    "record", "doctor", "init", "recipes", "facts", "bump", "import_", "events", "xid", "lint_agent",
+    "record", "merge", "matrix", "doctor", "init", "recipes", "facts", "bump", "import_", "events", "xid", "lint_agent",
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ resolution           a recipe becomes a plan
 lock                 variables/locks: resolved values of each recipe, and its source AMI by region
 bump                 moves a recipe to newer versions that go together
 diff                 what a plan made now would change in its lock, and why
+matrix               which images a change in a git repository affects
 cost                 prices of instances, the estimate of a run, --max-cost
 source_ami           looks up the source AMI of a plan
 """
@@ -19,6 +20,7 @@ from gpu_ami.plan.bump import propose as propose_bump
 from gpu_ami.plan.diff import changes, compare
 from gpu_ami.plan.document import PLAN_FILE, Plan
 from gpu_ami.plan.lock import locks_folder, render_lock, write_lock
+from gpu_ami.plan.matrix import AffectedImage, affected
 from gpu_ami.plan.outputs import ANSIBLE_FILE, PACKER_FILE, SITE_FOLDER, ansible_variables, roles_path, site_files
 from gpu_ami.plan.resolution import make_plan
 from gpu_ami.plan.source_ami import resolve_source_ami
@@ -28,8 +30,10 @@ __all__ = [
     "PACKER_FILE",
     "PLAN_FILE",
     "SITE_FOLDER",
+    "AffectedImage",
     "Bump",
     "Plan",
+    "affected",
     "ansible_variables",
     "bump_summary",
     "changes",

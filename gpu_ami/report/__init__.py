@@ -3,8 +3,10 @@
 document             the records of a report: hosts, checks, verdicts; reads report.json
 writer               writes report.json and junit.xml
 junit                junit.xml
+merge                joins the reports of shards
 certificate          certificate.json and certificate.md
 summary              the last lines of a command: verdict, failures, files
+job_summary          summary.md, for the page of a CI job
 page                 report.html
 page_machine         report.html: one machine
 json_schema          docs/schemas/: the JSON Schemas of report and certificate

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -31,7 +34,7 @@ def test_place_waivers_and_workflow_are_read(folder: Path) -> None:
     assert load_place(folder / "aws.yml").region == "eu-central-1"
     assert waivers.load(folder / "waivers.yml") == []
     workflow = yaml.safe_load((folder / ".github" / "workflows" / "gpu-ami.yml").read_text())
-    assert list(workflow["jobs"]) == ["plan", "prove"]
+    assert list(workflow["jobs"]) == ["plan", "build", "prove", "certify"]
 
 
 def test_commented_keys_of_the_place_are_known(folder: Path, tmp_path: Path) -> None:
@@ -65,3 +68,37 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert f"not overwritten: {tmp_path}/aws.yml" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["aws.yml"]
     assert (tmp_path / "aws.yml").read_text() == "mine"
+
+
+def test_commands_of_the_workflow_are_understood(folder: Path) -> None:
+    """Each gpu-ami command line has options that its command knows, and files that `init` wrote."""
+    workflow = yaml.safe_load((folder / ".github" / "workflows" / "gpu-ami.yml").read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    text = "\n".join(step["run"] for step in steps if "run" in step)
+    matrix = {"recipe": "recipes/my-gpu-image.yml", "image": "my-gpu-image", "instance_type": "g5.12xlarge"}
+    for name, value in matrix.items():
+        text = text.replace(f"${{{{ matrix.{name} }}}}", value)
+    text = text.replace("recipes/*.yml", matrix["recipe"]).replace('"$recipe"', matrix["recipe"])
+    text = text.replace('"${since[@]}"', "--since HEAD").replace("shards/*", "shards/a shards/b")
+    lines = re.findall(r"\bgpu-ami (?=[a-z])([^|;>\n]*)", text)
+    parsed = [cli._parser().parse_args(shlex.split(line)).command for line in lines]
+    assert sorted(set(parsed)) == ["build", "matrix", "merge", "plan", "sweep", "validate"]
+    named = [word for line in lines for word in shlex.split(line) if word in ("aws.yml", "checks", "waivers.yml")]
+    assert len(named) >= 6 and all((folder / name).exists() for name in named)
+
+
+def test_jobs_of_the_workflow_read_what_others_write(folder: Path) -> None:
+    jobs = yaml.safe_load((folder / ".github" / "workflows" / "gpu-ami.yml").read_text())["jobs"]
+    for name, job in jobs.items():
+        needed = [job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", [])
+        used = set(re.findall(r"needs\.(\w+)\.", json.dumps(job)))
+        assert used <= set(needed) <= set(jobs), name
+    outputs = re.findall(r"needs\.plan\.outputs\.(\w+)", json.dumps(jobs))
+    assert set(outputs) == {"any", "images", "shards"} == set(jobs["plan"]["outputs"])
+    uploads = [
+        step["with"]["name"] for job in jobs.values() for step in job["steps"] if "upload" in step.get("uses", "")
+    ]
+    downloads = [step["with"] for job in jobs.values() for step in job["steps"] if "download" in step.get("uses", "")]
+    assert [step.get("name") or step["pattern"] for step in downloads] == [
+        uploads[0], uploads[1].replace("${{ matrix.instance_type }}", "*"),
+    ]  # fmt: skip

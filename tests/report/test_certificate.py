@@ -162,7 +162,7 @@ def test_without_a_certificate_no_file_is_called_one(tmp_path: Path) -> None:
     assert (tmp_path / "certificate.json").exists()
     statement = pipeline.certify_stage(everything(), tmp_path)
     assert not statement.is_issued
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "summary.md"]
 
 
 def test_conditions_of_the_rehearsal_are_stated() -> None:

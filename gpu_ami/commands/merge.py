@@ -1,0 +1,49 @@
+"""`gpu-ami merge`: joins the reports of shards into one report and its certificate."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome
+
+if TYPE_CHECKING:
+    from gpu_ami.progress import Progress
+
+_EPILOG = """\
+A shard is the folder of a proof on some of the plan's instance types. All shards must be of the same plan, AMI, region
+and conditions, and together have each instance type of the plan once; otherwise nothing is written (exit code 2).
+Writes OUT/report.json, junit.xml, evidence/, report.html and, if all of it is a PASS, certificate.json and
+certificate.md. Exit codes: as gpu-ami validate, of the merged report.
+
+examples:
+  gpu-ami validate out/gpu --instance-type g5.12xlarge      in one job; it keeps out/gpu as an artifact
+  gpu-ami validate out/gpu --instance-type p4d.24xlarge     in another job
+  gpu-ami merge shards/* -o out/gpu                         in a job after both
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "merge",
+        help="join the reports of shards into one certificate",
+        description="Joins the reports of shards, each on some instance types, into one report and its certificate.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("shards", type=Path, nargs="+", metavar="SHARD", help="folder with the report.json of a shard")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="OUT", help="folder to write to")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami import pipeline
+    from gpu_ami.report import merge, summary, writer
+
+    shards = merge.load_shards(args.shards)
+    report = merge.merge(shards)
+    with progress.stage(f"merge {len(shards)} shards"):
+        merge.copy_files(shards, report, args.out)
+        writer.write(report, args.out)
+        certificate = pipeline.certify_stage(report, args.out)
+    return Outcome(summary.text(report, certificate, args.out), certificate.to_json(), report.exit_code)
