@@ -9,7 +9,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,25 +45,34 @@ class Session:
 
 @contextmanager
 def open_session(
-    where: Path | None, progress: Progress, agent_package: Path | None = None, conditions: str = ""
+    where: Path | None,
+    progress: Progress,
+    agent_package: Path | None = None,
+    conditions: str = "",
+    log_groups: str = "",
 ) -> Iterator[Session]:
-    """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before."""
+    """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before.
+
+    log_groups: overrides the place's (Place.log_groups).
+    """
     home = home_dir()
     if where:
         if agent_package:
             raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
         if conditions:
             raise UsageError("--conditions are of the local region; they have no meaning with --where")
-        place = mfa.with_session_credentials(load_place(where))
+        place = _with_log_groups(mfa.with_session_credentials(load_place(where)), log_groups)
         cloud = Cloud(place)
         if place.endpoint is None:
             _require_usable(cloud, progress)
         with runs.begin(home, place.name) as run:
             yield Session(place, cloud, run, progress)
         return
-    with runs.begin(home, "local") as run, _local_region(home, progress, conditions) as place:
+    with runs.begin(home, "local") as run, _local_region(home, progress, conditions) as region_place:
         from gpu_ami.local import region
         from gpu_ami.local.mirror import mirror
+
+        place = _with_log_groups(region_place, log_groups)
 
         def prepare_mirror(plan: PlanDocument | None) -> object:
             return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
@@ -71,6 +80,10 @@ def open_session(
         prepare_mirror(None)
         publish_source_ami = functools.partial(region.publish_source_ami, home=home, progress=progress)
         yield Session(place, Cloud(place), run, progress, prepare_mirror, publish_source_ami, home / "images")
+
+
+def _with_log_groups(place: Place, log_groups: str) -> Place:
+    return replace(place, log_groups=log_groups) if log_groups else place
 
 
 def _require_usable(cloud: Cloud, progress: Progress) -> None:

@@ -147,6 +147,14 @@ def test_instance_policy_fits_the_default_telemetry() -> None:
     prefix = logs[0].rpartition(":log-group:")[2].removesuffix("*")
     assert telemetry["namespace"] == "CWAgent"
     assert all(telemetry[key].startswith(prefix) for key in ("raw_log_group", "json_log_group"))
+    assert logs[0].endswith("*"), "a proof's groups are below the same prefix"
+
+
+@pytest.mark.parametrize("name", ["caller-prove.json", "caller-sweep.json"])
+def test_only_log_groups_of_proofs_can_be_deleted(name: str) -> None:
+    rows = [row for row in statements(name) if "logs:DeleteLogGroup" in row["Action"]]
+    assert [row["Resource"] for row in rows] == ["arn:aws:logs:*:*:log-group:*-proof/*"]
+    assert "logs:DeleteLogGroup" not in allowed("caller-build.json", "instance.json")
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -11,6 +11,7 @@ from validator.observe import unproven
 from validator.plan_document import InstanceType, PlanDocument
 
 SCHEMA = "gpu-ami/plan/1"
+_LOG_GROUPS = ("raw_log_group", "json_log_group")
 
 
 class _Object(dict[str, object]):
@@ -36,12 +37,20 @@ def _label(item: object, index: int) -> object:
     return item.get("name", index) if isinstance(item, dict) else index
 
 
-def load_plan(path: Path) -> PlanDocument:
-    """plan.json for checks. ValueError if the file is not a plan."""
+def load_plan(path: Path, log_group_suffix: str = "") -> PlanDocument:
+    """plan.json for checks. ValueError if the file is not a plan.
+
+    log_group_suffix: appended to the log groups of `telemetry`, for a machine that sends to groups of a proof. The
+    agent's configuration in the plan stays that of the image.
+    """
     document = json.loads(path.read_text(encoding="utf-8"))
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"{path}: expected schema {SCHEMA}, got {schema}")
+    telemetry = document.get("telemetry")
+    if log_group_suffix and isinstance(telemetry, dict):
+        named = {key: f"{telemetry[key]}{log_group_suffix}" for key in _LOG_GROUPS if key in telemetry}
+        document["telemetry"] = telemetry | named
     return as_plan(document)
 
 

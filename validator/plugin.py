@@ -99,6 +99,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--tier", metavar="TIER", choices=tiers.NAMES, help="run only the checks of this tier")
     group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
+    group.addoption(
+        "--log-group-suffix",
+        metavar="TEXT",
+        default="",
+        help="what this host's agent appends to planned log groups",
+    )
     group.addoption("--aws-region", metavar="REGION", help="region of its metrics and logs")
     group.addoption("--aws-endpoint", metavar="URL", help="endpoint of CloudWatch; default: AWS")
     group.addoption("--aws-profile", metavar="NAME", help="AWS profile of the credentials")
@@ -144,7 +150,7 @@ def pytest_configure(config: pytest.Config) -> None:
     plan_file: Path | None = config.getoption("plan")
     if plan_file is not None:
         try:
-            run.plan = load_plan(plan_file)
+            run.plan = load_plan(plan_file, config.getoption("log_group_suffix"))
         except (OSError, ValueError) as error:
             raise pytest.UsageError(f"--plan: {error}") from error
     if config.getoption("waivers") is not None:

@@ -5,6 +5,7 @@ client               the EC2 API: launch, watch and terminate instances, read im
 dead_man             ends an instance at its expiry from outside
 findings             what an examination of a place found
 interfaces           network interfaces of a launch: one, or EFA on every network card that takes one
+log_groups           log groups of a proof: names, listing, deletion
 mfa                  credentials of a profile that asks for an MFA code, once a run
 place                the place of a run: an AWS region as a `--where` file describes it, or the local region
 preflight            examines a place before anything is launched

@@ -189,6 +189,17 @@ class Cloud:
             raise aws_errors.from_code(f"describing {instance_id}", code, "DescribeInstances returned no instance")
         return reservations[0]["Instances"][0]
 
+    def shutting_down(self, run_id: str) -> list[str]:
+        """Ids of the run's instances that were told to terminate and have not ended yet."""
+        only: list[FilterTypeDef] = [
+            {"Name": f"tag:{runs.TAG_RUN}", "Values": [run_id]},
+            {"Name": "instance-state-name", "Values": ["shutting-down"]},
+        ]
+        with _translated(f"listing instances of run {run_id}"):
+            pages = self.ec2.get_paginator("describe_instances").paginate(Filters=only)
+            rows = [row for page in pages for row in page["Reservations"]]
+        return [instance["InstanceId"] for row in rows for instance in row["Instances"]]
+
     def wait_for_state(
         self, instance_id: str, expected: str, timeout: float, cancelled: Callable[[], bool] = lambda: False
     ) -> InstanceTypeDef:

@@ -16,6 +16,7 @@ from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
 
 # What Packer's amazon-ebs takes for `ssh_interface`.
 SSH_INTERFACES = ("public_ip", "private_ip", "public_dns", "private_dns", "session_manager")
+LOG_GROUPS = ("proof", "production")
 _MAX_TAGS = 40  # EC2 allows 50 on a resource; ours (run id, recipe, digest, expiry, …) need room
 
 
@@ -50,7 +51,8 @@ class Place:
     ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there.
     kernel: series of the kernel that every machine there boots, whatever its AMI's own would be. conditions: name and
     seed of a rehearsal's conditions (docs/conditions.md), "" for none. dead_man_role: ARN of the role in which
-    EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does.
+    EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does. log_groups: where a proof's
+    machines send their logs: `proof` (groups of its own, removed afterwards) or `production` (the plan's).
     """
 
     name: str
@@ -72,6 +74,7 @@ class Place:
     credentials: Credentials | None = None
     conditions: str = ""
     dead_man_role: str | None = None
+    log_groups: str = "proof"
 
 
 def _like(pattern: str, example: str) -> Text:
@@ -99,6 +102,7 @@ _GRAMMAR = Keys(
             needed=("url", "key_fingerprint"),
         ),
         "guest_endpoint": _URL,
+        "log_groups": Choice(LOG_GROUPS),
         "dead_man_role": _like(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", "a role's ARN"),
     },
     needed=("region",),

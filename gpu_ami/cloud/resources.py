@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import aws_errors
+from gpu_ami.cloud import aws_errors, log_groups
 from gpu_ami.cloud.client import Cloud, tags_of
 from gpu_ami.errors import CloudError
 
@@ -70,6 +70,9 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     if resource.kind == "instance":
         cloud.terminate([resource.id])
         cloud.wait_for_state(resource.id, "terminated", 300)
+        return
+    if resource.kind == "log-group":
+        log_groups.delete(cloud, resource.id)
         return
     with aws_errors.translated(f"removing {resource.kind} {resource.id}"):
         if resource.kind == "key-pair":

@@ -4,16 +4,17 @@ A leftover carries our run tag and either its expiry has passed, or its run is r
 place and its process has ended. What a living run of this machine owns is never touched. A complete image is a product
 and stays until its own expiry (`image_expires`; the tag is `never` without one); its snapshots go with it. Processes of
 this machine that a dead run left (Packer, its plugins, Ansible) are ended first: they would go on creating things.
+Log groups of proofs have no tags; the run's id is in their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
-from gpu_ami.cloud import resources, runs
+from gpu_ami.cloud import log_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.resources import Resource
 from gpu_ami.errors import CloudError
@@ -71,7 +72,29 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
                 tags = {runs.TAG_RUN: record.id}
                 keys = resources.named_keys(cloud, name)
                 found += [(Resource("key-pair", key, tags), "its run has died") for key in keys]
-    return [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
+    swept = [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
+    return [*swept, *_sweep_log_groups(cloud, records, progress, dry_run)]
+
+
+def _sweep_log_groups(
+    cloud: Cloud, records: Iterable[runs.Record], progress: Progress, dry_run: bool
+) -> Iterator[Swept]:
+    """Removes log groups of proofs, which have no tags: their names have the run's id. After the machines' end."""
+    try:
+        groups = log_groups.of_proofs(cloud)
+    except CloudError as error:
+        progress.note(f"log groups of proofs are not removed: {error}")
+        yield Swept("log-group", "*-proof/*", "", "not listed", "not removed", error.message)
+        return
+    known = {record.id: record for record in records if record.place == cloud.place.name}
+    for group in groups:
+        run = log_groups.run_of(group)
+        record = known.get(run)
+        if record and record.alive:
+            continue
+        if record or log_groups.is_old(group):
+            reason = "its run has died" if record else "its run began more than a day ago"
+            yield _remove(cloud, Resource("log-group", group, {runs.TAG_RUN: run}), reason, progress, dry_run)
 
 
 def _is_complete(resource: Resource) -> bool:

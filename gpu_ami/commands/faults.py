@@ -119,11 +119,12 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     import threading
 
     from gpu_ami.faults import trials
-    from gpu_ami.validate import Target, launch, machine
+    from gpu_ami.validate import Target, launch, machine, proof_log_groups
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
     efa, roles = launch.efa_interfaces(plan.document, kind), plan.document["roles"]
     with (
+        proof_log_groups.own_log_groups(session.cloud, session.run, session.progress),
         launch.temporary_key(session.cloud, session.run, tags) as key,
         launch.launched(session.cloud, ami, kind, key, session.run, tags, efa, roles=roles) as instance,
     ):
@@ -132,7 +133,14 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
                 session.cloud, session.run, plan.document["os"]["ssh_user"], planned_proof.progress, threading.Event()
             )
             booted = boot.follow(instance, kind)
-        target = Target(booted.url, kind, instance, booted.key_file, booted.known_hosts)
+        target = Target(
+            booted.url,
+            kind,
+            instance,
+            booted.key_file,
+            booted.known_hosts,
+            log_group_suffix=booted.log_group_suffix,
+        )
         with trials.FaultSession(planned_proof, target) as faults:
             yield faults
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _COLLECT_SECONDS = 120.0
+LOG_GROUPS = ("proof", "production")  # of gpu_ami.cloud.place, which would import the AWS packages for --help
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 CONDITIONS_HELP = (
     "behave as AWS does at its worst: aws-like, throttling, no-capacity, … (docs/conditions.md); local region only"
@@ -119,6 +120,14 @@ def _dollars(text: str) -> float:
     if not 0 < value < 1e9:  # also refuses nan and inf
         raise argparse.ArgumentTypeError(f"expected US dollars, such as 25 or 7.50, got {text!r}")
     return value
+
+
+def add_log_groups(parser: argparse.ArgumentParser) -> None:
+    text = (
+        "log groups of the machines: `proof`, <group>-proof/<run>, removed afterwards (default), or `production`, the"
+        " plan's, where injected Xids may raise alarms"
+    )
+    parser.add_argument("--log-groups", choices=LOG_GROUPS, default="", help=text)
 
 
 def add_restarts(parser: argparse.ArgumentParser) -> None:

@@ -42,6 +42,7 @@ def register(subparsers: Any) -> None:
     stages.add_agent_package(parser)
     stages.add_instance_types(parser)
     stages.add_max_cost(parser)
+    stages.add_log_groups(parser)
     stages.add_checks(parser)
     stages.add_restarts(parser)
     parser.add_argument("--conditions", default="", metavar="NAME[:SEED]", help=stages.CONDITIONS_HELP)
@@ -60,7 +61,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
     out = args.out or Path("out") / recipe.stem
-    with pipeline.open_session(args.where, progress, agent, args.conditions) as session:
+    with pipeline.open_session(args.where, progress, agent, args.conditions, args.log_groups) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
         pipeline.check_cost(plan, asked, session, build=True)
         source_check = not args.no_source_check

@@ -55,6 +55,7 @@ def register(subparsers: Any) -> None:
     options.add_agent_package(parser)
     options.add_instance_types(parser)
     options.add_max_cost(parser)
+    options.add_log_groups(parser)
     options.add_checks(parser)
     parser.set_defaults(execute=execute)
 
@@ -73,6 +74,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--restarts is for machines that gpu-ami launches", hint="use --reboot with --host")
     if args.max_cost is not None and (args.host or args.root):
         raise UsageError("--max-cost is for machines that gpu-ami launches")
+    if args.log_groups and (args.host or args.root):
+        raise UsageError("--log-groups is for machines that gpu-ami launches")
     if args.reboot and not args.host:
         raise UsageError(
             "--reboot is for --host", hint="machines that gpu-ami launches are restarted unless --restarts none"
@@ -93,7 +96,8 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report,
     validator_options, restarts = options.validator_options(args), options.restarts(args)
     proof_options = pipeline.ProofOptions(args.instance_type, args.checks, validator_options, restarts, args.max_cost)
     ami = args.ami or image.load(out).ami
-    with pipeline.open_session(args.where, progress, options.agent_package(args, progress)) as session:
+    agent = options.agent_package(args, progress)
+    with pipeline.open_session(args.where, progress, agent, log_groups=args.log_groups) as session:
         return pipeline.validate_stage(plan, ami, out, session, proof_options), out
 
 

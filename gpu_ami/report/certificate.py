@@ -100,6 +100,7 @@ class Certificate:
     machine_seconds: float = 0.0
     cost_usd: float | None = None
     price_basis: str = ""
+    log_groups: str = ""
 
     @property
     def is_issued(self) -> bool:
@@ -176,6 +177,7 @@ def certify(report: Report, remarks: Sequence[str] = ()) -> Certificate:
         machine_seconds=round(report.machine_seconds, 1),
         cost_usd=None if report.cost_usd is None else round(report.cost_usd, 2),
         price_basis=report.price_basis,
+        log_groups=report.log_groups,
     )
 
 

@@ -229,6 +229,7 @@ class Report:
 
     no_files: why tier T0 was not tried. incomplete: why the proof did not end ("" where it did). conditions: name and
     seed of what the local region did as AWS does (docs/conditions.md), "" for none. price_basis: of cost_usd.
+    log_groups: to which the machines sent, and what was changed for it.
     """
 
     plan: Mapping[str, object]
@@ -246,6 +247,7 @@ class Report:
     incomplete: str = ""
     conditions: str = ""
     price_basis: str = ""
+    log_groups: str = ""
 
     @property
     def machine_seconds(self) -> float:

@@ -10,7 +10,8 @@ console              the console of an instance: evidence, and the check for a k
 launch               launches an instance with a temporary key pair, and removes both
 machine              one instance and its boot, stage by stage
 login                waits for an SSH login after a boot, and for cloud-init and systemd
-user_data            user data of a machine: dead man's switch, node families
+user_data            user data of a machine: dead man's switch, log groups, node families
+proof_log_groups     the log groups of a proof: their removal, and what the report says of them
 hosts                a running machine that somebody else booted: its address, and whether it answers
 restarts             reboot, and stop and start, within a proof
 image_files          an image's files without booting it (tier T0)

@@ -18,7 +18,7 @@ from gpu_ami.cloud import Cloud, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.plan import cost
 from gpu_ami.report import HostReport, Report
-from gpu_ami.validate import console, launch, restarts
+from gpu_ami.validate import console, launch, proof_log_groups, restarts
 from gpu_ami.validate.machine import Boot, Machine, require_interface
 from gpu_ami.validate.proof import IMAGE_FILES, MachineLost, Proof, assemble, check_files, check_machine, record_error
 from gpu_ami.validate.recorder import HostRecord, Recorder
@@ -46,6 +46,7 @@ def prove_image(
     recorder = Recorder(functools.partial(assemble, proof, run, ami, no_files=no_files), proof.out, proof.progress)
     with recorder.recording(), ExitStack() as stack:
         note_leftover = functools.partial(_note_leftover, proof)
+        stack.enter_context(proof_log_groups.own_log_groups(cloud, run, proof.progress, note_leftover))
         key = stack.enter_context(launch.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         futures: list[Future[Any]] = []
@@ -185,7 +186,14 @@ def _prove_host(proof: Proof, boot: Boot, host: HostRecord) -> None:
 
 
 def _target(machine: Machine) -> Target:
-    return Target(machine.url, machine.instance_type, machine.instance_id, machine.key_file, machine.known_hosts)
+    return Target(
+        machine.url,
+        machine.instance_type,
+        machine.instance_id,
+        machine.key_file,
+        machine.known_hosts,
+        log_group_suffix=machine.log_group_suffix,
+    )
 
 
 def _prove_restarts(proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None) -> None:

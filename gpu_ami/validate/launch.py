@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami import process
-from gpu_ami.cloud import Cloud, Launch, key_name, runs
+from gpu_ami.cloud import Cloud, Launch, key_name, log_groups, runs
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.validate.user_data import user_data
 
@@ -40,7 +40,7 @@ def temporary_key(
     try:
         yield name
     finally:
-        _clean_up(run, lambda: cloud.delete_key(name), on_leftover)
+        clean_up(run, lambda: cloud.delete_key(name), on_leftover)
 
 
 @contextmanager
@@ -60,16 +60,15 @@ def launched(
     roles: the plan's; node families get user data of their own.
     """
     minutes = int(runs.LIFETIME.total_seconds() // 60)
-    instance_id = cloud.launch(
-        Launch(ami, instance_type, key, tags, user_data(minutes, key_name(run.id), roles), efa_interfaces)
-    )
+    text = user_data(minutes, key_name(run.id), roles, log_groups.suffix(cloud.place, run))
+    instance_id = cloud.launch(Launch(ami, instance_type, key, tags, text, efa_interfaces))
     try:
         yield instance_id
     finally:
-        _clean_up(run, lambda: cloud.terminate([instance_id]), on_leftover)
+        clean_up(run, lambda: cloud.terminate([instance_id]), on_leftover)
 
 
-def _clean_up(run: Run, remove: Callable[[], object], on_leftover: Leftover | None) -> None:
+def clean_up(run: Run, remove: Callable[[], object], on_leftover: Leftover | None) -> None:
     """Removes something. What cannot be removed stays in the run's record for `sweep`, and does not hide results."""
     try:
         with runs.cleaning_up(run):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud
+from gpu_ami.cloud import Cloud, log_groups
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate import console, watch
 from gpu_ami.validate.login import CLOUD_INIT, SYSTEMD, ImageAtFault, Settling, reach, record_host_key, settle
@@ -55,6 +55,7 @@ class Machine:
     stages: dict[str, float] = field(default_factory=dict)
     boot_id: str = ""
     host_key: str = ""  # what sshd showed at the first boot, and must show ever after
+    log_group_suffix: str = ""  # of the log groups that its agent sends to
 
     @property
     def url(self) -> str:
@@ -83,6 +84,7 @@ class Boot:
             self.user,
             self.run.key_file,
             self.run.folder / f"known_hosts.{instance_id}",  # an address may be another machine's later in this run
+            log_group_suffix=log_groups.suffix(self.cloud.place, self.run),
         )
         started = time.monotonic()
         with self.console_on_error(machine):

@@ -19,7 +19,7 @@ from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, counted
 from gpu_ami.plan import cost, site_files
 from gpu_ami.progress import Progress
 from gpu_ami.report import FAIL, UNAVAILABLE, UNPROVEN, HostReport, Report, Stage, evidence_folder
-from gpu_ami.validate import validator_process
+from gpu_ami.validate import proof_log_groups, validator_process
 from gpu_ami.validate.check_output import CheckOutput
 from gpu_ami.validate.login import is_at_fault
 from gpu_ami.validate.recorder import HostRecord
@@ -195,4 +195,5 @@ def assemble(
         incomplete=incomplete,
         conditions=place.conditions if place else "",
         price_basis=cost.basis() if any(report.machine_seconds for report in reports) else "",
+        log_groups="" if offline else proof_log_groups.described(proof.plan, place, run, launched=bool(ami)),
     )

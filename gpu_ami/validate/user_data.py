@@ -1,4 +1,4 @@
-"""User data of the machines of a proof: the dead man's switch, and what the node families need at their first boot.
+"""User data of the machines of a proof: the dead man's switch, log groups, and what the node families need.
 
 A plain boothook for most images. An EKS image without a NodeConfig fails in nodeadm-config.service, and an ECS image
 without ECS_CLUSTER joins the cluster `default`; both get a multi-part document with a cluster that does not exist.
@@ -30,6 +30,31 @@ arm() {{
 }}
 until arm || systemctl --quiet is-active gpu-ami-dead-man.timer; do sleep 5; done &
 """
+# The agent of this machine sends to log groups of the proof. The files of the image stay as they are: the agent's unit
+# has a copy of the folder mounted over it, in a mount namespace of its own, made anew at each start of the agent. This
+# runs before network-online.target, which the agent waits for; an agent that runs already is restarted.
+# systemd 233 and later know BindPaths=; with an older one the validator finds production's groups and injects nothing.
+_LOG_GROUPS = """\
+(
+  proof=/run/gpu-ami-proof
+  drop_in=/run/systemd/system/amazon-cloudwatch-agent.service.d
+  mkdir -p "$proof/amazon-cloudwatch-agent.d" "$drop_in"
+  cat >"$proof/copy-configuration" <<'END'
+cd /run/gpu-ami-proof/amazon-cloudwatch-agent.d && rm -f ./* || exit 1
+for file in /opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d/*; do
+  [ -f "$file" ] || continue
+  sed -E 's#("log_group_name"[[:space:]]*:[[:space:]]*"[^"]*)"#\\1{suffix}"#g' "$file" >"${{file##*/}}" || exit 1
+done
+END
+  cat >"$drop_in/00-gpu-ami-proof.conf" <<'END'
+[Service]
+ExecStartPre=+/bin/sh /run/gpu-ami-proof/copy-configuration
+BindPaths=/run/gpu-ami-proof/amazon-cloudwatch-agent.d:/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d
+END
+  systemctl daemon-reload
+  systemctl --no-block try-restart amazon-cloudwatch-agent.service
+)
+"""
 # The endpoint refuses connections: kubelet keeps trying, and the node joins nothing.
 _NODE_CONFIG = """\
 apiVersion: node.eks.aws/v1alpha1
@@ -47,22 +72,25 @@ echo 'ECS_CLUSTER={cluster}' >> /etc/ecs/ecs.config
 """
 
 
-def user_data(minutes: int, cluster: str, roles: Sequence[str] = (), now: float | None = None) -> str:
+def user_data(
+    minutes: int, cluster: str, roles: Sequence[str] = (), log_group_suffix: str = "", now: float | None = None
+) -> str:
     """User data with which an instance that is launched now ends itself after `minutes`, however often it boots.
 
     cluster: the name of a cluster that does not exist, for images with the role node_eks or node_ecs. now: seconds
-    since 1970, for tests.
+    since 1970, for tests. log_group_suffix: appended to the log groups that the agent sends to.
     """
     expires = int(time.time() if now is None else now) + 60 * minutes
-    dead_man = _DEAD_MAN.format(minutes=minutes, seconds=60 * minutes, expires=expires)
+    boothook = _DEAD_MAN.format(minutes=minutes, seconds=60 * minutes, expires=expires)
+    boothook += _LOG_GROUPS.format(suffix=log_group_suffix) if log_group_suffix else ""
     if "node_eks" in roles:
         authority = base64.b64encode(b"no certificate authority: this cluster does not exist\n").decode()
         node = ("application/node.eks.aws", _NODE_CONFIG.format(cluster=cluster, authority=authority))
     elif "node_ecs" in roles:
         node = ("text/x-shellscript", _ECS_CONFIG.format(cluster=cluster))
     else:
-        return dead_man
-    return _multi_part(("text/cloud-boothook", dead_man), node)
+        return boothook
+    return _multi_part(("text/cloud-boothook", boothook), node)
 
 
 def _multi_part(*parts: tuple[str, str]) -> str:

@@ -45,7 +45,10 @@ class ChecksIncomplete(MachineError):
 
 @dataclass(frozen=True)
 class Target:
-    """What a validator process needs to know of one host. name: its evidence folder, if not the instance type's."""
+    """What a validator process needs to know of one host. name: its evidence folder, if not the instance type's.
+
+    log_group_suffix: what its agent appends to the plan's log groups (gpu_ami.cloud.log_groups); "": nothing.
+    """
 
     url: str
     instance_type: str = ""
@@ -53,6 +56,7 @@ class Target:
     key_file: Path | None = None
     known_hosts: Path | None = None
     name: str = ""
+    log_group_suffix: str = ""
 
 
 def run_checks(
@@ -148,6 +152,7 @@ def command_line(
         "--instance-type": target.instance_type,
         "--ssh-identity-file": target.key_file,
         "--known-hosts": target.known_hosts,
+        "--log-group-suffix": target.log_group_suffix,
         "--aws-region": place.region if place else None,
         "--aws-endpoint": place.endpoint if place else None,
         "--aws-profile": place.profile if place else None,

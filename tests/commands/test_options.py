@@ -77,3 +77,9 @@ def test_options_reach_the_validator(tmp_path: Path) -> None:
 
 def test_the_account_of_every_file_can_be_asked_for_anywhere() -> None:
     assert options("--account-files") == ["--account-files"]
+
+
+def test_log_groups_are_those_that_a_place_knows() -> None:
+    from gpu_ami.cloud.place import LOG_GROUPS
+
+    assert stages.LOG_GROUPS == LOG_GROUPS

@@ -26,7 +26,7 @@ def validated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str
     proofs: list[tuple[str, pipeline.ProofOptions]] = []
 
     @contextlib.contextmanager
-    def open_session(*_: Any) -> Iterator[None]:
+    def open_session(*_: Any, **__: Any) -> Iterator[None]:
         yield None
 
     def validate_stage(_plan: Any, ami: str, _out: Path, _session: None, asked: pipeline.ProofOptions) -> Any:

@@ -55,7 +55,7 @@ class Ec2:
 
     def __init__(self, **refuses: GpuAmiError) -> None:
         self.refuses, self.calls = refuses, list[str]()
-        self.place = SimpleNamespace(tags={}, ssh_interface="public_ip", ssh_port=22)
+        self.place = SimpleNamespace(tags={}, ssh_interface="public_ip", ssh_port=22, log_groups="production")
         self.states: dict[str, dict[str, Any]] = {}
 
     def _call(self, name: str) -> None:

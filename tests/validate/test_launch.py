@@ -13,6 +13,8 @@ from gpu_ami.validate import launch
 
 
 class Ec2:
+    place = SimpleNamespace(log_groups="production")
+
     def __init__(self, **fails: GpuAmiError) -> None:
         self.fails, self.calls, self.launches = fails, list[str](), list[Any]()
 

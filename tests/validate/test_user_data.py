@@ -55,4 +55,55 @@ def test_ecs_image_joins_no_cluster_of_anybody() -> None:
 @pytest.mark.parametrize("roles", [(), ("node_eks",), ("node_ecs",)])
 def test_user_data_fits(roles: tuple[str, ...]) -> None:
     """EC2 takes 16 KiB."""
-    assert len(user_data(240, "x" * 60, roles)) < 16 * 1024
+    assert len(user_data(240, "x" * 60, roles, "-proof/20260101-000000-0a1b2c")) < 16 * 1024
+
+
+CONFIG = '{"logs": {"logs_collected": {"files": {"collect_list": [{"log_group_name" : "/ec2/raw", "x": "y"}]}}}}\n'
+
+
+def run_boothook(root: Path, suffix: str = "-proof/run-1") -> list[str]:
+    """Runs the boothook with its paths below root and without systemd; returns what systemctl was asked."""
+    programs = root / "bin"
+    programs.mkdir(exist_ok=True)
+    for name, body in (("systemd-run", "exit 0"), ("systemctl", f'echo "$*" >>{root}/asked')):
+        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / name).chmod(0o755)
+    text = user_data(240, "proof", log_group_suffix=suffix).replace("/opt/", f"{root}/opt/")
+    text = text.replace("/run/", f"{root}/run/")
+    environment = {"PATH": f"{programs}:/usr/bin:/bin"}
+    subprocess.run(["sh", "-s"], input=f"{text}wait\n", env=environment, check=True, timeout=20, text=True)
+    return (root / "asked").read_text().splitlines() if (root / "asked").exists() else []
+
+
+def test_agent_sees_other_log_groups_and_the_image_keeps_its_files(tmp_path: Path) -> None:
+    parts = tmp_path / "opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
+    parts.mkdir(parents=True)
+    base, gpu = parts / "file_base.json", parts / "file_gpu.json"
+    base.write_text(CONFIG)
+    gpu.write_text('{"metrics": {}}')
+    asked = run_boothook(tmp_path)
+    assert asked == ["daemon-reload", "--no-block try-restart amazon-cloudwatch-agent.service"]
+    (drop_in,) = (tmp_path / "run/systemd/system/amazon-cloudwatch-agent.service.d").iterdir()
+    copies = tmp_path / "run/gpu-ami-proof/amazon-cloudwatch-agent.d"
+    script = tmp_path / "run/gpu-ami-proof/copy-configuration"
+    assert drop_in.name < "gpu-ami.conf", "the image's own ExecStartPre= runs after the copy"
+    assert drop_in.read_text().splitlines() == [
+        "[Service]",
+        f"ExecStartPre=+/bin/sh {script}",
+        f"BindPaths={copies}:{parts}",
+    ]
+    (copies / "file_of_the_last_start.json").touch()
+    for group in ("/ec2/raw", "/ec2/other"):  # what the image has at this start of the agent, not at the boot
+        base.write_text(CONFIG.replace("/ec2/raw", group))
+        subprocess.run(["sh", script], check=True, timeout=20)
+        assert {file.name: file.read_text() for file in copies.iterdir()} == {
+            "file_base.json": CONFIG.replace("/ec2/raw", f"{group}-proof/run-1"),
+            "file_gpu.json": '{"metrics": {}}',
+        }
+        assert base.read_text() == CONFIG.replace("/ec2/raw", group)
+
+
+def test_image_without_agent_boots_and_production_groups_change_nothing(tmp_path: Path) -> None:
+    run_boothook(tmp_path)
+    subprocess.run(["sh", tmp_path / "run/gpu-ami-proof/copy-configuration"], check=True, timeout=20)
+    assert "amazon-cloudwatch-agent" not in user_data(240, "proof")

@@ -57,3 +57,20 @@ def test_instance_type_is_found_by_name() -> None:
         planned_instance_type(plan, "p5.48xlarge")
     with pytest.raises(pytest.skip.Exception, match=r"the plan has no instance_types\[g5\.xlarge\]\.gpu_count"):
         planned_instance_type(plan, "g5.xlarge")["gpu_count"]
+
+
+def test_log_groups_are_those_of_the_proof(tmp_path: Path) -> None:
+    """The checks look where the machine sends; the agent's configuration stays that of the image."""
+    agent = {"config": {"logs": {"log_group_name": "/raw"}}}
+    telemetry = {"raw_log_group": "/raw", "json_log_group": "/json", "namespace": "CWAgent"}
+    document = {"schema": "gpu-ami/plan/1", "telemetry": telemetry, "cloudwatch_agent": agent}
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    plan: Any = load_plan(tmp_path / "plan.json", "-proof/1")
+    assert plan["telemetry"] == {
+        "raw_log_group": "/raw-proof/1",
+        "json_log_group": "/json-proof/1",
+        "namespace": "CWAgent",
+    }
+    assert plan["cloudwatch_agent"] == agent and load_plan(tmp_path / "plan.json")["telemetry"] == telemetry
+    (tmp_path / "plan.json").write_text('{"schema": "gpu-ami/plan/1"}')
+    assert "telemetry" not in load_plan(tmp_path / "plan.json", "-proof/1")

@@ -60,6 +60,12 @@ def host(_testinfra_host: Any) -> Any:
     return as_root(_testinfra_host)
 
 
+@pytest.fixture(scope="session")
+def log_group_suffix(request: pytest.FixtureRequest) -> str:
+    """What this host's agent appends to the names of the planned log groups; "" outside of a proof's own machines."""
+    return str(request.config.getoption("log_group_suffix"))
+
+
 @pytest.fixture(scope="module")
 def golden_file(machine: MachineUnderTest, request: pytest.FixtureRequest) -> hardware.Golden | None:
     """The golden file of the machine's instance type; None if there is none."""

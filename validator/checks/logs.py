@@ -21,10 +21,28 @@ _LINES = 200  # compared lines from the beginning of each file
 
 
 @pytest.fixture(scope="module")
-def files(host: Any, machine: MachineUnderTest) -> list[LogFile]:
-    """The log files of the installed configuration, with group and stream."""
+def files(host: Any, machine: MachineUnderTest, log_group_suffix: str) -> list[LogFile]:
+    """The log files of the installed configuration, with stream and the group that this machine's agent sends to."""
     metadata = {**machine.metadata, "instance-id": machine.instance_id}
-    return agent_config.log_files(agent_config.installed(host), metadata)
+    installed = agent_config.with_group_suffix(agent_config.installed(host), log_group_suffix)
+    return agent_config.log_files(installed, metadata)
+
+
+@pytest.mark.asked("log_group_suffix")
+@pytest.mark.survives
+def test_agent_sends_to_the_log_groups_of_the_proof(
+    host: Any, plan: PlanDocument, log_group_suffix: str, observe: Observe
+) -> None:
+    """The running agent has the planned log configuration, with the proof's log groups as the only difference."""
+    in_use = agent_config.in_use(host)
+    if in_use is None:
+        unproven("the agent is not running: see cloudwatch_agent::test_agent_is_active_and_enabled")
+    agent_config.require_group_suffix(in_use, log_group_suffix)
+    planned = agent_config.with_group_suffix(plan["cloudwatch_agent"]["config"], log_group_suffix)["logs"]
+    observe(in_use.get("logs"), planned)
+    differences = agent_config.differences(in_use.get("logs"), planned, "logs")
+    if differences:
+        observe.fail(f"the running agent's configuration differs from the plan: {'; '.join(differences)}")
 
 
 def test_planned_streams_are_configured(
@@ -144,11 +162,16 @@ def test_stream_is_this_instances_alone(
 
 
 def test_retention_is_the_planned_one(
-    host: Any, files: list[LogFile], plan: PlanDocument, cloudwatch: CloudWatch, observe: Observe
+    host: Any,
+    files: list[LogFile],
+    plan: PlanDocument,
+    cloudwatch: CloudWatch,
+    log_group_suffix: str,
+    observe: Observe,
 ) -> None:
     """The log groups have the planned retention. Without one the cost grows; a short one loses evidence."""
     groups = {file.group: file.path for file in files}
-    config = plan["cloudwatch_agent"]["config"]
+    config = agent_config.with_group_suffix(plan["cloudwatch_agent"]["config"], log_group_suffix)
     planned = {file.group: file.retention_days for file in agent_config.log_files(config, {})}
     retention: dict[str, int | None] = {}
     absent = {}

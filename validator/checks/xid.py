@@ -15,7 +15,7 @@ from validator.checks.event_parser import require_parser
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, agent_log, hardware, nvidia_smi, pci_address, xid_injection
+from validator.probes import MachineUnderTest, agent_config, agent_log, hardware, nvidia_smi, pci_address, xid_injection
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
 
@@ -100,7 +100,12 @@ class Xids:
 
 
 @pytest.fixture(scope="module")
-def xids(host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch) -> Xids:
+def xids(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, cloudwatch: CloudWatch, log_group_suffix: str
+) -> Xids:
+    """UNPROVEN where an injected Xid would reach production's log groups although the proof has groups of its own."""
+    if log_group_suffix:
+        agent_config.require_group_suffix(agent_config.in_use(host), log_group_suffix)
     return Xids(host, plan, machine, cloudwatch)
 
 

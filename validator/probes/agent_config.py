@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from validator.cloudwatch import Series
+from validator.observe import unproven
 from validator.probes.nvidia_smi import ABSENT_UNDER_MIG, MAY_BE_ABSENT, Gpu
 
+UNIT = "amazon-cloudwatch-agent.service"
 DIRECTORY = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
 DEFAULT_NAMESPACE = "CWAgent"
 DEFAULT_INTERVAL = 60
@@ -49,13 +51,32 @@ def _merge(into: dict[str, object], other: Mapping[str, object]) -> None:
             into[key] = copy.deepcopy(value)
 
 
+# One command for all files: name, newline, content, record separator.
+_PRINT = 'cd %s && for f in *; do [ -f "$f" ] && { echo "$f"; cat -- "$f"; printf "\\036"; }; done'
+
+
 def installed(host: Any) -> dict[str, object]:
     """The configuration of the agent on a host. ValueError names a file that is not a JSON object."""
-    # One command for all files: name, newline, content, record separator.
-    each = 'echo "$f"; cat -- "$f"; printf "\\036"'
-    done = host.run(f'cd {DIRECTORY} && for f in *; do [ -f "$f" ] && {{ {each}; }}; done', pure=True)
+    return _merged_files(host.run(_PRINT, DIRECTORY, pure=True).stdout)
+
+
+def in_use(host: Any) -> dict[str, object] | None:
+    """The configuration as the agent's process sees it, in its own mount namespace; None if the agent does not run.
+
+    ValueError names a file that is not a JSON object. UNPROVEN: the process's files cannot be read.
+    """
+    pid = host.run("systemctl show -p MainPID --value %s", UNIT).stdout.strip()
+    if pid in ("", "0"):
+        return None
+    done = host.run(_PRINT, f"/proc/{pid}/root{DIRECTORY}")
+    if not done.stdout:
+        unproven(f"the configuration of the running agent cannot be read: {done.stderr.strip() or 'no file'}")
+    return _merged_files(done.stdout)
+
+
+def _merged_files(text: str) -> dict[str, object]:
     configs: list[dict[str, object]] = []
-    for record in done.stdout.split("\x1e"):
+    for record in text.split("\x1e"):
         name, _, text = record.lstrip("\n").partition("\n")
         if name:
             configs.append(_parsed(text, f"{DIRECTORY}/{name}"))
@@ -158,6 +179,29 @@ def log_files(config: Mapping[str, object], metadata: Mapping[str, object]) -> l
     entries = _list(config, "logs", "logs_collected", "files", "collect_list")
     default_stream = _object(config, "logs").get("log_stream_name", "{instance_id}")
     return [_log_file(entry, default_stream, metadata) for entry in entries]
+
+
+def with_group_suffix(config: Mapping[str, object], suffix: str) -> dict[str, object]:
+    """A copy with the suffix on the name of each log group."""
+    changed = merged([config])
+    for entry in _list(changed, "logs", "logs_collected", "files", "collect_list"):
+        if isinstance(entry, dict) and "log_group_name" in entry:
+            entry["log_group_name"] = f"{entry['log_group_name']}{suffix}"
+    return changed
+
+
+def require_group_suffix(config: Mapping[str, object] | None, suffix: str) -> None:
+    """UNPROVEN if the agent sends to a log group without the suffix: nothing may be injected then.
+
+    config: what in_use returned.
+    """
+    groups = sorted({file.group for file in log_files(config or {}, {})})
+    others = [group for group in groups if not group.endswith(suffix)]
+    if others:
+        unproven(
+            f"the agent sends to {', '.join(others)}, not to the log groups of this proof (…{suffix}): is it without"
+            " cloud-init, or systemd older than 233? --log-groups production proves it with its own groups"
+        )
 
 
 def _log_file(entry: object, default_stream: object, metadata: Mapping[str, object]) -> LogFile:

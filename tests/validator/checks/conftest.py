@@ -149,6 +149,7 @@ def judge() -> Judge:
             "machine": FakeMachine(METADATA),
             "observe": Observe(running),
             "golden_file": None,
+            "log_group_suffix": "",
         } | others
         wanted = check.__code__.co_varnames[: check.__code__.co_argcount]
         try:

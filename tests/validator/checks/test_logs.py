@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -180,3 +181,34 @@ def test_retention_that_comes_after_its_group(judge: Judge) -> None:
     found = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
     assert (found.verdict, found.message) == ("PASS", "")
     assert cloudwatch.waited == [30.0, 60.0, 30.0]
+
+
+SUFFIX = "-proof/20260101-000000-0a1b2c"
+SENT: dict[str, Any] = agent_config.with_group_suffix(PLAN["cloudwatch_agent"]["config"], SUFFIX)
+
+
+def own_groups(judge: Judge, config: Any, pid: str = "77") -> Any:
+    table = {"systemctl show*": f"{pid}\n", "cd /proc/77/root/opt/*": f"file_base.json\n{json.dumps(config)}\x1e"}
+    return judge(logs.test_agent_sends_to_the_log_groups_of_the_proof, table, log_group_suffix=SUFFIX)
+
+
+def test_agent_has_the_groups_of_the_proof(judge: Judge) -> None:
+    assert own_groups(judge, SENT).verdict == "PASS"
+    assert own_groups(judge, SENT, pid="0").message.startswith("the agent is not running")
+
+
+def test_agent_in_production_groups_blames_nobody(judge: Judge) -> None:
+    found = own_groups(judge, PLAN["cloudwatch_agent"]["config"])
+    assert (found.verdict, "the agent sends to json, raw, not to the log groups" in found.message) == ("UNPROVEN", True)
+
+
+def test_any_other_difference_fails(judge: Judge) -> None:
+    changed = json.loads(json.dumps(SENT).replace("90", "7"))
+    found = own_groups(judge, changed)
+    assert found.verdict == "FAIL" and "retention_in_days: expected 90, got 7" in found.message
+
+
+def test_unreadable_process_is_unproven(judge: Judge) -> None:
+    table = {"systemctl show*": "77\n", "cd /proc/77/root/opt/*": (1, "", "No such file or directory")}
+    found = judge(logs.test_agent_sends_to_the_log_groups_of_the_proof, table, log_group_suffix=SUFFIX)
+    assert (found.verdict, "No such file or directory" in found.message) == ("UNPROVEN", True)

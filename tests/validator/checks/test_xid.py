@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable
@@ -177,3 +178,21 @@ def test_parser_after_all(judge: Judge, lost: int, verdict: str) -> None:
     found = prove(judge, xid.test_parser_survives_the_proof, World(lost=lost))
     assert found.verdict == verdict
     assert ("'records_lost': 3" in found.message) == (lost > 0)
+
+
+def test_no_xid_is_injected_into_production_groups() -> None:
+    """Metric filters on those groups alarm people."""
+    sent: list[str] = []
+    config = json.dumps(PLAN["cloudwatch_agent"]["config"])
+    world = World()
+    world.host.backend.table = {
+        "systemctl show*": "77\n",
+        "cd /proc/77/root/opt/*": f"file_base.json\n{config}\x1e",
+        "*": lambda text: sent.append(text) or "",
+    }
+    make = inspect.unwrap(xid.xids)
+    machine = FakeMachine(METADATA)
+    with pytest.raises(pytest.skip.Exception, match="the agent sends to json, raw"):
+        make(world.host, as_plan(PLAN), machine, world, "-proof/20260101-000000-0a1b2c")
+    assert sent == []
+    assert make(world.host, as_plan(PLAN), machine, world, "").raw_group == "raw"
