@@ -19,7 +19,7 @@ IMPORTS = {
         "validator/remote/inventory.py",  # is sent to a host and asks rpm there
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
-    "paramiko": {"validator/transport/ssh.py"},
+    "paramiko": {"validator/transport/ssh.py", "validator/transport/ssh_config.py"},
 }
 CALLS = {
     "print": {"gpu_ami/cli.py"},

@@ -2,7 +2,9 @@
 
 Usable alone: `pytest -p validator.plugin --hosts=ssh://user@address FILES`.
 
-plugin               the pytest plugin: options, fixtures, the results of a run
+plugin               the pytest plugin: hooks, fixtures, the results of a run
+options              the command-line options of the plugin
+outcomes             the outcome that pytest reports becomes a verdict
 selection            which of the collected checks run
 identity             ids, roles and promises of checks in the results
 tiers                proof tiers: what their checks prove and do not prove
@@ -14,6 +16,7 @@ deadline             the alarm that ends a check past its deadline
 results              check records, verdicts and the file checks.json
 waivers              named checks that may fail until a named day
 schema               the grammar of a user's files; reports all mistakes at once
+pci                  commands that list PCI devices, and say whether the GPUs are real
 evidence             logs, states and facts of a host, kept whatever the verdict
 cloudwatch           reads datapoints and log events from CloudWatch and CloudWatch Logs
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from validator import remote
-from validator.probes import hardware
+from validator import pci, remote
 from validator.results import Replica
 from validator.transport import Command, SshError, backend
 
@@ -58,7 +57,7 @@ _FACTS: Mapping[str, str] = {
     "architecture": "uname -m",
     "os": ". /etc/os-release && echo $PRETTY_NAME",
     "driver": "modinfo -F version nvidia",
-    "hardware": hardware.KIND,  # a certificate is "certified" only if this is "real"
+    "hardware": pci.KIND,  # a certificate is "certified" only if this is "real"
     "agent": (
         "dpkg-query -W -f '${Version}' amazon-cloudwatch-agent 2>/dev/null"
         " || rpm -q --qf '%{VERSION}' amazon-cloudwatch-agent"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from validator.observe import unproven
-from validator.plan_document import InstanceType, PlanDocument
+
+if TYPE_CHECKING:
+    from validator.plan_document import InstanceType, PlanDocument
 
 SCHEMA = "gpu-ami/plan/1"
 _LOG_GROUPS = ("raw_log_group", "json_log_group")
@@ -59,7 +61,7 @@ def as_plan(document: Mapping[str, object]) -> PlanDocument:
 
     The types are those of the resolver, which wrote the file: only its schema's name is compared.
     """
-    return cast(PlanDocument, _Object(document, ""))
+    return cast("PlanDocument", _Object(document, ""))
 
 
 def planned_instance_type(plan: PlanDocument, name: str) -> InstanceType:

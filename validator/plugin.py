@@ -22,11 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import deadline, evidence, identity, selection, tiers, waivers
-from validator.cloudwatch import ApiRefused
+from validator import deadline, evidence, identity, options, outcomes, selection, waivers
 from validator.observe import Observe, unproven
 from validator.plan import load_plan
-from validator.plan_document import PlanDocument
 from validator.results import (
     CheckRecord,
     HostResults,
@@ -36,11 +34,11 @@ from validator.results import (
     append_to_journal,
     journal_of,
 )
-from validator.schema import did_you_mean
-from validator.transport import TransportFault, backend
+from validator.transport import backend
 
 if TYPE_CHECKING:
     from validator.cloudwatch import CloudWatch
+    from validator.plan_document import PlanDocument
     from validator.probes import MachineUnderTest
 
 pytest.register_assert_rewrite("validator.checks")
@@ -50,7 +48,6 @@ pytest_plugins = ["testinfra.plugin"] if os.environ.get("PYTEST_DISABLE_PLUGIN_A
 RUN = pytest.StashKey["Run"]()
 CHECK = pytest.StashKey[RunningCheck]()
 _CHECKS = Path(__file__).parent / "checks"
-FIXTURES = ("host", "plan", "machine", "cloudwatch", "observe")
 _twins: dict[backend.HostLink, Any] = {}
 _BACKEND = "validator.transport.backend.BatchBackend"
 _IMAGE_BACKEND = "validator.transport.backend.ImageBackend"
@@ -84,45 +81,7 @@ class Run:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("validator", "the proof of an image")
-    group.addoption("--plan", metavar="FILE", type=Path, help="plan.json that the image was built from")
-    group.addoption("--results", metavar="FILE", type=Path, help="write checks.json to FILE")
-    group.addoption("--evidence", metavar="DIR", type=Path, help="write the host's logs and states to DIR")
-    group.addoption("--no-evidence", action="store_true", help="run no commands on a host but those of the checks")
-    group.addoption(
-        "--waivers", metavar="FILE", type=Path, help="checks that may fail, with reason, owner and last day"
-    )
-    group.addoption("--instance-id", metavar="ID", help="instance id; default: from the instance metadata")
-    group.addoption("--instance-type", metavar="TYPE", help="instance type; default: from the instance metadata")
-    group.addoption(
-        "--after", metavar="RESTART", help="the host was restarted: run only the checks that must hold after it"
-    )
-    group.addoption("--tier", metavar="TIER", choices=tiers.NAMES, help="run only the checks of this tier")
-    group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
-    group.addoption(
-        "--log-group-suffix",
-        metavar="TEXT",
-        default="",
-        help="what this host's agent appends to planned log groups",
-    )
-    group.addoption("--aws-region", metavar="REGION", help="region of its metrics and logs")
-    group.addoption("--aws-endpoint", metavar="URL", help="endpoint of CloudWatch; default: AWS")
-    group.addoption("--aws-profile", metavar="NAME", help="AWS profile of the credentials")
-    group.addoption(
-        "--arrival-seconds", type=float, default=900.0, help="seconds within which metrics must arrive [%(default)s]"
-    )
-    group.addoption("--command-deadline", type=float, default=120.0, help="seconds for each command [%(default)s]")
-    group.addoption("--check-deadline", type=float, default=1200.0, help="seconds for each check [%(default)s]")
-    group.addoption(
-        "--roles-path", metavar="DIR", type=Path, action="append", default=[], help="roles, for their footprint.yml"
-    )
-    group.addoption(
-        "--base-inventory", metavar="DIR", type=Path, help="folder of base-inventory.jsonl.gz [that of --plan]"
-    )
-    group.addoption(
-        "--serial", action="store_true", help="run one check after the other, with one round trip for each command"
-    )
-    group.addoption("--connect-timeout", type=float, default=15.0, help="seconds for a host to answer [%(default)s]")
+    options.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -238,7 +197,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         engine = item.config.stash[RUN].engine
         if engine is not None:
             check.update(attempts=max(check.record.attempts, engine.attempts()))
-        _judge(check, report, call)
+        outcomes.judge(check, report, call)
         if report.when == "teardown":
             _append_to_journal(check, item.config)
     return report  # type: ignore[return-value]
@@ -256,47 +215,6 @@ def _append_to_journal(check: RunningCheck, config: pytest.Config) -> None:
         path.unlink(missing_ok=True)
     (record,), _ = waivers.apply(run.waivers, [check.record], _where(run, host_run.host), datetime.date.today())
     append_to_journal(path, record)
-
-
-def _judge(check: RunningCheck, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
-    """Records the outcome of one phase (setup, call, teardown)."""
-    check.update(seconds=round(check.record.seconds + call.duration, 3))
-    if report.when == "call" and report.passed:
-        if check.record.attempts == 1:
-            check.update(verdict=Verdict.PASS, message="")
-        else:
-            message = "passed only after the connection was lost and reopened"
-            check.update(verdict=Verdict.FLAKY, message=message)
-    elif report.skipped:
-        check.update(verdict=Verdict.UNPROVEN, message=_reason(report))
-    elif report.failed:
-        fault = call.excinfo.value if call.excinfo else None
-        lost = isinstance(fault, TransportFault)
-        text = f"{fault}" if fault else report.longreprtext
-        if isinstance(fault, ApiRefused):  # an error of the account, place or time, not of the image
-            check.update(verdict=Verdict.ERROR, message=text)
-            return
-        if isinstance(fault, pytest.FixtureLookupError):
-            near = did_you_mean(fault.argname, FIXTURES)
-            message = f"error in the check: fixture {fault.argname!r} not found{near}; known: {', '.join(FIXTURES)}"
-            check.update(verdict=Verdict.ERROR, message=message)
-            return
-        message = f"transport error: {text}" if lost else _message(text, call)
-        if report.when == "teardown":
-            message = f"in teardown: {message}"
-        check.update(verdict=Verdict.UNPROVEN if lost else Verdict.FAIL, message=message)
-
-
-def _reason(report: pytest.TestReport) -> str:
-    where = report.longrepr
-    text = where[2] if isinstance(where, tuple) else report.longreprtext
-    return text.removeprefix("Skipped: ")
-
-
-def _message(text: str, call: pytest.CallInfo[None]) -> str:
-    kind = call.excinfo.type.__name__ if call.excinfo else ""
-    text = text.strip()
-    return text if kind in ("AssertionError", "Failed", "CommandExpired", "CheckTimeout") else f"{kind}: {text}"
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
 from validator import identity
-from validator.plan_document import PlanDocument, section
 from validator.transport import backend
+
+if TYPE_CHECKING:
+    from validator.plan_document import PlanDocument
 
 # Sections that every image of this project has; without a plan only their checks run.
 _OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
@@ -54,6 +57,8 @@ def _skip_unplanned(item: pytest.Item) -> None:
 
 def _has(plan: PlanDocument, path: str) -> bool:
     """Whether the plan has the section and, for `section.key`, a value of the key that is not empty."""
+    from validator.plan_document import section
+
     name, _, key = path.partition(".")
     return name in plan and (not key or bool(section(plan, name).get(key)))
 

@@ -19,22 +19,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from validator.results import CheckRecord, Verdict, WaiverRecord, WaiverState
-from validator.schema import Day, Keys, Text, did_you_mean
 
-_ENTRY = Keys(
-    {
-        # The role before "::" is required, so that one waiver cannot cover all checks.
-        "check": Text("hygiene::test_no_shell_history", r"[^:]*[^:*?\[\]][^:]*::.+"),
-        "reason": Text("base image carries one; ticket 1234", r"(?s).*\S.*"),
-        "owner": Text("gpu-images@example.com", r".*\S.*"),
-        "expires": Day(),
-        "scope": Keys({"image": Text("debian12-gpu"), "instance_type": Text("p4d.*")}),
-    },
-    needed=("check", "reason", "owner", "expires"),
-)
+if TYPE_CHECKING:
+    from validator.schema import Keys
+
 _RED = (Verdict.FAIL, Verdict.FLAKY, Verdict.UNPROVEN)
 
 
@@ -66,6 +57,23 @@ class Waiver:
         return WaiverRecord(self.check, self.reason, self.owner, self.expires.isoformat(), dict(self.scope), state)
 
 
+def _grammar() -> Keys:
+    """The keys of an entry. The schema is imported here, because most runs have no waivers."""
+    from validator.schema import Day, Keys, Text
+
+    return Keys(
+        {
+            # The role before "::" is required, so that one waiver cannot cover all checks.
+            "check": Text("hygiene::test_no_shell_history", r"[^:]*[^:*?\[\]][^:]*::.+"),
+            "reason": Text("base image carries one; ticket 1234", r"(?s).*\S.*"),
+            "owner": Text("gpu-images@example.com", r".*\S.*"),
+            "expires": Day(),
+            "scope": Keys({"image": Text("debian12-gpu"), "instance_type": Text("p4d.*")}),
+        },
+        needed=("check", "reason", "owner", "expires"),
+    )
+
+
 def load(path: Path) -> list[Waiver]:
     """Reads a waivers file. ValueError lists all mistakes, each with its place."""
     text = path.read_text(encoding="utf-8")
@@ -75,10 +83,11 @@ def load(path: Path) -> list[Waiver]:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(entries, list):
         raise ValueError(f"{path}: expected a list of waivers, got {type(entries).__name__}")
+    grammar = _grammar()
     mistakes = [
         f"{path}: {mistake.path}: {mistake.message}"
         for index, entry in enumerate(entries)
-        for mistake in (*_ENTRY.check(entry, f"[{index}]"), *_ENTRY.missing(entry, f"[{index}]"))
+        for mistake in (*grammar.check(entry, f"[{index}]"), *grammar.missing(entry, f"[{index}]"))
     ]
     if mistakes:
         raise ValueError("\n".join(mistakes))
@@ -131,6 +140,8 @@ def remarks(waiver_records: Iterable[WaiverRecord], ids: Iterable[str]) -> list[
         elif WaiverState.UNUSED in in_run:
             lines.append(f"{check}: not needed, no check that it names failed; remove it")
         else:
+            from validator.schema import did_you_mean
+
             near = did_you_mean(check, known)
             lines.append(f"{check}: matches no check that ran{near}; `gpu-ami checks` lists the ids")
     return lines
@@ -146,6 +157,8 @@ def _yaml(text: str) -> Any:
 
 
 def _waiver(entry: Mapping[str, object]) -> Waiver:
+    from validator.schema import Day
+
     expires = Day.parse(entry["expires"])
     assert expires is not None
     scope = entry.get("scope")

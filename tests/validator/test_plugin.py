@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,25 +38,6 @@ def test_checks_run_concurrently_by_default(run: Run) -> None:
     assert "validator: checks run one after the other\n" in run(LOOKS, "--serial", "-v").text
 
 
-def test_missing_fixture_is_an_error_of_the_check(run: Run) -> None:
-    outcome = run("def test_it(hots):\n    pass\n")
-    check = outcome.check("test_it")
-    assert (check["id"], check["verdict"]) == ("test_given::test_it", "ERROR")
-    expected = "error in the check: fixture 'hots' not found; did you mean host?; known: host, plan, machine,"
-    assert check["message"].startswith(expected)
-
-
-def test_refused_api_call_is_an_error_not_a_failure(run: Run) -> None:
-    outcome = run(
-        "from validator.cloudwatch import ApiRefused\n"
-        "def test_it(host):\n"
-        "    raise ApiRefused('logs:GetLogEvents', 'AccessDeniedException', 'not authorized', 'allow it')\n"
-    )
-    check = outcome.check("test_it")
-    assert check["verdict"] == "ERROR"
-    assert check["message"] == "logs:GetLogEvents: AccessDeniedException: not authorized (allow it)"
-
-
 def test_waivers_without_effect_are_on_the_console(run: Run, tmp_path: Path) -> None:
     common = "reason: why, owner: me"
     (tmp_path / "w.yml").write_text(
@@ -74,3 +57,12 @@ def test_waivers_without_effect_are_on_the_console(run: Run, tmp_path: Path) -> 
 def test_list_of_checks_judges_none(run: Run) -> None:
     outcome = run(LOOKS + "import pytest\n@pytest.mark.offline\ndef test_files(host):\n    pass\n", "--collect-only")
     assert outcome.verdicts == {"test_looks": "UNPROVEN", "test_files": "UNPROVEN"}
+
+
+def test_start_loads_only_what_every_run_needs() -> None:
+    """pytest imports the plugin before it prints anything; probes, AWS and schema would add a quarter to that."""
+    code = "import sys, validator.plugin; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    needless = ("validator.probes", "validator.file_account", "validator.cloudwatch", "validator.schema",
+                "validator.plan_document", "validator.checks", "yaml", "boto3", "paramiko", "jinja2")  # fmt: skip
+    assert [name for name in needless if name in loaded] == []

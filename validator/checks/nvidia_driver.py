@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
+from validator.pci import PCI_LIST
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import (
@@ -236,7 +237,7 @@ def test_every_promised_gpu_is_there(
     smi = {pci_address(row[1]) for row in _query(host, observe)}
     listed = host.run("nvidia-smi -L").stdout
     proc = {pci_address(name) for name in host.run("ls -1 /proc/driver/nvidia/gpus").stdout.split()}
-    bus = [device for device in hardware.pci_devices(host.run(hardware.PCI_LIST, pure=True).stdout) if device.is_gpu]
+    bus = [device for device in hardware.pci_devices(host.run(PCI_LIST, pure=True).stdout) if device.is_gpu]
     pci = {device.address for device in bus}
     recorded = hardware.applicable(golden_file, simulated=hardware.is_simulated(bus))
     sources = {"nvidia-smi": sorted(smi), "/proc/driver/nvidia/gpus": sorted(proc), "PCI": sorted(pci)}
@@ -266,7 +267,7 @@ def test_gpus_are_the_promised_model(
     """Each GPU has the model and memory of the instance type, and exactly the memory of the golden file."""
     gpu = planned_instance_type(plan, machine.instance_type)["gpu"]
     rows = _query(host, observe)
-    bus = [device for device in hardware.pci_devices(host.run(hardware.PCI_LIST, pure=True).stdout) if device.is_gpu]
+    bus = [device for device in hardware.pci_devices(host.run(PCI_LIST, pure=True).stdout) if device.is_gpu]
     version = loaded_version(host.run("cat /proc/driver/nvidia/version").stdout)
     recorded = hardware.same_branch(hardware.applicable(golden_file, simulated=hardware.is_simulated(bus)), version)
     observe([row[2:4] for row in rows], [gpu["name"], str(gpu["memory_mib"]), hardware.basis(recorded)])

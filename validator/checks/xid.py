@@ -14,6 +14,7 @@ import pytest
 from validator.checks.event_parser import require_parser
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
+from validator.pci import PCI_LIST
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, agent_config, agent_log, hardware, nvidia_smi, pci_address, xid_injection
 
@@ -228,7 +229,7 @@ def test_real_fault_arrives(xids: Xids, machine: MachineUnderTest, observe: Obse
 
 
 def _idle_gpu(host: Any) -> nvidia_smi.Gpu:
-    bus = [device for device in hardware.pci_devices(host.run(hardware.PCI_LIST).stdout) if device.is_gpu]
+    bus = [device for device in hardware.pci_devices(host.run(PCI_LIST).stdout) if device.is_gpu]
     if not bus:
         unproven("the machine has no GPU")
     if hardware.is_simulated(bus):

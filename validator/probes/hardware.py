@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from validator import plan_document
+from validator.pci import PCI_LIST
 from validator.probes import nvidia_smi
 
 SCHEMA = "gpu-ami/golden/1"
@@ -29,16 +30,6 @@ FOLDER = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 MEMORY_PERCENT = 2.0
 # The fabric manager guide: the NVSwitches of HGX A100 and H100 are PCI devices of the host, those of HGX B200 are not.
 SWITCHES_ON_PCI = ("Ampere", "Hopper")
-PCI_LIST = (
-    "for d in /sys/bus/pci/devices/*; do read -r v <$d/vendor; read -r i <$d/device; read -r c <$d/class;"
-    ' n=$(readlink $d/driver); echo "${d##*/} $v $i $c ${n##*/}"; done'
-)
-# `is_simulated` as a shell command: prints "real", "simulated", or nothing without a GPU.
-KIND = (
-    f'{{ {PCI_LIST}; }} | awk \'$2 == "0x10de" && $4 ~ /^0x03/ {{ real = 1 }}'
-    ' $2 != "0x10de" && ($5 == "nvidia" || $5 == "nvidia-gpu") { simulated = 1 }'
-    ' END { if (simulated) print "simulated"; else if (real) print "real" }\''
-)
 DRIVER = "cat /proc/driver/nvidia/version"  # modinfo is not in PATH of an unprivileged user
 Run = Callable[[str], tuple[int, str]]  # a command → exit status, standard output
 

@@ -1,6 +1,7 @@
 """Connections to hosts: one connection, one shell, commands in batches.
 
 ssh                  SSH connections
+ssh_config           options of a host in ~/.ssh/config
 target               address, user, port and key of a host
 errors               errors of connections and commands
 shell                one long-lived `sh` that runs batches of commands

@@ -31,9 +31,9 @@ from validator.transport.ssh import (
     SshError,
     Target,
     TransportFault,
-    configured,
     connect,
 )
+from validator.transport.ssh_config import configured
 
 _RECONNECT_SECONDS = 20.0
 _Result = TypeVar("_Result")

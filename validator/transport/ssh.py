@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from validator import remote
 from validator.transport.errors import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AuthRefused", "CommandExpired", "Connection", "ConnectionDropped", "Finished", "HostKeyChanged", "HostRefused",
     "HostSilent", "HostUnreachable", "KeyFileUnusable", "SshError", "Target", "TransportFault",
-    "bounded", "configured", "connect", "parse_url",
+    "bounded", "connect", "parse_url",
 ]  # fmt: skip
 
 _CHUNK = 1 << 16
@@ -278,35 +278,10 @@ def connect(where: Target | str, **options: object) -> Connection:
     return Connection(target, transport, host_key, stages)
 
 
-class HostOptions(TypedDict, total=False):
-    """A host's options in OpenSSH's client configuration that the validator follows."""
-
-    hostname: str
-    user: str
-    port: str
-    identityfile: list[str]
-
-
-def configured(name: str, config: Path | None = None) -> HostOptions:
-    """The options of a host in OpenSSH's client configuration (default: ~/.ssh/config); empty without such a file."""
-    path = config or Path.home() / ".ssh" / "config"
-    if not path.exists():
-        return {}
-    import paramiko
-
-    values = paramiko.SSHConfig.from_path(str(path)).lookup(name)
-    options: HostOptions = {"hostname": str(values["hostname"]), "identityfile": list(values.get("identityfile", []))}
-    if "user" in values:
-        options["user"] = str(values["user"])
-    if "port" in values:
-        options["port"] = str(values["port"])
-    return options
-
-
 def _import_paramiko() -> None:
     """Imports paramiko without invoke, which takes two fifths of the import time.
 
-    Only `Match exec` of a client configuration needs it: `configured` imports paramiko in the ordinary way before.
+    Only `Match exec` of a client configuration needs it: ssh_config.py imports paramiko with it, before this is called.
     """
     if "paramiko" in sys.modules or "invoke" in sys.modules:
         return

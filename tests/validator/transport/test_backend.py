@@ -128,27 +128,6 @@ def test_deadline_and_user_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
-CONFIG = "Host gpu\n  HostName 10.0.0.7\n  User admin\n  Port 2222\n  IdentityFile /keys/gpu\n"
-
-
-def test_target_follows_the_ssh_configuration(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.write_text(CONFIG)
-    target = backend.BatchBackend("gpu", ssh_config=str(config), timeout=3).link.target
-    assert isinstance(target, Target)
-    assert (target.name, target.key_file) == ("admin@10.0.0.7:2222", Path("/keys/gpu"))
-    assert (target.connect_timeout, target.banner_timeout) == (3.0, 3.0)
-    assert not target.agent and not target.search_keys  # a key is named: no other is tried
-
-
-def test_url_overrides_the_ssh_configuration(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.write_text(CONFIG)
-    target = backend.BatchBackend("root@gpu:22", ssh_config=str(config), ssh_identity_file="/keys/mine").link.target
-    assert isinstance(target, Target)
-    assert (target.name, target.key_file) == ("root@10.0.0.7:22", Path("/keys/mine"))
-
-
 def test_ids_in_the_report(tmp_path: Path) -> None:
     assert backend.BatchBackend("admin@h").get_pytest_id() == "ssh://h"
     assert backend.BatchBackend("admin@h:2222").get_pytest_id() == "ssh://h:2222"

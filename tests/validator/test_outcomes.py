@@ -1,0 +1,51 @@
+"""Outcomes become verdicts: mistakes in a check and refused API calls are errors, not failures of the image."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.validator.conftest import Run
+
+
+def test_missing_fixture_is_an_error_of_the_check(run: Run) -> None:
+    outcome = run("def test_it(hots):\n    pass\n")
+    check = outcome.check("test_it")
+    assert (check["id"], check["verdict"]) == ("test_given::test_it", "ERROR")
+    expected = "error in the check: fixture 'hots' not found; did you mean host?; known: host, plan, machine,"
+    assert check["message"].startswith(expected)
+
+
+def test_refused_api_call_is_an_error_not_a_failure(run: Run) -> None:
+    outcome = run(
+        "from validator.cloudwatch import ApiRefused\n"
+        "def test_it(host):\n"
+        "    raise ApiRefused('logs:GetLogEvents', 'AccessDeniedException', 'not authorized', 'allow it')\n"
+    )
+    check = outcome.check("test_it")
+    assert check["verdict"] == "ERROR"
+    assert check["message"] == "logs:GetLogEvents: AccessDeniedException: not authorized (allow it)"
+
+
+LOST = "from validator.transport import TransportFault\nraise TransportFault('h closed the connection')"
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "message"),
+    [
+        ("pass", "PASS", ""),
+        ("assert 1 == 2, 'one is not two'", "FAIL", "one is not two\nassert 1 == 2"),
+        ("{}['absent']", "FAIL", "KeyError: 'absent'"),
+        ("import pytest; pytest.skip('not planned')", "UNPROVEN", "not planned"),
+        (LOST, "UNPROVEN", "transport error: h closed the connection"),
+    ],
+)
+def test_outcome_of_a_call(run: Run, body: str, verdict: str, message: str) -> None:
+    lines = "\n    ".join(body.splitlines())
+    check = run(f"def test_it():\n    {lines}\n").check("test_it")
+    assert (check["verdict"], check["message"]) == (verdict, message)
+
+
+def test_failure_in_teardown_names_the_phase(run: Run) -> None:
+    fixture = "import pytest\n@pytest.fixture\ndef file():\n    yield\n    raise OSError('full')\n"
+    check = run(fixture + "def test_it(file):\n    pass\n").check("test_it")
+    assert (check["verdict"], check["message"]) == ("FAIL", "in teardown: OSError: full")
