@@ -29,7 +29,7 @@ on AWS:         gpu-ami prove debian12-gpu --where aws.yml
 your own files: gpu-ami init my-images
 
 exit codes: 0 proven · 1 the image failed a check · 2 recipe or usage · 3 build failed
-            4 cloud, network or machine · 5 no capacity · 130 interrupted
+            4 cloud, network or machine · 5 no capacity · 6 certificate refused · 130 interrupted
 """
 
 

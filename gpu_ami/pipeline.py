@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.build import image as builds
 from gpu_ami.cloud import Cloud, Place, load_place, mfa, preflight, runs
@@ -24,6 +24,11 @@ from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, job_summary, page
 from gpu_ami.validate import Proof, image_files, image_proof
 from gpu_ami.validate import restarts as restart
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
+
+ENVELOPE_FILE = "certificate.dsse.json"
 
 
 @dataclass(frozen=True)
@@ -213,13 +218,48 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
         return image_proof.prove_image(proof, session.cloud, session.run, ami, instance_types, look, files.reason)
 
 
-def certify_stage(report: document.Report, out: Path) -> certificate.Certificate:
-    """report.json → certificate.json and certificate.md (if the report is a PASS), report.html and summary.md."""
+def certify_stage(
+    report: document.Report, out: Path, signers: Sequence[Signer] = (), cloud: Cloud | None = None
+) -> certificate.Certificate:
+    """report.json → certificate.json and certificate.md (if the report is a PASS), report.html and summary.md.
+
+    signers: keys that sign the certificate (certificate.dsse.json). cloud: where the AMI's snapshots are looked up if
+    no build.json says them. A signature of another certificate is removed.
+    """
     statement = certificate.certify(report, _build_remarks(report, out))
+    old = _bytes_of(out / certificate.CERTIFICATE_FILE)
     statement.write(out)
     page.write(report, statement if statement.is_issued else None, out)
     job_summary.write(report, statement, out)
+    if _bytes_of(out / certificate.CERTIFICATE_FILE) != old:
+        (out / ENVELOPE_FILE).unlink(missing_ok=True)
+    if signers and statement.is_issued:
+        _sign(report, statement, out, signers, cloud)
     return statement
+
+
+def _sign(
+    report: document.Report,
+    statement: certificate.Certificate,
+    out: Path,
+    signers: Sequence[Signer],
+    cloud: Cloud | None,
+) -> None:
+    from gpu_ami.release import envelope, verification_place
+    from gpu_ami.release import statement as statements
+
+    snapshots: Sequence[str] = ()
+    made = builds.load(out) if (out / builds.BUILD_FILE).exists() else None
+    if made is not None and made.ami == report.image:
+        snapshots = made.snapshots
+    elif cloud is not None and report.image:
+        image = cloud.image(report.image)
+        snapshots = verification_place.snapshots_of(image) if image else ()
+    envelope.sign(statements.of_folder(out, statement, report, snapshots).to_bytes(), signers, out)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _build_remarks(report: document.Report, out: Path) -> list[str]:

@@ -17,6 +17,7 @@ IMPORTS = {
         "gpu_ami/process.py",
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
         "validator/remote/inventory.py",  # is sent to a host and asks rpm there
+        "validator/remote/materials.py",  # the same
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
     "paramiko": {"validator/transport/ssh.py", "validator/transport/ssh_config.py"},
@@ -106,6 +107,10 @@ def test_heavy_imports_wait_until_they_are_needed() -> None:
         "urllib3",
         "debian",
         "zstandard",
+        "securesystemslib",
+        "cryptography",
+        "cyclonedx",
+        "packageurl",
     }
     import subprocess
     import sys

@@ -100,7 +100,9 @@ def allowed(*names: str) -> set[str]:
     return {action for name in names for statement in statements(name) for action in statement["Action"]}
 
 
-CALLERS = ("caller-build.json", "caller-preflight.json", "caller-prove.json", "caller-sweep.json")
+CALLERS = (
+    "caller-build.json", "caller-preflight.json", "caller-prove.json", "caller-sign.json", "caller-sweep.json",
+)  # fmt: skip
 
 
 def test_scanner_reads_calls_and_paginators(tmp_path: Path) -> None:
@@ -128,6 +130,12 @@ def test_each_policy_suffices_for_its_stage() -> None:
     assert called([ROOT / "validator" / "cloudwatch.py"]) <= allowed("caller-prove.json")
     assert called([ROOT / "gpu_ami" / "plan" / "source_ami.py"]) <= allowed("caller-build.json")
     assert allowed("caller-build.json") >= PACKER
+
+
+def test_who_builds_cannot_sign() -> None:
+    signing = {name for name in POLICIES if "kms:Sign" in allowed(name)}
+    assert signing == {"caller-sign.json"}
+    assert called([ROOT / "gpu_ami" / "cloud" / "kms.py"]) == allowed("caller-sign.json")
 
 
 def test_an_instance_publishes_and_does_nothing_else() -> None:

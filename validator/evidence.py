@@ -15,6 +15,7 @@ from validator.results import Replica
 from validator.transport import Command, SshError, backend
 
 AGENT = "/opt/aws/amazon-cloudwatch-agent"
+MATERIALS_FILE = "materials.json"
 # File of the evidence folder → the command whose output it contains. Each has a time and a size limit.
 COMMANDS: Mapping[str, str] = {
     "kernel.log": "dmesg --time-format=iso 2>/dev/null || dmesg",
@@ -24,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "boot-times.txt": "systemd-analyze time; systemd-analyze blame --no-pager | head -40; cloud-init analyze blame",
     "cloud-init.log": "cat /var/log/cloud-init.log /var/log/cloud-init-output.log | tail -n 5000",
     "packages.txt": "dpkg-query -W 2>/dev/null || rpm -qa",
+    MATERIALS_FILE: remote.python("materials"),  # of which `gpu-ami certify` makes the bill of materials
     "nvidia-smi.txt": "nvidia-smi -q",
     "nvidia-smi.xml": "nvidia-smi -q -x",
     "nvidia-driver.txt": "cat /proc/driver/nvidia/version; modinfo nvidia; dkms status",
@@ -43,8 +45,9 @@ OF_EACH_BOOT = frozenset(
     | {"parser.txt", "parser-state.txt"}
 )
 # Files of an image that is not booted. The other commands would describe the machine that runs them.
-OF_FILES = frozenset({"packages.txt", "agent-config.json", "agent-config.toml"})
+OF_FILES = frozenset({"packages.txt", MATERIALS_FILE, "agent-config.json", "agent-config.toml"})
 _DEADLINE = 60.0
+_MATERIALS_DEADLINE = 240.0  # modinfo reads every kernel module
 # The vendor's own report takes more than a minute and can hang with the GPU: only if a check has failed.
 BUG_REPORT = "nvidia-bug-report.log.gz"
 BUG_REPORT_SECONDS = 180.0
@@ -108,7 +111,19 @@ def collect(host: Any, folder: Path | None, *, failed: bool, restarted: bool = F
     if folder is not None:
         for name in files:
             _keep(folder, name, *results[f"file {name}"])
+        evidence.facts |= inventory_facts(folder)
     return evidence
+
+
+def inventory_facts(folder: Path) -> dict[str, object]:
+    """What the report has of an inventory that the file account left in the folder: its root, to prove single paths."""
+    path = folder / "inventory.jsonl.gz"
+    if not path.is_file():
+        return {}
+    from validator import file_account  # the file account was taken: it is loaded already
+
+    inventory = file_account.read(path.read_bytes())
+    return {"inventory_root": file_account.merkle.root(inventory), "inventory_entries": len(inventory.entries)}
 
 
 def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict[str, Command]]:
@@ -118,7 +133,8 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
         names, facts = set(OF_FILES), ["os", "agent"]
     elif restarted:
         names, facts = names if failed else set(OF_EACH_BOOT), ["kernel", "boot_id", "driver"]
-    files = {name: Command(text, _DEADLINE) for name, text in COMMANDS.items() if name in names}
+    deadlines = {MATERIALS_FILE: _MATERIALS_DEADLINE}
+    files = {name: Command(text, deadlines.get(name, _DEADLINE)) for name, text in COMMANDS.items() if name in names}
     if failed and not isinstance(host.backend, backend.ImageBackend):
         files[BUG_REPORT] = Command(_BUG_REPORT, BUG_REPORT_SECONDS)
     return facts, files

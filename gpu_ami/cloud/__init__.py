@@ -5,6 +5,7 @@ client               the EC2 API: launch, watch and terminate instances, read im
 dead_man             ends an instance at its expiry from outside
 findings             what an examination of a place found
 interfaces           network interfaces of a launch: one, or EFA on every network card that takes one
+kms                  keys that sign
 log_groups           log groups of a proof: names, listing, deletion
 mfa                  credentials of a profile that asks for an MFA code, once a run
 place                the place of a run: an AWS region as a `--where` file describes it, or the local region
@@ -19,9 +20,9 @@ runs                 runs of this program on this machine: id, temporary key, re
 sweep                removes what interrupted runs left
 """
 
-from gpu_ami.cloud.client import Cloud, Launch
+from gpu_ami.cloud.client import Cloud, Launch, tags_of
 from gpu_ami.cloud.place import Credentials, Mirror, Place, load_place
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name
 
-__all__ = ["Cloud", "Credentials", "Launch", "Mirror", "Place", "Run", "key_name", "load_place"]
+__all__ = ["Cloud", "Credentials", "Launch", "Mirror", "Place", "Run", "key_name", "load_place", "tags_of"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome, options
@@ -13,25 +14,36 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Reads OUT/report.json. Writes OUT/report.html and, if the report is a PASS, OUT/certificate.json and certificate.md.
 Levels: rehearsed (simulated hardware or a replica took part) < certified (real hardware, vendor packages, and an Xid
-of the kernel driver). Exit codes: as gpu-ami validate. See docs/certificate.md.
+of the kernel driver). --sign also writes OUT/certificate.dsse.json, which `gpu-ami verify` verifies: an in-toto
+statement of certificate, report, bill of materials, inventory, AMI and snapshots. Exit codes: as gpu-ami validate.
+See docs/certificate.md and docs/release.md.
 
 examples:
   gpu-ami certify                       the only report under out/
-  gpu-ami certify out/debian12-gpu
+  gpu-ami certify out/debian12-gpu --sign release.key
+  gpu-ami certify out/debian12-gpu --sign awskms:///alias/gpu-ami-release --where aws.yml
 """
 
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("certify", help="write the certificate of a report", epilog=_EPILOG)
     options.add_out(parser, "report.json")
+    options.add_sign(parser)
+    text = (
+        "file (YAML) of the AWS region: of a KMS key without ARN, and of an AMI's snapshots if build.json is not there"
+    )
+    parser.add_argument("--where", type=Path, metavar="FILE", help=text)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import pipeline
+    from gpu_ami.cloud import Cloud, load_place
     from gpu_ami.report import document, summary
 
     out = options.existing_plan(args.out)
     report = document.load(out / document.REPORT_FILE)
-    certificate = pipeline.certify_stage(report, out)
+    signers = options.signers(args)
+    cloud = Cloud(load_place(args.where)) if args.where else None
+    certificate = pipeline.certify_stage(report, out, signers, cloud)
     return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
+    from securesystemslib.signer import Signer
+
     from gpu_ami.progress import Progress
 
 _COLLECT_SECONDS = 120.0
@@ -185,6 +187,22 @@ def _require_checks(folders: Sequence[Path]) -> None:
         names = ", ".join(map(str, folders))
         hint = "--checks takes folders of testinfra files: test_*.py, with functions test_*"
         raise UsageError(f"pytest cannot collect the checks in {names}", details=process.describe(done), hint=hint)
+
+
+def add_sign(parser: argparse.ArgumentParser) -> None:
+    text = "sign the certificate with this private key file (gpu-ami key new) or awskms:///ID (repeatable)"
+    parser.add_argument("--sign", action="append", default=[], metavar="KEY", help=text)
+
+
+def signers(args: argparse.Namespace) -> list[Signer]:
+    """The keys of --sign, loaded before anything is done. UsageError, CloudError: one cannot sign."""
+    if not args.sign:
+        return []
+    from gpu_ami.cloud import load_place
+    from gpu_ami.release import keys
+
+    place = load_place(args.where) if args.where else None
+    return [keys.load_signer(key, place) for key in args.sign]
 
 
 def existing_plan(out: Path | None) -> Path:

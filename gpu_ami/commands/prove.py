@@ -45,6 +45,7 @@ def register(subparsers: Any) -> None:
     stages.add_log_groups(parser)
     stages.add_checks(parser)
     stages.add_restarts(parser)
+    stages.add_sign(parser)
     parser.add_argument("--conditions", default="", metavar="NAME[:SEED]", help=stages.CONDITIONS_HELP)
     parser.set_defaults(execute=execute, again="the same command again goes on with the stages that were finished")
 
@@ -57,6 +58,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     recipe = find_recipe(args.recipe)
     options = stages.validator_options(args)
     asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
+    signers = stages.signers(args)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
@@ -67,5 +69,5 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         source_check = not args.no_source_check
         made = pipeline.build_stage(plan, out, session, fresh=args.fresh, source_check=source_check)
         report = pipeline.validate_stage(plan, made.ami, out, session, asked)
-    certificate = pipeline.certify_stage(report, out)
+    certificate = pipeline.certify_stage(report, out, signers)
     return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)

@@ -155,13 +155,13 @@ def certify(report: Report, remarks: Sequence[str] = ()) -> Certificate:
 
     remarks: what else is not proven, a sentence each, as the record of the build says.
     """
-    replicas = sorted({f"{entry.package} {entry.version}".strip() for host in report.hosts for entry in host.replicas})
+    replicas = _replicas(report)
     return Certificate(
         verdict=report.verdict,
-        level=_level(report, replicas),
+        level=level_of(report),
         image=CertifiedImage(report.image, str(report.plan.get("image", "")), report.region, report.place),
         plan_digest=str(report.plan.get("digest", "")),
-        report_sha256=_digest(report),
+        report_sha256=report_digest(report),
         run=report.run,
         started=report.started,
         finished=report.finished,
@@ -181,17 +181,25 @@ def certify(report: Report, remarks: Sequence[str] = ()) -> Certificate:
     )
 
 
-def _digest(report: Report) -> str:
+def _replicas(report: Report) -> list[str]:
+    return sorted({f"{entry.package} {entry.version}".strip() for host in report.hosts for entry in host.replicas})
+
+
+def report_digest(report: Report) -> str:
+    """`sha256:` and 64 hexadecimal digits over the report's canonical JSON."""
     canonical = json.dumps(report.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
     return "sha256:" + hashlib.sha256(canonical.encode(errors="backslashreplace")).hexdigest()
 
 
-def _level(report: Report, replicas: Sequence[str]) -> str:
+def level_of(report: Report) -> str:
+    """The level that a report supports: certified, rehearsed or none."""
     booted = [host for host in report.hosts if not host.offline]
     if report.verdict != PASS or not booted:  # files alone: nothing was booted
         return NONE
     # On real hardware a report is a PASS only with an Xid of the kernel driver: HostReport.lacks_kernel_xid.
-    real = not report.simulated and not replicas and all(host.facts.get("hardware") == "real" for host in booted)
+    real = (
+        not report.simulated and not _replicas(report) and all(host.facts.get("hardware") == "real" for host in booted)
+    )
     return CERTIFIED if real and report.image else REHEARSED
 
 

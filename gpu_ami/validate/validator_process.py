@@ -16,6 +16,7 @@ from gpu_ami import process
 from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, MachineError
 from gpu_ami.plan import SITE_FOLDER
+from validator.file_account import KEPT_FILE
 from validator.results import HostResults, InvalidRecord, journal_of, read_journal
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run_checks(
     ChecksIncomplete: it was stopped, exceeded its deadline or crashed. MachineError: it left nothing at all.
     """
     results = folder / RESULTS_FILE
-    for old in (results, journal_of(results)):
+    for old in (results, journal_of(results), folder / KEPT_FILE):
         old.unlink(missing_ok=True)  # never judge an earlier run's results
     hint = f"see {folder / LOG_FILE}"
     try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpu_ami.cli import main
+from tests.release import examples
+from tests.release.test_verification import FORGERIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "walk-through.md"
 # Digest of a plan (it holds the key of this machine's package mirror), and of the Xid tables.
@@ -39,6 +43,29 @@ def test_commands_print_what_the_page_shows(
         assert _DIGESTS.sub("…", printed.err + printed.out) == _DIGESTS.sub("…", output), command
         if arguments[0] == "init":
             monkeypatch.chdir(tmp_path / arguments[1])
+
+
+RELEASE = PAGE.parents[1] / "release.md"
+_OF_THE_DAY = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{48})?(?![0-9a-f])|\d{4}-\d\d-\d\d")
+
+
+def test_release_commands_print_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1, hours=1)
+    report = examples.write_folder(Path("out/demo"))
+    examples.write_folder(Path("out/demo"), replace(report, finished=f"{yesterday:%Y-%m-%dT%H:%M:%SZ}"))
+    commands = blocks(RELEASE)
+    assert [shlex.split(command)[1] for command, _ in commands] == ["key", "certify", "verify"]
+    for command, output in commands:
+        main(["--quiet" if word == "-q" else word for word in shlex.split(command)[1:]])
+        assert _OF_THE_DAY.sub("0", capsys.readouterr().out) == _OF_THE_DAY.sub("0", output), command
+
+
+@pytest.mark.parametrize("name", sorted({row[1] for row in FORGERIES.values()}))
+def test_the_page_lists_each_refusal(name: str) -> None:
+    assert f"`{name}`" in RELEASE.read_text(encoding="utf-8")
 
 
 def test_links_lead_to_files() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import testinfra.host
 from testinfra.backend import base
 
-from validator import evidence, remote
+from validator import evidence, file_account, remote
 from validator.results import Replica
 
 
@@ -141,3 +142,17 @@ def test_evidence_contains_no_secrets() -> None:
             "sudoers",
         ):
             assert secret not in command, name
+
+
+def test_the_report_has_the_root_of_an_inventory(tmp_path: Path) -> None:
+    assert evidence.inventory_facts(tmp_path) == {}
+    header = {
+        "schema": "gpu-ami/inventory/1", "time": 1, "os": "debian", "os_version": "12", "running": False,
+        "accounts": {}, "groups": {},
+    }  # fmt: skip
+    etc = {"p": "/etc", "t": "d", "m": 0o755, "u": 0, "g": 0, "a": 1, "c": 2}
+    lines = (json.dumps(row) for row in (header, etc, {"end": 1}))
+    (tmp_path / file_account.KEPT_FILE).write_bytes(gzip.compress("\n".join(lines).encode()))
+    entry = file_account.Entry("/etc", "d", 0o755, "0", "0")
+    root = file_account.merkle.leaf(entry).hex()
+    assert evidence.inventory_facts(tmp_path) == {"inventory_root": root, "inventory_entries": 1}

@@ -45,7 +45,8 @@ def subject(host: Any, request: pytest.FixtureRequest) -> Subject:
     option = request.config.getoption
     folder = option("base_inventory") or (option("plan").parent if option("plan") else None)
     running = not isinstance(host.backend, backend.ImageBackend)
-    return examine(host, plan, option("roles_path"), folder, running=running, restarted=bool(option("after")))
+    restarted, keep = bool(option("after")), option("evidence")
+    return examine(host, plan, option("roles_path"), folder, running=running, restarted=restarted, keep=keep)
 
 
 def examine(
@@ -56,11 +57,12 @@ def examine(
     *,
     running: bool,
     restarted: bool,
+    keep: Path | None = None,
 ) -> Subject:
     """Takes the inventory and finds what it is compared with.
 
     build: folder of base-inventory.jsonl.gz and build.json. restarted: the machine was examined before a restart; only
-    files that have changed since the base AMI's inventory are read.
+    files that have changed since the base AMI's inventory are read. keep: folder that gets a whole inventory.
     """
     variables = account.plan_variables(plan)
     footprints, without = account.load_footprints(roles_path, plan["roles"], variables)
@@ -69,7 +71,7 @@ def examine(
     try:
         base = account.find_base(host, build)
         since = base.inventory.taken if restarted else 0.0
-        image = account.take(host, running=running, hash_since=since)
+        image = account.take(host, running=running, hash_since=since, keep=keep)
     except NotTaken as reason:
         unproven(str(reason))
     packages = account.account_packages(image, base.inventory, account.planned_names(plan), footprints.values())

@@ -5,13 +5,15 @@ grammar         rules.yml and the roles' footprint.yml
 explain         each entry's explanation, and what has none
 packages        new and changed packages: planned, or required by planned ones
 collect         takes the inventory of a host, and finds the base AMI's
+merkle          the root over all entries of an inventory, and the proof of one path
 settings        accounts, kernel options, listening programs and mounts
 """
 
 from pathlib import Path
 from types import MappingProxyType
 
-from validator.file_account.collect import Base, NotTaken, find_base, role_times, take
+from validator.file_account import merkle
+from validator.file_account.collect import KEPT_FILE, Base, NotTaken, find_base, role_times, take
 from validator.file_account.explain import Account, Finding, RoleTime, differences, explain, widest
 from validator.file_account.grammar import (
     Footprint,
@@ -38,6 +40,7 @@ def load_system_rules(variables: Variables = MappingProxyType({})) -> list[Rule]
 
 
 __all__ = [
+    "KEPT_FILE",
     "Account",
     "Base",
     "Entry",
@@ -60,6 +63,7 @@ __all__ = [
     "load_footprints",
     "load_rules",
     "load_system_rules",
+    "merkle",
     "plan_variables",
     "planned_names",
     "read",

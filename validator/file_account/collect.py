@@ -14,6 +14,7 @@ from validator.file_account.inventory import InvalidInventory, Inventory, read
 
 PROGRAM = Path(__file__).parents[1] / "remote" / "inventory.py"
 FILE = "base-inventory.jsonl.gz"
+KEPT_FILE = "inventory.jsonl.gz"  # of a host under test, in its folder of the evidence
 IN_IMAGE = f"/usr/share/gpu-ami/{FILE}"
 SECONDS = 900.0  # every file is read, on a new volume for the first time
 _NO_PYTHON = 127
@@ -32,8 +33,12 @@ class Base:
     role_times: tuple[RoleTime, ...] = ()
 
 
-def take(host: Any, *, running: bool, hash_since: float = 0.0) -> Inventory:
-    """The inventory of a host. hash_since: epoch seconds; files that have not changed since are not read. NotTaken."""
+def take(host: Any, *, running: bool, hash_since: float = 0.0, keep: Path | None = None) -> Inventory:
+    """The inventory of a host. NotTaken.
+
+    hash_since: epoch seconds; files that have not changed since are not read. keep: a folder that gets the inventory
+    as it was taken, if every file was read.
+    """
     options = f"{'--running ' if running else ''}--hash-since={hash_since}"
     command = f"python3 -IS - {options} <<'END_OF_PROGRAM'\n{PROGRAM.read_text(encoding='utf-8')}END_OF_PROGRAM"
     done = host.run(command, timeout=SECONDS, pure=True)
@@ -43,9 +48,12 @@ def take(host: Any, *, running: bool, hash_since: float = 0.0) -> Inventory:
         said = done.stderr.strip().splitlines()[-1:] or ["no output"]
         raise NotTaken(f"the inventory could not be taken: {said[0]}")
     try:
-        return read(done.stdout_bytes)
+        inventory = read(done.stdout_bytes)
     except InvalidInventory as error:
         raise NotTaken(f"the inventory could not be read: {error}") from error
+    if keep is not None and not hash_since:
+        (keep / KEPT_FILE).write_bytes(done.stdout_bytes)
+    return inventory
 
 
 def find_base(host: Any, build: Path | None) -> Base:

@@ -10,6 +10,7 @@ replica_packages     packages that replace the vendors' (evidence.py)
 replica_builds       replica kernel modules and libraries without a package (evidence.py)
 unpackaged           files that no package owns (probes/unpackaged.py)
 inventory            lists every file, package and account (file_account/, playbooks/image.yml; Python 3.6 or newer)
+materials            packages with their sources, and kernel modules (evidence.py; Python 3.6 or newer)
 provoke_xid          causes a fault of one process on one GPU (Python 3.6 or newer)
 """
 
@@ -25,6 +26,13 @@ def text(name: str) -> str:
     """The shell program NAME.sh as it is sent, without comment lines and indentation."""
     lines = (line.strip() for line in Path(__file__).with_name(f"{name}.sh").read_text(encoding="utf-8").splitlines())
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
+
+
+@functools.cache
+def python(name: str) -> str:
+    """The program NAME.py as a command: the host's own python3 reads it from standard input."""
+    program = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    return f"python3 -IS - <<'END_OF_PROGRAM'\n{program}END_OF_PROGRAM"
 
 
 def with_arguments(name: str, *arguments: str) -> str:

@@ -1,0 +1,131 @@
+"""`gpu-ami verify`: verifies a signed certificate, its AMI, one path of it, or a running machine."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome, options
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Place
+    from gpu_ami.progress import Progress
+
+_EPILOG = """\
+TARGET is the folder of a certificate, a file in it, or an AMI whose certificate is under out/ (or at --certificate).
+Looked at: the signature and whose it is; each signed file (certificate, report, bill of materials, inventory), byte for
+byte; level, age and waivers; state, snapshots and tags of the AMI in its place. What was not looked at is said.
+
+exit codes: 0 verified · 6 refused, each reason by its name (docs/release.md) · 2 usage · 4 cloud, network or machine
+
+examples:
+  gpu-ami verify out/debian12-gpu --key release.key.pub --level rehearsed
+  gpu-ami verify ami-0123456789abcdef0 --trust trust.yml --where aws.yml --max-age 30d
+  gpu-ami verify out/debian12-gpu --trust trust.yml --offline --path /usr/bin/nvidia-smi
+  gpu-ami verify out/debian12-gpu --trust trust.yml --where aws.yml --host admin@10.0.0.7 -i key.pem
+"""
+_AMI = re.compile(r"ami-[0-9a-f]+")
+_LEVELS = ("certified", "rehearsed")
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser("verify", help="verify a signed certificate, its AMI or a machine", epilog=_EPILOG)
+    parser.add_argument("target", metavar="TARGET", help="folder of a certificate, a file in it, or an AMI")
+    parser.add_argument("--certificate", type=Path, metavar="DIR", help="with an AMI: the folder of its certificate")
+    trust = parser.add_argument_group("whom to trust")
+    text = "public key (PEM) or awskms:///ID whose signature is accepted (repeatable)"
+    trust.add_argument("--key", action="append", default=[], metavar="PUB", help=text)
+    text = "trusted keys (YAML): keys: [{name, file or kms, expires}]"
+    trust.add_argument("--trust", type=Path, metavar="FILE", help=text)
+    asked = parser.add_argument_group("what to ask for")
+    text = "weakest level that is accepted: certified (default) or rehearsed"
+    asked.add_argument("--level", choices=_LEVELS, default="certified", help=text)
+    asked.add_argument("--max-age", type=_age, metavar="AGE", help="refuse a proof that is older: 30d, 12h")
+    text = "prove that the signed inventory has this path, and print its entry (repeatable)"
+    asked.add_argument("--path", action="append", default=[], metavar="PATH", help=text)
+    where = parser.add_argument_group("where the AMI or the machine is")
+    options.add_where(where)
+    where.add_argument("--offline", action="store_true", help="ask no place: signature and files alone")
+    text = "compare this running machine with the certified inventory: [ssh://]user@address[:port]"
+    where.add_argument("--host", metavar="URL", help=text)
+    options.add_identity(parser)
+    parser.set_defaults(execute=execute)
+
+
+def _age(text: str) -> datetime.timedelta:
+    match = re.fullmatch(r"(\d{1,5})([dh])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected days or hours, such as 30d or 12h, got {text!r}")
+    return datetime.timedelta(**{"d": {"days": int(match[1])}, "h": {"hours": int(match[1])}}[match[2]])
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami.cloud import Cloud
+    from gpu_ami.release import keys, verification, verification_place
+
+    if args.offline and args.where:
+        raise UsageError("--offline and --where exclude each other")
+    options.check_identity(args)
+    place = _place(args)
+    trusted = keys.trusted(args.key, args.trust, place)
+    ami = args.target if _AMI.fullmatch(args.target) else ""
+    folder = _folder(args, ami)
+    asked = verification.Requirements(args.level, ami, args.max_age)
+    now = datetime.datetime.now(datetime.UTC)
+    with progress.stage(f"verify {folder}"):
+        findings, verified = verification.verify(folder, trusted, asked, now)
+        if verified is not None:
+            for path in args.path:
+                verification.verify_path(verified, path, findings)
+            if place is None:
+                findings.skip("place", "state, snapshots and tags of the AMI (--offline)")
+            else:
+                verification_place.compare(verified, Cloud(place), findings)
+            if args.host:
+                _compare_host(args, verified, findings)
+    return Outcome(findings.text(), findings.to_json(), findings.exit_code)
+
+
+def _compare_host(args: argparse.Namespace, verified: Any, findings: Any) -> None:
+    from gpu_ami.release import verification_host
+    from gpu_ami.validate import hosts, validator_process
+
+    target = hosts.ssh_target(hosts.host_url(args.host), args.identity)
+    folders = validator_process.roles_folders(verified.folder / "plan.json")
+    verification_host.compare(verified, verification_host.take(target), folders, findings)
+
+
+def _folder(args: argparse.Namespace, ami: str) -> Path:
+    """The folder of the certificate. UsageError: that of an AMI is not known."""
+    if not ami:
+        target = Path(args.target)
+        return target.parent if target.is_file() or (target.is_symlink() and not target.is_dir()) else target
+    if args.certificate:
+        return args.certificate.parent if args.certificate.is_file() else Path(args.certificate)
+    from gpu_ami.files import read_json
+
+    for path in sorted(Path("out").glob("*/certificate.json")):
+        image = (read_json(path) or {}).get("image")
+        if isinstance(image, dict) and image.get("ami") == ami:
+            return path.parent
+    hint = "name its folder: gpu-ami verify AMI --certificate DIR"
+    raise UsageError(f"no certificate of {ami} under out/", hint=hint)
+
+
+def _place(args: argparse.Namespace) -> Place | None:
+    """Where the AMI is asked for; None with --offline. UsageError: no place is named and the local region is down."""
+    from gpu_ami import pipeline
+    from gpu_ami.cloud import load_place
+    from gpu_ami.files import home_dir
+
+    if args.offline:
+        return None
+    place = load_place(args.where) if args.where else pipeline.running_local_place(home_dir())
+    if place is None:
+        hint = "--where FILE names the region; --offline verifies signature and files alone"
+        raise UsageError("the AMI's place is not known, and the local region is down", hint=hint)
+    return place

@@ -1,0 +1,11 @@
+"""The release of an image: its certificate signed and verified, its bill of materials, its differences from another.
+
+strict_json          JSON in which no key is there twice
+keys                 private keys, public keys and trust files
+statement            the in-toto statement of a certificate: what is signed
+envelope             the DSSE envelope around a statement: certificate.dsse.json
+findings             what a verification found: held, refused or not looked at
+verification         verifies a certificate: signature, files, level, age, waivers
+verification_place   compares a certificate with the AMI in its region
+verification_host    compares a running machine with the certified inventory
+"""

@@ -1,0 +1,199 @@
+"""The in-toto statement of a certificate: which AMI, snapshots and files it is about, and the result of the proof.
+
+Statement v1 with the predicate test-result v0.1 (https://github.com/in-toto/attestation, spec/). A subject of AWS has
+the digest `awsImage` or `awsSnapshot`, the hexadecimal part of its id: AWS never gives an id a second content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.errors import UsageError
+from gpu_ami.release import strict_json
+from gpu_ami.report import PASS, Report
+from gpu_ami.report import certificate as certificates
+from gpu_ami.report import document as reports
+from validator.file_account import KEPT_FILE
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
+CERTIFICATE_FILE, REPORT_FILE, BOM_FILE = certificates.CERTIFICATE_FILE, reports.REPORT_FILE, "bom.cdx.json"
+INVENTORY_ROOT = "inventory-root"
+IMAGE_DIGEST, SNAPSHOT_DIGEST, SHA256 = "awsImage", "awsSnapshot", "sha256"
+# Files that a statement may name, relative to the certificate's folder; nothing else is ever opened for one.
+_FILE = re.compile(
+    "|".join(re.escape(name) for name in (CERTIFICATE_FILE, REPORT_FILE, BOM_FILE))
+    + rf"|evidence/(?!\.+/)[\w.-]+/{re.escape(KEPT_FILE)}"
+)
+_ARN = re.compile(r"arn:[a-z-]+:ec2:(?P<region>[a-z0-9-]+)::(?P<kind>image|snapshot)/(?P<id>[\w-]+)")
+
+
+class InvalidStatement(ValueError):
+    """Not a statement of this program; the message says what is wrong."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is signed. ami, region: "" for a host that was reached by its address. files: name → SHA-256, hexadecimal.
+
+    inventory_root: of the file inventory among the files, "" where there is none. warned: checks that failed and are
+    waived.
+    """
+
+    ami: str
+    region: str
+    snapshots: tuple[str, ...]
+    files: Mapping[str, str]
+    inventory_root: str
+    plan_digest: str
+    passed: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
+    recipe: str = ""
+
+    @property
+    def inventory_file(self) -> str:
+        """The file of the inventory, "" where there is none."""
+        return next((name for name in self.files if name.endswith(KEPT_FILE)), "")
+
+    def to_bytes(self) -> bytes:
+        """The payload of the envelope: JSON, one text for one content."""
+        return json.dumps(self._document(), sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+    def _document(self) -> dict[str, object]:
+        prefix = f"arn:{_partition(self.region)}:ec2:{self.region}::"
+        subjects: list[dict[str, object]] = []
+        if self.ami:
+            subjects.append({"name": f"{prefix}image/{self.ami}", "digest": {IMAGE_DIGEST: _number(self.ami)}})
+        for snapshot in self.snapshots:
+            subjects.append({"name": f"{prefix}snapshot/{snapshot}", "digest": {SNAPSHOT_DIGEST: _number(snapshot)}})
+        subjects += [{"name": name, "digest": {SHA256: digest}} for name, digest in sorted(self.files.items())]
+        if self.inventory_root:
+            subjects.append({"name": INVENTORY_ROOT, "digest": {SHA256: self.inventory_root}})
+        plan = {
+            "name": "plan",
+            "digest": {SHA256: self.plan_digest.removeprefix("sha256:")},
+            "annotations": {"recipe": self.recipe},
+        }
+        predicate = {
+            "result": "WARNED" if self.warned else "PASSED",
+            "configuration": [plan] if self.plan_digest else [],
+            "passedTests": list(self.passed),
+            "warnedTests": list(self.warned),
+            "failedTests": [],
+        }
+        return {
+            "_type": STATEMENT_TYPE,
+            "subject": subjects,
+            "predicateType": PREDICATE_TYPE,
+            "predicate": predicate,
+        }
+
+
+def of_folder(
+    folder: Path, certificate: certificates.Certificate, report: Report, snapshots: Iterable[str] = ()
+) -> Statement:
+    """The statement of the certificate in a folder, over its files as they are now.
+
+    snapshots: of the AMI. UsageError: a file is not there, or the report is none that gets a certificate.
+    """
+    if not certificate.is_issued or report.verdict != PASS:
+        raise UsageError(f"{folder}: there is no certificate to sign", hint=f"the report is {report.verdict}")
+    image = certificate.image
+    names = [CERTIFICATE_FILE, REPORT_FILE, *([BOM_FILE] if (folder / BOM_FILE).is_file() else [])]
+    inventory, root = _inventory(folder, report)
+    names += [inventory] if inventory else []
+    checks = {check.id: check for host in report.hosts for check in host.checks}
+    waived = {check.id for host in report.hosts for check in host.checks if check.waived}
+    return Statement(
+        ami=image.ami,
+        region=image.region if image.ami else "",
+        snapshots=tuple(sorted(snapshots)) if image.ami else (),
+        files={name: _sha256(folder / name) for name in names},
+        inventory_root=root,
+        plan_digest=certificate.plan_digest,
+        passed=tuple(sorted(id for id, check in checks.items() if check.verdict == PASS and id not in waived)),
+        warned=tuple(sorted(waived)),
+        recipe=image.name,
+    )
+
+
+def _inventory(folder: Path, report: Report) -> tuple[str, str]:
+    """File and root of the image's inventory: that of its files, else that of the first machine that has one."""
+    hosts = sorted(report.hosts, key=lambda host: not host.offline)
+    for host in hosts:
+        root = host.facts.get("inventory_root")
+        name = f"evidence/{host.evidence}/{KEPT_FILE}"
+        if isinstance(root, str) and (folder / name).is_file():
+            return name, root
+    return "", ""
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="`gpu-ami certify` writes the certificate") from error
+
+
+def _partition(region: str) -> str:
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def _number(resource: str) -> str:
+    return resource.partition("-")[2]
+
+
+def parse(payload: bytes) -> Statement:
+    """Reads a payload. InvalidStatement: another type, another predicate, or a shape that `to_bytes` never writes."""
+    try:
+        document = strict_json.loads(payload)
+    except strict_json.InvalidJson as error:
+        raise InvalidStatement(str(error)) from error
+    for key, expected in (("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)):
+        if document.get(key) != expected:
+            raise InvalidStatement(f"{key}: expected {expected}, got {document.get(key)!r}")
+    try:
+        statement = _read(document)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        raise InvalidStatement(f"not as `gpu-ami certify --sign` writes it: {error!r}") from error
+    if statement.to_bytes() != payload:
+        raise InvalidStatement("not as `gpu-ami certify --sign` writes it: it has further or reordered content")
+    return statement
+
+
+def _read(document: Mapping[str, object]) -> Statement:
+    subjects, predicate = document["subject"], document["predicate"]
+    if not isinstance(subjects, list) or not isinstance(predicate, dict):
+        raise TypeError("subject and predicate")
+    ami, region, root, snapshots = "", "", "", []
+    files: dict[str, str] = {}
+    for subject in subjects:
+        name, digest = subject["name"], subject["digest"]
+        arn = _ARN.fullmatch(name)
+        if arn and arn["kind"] == "image":
+            ami, region = arn["id"], arn["region"]
+        elif arn:
+            snapshots.append(arn["id"])
+        elif name == INVENTORY_ROOT:
+            root = digest[SHA256]
+        elif _FILE.fullmatch(name):
+            files[name] = digest[SHA256]
+        else:
+            raise ValueError(f"subject {name!r}")
+    plan = predicate["configuration"][0] if predicate["configuration"] else None
+    return Statement(
+        ami=ami,
+        region=region,
+        snapshots=tuple(snapshots),
+        files=files,
+        inventory_root=root,
+        plan_digest=f"sha256:{plan['digest'][SHA256]}" if plan else "",
+        passed=tuple(predicate["passedTests"]),
+        warned=tuple(predicate["warnedTests"]),
+        recipe=plan["annotations"]["recipe"] if plan else "",
+    )

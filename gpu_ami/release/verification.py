@@ -1,0 +1,268 @@
+"""Verifies a certificate: who signed it, whether every file is as it was signed, its level, its age and its waivers.
+
+A point that is not right is refused by its name (docs/release.md lists them). After a refusal of the envelope nothing
+else is looked at, because nothing else is known to be of the publisher.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.errors import UsageError
+from gpu_ami.release import envelope, statement, strict_json
+from gpu_ami.release.findings import Findings
+from gpu_ami.release.keys import TrustedKey
+from gpu_ami.release.statement import CERTIFICATE_FILE, REPORT_FILE, Statement
+from gpu_ami.report import PASS, Report
+from gpu_ami.report import certificate as certificates
+from gpu_ami.report import document as reports
+from validator import file_account
+from validator.file_account import InvalidInventory, Inventory, merkle
+from validator.results import InvalidRecord
+
+LEVELS = (certificates.REHEARSED, certificates.CERTIFIED)  # the weaker first
+_AGAIN = "get the folder again from its publisher"
+_LARGEST = 256 << 20  # bytes of a signed file; an inventory of 400,000 entries has some 15 MiB
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a certificate must meet. level: at least this one; ami: must be its AMI; max_age: since the proof's end."""
+
+    level: str = certificates.CERTIFIED
+    ami: str = ""
+    max_age: datetime.timedelta | None = None
+
+
+@dataclass
+class Verified:
+    """A certificate whose signature and files hold, for what else is compared with it."""
+
+    folder: Path
+    statement: Statement
+    certificate: certificates.Certificate
+    report: Report
+    inventory: Inventory | None
+
+
+class _Refused(Exception):
+    """A file could not be read; it has been refused already."""
+
+
+def verify(
+    folder: Path, trusted: Sequence[TrustedKey], asked: Requirements, now: datetime.datetime
+) -> tuple[Findings, Verified | None]:
+    """Verifies the certificate in a folder. None: too much was refused to go on with it.
+
+    now: in UTC. UsageError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder", hint="name the folder of a certificate, or its certificate.json")
+    findings = Findings(str(folder))
+    try:
+        signed = _statement(folder, trusted, now.date(), findings)
+        contents = {name: _signed_file(folder, name, signed, findings) for name in sorted(signed.files)}
+        verified = _documents(folder, signed, contents, findings)
+    except _Refused:
+        return findings, None
+    _compare_image(verified, asked, findings)
+    _judge(verified, asked, now, findings)
+    return findings, verified
+
+
+def _statement(folder: Path, trusted: Sequence[TrustedKey], today: datetime.date, findings: Findings) -> Statement:
+    data = _read(folder, envelope.ENVELOPE_FILE, findings)
+    try:
+        signed = envelope.open_envelope(data, trusted, today)
+    except envelope.RefusedEnvelope as error:
+        findings.refuse(error.name, str(error), error.hint)
+        raise _Refused from error
+    signers = ", ".join(f"{key.name} (key {key.key.keyid[:16]})" for key in signed.signers)
+    findings.hold("signature", f"signed by {signers}")
+    try:
+        parsed = statement.parse(signed.payload)
+    except statement.InvalidStatement as error:
+        findings.refuse("damaged-statement", str(error), "sign the certificate with `gpu-ami certify --sign`")
+        raise _Refused from error
+    missing = [name for name in (CERTIFICATE_FILE, REPORT_FILE) if name not in parsed.files]
+    if missing:
+        findings.refuse("damaged-statement", f"it does not name {' and '.join(missing)}", _AGAIN)
+        raise _Refused
+    return parsed
+
+
+def _signed_file(folder: Path, name: str, signed: Statement, findings: Findings) -> bytes:
+    """The content of a file of the statement. _Refused: it is not there, or another one."""
+    data = _read(folder, name, findings)
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != signed.files[name]:
+        text = f"{name}: SHA-256 {digest[:16]}…, signed {signed.files[name][:16]}…"
+        findings.refuse(f"changed-{_short(name)}", text, f"it was changed after it was signed: {_AGAIN}")
+        raise _Refused
+    findings.hold(_short(name), f"{name} is as it was signed")
+    return data
+
+
+def _short(name: str) -> str:
+    return {CERTIFICATE_FILE: "certificate", REPORT_FILE: "report", statement.BOM_FILE: "bom"}.get(name, "inventory")
+
+
+def _read(folder: Path, name: str, findings: Findings) -> bytes:
+    """The bytes of a regular file below the folder; links are not followed, of the file and of its directories."""
+    path = folder
+    for part in Path(name).parts:
+        path = path / part
+        if path.is_symlink():
+            findings.refuse("symbolic-link", f"{path} is a symbolic link", f"copy the file itself: {_AGAIN}")
+            raise _Refused
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            findings.refuse("missing-file", f"{path}: not a regular file of at most {_LARGEST >> 20} MiB", _AGAIN)
+            raise _Refused
+        return path.read_bytes()
+    except OSError as error:
+        unsigned = name == envelope.ENVELOPE_FILE
+        hint = "`gpu-ami certify --sign KEY` signs a certificate" if unsigned else f"{_AGAIN}, with all its files"
+        findings.refuse("no-signature" if unsigned else "missing-file", f"{path}: {error.strerror}", hint)
+        raise _Refused from error
+
+
+def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], findings: Findings) -> Verified:
+    """The documents in the signed files. _Refused: one is damaged, or they contradict each other."""
+    try:
+        certificate = certificates.Certificate.from_json(_json(contents[CERTIFICATE_FILE], certificates.SCHEMA))
+        report = Report.from_json(_json(contents[REPORT_FILE], reports.SCHEMA))
+    except (strict_json.InvalidJson, InvalidRecord) as error:
+        duplicate = isinstance(error, strict_json.InvalidJson) and error.duplicate
+        name = "duplicate-keys" if duplicate else "damaged-certificate"
+        findings.refuse(name, str(error), "write and sign it again: `gpu-ami certify --sign KEY`")
+        raise _Refused from error
+    if certificate.report_sha256 != certificates.report_digest(report):
+        text = f"the certificate is of a report with digest {certificate.report_sha256[:23]}…, not of this report.json"
+        findings.refuse("other-report", text, _AGAIN)
+        raise _Refused
+    inventory = _inventory(signed, contents, findings)
+    return Verified(folder, signed, certificate, report, inventory)
+
+
+def _json(data: bytes, schema: str) -> object:
+    document = strict_json.loads(data)
+    if document.get("schema") != schema:
+        raise InvalidRecord(f"expected schema {schema!r}, got {document.get('schema')!r}")
+    return document
+
+
+def _inventory(signed: Statement, contents: dict[str, bytes], findings: Findings) -> Inventory | None:
+    if not signed.inventory_file:
+        text = "the proof kept none (`gpu-ami validate --root` or --account-files does)"
+        findings.skip("inventory", f"no inventory of the image's files: {text}")
+        return None
+    try:
+        inventory = file_account.read(contents[signed.inventory_file])
+    except (InvalidInventory, LookupError, TypeError) as error:
+        findings.refuse("damaged-inventory", f"{signed.inventory_file}: {error}", _AGAIN)
+        raise _Refused from error
+    root = merkle.root(inventory)
+    if root != signed.inventory_root:
+        text = f"root {root[:16]}… of {len(inventory.entries)} entries, signed {signed.inventory_root[:16]}…"
+        findings.refuse("inventory-root", text, _AGAIN)
+        raise _Refused
+    findings.hold("inventory-root", f"{root[:16]}… of {len(inventory.entries)} entries")
+    return inventory
+
+
+def _compare_image(verified: Verified, asked: Requirements, findings: Findings) -> None:
+    """Statement, certificate and what was asked for are about the same AMI."""
+    signed, image = verified.statement, verified.certificate.image
+    if asked.ami and image.ami != asked.ami:
+        text = f"the certificate is of {image.ami or 'a host'}, not of {asked.ami}"
+        findings.refuse("other-ami", text, f"name the certificate of {asked.ami} with --certificate")
+    if signed.ami != image.ami:
+        findings.refuse("other-ami", f"signed for {signed.ami or 'no AMI'}, the certificate is of {image.ami}", _AGAIN)
+    elif image.ami and signed.region != image.region:
+        findings.refuse("other-region", f"signed for {signed.region}, the certificate is of {image.region}", _AGAIN)
+    if signed.plan_digest != verified.certificate.plan_digest:
+        text = (
+            f"signed for plan {signed.plan_digest[:23]}…, the certificate has {verified.certificate.plan_digest[:23]}…"
+        )
+        findings.refuse("other-plan", text, _AGAIN)
+    if not findings.refused:
+        findings.hold("image", f"{image.ami or 'a host'} {f'in {image.region} ' if image.region else ''}({image.name})")
+
+
+def _judge(verified: Verified, asked: Requirements, now: datetime.datetime, findings: Findings) -> None:
+    """Level, verdict, age and waivers."""
+    certificate, report = verified.certificate, verified.report
+    supported = certificates.level_of(report)
+    if certificate.level != supported or certificate.verdict != report.verdict or report.verdict != PASS:
+        text = f"the certificate says {certificate.level}, its report supports {supported} ({report.verdict})"
+        findings.refuse("level-of-report", text, "do not use it; ask the signer how it was made")
+    elif LEVELS.index(certificate.level) < LEVELS.index(asked.level):
+        text = f"{certificate.level}, {asked.level} was asked for"
+        hint = "prove the image on real hardware, or accept a rehearsal with --level rehearsed"
+        findings.refuse("level", text, hint)
+    else:
+        findings.hold("level", certificate.level)
+    _judge_age(certificate, asked, now, findings)
+    _judge_waivers(certificate, now.date(), findings)
+
+
+def _judge_age(
+    certificate: certificates.Certificate, asked: Requirements, now: datetime.datetime, findings: Findings
+) -> None:
+    try:
+        finished = datetime.datetime.fromisoformat(certificate.finished)
+        age = now - (finished if finished.tzinfo else finished.replace(tzinfo=datetime.UTC))
+    except ValueError:
+        findings.refuse("age", f"the proof's end is no time: {certificate.finished!r}", _AGAIN)
+        return
+    if age < -datetime.timedelta(minutes=10):
+        findings.refuse(
+            "future", f"the proof ended at {certificate.finished}, which is to come", "set this clock right"
+        )
+    elif asked.max_age is not None and age > asked.max_age:
+        text = f"the proof ended {age.days} days ago, at most {asked.max_age.days} were asked for"
+        findings.refuse("too-old", text, "prove the image again, or take a newer one")
+    else:
+        findings.hold("age", f"the proof ended {max(age.days, 0)} days ago, on {certificate.finished[:10]}")
+
+
+def _judge_waivers(certificate: certificates.Certificate, today: datetime.date, findings: Findings) -> None:
+    waived = {check.id: check.waived for host in certificate.proven_on for check in host.checks if check.waived}
+    ended = sorted(id for id, waiver in waived.items() if waiver.expires < today.isoformat())
+    for id in ended:
+        waiver = waived[id]
+        text = f"{id} failed; its waiver by {waiver.owner} ended on {waiver.expires}: {waiver.reason}"
+        findings.refuse("waiver-expired", text, "prove the image again: the check must pass, or be waived anew")
+    if not ended:
+        names = ", ".join(f"{id} until {waiver.expires}" for id, waiver in sorted(waived.items()))
+        findings.hold("waivers", names or "no check is waived")
+
+
+def verify_path(verified: Verified, path: str, findings: Findings) -> None:
+    """Proves that the signed inventory has this path: by the hashes from its entry to the signed root."""
+    if verified.inventory is None:
+        findings.refuse("path", f"{path}: no inventory was signed", "the proof must keep one: --account-files")
+        return
+    entry = verified.inventory.entries.get(path)
+    if entry is None:
+        hint = "paths are absolute, and as they are after links (/usr/bin, not /bin)"
+        findings.refuse("path", f"{path}: not in the signed inventory", hint)
+        return
+    proof = merkle.prove(verified.inventory, path)
+    if merkle.root_of(entry, proof) != verified.statement.inventory_root:
+        findings.refuse("path", f"{path}: its hashes do not lead to the signed root", _AGAIN)
+        return
+    content = (
+        f"SHA-256 {entry.sha256}" if entry.kind == "f" else f"link to {entry.target}" if entry.target else entry.kind
+    )
+    owner = f"{entry.mode:04o} {entry.owner}:{entry.group}"
+    of = f", package {'/'.join(entry.packages)}" if entry.packages else ""
+    text = f"{path}: {content}, {owner}{of}; entry {proof.index + 1} of {proof.size}, {len(proof.steps)} hashes"
+    findings.hold("path", text)

@@ -1,0 +1,74 @@
+"""The Merkle tree: its shape by RFC 6962, what a leaf covers, and the proof of each path."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from validator.file_account import Entry, Inventory, merkle
+
+
+def inventory(count: int) -> Inventory:
+    paths = [f"/usr/{number:02}" for number in range(count)]
+    return Inventory({path: Entry(path, "f", 0o644, "root", "root", sha256=path.encode().hex()) for path in paths})
+
+
+def node(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\1" + left + right).digest()
+
+
+def test_its_shape_is_that_of_rfc_6962() -> None:
+    """Section 2.1.3: of five leaves, four are on the left."""
+    taken = inventory(5)
+    a, b, c, d, e = (merkle.leaf(entry) for entry in taken.entries.values())
+    assert merkle.root(taken) == node(node(node(a, b), node(c, d)), e).hex()
+    assert merkle.root(inventory(0)) == hashlib.sha256(b"").hexdigest()
+    assert merkle.root(inventory(1)) == merkle.leaf(next(iter(inventory(1).entries.values()))).hex()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 33])
+def test_each_path_is_proven_and_no_other_entry_is(count: int) -> None:
+    taken = inventory(count)
+    root = merkle.root(taken)
+    for path, entry in taken.entries.items():
+        proof = merkle.prove(taken, path)
+        assert merkle.root_of(entry, proof) == root
+        assert merkle.root_of(replace(entry, mode=0o4755), proof) != root
+
+
+CHANGES: dict[str, Callable[[Entry], Entry]] = {
+    "mode": lambda entry: replace(entry, mode=0o666),
+    "owner": lambda entry: replace(entry, owner="admin"),
+    "content": lambda entry: replace(entry, sha256="00"),
+    "target": lambda entry: replace(entry, target="/x"),
+    "attributes": lambda entry: replace(entry, attributes={"security.capability": "01"}),
+    "kind": lambda entry: replace(entry, kind="l"),
+    "packages": lambda entry: replace(entry, packages=("x",)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_entry_has_another_root(name: str) -> None:
+    taken = inventory(4)
+    changed = {**taken.entries, "/usr/02": CHANGES[name](taken.entries["/usr/02"])}
+    assert merkle.root(Inventory(changed)) != merkle.root(taken)
+
+
+def test_order_and_times_do_not_count() -> None:
+    taken = inventory(4)
+    entries = {path: replace(entry, modified=5, changed=6) for path, entry in reversed(taken.entries.items())}
+    assert merkle.root(Inventory(entries)) == merkle.root(taken)
+
+
+def test_a_name_that_is_no_utf_8_has_a_place() -> None:
+    entry = Entry("/usr/\udcff", "f", 0o644, "root", "root")
+    taken = Inventory({**inventory(2).entries, entry.path: entry})
+    assert merkle.root_of(entry, merkle.prove(taken, entry.path)) == merkle.root(taken)
+
+
+def test_an_unknown_path_has_no_proof() -> None:
+    with pytest.raises(KeyError):
+        merkle.prove(inventory(2), "/none")
