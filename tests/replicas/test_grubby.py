@@ -1,4 +1,4 @@
-"""grubby of the Amazon Linux emulated distribution: its commands on the boot menu of the Debian beneath."""
+"""grubby of the Amazon Linux emulated distribution: its commands on the boot menu of the Debian layer below."""
 
 from __future__ import annotations
 

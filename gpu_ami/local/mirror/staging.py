@@ -31,18 +31,18 @@ def stage(row: Row, values: Mapping[str, str], tree: Path) -> None:
     for name in row.entry.get("directories", ()):
         (tree / fill(name, values)).mkdir(parents=True, exist_ok=True)
     for name, target in row.entry.get("links", {}).items():
-        _beneath(tree, fill(name, values)).symlink_to(fill(target, values))
+        _inside(tree, fill(name, values)).symlink_to(fill(target, values))
     for name, content in row.entry.get("files", {}).items():
-        _beneath(tree, fill(name, values)).write_text(fill(content, values), encoding="utf-8")
+        _inside(tree, fill(name, values)).write_text(fill(content, values), encoding="utf-8")
     for name in row.entry.get("templates", ()):
         for path in _matching(tree, fill(name, values), row):
             path.write_text(substitute(path.read_text(encoding="utf-8"), values), encoding="utf-8")
     for name, library in row.entry.get("libraries", {}).items():
-        _compile(row, library, values, _beneath(tree, fill(name, values)))
+        _compile(row, library, values, _inside(tree, fill(name, values)))
     normalise(tree)
 
 
-def _beneath(tree: Path, name: str) -> Path:
+def _inside(tree: Path, name: str) -> Path:
     path = tree / name
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Puts a layer on a tree: build_layer.sh LOWER RELEASE SCRIPT [ARGUMENT...], in the layer's work folder, in mount and PID
-# namespaces of its own. LOWER: the layers below, as overlayfs takes them. RELEASE: of the tree's kernel. There may be, and
-# are put there in this order: ./packages (names of Debian's packages, from ./sources.list), ./replicas (.deb, .rpm and
-# installers' archives), ./overlay.tar (files as they lie in the image) and SCRIPT, which is run with the tree and the
-# arguments. What is different afterwards lies in ./upper.
+# Builds one layer of an image: build_layer.sh LOWER RELEASE SCRIPT [ARGUMENT...], in the layer's work folder, in mount and
+# PID namespaces of its own. LOWER: the layers below, as overlayfs's lowerdir. RELEASE: release of the image's kernel.
+# Optional, applied in this order: ./packages (names of Debian packages, installed from ./sources.list), ./replicas (.deb,
+# .rpm and installer archives), ./overlay.tar (files at their paths in the image), SCRIPT (run with the mounted tree and the
+# arguments). ./upper has the changes afterwards.
 set -eu
 lower=$1
 release=$2
@@ -26,7 +26,7 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive
 if [ -s packages ]; then
     cp sources.list root/run/sources.list
     mount --bind "$(readlink -f /etc/resolv.conf)" root/etc/resolv.conf
-    # The archive's lists and packages stay outside the layer, and no service is started.
+    # Package lists and downloaded packages are kept out of the layer, and no service is started.
     for folder in lib/apt/lists cache/apt; do
         mount -t tmpfs -o mode=755 apt "root/var/$folder"
     done
@@ -35,15 +35,15 @@ if [ -s packages ]; then
     chmod 755 root/usr/sbin/policy-rc.d
     options="-q -o Dir::Etc::SourceList=/run/sources.list -o Dir::Etc::SourceParts=/run/none -o APT::Sandbox::User=root
         -o DPkg::Use-Pty=false -o DPkg::Options::=--force-unsafe-io"
-    # shellcheck disable=SC2086 # words by intention
+    # shellcheck disable=SC2086 # word splitting is intended
     chroot root apt-get $options update
-    # shellcheck disable=SC2046,SC2086 # words by intention
+    # shellcheck disable=SC2046,SC2086 # word splitting is intended
     chroot root apt-get $options install --yes --no-install-recommends $(cat packages)
     rm root/usr/sbin/policy-rc.d
     umount root/var/lib/apt/lists root/var/cache/apt root/etc/resolv.conf
 fi
 if [ -d replicas ]; then
-    # Vendors' scripts ask uname which kernel to build for.
+    # Vendors' scripts build for the kernel that uname reports.
     cp uname.c root/run/
     chroot root gcc -shared -nostdlib -fPIC -O "-DRELEASE=\"$release\"" -o /run/uname.so /run/uname.c
     mkdir root/run/replicas

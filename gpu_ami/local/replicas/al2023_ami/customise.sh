@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs once on the tree, from outside: customise.sh TREE. Debian's own tools go out of the way, Amazon Linux's come in.
+# Runs once, on the host, with the image's file tree: customise.sh TREE. Moves Debian's package tools out of PATH and adds
+# Amazon Linux's.
 set -eu
 tree=$1
 here=$(dirname "$0")
@@ -8,23 +9,23 @@ hidden=/usr/libexec/gpu-ami/debian
 ln -sfn amazon-linux-release "$tree/etc/system-release"
 rm -f "$tree/etc/debian_version" "$tree/etc/default/grub.d/10_gpu-ami.cfg"
 ln -s dnf-3 "$tree/usr/bin/yum"
-# A plug-in that Amazon Linux does not have.
+# Amazon Linux does not have this dnf plug-in.
 sed -i 's/^enabled = .*/enabled = false/' "$tree/etc/dnf/plugins/local.conf"
 ln -sfn grub "$tree/boot/grub2"
 mkdir -p "$tree/etc/pki/rpm-gpg" "$tree/etc/sysconfig" "$tree/usr/lib64"
 chroot "$tree" groupadd --system wheel
 chroot "$tree" ldconfig
 
-# Amazon's cloud-final does not wait for all of multi-user.target: units of ECS and EKS in that target wait for it.
+# On Amazon Linux, cloud-final does not run after multi-user.target: units of ECS and EKS in that target run after it.
 sed -i '/^After=multi-user.target/d' "$tree/usr/lib/systemd/system/cloud-final.service"
 
-# Of the machine beneath: its kernel, and the database of what is there.
+# The kernel release of the Debian layer below, and the rpm database of the installed packages.
 release=$(basename "$(readlink -f "$tree/vmlinuz")")
 cp "$here/system_rpms.py" "$tree/run/system_rpms.py"
 chroot "$tree" python3 /run/system_rpms.py "${release#vmlinuz-}" <"$here/rpms.txt"
 
-# What asks dpkg, asks for it there: grub-mkconfig and mkinitramfs do. Without python3-apt nothing takes this for a system
-# of dpkg's because of its modules.
+# grub-mkconfig and mkinitramfs need dpkg and find it in this folder. python3-apt is moved too, since programs that can
+# import it (Ansible) take the system for one with apt.
 mkdir -p "$tree$hidden/python3"
 sed -i "s|^export PATH='\(.*\)'|export PATH='\1:$hidden'|" "$tree/usr/sbin/mkinitramfs"
 mv "$tree"/usr/lib/python3/dist-packages/apt "$tree"/usr/lib/python3/dist-packages/apt_*.so "$tree$hidden/python3/"
@@ -33,8 +34,8 @@ for tool in "$tree"/usr/bin/apt "$tree"/usr/bin/apt-* "$tree"/usr/bin/dpkg "$tre
     [ ! -e "$tool" ] || mv "$tool" "$tree$hidden/"
 done
 
-# gnupg2-minimal verifies with gpg alone: it has no agent and no directory manager, and its gpgv2 leads to a gpgv that it
-# does not have (amazonlinux/amazon-linux-2023 issues 414, 650 and 791, read 2026-11-22).
+# gnupg2-minimal has gpg only: no gpg-agent and no dirmngr, and its gpgv2 is a link to a gpgv that it does not contain
+# (amazonlinux/amazon-linux-2023 issues 414, 650 and 791, read 2026-11-22).
 for tool in gpgv gpg-agent gpgsm dirmngr; do
     [ ! -e "$tree/usr/bin/$tool" ] || mv "$tree/usr/bin/$tool" "$tree$hidden/"
 done

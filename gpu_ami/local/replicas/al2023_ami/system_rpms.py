@@ -1,4 +1,5 @@
-"""Runs in the tree: fills its rpm database as rpms.txt (standard input) says, by building and installing empty rpms."""
+"""Runs in the image's file tree: fills its rpm database with the packages of rpms.txt (standard input), by building and
+installing empty rpms."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ RELEASE = "0.debian12"
 
 
 def debian_version(package: str) -> str:
-    """Upstream version of an installed Debian package, in an rpm's alphabet."""
+    """Upstream version of an installed Debian package, with only the characters that rpm allows."""
     query = ["dpkg-query", "-W", "-f", "${Version}", package]
     full = subprocess.run(query, check=True, capture_output=True, text=True).stdout
     upstream = full.split(":", 1)[-1].rsplit("-", 1)[0]
@@ -33,7 +34,7 @@ def rows(lines: Iterable[str], release: str) -> Iterator[tuple[str, str, list[st
 
 
 def spec(packages: Iterable[tuple[str, str, list[str]]]) -> str:
-    """One source package, whose own binary is not made, with a subpackage a row."""
+    """One source package without a main package, with one subpackage for each row."""
     head = {
         "Name": "system",
         "Version": "1",

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs once on the finished tree, from outside: customise.sh TREE ROOT_UUID MASKED_UNIT...
+# Runs once, on the host, with the finished file tree: customise.sh TREE ROOT_UUID MASKED_UNIT...
 set -eu
 tree=$1
 uuid=$2
@@ -10,8 +10,8 @@ for unit in "$@"; do
 done
 chroot "$tree" systemctl --quiet enable systemd-networkd.service ssh.service chrony.service
 
-# grub-mkconfig asks grub-probe about the device under /, which a tree has not got yet: for this one run grub-probe's
-# answers are the ones it will give on the booted disk.
+# grub-mkconfig runs grub-probe on the device of /, which a file tree does not have: for this run, grub-probe is replaced by
+# a script that prints what it will print on the booted disk.
 probe=$tree/usr/sbin/grub-probe
 mv "$probe" "$probe.real"
 cat >"$probe" <<PROBE
@@ -33,7 +33,7 @@ mkdir -p "$tree/boot/grub"
 chroot "$tree" grub-mkconfig -o /boot/grub/grub.cfg
 mv "$probe.real" "$probe"
 
-# First boot makes these.
+# The first boot creates these.
 rm -f "$tree"/etc/ssh/ssh_host_*
 : >"$tree/etc/machine-id"
 rm -f "$tree/var/lib/dbus/machine-id"
@@ -43,7 +43,8 @@ echo localhost >"$tree/etc/hostname"
 printf '127.0.0.1 localhost\n' >"$tree/etc/hosts"
 rm -f "$tree"/etc/apt/sources.list.d/*
 cat >"$tree/etc/apt/sources.list" <<'LIST'
-# The local region's mirror in the place of Debian's archive, with the few names that roles ask it for; what they need
-# beside is in the image. Trusted: the mirror's key is made with each home, and a machine can reach nothing else.
+# The local region's mirror instead of Debian's archive, with the few packages that roles install from it; their
+# dependencies are in the image. trusted=yes: the mirror's key is created with each state directory, after this image, and
+# a machine can reach no other server.
 deb [trusted=yes] http://169.254.169.252/deb.debian.org/debian bookworm main
 LIST

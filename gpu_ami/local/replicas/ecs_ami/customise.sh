@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs once on the tree, from outside: customise.sh TREE.
+# Runs once, on the host, with the image's file tree: customise.sh TREE.
 set -eu
 tree=$1
 here=$(dirname "$0")

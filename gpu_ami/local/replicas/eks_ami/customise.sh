@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs once on the tree, from outside: customise.sh TREE SYSTEM VERSION (Kubernetes' minor version).
+# Runs once, on the host, with the image's file tree: customise.sh TREE SYSTEM VERSION (Kubernetes' minor version).
 set -eu
 tree=$1
 version=${3:?an EKS base image has a version, as in al2023+eks-1.33}

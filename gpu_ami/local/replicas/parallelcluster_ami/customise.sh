@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs once on the tree, from outside: customise.sh TREE SYSTEM VERSION (ParallelCluster's).
+# Runs once, on the host, with the image's file tree: customise.sh TREE SYSTEM VERSION (ParallelCluster's).
 set -eu
 tree=$1
 version=${3:?a ParallelCluster base image has a version, as in ubuntu2404+parallelcluster-3.16.3}
@@ -18,5 +18,5 @@ for name in cfn-init cfn-hup cfn-signal; do
     cp "$tree/opt/parallelcluster/scripts/fetch_and_run" "$environments/cfn_bootstrap_virtualenv/bin/$name"
 done
 mkdir -p "$tree/etc/chef" "$tree/etc/munge" "$tree/opt/parallelcluster/shared"
-# A cluster's start would do this on each node.
+# On AWS, the start of a cluster does this on each node.
 chroot "$tree" systemctl --quiet enable nvidia-persistenced.service nvidia-fabricmanager.service

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs once on the tree, from outside: customise.sh TREE. Ubuntu's names for what Debian has.
+# Runs once, on the host, with the image's file tree: customise.sh TREE. Installs packages with Ubuntu's names for what
+# Debian has under other names.
 set -eu
 tree=$1
 here=$(dirname "$0")
@@ -20,8 +21,8 @@ Version: $version
 Architecture: amd64
 Maintainer: gpu-ami <gpu-ami@localhost>
 Depends: $depends
-Description: $name of the machine beneath (gpu-ami base image)
- Stands for what the machine beneath has under Debian's names.
+Description: $name of the Debian layer below (gpu-ami base image)
+ Depends on the Debian packages that contain it.
 CONTROL
     chroot "$tree" dpkg-deb --root-owner-group -Znone --build "/run/system-debs/$name" >/dev/null
 done

@@ -1,4 +1,4 @@
-"""The agent's main program: translate the configuration, check that it can start, collect until SIGTERM."""
+"""The agent's main program: translates the configuration, checks that it can start, collects until SIGTERM."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _become(user: str) -> None:
 
 
 def write_translation(config: Section, folder: str) -> None:
-    """What the agent runs with, beside the parts: .yaml (JSON is YAML), and a .toml by which ctl knows "configured"."""
+    """Writes the translated configuration: .yaml (JSON is YAML), and a .toml, which ctl takes for "configured"."""
     interval = get_number(get_section(config, "agent"), "metrics_collection_interval", 60)
     head = f'[agent]\n  interval = "{interval:g}s"\n  logfile = "{HOME}/logs/amazon-cloudwatch-agent.log"\n'
     for name, content in (("yaml", json.dumps(config, indent=2) + "\n"), ("toml", head)):
@@ -84,7 +84,7 @@ def write_translation(config: Section, folder: str) -> None:
 
 
 def _identify(config: Section, metadata: Metadata, journal: Journal, stop: threading.Event) -> tuple[str, str] | None:
-    """(region, instance id), waited for as long as it takes: without them nothing can be published."""
+    """(region, instance id). Waits without a deadline: without them nothing can be published."""
     wait = 1.0
     while not stop.is_set():
         try:
@@ -100,7 +100,7 @@ def _identify(config: Section, metadata: Metadata, journal: Journal, stop: threa
 
 
 class _Part(Protocol):
-    """Metrics or logs at work, in a thread of its own."""
+    """Runs metrics or logs in a thread of its own."""
 
     def run(self) -> None: ...
 
@@ -116,7 +116,7 @@ def _collect(config: Section, metadata: Metadata, journal: Journal, stop: thread
     def supervise(part: _Part) -> None:
         try:
             part.run()
-        except Exception as error:  # systemd restarts us: a part that died must not look like a part that is silent
+        except Exception as error:  # the agent ends and systemd restarts it, instead of running without this part
             journal.error(f"[agent] {type(part).__name__}: {type(error).__name__}: {error}")
             failed.set()
             stop.set()

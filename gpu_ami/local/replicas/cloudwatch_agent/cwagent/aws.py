@@ -31,7 +31,7 @@ _RETRIED = (
 )
 _STALE_CREDENTIALS = ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId")
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
-_SILENT_TRIES = 3  # the SDK's own attempts: the agent hears of a failure only after them
+_SILENT_TRIES = 3  # as many as the SDK's: the agent logs a failure only after them
 
 
 class ServiceError(Exception):
@@ -43,7 +43,7 @@ class ServiceError(Exception):
 
 
 class Stopping(Exception):
-    """The agent ends while a call was waiting for its next try."""
+    """The agent was stopped while a call waited for its next attempt."""
 
 
 def _hmac(key: bytes, text: str) -> bytes:
@@ -86,7 +86,7 @@ class Service:
         self._connection: http.client.HTTPConnection | None = None
 
     def call(self, content_type: str, body: bytes, target: str | None = None, *, last: bool = False) -> bytes:
-        """One request, tried again with growing waits while the transport or the service's load is at fault.
+        """One request, retried with increasing delays after transport errors and throttling.
 
         `last`: the agent is ending; three tries, then Stopping.
         """

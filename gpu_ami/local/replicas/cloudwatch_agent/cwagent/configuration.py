@@ -1,4 +1,4 @@
-"""The agent's JSON: reading a folder of parts, merging them, and refusing what the translator refuses.
+"""The agent's JSON: reads a folder of parts, merges them, and refuses what the translator refuses.
 
 Rules as in aws/amazon-cloudwatch-agent (ab55b8da): translator/translate/metrics/config/registered_metrics.go
 (allow-list), translator/config/schema.json (sections), translator/jsonconfig/mergeJsonUtil (merging).

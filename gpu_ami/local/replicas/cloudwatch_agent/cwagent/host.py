@@ -31,7 +31,7 @@ Sample = list[tuple[dict[str, str], dict[str, float]]]
 
 
 class Cpu:
-    """Shares of the time since the last sample, in percent; nothing at the first one."""
+    """Shares of the time since the last sample, in percent; empty for the first one."""
 
     def __init__(self) -> None:
         self._last: list[int] | None = None

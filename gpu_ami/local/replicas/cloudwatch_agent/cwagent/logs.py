@@ -41,23 +41,23 @@ class Stream:
         filters = [item for item in get_items(entry, "filters") if isinstance(item, dict)]
         self._filters = [(item["type"], re.compile(item["expression"])) for item in filters]
         self._encoding = get_text(entry, "encoding", "utf-8")
-        self._open: tuple[bytes, int, int] | None = None  # an event that may still get lines
+        self._open: tuple[bytes, int, int] | None = None  # an event that further lines may belong to
         self._opened = 0.0
         self._last_time = 0
         self.events: list[Event] = []
         self.since = 0.0
-        self.skipped: tuple[int, int] | None = None  # filtered-out lines are behind us too
+        self.skipped: tuple[int, int] | None = None  # of lines that a filter excluded: their offset counts as sent
         self.ready = False
 
     def read(self) -> None:
-        """Takes in what the file has got."""
+        """Reads the new lines of the file."""
         for line, inode, offset in self.tail.lines():
             if self._open and self._continues(line):
                 self._open = (self._open[0] + b"\n" + line, inode, offset)
                 continue
             self.close_event()
             self._open, self._opened = (line, inode, offset), time.monotonic()
-        # The last line ends its event after a short time: it must not wait for the next line.
+        # The last event is complete after a short time, also if no further line follows.
         if self._open and time.monotonic() - self._opened >= _POLL_SECONDS:
             self.close_event()
 
@@ -96,7 +96,7 @@ class Stream:
 
 
 class Logs:
-    """The logs section at work, in a thread of its own."""
+    """Runs the logs section in a thread of its own."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Logs:
             self._publish(stream, last=True)
 
     def step(self) -> None:
-        """One round: new files, new lines, what is due for sending."""
+        """One iteration: finds new files, reads new lines, sends what is due."""
         for number, entry in enumerate(self._entries):
             for path in self._paths(get_text(entry, "file_path")):
                 if (number, path) not in self.streams:
@@ -143,7 +143,7 @@ class Logs:
         paths = sorted(
             (path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)), key=os.path.getmtime
         )
-        return paths[-1:]  # the newest alone, as the agent without publish_multi_logs
+        return paths[-1:]  # only the newest, as the agent without publish_multi_logs
 
     def _publish(self, stream: Stream, *, last: bool = False) -> None:
         while stream.events:
@@ -156,7 +156,7 @@ class Logs:
                 )
             except Stopping as error:
                 self._journal.error(f"[outputs.cloudwatchlogs] {stream.tail.path}: {error}")
-                return  # the state has not moved: the next start sends them
+                return  # the saved offset is unchanged: the next start sends them again
             del stream.events[: len(batch)]
             stream.tail.save(batch[-1][2], batch[-1][3])
         if stream.skipped:
@@ -177,7 +177,7 @@ class Logs:
         except ServiceError as error:
             if error.code != "ResourceNotFoundException":
                 raise
-            self._create(stream, last)  # somebody has deleted it
+            self._create(stream, last)  # it has been deleted
             self._call("PutLogEvents", request, last)
 
     def _create(self, stream: Stream, last: bool) -> None:

@@ -69,7 +69,7 @@ class Plugin:
 
 
 class Metrics:
-    """The metrics section at work, in a thread of its own."""
+    """Runs the metrics section in a thread of its own."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Metrics:
             now = time.time()
             for plugin in self.plugins:
                 if now >= plugin.due:
-                    # On the whole multiple of the interval, as the agent rounds (round_interval).
+                    # At whole multiples of the interval, as the agent (round_interval).
                     plugin.due = (now // plugin.interval + 1) * plugin.interval
                     self._collect(plugin)
             if self._queue and (time.monotonic() >= flush_at or len(self._queue) >= _LARGEST_BATCH):

@@ -59,7 +59,7 @@ class Tail:
             return 0, 0
 
     def lines(self) -> list[tuple[bytes, int, int]]:
-        """Complete lines that are new: (line, inode, offset after it). A rotated file is read out first."""
+        """New complete lines: (line, inode, offset after it). A rotated file is read to its end first."""
         if self._file is None and not self._open():
             return []
         lines = self._drain()
@@ -88,7 +88,7 @@ class Tail:
             return False  # the path is missing for a moment; the open file is still valid
 
     def save(self, inode: int, offset: int) -> None:
-        """The service has everything before `offset` of that file."""
+        """Records that everything before `offset` of that file was sent."""
         with open(self._state + ".new", "w", encoding="utf-8") as file:
             file.write(f"{offset}\n{self.path}\n{inode}\n")
         os.replace(self._state + ".new", self._state)

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0
-/* gpu-ami replica of libfabric: its name on the loader path. It has none of libfabric's calls. */
+/* gpu-ami replica of libfabric: a shared object of its name. It exports none of libfabric's functions. */
 const char libfabric_version[] = "libfabric " VERSION;

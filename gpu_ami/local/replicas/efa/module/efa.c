@@ -86,7 +86,7 @@ static enum rdma_link_layer efa_link_layer(struct ib_device *ibdev, u32 port)
 	return IB_LINK_LAYER_UNSPECIFIED;
 }
 
-/* /dev/infiniband/uverbs<N> opens, and a context can be had; what carries data cannot. */
+/* /dev/infiniband/uverbs<N> opens, and a context can be allocated; queue pairs cannot. */
 static int efa_alloc_ucontext(struct ib_ucontext *context, struct ib_udata *data)
 {
 	return 0;
@@ -149,7 +149,7 @@ static int __init efa_init(void)
 	unsigned int promised = efa_promised();
 	int error;
 
-	/* Nothing is made, and the module does not stay, where there is no adapter. */
+	/* Without an adapter, the module creates nothing and is not loaded. */
 	if (!promised)
 		return -ENODEV;
 	while (efa_count < promised) {
@@ -175,5 +175,5 @@ MODULE_LICENSE("Dual BSD/GPL");
 MODULE_DESCRIPTION("gpu-ami replica of the Elastic Fabric Adapter (EFA)");
 MODULE_VERSION(EFA_VERSION_STRING);
 MODULE_SOFTDEP("pre: ib_uverbs");
-/* No PCI device stands for an adapter here, so the machine's maker is what has it loaded. */
+/* There is no PCI device for the adapter, so the module is loaded by the machine's SMBIOS vendor name. */
 MODULE_ALIAS("dmi*:svnAmazonEC2:*");

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gpu-ami replica of the Neuron collectives: their name on the loader path. They carry no data. */
+/* gpu-ami replica of the Neuron collectives: a shared object of their name. It transfers no data. */
 const char nccom_version[] = VERSION;

@@ -1,3 +1,3 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gpu-ami replica of the Neuron runtime: its name on the loader path. It runs no model. */
+/* gpu-ami replica of the Neuron runtime: a shared object of its name. It runs no model. */
 const char nrt_version[] = VERSION;

@@ -85,7 +85,7 @@ static int __init neuron_init(void)
 	unsigned int promised = neuron_promised();
 	int error;
 
-	/* Nothing is made, and the module does not stay, where there is no device. */
+	/* Without a device, the module creates nothing and is not loaded. */
 	if (!promised)
 		return -ENODEV;
 	error = alloc_chrdev_region(&neuron_first, 0, NEURON_MAXIMUM, "neuron");
@@ -126,5 +126,5 @@ module_exit(neuron_exit);
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("gpu-ami replica of the Neuron driver");
 MODULE_VERSION(NEURON_VERSION_STRING);
-/* No PCI device stands for an accelerator here, so the machine's maker is what has it loaded. */
+/* There is no PCI device for the accelerator, so the module is loaded by the machine's SMBIOS vendor name. */
 MODULE_ALIAS("dmi*:svnAmazonEC2:*");

@@ -41,7 +41,7 @@ int nv_board_read(struct nv_gpu *gpu)
 	pci_iounmap(gpu->pdev, bar);
 	gpu->board[NV_BOARD_BYTES] = '\0';
 
-	/* Another ivshmem device is not ours. */
+	/* Other ivshmem devices are left alone. */
 	if (strncmp(gpu->board, NV_BOARD_MAGIC, strlen(NV_BOARD_MAGIC)))
 		return -ENODEV;
 	if (!nv_board_value(gpu->board, "minor", minor, sizeof(minor)) || kstrtouint(minor, 10, &gpu->minor) ||

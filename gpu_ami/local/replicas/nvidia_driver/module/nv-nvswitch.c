@@ -133,7 +133,7 @@ class:
 	return error;
 }
 
-/* A machine without NVSwitches has none of this. */
+/* Nothing is created on a machine without NVSwitches. */
 int nv_nvswitch_init(void)
 {
 	int error;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * gpu-ami replica of the NVIDIA kernel module: a PCI driver for the boards of gpu-ami's local region (QEMU's
- * ivshmem-plain with a board description in BAR2). It does what a monitoring stack sees of the driver: version, one
+ * ivshmem-plain with a board description in BAR2). It shows what monitoring programs read of the driver: version, one
  * directory and one device node a GPU and an NVSwitch, and Xid records.
  */
 #include <linux/cdev.h>
@@ -127,7 +127,7 @@ static char *nv_devnode(struct device *dev, umode_t *mode)
 	return NULL;
 }
 
-/* Device nodes of the class are everybody's, as the driver's are. */
+/* Device nodes of the class are readable and writable for all users, as the driver's. */
 struct class *nv_class_create(const char *name)
 {
 	struct class *made;
@@ -190,7 +190,7 @@ static int __init nv_init(void)
 			return 0;
 		goto driver;
 	}
-	/* Like the driver, the module does not stay where there is nothing for it. */
+	/* Like the driver, the module is not loaded where it has no device. */
 	printk(KERN_CONT "NVRM: No NVIDIA GPU found.\n");
 	error = -ENODEV;
 driver:

@@ -1,1 +1,1 @@
-"""gpu-ami replica of nvidia-smi. Few imports: under emulation one is tens of milliseconds."""
+"""gpu-ami replica of nvidia-smi. Few imports: under emulation each takes tens of milliseconds."""

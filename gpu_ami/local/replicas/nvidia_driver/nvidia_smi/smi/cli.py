@@ -1,4 +1,4 @@
-"""The command line: what is asked, in what form, and the exit codes of the original."""
+"""The command line: queries, output formats, and the exit codes of the original."""
 
 from __future__ import annotations
 

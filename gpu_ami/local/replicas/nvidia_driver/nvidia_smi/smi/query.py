@@ -182,7 +182,7 @@ def _banks(gpu: Gpu) -> int:
     return 640 if gpu.nvlink else 192
 
 
-# Nothing computes on these boards, so only the header is ever printed.
+# No process runs on these boards, so only the header is printed.
 COMPUTE_APPS: Row = {
     name: (None, "MiB" if name == "used_gpu_memory" else "")
     for name in (

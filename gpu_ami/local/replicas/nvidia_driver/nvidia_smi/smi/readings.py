@@ -26,7 +26,7 @@ class Readings:
 
     def __init__(self, gpu: Gpu, seconds: float) -> None:
         load = _wave(gpu.uuid, "load", seconds, 600)
-        # A heat sink follows the load, late and damped.
+        # The temperature follows the load with a delay and smaller amplitude.
         warmth = _wave(gpu.uuid, "load", seconds - 40, 600)
         self.utilization_gpu = round(8 + 84 * load)
         self.utilization_memory = round(4 + 56 * load)

@@ -1,4 +1,4 @@
-"""What can be set: persistence mode, application and locked clocks, power limit, MIG. It lasts until the next boot.
+"""Settings: persistence mode, application and locked clocks, power limit, MIG. It lasts until the next boot.
 
 Answers and exit codes are those of the original, as its manual and public logs have them: what a board does not support
 is a warning, and the exit code is 0 all the same.
@@ -56,7 +56,7 @@ def _folder(gpu: Gpu) -> str:
 
 
 def state(gpu: Gpu) -> dict[str, object]:
-    """What was set on a GPU since the boot: persistence, clocks [memory, graphics], power (W), mig, instances …"""
+    """The settings of a GPU since the boot: persistence, clocks [memory, graphics], power (W), mig, instances …"""
     try:
         with open(_folder(gpu) + "/" + gpu.uuid, encoding="ascii") as file:
             text = file.read()

@@ -88,7 +88,7 @@ def read(path: str) -> str:
 
 
 def ask_metadata(path: str) -> str:
-    """One path of the instance metadata by IMDSv2; "" where nobody answers."""
+    """One path of the instance metadata by IMDSv2; "" if it does not answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     headers = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     try:
