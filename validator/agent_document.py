@@ -1,6 +1,6 @@
 """The types of the CloudWatch agent's configuration in plan.json: what the resolver writes and the checks read.
 
-A configuration from a host may hold anything else; `validator.probes.agent_config` reads those.
+A configuration from a host may hold anything else; `validator.probes.agent.config` reads those.
 """
 
 from __future__ import annotations

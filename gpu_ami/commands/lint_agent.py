@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from gpu_ami.progress import Progress
-    from validator.probes import Finding
+    from validator.probes.agent import Finding
 
 _EPILOG = """\
 Stricter than AWS's schema: plugin and measurement names, placeholders, dimensions, and what CloudWatch Logs rejects
@@ -40,7 +40,7 @@ def register(subparsers: Any) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.errors import counted
-    from validator.probes import ERROR
+    from validator.probes.agent import ERROR
 
     findings: list[tuple[Path, Finding]] = []
     exit_code = 0
@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _lint(path: Path, writes: Collection[str] | None) -> tuple[bool, list[Finding]]:
     """Whether the file could be read, and its findings."""
-    from validator.probes import ERROR, Finding, lint_text
+    from validator.probes.agent import ERROR, Finding, lint_text
 
     try:
         text = path.read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 
 from gpu_ami.recipes.agent import agent_config, gpu_config
 from validator.agent_document import AgentConfig, AgentGpuConfig
-from validator.probes.agent_lint import lint
+from validator.probes.agent.lint import lint
 
 TELEMETRY = {
     "interval_s": 10, "namespace": "CWAgent", "measurements": ["utilization_gpu"], "raw_log_group": "raw",

@@ -10,7 +10,9 @@ import pytest
 
 from validator.observe import Observe, output
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, agent_config, agent_log
+from validator.probes import MachineUnderTest
+from validator.probes.agent import config as agent_config
+from validator.probes.agent import log as agent_log
 
 _HOME = "/opt/aws/amazon-cloudwatch-agent"
 _UNIT = "amazon-cloudwatch-agent.service"

@@ -13,7 +13,10 @@ import pytest
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import LogFile, MachineUnderTest, agent_config, agent_log
+from validator.probes import MachineUnderTest
+from validator.probes.agent import LogFile
+from validator.probes.agent import config as agent_config
+from validator.probes.agent import log as agent_log
 
 _INSTANCE_ID = re.compile(r"\bi-(?:[0-9a-f]{17}|[0-9a-f]{8})\b")
 _NEXT_CALL = 60.0  # seconds; a machine is slow after boot

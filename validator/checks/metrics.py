@@ -14,7 +14,9 @@ from validator.observe import Observe, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import Gpu as PlannedGpu
 from validator.plan_document import PlanDocument
-from validator.probes import Gpu, MachineUnderTest, agent_config, agent_log
+from validator.probes import Gpu, MachineUnderTest
+from validator.probes.agent import config as agent_config
+from validator.probes.agent import log as agent_log
 
 # A Neuron image has no metric: the agent measures only NVIDIA GPUs.
 pytestmark = pytest.mark.planned("nvidia_driver")

@@ -16,7 +16,9 @@ from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
 from validator.pci import PCI_LIST
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, agent_config, agent_log, hardware, nvidia_smi, pci_address, xid_injection
+from validator.probes import MachineUnderTest, hardware, nvidia_smi, pci_address, xid_injection
+from validator.probes.agent import config as agent_config
+from validator.probes.agent import log as agent_log
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
 

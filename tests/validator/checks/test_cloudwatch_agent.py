@@ -14,7 +14,7 @@ LOGS, METRICS = PLAN["cloudwatch_agent"]["config"], PLAN["cloudwatch_agent"]["gp
 
 
 def files(*configs: dict[str, Any]) -> str:
-    """As `validator.probes.agent_config.installed` reads them."""
+    """As `validator.probes.agent.config.installed` reads them."""
     return "".join(f"file_{at}.json\n{json.dumps(config)}\x1e" for at, config in enumerate(configs))
 
 

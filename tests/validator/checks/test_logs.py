@@ -11,7 +11,7 @@ import pytest
 from tests.validator.checks.conftest import INSTANCE, PLAN, Judge
 from validator.checks import logs
 from validator.cloudwatch import LogEvent
-from validator.probes import agent_config
+from validator.probes.agent import config as agent_config
 
 FILES = agent_config.log_files(PLAN["cloudwatch_agent"]["config"], {"instance-id": INSTANCE})
 LINES = ["[    4.1] NVRM: loading", "[    4.2] NVRM: GPU at PCI:0000:00:1b: GPU-0"]

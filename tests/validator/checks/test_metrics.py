@@ -14,7 +14,8 @@ from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachin
 from validator.checks import metrics
 from validator.cloudwatch import Point, Series
 from validator.plan import as_plan
-from validator.probes import agent_config, nvidia_smi
+from validator.probes import nvidia_smi
+from validator.probes.agent import config as agent_config
 from validator.probes.nvidia_smi import Gpu
 
 CONFIG = agent_config.merged([PLAN["cloudwatch_agent"]["config"], PLAN["cloudwatch_agent"]["gpu_config"]])

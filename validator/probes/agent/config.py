@@ -11,7 +11,7 @@ from typing import Any
 
 from validator.cloudwatch import Series
 from validator.observe import unproven
-from validator.probes.nvidia_smi import ABSENT_UNDER_MIG, MAY_BE_ABSENT, Gpu
+from validator.probes import Gpu, nvidia_smi
 
 UNIT = "amazon-cloudwatch-agent.service"
 DIRECTORY = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
@@ -142,7 +142,7 @@ def expected_series(
     """Every series that the agent publishes with this configuration → its GPU, or None for an aggregate over all GPUs.
 
     absent: measurements that these GPUs never have, by the plan; None without a plan: nvidia-smi then determines them.
-    A GPU with MIG enabled has none of ABSENT_UNDER_MIG.
+    A GPU with MIG enabled has none of nvidia_smi.ABSENT_UNDER_MIG.
     """
     metrics = _object(config, "metrics")
     namespace = str(metrics.get("namespace", DEFAULT_NAMESPACE))
@@ -153,11 +153,11 @@ def expected_series(
     for gpu in gpus:
         own = {"index": str(gpu.index), "name": gpu.name, "arch": gpu.architecture} | appended
         for measurement in measurements(config):
-            if absent is None and measurement in MAY_BE_ABSENT and measurement not in gpu.values:
+            if absent is None and measurement in nvidia_smi.MAY_BE_ABSENT and measurement not in gpu.values:
                 continue
             if absent is not None and measurement in absent:
                 continue
-            if gpu.mig == "Enabled" and measurement in ABSENT_UNDER_MIG and measurement not in gpu.values:
+            if gpu.mig == "Enabled" and measurement in nvidia_smi.ABSENT_UNDER_MIG and measurement not in gpu.values:
                 continue
             name = f"nvidia_smi_{measurement}"
             series[Series(namespace, name, tuple(sorted(own.items())))] = gpu

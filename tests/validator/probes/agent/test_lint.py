@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from validator.probes.agent_findings import Finding
-from validator.probes.agent_lint import lint, lint_text
+from validator.probes.agent.findings import Finding
+from validator.probes.agent.lint import lint, lint_text
 
 FILE = {
     "file_path": "/var/log/gpuevent.jsonl", "log_group_name": "json", "log_stream_name": "{instance_id}",

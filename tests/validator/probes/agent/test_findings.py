@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from validator.probes import agent_findings as rules
+from validator.probes.agent import findings as rules
 
 
 def test_a_finding_names_severity_line_and_key() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.validator.checks.conftest import table_host
 from validator.cloudwatch import ApiRefused
-from validator.probes import agent_log
+from validator.probes.agent import log as agent_log
 
 OWN = "2026-11-22T10:00:00Z E! [inputs.nvidia_smi] Error in plugin: exec: nvidia-smi: not found"
 THROTTLED = "2026-11-22T10:00:00Z E! [logs] try 3 failed, again in 2 s: ThrottlingException: Rate exceeded (HTTP 400)"

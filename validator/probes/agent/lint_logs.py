@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from validator.probes.agent_findings import (
+from validator.probes.agent.findings import (
     ERROR,
     WARNING,
     Finding,

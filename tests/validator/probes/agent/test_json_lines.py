@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from validator.probes.json_lines import line_numbers
+from validator.probes.agent.json_lines import line_numbers
 
 TEXT = """{
   "a.b": {"c": "x\\"y}",

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
-from validator.probes.agent_findings import (
+from validator.probes import nvidia_smi
+from validator.probes.agent.findings import (
     ERROR,
     WARNING,
     Finding,
@@ -23,9 +24,8 @@ from validator.probes.agent_findings import (
     suggestion,
     unknown_keys,
 )
-from validator.probes.agent_lint_logs import logs_findings
-from validator.probes.json_lines import line_numbers
-from validator.probes.nvidia_smi import PATHS
+from validator.probes.agent.json_lines import line_numbers
+from validator.probes.agent.lint_logs import logs_findings
 
 _TOP = ("agent", "metrics", "logs", "traces", "opentelemetry")
 _AGENT = (
@@ -164,8 +164,8 @@ def _gpu(plugin: object) -> Iterator[Finding]:
     names = [entry.get("name") if isinstance(entry, dict) else entry for entry in measurements]
     for index, name in enumerate(names):
         path, measurement = f"{where}.measurement[{index}]", str(name).removeprefix("nvidia_smi_")
-        if measurement not in PATHS:
-            message = f"{name!r} is not a measurement of nvidia_gpu{suggestion(measurement, sorted(PATHS))}"
+        if measurement not in nvidia_smi.PATHS:
+            message = f"{name!r} is not a measurement of nvidia_gpu{suggestion(measurement, sorted(nvidia_smi.PATHS))}"
             yield Finding(ERROR, path, message)
         if name in names[:index]:
             yield Finding(WARNING, path, f"duplicate measurement {name!r}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from validator.probes import agent_config
+from validator.probes.agent import config as agent_config
 from validator.probes.nvidia_smi import Gpu
 
 METADATA = {"instance-id": "i-1", "instance-type": "p4d.24xlarge", "ami-id": "ami-1", "hostname": "host-1"}

@@ -1,0 +1,15 @@
+"""The CloudWatch agent of a machine: its configuration, its log, and a linter.
+
+config               the configuration, and the series and streams that follow from it
+log                  the agent's log: errors, and calls that AWS refused
+lint                 a linter for the configuration: agent and metrics
+lint_logs            the linter's rules for logs, with those of the CloudWatch Logs API
+findings             the linter's findings and shared rules
+json_lines           line numbers of the values in a JSON document
+"""
+
+from validator.probes.agent.config import LogFile
+from validator.probes.agent.findings import ERROR, Finding
+from validator.probes.agent.lint import lint, lint_text
+
+__all__ = ["ERROR", "Finding", "LogFile", "lint", "lint_text"]
