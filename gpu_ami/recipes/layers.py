@@ -1,4 +1,4 @@
-"""The layers of a recipe, lowest precedence first: defaults, operating system, node family, image, command line.
+"""The layers of a recipe, lowest first: defaults, architecture, operating system, node family, image, command line.
 
 Mappings merge key by key; any other value of a later layer overrides the earlier one. The origin of every
 value (file, or `--set`) is kept, for `gpu-ami plan --explain` and for messages.
@@ -98,7 +98,7 @@ def layered(
     layers = _Layers(mistakes=mistakes)
     layers.lay(_layer(variables / "defaults.yml"), "defaults.yml", grammar)
     laid: set[str] = set()
-    for kind, key in (("os", "os"), ("nodes", "node")):
+    for kind, key in (("architectures", "architecture"), ("os", "os"), ("nodes", "node")):
         name = _named(key, settings, image, layers.values)
         below = variables / kind / f"{name}.yml"
         if name is not None and re.fullmatch(r"\w{1,64}", name) and below.is_file():
@@ -149,8 +149,8 @@ def _is_new(gap: Mistake, origins: Mapping[str, str], laid: set[str]) -> bool:
     parts = gap.path.split(".")
     if any(".".join(parts[:count]) in origins for count in range(1, len(parts) + 1)):
         return False
-    # Without operating system and node family, keys that their layers would have set are not missing.
-    return gap.path in OF_THE_RECIPE or laid == {"os", "nodes"}
+    # Without architecture, operating system and node family, keys that their layers would have set are not missing.
+    return gap.path in OF_THE_RECIPE or laid == {"architectures", "os", "nodes"}
 
 
 def raise_mistakes(path: Path, mistakes: Sequence[str]) -> None:

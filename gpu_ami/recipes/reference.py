@@ -171,7 +171,7 @@ def _default(path: str, variables: Path) -> str:
     value = _value(read_yaml(variables / "defaults.yml"), path)
     if value is not None:
         return "all, in their order" if path == "roles" else f"`{value}`"
-    layers = [folder for folder in ("os", "nodes") if _in_layers(variables / folder, path)]
+    layers = [folder for folder in ("architectures", "os", "nodes") if _in_layers(variables / folder, path)]
     return " or ".join(f"by `variables/{folder}/`" for folder in layers) or "none"
 
 

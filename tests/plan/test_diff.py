@@ -36,7 +36,7 @@ def test_change_of_the_recipe_is_named_as_the_reason(locks: Path) -> None:
 
 
 def test_change_of_a_layer_is_named_as_the_reason(locks: Path) -> None:
-    relock(locks, build={"instance_type": "g5.12xlarge", "root_volume_gib": 61})
+    relock(locks, build={"instance_type": "m6i.2xlarge", "root_volume_gib": 61})
     (change,) = changes(AL2023, locks)
     assert str(change) == "build.root_volume_gib: 61 → 60  (facts or os/al2023.yml changed)"
 

@@ -21,12 +21,14 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_each_layer_is_above_the_one_before(tmp_path: Path) -> None:
-    """defaults < operating system < node family < image < command line, each seen on one key."""
+    """defaults < architecture < operating system < node family < image < command line, each seen on one key."""
     text = "flag: x\nos: al2023\nnode: eks\nnode_version: '1.33'\ninstance_types: [g5.12xlarge]\n"
     recipe = write(tmp_path, f"{text}telemetry: {{interval_s: 30}}\n")
     values = read_recipe(recipe, FACTS).values
-    assert values["build"]["root_volume_gib"] == 40  # eks above al2023's 60 above the defaults' 16
-    assert values["build"]["instance_type"] == "g5.12xlarge"  # al2023
+    assert values["build"]["root_volume_gib"] == 40  # eks above al2023's 60
+    assert values["build"]["instance_type"] == "m6i.2xlarge"  # x86_64
+    arm64 = read_recipe(recipe, FACTS, ["architecture=arm64"]).values
+    assert arm64["build"]["instance_type"] == "m6g.2xlarge"
     assert values["telemetry"]["interval_s"] == 30  # image above the defaults' 60
     assert read_recipe(recipe, FACTS, ["telemetry.interval_s=20"]).values["telemetry"]["interval_s"] == 20
 

@@ -68,6 +68,7 @@ class Facts:
     cloudwatch_agent: Row
     telemetry: Row
     prices: Row
+    installed_sizes: Row
 
     @cached_property
     def driver_releases(self) -> dict[str, Row]:

@@ -5,6 +5,7 @@ driver               rules of the driver and of the libraries built on it
 network              rules of EFA, aws-ofi-nccl and NCCL
 image                rules of instance types, system, node family and accelerators
 system               rules of the Lustre client and of MIG
+volume               the rule of the root volume
 
 A new rule is a function in one of them and an entry in its `*_RULES`.
 """

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from gpu_ami.recipes.facts import at_least, at_most
 from gpu_ami.recipes.rules.resolve_context import LABELS, Assignment, Conflict, ResolveContext
 from gpu_ami.recipes.rules.system import SYSTEM_RULES
+from gpu_ami.recipes.rules.volume import VOLUME_RULES
 
 
 def types_are_built_for(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
@@ -217,6 +218,7 @@ IMAGE_RULES = (
     logs_are_apart,
     namespace_is_not_reserved,
     *SYSTEM_RULES,
+    *VOLUME_RULES,
 )
 COMPONENT_RULES = (
     (("neuron",), neuron_drives_devices),
