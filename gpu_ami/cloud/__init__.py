@@ -9,6 +9,7 @@ kms                  keys that sign
 log_groups           log groups of a proof: names, listing, deletion
 mfa                  credentials of a profile that asks for an MFA code, once a run
 place                the place of a run: an AWS region as a `--where` file describes it, or the local region
+policies             IAM policies: whether statements allow an action on a resource
 preflight            examines a place before anything is launched
 preflight_access     permissions of the caller
 preflight_identity   who the caller is, and how long the credentials last

@@ -86,6 +86,7 @@ def from_text(action: str, text: str) -> GpuAmiError | None:
 def translated(action: str) -> Iterator[None]:
     """Botocore's errors as this program's: the action that failed, what AWS said, what to do."""
     from botocore import exceptions
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -96,7 +97,7 @@ def translated(action: str) -> Iterator[None]:
         raise UsageError(f"{action}: {error}", hint="set profile in the --where file, or AWS_PROFILE") from error
     except exceptions.NoRegionError as error:
         raise UsageError(f"{action}: no region", hint="set region in the --where file") from error
-    except exceptions.BotoCoreError as error:
+    except (exceptions.BotoCoreError, ResponseParserError) as error:  # the latter: a proxy or a fault answers in HTML
         raise CloudError(f"{action}: {error}", hint="is the endpoint reachable from this machine?") from error
 
 

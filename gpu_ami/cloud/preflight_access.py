@@ -5,17 +5,15 @@ Permissions boundaries and service control policies are not read; a boundary tha
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, cast
 
 from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.policies import PolicyDocument, Statement, conditions_hold, listed, names_action, statements_of
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
     from mypy_boto3_iam.type_defs import RoleTypeDef
-
-Texts = str | list[str]
 
 # What the CloudWatch agent calls on an instance, and what is missing without it (agent guide, "Create IAM roles").
 NEEDED = {
@@ -26,23 +24,6 @@ NEEDED = {
     "ec2:DescribeTags": "the agent's ec2tagger starts; without it no metric is published",
 }
 _NAMESPACE = "cloudwatch:namespace"
-
-
-class Statement(TypedDict, total=False):
-    """A statement of an IAM policy (IAM user guide, "JSON policy element reference")."""
-
-    Effect: str
-    Action: Texts
-    NotAction: Texts
-    Resource: Texts
-    Principal: Mapping[str, Texts]
-    Condition: Mapping[str, Mapping[str, Texts]]
-
-
-class PolicyDocument(TypedDict):
-    """An IAM policy."""
-
-    Statement: Statement | list[Statement]
 
 
 def instance_profile(scope: Scope) -> Iterator[Finding]:
@@ -71,7 +52,7 @@ def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iter
     if not _ec2_may_assume(cast("PolicyDocument", role["AssumeRolePolicyDocument"])):
         remedy = "add ec2.amazonaws.com to the role's trust policy"
         yield error(subject, "its trust policy does not name ec2.amazonaws.com", "sts:AssumeRole for EC2", remedy)
-    statements = [statement for document in _policies(iam, role["RoleName"]) for statement in _statements(document)]
+    statements = [statement for document in _policies(iam, role["RoleName"]) for statement in statements_of(document)]
     namespace = str(scope.plan["telemetry"]["namespace"]) if scope.plan else ""
     missing = [action for action in NEEDED if not allows(statements, action, namespace)]
     for action in missing:
@@ -95,47 +76,34 @@ def _policies(iam: IAMClient, role: str) -> Iterator[PolicyDocument]:
             yield cast("PolicyDocument", document)
 
 
-def _statements(document: PolicyDocument) -> list[Statement]:
-    statements = document["Statement"]
-    return [statements] if isinstance(statements, Mapping) else list(statements)
-
-
-def _listed(value: Texts | None) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or [])
-
-
 def allows(statements: Sequence[Statement], action: str, namespace: str = "") -> bool:
     """Whether policy statements allow an action somewhere, and none denies it everywhere.
 
     namespace: of the metrics, for statements with the condition cloudwatch:namespace; "": not judged. Other conditions
     are taken as met.
     """
-    matching = [row for row in statements if _matches(row, action)]
+    matching = [row for row in statements if names_action(row, action)]
     denied = any(
-        row["Effect"] == "Deny" and "*" in _listed(row.get("Resource")) and "Condition" not in row for row in matching
+        row["Effect"] == "Deny" and "*" in listed(row.get("Resource")) and "Condition" not in row for row in matching
     )
     return not denied and any(row["Effect"] == "Allow" and _condition_holds(row, namespace) for row in matching)
 
 
-def _matches(statement: Statement, action: str) -> bool:
-    patterns = _listed(statement.get("Action") or statement.get("NotAction"))
-    is_named = any(fnmatch.fnmatchcase(action.lower(), pattern.lower()) for pattern in patterns)
-    return is_named == ("Action" in statement)
-
-
 def _condition_holds(statement: Statement, namespace: str) -> bool:
-    for operator, entries in statement.get("Condition", {}).items():
-        for key, values in entries.items():
-            if namespace and key.lower() == _NAMESPACE and operator in ("StringEquals", "StringLike"):
-                return any(fnmatch.fnmatchcase(namespace, value) for value in _listed(values))
-    return True
+    """Whether the condition on the namespace holds, where there is one and a namespace to judge by."""
+    judged = {
+        operator: {key: values for key, values in entries.items() if key.lower() == _NAMESPACE}
+        for operator, entries in statement.get("Condition", {}).items()
+        if operator in ("StringEquals", "StringLike")
+    }
+    return not namespace or conditions_hold({"Condition": judged}, {_NAMESPACE: namespace})
 
 
 def _ec2_may_assume(document: PolicyDocument) -> bool:
     services = [
         service
-        for statement in _statements(document)
+        for statement in statements_of(document)
         if statement["Effect"] == "Allow"
-        for service in _listed(statement.get("Principal", {}).get("Service"))
+        for service in listed(statement.get("Principal", {}).get("Service"))
     ]
     return any(service.startswith("ec2.amazonaws.com") for service in services)

@@ -104,10 +104,11 @@ class Daemon:
 
     def run(self, ready: IO[str]) -> None:
         """Serves until `stop` is set, then removes every machine and disk of an instance."""
-        from gpu_ami.local.api import Api, ConditionsLayer
+        from gpu_ami.local.api import Api, Authorization, ConditionsLayer
 
         api = Api(self._moto, self.reconciler, self.images, self.layout)
-        self.api = ConditionsLayer(api, self.decisions) if self.settings.conditions else api
+        judge = Authorization.of(self.decisions.conditions, self.ec2)
+        self.api = ConditionsLayer(api, self.decisions, authorization=judge) if self.settings.conditions else api
         threading.Thread(target=self._api.serve_forever, name="api", daemon=True).start()
         if self.settings.lifeline is not None:
             threading.Thread(target=self.holders.watch_pipe, args=(self.settings.lifeline,), daemon=True).start()

@@ -204,13 +204,14 @@ def served(world: World, *, conditions: bool = False) -> Iterator[str]:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    from gpu_ami.local.api import Api, ConditionsLayer
+    from gpu_ami.local.api import Api, Authorization, ConditionsLayer
     from gpu_ami.local.backends import install
 
     install(world.decisions.conditions.delays)
     api: Any = Api(DomainDispatcherApplication(create_backend_app), world.reconciler, world.images, world.layout)
     if conditions:
-        api = ConditionsLayer(api, world.decisions, world.clock)
+        judge = Authorization.of(world.decisions.conditions, world.ec2)
+        api = ConditionsLayer(api, world.decisions, world.clock, judge)
     server = make_server("127.0.0.1", 0, api, threaded=True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import image as builds
-from gpu_ami.cloud import Cloud, Place, runs
+from gpu_ami.cloud import Cloud, Place, key_name, runs
 from gpu_ami.cloud.client import Launch
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.cloud.sweep import sweep_cloud
 from gpu_ami.local.backends import cloudwatch as metrics_backend
+from gpu_ami.local.backends import instance_access_key
 from gpu_ami.local.machines.qemu import Exit
 from gpu_ami.plan import resolve_source_ami
 from gpu_ami.progress import Progress
@@ -33,6 +34,8 @@ PLAN = {
     "source_ami": {"owner": "136693071363", "name": "debian-12-*"},
     "build": {"root_volume_gib": 40},
 }
+KEY = key_name("20261122-000000-abcdef")  # the policies of iam/ allow no other names
+KEY_OF_AGENT = instance_access_key("i-0123456789abcdef0")
 GROUP = "/ec2/accelerated/accel-event-log"
 
 
@@ -52,21 +55,35 @@ def rough(region: Region, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     return world, endpoint
 
 
+def _until(call: Callable[[], Any]) -> Any:
+    """What the agent and Packer do: the same call again until AWS accepts it."""
+    from botocore.exceptions import ClientError
+
+    for _ in range(100):
+        try:
+            return call()
+        except ClientError as error:
+            assert error.response["Error"]["Code"] not in ("UnauthorizedOperation", "AccessDeniedException"), error
+            time.sleep(0.5)
+    raise AssertionError("the call was never accepted")
+
+
 def open_cloud(endpoint: str) -> Cloud:
     return Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local")))
 
 
-def test_the_source_ami_is_found_and_a_new_ami_is_hardened(rough: tuple[World, str]) -> None:
+def test_the_source_ami_is_found_and_a_new_ami_is_hardened(rough: tuple[World, str], run: runs.Run) -> None:
     _, endpoint = rough
     cloud = open_cloud(endpoint)
     assert resolve_source_ami(cloud, PLAN)["id"] == BASE_ID
-    # What Packer does: it registers an AMI, and reports it at once.
-    while True:
-        try:
-            ami = client(endpoint).copy_image(SourceImageId=BASE_ID, SourceRegion="us-east-1", Name="made")["ImageId"]
-            break
-        except Exception:
-            continue
+    cloud.import_key(KEY, PUBLIC_KEY, run.tags())
+    instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", KEY, run.tags(), ""))
+    cloud.wait_for_state(instance_id, "running", 300)
+    # What Packer does: it makes an AMI of the stopped builder, and reports it at once.
+    tags = [{"Key": name, "Value": value} for name, value in run.tags().items()]
+    tagged = [{"ResourceType": kind, "Tags": tags} for kind in ("image", "snapshot")]
+    ami = _until(lambda: client(endpoint).create_image(InstanceId=instance_id, Name="made", TagSpecifications=tagged))
+    ami = ami["ImageId"]
     cloud.created(ami)
     cloud.require_imds_v2(ami)
     image = cloud.wait_for_image(ami)
@@ -83,8 +100,8 @@ def run(tmp_path: Path) -> Iterator[runs.Run]:
 def test_a_machine_is_launched_restarted_and_terminated(rough: tuple[World, str], run: runs.Run) -> None:
     world, endpoint = rough
     cloud = open_cloud(endpoint)
-    cloud.import_key("k", PUBLIC_KEY, run.tags())
-    instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", "k", run.tags(), ""))
+    cloud.import_key(KEY, PUBLIC_KEY, run.tags())
+    instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", KEY, run.tags(), ""))
     cloud.harden(instance_id)
     assert cloud.wait_for_state(instance_id, "running", 300)["InstanceId"] == instance_id
     (world.layout.instance(instance_id) / "console.log").write_bytes(b"[    0.0] Linux")
@@ -98,7 +115,7 @@ def test_a_machine_is_launched_restarted_and_terminated(rough: tuple[World, str]
     cloud.wait_for_state(instance_id, "running", 300)
     cloud.terminate([instance_id])
     cloud.wait_for_state(instance_id, "terminated", 300)
-    cloud.delete_key("k")
+    cloud.delete_key(KEY)
     assert world.ec2.backend.key_pairs == {}
 
 
@@ -108,24 +125,12 @@ def test_sweep_leaves_nothing(rough: tuple[World, str], tmp_path: Path) -> None:
     home = tmp_path / "driver"
     with runs.begin(home, "local") as begun:
         tags = begun.tags() | {runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"}
-        cloud.import_key("k", PUBLIC_KEY, tags)
-        instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", "k", tags, ""))
+        cloud.import_key(KEY, PUBLIC_KEY, tags)
+        instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", KEY, tags, ""))
     time.sleep(10)  # what is new is hidden from filters for some seconds: a sweep right after a launch finds it later
     swept = sweep_cloud(cloud, home, Progress("quiet"))
     assert {(one.kind, one.outcome) for one in swept} == {("instance", "removed"), ("key-pair", "removed")}
     assert cloud.instance(instance_id)["State"]["Name"] == "terminated"
-
-
-def _until(call: Callable[[], Any]) -> None:
-    """What the agent does: the same call again until AWS accepts it."""
-    from botocore.exceptions import ClientError
-
-    while True:
-        try:
-            call()
-            return
-        except ClientError:
-            time.sleep(0.5)
 
 
 def test_the_validator_sees_all_that_arrived(rough: tuple[World, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +141,7 @@ def test_the_validator_sees_all_that_arrived(rough: tuple[World, str], monkeypat
     telemetry.sleep = lambda seconds: time.sleep(seconds)
     series = Series("CWAgent", "power", (("InstanceId", "i-1"),))
     datum = {"MetricName": "power", "Value": 7.0, "Dimensions": [{"Name": "InstanceId", "Value": "i-1"}]}
-    agent, logs = client(endpoint, "cloudwatch"), client(endpoint, "logs")
+    agent, logs = client(endpoint, "cloudwatch", KEY_OF_AGENT), client(endpoint, "logs", KEY_OF_AGENT)
     assert telemetry.events(GROUP, "i-1") is None
     for call in (
         lambda: agent.put_metric_data(Namespace="CWAgent", MetricData=[datum | {"Timestamp": datetime.now(UTC)}]),

@@ -1,13 +1,16 @@
 """The HTTP API of the local region.
 
 application          moto's WSGI application, with EC2 calls carried out on machines before they are answered
+authorization        judges calls by the IAM policies of who makes them
 conditions           how the region differs from one where every call succeeds (gpu_ami/local/conditions/*.yml)
 layer                applies conditions to calls
+permissions          the authorizations that a call needs: actions, resources, condition keys
 protocol             AWS's wire protocols: the call in a request, errors
 """
 
 from gpu_ami.local.api import conditions
 from gpu_ami.local.api.application import Api
+from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.layer import ConditionsLayer
 
-__all__ = ["Api", "ConditionsLayer", "conditions"]
+__all__ = ["Api", "Authorization", "ConditionsLayer", "conditions"]

@@ -27,12 +27,15 @@ _FOLDER = Path(__file__).parents[1] / "conditions"
 _CODES: Mapping[str, Mapping[str, tuple[str, int]]] = {
     "throttling": {
         "ec2": ("RequestLimitExceeded", 503), "query": ("Throttling", 400), "json": ("ThrottlingException", 400),
+        "rest-json": ("ThrottlingException", 429),
     },
     "access-denied": {
         "ec2": ("UnauthorizedOperation", 403), "query": ("AccessDenied", 403), "json": ("AccessDeniedException", 400),
+        "rest-json": ("AccessDeniedException", 403),
     },
     "expired-credentials": {
         "ec2": ("RequestExpired", 400), "query": ("ExpiredToken", 403), "json": ("ExpiredTokenException", 400),
+        "rest-json": ("ExpiredTokenException", 403),
     },
     "insufficient-capacity": {"ec2": ("InsufficientInstanceCapacity", 500)},
     "vcpu-limit": {"ec2": ("VcpuLimitExceeded", 400)},
@@ -109,6 +112,14 @@ class Consistency:
 
 
 @dataclass(frozen=True)
+class Policies:
+    """Names of policies in iam/ that are enforced: of whoever calls from outside, and of instances by their profile."""
+
+    caller: tuple[str, ...]
+    instance: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Conditions:
     """What a file says."""
 
@@ -119,6 +130,7 @@ class Conditions:
     launch_failures: tuple[LaunchFailure, ...] = ()
     consistency: Consistency = field(default_factory=Consistency)
     delays: Delays = field(default_factory=Delays)
+    policies: Policies | None = None
 
     @property
     def label(self) -> str:
@@ -127,6 +139,13 @@ class Conditions:
 
 
 NONE = Conditions()
+
+
+def access_denied(protocol: str, message: str) -> ErrorAnswer:
+    """The refusal of a call without permission, as the call's service answers it."""
+    code, status = _CODES["access-denied"][protocol]
+    prefix = "You are not authorized to perform this operation. " if protocol == "ec2" else ""
+    return ErrorAnswer(code, prefix + message, status)
 
 
 def names() -> list[str]:
@@ -163,6 +182,7 @@ def read(path: Path) -> Conditions:
             launch_failures=(*own.launch_failures, *other.launch_failures),
             consistency=own.consistency if own.consistency != Consistency() else other.consistency,
             delays=_either(own.delays, other.delays),
+            policies=own.policies or other.policies,
         )
     return own
 
@@ -173,10 +193,10 @@ def _either(own: Delays, included: Delays) -> Delays:
     return Delays(**{name: getattr(own, name) or getattr(included, name) for name in names})
 
 
-_NESTED: Mapping[str, type[Any]] = {"consistency": Consistency, "delays": Delays}
+_NESTED: Mapping[str, type[Any]] = {"consistency": Consistency, "delays": Delays, "policies": Policies}
 _LISTS: Mapping[str, type[Any]] = {"errors": ErrorRule, "launch_failures": LaunchFailure}
 _TEXTS = ("name", "description", "error", "code", "message")
-_TEXT_LISTS = ("actions", "instance_types", "zones")
+_TEXT_LISTS = ("actions", "instance_types", "zones", "caller", "instance")
 
 
 def _build(kind: type[Any], document: object, where: str) -> Any:

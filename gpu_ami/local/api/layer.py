@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from urllib.parse import urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.conditions import Decisions
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, unpack
 from gpu_ami.local.backends import ZONE
@@ -22,13 +23,25 @@ _CREATED = {
     "CopyImage": ("imageId", "InvalidAMIID.NotFound", "The image id '[{id}]' does not exist"),
     "CreateSecurityGroup": ("groupId", "InvalidGroup.NotFound", "The security group '{id}' does not exist"),
 }
+# Where policies are enforced, a call that cannot be judged is refused.
+_UNKNOWN_CALL = ErrorAnswer("AccessDeniedException", "the call is not signed, or names no action", 403)
 
 
 class ConditionsLayer:
-    """WSGI application: answers with an error where conditions say so, else passes the call on to `app`."""
+    """WSGI application: answers with an error where conditions say so, else passes the call on to `app`.
 
-    def __init__(self, app: WSGIApplication, decisions: Decisions, clock: Callable[[], float] = time.monotonic) -> None:
+    authorization: judges every call by the policies of who makes it; None: every call is allowed.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        decisions: Decisions,
+        clock: Callable[[], float] = time.monotonic,
+        authorization: Authorization | None = None,
+    ) -> None:
         self._app, self._decisions, self._clock = app, decisions, clock
+        self._authorization = authorization
         self._started = clock()
         self._lock = threading.Lock()
         self._unknown: dict[str, tuple[float, str, str]] = {}  # id → until when, code, message
@@ -37,21 +50,24 @@ class ConditionsLayer:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         unpack(environ)
         call = read_service_call(environ)
-        if call is None:
+        if call is None and self._authorization is None:
             return self._app(environ, start_response)
-        error = self._error(call)
+        error = self._error(call) if call else _UNKNOWN_CALL
         if error:
-            status, headers, body = error.encode(call.protocol)
+            status, headers, body = error.encode(call.protocol if call else "json")
             start_response(status, [*headers, ("Content-Length", str(len(body)))])
             return [body]
-        if call.protocol != "ec2":
+        if call is None or call.protocol != "ec2":
             return self._app(environ, start_response)
         self._hide_from_filters(call, environ)
         return self._pass_ec2(call, environ, start_response)
 
     def _error(self, call: ServiceCall) -> ErrorAnswer | None:
         due = self._decisions.error(call, ZONE, self._clock() - self._started)
-        return due or (self._not_found(call) if call.protocol == "ec2" else None)
+        if due or self._authorization is None:
+            return due or (self._not_found(call) if call.protocol == "ec2" else None)
+        # EC2 looks a resource up before it can compare its tags with a policy.
+        return (self._not_found(call) if call.protocol == "ec2" else None) or self._authorization.refusal(call)
 
     def _not_found(self, call: ServiceCall) -> ErrorAnswer | None:
         """The error of a call that names a resource which was created a moment ago."""

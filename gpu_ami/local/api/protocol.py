@@ -2,7 +2,8 @@
 
 query       EC2, STS, IAM: a form with `Action`, errors as XML (EC2 wraps them in its own element)
 json        CloudWatch, Logs, SSM, KMS: `X-Amz-Target`, errors as JSON with `__type`
-Source: https://smithy.io/2.0/aws/protocols/ (awsQuery, ec2Query, awsJson1_1), read 2026-11-22.
+rest-json   EventBridge Scheduler: method and path, errors as JSON with the header `x-amzn-ErrorType`
+Source: https://smithy.io/2.0/aws/protocols/ (awsQuery, ec2Query, awsJson1_1, restJson1), read 2026-11-22.
 """
 
 from __future__ import annotations
@@ -15,22 +16,35 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import parse_qsl
 from wsgiref.types import WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
-_CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
+_CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
 _SERVICES = {"monitoring": "cloudwatch"}  # the name that a request is signed for → IAM's prefix of its actions
+_SCHEDULE = re.compile(r"/schedules/(?P<Name>[^/]+)")
+_SCHEDULE_ACTIONS = {
+    "POST": "CreateSchedule",
+    "DELETE": "DeleteSchedule",
+    "GET": "GetSchedule",
+    "PUT": "UpdateSchedule",
+}
 
 
 @dataclass(frozen=True)
 class ServiceCall:
-    """One request: `service` is IAM's prefix (ec2, cloudwatch, logs, …); parameters: of a query, flat; else none."""
+    """One request: `service` is IAM's prefix (ec2, cloudwatch, logs, …).
+
+    parameters: of a query, flat; of JSON, what is text at its top level. body: the JSON. access_key: who signed it.
+    """
 
     service: str
     action: str
-    protocol: str  # "ec2", "query" or "json"
+    protocol: str  # "ec2", "query", "json" or "rest-json"
     parameters: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    access_key: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -48,7 +62,7 @@ class ErrorAnswer:
 
     def encode(self, protocol: str) -> tuple[str, list[tuple[str, str]], bytes]:
         """Status line, headers and body."""
-        if protocol == "json":
+        if protocol.endswith("json"):
             body, kind = json.dumps({"__type": self.code, "message": self.message}), "application/x-amz-json-1.1"
         else:
             error = f"<Code>{self.code}</Code><Message>{escape(self.message)}</Message>"
@@ -59,7 +73,8 @@ class ErrorAnswer:
             }
             body, kind = f"<?xml version='1.0' encoding='UTF-8'?>{wrapped[protocol]}", "text/xml"
         status = f"{self.status} {HTTPStatus(self.status).phrase}"
-        return status, [("Content-Type", kind), ("x-amzn-RequestId", "local")], body.encode()
+        headers = [("Content-Type", kind), ("x-amzn-RequestId", "local"), ("x-amzn-ErrorType", self.code)]
+        return status, headers, body.encode()
 
 
 def call_application(app: WSGIApplication, environ: WSGIEnvironment) -> tuple[str, list[tuple[str, str]], bytes]:
@@ -88,18 +103,38 @@ def read_service_call(environ: WSGIEnvironment) -> ServiceCall | None:
     signed = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
     if signed is None:
         return None
-    service = _SERVICES.get(signed["service"], signed["service"])
-    target = environ.get("HTTP_X_AMZ_TARGET", "")
-    if target:
-        return ServiceCall(service, target.rpartition(".")[2], "json")
-    query = environ.get("QUERY_STRING", "")
-    if environ.get("REQUEST_METHOD") == "POST":
+    service, key = _SERVICES.get(signed["service"], signed["service"]), signed["key"]
+    raw = b""
+    if environ.get("REQUEST_METHOD", "GET") != "GET":
         raw = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(raw)
-        query = raw.decode(errors="replace")
+    target = environ.get("HTTP_X_AMZ_TARGET", "")
+    if target:
+        body = _read_json(raw)
+        return ServiceCall(service, target.rpartition(".")[2], "json", _texts(body), body, key)
+    schedule = _SCHEDULE.fullmatch(environ.get("PATH_INFO", "")) if service == "scheduler" else None
+    if schedule:
+        body = _read_json(raw)
+        action = _SCHEDULE_ACTIONS.get(environ["REQUEST_METHOD"], "")
+        return ServiceCall(service, action, "rest-json", {**_texts(body), **schedule.groupdict()}, body, key)
+    query = raw.decode(errors="replace") if raw else environ.get("QUERY_STRING", "")
     parameters = dict(parse_qsl(query, keep_blank_values=True))
-    action = parameters.get("Action")
-    return ServiceCall(service, action, "ec2" if service == "ec2" else "query", parameters) if action else None
+    named = parameters.get("Action")
+    protocol = "ec2" if service == "ec2" else "query"
+    return ServiceCall(service, named, protocol, parameters, access_key=key) if named else None
+
+
+def _read_json(raw: bytes) -> dict[str, Any]:
+    """A JSON object; what is not one is refused by the service itself."""
+    try:
+        document = json.loads(raw or b"{}")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _texts(body: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in body.items() if isinstance(value, str)}
 
 
 def unpack(environ: WSGIEnvironment) -> None:

@@ -10,9 +10,12 @@ delays               delays after which the region shows new data
 from gpu_ami.local.backends import cloudwatch, logs
 from gpu_ami.local.backends.delays import NO_DELAYS, Delays
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
-from gpu_ami.local.backends.instance import InstanceView
+from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
 
-__all__ = ["INSTANCE_TYPES", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "install"]
+__all__ = [
+    "INSTANCE_TYPES", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "install",
+    "instance_access_key", "instance_of_access_key",
+]  # fmt: skip
 
 
 def install(delays: Delays = NO_DELAYS) -> None:

@@ -131,6 +131,22 @@ class Ec2:
     def tags(self, resource_id: str) -> dict[str, str]:
         return dict(self.backend.tags.get(resource_id, {}))
 
+    def role_arn(self, profile: str) -> str:
+        """The ARN of the role in an instance profile, which its name or its ARN names; "" where there is none."""
+        matching = [each for each in self._iam.instance_profiles.values() if profile in (each.name, each.arn)]
+        roles = [role for each in matching for role in each.roles]
+        return str(roles[0].arn) if roles else ""
+
+    def image_key(self, image_id: str) -> str:
+        """The KMS key that an image's snapshot is encrypted with; "" for none."""
+        image = self.backend.amis.get(image_id)
+        return (image.record.kms_key_id or "") if isinstance(image, RegionAmi) else ""
+
+    def default_group(self) -> str:
+        """The default security group of the region's VPC."""
+        groups = self.backend.groups[self.vpc_id].values()
+        return str(next(group.id for group in groups if group.name == "default"))
+
     def view(self, instance: Any) -> InstanceView:
         """What the instance may know about itself."""
         interface = instance.nics[0]

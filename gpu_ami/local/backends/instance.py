@@ -6,6 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+_TEMPORARY = "ASIA"  # how access keys of roles begin (IAM user guide, "Understanding unique ID prefixes")
+
+
+def instance_access_key(instance_id: str) -> str:
+    """The access key that the metadata service gives an instance for its role; it names the instance."""
+    return _TEMPORARY + instance_id.removeprefix("i-").upper()
+
+
+def instance_of_access_key(key: str) -> str | None:
+    """The instance behind an access key; None for any other key."""
+    return f"i-{key.removeprefix(_TEMPORARY).lower()}" if key.startswith(_TEMPORARY) else None
+
 
 @dataclass(frozen=True)
 class InstanceView:

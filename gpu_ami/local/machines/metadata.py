@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 
-from gpu_ami.local.backends import InstanceView
+from gpu_ami.local.backends import InstanceView, instance_access_key
 from gpu_ami.local.machines.qmp import short_path
 
 VERSIONS = ("2009-04-04", "2016-09-02", "2018-09-24", "2021-03-23", "latest")
@@ -82,7 +82,7 @@ def _meta_data(view: InstanceView) -> dict[str, Node]:
     if view.public_key and view.key_name:
         tree["public-keys"] = {"0": _Labelled(f"0={view.key_name}", {"openssh-key": view.public_key.strip()})}
     if view.role:
-        tree["iam"] = {"info": _profile(view), "security-credentials": {view.role: _credentials()}}
+        tree["iam"] = {"info": _profile(view), "security-credentials": {view.role: _credentials(view.instance_id)}}
     if view.tags_enabled:
         tree["tags"] = {"instance": dict(view.tags)}
     return tree
@@ -120,14 +120,17 @@ def _profile(view: InstanceView) -> str:
     return json.dumps({"Code": "Success", "LastUpdated": now, **identity}, indent=2)
 
 
-def _credentials() -> str:
-    """Keys of the shape that EC2 gives. The local API takes any; these open nothing anywhere."""
+def _credentials(instance_id: str) -> str:
+    """Keys of the shape that EC2 gives. The local API takes any; these open nothing anywhere.
+
+    The access key names the instance, for conditions under which its policy counts.
+    """
     now = datetime.now(UTC)
     keys = {
         "Code": "Success",
         "LastUpdated": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "Type": "AWS-HMAC",
-        "AccessKeyId": "ASIA" + "LOCALREGION00000",
+        "AccessKeyId": instance_access_key(instance_id),
         "SecretAccessKey": "the-local-region-takes-any-key",
         "Token": "the-local-region-takes-any-token",
         "Expiration": f"{now + timedelta(hours=_CREDENTIALS_HOURS):%Y-%m-%dT%H:%M:%SZ}",

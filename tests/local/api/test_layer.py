@@ -19,15 +19,16 @@ from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
 from gpu_ami.local.backends import cloudwatch
 from tests.local.conftest import BASE_ID, PUBLIC_KEY, Region
 
+TAGS = {"gpu-ami:run": "20261122-000000-abcdef"}  # without it the policies of iam/ allow no launch
 LAUNCH = {"ImageId": BASE_ID, "InstanceType": "g5.12xlarge", "MinCount": 1, "MaxCount": 1}
 
 
-def client(endpoint: str, service: str = "ec2") -> Any:
+def client(endpoint: str, service: str = "ec2", access_key: str = "local") -> Any:
     return boto3.client(
         service,  # type: ignore[call-overload]
         endpoint_url=endpoint,
         region_name="us-east-1",
-        aws_access_key_id="local",
+        aws_access_key_id=access_key,
         aws_secret_access_key="local",
         config=Config(retries={"total_max_attempts": 1}),
     )
@@ -193,8 +194,8 @@ def cloud(endpoint: str) -> Cloud:
 
 def start(endpoint: str) -> tuple[Cloud, str]:
     found = cloud(endpoint)
-    found.import_key("k", PUBLIC_KEY, {"for": "tests"})
-    return found, found.launch(Launch(BASE_ID, "g5.12xlarge", "k", {"Name": "one"}, ""))
+    found.import_key("gpu-ami-k", PUBLIC_KEY, TAGS)
+    return found, found.launch(Launch(BASE_ID, "g5.12xlarge", "gpu-ami-k", TAGS, ""))
 
 
 @pytest.mark.parametrize(

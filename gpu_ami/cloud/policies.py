@@ -1,0 +1,121 @@
+"""IAM policies: whether statements allow an action on a resource in a context.
+
+Identity-based policies alone: an explicit Deny wins, else an Allow decides, else the answer is no. Source: IAM user
+guide, "Policy evaluation logic" and "JSON policy elements: Condition operators", read 2026-11-22.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from gpu_ami.data import data_dir
+
+Texts = str | list[str]
+_ARN_SEGMENTS = 5  # colons before the resource of arn:partition:service:region:account:resource
+
+
+class Statement(TypedDict, total=False):
+    """A statement of an IAM policy (IAM user guide, "JSON policy element reference")."""
+
+    Sid: str
+    Effect: str
+    Action: Texts
+    NotAction: Texts
+    Resource: Texts
+    Principal: Mapping[str, Texts]
+    Condition: Mapping[str, Mapping[str, Texts]]
+
+
+class PolicyDocument(TypedDict):
+    """An IAM policy."""
+
+    Statement: Statement | list[Statement]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One authorization that a call needs. context: condition key → value, such as aws:ResourceTag/gpu-ami:run."""
+
+    action: str
+    resource: str = "*"
+    context: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_policy(name: str) -> list[Statement]:
+    """The statements of iam/NAME.json."""
+    return statements_of(json.loads(data_dir("iam", f"{name}.json").read_text(encoding="utf-8")))
+
+
+def statements_of(document: PolicyDocument) -> list[Statement]:
+    statements = document["Statement"]
+    return [statements] if isinstance(statements, Mapping) else list(statements)
+
+
+def listed(value: Texts | None) -> list[str]:
+    """A policy's value that may be one text or a list of them, as a list."""
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+def allows(statements: Sequence[Statement], request: Request) -> bool:
+    """Whether the statements allow the request. ValueError: a condition operator that is not evaluated here."""
+    effects = {statement["Effect"] for statement in statements if applies(statement, request)}
+    return "Allow" in effects and "Deny" not in effects
+
+
+def applies(statement: Statement, request: Request) -> bool:
+    """Whether a statement is about the request: its action, its resource and its conditions."""
+    return (
+        names_action(statement, request.action)
+        and any(_covers(pattern, request.resource) for pattern in listed(statement.get("Resource")))
+        and conditions_hold(statement, request.context)
+    )
+
+
+def names_action(statement: Statement, action: str) -> bool:
+    patterns = listed(statement.get("Action") or statement.get("NotAction"))
+    is_named = any(_like(action.lower(), pattern.lower()) for pattern in patterns)
+    return is_named == ("Action" in statement)
+
+
+def conditions_hold(statement: Statement, context: Mapping[str, str]) -> bool:
+    """Whether every condition holds; a key that the context lacks does not."""
+    present = {key.lower(): value for key, value in context.items()}
+    return all(
+        _holds(operator, present.get(key.lower()), listed(values))
+        for operator, entries in statement.get("Condition", {}).items()
+        for key, values in entries.items()
+    )
+
+
+def _holds(operator: str, value: str | None, expected: Sequence[str]) -> bool:
+    if operator not in ("StringEquals", "StringLike", "Bool"):
+        raise ValueError(f"condition operator {operator} is not evaluated")
+    if value is None:
+        return False
+    if operator == "StringLike":
+        return any(_like(value, pattern) for pattern in expected)
+    return value.lower() in [text.lower() for text in expected] if operator == "Bool" else value in expected
+
+
+def _covers(pattern: str, resource: str) -> bool:
+    """Whether a pattern of the Resource element matches an ARN, segment by segment; `*` alone matches all."""
+    if pattern == "*":
+        return True
+    expected, segments = pattern.split(":", _ARN_SEGMENTS), resource.split(":", _ARN_SEGMENTS)
+    return len(expected) == len(segments) and all(map(_like, segments, expected))
+
+
+def _like(text: str, pattern: str) -> bool:
+    return _expression(pattern).fullmatch(text) is not None
+
+
+@functools.cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    """A pattern of IAM: `*` is any text, `?` one character, all else literal."""
+    parts = [{"*": ".*", "?": "."}.get(part, re.escape(part)) for part in re.split(r"([*?])", pattern)]
+    return re.compile("".join(parts), re.DOTALL)
