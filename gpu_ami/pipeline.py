@@ -21,14 +21,17 @@ from gpu_ami.files import home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
-from gpu_ami.report import certificate, document, job_summary, page
-from gpu_ami.validate import Proof, image_files, image_proof
+from gpu_ami.report import certificate, document, job_summary, page, writer
+from gpu_ami.validate import Proof, image_files, image_proof, validator_process
 from gpu_ami.validate import restarts as restart
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
-ENVELOPE_FILE = "certificate.dsse.json"
+    from gpu_ami.release import bom
+
+# Written by gpu_ami.release, whose libraries are imported only where there is something to sign or to list.
+ENVELOPE_FILE, BOM_FILE = "certificate.dsse.json", "bom.cdx.json"
 
 
 @dataclass(frozen=True)
@@ -221,12 +224,13 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
 def certify_stage(
     report: document.Report, out: Path, signers: Sequence[Signer] = (), cloud: Cloud | None = None
 ) -> certificate.Certificate:
-    """report.json → certificate.json and certificate.md (if the report is a PASS), report.html and summary.md.
+    """report.json → certificate.json and certificate.md (for a PASS); bom.cdx.json, report.html, summary.md.
 
     signers: keys that sign the certificate (certificate.dsse.json). cloud: where the AMI's snapshots are looked up if
     no build.json says them. A signature of another certificate is removed.
     """
     statement = certificate.certify(report, _build_remarks(report, out))
+    _write_bom(report, out)
     old = _bytes_of(out / certificate.CERTIFICATE_FILE)
     statement.write(out)
     page.write(report, statement if statement.is_issued else None, out)
@@ -236,6 +240,34 @@ def certify_stage(
     if signers and statement.is_issued:
         _sign(report, statement, out, signers, cloud)
     return statement
+
+
+def _write_bom(report: document.Report, out: Path) -> bom.Sources | None:
+    """bom.cdx.json, where the evidence says what the image is made of; one of an earlier proof is removed."""
+    if not any(out.glob("evidence/*/materials.json")):
+        (out / BOM_FILE).unlink(missing_ok=True)
+        return None
+    from gpu_ami.release import bom  # imports CycloneDX's library, which takes a while
+
+    return bom.write(report, out, validator_process.roles_folders(out / PLAN_FILE))
+
+
+def scan_stage(
+    report: document.Report, out: Path, scans: Sequence[Sequence[str]], waivers: Path | None = None
+) -> document.Report:
+    """The report with a check for each scanner that was run on bom.cdx.json, written again; as it is without one.
+
+    scans: command lines (release/scan.py). waivers: accept what a scanner found, each until its last day.
+    """
+    if not scans or not report.hosts:
+        return report
+    from gpu_ami.release import scan
+
+    sources = _write_bom(report, out)
+    records = [scan.run(words, out) for words in scans]
+    updated = scan.add(report, sources.host if sources else report.hosts[0], records, waivers)
+    writer.write(updated, out)
+    return updated
 
 
 def _sign(

@@ -197,7 +197,7 @@ def test_readme_and_map_stay_short() -> None:
 # Import name of a distribution where it differs, or the program that it is used as.
 _USED_AS = {
     "ansible-core": "ansible-playbook", "pytest-testinfra": "testinfra", "pyyaml": "yaml", "mitogen": "ansible_mitogen",
-    "python-debian": "debian.debian_support",
+    "python-debian": "debian.debian_support", "cyclonedx-python-lib": "cyclonedx",
 }  # fmt: skip
 
 

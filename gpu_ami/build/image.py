@@ -33,7 +33,7 @@ class Build:
     """One AMI and where it came from. snapshots: ids behind it; sources: digest of template, playbooks and roles.
 
     ansible: how many tasks ran (`ok`), which `changed` something, the `slowest`, all their `seconds`.
-    source_ami: the AMI that it was built on. base_inventory: digest of the file beside this one, or "".
+    source_ami, source_ami_name: what it was built on. base_inventory: digest of the file beside this one, or "".
     source_check: what `gpu-ami sources` found before the build (date and digests of the indexes), or that it was
     skipped; None in a place that is not AWS.
     """
@@ -50,6 +50,7 @@ class Build:
     source_ami: str = ""
     base_inventory: str = ""
     source_check: Mapping[str, object] | None = None
+    source_ami_name: str = ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / BUILD_FILE, {"schema": SCHEMA, **asdict(self)})
@@ -138,6 +139,7 @@ def build_image(
         finished=runs.as_text(runs.now()),
         ansible=asdict(made.converged) if made.converged else None,
         source_ami=source_ami["id"],
+        source_ami_name=source_ami["name"],
         base_inventory=_inventory_digest(folder),
         source_check=source_check,
     )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Reads OUT/report.json. Writes OUT/report.html and, if the report is a PASS, OUT/certificate.json and certificate.md.
+Also writes OUT/bom.cdx.json (CycloneDX 1.6): packages, kernel modules and files of the image.
 Levels: rehearsed (simulated hardware or a replica took part) < certified (real hardware, vendor packages, and an Xid
 of the kernel driver). --sign also writes OUT/certificate.dsse.json, which `gpu-ami verify` verifies: an in-toto
 statement of certificate, report, bill of materials, inventory, AMI and snapshots. Exit codes: as gpu-ami validate.
@@ -21,6 +22,7 @@ See docs/certificate.md and docs/release.md.
 examples:
   gpu-ami certify                       the only report under out/
   gpu-ami certify out/debian12-gpu --sign release.key
+  gpu-ami certify out/debian12-gpu --scan 'grype sbom:{sbom} --fail-on high' --waivers waivers.yml
   gpu-ami certify out/debian12-gpu --sign awskms:///alias/gpu-ami-release --where aws.yml
 """
 
@@ -29,6 +31,9 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("certify", help="write the certificate of a report", epilog=_EPILOG)
     options.add_out(parser, "report.json")
     options.add_sign(parser)
+    options.add_scan(parser)
+    text = "waivers of --scan: YAML as gpu-ami validate takes it (check: scan::PROGRAM)"
+    parser.add_argument("--waivers", type=Path, metavar="FILE", help=text)
     text = (
         "file (YAML) of the AWS region: of a KMS key without ARN, and of an AMI's snapshots if build.json is not there"
     )
@@ -43,7 +48,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     out = options.existing_plan(args.out)
     report = document.load(out / document.REPORT_FILE)
-    signers = options.signers(args)
+    signers, scans = options.signers(args), options.scans(args)
+    options.require_waivers(args.waivers)
     cloud = Cloud(load_place(args.where)) if args.where else None
+    report = pipeline.scan_stage(report, out, scans, args.waivers)
     certificate = pipeline.certify_stage(report, out, signers, cloud)
     return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)

@@ -156,7 +156,7 @@ def validator_options(args: argparse.Namespace) -> list[str]:
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise UsageError(f"{', '.join(missing)}: no such file or folder")
-    _require_waivers(args.waivers)
+    require_waivers(args.waivers)
     _require_checks(args.checks)
     options = [f"--waivers={args.waivers}"] if args.waivers else []
     options += golden_folders(args.golden)
@@ -164,7 +164,8 @@ def validator_options(args: argparse.Namespace) -> list[str]:
     return options + ["--provoke-xid"] * args.provoke_xid + ["--account-files"] * args.account_files
 
 
-def _require_waivers(file: Path | None) -> None:
+def require_waivers(file: Path | None) -> None:
+    """UsageError: a file of waivers that is not there or has mistakes."""
     from validator import waivers
 
     try:
@@ -192,6 +193,23 @@ def _require_checks(folders: Sequence[Path]) -> None:
 def add_sign(parser: argparse.ArgumentParser) -> None:
     text = "sign the certificate with this private key file (gpu-ami key new) or awskms:///ID (repeatable)"
     parser.add_argument("--sign", action="append", default=[], metavar="KEY", help=text)
+
+
+def add_scan(parser: argparse.ArgumentParser) -> None:
+    text = (
+        "run a scanner on the bill of materials, e.g. 'grype sbom:{sbom} --fail-on high' (no shell, repeatable): an"
+        " exit code other than 0 fails the check scan::PROGRAM, which --waivers can accept (docs/release.md)"
+    )
+    parser.add_argument("--scan", action="append", default=[], metavar="COMMAND", help=text)
+
+
+def scans(args: argparse.Namespace) -> list[list[str]]:
+    """The command lines of --scan. UsageError: one without {sbom}."""
+    if not args.scan:
+        return []
+    from gpu_ami.release import scan
+
+    return [scan.parse(command) for command in args.scan]
 
 
 def signers(args: argparse.Namespace) -> list[Signer]:

@@ -46,6 +46,7 @@ def register(subparsers: Any) -> None:
     stages.add_checks(parser)
     stages.add_restarts(parser)
     stages.add_sign(parser)
+    stages.add_scan(parser)
     parser.add_argument("--conditions", default="", metavar="NAME[:SEED]", help=stages.CONDITIONS_HELP)
     parser.set_defaults(execute=execute, again="the same command again goes on with the stages that were finished")
 
@@ -58,7 +59,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     recipe = find_recipe(args.recipe)
     options = stages.validator_options(args)
     asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
-    signers = stages.signers(args)
+    signers, scans = stages.signers(args), stages.scans(args)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
@@ -69,5 +70,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         source_check = not args.no_source_check
         made = pipeline.build_stage(plan, out, session, fresh=args.fresh, source_check=source_check)
         report = pipeline.validate_stage(plan, made.ami, out, session, asked)
+    report = pipeline.scan_stage(report, out, scans, args.waivers)
     certificate = pipeline.certify_stage(report, out, signers)
     return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)

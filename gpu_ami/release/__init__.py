@@ -4,6 +4,8 @@ strict_json          JSON in which no key is there twice
 keys                 private keys, public keys and trust files
 statement            the in-toto statement of a certificate: what is signed
 envelope             the DSSE envelope around a statement: certificate.dsse.json
+bom                  bom.cdx.json: packages, kernel modules and files
+scan                 a scanner of the user's on the bill of materials
 findings             what a verification found: held, refused or not looked at
 verification         verifies a certificate: signature, files, level, age, waivers
 verification_place   compares a certificate with the AMI in its region

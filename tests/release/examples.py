@@ -29,6 +29,22 @@ SMI = {
 }  # fmt: skip
 
 
+MODULE = "/usr/lib/modules/6.1.0-40-cloud-amd64/updates/dkms/nvidia.ko"
+MATERIALS = {
+    "schema": "gpu-ami/materials/1", "os": "debian", "os_version": "12", "machine": "x86_64",
+    "packages": [
+        {"name": "nvidia-utils", "version": "580.1", "architecture": "amd64", "kind": "deb", "source": "",
+         "vendor": "NVIDIA <x@nvidia.com>", "repository": ""},
+        {"name": "libc6", "version": "2:2.36-9+deb12u10", "architecture": "amd64", "kind": "deb", "source": "glibc",
+         "vendor": "", "repository": "http://deb.debian.org/debian bookworm/main"},
+    ],
+    "modules": [
+        {"path": MODULE, "name": "nvidia", "version": "580.1", "signer": "DKMS module signing key",
+         "vermagic": "6.1.0-40-cloud-amd64 SMP", "license": "Dual MIT/GPL"},
+    ],
+}  # fmt: skip
+
+
 def inventory(*entries: dict[str, Any], packages: tuple[tuple[str, str], ...] = (("nvidia-utils", "580.1"),)) -> bytes:
     """A compressed inventory with these entries beside /usr and /etc."""
     folders = [{"p": path, "t": "d", "m": 0o755, "u": 0, "g": 0, "a": 1, "c": 2} for path in ("/etc", "/usr")]
@@ -61,7 +77,7 @@ def write_folder(folder: Path, report: Report | None = None, data: bytes | None 
     report = report or certified_report(inventory_root=merkle.root(read(data)))
     (folder / INVENTORY).parent.mkdir(parents=True, exist_ok=True)
     (folder / INVENTORY).write_bytes(data)
-    (folder / "bom.cdx.json").write_text('{"bomFormat": "CycloneDX"}\n')
+    (folder / INVENTORY).with_name("materials.json").write_text(json.dumps(MATERIALS))
     Build(AMI, (SNAPSHOT,), PLAN_DIGEST, "sha256:2", "aws", REGION, "run-1", FINISHED).write(folder)
     writer.write(report, folder)
     return report
