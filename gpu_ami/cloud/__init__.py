@@ -17,6 +17,7 @@ preflight_instances  instance types: offered, quota, architecture of the builder
 preflight_network    subnet, routes, security groups
 preflight_resources  instance profile, KMS key, source AMI
 resources            tagged resources of a place: lists and removes them
+published            images of one recipe, by their time
 runs                 runs of this program on this machine: id, temporary key, record
 sweep                removes what interrupted runs left
 """

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 # In the order of `gpu-ami --help`: the line from recipe to certificate first, then what surrounds it.
 NAMES = (
-    "prove", "plan", "sources", "build", "validate", "certify", "verify", "key", "sweep", "region", "attach", "checks",
-    "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts", "bump", "import_", "events", "xid",
-    "lint_agent",
+    "prove", "plan", "sources", "build", "validate", "certify", "verify", "key", "diff", "sweep", "region", "attach",
+    "checks", "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts", "bump", "import_",
+    "events", "xid", "lint_agent",
 )  # fmt: skip
 
 

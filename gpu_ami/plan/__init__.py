@@ -17,7 +17,7 @@ from gpu_ami.plan import cost
 from gpu_ami.plan.bump import Bump
 from gpu_ami.plan.bump import markdown as bump_summary
 from gpu_ami.plan.bump import propose as propose_bump
-from gpu_ami.plan.diff import changes, compare
+from gpu_ami.plan.diff import changes, compare, value_differences
 from gpu_ami.plan.document import PLAN_FILE, Plan
 from gpu_ami.plan.lock import locks_folder, render_lock, write_lock
 from gpu_ami.plan.matrix import AffectedImage, affected
@@ -46,5 +46,6 @@ __all__ = [
     "resolve_source_ami",
     "roles_path",
     "site_files",
+    "value_differences",
     "write_lock",
 ]

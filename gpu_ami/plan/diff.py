@@ -32,7 +32,7 @@ def changes(recipe: Path, locks: Path = LOCKS, overrides: tuple[str, ...] = ()) 
     lock = load_lock(lock_file(recipe.stem, locks))
     differing = [
         Change(path, locked, planned, _why(path, merged, lock["plan"], load_facts()))
-        for path, locked, planned in _differences(lock["plan"], resolved_values(document), "")
+        for path, locked, planned in value_differences(lock["plan"], resolved_values(document), "")
     ]
     if not differing and lock["plan"]["recipe"] != document["recipe"]:
         why = "the recipe's text changed; it resolves to the same values"
@@ -46,17 +46,20 @@ def compare(first: Path, second: Path, overrides: tuple[str, ...] = ()) -> list[
     merged, document = resolved_recipe(second, overrides)
     return [
         Change(path, old, new, merged.origin(path) if path in merged.origins else "")
-        for path, old, new in _differences(before, resolved_values(document), "")
+        for path, old, new in value_differences(before, resolved_values(document), "")
     ]
 
 
-def _differences(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Path, old and new value of everything that differs, as deep down as both have the same shape."""
+def value_differences(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Path, old and new value of everything that differs, as deep down as both have the same shape.
+
+    path: of the values themselves, "" for whole documents, whose section `recipe` is left out.
+    """
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
             if path or key != "recipe":
                 below = f"{path}.{key}" if path else key
-                yield from _differences(before.get(key), after.get(key), below)
+                yield from value_differences(before.get(key), after.get(key), below)
     elif isinstance(before, list) and isinstance(after, list) and _are_lines(before) and _are_lines(after):
         yield from ((path, line, None) for line in before if line not in after)
         yield from ((path, None, line) for line in after if line not in before)
@@ -64,7 +67,7 @@ def _differences(before: Any, after: Any, path: str) -> Iterator[tuple[str, Any,
             yield path, before, after
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from _differences(old, new, f"{path}[{index}]")
+            yield from value_differences(old, new, f"{path}[{index}]")
     elif before != after:
         yield path, before, after
 

@@ -1,4 +1,4 @@
-"""The release of an image: its certificate signed and verified, its bill of materials, its differences from another.
+"""The release of an image: its certificate signed and verified, its bill of materials, how it differs from another.
 
 strict_json          JSON in which no key is there twice
 keys                 private keys, public keys and trust files
@@ -6,6 +6,9 @@ statement            the in-toto statement of a certificate: what is signed
 envelope             the DSSE envelope around a statement: certificate.dsse.json
 bom                  bom.cdx.json: packages, kernel modules and files
 scan                 a scanner of the user's on the bill of materials
+image_description    what is known of an image, from the files that are at hand
+comparison           how two images differ
+rendering            a comparison as text, Markdown, HTML or JSON
 findings             what a verification found: held, refused or not looked at
 verification         verifies a certificate: signature, files, level, age, waivers
 verification_place   compares a certificate with the AMI in its region

@@ -13,6 +13,7 @@ import pytest
 from gpu_ami.cli import main
 from tests.release import examples
 from tests.release.test_verification import FORGERIES
+from validator.file_account import merkle, read
 
 PAGE = Path(__file__).parents[2] / "docs" / "tasks" / "walk-through.md"
 # Digest of a plan (it holds the key of this machine's package mirror), and of the Xid tables.
@@ -54,10 +55,14 @@ def test_release_commands_print_what_the_page_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1, hours=1)
-    report = examples.write_folder(Path("out/demo"))
+    root = merkle.root(read(examples.inventory(examples.SMI)))
+    report = examples.certified_report(inventory_root=root, nvidia_driver={"version": "580.1"})
     examples.write_folder(Path("out/demo"), replace(report, finished=f"{yesterday:%Y-%m-%dT%H:%M:%SZ}"))
+    old = examples.inventory(examples.SMI | {"h": "cd" * 32}, packages=(("nvidia-utils", "570.9"),))
+    before = replace(examples.certified_report(nvidia_driver={"version": "570.9"}), image="ami-0fedcba9876543210")
+    examples.write_folder(Path("out/old"), before, old)
     commands = blocks(RELEASE)
-    assert [shlex.split(command)[1] for command, _ in commands] == ["key", "certify", "verify"]
+    assert [shlex.split(command)[1] for command, _ in commands] == ["key", "certify", "verify", "diff"]
     for command, output in commands:
         main(["--quiet" if word == "-q" else word for word in shlex.split(command)[1:]])
         assert _OF_THE_DAY.sub("0", capsys.readouterr().out) == _OF_THE_DAY.sub("0", output), command

@@ -1,0 +1,85 @@
+"""`gpu-ami diff`: how two images differ, and release notes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome, options
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Cloud
+    from gpu_ami.progress import Progress
+
+_EPILOG = """\
+An image is a plan.json, report.json or certificate.json, the folder of a run, or an AMI id: its files are those under
+out/ that are of it, or of the plan that its tags name (--where). Compared are versions, the rest of the plan,
+packages, files by component, units, accounts, kernel settings, metrics and streams, checks and times. What is not at
+hand is said.
+Two recipes that were not built: gpu-ami plan --diff A B.
+
+examples:
+  gpu-ami diff out/debian12-gpu out/debian12-gpu-new
+  gpu-ami diff ami-0aaa ami-0bbb --where aws.yml --format html > diff.html
+  gpu-ami diff --notes old/certificate.json out/debian12-gpu       release notes in Markdown
+  gpu-ami diff --notes ami-0bbb --where aws.yml                    since the image of this recipe before it
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser("diff", help="show how two images differ; write release notes", epilog=_EPILOG)
+    parser.add_argument("image", nargs="+", metavar="IMAGE", help="the image before, and the one after")
+    parser.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text", help="[text]")
+    text = "release notes in Markdown; of one AMI, since the image of its recipe before it in the place"
+    parser.add_argument("--notes", action="store_true", help=text)
+    options.add_where(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami.release import comparison, image_description, rendering
+
+    cloud = _cloud(args)
+    names = _names(args, cloud)
+    before, after = (image_description.describe(name, cloud) for name in names)
+    compared = comparison.compare(before, after)
+    data = rendering.to_json(compared)
+    if args.notes:
+        return Outcome(rendering.notes(compared), data)
+    if args.format == "json":
+        import json
+
+        return Outcome(json.dumps(data, indent=2, ensure_ascii=False), data)
+    render = {"text": rendering.text, "markdown": rendering.markdown, "html": rendering.html}[args.format]
+    return Outcome(render(compared), data)
+
+
+def _names(args: argparse.Namespace, cloud: Cloud | None) -> list[str]:
+    """Two images; of --notes with one AMI, the one before it first. UsageError."""
+    if len(args.image) == 2:
+        return list(args.image)
+    if len(args.image) != 1 or not args.notes:
+        raise UsageError(f"expected two images, got {len(args.image)}", hint="gpu-ami diff BEFORE AFTER")
+    name = args.image[0]
+    if cloud is None or Path(name).exists():
+        hint = "name the image before it: gpu-ami diff --notes BEFORE AFTER; or an AMI and --where"
+        raise UsageError(f"the image before {name} is not known", hint=hint)
+    from gpu_ami.cloud import published
+
+    return [published.previous(cloud, name), name]
+
+
+def _cloud(args: argparse.Namespace) -> Cloud | None:
+    """The place whose AMIs are asked for their tags: --where, or the local region if it is up and an AMI is named."""
+    from gpu_ami import pipeline
+    from gpu_ami.cloud import Cloud, load_place
+    from gpu_ami.files import home_dir
+
+    if args.where:
+        return Cloud(load_place(args.where))
+    if not any(name.startswith("ami-") and not Path(name).exists() for name in args.image):
+        return None
+    place = pipeline.running_local_place(home_dir())
+    return Cloud(place) if place else None
