@@ -1,22 +1,22 @@
-"""Sources: is everything that a plan names really there, signed by the planned key, before anything is launched?
+"""The sources of a plan: checks, before anything is launched, that they have what it names, signed by the planned key.
 
-errors           what keeps a source from answering as a plan expects
-cache            answers kept in the user's cache folder
+errors           errors of a source: wrong, missing, unreachable
+cache            HTTP responses in the user's cache folder
 client           HTTP: deadlines, limits, proxies, TLS
-compression      gzip, xz and zstd, with a limit of what they hold
+compression      gzip, xz and zstd, with a limit on the decompressed size
 keys             OpenPGP keys and signatures
 rpm_versions     order of rpm versions
-index            packages of a repository: there, near, newer
-repository       a repository as a plan names it, and what was read of it
+index            packages of a repository: planned, similar, newer versions
+repository       a repository as a plan names it, and its index
 apt              apt repositories
 dnf              dnf repositories
 dependencies     dependencies inside a repository, at the planned versions
 git              tags of git repositories
-planned          what a plan asks of its sources
-survey           asks all sources of a plan at the same time
-table            a survey for people
+planned          the packages, files and tags that a plan needs
+survey           checks all sources of a plan at the same time
+table            a survey as a table
 refresh          rows for variables/facts from the vendors' metadata
-facts_text       rows added to the text of a table
+facts_text       adds rows to the text of a table of facts
 """
 
 from gpu_ami.sources.cache import Cache

@@ -34,7 +34,7 @@ class _File:
 
 
 def read(client: Client, repository: Repository, key: Key) -> ReadRepository:
-    """The repository's packages, down the chain of digests from the signed Release.
+    """The repository's packages: verifies the signature of Release, and with its digests the index.
 
     SourceError: a signature or digest that is not as planned; NotThere: no index; Unreachable.
     """
@@ -113,14 +113,14 @@ def _packages(
 
 
 def _address(folder: str, prefix: str, file: _File, fields: dict[str, str]) -> str:
-    """By its digest where the repository has it so: an update cannot come in between."""
+    """Its path by digest where the repository has one, so that an update of the repository meanwhile does no harm."""
     if fields.get("Acquire-By-Hash") == "yes":
         return f"{folder}{prefix}by-hash/SHA256/{file.sha256}"
     return f"{folder}{file.name.removeprefix('./')}"
 
 
 def _stanzas(text: str, architecture: str) -> Iterator[tuple[str, str]]:
-    """Name and text of every package of an architecture. An archive has 60,000: most are never looked at closer."""
+    """Name and text of every package of an architecture. Not parsed: an archive has 60,000, a plan needs few."""
     architecture_lines = (f"\nArchitecture: {architecture}\n", "\nArchitecture: all\n")
     for paragraph in text.split("\n\n"):
         stanza = f"{paragraph}\n"

@@ -1,4 +1,4 @@
-"""Answers kept in the user's cache folder, so that an index that has not changed is not transferred again."""
+"""HTTP responses in the user's cache folder, so that an unchanged index is not downloaded again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT_SECONDS = 30 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class Kept:
-    """A complete answer: its body, and what the server named it by (empty: it did not)."""
+    """A complete response: its body, and its ETag and Last-Modified (empty: the server sent none)."""
 
     url: str
     body: bytes
@@ -25,13 +25,13 @@ class Kept:
 
     @property
     def conditions(self) -> dict[str, str]:
-        """Headers of a request that is answered by 304 if nothing has changed."""
+        """Headers of a conditional request, which the server answers with 304 if nothing has changed."""
         headers = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
         return {name: value for name, value in headers.items() if value}
 
 
 class Cache:
-    """A folder of answers by address. One file each: a line of JSON, then the body; written whole or not at all."""
+    """A folder of responses by address. One file each, written atomically: a line of JSON, then the body."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder if folder is not None else cache_dir() / "sources"
@@ -40,7 +40,7 @@ class Cache:
         return self._folder / hashlib.sha256(url.encode()).hexdigest()
 
     def get(self, url: str) -> Kept | None:
-        """The answer of an address; None where there is none, or the file is not whole."""
+        """The response of an address; None if there is none, or the file is incomplete."""
         file = self._file(url)
         try:
             head, _, body = file.read_bytes().partition(b"\n")
@@ -51,11 +51,11 @@ class Cache:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         with contextlib.suppress(OSError):
-            file.touch()  # its age is that of its last use
+            file.touch()  # the time of the last use is the file's modification time
         return kept
 
     def put(self, kept: Kept) -> None:
-        """Keeps an answer. A folder that cannot be written to keeps nothing: only the next run is slower."""
+        """Saves a response. Errors of writing are ignored: they make only the next run slower."""
         described = {
             "url": kept.url,
             "sha256": hashlib.sha256(kept.body).hexdigest(),
@@ -67,7 +67,7 @@ class Cache:
             write_bytes(self._file(kept.url), json.dumps(described).encode() + b"\n" + kept.body)
 
     def forget_old(self) -> None:
-        """Removes answers that were not used for 30 days."""
+        """Removes responses that were not used for 30 days."""
         with contextlib.suppress(OSError):
             for file in self._folder.iterdir():
                 if time.time() - file.stat().st_mtime > _KEPT_SECONDS:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _CHUNK = 1 << 16
 _NOT_THERE = (403, 404, 410)  # S3 answers 403 where an object is missing and its bucket may not be listed
 _TRY_AGAIN = (429, 500, 502, 503, 504)
-_PASSING = frozenset({"", *map(str, _TRY_AGAIN)})  # codes of errors that may be over at the next attempt
+_PASSING = frozenset({"", *map(str, _TRY_AGAIN)})  # temporary errors
 _HTML = (b"<!doctype html", b"<html")
 
 
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said of an address. size: of the whole file, None where it does not say."""
+    """The response of a server. size: of the whole file, None if the server does not send it."""
 
     url: str
     status: int
@@ -62,7 +62,7 @@ class Answer:
 
 
 class Client:
-    """Asks each address once, whatever the number of threads that ask. rewrite: where an address is found instead."""
+    """Downloads each address once, however many threads request it. rewrite: maps an address to that of a mirror."""
 
     def __init__(
         self, cache: Cache | None = None, limits: Limits = Limits(), rewrite: Callable[[str], str] = lambda url: url
@@ -73,7 +73,7 @@ class Client:
         self._guard = Lock()
 
     def once(self, key: object, work: Callable[[], T]) -> T:
-        """The result of `work`, from the first thread that asks with this key; its error is raised for all."""
+        """The result of `work`, which only the first caller with this key runs; all get its result or its error."""
         with self._guard:
             lock = self._locks.setdefault(key, Lock())
         with lock:
@@ -88,7 +88,7 @@ class Client:
         return result  # type: ignore[return-value]
 
     def get(self, url: str, *, sha256: str = "", limit: int = 0) -> bytes:
-        """The content of an address. sha256: what it must have; a kept answer that has it is not asked for again.
+        """The content of an address. sha256: the expected digest; a cached response that has it saves the request.
 
         limit: bytes. NotThere, Unreachable; SourceError: an HTML page, or another content than the digest says.
         """
@@ -117,7 +117,7 @@ class Client:
         try:
             answer = self._ask("HEAD", url, 0, {})
         except SourceError as error:
-            if error.code not in ("403", "405"):  # servers that answer GET alone
+            if error.code not in ("403", "405"):  # for servers that support only GET
                 raise
             answer = self._ask("GET", url, 0, {"Range": "bytes=0-0"})
         _require_no_page(answer)
@@ -137,7 +137,7 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     def _follow(self, method: str, url: str, limit: int, headers: Mapping[str, str], stop_at: float) -> Answer:
-        """One request, and those that it is redirected to."""
+        """One request, and its redirects."""
         target = self._rewrite(url)
         for _ in range(self._limits.redirects + 1):
             answer = self._request(method, url, target, limit, headers, stop_at)
@@ -177,7 +177,7 @@ class Client:
         return answer
 
     def _pools(self, target: str) -> PoolManager:
-        """Connections to the host of an address, through the proxy that the environment names for it."""
+        """The connection pool of an address's host, through the proxy of the environment."""
         parts = urllib.parse.urlsplit(target)
         proxy = urllib.request.getproxies().get(parts.scheme, "")
         direct = not proxy or bool(urllib.request.proxy_bypass(parts.netloc))
@@ -198,7 +198,7 @@ class Client:
 
 
 def mirrored(mirror: str | None) -> Callable[[str], str]:
-    """Where addresses are found at a mirror: `https://HOST/PATH` as `MIRROR/HOST/PATH`; None: at their own hosts."""
+    """Maps addresses to those of a mirror, `https://HOST/PATH` to `MIRROR/HOST/PATH`; None without a mirror."""
     if not mirror:
         return lambda url: url
     base = mirror.rstrip("/")
@@ -206,7 +206,7 @@ def mirrored(mirror: str | None) -> Callable[[str], str]:
 
 
 def _read(response: BaseHTTPResponse, url: str, limit: int, stop_at: float) -> bytes:
-    """The body, a piece at a time, so that neither its size nor a slow server passes a limit."""
+    """The body, read in chunks, so that the limits of size and time are enforced."""
     body = bytearray()
     while piece := response.read1(_CHUNK, decode_content=False):
         body += piece
@@ -234,7 +234,7 @@ def _require_success(answer: Answer) -> None:
 
 
 def _require_no_page(answer: Answer) -> None:
-    """A proxy's or a portal's page with status 200 is not what was asked for."""
+    """SourceError for an HTML page with status 200, as a proxy or a login portal sends."""
     is_page = answer.headers.get("content-type", "").startswith("text/html")
     if is_page or answer.body[:200].lstrip().lower().startswith(_HTML):
         raise SourceError(f"{answer.url}: an HTML page instead of the file; is a proxy or a login page in between?")
@@ -248,7 +248,7 @@ def _require_digest(answer: Answer, sha256: str) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause, without addresses of Python objects."""
+    """The text of the innermost cause, without addresses of Python objects."""
     cause: BaseException = error
     while inner := (getattr(cause, "reason", None) or getattr(cause, "original_error", None)):
         if not isinstance(inner, BaseException):

@@ -1,4 +1,4 @@
-"""Compressed indexes: gzip, xz, zstd or none, by the name of the file; what they hold is limited while it is read."""
+"""Compressed indexes: gzip, xz, zstd or none, by the name of the file; the decompressed size is limited."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Can the dependencies of planned packages be met inside their repository, at the planned versions?
+"""Checks that the dependencies of planned packages can be met in their repository, at the planned versions.
 
-A name that the repository neither has nor provides is the operating system's to bring, and is not judged here.
+A name that the repository neither has nor provides is left to the operating system's repositories and not checked.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from gpu_ami.sources.index import Index, Package, Relation
 
 @dataclass
 class Verdict:
-    """unmet: sentences, each with the chain of packages; held_back: what apt would not choose by itself."""
+    """unmet: sentences, each with the chain of packages; held_back: versions that apt does not choose without a pin."""
 
     unmet: list[str] = field(default_factory=list)
     held_back: list[str] = field(default_factory=list)
 
 
 def judge(index: Index, package: Package, planned: Mapping[str, str]) -> Verdict:
-    """Follows the dependencies of a package. planned: name → version of everything that the plan pins."""
+    """Checks the dependencies of a package, recursively. planned: name → version of everything that the plan pins."""
     verdict = Verdict()
     verdict.unmet = _unmet(index, package, planned, {}, (str(package),))
     if index.kind == "deb":
@@ -33,12 +33,12 @@ def _unmet(
 ) -> list[str]:
     if package in seen:
         return seen[package]
-    seen[package] = []  # a circle of dependencies is met by being installed together
+    seen[package] = []  # a circular dependency is met when both are installed together
     problems = []
     for group in package.needs:
         inside = [relation for relation in group if index.knows(relation.name)]
         if len(inside) < len(group) or not inside:
-            continue  # an alternative of the operating system
+            continue  # left to the operating system's repositories
         tried = [_tried(index, relation, planned, seen, chain) for relation in inside]
         if all(tried):
             problems.append(tried[0][0])
@@ -49,7 +49,7 @@ def _unmet(
 def _tried(
     index: Index, relation: Relation, planned: Mapping[str, str], seen: dict[Package, list[str]], chain: tuple[str, ...]
 ) -> list[str]:
-    """Empty where some package meets the relation, and can itself be installed."""
+    """Empty if a package meets the relation and can itself be installed, else the reasons."""
     candidates = index.candidates(relation)
     allowed = [
         candidate for candidate in candidates if index.matches(candidate.version, planned.get(candidate.name, "*"))

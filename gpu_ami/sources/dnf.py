@@ -23,7 +23,7 @@ _LIMIT = 16 << 20
 
 
 def read(client: Client, repository: Repository, key: Key) -> ReadRepository:
-    """The repository's packages, down the chain of digests from repomd.xml.
+    """The repository's packages: verifies the signature of repomd.xml, and with its digest the primary file.
 
     SourceError: a signature or digest that is not as planned; NotThere: no index; Unreachable.
     """
@@ -58,7 +58,7 @@ def _primary(repomd: bytes, url: str) -> tuple[str, str]:
 
 
 def _parse(data: bytes, url: str) -> Element:
-    """XML without a document type: repositories have none, and its entities could expand without end."""
+    """The parsed XML. A document type is refused: repositories have none, and its entities can expand without limit."""
     from xml.etree import ElementTree
 
     if b"<!DOCTYPE" in data:
@@ -92,7 +92,7 @@ def _evr(element: Element) -> str:
 
 
 def _relations(form: Element, name: str) -> Iterator[Relation]:
-    """Boolean dependencies (`(a if b)`) and rpm's own features are rpm's to judge; they are left out."""
+    """Without boolean dependencies (`(a if b)`) and rpm's own features, which only rpm evaluates."""
     for entry in form.iterfind(f"{_RPM}{name}/{_RPM}entry"):
         text = entry.get("name", "")
         if text and not text.startswith(("(", "rpmlib(")):

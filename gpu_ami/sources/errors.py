@@ -1,7 +1,7 @@
-"""What keeps a source from answering as a plan expects.
+"""Errors of a source: it does not serve what a plan expects.
 
 SourceError        2  what the source serves is not what the plan expects: a signature, a digest, a format
-├── NotThere       2  the source answers, and does not have it
+├── NotThere       2  the source does not have it
 └── Unreachable    4  the source gives no complete answer
 """
 
@@ -11,7 +11,7 @@ from gpu_ami.errors import GpuAmiError
 
 
 class SourceError(GpuAmiError):
-    """Details of one source; `gpu_ami.sources.survey` collects them, so that one does not hide the others."""
+    """An error of one source; `gpu_ami.sources.survey` collects the errors of all."""
 
     exit_code = 2
     state = "wrong"

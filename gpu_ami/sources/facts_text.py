@@ -1,4 +1,4 @@
-"""Rows added to the text of a table of variables/facts, so that its comments and its order stay."""
+"""Adds rows to the text of a table of variables/facts, so that its comments and its order are kept."""
 
 from __future__ import annotations
 

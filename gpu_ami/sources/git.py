@@ -64,6 +64,6 @@ def newer_tags(tags: Iterable[str], tag: str, most: int = 3) -> list[str]:
 
 
 def _form(tag: str, form: str) -> bool:
-    """Same letters around the numbers; how many numbers there are does not matter."""
+    """The text around the numbers, which tags of the same form share; the number of numbers may differ."""
     shape = re.sub(r"\d+", "0", tag)
     return re.sub(r"0(?:\.0)*", "0", shape) == re.sub(r"0(?:\.0)*", "0", form)

@@ -1,4 +1,4 @@
-"""The packages of a repository, and the questions that a plan has: is it there, what is near, what is newer."""
+"""The packages of a repository: finds the planned version, similar packages and newer versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOLDS: dict[str, Callable[[int], bool]] = {
 
 @dataclass(frozen=True)
 class Relation:
-    """What a package needs or provides. operator: <<, <=, =, >=, >>; empty: any version."""
+    """A package that another one needs or provides. operator: <<, <=, =, >=, >>; empty: any version."""
 
     name: str
     operator: str = ""
@@ -72,7 +72,7 @@ class Index:
 
     @classmethod
     def of(cls, kind: str, packages: Iterable[Package]) -> Index:
-        """The index of packages that are read already."""
+        """An index of these packages."""
         by_name: dict[str, list[Package]] = {}
         provided: dict[str, set[str]] = {}
         for package in packages:
@@ -99,14 +99,14 @@ class Index:
         return list(dict.fromkeys(package.version for package in self.builds(name)))
 
     def find(self, name: str, version: str) -> Package | None:
-        """The newest build of a planned version (`*`: what follows is open); None where there is none."""
+        """The newest build of a planned version, which may end in `*`; None if there is none."""
         for package in self.builds(name):
             if self.matches(package.version, version):
                 return package
         return None
 
     def matches(self, version: str, planned: str) -> bool:
-        """Is a version the planned one, as apt (kind deb) or dnf reads it?"""
+        """Whether a version is the planned one, as apt (kind deb) or dnf compares it."""
         if fnmatch.fnmatchcase(version, planned):
             return True
         if self.kind == "deb":
@@ -129,7 +129,7 @@ class Index:
         return bool(planned) and compare(self.kind, version, planned) > 0
 
     def nearest(self, name: str, version: str, most: int = 4) -> list[str]:
-        """Instead of a package that is not there: versions around the planned one, or packages of a similar name."""
+        """For a missing package: the versions next to the planned one, or packages with a similar name."""
         versions = self.versions(name)
         if versions:
             below = [candidate for candidate in versions if not self._above(candidate, version.rstrip("*"))]
@@ -140,7 +140,7 @@ class Index:
         return [f"{candidate} {self.versions(candidate)[0]}" for candidate in names]
 
     def satisfies(self, provided: str, relation: Relation) -> bool:
-        """Does a version meet a relation? No version (provided without one) meets only a relation without one."""
+        """Whether a version meets a relation. A name provided without one meets only relations without one."""
         if not relation.operator:
             return True
         return bool(provided) and _HOLDS[relation.operator](compare(self.kind, provided, relation.version))
@@ -160,5 +160,5 @@ class Index:
         return own + others
 
     def knows(self, name: str) -> bool:
-        """Is the name a package of this repository, or provided by one?"""
+        """Whether a package of this repository has or provides the name."""
         return name in self.names or name in self.provided

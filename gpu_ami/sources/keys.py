@@ -1,4 +1,4 @@
-"""OpenPGP: the keys in a vendor's file, until when they hold, and what they have signed (gpg and gpgv)."""
+"""OpenPGP with gpg and gpgv: the keys in a vendor's file, when they expire, and signatures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Key:
 
     @property
     def days_left(self) -> int | None:
-        """Whole days until it expires, negative where it has; None: it never does."""
+        """Whole days until it expires, negative if it has expired; None: it never expires."""
         return None if self.expires is None else int((self.expires - time.time()) // _DAY)
 
 
@@ -153,7 +153,7 @@ def _judge(status: str, key: Key, url: str) -> Signature:
 
 
 def issuers(signature: bytes, url: str) -> list[str]:
-    """Fingerprints, or key ids of 16 digits, that a detached signature names as its maker; nothing is verified."""
+    """Fingerprints, or key ids of 16 digits, that a detached signature names as its issuer; nothing is verified."""
     gpg = process.find_tool("gpg", package="gpg")
     with tempfile.TemporaryDirectory(prefix="gpu-ami-") as home:
         file = Path(home) / "signature"
@@ -169,7 +169,7 @@ def issuers(signature: bytes, url: str) -> list[str]:
 
 
 def require_issuer(signature: bytes, key: Key, url: str) -> None:
-    """SourceError: the signature file is none, or of another key."""
+    """SourceError: the file is not a signature, or it is of another key."""
     named = issuers(signature, url)
     if not any(own.endswith(name) for own in (key.fingerprint, *key.subkeys) for name in named):
         raise SourceError(f"{url}: made by {', '.join(named)}; expected {key.fingerprint}")

@@ -1,4 +1,4 @@
-"""What a plan asks of its sources: packages of repositories, files with a signature, git tags."""
+"""What a plan needs from its sources: packages of repositories, files with a signature, git tags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_ami.sources.repository import Repository
 
 @dataclass(frozen=True)
 class PlannedPackages:
-    """Packages of one component in one repository: name → version (`*`: what follows is open)."""
+    """Packages of one component in one repository: name → version, which may end in `*`."""
 
     component: str
     repository: Repository
@@ -56,7 +56,7 @@ _SYSTEM = "the operating system's own archive"
 
 
 def planned(document: ResolvedPlan) -> list[Planned]:
-    """Everything that the roles of a plan fetch, in their order; then what the base AMI brings."""
+    """Everything that the roles of a plan download, in their order; then what the base AMI contains."""
     sections = cast(Mapping[str, object], document)
     brought = [name for name, value in sections.items() if isinstance(value, dict) and "provided_by" in value]
     roles = [*document["roles"], *(name for name in brought if name not in document["roles"])]

@@ -1,6 +1,6 @@
 """Proposes rows for variables/facts from the vendors' own metadata: a difference to review, each row with its source.
 
-What an index does not say (a toolkit's minimum driver, a branch's end of support) is named, and left to a person.
+What an index does not say (a toolkit's minimum driver, a branch's end of support) is listed for a person to add.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Proposal:
 
 @dataclass
 class Refreshed:
-    """texts: table → new content; by_hand: what was seen and needs a person; errors: sources that did not answer."""
+    """texts: table → new content; by_hand: releases for a person to add; errors: of sources that did not answer."""
 
     texts: dict[str, str] = field(default_factory=dict)
     proposals: list[Proposal] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Refreshed:
 def refresh(
     documents: Iterable[ResolvedPlan], facts: Facts, read_table: Callable[[str], str], client: Client, today: str
 ) -> Refreshed:
-    """Asks the repositories of some plans what they have, and proposes rows for what the facts do not know.
+    """Reads the repositories of some plans, and proposes rows for releases that the facts do not have.
 
     read_table: the text of a table by its name. today: ISO date of the new rows.
     """
@@ -103,7 +103,7 @@ def refresh(
 
 @dataclass
 class _Work:
-    """What the proposals have in common."""
+    """What all proposals need."""
 
     facts: Facts
     read_table: Callable[[str], str]
@@ -114,7 +114,7 @@ class _Work:
         table, known = _TABLES.get(component, component), self.facts.releases(component)
         newest = max(known, key=versions.parts)
         for release, one in seen.items():
-            # Older releases than the newest known were left out on purpose, or are of no interest any more.
+            # Releases older than the newest known one were left out on purpose.
             is_newer = component == "nvidia_driver" or versions.parts(release) > versions.parts(newest)
             if release in known or not is_newer or release in self._proposed(table):
                 continue
@@ -171,7 +171,7 @@ class _Work:
             self.found.by_hand.append(text)
 
     def _edit(self, table: str, row: str, source: str, change: Callable[[str], str | None]) -> None:
-        """Applies a change to a table's text. A text without the place for it is left, and the row named."""
+        """Applies a change to a table's text. If it has no place for the row, it is left and the row is reported."""
         if table not in self.found.before:
             self.found.before[table] = self.found.texts[table] = self.read_table(table)
         changed = change(self.found.texts[table])
@@ -233,7 +233,7 @@ def _read_version(component: str, version: str, group: str | None) -> tuple[str,
 
 
 def _row(one: Seen, newest: Mapping[str, Any]) -> dict[str, Any]:
-    """A new release's row: what the index says, and of the rest what held for the newest known release."""
+    """A new release's row: from the index, with the remaining keys of the newest known release."""
     row = {key: value for key, value in newest.items() if key not in ("source", "date", "unverified", "packaged")}
     if one.component == "nccl":
         row |= {

@@ -1,4 +1,4 @@
-"""A package repository as a plan names it, and what was read of it."""
+"""A package repository as a plan names it, and its index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks every source of a plan at the same time; what one of them lacks does not hide the others."""
+"""Checks all sources of a plan at the same time, and reports the problems of each."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ ResolveAmi = Callable[[], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a plan names. state: there, missing, wrong, unreachable, unknown (its index could not be read)
-    or unasked. near: instead of what is missing; newer: versions above the planned one; key_days: None: no end."""
+    """The result for one package, file or tag of a plan.
+
+    state: there, missing, wrong, unreachable, unknown (its index could not be read) or unasked. near: similar to what
+    is missing; newer: newer versions; key_days: days until the key expires, None: never.
+    """
 
     component: str
     item: str
@@ -49,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class ReadIndex:
-    """An index that was read: address, digest of its signed top, by whom and when it was signed (ISO date)."""
+    """An index that was read: address, digest of its signed file, who signed it and when (ISO date)."""
 
     url: str
     digest: str
@@ -59,7 +62,7 @@ class ReadIndex:
 
 @dataclass
 class Survey:
-    """What the sources of a plan answered. date: UTC, ISO."""
+    """The results of all sources of a plan. date: UTC, ISO."""
 
     image: str
     plan_digest: str
@@ -86,7 +89,7 @@ class _Result:
 
 @dataclass(frozen=True)
 class _Task:
-    """work: asks one source. if_late: what is found where it has not answered at the deadline."""
+    """work: checks one source. if_late: the results if it has not answered at the deadline."""
 
     work: Callable[[], _Result]
     if_late: list[Finding]
@@ -95,7 +98,7 @@ class _Task:
 def survey(
     document: ResolvedPlan, client: Client, *, resolve_ami: ResolveAmi | None = None, deadline_s: float = 120.0
 ) -> Survey:
-    """Asks all sources of a plan. resolve_ami: looks the source AMI up; None: no place was named."""
+    """Checks all sources of a plan. resolve_ami: looks the source AMI up; None: no place was given."""
     started = time.monotonic()
     items = planned(document)
     tasks = [*_package_tasks(items, client, deadline_s)]
@@ -121,7 +124,7 @@ def survey(
 
 
 def require(survey: Survey) -> None:
-    """UsageError: something is missing or wrong. CloudError: a source cannot be reached. Each lists all of it."""
+    """UsageError: something is missing or wrong. CloudError: a source cannot be reached. Each lists all problems."""
     lines = [
         f"{one.component} {one.item} {one.planned}: {one.state}: {'; '.join(one.details) or f'not in {one.source}'}"
         + (f"; nearest {', '.join(one.near)}" if one.near else "")
@@ -137,7 +140,7 @@ def require(survey: Survey) -> None:
 
 
 def read_repository(client: Client, repository: Repository) -> tuple[Key, ReadRepository]:
-    """A repository and the planned key that signs it, once for a client. SourceError."""
+    """A repository's index, verified with the planned key; read once for each client. SourceError."""
     key = _key(client, repository.key_url, repository.key_fingerprint)
     return key, client.once(repository, lambda: _READERS[repository.kind](client, repository, key))
 
@@ -185,7 +188,7 @@ def _ends_soon(key: Key) -> tuple[str, ...]:
 
 
 def _package_tasks(items: Iterable[Planned], client: Client, seconds: float) -> list[_Task]:
-    """One of each repository, for all components that install from it."""
+    """One task for each repository, for all components that install from it."""
     by_repository: dict[Repository, list[PlannedPackages]] = {}
     pins: dict[str, str] = {}
     for item in items:
@@ -214,7 +217,7 @@ def _repository_task(
 
 
 def _unread(asked: list[PlannedPackages], error: SourceError, item: str) -> _Result:
-    """The reason once, and every package as unknown."""
+    """The reason, and every package with the state unknown."""
     url = asked[0].repository.url
     findings = [_failed(asked[0].component, url, "", error, item)]
     findings += [
@@ -250,7 +253,7 @@ def _find(
 
 
 def _ask_file(item: PlannedFile, client: Client) -> _Result:
-    """The file is there with its size; its signature file is one of the planned key. The file itself is not read."""
+    """Checks that the file exists and its signature file is of the planned key. The file itself is not downloaded."""
     key = _key(client, item.key_url, item.key_fingerprint)
     size = client.describe(item.url).size
     require_issuer(client.get(item.signature_url, limit=1 << 20), key, item.signature_url)
@@ -300,7 +303,7 @@ def _ami_task(document: ResolvedPlan, resolve_ami: ResolveAmi, seconds: float) -
 
 
 def _run(tasks: list[_Task], seconds: float) -> list[_Result]:
-    """All results in the order of the tasks. A thread that has not ended at the deadline is left: it keeps nothing."""
+    """All results in the order of the tasks. Threads that run past the deadline are abandoned: they write nothing."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, _Result | BaseException]] = queue.SimpleQueue()
     for number in range(len(tasks)):

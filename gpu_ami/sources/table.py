@@ -1,4 +1,4 @@
-"""A survey as a table for people."""
+"""A survey as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STATES = ("there", "missing", "wrong", "unreachable", "unknown")
 
 
 def as_table(survey: Survey) -> str:
-    """One row for each thing that the plan names; below what is not there, why, and what is near."""
+    """One row for each package, file and tag of the plan; below a missing one, the reason and similar ones."""
     asked = [finding for finding in survey.findings if finding.state != "unasked"]
     rows = [_row(finding) for finding in asked]
     widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]

@@ -37,7 +37,7 @@ _SOURCE_FILES = (
 )  # fmt: skip
 _CERTIFICATES = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors", "/etc/pki/tls/certs")
 _PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/libexec", "/usr/lib", "/usr/lib64", "/usr/lib32")
-# Configuration files whose content decides who may do what; other changed configuration files are the base AMI's.
+# Configuration files that control access; other changed configuration files are the base AMI's.
 _GUARDED = (
     "/etc/pam.d/", "/etc/security/", "/etc/sudoers", "/etc/profile.d/", "/etc/bash.bashrc", "/etc/bashrc",
     "/etc/cron", "/etc/init.d/", "/etc/logrotate", "/etc/modprobe.d/", "/etc/sysctl.d/", "/etc/udev/",
@@ -90,7 +90,7 @@ def _unexpected(host: Any, plan: Any, below: tuple[str, ...]) -> list[str]:
 
 
 def _require_none(files: list[str], what: str, plan: Any, observe: Observe) -> None:
-    """Fails with each file. UNPROVEN if the plan has a role of a site, whose files nobody declares."""
+    """Fails with each file. UNPROVEN if the plan has a role of a site without declared files."""
     __tracebackhide__ = True
     undeclared = footprints.undeclared(plan["roles"])
     if files and undeclared:
@@ -238,7 +238,7 @@ def test_accounts_are_known(host: Any, plan: Any, observe: Observe) -> None:
 
 @pytest.mark.tier("T0")
 def test_setuid_programs_are_known(host: Any, observe: Observe) -> None:
-    """Every setuid or setgid program is one that distributions ship as such. Others give rights away."""
+    """Every setuid or setgid program is one that distributions ship as such. Others give every user root's rights."""
     programs = _lines(output(host, "find / -xdev -type f -perm /6000 -print", timeout=SCAN_SECONDS))
     unknown = [path for path in programs if path.rpartition("/")[2] not in footprints.SETUID]
     observe(f"{len(programs)} programs", "known programs")
@@ -247,7 +247,7 @@ def test_setuid_programs_are_known(host: Any, observe: Observe) -> None:
 
 @pytest.mark.tier("T0")
 def test_file_capabilities_are_known(host: Any, observe: Observe) -> None:
-    """Every program with file capabilities is one that distributions ship with them. They replace root's rights."""
+    """Every program with file capabilities is one that distributions ship with them. They give rights of root."""
     if host.run("command -v getcap || test -x /usr/sbin/getcap || test -x /sbin/getcap").rc != 0:
         unproven("getcap is not installed")
     folders = "/usr /opt /etc /root /home /srv /var/lib"

@@ -59,7 +59,7 @@ def take(host: Any, *, running: bool, hash_since: float = 0.0, keep: Path | None
 def find_base(host: Any, build: Path | None) -> Base:
     """The base AMI's inventory: the one in the folder of the build, if the image has the same; else the image's own.
 
-    NotTaken: there is none, so that nobody knows what the base AMI had.
+    NotTaken: there is none, so it is unknown which files the base AMI had.
     """
     found = host.run(f"sha256sum {IN_IMAGE}", pure=True)
     if found.rc != 0:

@@ -1,6 +1,6 @@
 """Explains each file of an image: the base AMI's, a package's, a role's, derived by the system, or the machine's own.
 
-What none of these explains is a finding. An entry is explained by the first of them that fits in every attribute.
+An entry is explained by the first of these that matches all its attributes. All others are findings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from validator.file_account.inventory import Entry, Inventory
 
 BASE, PACKAGE, ROLE, DERIVED, MACHINE = "base", "package", "role", "derived", "machine"
 CLASSES = (BASE, PACKAGE, ROLE, DERIVED, MACHINE)
-# What minimal images leave out by their package manager's own settings (dpkg.cfg path-exclude, rpm --nodocs).
+# Paths that minimal images exclude by settings of their package manager (dpkg.cfg path-exclude, rpm --nodocs).
 _MAY_BE_MISSING = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "locale", "info", "lintian", "help"))
 _PLAIN_MODES = {"d": (0o755,), "f": (0o644, 0o755, 0o444, 0o555)}
 
@@ -110,7 +110,7 @@ class _Explainer:
         self._rules = [rule for rule in rules if rule.when not in (unwanted, "first_boot")]
         removed = [expression(path) for footprint in footprints for path in footprint.removed]
         self._removed_by_roles = re.compile("|".join(removed) or r"(?!)", re.DOTALL)
-        self._pending: list[tuple[Entry, str, str]] = []  # directories of which nothing says what they are for
+        self._pending: list[tuple[Entry, str, str]] = []  # directories without an explanation of their own
         self._used: set[str] = set()  # directories with an explained entry that is not the base's
 
     def explain_entry(self, entry: Entry) -> None:
@@ -134,7 +134,7 @@ class _Explainer:
         self._explain_by_rule(entry, before, change, package or what)
 
     def _was_hidden(self, path: str) -> bool:
-        """Whether the builder had a file system mounted there: the base's inventory says nothing of the path."""
+        """Whether the builder had a file system mounted there, so that the base's inventory does not have the path."""
         folders = (path, *(str(folder) for folder in PurePosixPath(path).parents))
         return any(folder in self.base.mounted for folder in folders)
 
@@ -143,7 +143,7 @@ class _Explainer:
         return bool(self.base.running and before.kind != "d" and before.changed >= self.base.boot_time - 1)
 
     def _package_problem(self, entry: Entry, before: Entry | None) -> str | None:
-        """Why a packaged entry is not as its package has it; "" if it is; None if no package owns it."""
+        """How a packaged entry differs from its package; "" if it does not; None if no package owns it."""
         if not entry.packages:
             return None
         names = "/".join(entry.packages)
@@ -165,7 +165,7 @@ class _Explainer:
         return "" if not entry.attributes else f"attributes {', '.join(entry.attributes)}"
 
     def _recorded_attributes(self, entry: Entry) -> bool:
-        """rpm records owner, mode and capabilities: what does not differ is right."""
+        """Whether the package manager compared owner, mode and capabilities, as rpm does and dpkg does not."""
         return bool(entry.differs is not None and self.image.os not in ("debian", "ubuntu"))
 
     def _explain_by_rule(self, entry: Entry, before: Entry | None, change: str, what: str) -> None:
@@ -209,7 +209,7 @@ class _Explainer:
         return self._content_problem(rule.check, entry, kept)
 
     def _content_problem(self, check: str, entry: Entry, kept: bool) -> str:
-        """Why the content is not what the rule's program writes; "" if it is, or if the rule has no check."""
+        """How the content differs from what the rule's program writes; "" if it does not or the rule has no check."""
         if check == "empty":
             return f"{entry.size} bytes, expected none" if entry.size else ""
         if check == "kept":
@@ -254,7 +254,7 @@ class _Explainer:
         for _ in range(20):
             entry = self.image.entries.get(path)
             if entry is None:
-                # An absent target of a packaged link (doc excluded, library for another package) harms nobody.
+                # A packaged link may have no target: excluded documentation, or a library of an optional package.
                 return (
                     bool(link.packages) or path in self.image.missing or path.startswith(("/dev/", "/proc/", "/run/"))
                 )
@@ -276,7 +276,7 @@ class _Explainer:
         return any(rule.matches(entry.path) for rule in (*self._role_rules, *self._rules))
 
     def explain_directories(self) -> None:
-        """A directory that only holds what is explained is explained with it, if it is root's with the usual mode."""
+        """A directory that only holds what is explained is explained with it, if it is root's with mode 0755."""
         for entry, change, what in sorted(self._pending, key=lambda row: row[0].path, reverse=True):
             plain = (entry.owner, entry.group, entry.mode) == ("root", "root", 0o755)
             if entry.path in self._used and plain:
@@ -309,7 +309,7 @@ class _Explainer:
         return any(str(folder) in self.image.mounted for folder in PurePosixPath(path).parents)
 
     def _package_gone(self, name: str, path: str) -> bool:
-        """Whether the package left, or has another version that has no such file."""
+        """Whether the package was removed, or has another version without this file."""
         now = self.image.packages.get(name)
         return now is None or (name in self.changed_packages and path not in self.image.missing)
 
@@ -318,7 +318,7 @@ class _Explainer:
         return not any(other.startswith(prefix) for other in self.image.entries)
 
     def explain_missing(self) -> None:
-        """Packaged files that are not there, and were not missing in the base AMI either."""
+        """Packaged files that are missing, but were not missing in the base AMI."""
         for path, names in self.image.missing.items():
             if (
                 path in self.base.missing
@@ -347,7 +347,7 @@ class _Explainer:
 
 
 def differences(now: Entry, before: Entry, hash_since: float = 0.0) -> list[str]:
-    """How an entry differs from the base's, in words with both values; empty if it does not."""
+    """The differences between an entry and the base's, each with both values; empty if there are none."""
     if now.kind != before.kind:
         return [f"a {_kind(now.kind)}, the base AMI has a {_kind(before.kind)}"]
     found = []
@@ -368,7 +368,7 @@ def differences(now: Entry, before: Entry, hash_since: float = 0.0) -> list[str]
 
 
 def _attributes_only(found: list[str], names: str) -> str:
-    """What an entry of an unchanged package differs in; its content is the package's if that is all that changed."""
+    """The differences other than in content, with the names of the unchanged packages; "" if there are none."""
     attributes = [text for text in found if not text.startswith("content")]
     return ", ".join(attributes) + f" (package {names})" if attributes else ""
 

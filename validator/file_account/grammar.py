@@ -216,7 +216,7 @@ def _digests(row: Mapping[str, object], where: str, folder: Path, mistakes: list
 
 
 def _too_wide(pattern: str, checked_links: bool) -> str:
-    """Why a pattern explains too much; "" where it does not. Links whose target is checked may be anywhere."""
+    """Why a pattern matches too many paths; "" if it does not. Links whose target is checked may be anywhere."""
     if not pattern.startswith("/"):
         return "expected an absolute path"
     names = [name for name in pattern.split("/")[1:] if not re.fullmatch(r"[*?]+", name)]

@@ -1,4 +1,4 @@
-"""What a system has beside files, against the base AMI: accounts, groups, kernel options, listeners and mounts."""
+"""Compares what a system has beside files with the base AMI: accounts, groups, kernel options, listeners and mounts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from validator.file_account.inventory import Inventory
 _NO_LOGIN = re.compile(r"/(nologin|false|sync|halt|shutdown)$")
 # Options that the firmware, the boot loader or cloud-init's network names add, with values of each machine.
 _OF_EACH_BOOT = ("BOOT_IMAGE", "initrd")
-# Below these directories a running system mounts what its units ask for; mounts of devices elsewhere are findings.
+# Units of a running system mount file systems below these directories; mounts of devices elsewhere are findings.
 _PSEUDO_MOUNTS = re.compile(r"/(proc|sys|dev|run)(/.*)?")
 
 

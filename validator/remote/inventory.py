@@ -1,4 +1,4 @@
-"""Lists every file of a system with its package's word on it, accounts and packages: JSON lines, compressed by gzip.
+"""Lists every file of a system, whether it differs from its package, accounts and packages: JSON lines, gzip.
 
 Runs on the system itself, or on a tree (--root), with Python 3.6 or newer and its standard library alone. File systems
 other than that of the root are left out. The format is described in docs/file-account.md; validator/file_account/
@@ -28,14 +28,14 @@ TYPES = {
     stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: "p",
     stat.S_IFSOCK: "s",
 }  # fmt: skip
-# The label of a file is the policy's, and is checked by the policy's own tools.
+# Labels of SELinux and IMA depend on the policy, and are checked by its tools.
 IGNORED_ATTRIBUTES = ("security.selinux", "security.ima", "security.evm")
 MERGED = re.compile(r"^/(bin|sbin|lib|lib32|lib64|libx32)/")
 RPM_GHOST, RPM_CONFIG = 64, 1
 
 
 class Packages:
-    """What the package manager says: packages, and of each path its owners and what was installed there."""
+    """The package manager's database: packages, and for each path its packages and their recorded attributes."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -195,7 +195,7 @@ def digest(path: str, need_md5: bool) -> Digest:
 
 
 def walk(root: str, device: int, skipped: Set[str], mounted: Set[str]) -> Iterator[Tuple[str, os.stat_result]]:
-    """(path, status) of everything below root on its file system; what vanishes meanwhile is left out.
+    """(path, status) of everything below root on its file system; files that are removed meanwhile are left out.
 
     mounted: gets the directories on which other file systems are mounted.
     """
@@ -230,7 +230,7 @@ def describe(
     digests: Dict[str, Callable[[], Digest]],
     names: Names,
 ) -> Optional[Record]:
-    """One entry as it is written, or None where it vanished."""
+    """The entry of one path; None if the file was removed meanwhile."""
     kind = TYPES.get(stat.S_IFMT(status.st_mode), "?")
     entry: Record = {
         "p": inside, "t": kind, "m": stat.S_IMODE(status.st_mode), "u": status.st_uid, "g": status.st_gid,
@@ -309,7 +309,7 @@ def listeners() -> List[Tuple[str, int, str]]:
 
 
 def state(packages: Packages, running: bool) -> Record:
-    """Of the system as it runs: kernel, its command line, sockets and mounts."""
+    """The header: operating system, and of a running system kernel, command line, sockets and mounts."""
     release: Dict[str, str] = {}
     for line in (packages.read("/etc/os-release") or packages.read("/usr/lib/os-release")).splitlines():
         key, _, value = line.partition("=")
