@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.build import image as builds
 from gpu_ami.cloud import Cloud, Place, load_place, mfa, preflight, runs
 from gpu_ami.data import data_root
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import BuildError, CloudError, UsageError
 from gpu_ami.files import home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
@@ -39,7 +40,7 @@ class Session:
     """A place that is ready, its API, and this run.
 
     prepare_mirror: adds a plan's packages to the place's mirror; publish_source_ami: registers its source AMI there.
-    images: the folder of the place's AMIs, where they are files.
+    images: the folder of the place's AMIs, where they are files. budget: --max-cost, and what the build has cost.
     """
 
     place: Place
@@ -49,6 +50,7 @@ class Session:
     prepare_mirror: Callable[[PlanDocument], object] = lambda _plan: None
     publish_source_ami: Callable[[PlanDocument], object] = lambda _plan: None
     images: Path | None = None
+    budget: cost.Budget = field(default_factory=cost.Budget)
 
 
 @contextmanager
@@ -164,9 +166,27 @@ def build_stage(plan: Plan, out: Path, session: Session, *, fresh: bool, source_
     session.publish_source_ami(plan.document)
     plan.write(out, session.place)  # the place's endpoint may have moved since the plan was made
     with session.progress.stage(f"build {plan.image}"):
-        made = builds.build_image(plan, out, session.cloud, session.run, root, session.progress, checked)
+        made = _build_within(plan, out, session, root, checked)
         session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
     return made
+
+
+def _build_within(
+    plan: Plan, out: Path, session: Session, root: Path, checked: Mapping[str, object] | None
+) -> builds.Build:
+    """The build, ended when the builder has cost what --max-cost allows (CloudError). Its cost is in the budget."""
+    builder, budget = plan["build"]["instance_type"], session.budget
+    limit, started = budget.seconds_left(builder), time.monotonic()
+    limits = {} if limit is None else {"max_seconds": limit}
+    try:
+        return builds.build_image(plan, out, session.cloud, session.run, root, session.progress, checked, **limits)
+    except BuildError as error:
+        if limit is None or time.monotonic() - started < limit:
+            raise
+        message = f"--max-cost {budget.max_cost:g}: the builder ({builder}) has run for {limit:.0f} s and was ended"
+        raise CloudError(message, details=[cost.basis(), *error.details], hint="raise it") from error
+    finally:
+        budget.spent += cost.MachineTime(builder, time.monotonic() - started).usd or 0.0
 
 
 def _check_sources(plan: Plan, session: Session, wanted: bool) -> dict[str, Any]:
@@ -186,7 +206,7 @@ def _check_sources(plan: Plan, session: Session, wanted: bool) -> dict[str, Any]
 class ProofOptions:
     """Options of a proof beside plan and AMI: instance types, the user's checks, options of the validator, restarts.
 
-    max_cost: US dollars that its machines may cost; None for no limit.
+    max_cost: US dollars that the run may cost, its builder included; None for no limit.
     """
 
     instance_types: Sequence[str] = ()
@@ -205,7 +225,8 @@ def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool
     expected = cost.estimate(plan.document, image_proof.choose_types(plan.document, asked.instance_types), build=build)
     if not session.place.simulated:
         session.progress.note(expected.text)
-    cost.require_within(expected, asked.max_cost)
+    session.budget.max_cost = asked.max_cost
+    cost.require_within(expected, asked.max_cost, session.budget.spent)
 
 
 def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:

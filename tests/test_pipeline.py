@@ -13,8 +13,8 @@ from gpu_ami import pipeline, sources
 from gpu_ami.build import image
 from gpu_ami.cloud import Place, preflight
 from gpu_ami.cloud.findings import Finding, Level
-from gpu_ami.errors import CloudError, GpuAmiError, UsageError
-from gpu_ami.plan import PLAN_FILE, Plan, make_plan
+from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
+from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan
 from gpu_ami.progress import Progress
 from gpu_ami.sources.survey import Finding as SourceFinding
 from gpu_ami.sources.survey import ReadIndex
@@ -190,9 +190,52 @@ def test_expected_cost_is_noted_for_aws_alone_and_bounded_everywhere(simulated: 
     plan = make_plan(root / "variables" / "recipes" / "debian12-gpu.yml", Place("aws", "us-east-1"))
     notes: list[str] = []
     session: Any = SimpleNamespace(
-        place=Place("here", "us-east-1", simulated=simulated), progress=SimpleNamespace(note=notes.append)
+        place=Place("here", "us-east-1", simulated=simulated),
+        progress=SimpleNamespace(note=notes.append),
+        budget=cost.Budget(),
     )
     pipeline.check_cost(plan, pipeline.ProofOptions(), session, build=True)
     assert len(notes) == (0 if simulated else 1)
     with pytest.raises(UsageError, match="--max-cost"):
         pipeline.check_cost(plan, pipeline.ProofOptions(max_cost=0.01), session, build=True)
+
+
+def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    plan = make_plan(RECIPE, AWS)
+    builder = plan["build"]["instance_type"]
+    limits: list[float] = []
+    own = session()
+
+    def build(*_: Any, max_seconds: float) -> Any:
+        limits.append(max_seconds)
+        clock[0] += max_seconds / 2
+        return SimpleNamespace(ami="ami-1")
+
+    monkeypatch.setattr(image, "build_image", build)
+    own.budget.max_cost = 2.0
+    price = cost.hourly_usd(builder)
+    assert price
+    pipeline._build_within(plan, tmp_path, own, tmp_path, None)
+    assert limits == [pytest.approx(2.0 / price * 3600)] and own.budget.spent == pytest.approx(1.0)
+    pipeline._build_within(plan, tmp_path, own, tmp_path, None)  # half of what is left
+    assert own.budget.spent == pytest.approx(1.5)
+    with pytest.raises(UsageError, match=r"the build has cost 1\.50 USD"):
+        pipeline.check_cost(plan, pipeline.ProofOptions(max_cost=2.0), own, build=False)
+
+
+def test_a_builder_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    own = session()
+    own.budget.max_cost = 0.01
+
+    def build(*_: Any, max_seconds: float) -> None:
+        clock[0] += max_seconds
+        raise BuildError("packer did not complete within 90 s")
+
+    monkeypatch.setattr(image, "build_image", build)
+    with pytest.raises(CloudError, match=r"--max-cost 0\.01: the builder .* was ended") as caught:
+        pipeline._build_within(make_plan(RECIPE, AWS), tmp_path, own, tmp_path, None)
+    assert caught.value.exit_code == 4

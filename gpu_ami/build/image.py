@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.build import packer
-from gpu_ami.cloud import Cloud, key_name, runs
+from gpu_ami.cloud import Cloud, capacity, key_name, runs
 from gpu_ami.errors import BuildError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan import Plan, resolve_source_ami
@@ -92,8 +92,9 @@ def build_image(
     root: Path,
     progress: Progress,
     source_check: Mapping[str, object] | None = None,
+    max_seconds: float = packer.BUILD_SECONDS,
 ) -> Build:
-    """Builds the AMI of a plan whose files are in `folder`. source_check: kept in build.json.
+    """Builds the AMI of a plan whose files are in `folder`. source_check: kept in build.json. max_seconds: of Packer.
 
     BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
     """
@@ -109,18 +110,28 @@ def build_image(
         cloud.end_at(instance_id, run.expiry())
         cloud.harden(instance_id)
 
-    made = packer.build(
-        root / "packer",
-        folder,
-        cloud.place,
-        run_id=run.id,
-        expires=run.expiry(),
-        key_name=f"{key_name(run.id)}-builder",
-        progress=progress,
-        on_builder=on_builder,
-        # Looked up here: Packer's own filter knows neither SSM parameters nor the root device's name.
-        source=_variables(cloud, source_ami),
-    )
+    builder_type = plan.document["build"]["instance_type"]
+    # Looked up here: Packer's own filter knows neither SSM parameters nor the root device's name.
+    variables = _variables(cloud, source_ami)
+
+    def build_in(_way: capacity.Way, subnet_id: str) -> packer.Made:
+        return packer.build(
+            root / "packer",
+            folder,
+            cloud.place,
+            run_id=run.id,
+            expires=run.expiry(),
+            key_name=f"{key_name(run.id)}-builder",
+            progress=progress,
+            on_builder=on_builder,
+            timeout=min(max_seconds, packer.BUILD_SECONDS),
+            source=variables | ({"subnet_id": subnet_id} if cloud.place.subnet_ids else {}),
+        )
+
+    search = cloud.search(builder_type, [capacity.Way()])
+    made = search.run(build_in)
+    for attempt in search.attempts:
+        progress.note(str(attempt))
     for builder in builders:  # Packer has terminated it; after a build that failed, the schedule ends what is left
         cloud.forget_end(builder)
     cloud.created(made.ami)

@@ -1,6 +1,7 @@
 """AWS: where a plan is carried out, and every call to its API.
 
 aws_errors           AWS's error codes as errors with a hint and an exit code
+capacity             subnets and ways of a place, tried in order until one has capacity
 client               the EC2 API: launch, watch and terminate instances, read images
 dead_man             ends an instance at its expiry from outside
 findings             what an examination of a place found
@@ -12,6 +13,7 @@ place                the place of a run: an AWS region as a `--where` file descr
 policies             IAM policies: whether statements allow an action on a resource
 preflight            examines a place before anything is launched
 preflight_access     permissions of the caller
+preflight_capacity   the Capacity Reservations and Capacity Blocks of a place
 preflight_identity   who the caller is, and how long the credentials last
 preflight_instances  instance types: offered, quota, architecture of the builder
 preflight_network    subnet, routes, security groups

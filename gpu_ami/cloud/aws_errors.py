@@ -18,6 +18,8 @@ _CAPACITY = {
     "InsufficientReservedInstanceCapacity",
     "InsufficientCapacity",
     "ReservationCapacityExceeded",
+    "InvalidCapacityReservationState",  # cancelled, expired, or a Capacity Block that has not begun
+    "SpotMaxPriceTooLow",
 }
 _QUOTA = {"InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"}
 _DENIED = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "Client.UnauthorizedOperation"}
@@ -56,6 +58,11 @@ _CODE = re.compile(r"(?<![\w.])(?P<code>[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*)(?=:
 def is_throttled(code: str) -> bool:
     """Whether the code is a refusal of the call's rate: the same call may succeed later."""
     return code in _THROTTLED
+
+
+def is_quota(code: str) -> bool:
+    """Whether the account's quota is exhausted: another zone does not help."""
+    return code in _QUOTA
 
 
 def is_not_found(code: str) -> bool:

@@ -7,12 +7,14 @@ differs in its endpoint, never in a branch here.
 from __future__ import annotations
 
 import base64
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from gpu_ami.cloud import aws_errors, dead_man, interfaces, runs
+from gpu_ami.cloud import aws_errors, capacity, dead_man, interfaces, runs
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 # What was just created may be unknown to the next call for a while (EC2 API reference, "Eventual consistency").
 _CONSISTENT_SECONDS = 120.0
 _POLL_SECONDS = 1.0
+_SPOT_STOP = "a Spot Instance of a one-time request cannot be stopped"
 _RESOURCES: tuple[ResourceTypeType, ...] = ("instance", "volume", "network-interface")
 
 
@@ -39,7 +42,8 @@ _RESOURCES: tuple[ResourceTypeType, ...] = ("instance", "volume", "network-inter
 class Launch:
     """Parameters of RunInstances. `tags` go on the instance, its volumes and its interface at creation.
 
-    efa_interfaces: 0: an ordinary interface; else an EFA on each network card of the type that takes one.
+    efa_interfaces: 0: an ordinary interface; else an EFA on each network card of the type that takes one. cancelled:
+    ends the wait for capacity.
     """
 
     ami: str
@@ -48,6 +52,7 @@ class Launch:
     tags: Mapping[str, str]
     user_data: str
     efa_interfaces: int = 0
+    cancelled: threading.Event | None = None
 
 
 _Answer = TypeVar("_Answer")
@@ -71,6 +76,9 @@ class Cloud:
         self.place = place
         self._ec2: EC2Client | None = None
         self._created: dict[str, float] = {}  # id → when this object created it
+        self._ways: dict[str, str] = {}  # instance → capacity.Way.kind
+        self._attempts: dict[str, list[capacity.Attempt]] = {}
+        self._zones: dict[str, str] = {}  # subnet or reservation → Availability Zone
 
     @property
     def ec2(self) -> EC2Client:
@@ -113,8 +121,48 @@ class Cloud:
             self.ec2.delete_key_pair(KeyName=name)
 
     def launch(self, launch: Launch) -> str:
-        """Starts one instance and returns its id. IMDSv2 only; shut down from inside means terminated."""
-        place = self.place
+        """Starts one instance and returns its id. IMDSv2 only; shut down from inside means terminated.
+
+        CapacityError names every attempt in the place's subnets and ways.
+        """
+        search = self.search(launch.instance_type, capacity.ways_of(self.place, launch.instance_type))
+        if launch.cancelled:
+            search.wait = launch.cancelled.wait
+        instance_id = search.run(lambda way, subnet_id: self._launch(launch, way, subnet_id))
+        self._attempts[instance_id] = search.attempts
+        return instance_id
+
+    def search(self, instance_type: str, ways: Sequence[capacity.Way]) -> capacity.Search:
+        """A search for capacity in this place's subnets."""
+        return capacity.Search(self.place, instance_type, ways, self.zone_of_subnet, self.zone_of_reservation)
+
+    def failed_attempts(self, instance_id: str) -> list[capacity.Attempt]:
+        """The attempts that found no capacity before this instance was launched."""
+        return self._attempts.get(instance_id, [])
+
+    def cannot_stop(self, instance_id: str) -> str:
+        """Why EC2 would not stop an instance that was launched here; "" where it would."""
+        return _SPOT_STOP if self._ways.get(instance_id) == capacity.SPOT else ""
+
+    def zone_of_subnet(self, subnet_id: str) -> str:
+        """Availability Zone of a subnet; "" where it cannot be read."""
+        if subnet_id not in self._zones:
+            filters: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": [subnet_id]}]
+            with contextlib.suppress(CloudError), _translated(f"looking up {subnet_id}"):
+                rows = self.ec2.describe_subnets(Filters=filters)["Subnets"]
+                self._zones[subnet_id] = rows[0]["AvailabilityZone"] if rows else ""
+        return self._zones.get(subnet_id, "")
+
+    def zone_of_reservation(self, reservation: str) -> str:
+        """Availability Zone of a Capacity Reservation; "" where it cannot be read."""
+        if reservation not in self._zones:
+            with contextlib.suppress(CloudError), _translated(f"looking up {reservation}"):
+                rows = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
+                self._zones[reservation] = rows["CapacityReservations"][0]["AvailabilityZone"]
+        return self._zones.get(reservation, "")
+
+    def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> str:
+        place = replace(self.place, subnet_id=subnet_id or None)
         specifications: list[TagSpecificationTypeDef] = [
             {"ResourceType": kind, "Tags": _tag_list(launch.tags)} for kind in _RESOURCES
         ]
@@ -140,9 +188,11 @@ class Cloud:
                 request["SecurityGroupIds"] = list(place.security_group_ids)
         if place.instance_profile:
             request["IamInstanceProfile"] = {"Name": place.instance_profile}
+        way.add_to(request)
         with _translated(f"launching {launch.instance_type} from {launch.ami}"):
             instance_id = self.ec2.run_instances(**request)["Instances"][0]["InstanceId"]
         self.created(instance_id)
+        self._ways[instance_id] = way.kind
         try:
             self.end_at(instance_id, launch.tags.get(runs.TAG_EXPIRES, ""))
         except GpuAmiError:

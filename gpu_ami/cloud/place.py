@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_ami.cloud.capacity import WAY_PATTERN
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml
 from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
@@ -51,7 +52,9 @@ class Place:
     ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there.
     kernel: series of the kernel that every machine there boots, whatever its AMI's own would be. conditions: name and
     seed of a rehearsal's conditions (docs/conditions.md), "" for none. dead_man_role: ARN of the role in which
-    EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does. log_groups: where a proof's
+    EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does. subnet_ids: further subnets
+    are tried where the first has no capacity. capacity: pattern of instance types → ways (capacity.py), in order.
+    capacity_minutes: for how long they are tried again. log_groups: where a proof's
     machines send their logs: `proof` (groups of its own, removed afterwards) or `production` (the plan's).
     """
 
@@ -75,6 +78,14 @@ class Place:
     conditions: str = ""
     dead_man_role: str | None = None
     log_groups: str = "proof"
+    subnet_ids: tuple[str, ...] = ()
+    capacity: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    capacity_minutes: int = 0
+
+    @property
+    def subnets(self) -> tuple[str, ...]:
+        """The subnets to launch in, in order; one empty name for a subnet of the default VPC."""
+        return self.subnet_ids or (self.subnet_id or "",)
 
 
 def _like(pattern: str, example: str) -> Text:
@@ -83,13 +94,18 @@ def _like(pattern: str, example: str) -> Text:
 
 _URL = _like(r"https?://[^\s/]+(/\S*)?", "https://host:port")
 _TAGS = MapOf(r"(?!aws:).{1,128}", "team (at most 128 characters, not aws:…)", Text('"4711"', r".{0,256}"))
+_SUBNET = _like(r"subnet-[0-9a-f]{8,17}", "subnet-0123456789abcdef0")
+_WAY = _like(WAY_PATTERN, "on-demand, spot, reservation:cr-0123456789abcdef0 or capacity-block:cr-0123456789abcdef0")
 _GRAMMAR = Keys(
     {
         "name": Text("production"),
         "region": _like(r"[a-z]{2}(-[a-z]+)+-\d", "eu-central-1"),
         "profile": Text("production"),
         "endpoint": _URL,
-        "subnet_id": _like(r"subnet-[0-9a-f]{8,17}", "subnet-0123456789abcdef0"),
+        "subnet_id": _SUBNET,
+        "subnet_ids": ListOf(_SUBNET),
+        "capacity": MapOf(r"[a-z0-9*?.-]+", "p5.48xlarge or p5*", ListOf(_WAY)),
+        "capacity_minutes": Integer(0, 7 * 24 * 60),
         "security_group_ids": ListOf(_like(r"sg-[0-9a-f]{8,17}", "sg-0123456789abcdef0")),
         "instance_profile": _like(r"[\w+=,.@-]{1,128}", "a profile's name (not its ARN)"),
         "ssh_interface": Choice(SSH_INTERFACES),
@@ -122,6 +138,11 @@ def load_place(path: Path) -> Place:
     values = {"name": path.stem} | document
     if "security_group_ids" in values:
         values["security_group_ids"] = tuple(values["security_group_ids"])
+    if "subnet_ids" in values:
+        values["subnet_ids"] = tuple(values["subnet_ids"])
+        values["subnet_id"] = values["subnet_ids"][0]
+    if "capacity" in values:
+        values["capacity"] = {like: tuple(ways) for like, ways in values["capacity"].items()}
     if "mirror" in values:
         mirror = values["mirror"]
         values["mirror"] = Mirror(mirror["url"].rstrip("/"), mirror["key_fingerprint"].upper())
@@ -131,7 +152,16 @@ def load_place(path: Path) -> Place:
 def _mistakes(document: Any) -> Iterator[Mistake]:
     yield from _GRAMMAR.check(document, "")
     yield from _GRAMMAR.missing(document)
-    tags = document.get("tags") if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        return
+    if "subnet_id" in document and "subnet_ids" in document:
+        yield Mistake("subnet_ids", "expected subnet_id or subnet_ids, got both")
+    if document.get("subnet_ids") == []:
+        yield Mistake("subnet_ids", "expected at least one subnet, got none")
+    for like, ways in document["capacity"].items() if isinstance(document.get("capacity"), dict) else []:
+        if ways == []:
+            yield Mistake(f"capacity.{like}", "expected at least one way, got none")
+    tags = document.get("tags")
     if isinstance(tags, dict) and len(tags) > _MAX_TAGS:
         yield Mistake("tags", f"expected at most {_MAX_TAGS} tags, got {len(tags)}")
 

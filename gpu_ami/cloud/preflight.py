@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpu_ami.cloud import (
     aws_errors,
     preflight_access,
+    preflight_capacity,
     preflight_identity,
     preflight_instances,
     preflight_network,
@@ -36,6 +37,7 @@ CHECKS: Mapping[str, Check] = {
     "architecture": preflight_instances.architecture,
     "offerings": preflight_instances.offerings,
     "quotas": preflight_instances.quotas,
+    "capacity": preflight_capacity.reservations,
     "permissions": preflight_identity.simulated_permissions,
     "dry run": preflight_identity.dry_runs,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors
 from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
-from gpu_ami.cloud.preflight_network import zone
+from gpu_ami.cloud.preflight_network import zones as zones_of_place
 from gpu_ami.errors import CloudError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def architecture(scope: Scope) -> Iterator[Finding]:
 
 
 def offerings(scope: Scope) -> Iterator[Finding]:
-    """Each instance type is offered in the zone of the subnet; without a subnet, in some zone of the region."""
+    """Each instance type is offered in the zone of one of the subnets; without a subnet, in some zone of the region."""
     if not scope.instance_types:
         return
     filters: list[FilterTypeDef] = [{"Name": "instance-type", "Values": scope.instance_types}]
@@ -62,17 +62,18 @@ def offerings(scope: Scope) -> Iterator[Finding]:
     for page in paginator.paginate(LocationType="availability-zone", Filters=filters):
         for row in page["InstanceTypeOfferings"]:
             zones.setdefault(row["InstanceType"], set()).add(row["Location"])
-    own = zone(scope)
+    own = zones_of_place(scope)
     for name in scope.instance_types:
         offered = ", ".join(sorted(zones.get(name, ())))
         if not offered:
             remedy = "work in another region, or leave the type out (--instance-type)"
             yield error("offerings", f"{scope.place.region} does not offer {name}", "a zone that offers it", remedy)
-        elif own and own not in zones[name]:
+        elif own and not own & zones[name]:
             remedy = "set subnet_id to a subnet of such a zone"
-            yield error("offerings", f"{own} does not offer {name}", f"a zone that does: {offered}", remedy)
+            text = f"{', '.join(sorted(own))} does not offer {name}"
+            yield error("offerings", text, f"a zone that does: {offered}", remedy)
         else:
-            yield ok("offerings", f"{name} is offered in {own or offered}")
+            yield ok("offerings", f"{name} is offered in {', '.join(sorted(own & zones[name])) or offered}")
 
 
 def quota_of(instance_type: str) -> tuple[str, str]:

@@ -54,8 +54,27 @@ def subnet(scope: Scope) -> Iterator[Finding]:
         yield error("subnet_id", text, f"at least {needed}", "use a larger subnet, or prove fewer types at a time")
     else:
         yield ok("subnet_id", text)
+    yield from _further_subnets(scope, row)
     if scope.place.ssh_interface == "session_manager":
         yield warning("ssh_interface", "session_manager: the proof cannot log in", "public_ip or private_ip")
+
+
+def _further_subnets(scope: Scope, first: SubnetTypeDef) -> Iterator[Finding]:
+    """The other subnets of `subnet_ids` exist, in the VPC of the first, and have addresses."""
+    rows = {row["SubnetId"]: row for row in _subnets(scope)}
+    for subnet_id in scope.place.subnets[1:]:
+        row = rows.get(subnet_id)
+        if row is None:
+            text = f"{subnet_id} is not in {scope.place.region}"
+            yield error("subnet_ids", text, "a subnet", "correct subnet_ids or region")
+        elif row["VpcId"] != first["VpcId"]:
+            text = f"{subnet_id} is in {row['VpcId']}"
+            remedy = "name subnets of one VPC: the security groups are of one"
+            yield error("subnet_ids", text, f"{first['VpcId']}, the VPC of {first['SubnetId']}", remedy)
+        elif row["AvailableIpAddressCount"] < 1:
+            yield error("subnet_ids", f"{subnet_id}: no free address", "at least 1", "use a larger subnet")
+        else:
+            yield ok("subnet_ids", f"{subnet_id} in {row['AvailabilityZone']}")
 
 
 def _addresses(scope: Scope) -> int:
@@ -176,10 +195,18 @@ def _subnet(scope: Scope) -> SubnetTypeDef | None:
     return subnets[0] if subnets else None
 
 
-def zone(scope: Scope) -> str:
-    """Availability Zone of the place's subnet; "" without one."""
-    row = _subnet(scope)
-    return str(row["AvailabilityZone"]) if row else ""
+def _subnets(scope: Scope) -> list[SubnetTypeDef]:
+    """The place's subnets as DescribeSubnets has them; those that there are."""
+    names = [name for name in scope.place.subnets if name]
+    if not names:
+        return []
+    filters: list[FilterTypeDef] = [{"Name": "subnet-id", "Values": names}]
+    return scope.ec2.describe_subnets(Filters=filters)["Subnets"]
+
+
+def zones(scope: Scope) -> set[str]:
+    """Availability Zones of the place's subnets; none without subnets."""
+    return {row["AvailabilityZone"] for row in _subnets(scope)}
 
 
 def _default_vpc(scope: Scope) -> str:

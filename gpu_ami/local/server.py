@@ -108,7 +108,8 @@ class Daemon:
 
         api = Api(self._moto, self.reconciler, self.images, self.layout)
         judge = Authorization.of(self.decisions.conditions, self.ec2)
-        self.api = ConditionsLayer(api, self.decisions, authorization=judge) if self.settings.conditions else api
+        layer = ConditionsLayer(api, self.decisions, authorization=judge, zone_of=self.ec2.zone_of)
+        self.api = layer if self.settings.conditions else api
         threading.Thread(target=self._api.serve_forever, name="api", daemon=True).start()
         if self.settings.lifeline is not None:
             threading.Thread(target=self.holders.watch_pipe, args=(self.settings.lifeline,), daemon=True).start()

@@ -65,16 +65,20 @@ def _proof_hours(instance_type: str) -> float:
     return next(hours for like, hours in _PROOF_HOURS if fnmatch.fnmatchcase(instance_type, like))
 
 
-def require_within(expected: Estimate, max_cost: float | None) -> None:
-    """UsageError, before anything is launched: the run is expected to cost more than `--max-cost`, or nobody knows."""
+def require_within(expected: Estimate, max_cost: float | None, spent: float = 0.0) -> None:
+    """UsageError, before anything is launched: the run is expected to cost more than `--max-cost`, or nobody knows.
+
+    spent: US dollars that the run has cost already.
+    """
     if max_cost is None:
         return
     if expected.unknown:
         hint = "leave the type out (--instance-type), or leave out --max-cost"
         raise UsageError(f"--max-cost {max_cost:g}: no price of {', '.join(expected.unknown)}", hint=hint)
-    if expected.usd > max_cost:
+    if expected.usd + spent > max_cost:
         hint = "raise it, or prove fewer instance types (--instance-type)"
-        raise UsageError(f"--max-cost {max_cost:g}: {expected.text}", hint=hint)
+        before = f"; the build has cost {spent:.2f} USD" if spent else ""
+        raise UsageError(f"--max-cost {max_cost:g}: {expected.text}{before}", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -94,3 +98,18 @@ class MachineTime:
 def spent_usd(times: Sequence[MachineTime]) -> float:
     """What machines have cost so far; those without a price count as nothing."""
     return sum(time.usd or 0.0 for time in times)
+
+
+@dataclass
+class Budget:
+    """What a run may cost (`--max-cost`, US dollars; None: no limit), and what its builder has cost."""
+
+    max_cost: float | None = None
+    spent: float = 0.0
+
+    def seconds_left(self, instance_type: str) -> float | None:
+        """For how long an instance may run; None for no limit, or where the price is unknown."""
+        price = hourly_usd(instance_type)
+        if self.max_cost is None or not price:
+            return None
+        return max(0.0, self.max_cost - self.spent) / price * 3600.0

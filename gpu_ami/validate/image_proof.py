@@ -74,11 +74,11 @@ def _end_at_limit(proof: Proof, recorder: Recorder) -> None:
     """CloudError when the machines have cost what --max-cost allows: the proof ends, with a report of what it has."""
     if proof.max_cost is None:
         return
-    spent = cost.spent_usd([host.machine_time for host in recorder.hosts if host.machine_time])
+    spent = proof.spent + cost.spent_usd([host.machine_time for host in recorder.hosts if host.machine_time])
     if spent >= proof.max_cost:
         raise CloudError(
             f"--max-cost {proof.max_cost:g}: the machines have cost {spent:.2f} USD",
-            details=[cost.basis()],
+            details=[*([f"{proof.spent:.2f} USD of it for the build"] if proof.spent else []), cost.basis()],
             hint="raise it, or prove fewer instance types (--instance-type)",
         )
 
@@ -109,7 +109,10 @@ class _Launcher:
         instance_type = host.report.instance_type
         efa, roles = launch.efa_interfaces(self.proof.plan, instance_type), self.proof.roles
         tags = _tags(self.proof, self.cloud, self.run)
-        return launch.launched(self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, note_leftover, roles)
+        cancelled = self.proof.cancelled
+        return launch.launched(
+            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, note_leftover, roles, cancelled
+        )
 
 
 def _tags(proof: Proof, cloud: Cloud, run: runs.Run) -> dict[str, str]:
@@ -156,6 +159,8 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
             with proof.progress.stage(f"launch {instance_type}"):
                 instance_id = stack.enter_context(launcher.launched(host))
             host.launched = time.monotonic()
+            for attempt in launcher.cloud.failed_attempts(instance_id):
+                proof.progress.note(str(attempt))
             stack.callback(launcher.recorder.save)  # on disk before the machine is terminated
             stack.callback(host.count_time)
             host.update(instance_id=instance_id)
@@ -202,8 +207,9 @@ def _prove_restarts(proof: Proof, boot: Boot, host: HostRecord, machine: Machine
     for how in restarts.RESTARTS:
         if proof.cancelled.is_set():
             return
-        if how not in proof.restarts or machine is None:
-            reason = f"not tried: {gone}" if how in proof.restarts else "not requested (--restarts)"
+        refused = boot.cloud.cannot_stop(host.report.instance_id) if how == restarts.STOP_START else ""
+        if how not in proof.restarts or machine is None or refused:
+            reason = f"not tried: {gone or refused}" if how in proof.restarts else "not requested (--restarts)"
             host.report = host.report.with_checks(restarts.not_done(how, reason))
             continue
         try:

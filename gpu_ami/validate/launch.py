@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,14 +55,15 @@ def launched(
     efa_interfaces: int = 0,
     on_leftover: Leftover | None = None,
     roles: Sequence[str] = (),
+    cancelled: threading.Event | None = None,
 ) -> Iterator[str]:
     """Id of an instance that is terminated when the block ends. on_leftover: gets the error if that fails.
 
-    roles: the plan's; node families get user data of their own.
+    roles: the plan's; node families get user data of their own. cancelled: ends the wait for capacity.
     """
     minutes = int(runs.LIFETIME.total_seconds() // 60)
     text = user_data(minutes, key_name(run.id), roles, log_groups.suffix(cloud.place, run))
-    instance_id = cloud.launch(Launch(ami, instance_type, key, tags, text, efa_interfaces))
+    instance_id = cloud.launch(Launch(ami, instance_type, key, tags, text, efa_interfaces, cancelled))
     try:
         yield instance_id
     finally:

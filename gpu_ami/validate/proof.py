@@ -42,7 +42,7 @@ class Proof:
     """What all hosts of one proof share.
 
     plan: None for a host that is checked without one. restarts: those that are done and checked, of restarts.RESTARTS.
-    max_cost: US dollars after which the machines end.
+    max_cost: US dollars after which the machines end. spent: what the run had cost before, its builder above all.
     """
 
     plan: PlanDocument | None
@@ -55,6 +55,7 @@ class Proof:
     restarts: Sequence[str] = ()
     cancelled: threading.Event = field(default_factory=threading.Event)
     max_cost: float | None = None
+    spent: float = 0.0
 
     def evidence(self, target: Target, after: str = "") -> Path:
         """The folder of a host's evidence, made. MachineError: it cannot be made."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from moto import mock_aws
 
 from gpu_ami.build import image, packer
-from gpu_ami.cloud import Cloud, Place, runs
-from gpu_ami.errors import UsageError
+from gpu_ami.cloud import Cloud, Place, aws_errors, runs
+from gpu_ami.errors import CapacityError, UsageError
 from gpu_ami.plan import Plan
 from gpu_ami.progress import Progress
 
@@ -68,6 +69,32 @@ def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
     assert image.reusable(tmp_path, a_plan(base), cloud, root) == result
     (root / "roles/x/tasks/main.yml").write_text("[{}]")  # other roles make another image
     assert image.reusable(tmp_path, a_plan(base), cloud, root) is None
+
+
+def test_the_builder_is_tried_in_each_subnet(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    subnets = [row["SubnetId"] for row in cloud.ec2.describe_subnets()["Subnets"][:2]]
+    cloud.place = replace(cloud.place, subnet_id=subnets[0], subnet_ids=tuple(subnets))
+    tried: list[str] = []
+    full = {subnets[0]}
+
+    def build(*_: object, source: dict[str, str], **__: object) -> packer.Made:
+        tried.append(source["subnet_id"])
+        if tried[-1] in full:
+            raise aws_errors.from_code("Packer", "InsufficientInstanceCapacity", "no capacity in this zone")
+        return packer.Made(made, "us-east-1", {})
+
+    monkeypatch.setattr(packer, "build", build)
+    with runs.begin(home, "aws") as run:
+        assert image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET).ami == made
+        assert tried == subnets
+        full.add(subnets[1])
+        with pytest.raises(CapacityError, match=r"no capacity for c7i\.2xlarge in 2 attempts") as caught:
+            image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+    assert caught.value.exit_code == 5
+    assert [subnet for subnet in subnets if any(subnet in line for line in caught.value.details)] == subnets
 
 
 def test_a_failed_build_leaves_no_build_file(

@@ -45,6 +45,20 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_subnets_and_ways_are_read_in_order(tmp_path: Path) -> None:
+    text = """
+region: eu-central-1
+subnet_ids: [subnet-0000000a, subnet-0000000b]
+capacity: {p5.48xlarge: ["capacity-block:cr-00000001"], "*": [spot, on-demand]}
+capacity_minutes: 30
+"""
+    place = load_place(write(tmp_path, text))
+    assert (place.subnet_id, place.subnets) == ("subnet-0000000a", ("subnet-0000000a", "subnet-0000000b"))
+    assert place.capacity == {"p5.48xlarge": ("capacity-block:cr-00000001",), "*": ("spot", "on-demand")}
+    assert place.capacity_minutes == 30
+    assert load_place(write(tmp_path, "region: us-gov-west-1\n")).subnets == ("",)
+
+
 def test_a_region_is_enough(tmp_path: Path) -> None:
     place = load_place(write(tmp_path, "region: us-gov-west-1\n"))
     assert (place.ssh_port, place.ssh_interface, place.endpoint, place.simulated) == (22, "public_ip", None, False)
@@ -57,6 +71,13 @@ def test_a_region_is_enough(tmp_path: Path) -> None:
         ("region: Frankfurt", "region: expected something like eu-central-1, got 'Frankfurt'"),
         ("region: eu-central-1\nsubnet: subnet-01234567", "subnet: unknown key; did you mean subnet_id?"),
         ("region: eu-central-1\nsubnet_id: vpc-1", "subnet_id: expected something like subnet-"),
+        (
+            "region: eu-central-1\nsubnet_id: subnet-01234567\nsubnet_ids: [subnet-01234567]",
+            "subnet_ids: expected subnet_id or subnet_ids, got both",
+        ),
+        ("region: eu-central-1\nsubnet_ids: []", "subnet_ids: expected at least one subnet"),
+        ("region: eu-central-1\ncapacity: {p5*: [cheap]}", "expected something like on-demand, spot, reservation:cr-"),
+        ("region: eu-central-1\ncapacity: {p5*: []}", "capacity.p5*: expected at least one way, got none"),
         ("region: eu-central-1\nsecurity_group_ids: sg-11111111", "security_group_ids: expected a list"),
         ("region: eu-central-1\nsecurity_group_ids: [sg-11111111, nope]", "security_group_ids[1]: expected"),
         ("region: eu-central-1\nssh_interface: wifi", "ssh_interface: expected one of public_ip"),

@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,6 +60,7 @@ class Account:
     quotas: dict[str, float] = field(default_factory=dict)
     simulated: dict[str, str] = field(default_factory=dict)
     dry_run_refusals: dict[str, str] = field(default_factory=dict)
+    reservations: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def ec2(self) -> Any:
@@ -166,9 +168,12 @@ def _answer(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Cloud, "client", client)
 
-    def refuse(params: Any, model: Any, **_: Any) -> None:
+    def refuse(params: Any, model: Any, **_: Any) -> Any:
+        if model.name == "DescribeCapacityReservations":  # moto has none
+            return SimpleNamespace(status_code=200), {"CapacityReservations": account.reservations}
         if params.get("body", {}).get("DryRun") and model.name in account.dry_run_refusals:
             raise _refusal(account.dry_run_refusals[model.name], model.name)
+        return None
 
     account.ec2.meta.events.register("before-call.ec2", refuse)
 
@@ -221,6 +226,32 @@ def _nat_route(account: Account) -> None:
         DestinationCidrBlock="0.0.0.0/0",
         NatGatewayId=nat["NatGateway"]["NatGatewayId"],
     )
+
+
+def _further_subnet(vpc: Callable[[Account], str], zone: str = "us-east-1b") -> Callable[[Account], None]:
+    def mutate(account: Account) -> None:
+        cidr = "10.9.2.0/24" if vpc is _other_vpc else "10.0.2.0/24"
+        made = account.ec2.create_subnet(VpcId=vpc(account), CidrBlock=cidr, AvailabilityZone=zone)["Subnet"][
+            "SubnetId"
+        ]
+        account.change(subnet_ids=(str(account.place.subnet_id), made))
+
+    return mutate
+
+
+def _reservation(way: str = "reservation", **changes: Any) -> Callable[[Account], None]:
+    """A reservation for the plan's p4d.24xlarge."""
+
+    def mutate(account: Account) -> None:
+        row = {
+            "CapacityReservationId": "cr-00000001", "InstanceType": "p4d.24xlarge", "State": "active",
+            "AvailabilityZone": "us-east-1a", "AvailableInstanceCount": 1, "ReservationType": "default",
+            **({"ReservationType": "capacity-block"} if way == "capacity-block" else {}), **changes,
+        }  # fmt: skip
+        account.reservations.append(row)
+        account.change(capacity={"p4d*": (f"{way}:cr-00000001",)})
+
+    return mutate
 
 
 def _egress_closed(account: Account) -> None:
@@ -356,6 +387,41 @@ MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
     ),
     ("builder of another architecture", _set("build", BUILDER), ERROR, "architecture", "builder m6g.2xlarge is arm64"),
     ("type unknown", _set("instance_types", MISSING_TYPE), ERROR, "offerings", "does not offer p9.48xlarge"),
+    (
+        "further subnet unknown",
+        lambda account: account.change(subnet_ids=(str(account.place.subnet_id), "subnet-00000000")),
+        ERROR,
+        "subnet_ids",
+        "subnet-00000000 is not in us-east-1",
+    ),
+    ("subnet of another VPC", _further_subnet(_other_vpc), ERROR, "subnet_ids", "is in vpc-"),
+    (
+        "reservation unknown",
+        _place(capacity={"*": ("reservation:cr-00000009",)}),
+        ERROR,
+        "capacity",
+        "cr-00000009 is not in us-east-1",
+    ),
+    ("reservation of another type", _reservation(InstanceType="p5.48xlarge"), ERROR, "capacity", "is for p5.48xlarge"),
+    ("reservation in another zone", _reservation(AvailabilityZone="us-east-1f"), ERROR, "capacity", "is in us-east-1f"),
+    ("reservation cancelled", _reservation(State="cancelled"), ERROR, "capacity", "is cancelled"),
+    ("reservation full", _reservation(AvailableInstanceCount=0), WARNING, "capacity", "no free instance"),
+    ("Capacity Block expired", _reservation("capacity-block", State="expired"), ERROR, "capacity", "is expired"),
+    ("Capacity Block not begun", _reservation("capacity-block", State="scheduled"), ERROR, "capacity", "is scheduled"),
+    (
+        "Capacity Block taken for a reservation",
+        _reservation(ReservationType="capacity-block"),
+        ERROR,
+        "capacity",
+        "cr-00000001 is a Capacity Block",
+    ),
+    (
+        "Capacity Block ends soon",
+        _reservation("capacity-block", EndDate=datetime.now(UTC) + timedelta(hours=1)),
+        WARNING,
+        "capacity",
+        "ends in 5",
+    ),
     (
         "quota too small",
         lambda account: account.quotas.update({"L-417A185B": 64}),

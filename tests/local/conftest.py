@@ -211,7 +211,7 @@ def served(world: World, *, conditions: bool = False) -> Iterator[str]:
     api: Any = Api(DomainDispatcherApplication(create_backend_app), world.reconciler, world.images, world.layout)
     if conditions:
         judge = Authorization.of(world.decisions.conditions, world.ec2)
-        api = ConditionsLayer(api, world.decisions, world.clock, judge)
+        api = ConditionsLayer(api, world.decisions, world.clock, judge, world.ec2.zone_of)
     server = make_server("127.0.0.1", 0, api, threaded=True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -40,6 +40,7 @@ class World:
     restarted: bool = False
     state: str = "running"
     state_reason: dict[str, str] = field(default_factory=dict)
+    unstoppable: str = ""
 
     # EC2
 
@@ -49,6 +50,9 @@ class World:
         self.calls.append(name)
         if name in self.fails:
             raise self.fails[name]
+
+    def cannot_stop(self, _instance_id: str) -> str:
+        return self.unstoppable
 
     def stop(self, instance_id: str) -> None:
         self._call("stop")

@@ -57,6 +57,7 @@ class Ec2:
         self.refuses, self.calls = refuses, list[str]()
         self.place = SimpleNamespace(tags={}, ssh_interface="public_ip", ssh_port=22, log_groups="production")
         self.states: dict[str, dict[str, Any]] = {}
+        self.unstoppable: dict[str, str] = {}
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
@@ -72,6 +73,12 @@ class Ec2:
     def launch(self, wanted: Any) -> str:
         self._call(f"launch {wanted.instance_type}")
         return f"i-{wanted.instance_type}"
+
+    def failed_attempts(self, _instance_id: str) -> list[Any]:
+        return []
+
+    def cannot_stop(self, instance_id: str) -> str:
+        return self.unstoppable.get(instance_id, "")
 
     def terminate(self, ids: list[str]) -> None:
         self._call(f"terminate {ids[0]}")

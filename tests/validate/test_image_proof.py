@@ -106,6 +106,13 @@ def test_machine_that_is_gone_is_not_restarted(world: World, tmp_path: Path) -> 
     assert host.verdict(ROLES) == "UNPROVEN"
 
 
+def test_a_spot_instance_is_not_stopped(world: World, tmp_path: Path) -> None:
+    world.unstoppable = "a Spot Instance cannot be stopped"
+    host = prove(world, a_proof(tmp_path))
+    assert verdicts(host)[f"{COMES_BACK}@stop-start"] == "UNPROVEN" and "stop" not in world.calls
+    assert "not tried: a Spot Instance cannot be stopped" in [check.message for check in host.checks]
+
+
 def test_nothing_is_restarted_once_the_run_is_cancelled(world: World, tmp_path: Path) -> None:
     wanted = a_proof(tmp_path)
     wanted.cancelled.set()

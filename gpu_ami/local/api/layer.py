@@ -30,7 +30,8 @@ _UNKNOWN_CALL = ErrorAnswer("AccessDeniedException", "the call is not signed, or
 class ConditionsLayer:
     """WSGI application: answers with an error where conditions say so, else passes the call on to `app`.
 
-    authorization: judges every call by the policies of who makes it; None: every call is allowed.
+    authorization: judges every call by the policies of who makes it; None: every call is allowed. zone_of: the zone of
+    the subnet that a launch names.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class ConditionsLayer:
         decisions: Decisions,
         clock: Callable[[], float] = time.monotonic,
         authorization: Authorization | None = None,
+        zone_of: Callable[[str], str] = lambda _: ZONE,
     ) -> None:
         self._app, self._decisions, self._clock = app, decisions, clock
-        self._authorization = authorization
+        self._authorization, self._zone_of_subnet = authorization, zone_of
         self._started = clock()
         self._lock = threading.Lock()
         self._unknown: dict[str, tuple[float, str, str]] = {}  # id → until when, code, message
@@ -63,11 +65,15 @@ class ConditionsLayer:
         return self._pass_ec2(call, environ, start_response)
 
     def _error(self, call: ServiceCall) -> ErrorAnswer | None:
-        due = self._decisions.error(call, ZONE, self._clock() - self._started)
+        due = self._decisions.error(call, self._zone_of(call), self._clock() - self._started)
         if due or self._authorization is None:
             return due or (self._not_found(call) if call.protocol == "ec2" else None)
         # EC2 looks a resource up before it can compare its tags with a policy.
         return (self._not_found(call) if call.protocol == "ec2" else None) or self._authorization.refusal(call)
+
+    def _zone_of(self, call: ServiceCall) -> str:
+        names = (value for key, value in call.parameters.items() if key.endswith("SubnetId") and value)
+        return self._zone_of_subnet(next(names, ""))
 
     def _not_found(self, call: ServiceCall) -> ErrorAnswer | None:
         """The error of a call that names a resource which was created a moment ago."""

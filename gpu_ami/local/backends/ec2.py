@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ipaddress
 import json
 import re
 from datetime import UTC, datetime
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import EbsBlockDeviceTypeDef
 
 REGION = "us-east-1"
-ZONE = f"{REGION}a"
+ZONES = (f"{REGION}a", f"{REGION}b")
+ZONE = ZONES[0]
 PROFILE = "gpu-ami-local"
 INSTANCE_TYPES = frozenset(_MOTO_TYPES)  # EC2's, as of moto's release
 # EC2's codes: docs.aws.amazon.com, API reference, InstanceState.
@@ -66,13 +68,14 @@ class Ec2:
         self.backend: Any = ec2_backends[self.account][REGION]
         self._iam: Any = iam_backends[self.account]["aws"]
         self.cidr = cidr
-        self.vpc_id, self.subnet_id = self._make_network(cidr)
+        self.vpc_id, self.subnet_ids = self._make_network(cidr)
+        self.subnet_id = self.subnet_ids[0]
         group = self.backend.create_security_group("gpu-ami-local", "instances of the local region", vpc_id=self.vpc_id)
         self.group_id = str(group.id)
         self.profile = self._make_profile()
 
-    def _make_network(self, cidr: str) -> tuple[str, str]:
-        """One VPC with one subnet, the default one: an instance without a subnet gets a loopback address, too."""
+    def _make_network(self, cidr: str) -> tuple[str, tuple[str, ...]]:
+        """The default VPC with a subnet in each zone: an instance without a subnet gets a loopback address, too."""
         backend = self.backend
         backend.subnets.clear()
         for vpc_id in list(backend.vpcs):
@@ -80,9 +83,23 @@ class Ec2:
             backend.groups.pop(vpc_id, None)
         vpc = backend.create_vpc(cidr, is_default=True)
         backend.default_vpc = vpc
-        subnet = backend.create_subnet(vpc.id, cidr, availability_zone=ZONE)
-        subnet.map_public_ip_on_launch = False
-        return str(vpc.id), str(subnet.id)
+        halves = ipaddress.ip_network(cidr).subnets(prefixlen_diff=1)
+        subnets = [
+            backend.create_subnet(vpc.id, str(half), availability_zone=zone)
+            for half, zone in zip(halves, ZONES, strict=True)
+        ]
+        for subnet in subnets:
+            subnet.map_public_ip_on_launch = False
+        return str(vpc.id), tuple(str(subnet.id) for subnet in subnets)
+
+    def zone_of(self, subnet_id: str) -> str:
+        """The zone of a subnet; the first zone where there is none of that id."""
+        rows = [zones[subnet_id] for zones in self.backend.subnets.values() if subnet_id in zones]
+        return str(rows[0].availability_zone) if rows else ZONE
+
+    def _cidr_of(self, subnet_id: str) -> str:
+        rows = [zones[subnet_id] for zones in self.backend.subnets.values() if subnet_id in zones]
+        return str(rows[0].cidr_block) if rows else self.cidr
 
     def _make_profile(self) -> str:
         with contextlib.suppress(Exception):  # a second region in one process (tests): it exists
@@ -169,7 +186,7 @@ class Ec2:
             mac=interface.mac_address,
             interface_id=interface.id,
             subnet_id=instance.subnet_id or self.subnet_id,
-            subnet_cidr=self.cidr,
+            subnet_cidr=self._cidr_of(instance.subnet_id or self.subnet_id),
             vpc_id=instance.vpc_id or self.vpc_id,
             vpc_cidr=self.cidr,
             root_device_name=instance.root_device_name,

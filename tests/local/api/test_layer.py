@@ -239,3 +239,36 @@ def test_a_launch_survives_an_ordinary_day(region: Region, monkeypatch: pytest.M
     assert found.wait_for_state(instance_id, "running", 60)["InstanceId"] == instance_id
     found.terminate([instance_id])
     found.wait_for_state(instance_id, "terminated", 60)
+
+
+def two_zones(world: Any, endpoint: str, **changes: Any) -> Cloud:
+    keys = Credentials("local", "local")
+    subnets = world.ec2.subnet_ids
+    return Cloud(Place("local", "us-east-1", endpoint=endpoint, credentials=keys, subnet_ids=subnets, **changes))
+
+
+def test_a_launch_goes_to_the_zone_that_offers_the_type(region: Region) -> None:
+    world, endpoint = region("unsupported-zone")  # us-east-1a
+    cloud = two_zones(world, endpoint)
+    instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, ""))
+    assert cloud.instance(instance_id)["SubnetId"] == world.ec2.subnet_ids[1]
+    (attempt,) = cloud.failed_attempts(instance_id)
+    assert "g5.12xlarge in us-east-1a" in str(attempt) and "on-demand: Unsupported" in str(attempt)
+
+
+def test_a_launch_without_capacity_anywhere_names_every_attempt(region: Region) -> None:
+    world, endpoint = region("no-capacity")
+    cloud = two_zones(world, endpoint, capacity={"*": ("spot", "on-demand")})
+    cloud._ec2 = client(endpoint)  # botocore retries a 500 with waits
+    with pytest.raises(CapacityError, match="in 4 attempts") as caught:
+        cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, ""))
+    assert [(("us-east-1a" in line), ("spot" in line)) for line in caught.value.details] == [
+        (True, True), (False, True), (True, False), (False, False),
+    ]  # fmt: skip
+
+
+def test_a_spot_instance_is_launched_as_one(region: Region) -> None:
+    world, endpoint = region("consistency")
+    cloud = two_zones(world, endpoint, capacity={"g5*": ("spot",)})
+    instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, ""))
+    assert "cannot be stopped" in cloud.cannot_stop(instance_id)

@@ -15,7 +15,15 @@ def test_the_root_volume_is_the_image_s(world: World) -> None:
 def test_an_address_is_of_the_region_s_network(world: World) -> None:
     instance = world.launch()
     assert instance.private_ip.startswith("127.99.")
-    assert list(world.ec2.backend.subnets) == ["us-east-1a"] and len(world.ec2.backend.vpcs) == 1
+    assert list(world.ec2.backend.subnets) == ["us-east-1a", "us-east-1b"] and len(world.ec2.backend.vpcs) == 1
+
+
+def test_each_subnet_is_in_a_zone_of_its_own(world: World) -> None:
+    assert [world.ec2.zone_of(subnet) for subnet in world.ec2.subnet_ids] == ["us-east-1a", "us-east-1b"]
+    instance = world.launch(subnet_id=world.ec2.subnet_ids[1])
+    view = world.ec2.view(instance)
+    assert view.zone == "us-east-1b" and view.subnet_cidr == "127.99.128.0/17"
+    assert view.address.startswith("127.99.")
 
 
 def test_a_reason_is_shown_and_taken_back(world: World) -> None:

@@ -1,0 +1,154 @@
+"""The order in which capacity is searched for, and what the error names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_ami.cloud import Place, aws_errors, capacity
+from gpu_ami.cloud.capacity import Search, Way, ways_of
+from gpu_ami.errors import CapacityError, CloudError, MachineError
+
+A, B = "subnet-0000000a", "subnet-0000000b"
+ZONES = {A: "us-east-1a", B: "us-east-1b"}
+SHORT = "InsufficientInstanceCapacity"
+Tried = list[tuple[str, str]]
+NOWHERE = {("on-demand", zone): SHORT for zone in ZONES.values()}
+
+
+def place(**changes: Any) -> Place:
+    return Place("aws", "us-east-1", subnet_id=A, subnet_ids=(A, B), **changes)
+
+
+def refused(code: str, message: str = "no") -> Any:
+    return aws_errors.from_code("launching p5.48xlarge", code, message)
+
+
+def search(
+    ways: list[str], answers: dict[tuple[str, str], str], **changes: Any
+) -> tuple[Search, list[tuple[str, str]], Any]:
+    """A search, the calls that it makes, and the launch: it succeeds where `answers` has no code."""
+    tried: Tried = []
+
+    def launch(way: Way, subnet_id: str) -> str:
+        tried.append((str(way), ZONES.get(subnet_id, "")))
+        code = answers.get(tried[-1])
+        if code:
+            raise refused(code)
+        return "i-1"
+
+    made = Search(
+        place(**changes), "p5.48xlarge", [Way.parse(way) for way in ways], lambda subnet: ZONES.get(subnet, "")
+    )
+    return made, tried, launch
+
+
+def test_the_next_subnet_is_tried_and_then_the_next_way() -> None:
+    none = {("spot", "us-east-1a"): SHORT, ("spot", "us-east-1b"): SHORT, ("on-demand", "us-east-1a"): SHORT}
+    made, tried, launch = search(["spot", "on-demand"], none)
+    assert made.run(launch) == "i-1"
+    assert tried == [*none, ("on-demand", "us-east-1b")]
+    assert [attempt.zone for attempt in made.attempts] == ["us-east-1a", "us-east-1b", "us-east-1a"]
+
+
+def test_the_error_names_type_zone_way_answer_and_time_of_each_attempt() -> None:
+    every = {(way, zone): SHORT for way in ("spot", "on-demand") for zone in ZONES.values()}
+    made, _, launch = search(["spot", "on-demand"], every)
+    with pytest.raises(CapacityError, match=r"no capacity for p5\.48xlarge in 4 attempts") as caught:
+        made.run(launch)
+    error = caught.value
+    assert error.code == SHORT and error.exit_code == 5 and error.hint == aws_errors.CAPACITY_HINT
+    assert [line.partition(" ")[2] for line in error.details] == [
+        f"p5.48xlarge in {zone} ({subnet}), {way}: {SHORT}: no"
+        for way in ("spot", "on-demand")
+        for subnet, zone in ZONES.items()
+    ]
+    assert all(line[:2] == "20" and line.split()[0].endswith("Z") for line in error.details)
+
+
+def test_a_quota_is_asked_once_a_way() -> None:
+    quota = {("spot", "us-east-1a"): "MaxSpotInstanceCountExceeded"}
+    made, tried, launch = search(["spot", "on-demand"], quota)
+    made.run(launch)
+    assert tried == [("spot", "us-east-1a"), ("on-demand", "us-east-1a")]
+
+
+def test_a_reservation_is_used_in_its_zone_only() -> None:
+    made, tried, launch = search(["reservation:cr-00000001"], {})
+    made.reservation_zone = lambda _: "us-east-1b"
+    made.run(launch)
+    assert tried == [("reservation:cr-00000001", "us-east-1b")]
+    made, tried, launch = search(["capacity-block:cr-00000001", "on-demand"], {})
+    made.reservation_zone = lambda _: "us-east-1f"
+    made.run(launch)
+    assert tried == [("on-demand", "us-east-1a")]
+    assert "is in us-east-1f, and no subnet of the place is" in made.attempts[0].answer
+
+
+def test_an_error_that_is_not_of_capacity_ends_the_search() -> None:
+    made, tried, launch = search(["spot", "on-demand"], {("spot", "us-east-1a"): "UnauthorizedOperation"})
+    with pytest.raises(CloudError, match="UnauthorizedOperation"):
+        made.run(launch)
+    assert len(tried) == 1
+
+
+def test_rounds_are_repeated_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    made, tried, launch = search(
+        ["on-demand"], {("on-demand", zone): SHORT for zone in ZONES.values()}, capacity_minutes=3
+    )
+    made.wait = lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+    with pytest.raises(CapacityError, match="in 8 attempts"):
+        made.run(launch)
+    assert len(tried) == 8 and clock == [180.0]
+
+
+def test_a_cancelled_run_waits_no_longer() -> None:
+    made, tried, launch = search(
+        ["on-demand"], {("on-demand", zone): SHORT for zone in ZONES.values()}, capacity_minutes=9
+    )
+    made.wait = lambda _: True
+    with pytest.raises(MachineError, match="the run was interrupted"):
+        made.run(launch)
+    assert len(tried) == 2
+
+
+def test_each_instance_type_goes_its_way() -> None:
+    where = place(capacity={"p5*": ("capacity-block:cr-00000001",), "*": ("spot", "on-demand")})
+    assert ways_of(where, "p5.48xlarge") == (Way(capacity.CAPACITY_BLOCK, "cr-00000001"),)
+    assert ways_of(where, "g5.12xlarge") == (Way(capacity.SPOT), Way())
+    assert ways_of(place(), "g5.12xlarge") == (Way(),)
+
+
+@pytest.mark.parametrize(
+    ("way", "request_"),
+    [
+        ("on-demand", {}),
+        (
+            "spot",
+            {
+                "InstanceMarketOptions": {
+                    "MarketType": "spot",
+                    "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
+                }
+            },
+        ),
+        (
+            "reservation:cr-1",
+            {"CapacityReservationSpecification": {"CapacityReservationTarget": {"CapacityReservationId": "cr-1"}}},
+        ),
+        (
+            "capacity-block:cr-1",
+            {
+                "InstanceMarketOptions": {"MarketType": "capacity-block"},
+                "CapacityReservationSpecification": {"CapacityReservationTarget": {"CapacityReservationId": "cr-1"}},
+            },
+        ),
+    ],
+)
+def test_a_way_adds_its_parameters_to_run_instances(way: str, request_: dict[str, Any]) -> None:
+    request: Any = {}
+    Way.parse(way).add_to(request)
+    assert request == request_
