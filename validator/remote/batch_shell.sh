@@ -1,6 +1,7 @@
 #!/bin/sh
 # The loop of the batching shell (validator/transport/shell.py). `sh` reads it from standard input, after a line that
-# sets `mark` (unique to the shell) and kill_marked.sh; batches follow on the same input.
+# sets `mark` (unique to the shell) and `limit` (bytes of output of a command), and kill_marked.sh; batches follow on the
+# same input.
 #
 # shell.py composes a batch of calls of these functions: up to four workers in the background, each a list of
 # validator_run lines, and validator_watch in the foreground; then validator_frame prints the results.
@@ -10,7 +11,7 @@
 #                 sleeper    process id of the watchdog's sleep;  done   all workers have ended
 # Times are the host's uptime in hundredths of a second. Processes are ended by SIGKILL: a process that is just being
 # created can lose a signal that this shell traps.
-: "${mark:?}"
+: "${mark:?}" "${limit:?}"
 umask 077
 workers=
 worker=
@@ -78,11 +79,24 @@ validator_run() {
     }
 }
 
-# validator_watch HUNDREDTHS: enforces the deadlines of a batch until it is done. HUNDREDTHS: the shortest deadline.
-# One watchdog for the whole batch: `timeout` would cost one more process for each command.
+# Sets `large` to " N N ": the commands that have written more than the limit.
+validator_large() {
+    large=" "
+    for file in $(stat -c %s:%n "$dir"/*.out "$dir"/*.err); do
+        [ "${file%%:*}" -le "$limit" ] || {
+            file=${file##*/}
+            large="$large${file%.*} "
+        }
+    done
+}
+
+# validator_watch HUNDREDTHS: enforces the deadlines of a batch, and each second the limit of its outputs, until it is
+# done. HUNDREDTHS: the shortest deadline. One watchdog for the whole batch: `timeout` would cost one more process for each
+# command, and `ulimit -f` would also limit the files that a command writes elsewhere.
 validator_watch() {
     pause=$1
     while :; do
+        [ "$pause" -le 100 ] || pause=100
         pause=$((pause + 5))
         sleep $((pause / 100)).$((pause / 10 % 10))$((pause % 10)) &
         sleeper=$!
@@ -92,9 +106,13 @@ validator_watch() {
         wait "$sleeper"
         [ ! -e "$dir/done" ] || return
         pause=$1
+        validator_large
         validator_clock
         for file in "$dir"/worker.*; do
             read -r number end pid <"$file" || continue
+            case "$large" in
+            *" $number "*) end=0 ;;
+            esac
             if [ "$now" -ge "$end" ]; then
                 (validator_kill "$number" "$pid")
             elif [ $((end - now)) -lt "$pause" ]; then
@@ -123,7 +141,17 @@ validator_frame() {
         shift
     done
     echo
-    stat -c %s "$@"
+    sizes=$(stat -c %s "$@")
+    for size in $sizes; do
+        [ "$size" -le "$limit" ] && continue
+        # One byte more than the limit shows that something is missing.
+        for file; do
+            [ "$(stat -c %s "$file")" -le "$limit" ] || truncate -s "$((limit + 1))" "$file"
+        done
+        sizes=$(stat -c %s "$@")
+        break
+    done
+    echo "$sizes"
     printf '\n%s end\n' "$mark"
     cat "$@"
     rm -f "$dir"/*

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 WORKERS = 4
 _SLACK_SECONDS = 15.0  # after a command's deadline, for the host to kill it and to answer
 _START_SECONDS = 30.0
-_OUTPUT_BLOCKS = 1 << 17  # of 512 bytes: at most 64 MiB of output per command
+OUTPUT_BYTES = 64 << 20  # of each output of a command; a command that writes more is killed
 
 # A command of one word and plain arguments, for which a shell of its own would make no difference.
 _PLAIN = r"(?: (?:[\w./:,+@%=-]|'[^']*')+)*"
@@ -49,6 +49,8 @@ _BASH = re.compile(
 )
 
 _END_SECONDS = 3.0
+_KILLED = 137  # exit status of a shell's command that SIGKILL ended
+_TOO_MUCH = b"validator: killed, it wrote more than %d MiB of output\n" % (OUTPUT_BYTES >> 20)
 
 
 class NotRoot(TransportFault):
@@ -92,7 +94,7 @@ class Shell:
         self._command = "sudo -n sh" if root and connection.target.user != "root" else "sh"
         self._channel: paramiko.Channel | Channel = connection.open(f"exec {self._command}")
         # Its reply is not awaited here: the first batch is sent directly after it.
-        program = f"mark={self._mark}\n{remote.text('kill_marked')}{remote.text('batch_shell')}"
+        program = f"mark={self._mark} limit={OUTPUT_BYTES}\n{remote.text('kill_marked')}{remote.text('batch_shell')}"
         try:
             self._channel.sendall(program.encode())
         except Exception as error:
@@ -213,7 +215,12 @@ class Shell:
             middle = start + sizes[2 * number]
             end = middle + sizes[2 * number + 1]
             seconds = (ended - started) / 100
-            expired = rc == 137 and seconds >= command.deadline - 0.05
+            if max(middle - start, end - middle) > OUTPUT_BYTES:
+                stderr = body[middle:end][:OUTPUT_BYTES] + b"\n" + _TOO_MUCH
+                answers.append(Answer(_KILLED, body[start:middle][:OUTPUT_BYTES], stderr, seconds, False))
+                start = end
+                continue
+            expired = rc == _KILLED and seconds >= command.deadline - 0.05
             answers.append(Answer(rc, body[start:middle], body[middle:end], seconds, expired))
             start = end
         return answers
@@ -224,7 +231,7 @@ def _script(batch: Sequence[Command]) -> str:
     workers = "".join(_worker(batch, first) for first in range(min(WORKERS, len(batch))))
     shortest = round(100 * min(command.deadline for command in batch))
     numbers = " ".join(str(number) for number in range(1, len(batch) + 1))
-    group = f"{{ ulimit -f {_OUTPUT_BLOCKS}\n{workers}validator_done; }} 2>/dev/null & workers=$!"
+    group = f"{{ {workers}validator_done; }} 2>/dev/null & workers=$!"
     return f'{group}\nvalidator_watch {shortest}; wait "$workers"; workers=; validator_frame {numbers}\n'
 
 

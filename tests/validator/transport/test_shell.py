@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from paramiko import SSHException
 
+from validator.transport import shell as shell_module
 from validator.transport.shell import Command, Shell, _evaluated
 from validator.transport.ssh import ConnectionDropped, Target
 
@@ -129,6 +130,36 @@ def test_connection_that_breaks_is_dropped_whatever_paramiko_raises(start: Start
     setattr(shell._channel, at, broken)
     with pytest.raises(ConnectionDropped, match="closed the connection"):
         shell.execute([Command("true")])
+
+
+def test_a_command_may_write_a_large_file(start: Start, tmp_path: Path) -> None:
+    """The limit is one of outputs: a check that measures a disk writes more."""
+    (answer,) = start().execute(
+        [Command(f"truncate -s 200M {tmp_path}/sparse && dd if=/dev/zero of={tmp_path}/x bs=1M count=1 seek=150")]
+    )
+    assert (answer.rc, (tmp_path / "x").stat().st_size) == (0, 151 << 20), answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "stdout"),
+    [
+        ("yes", True),  # until it is killed
+        ("yes >&2", False),
+        ("head -c 3M /dev/zero", True),  # it ends before anybody looks
+    ],
+)
+def test_a_command_that_writes_too_much_output_is_killed(
+    start: Start, monkeypatch: pytest.MonkeyPatch, text: str, stdout: bool
+) -> None:
+    monkeypatch.setattr(shell_module, "OUTPUT_BYTES", 2 << 20)
+    connected = start()
+    answer, other = connected.execute([Command(text, deadline=60), Command("echo other")])
+    assert (answer.rc, answer.expired) == (137, False)
+    assert answer.seconds < 30  # not at its deadline
+    assert answer.stderr.endswith(b"validator: killed, it wrote more than 64 MiB of output\n")
+    assert len(answer.stdout if stdout else answer.stderr) >= 2 << 20
+    assert other.stdout == b"other\n"
+    assert connected.execute([Command("echo again")])[0].stdout == b"again\n"
 
 
 def test_commands_run_in_parallel_and_answers_are_in_order(start: Start) -> None:
