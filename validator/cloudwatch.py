@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
         MetricStatTypeDef,
     )
     from mypy_boto3_logs import CloudWatchLogsClient
-    from mypy_boto3_logs.type_defs import GetLogEventsRequestTypeDef
+    from mypy_boto3_logs.type_defs import GetLogEventsRequestTypeDef, GetLogEventsResponseTypeDef
 
 T = TypeVar("T")
+Page = TypeVar("Page", bound=Mapping[str, Any])
 QUERIES_PER_CALL = 500  # limit of GetMetricData
 LOCAL_POLL_SECONDS = 0.5
 AWS_POLL_SECONDS = 5.0  # GetMetricData and GetLogEvents are throttled per account
@@ -40,6 +41,10 @@ _THROTTLED = {
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 _CREDENTIALS = {"UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch"}
+
+
+class _IncompleteAnswer(Exception):
+    """An answer lacks a key that AWS always sends: it came from something else."""
 
 
 class ApiRefused(Exception):
@@ -131,6 +136,7 @@ class CloudWatch:
         action: as in IAM policies, such as `logs:GetLogEvents`. ApiRefused: AWS refused it, or the retries failed.
         """
         from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+        from botocore.parsers import ResponseParserError
 
         deadline, wait = time.monotonic() + RETRY_SECONDS, _FIRST_WAIT
         while True:
@@ -140,6 +146,9 @@ class CloudWatch:
                 refusal, retryable = _refusal(action, error)
             except (ConnectionError, HTTPClientError) as error:
                 refusal, retryable = ApiRefused(action, "", str(error), "is the endpoint reachable from here?"), True
+            except (ResponseParserError, _IncompleteAnswer) as error:
+                message = f"the answer is not one of AWS: {str(error).partition(', invalid XML received')[0]}"
+                refusal, retryable = ApiRefused(action, "", message, "did a proxy answer instead?"), True
             except BotoCoreError as error:
                 refusal, retryable = ApiRefused(action, "", str(error), "check the credentials and the region"), False
             if not retryable or time.monotonic() >= deadline:
@@ -170,7 +179,7 @@ class CloudWatch:
             EndTime=end,
             ScanBy="TimestampDescending",
         )
-        for page in self._call("cloudwatch:GetMetricData", lambda: list(read())):
+        for page in self._call("cloudwatch:GetMetricData", lambda: _complete(read(), "MetricDataResults")):
             for result in page["MetricDataResults"]:
                 pairs = zip(result["Timestamps"], result["Values"], strict=True)
                 points[series[int(result["Id"][1:])]] += [Point(start.timestamp(), value) for start, value in pairs]
@@ -180,7 +189,7 @@ class CloudWatch:
         filters: list[DimensionFilterTypeDef] = [{"Name": name, "Value": value} for name, value in dimensions.items()]
         paginator = self._metrics.get_paginator("list_metrics")
         read = functools.partial(paginator.paginate, Namespace=namespace, Dimensions=filters)
-        pages = self._call("cloudwatch:ListMetrics", lambda: list(read()))
+        pages = self._call("cloudwatch:ListMetrics", lambda: _complete(read(), "Metrics"))
         return {
             Series(
                 metric["Namespace"],
@@ -200,7 +209,7 @@ class CloudWatch:
         token = ""
         while True:
             try:
-                page = self._call("logs:GetLogEvents", functools.partial(self._logs.get_log_events, **request))
+                page = self._call("logs:GetLogEvents", functools.partial(self._log_events, request))
             except ApiRefused as error:
                 if error.code == "ResourceNotFoundException":
                     return None
@@ -214,15 +223,28 @@ class CloudWatch:
                 return events
             token = request["nextToken"] = page["nextForwardToken"]
 
+    def _log_events(self, request: GetLogEventsRequestTypeDef) -> GetLogEventsResponseTypeDef:
+        return _complete([self._logs.get_log_events(**request)], "events", "nextForwardToken")[0]
+
     def retention_days(self, group: str) -> int | None:
         """Days after which a group's events are deleted; None for never. LookupError if the group does not exist."""
         paginator = self._logs.get_paginator("describe_log_groups")
         read = functools.partial(paginator.paginate, logGroupNamePrefix=group)
-        for page in self._call("logs:DescribeLogGroups", lambda: list(read())):
+        for page in self._call("logs:DescribeLogGroups", lambda: _complete(read(), "logGroups")):
             for log_group in page["logGroups"]:
                 if log_group["logGroupName"] == group:
                     return log_group.get("retentionInDays")
         raise LookupError(group)
+
+
+def _complete(pages: Iterable[Page], *keys: str) -> list[Page]:
+    """The pages of an answer. _IncompleteAnswer: one lacks a key."""
+    complete = list(pages)
+    for page in complete:
+        for key in keys:
+            if key not in page:
+                raise _IncompleteAnswer(f"it has no {key!r}")
+    return complete
 
 
 def _refusal(action: str, error: ClientError) -> tuple[ApiRefused, bool]:

@@ -46,6 +46,7 @@ _HINTS: Mapping[str, str] = {
 }
 CAPACITY_HINT = "try another Availability Zone, a capacity reservation or Capacity Block, or wait"
 _QUOTA_HINT = "request a higher quota for this instance family (Service Quotas, Amazon EC2), or terminate what runs"
+_NOT_AWS_HINT = "did a proxy or a login page answer? look at HTTPS_PROXY, AWS_ENDPOINT_URL and the place's endpoint"
 _DENIED_HINT = (
     "the caller's policy lacks the action that the message names "
     "(`aws sts decode-authorization-message` decodes an encoded message)"
@@ -91,7 +92,11 @@ def from_text(action: str, text: str) -> GpuAmiError | None:
 
 @contextmanager
 def translated(action: str) -> Iterator[None]:
-    """Botocore's errors as this program's: the action that failed, what AWS said, what to do."""
+    """Botocore's errors as this program's: the action that failed, what AWS said, what to do.
+
+    What the block does with an answer belongs into it: an answer without the keys that AWS always sends (KeyError) did
+    not come from AWS.
+    """
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
 
@@ -104,8 +109,13 @@ def translated(action: str) -> Iterator[None]:
         raise UsageError(f"{action}: {error}", hint="set profile in the --where file, or AWS_PROFILE") from error
     except exceptions.NoRegionError as error:
         raise UsageError(f"{action}: no region", hint="set region in the --where file") from error
-    except (exceptions.BotoCoreError, ResponseParserError) as error:  # the latter: a proxy or a fault answers in HTML
+    except exceptions.BotoCoreError as error:
         raise CloudError(f"{action}: {error}", hint="is the endpoint reachable from this machine?") from error
+    except ResponseParserError as error:
+        reason = str(error).partition(", invalid XML received")[0].partition(":\n")[0]
+        raise CloudError(f"{action}: the answer is not one of AWS: {reason}", hint=_NOT_AWS_HINT) from error
+    except KeyError as error:
+        raise CloudError(f"{action}: the answer is not one of AWS: it has no {error}", hint=_NOT_AWS_HINT) from error
 
 
 def _classify(code: str, message: str) -> tuple[type[GpuAmiError], str]:

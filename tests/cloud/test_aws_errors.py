@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
 import pytest
 
-from gpu_ami.cloud import aws_errors
+from gpu_ami.cloud import Cloud, aws_errors
+from gpu_ami.cloud.place import Credentials, Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
 
 ZONE = (
@@ -72,3 +77,54 @@ def test_other_failures_are_the_build_s(text: str) -> None:
 def test_kinds_of_codes() -> None:
     assert aws_errors.is_throttled("Throttling") and not aws_errors.is_throttled("AccessDenied")
     assert aws_errors.is_not_found("InvalidAMIID.NotFound") and not aws_errors.is_not_found("AuthFailure")
+
+
+HTML = b"<html><body>Please log in</body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        ("200 OK", HTML, "it has no 'Images'"),
+        ("200 OK", b"<DescribeImagesResponse><ima", "Unable to parse response (unclosed token"),
+        ("200 OK", b"", "Unable to parse response (no element found"),
+        ("200 OK", b'{"message": null}', "Unable to parse response (not well-formed"),
+        ("301 Moved Permanently", b"", "Unable to parse response (no element found"),
+    ],
+    ids=["login page", "cut off", "empty", "JSON", "redirect"],
+)
+def test_an_answer_that_is_not_one_of_aws_is_said(
+    endpoint: Callable[[str, bytes], str], status: str, body: bytes, message: str
+) -> None:
+    place = Place("x", "us-east-1", endpoint=endpoint(status, body), credentials=Credentials("x", "y"))
+    with pytest.raises(CloudError) as refused:
+        Cloud(place).image("ami-1")
+    assert refused.value.message.startswith("describing ami-1: the answer is not one of AWS: ")
+    assert message in refused.value.message and "did a proxy" in refused.value.hint
+    assert refused.value.exit_code == 4
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Callable[[str, bytes], str]]:
+    """Starts an HTTP server on loopback that answers everything alike; returns its URL."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    answer: list[bytes] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer[0])
+
+    def start(status: str, body: bytes) -> str:
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        answer.append(head.encode() + body)
+        threading.Thread(target=serve, daemon=True).start()
+        return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    yield start
+    listening.close()

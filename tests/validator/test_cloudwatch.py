@@ -9,6 +9,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserError
 from moto import mock_aws
 
 from validator.cloudwatch import ApiRefused, CloudWatch, Series
@@ -133,3 +134,42 @@ def test_unreachable_endpoint_is_an_error_not_a_failure(monkeypatch: pytest.Monk
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     with pytest.raises(ApiRefused, match="cloudwatch:ListMetrics"):
         CloudWatch("us-east-1", endpoint="http://127.0.0.1:9").known_series("CWAgent", {})
+
+
+@pytest.mark.parametrize("page", [{}, {"ResponseMetadata": {"HTTPStatusCode": 200}}])
+def test_an_answer_of_a_login_page_is_not_the_images_fault(
+    cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, page: dict[str, Any]
+) -> None:
+    """botocore reads an HTML page as an answer without content; that is retried, and then no verdict of the image."""
+    monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
+    cloudwatch.sleep = lambda _seconds: None
+    monkeypatch.setattr(cloudwatch._logs, "get_log_events", lambda **_: page)
+    with pytest.raises(ApiRefused, match="logs:GetLogEvents: the answer is not one of AWS: it has no 'events'"):
+        cloudwatch.events("group", "stream")
+
+    class Paginator:
+        def paginate(self, **_: Any) -> list[dict[str, Any]]:
+            return [page]
+
+    monkeypatch.setattr(cloudwatch._logs, "get_paginator", lambda _name: Paginator())
+    monkeypatch.setattr(cloudwatch._metrics, "get_paginator", lambda _name: Paginator())
+    with pytest.raises(ApiRefused, match="it has no 'logGroups'"):
+        cloudwatch.retention_days("group")
+    with pytest.raises(ApiRefused, match="it has no 'MetricDataResults'"):
+        cloudwatch.points([Series("n", "m", ())], 0.0, 60)
+    with pytest.raises(ApiRefused, match="it has no 'Metrics'"):
+        cloudwatch.known_series("n", {})
+
+
+def test_an_answer_that_cannot_be_parsed_is_retried(cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloudwatch.sleep = lambda _seconds: None
+    answers: list[Any] = [ResponseParserError("Unable to parse response"), {"events": [], "nextForwardToken": "t"}]
+
+    def answer(**_: Any) -> Any:
+        first = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(first, Exception):
+            raise first
+        return first
+
+    monkeypatch.setattr(cloudwatch._logs, "get_log_events", answer)
+    assert cloudwatch.events("group", "stream") == []
