@@ -25,7 +25,9 @@ COMMANDS: Mapping[str, str] = {
     "boot-times.txt": "systemd-analyze time; systemd-analyze blame --no-pager | head -40; cloud-init analyze blame",
     "cloud-init.log": "cat /var/log/cloud-init.log /var/log/cloud-init-output.log | tail -n 5000",
     "packages.txt": "dpkg-query -W 2>/dev/null || rpm -qa",
-    MATERIALS_FILE: remote.python("materials"),  # of which `gpu-ami certify` makes the bill of materials
+    MATERIALS_FILE: remote.python(
+        "materials", "--added-modules"
+    ),  # of which `gpu-ami certify` makes the bill of materials
     "nvidia-smi.txt": "nvidia-smi -q",
     "nvidia-smi.xml": "nvidia-smi -q -x",
     "nvidia-driver.txt": "cat /proc/driver/nvidia/version; modinfo nvidia; dkms status",
@@ -134,7 +136,10 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
     elif restarted:
         names, facts = names if failed else set(OF_EACH_BOOT), ["kernel", "boot_id", "driver"]
     deadlines = {MATERIALS_FILE: _MATERIALS_DEADLINE}
-    files = {name: Command(text, deadlines.get(name, _DEADLINE)) for name, text in COMMANDS.items() if name in names}
+    texts = dict(COMMANDS)
+    if isinstance(host.backend, backend.ImageBackend):  # no emulated processor: modinfo reads every module in seconds
+        texts[MATERIALS_FILE] = remote.python("materials")
+    files = {name: Command(text, deadlines.get(name, _DEADLINE)) for name, text in texts.items() if name in names}
     if failed and not isinstance(host.backend, backend.ImageBackend):
         files[BUG_REPORT] = Command(_BUG_REPORT, BUG_REPORT_SECONDS)
     return facts, files

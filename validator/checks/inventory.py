@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
-from validator.probes import Entry, footprints, packages, unpackaged
+from validator.probes import Entry, bill_of_materials, footprints, packages, unpackaged
 
 _UNITS = ("/etc/systemd", "/usr/lib/systemd")
 _LOGIN = ("/etc/pam.d", "/etc/security", "/etc/sudoers.d", "/etc/ssh", "/etc/polkit-1")
@@ -167,6 +167,26 @@ def test_scheduled_jobs_are_declared(host: Any, plan: Any, observe: Observe) -> 
     _require_none(
         sorted([*files, *_lines(host.run(scripts, pure=True).stdout)]), "jobs and scripts of no package", plan, observe
     )
+
+
+@pytest.mark.tier("T0")
+def test_bill_of_materials_is_current(host: Any, observe: Observe) -> None:
+    """The image's bill of materials lists the installed packages and kernel modules, no more and no fewer.
+
+    Scanners on a machine read it in place of the package database.
+    """
+    kept = host.run(f"cat {bill_of_materials.PATH}", pure=True)
+    if kept.rc != 0:
+        unproven(f"the image has no {bill_of_materials.PATH}: it was not built by gpu-ami, or by a version without one")
+    packages = host.run(bill_of_materials.INSTALLED, pure=True, timeout=SCAN_SECONDS).stdout
+    modules = host.run(bill_of_materials.MODULES, pure=True, timeout=SCAN_SECONDS).stdout
+    try:
+        listed = bill_of_materials.listed(kept.stdout)
+    except bill_of_materials.InvalidBill as error:
+        observe.fail(f"{bill_of_materials.PATH}: {error}")
+    installed = bill_of_materials.installed(packages, modules)
+    observe(f"{len(listed)} components", f"{len(installed)} packages and kernel modules")
+    observe.nothing(bill_of_materials.differences(listed, installed), "differences from the bill of materials")
 
 
 @pytest.mark.tier("T0")

@@ -5,6 +5,7 @@ hardware             PCI devices, GPUs and links, compared with the plan and a g
 nvidia_smi           `nvidia-smi -q -x` as numbers
 unpackaged           files that no package owns, and which of them are expected
 footprints           expected files, setuid programs, capabilities and listeners
+bill_of_materials    the image's own bill of materials against what is installed
 packages             installed packages of a planned component
 shared_libraries     shared libraries as a program loads them
 kernel_modules       kernel modules on disk

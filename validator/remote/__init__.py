@@ -29,10 +29,10 @@ def text(name: str) -> str:
 
 
 @functools.cache
-def python(name: str) -> str:
+def python(name: str, *arguments: str) -> str:
     """The program NAME.py as a command: the host's own python3 reads it from standard input."""
     program = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
-    return f"python3 -IS - <<'END_OF_PROGRAM'\n{program}END_OF_PROGRAM"
+    return f"python3 -IS - {shlex.join(arguments)} <<'END_OF_PROGRAM'\n{program}END_OF_PROGRAM"
 
 
 def with_arguments(name: str, *arguments: str) -> str:

@@ -135,21 +135,21 @@ def parse_modules(text: str, root: str) -> List[Record]:
     return modules
 
 
-def modules(root: str) -> List[Record]:
-    """Every kernel module with what modinfo says of it."""
-    files = module_files(root)
+def modules(root: str, added_only: bool = False) -> List[Record]:
+    """Kernel modules with what modinfo says of them. added_only: without those of the kernel's own package."""
+    files = [path for path in module_files(root) if not (added_only and "/kernel/" in path)]
     found: List[Record] = []
     for start in range(0, len(files), MODULES_AT_ONCE):
         found += parse_modules(output(["modinfo", *files[start : start + MODULES_AT_ONCE]]), root)
     return found
 
 
-def materials(root: str) -> Record:
-    """The document that is printed."""
+def materials(root: str, added_only: bool = False) -> Record:
+    """The document that is printed. added_only: of kernel modules, those that came after the kernel's package."""
     named = release(root)
     return {
         "schema": SCHEMA, "os": named.get("ID", ""), "os_version": named.get("VERSION_ID", ""),
-        "machine": os.uname().machine, "packages": packages(root), "modules": modules(root),
+        "machine": os.uname().machine, "packages": packages(root), "modules": modules(root, added_only),
     }  # fmt: skip
 
 
@@ -211,8 +211,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", default="/", help="the tree to list [%(default)s]")
     parser.add_argument("--bom", metavar="FILE", help="write a CycloneDX document instead of printing JSON")
+    parser.add_argument("--added-modules", action="store_true", help="list no module of the kernel's own package")
     given = parser.parse_args()
-    found = materials(given.root.rstrip("/"))
+    found = materials(given.root.rstrip("/"), given.added_modules)
     if given.bom:
         write(given.bom, bom(found))
     else:

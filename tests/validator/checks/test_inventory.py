@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -39,7 +40,36 @@ def unowned(
     ]
 
 
+BILL = json.dumps(
+    {
+        "components": [
+            {
+                "type": "library", "name": "libc6", "version": "2.36",
+                "purl": "pkg:deb/debian/libc6@2.36?arch=amd64&distro=debian-12",
+            },
+            {
+                "type": "device-driver", "name": "nvidia", "version": "580.1",
+                "properties": [{"name": "gpu-ami:path", "value": "/usr/lib/modules/6.1/updates/nvidia.ko"}],
+            },
+        ]
+    }
+)  # fmt: skip
+LIBC, MODULE = "installed\tlibc6\t2.36\tamd64\n", "/lib/modules/6.1/updates/nvidia.ko\n"
+
+
+def bill(packages: str = LIBC, modules: str = MODULE, kept: tuple[int, str] = (0, BILL)) -> dict[str, Any]:
+    return {"cat*": kept, "if test -e /var/lib/dpkg/status*": packages, "find /lib/modules*": modules}
+
+
+_BILL = inventory.test_bill_of_materials_is_current
+
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
+    (_BILL, bill(), "PASS", ""),
+    (_BILL, bill(LIBC.replace("2.36", "2.37")), "FAIL", "package libc6 2.37 amd64: installed, not in the bill"),
+    (_BILL, bill(LIBC + "installed\tnmap\t7\tamd64\n"), "FAIL", "package nmap 7 amd64: installed, not in the bill"),
+    (_BILL, bill(modules=""), "FAIL", "module /lib/modules/6.1/updates/nvidia.ko: in the bill, not installed"),
+    (_BILL, bill(kept=(0, "{")), "FAIL", "not a bill of materials"),
+    (_BILL, bill(kept=(1, "")), "UNPROVEN", "the image has no /usr/share/gpu-ami/bom.cdx.json"),
     *unowned(inventory.test_programs_are_packaged, "/usr/bin/helper", "programs of no package", "755"),
     *unowned(inventory.test_programs_are_packaged, "/usr/lib/libx.so.1", "programs of no package"),
     *unowned(inventory.test_programs_are_packaged, "/usr/lib/python3/dist-packages/x/a.py", "programs of no package"),

@@ -130,6 +130,9 @@ def test_every_module_is_asked_for_in_batches(monkeypatch: pytest.MonkeyPatch, t
     found = program.modules(str(tmp_path))
     assert len(found) == 900 and max(map(len, asked)) == program.MODULES_AT_ONCE
     assert found[0]["path"] == "/lib/modules/6.1/kernel/m0.ko"
+    (tmp_path / "lib/modules/6.1/updates").mkdir()
+    (tmp_path / "lib/modules/6.1/updates/nvidia.ko").touch()
+    assert [row["name"] for row in program.modules(str(tmp_path), added_only=True)] == ["nvidia"]
 
 
 @pytest.mark.parametrize(
