@@ -50,14 +50,16 @@ def test_sweep_takes_leftovers_and_nothing_else(cloud: Cloud, home: Path) -> Non
         cloud.import_key("gpu-ami-dead-run-builder", PUBLIC_KEY, {"by": "packer"})  # old Packer: by name only, no tags
         cloud.import_key("gpu-ami-tagged", PUBLIC_KEY, {runs.TAG_RUN: "gone", runs.TAG_EXPIRES: past})
         plan = sweep.sweep_cloud(cloud, home, Progress("quiet"), dry_run=True)
-        assert {one.outcome for one in plan} == {"would be removed"} and len(resources.tagged(cloud, runs.TAG_RUN)) >= 5
+        assert {entry.outcome for entry in plan} == {"would be removed"}
+        assert len(resources.tagged(cloud, runs.TAG_RUN)) >= 5
         swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
-        assert sorted(one.id for one in swept) == sorted([*leftovers, "gpu-ami-dead-run-builder", "gpu-ami-tagged"])
-        states = {one: cloud.instance(one)["State"]["Name"] for one in [*leftovers, *kept]}
-        assert {states[one] for one in leftovers} == {"terminated"} and {states[one] for one in kept} == {"running"}
+        assert sorted(entry.id for entry in swept) == sorted([*leftovers, "gpu-ami-dead-run-builder", "gpu-ami-tagged"])
+        states = {instance: cloud.instance(instance)["State"]["Name"] for instance in [*leftovers, *kept]}
+        assert {states[instance] for instance in leftovers} == {"terminated"}
+        assert {states[instance] for instance in kept} == {"running"}
         assert {pair["KeyName"] for pair in cloud.ec2.describe_key_pairs()["KeyPairs"]} == {"k"}
         sweep.forget_dead_runs(home, "aws", Progress("quiet"))
-        assert sorted(one.id for one in runs.records(home)) == sorted(["dead-elsewhere", alive_but_late.id])
+        assert sorted(record.id for record in runs.records(home)) == sorted(["dead-elsewhere", alive_but_late.id])
         assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
 
 
@@ -102,12 +104,12 @@ def test_images_go_when_they_are_half_made_or_past_their_time(cloud: Cloud, home
         an_image(cloud, "somebody's", Name="theirs"),
     }
     swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
-    assert {one.id for one in swept if one.kind == "image"} == leftovers
-    assert {one.outcome for one in swept} == {"removed"}
+    assert {entry.id for entry in swept if entry.kind == "image"} == leftovers
+    assert {entry.outcome for entry in swept} == {"removed"}
     left = cloud.ec2.describe_images(Owners=["self"])["Images"]
     assert {image["ImageId"] for image in left} - {an_ami(cloud)} == kept
     of_kept = {device["Ebs"]["SnapshotId"] for image in left for device in image["BlockDeviceMappings"]}
-    swept_snapshots = {one.id for one in swept if one.kind == "snapshot"}
+    swept_snapshots = {entry.id for entry in swept if entry.kind == "snapshot"}
     assert len(swept_snapshots) == 3 and not swept_snapshots & of_kept
     assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
 
@@ -126,10 +128,10 @@ def test_processes_of_a_dead_run_are_ended(home: Path, tmp_path: Path) -> None:
         left = process.using_folder(home / "runs" / "dead-run")
         assert len(left) == 2
         plan = sweep.end_processes(home, "aws", Progress("quiet"), dry_run=True)
-        assert {one.outcome for one in plan} == {"would be removed"} and all(one.alive() for one in left)
+        assert {entry.outcome for entry in plan} == {"would be removed"} and all(child.alive() for child in left)
         swept = sweep.end_processes(home, "aws", Progress("quiet"))
-        assert [(one.kind, one.run, one.outcome) for one in swept] == [("process", "dead-run", "removed")] * 2
-        assert not any(one.alive() for one in left)
+        assert [(entry.kind, entry.run, entry.outcome) for entry in swept] == [("process", "dead-run", "removed")] * 2
+        assert not any(child.alive() for child in left)
         assert other.poll() is None, "a process of another place"
         other.kill()
     assert sweep.end_processes(home, "aws", Progress("quiet")) == []

@@ -22,9 +22,9 @@ CHECKS = ["boot::test_a", "logs::test_arrives[raw]", "logs::test_arrives[json]",
 TARGET = Target("ssh://admin@127.0.0.1:2222", "g5.12xlarge")
 
 
-def fault(**given: Any) -> Fault:
+def fault(**fields: Any) -> Fault:
     known = {"id": "x", "description": "b", "inject": "break it", "revert": "mend it", "caught_by": "boot::test_a"}
-    return Fault(**(known | given))
+    return Fault(**(known | fields))
 
 
 @dataclasses.dataclass
@@ -107,16 +107,16 @@ def test_an_interrupt_reverts_nothing(session: FaultSession, machine: Machine, m
     assert machine.scripts == ["break it"]  # who launched the machine ends it
 
 
-@pytest.mark.parametrize("given", [{"caught_by": "efa::test_a"}, {"instance_type": "p4d.*"}])
+@pytest.mark.parametrize("fields", [{"caught_by": "efa::test_a"}, {"instance_type": "p4d.*"}])
 def test_a_fault_that_does_not_apply_is_out_of_scope(
-    session: FaultSession, machine: Machine, given: dict[str, str]
+    session: FaultSession, machine: Machine, fields: dict[str, str]
 ) -> None:
-    assert session.try_one(fault(**given)).outcome == "out of scope"
+    assert session.try_one(fault(**fields)).outcome == "out of scope"
     assert not machine.scripts
 
 
 @pytest.mark.parametrize(
-    ("given", "options"),
+    ("fields", "options"),
     [
         ({}, ["-m", "not live"]),
         ({"live": True}, []),
@@ -125,8 +125,10 @@ def test_a_fault_that_does_not_apply_is_out_of_scope(
         ({"caught_by": "logs::test_arrives", "also": ("logs::*",)}, ["-m", "not live", "-k", "not (test_alone)"]),
     ],
 )
-def test_a_trial_runs_what_can_tell_something(session: FaultSession, given: dict[str, Any], options: list[str]) -> None:
-    assert session.options(fault(**given)) == ["--no-evidence", "--arrival-seconds=70", *options]
+def test_a_trial_runs_what_can_tell_something(
+    session: FaultSession, fields: dict[str, Any], options: list[str]
+) -> None:
+    assert session.options(fault(**fields)) == ["--no-evidence", "--arrival-seconds=70", *options]
 
 
 def trials(session: FaultSession, *faults: Fault) -> tuple[list[Trial], list[CleanProof]]:
@@ -137,8 +139,8 @@ def trials(session: FaultSession, *faults: Fault) -> tuple[list[Trial], list[Cle
 def test_a_clean_proof_ends_the_faults_that_can_be_reverted(session: FaultSession, machine: Machine) -> None:
     lasting = fault(id="z", inject="stain it", revert="true", last=1)
     machine.breaks["stain it"] = {"boot::test_a"}
-    found, proofs = trials(session, fault(), fault(id="y"), fault(id="other", caught_by="efa::test_a"), lasting)
-    assert [trial.outcome for trial in found] == ["detected", "detected", "out of scope", "detected"]
+    tried, proofs = trials(session, fault(), fault(id="y"), fault(id="other", caught_by="efa::test_a"), lasting)
+    assert [trial.outcome for trial in tried] == ["detected", "detected", "out of scope", "detected"]
     assert [(proof.when, dict(proof.red)) for proof in proofs] == [("after 2 faults", {})]
     assert machine.scripts[-2:] == ["stain it", "true"]
 
@@ -156,8 +158,8 @@ def test_a_machine_that_stays_broken_ends_the_trials(session: FaultSession, mach
 
 def test_a_missed_fault_is_followed_by_a_clean_proof(session: FaultSession, machine: Machine) -> None:
     machine.breaks = {}
-    found, proofs = trials(session, fault())
-    assert [trial.outcome for trial in found] == ["missed"]
+    tried, proofs = trials(session, fault())
+    assert [trial.outcome for trial in tried] == ["missed"]
     assert [proof.when for proof in proofs] == ["after x", "after 1 faults"]
 
 
@@ -168,7 +170,7 @@ E = {"id": "e", "inject": "mv a /run/kept", "revert": "mend e", "caught_by": "bo
 
 
 @pytest.mark.parametrize(
-    ("given", "groups"),
+    ("fields", "groups"),
     [
         ([{}, C], [["x", "c"]]),
         ([{}, C | {"caught_by": "boot::test_a"}], [["x"], ["c"]]),
@@ -186,11 +188,11 @@ E = {"id": "e", "inject": "mv a /run/kept", "revert": "mend e", "caught_by": "bo
     ],
 )
 def test_what_cannot_be_told_apart_is_not_tried_together(
-    session: FaultSession, given: list[dict[str, Any]], groups: list[list[str]]
+    session: FaultSession, fields: list[dict[str, Any]], groups: list[list[str]]
 ) -> None:
     session.known += ["boot::test_c", "boot::test_d", "boot::test_e", "inventory::test_i"]
-    found = session.groups([fault(**one) for one in given])
-    assert sorted([one.id for one in group] for group in found) == sorted(groups)
+    grouped = session.groups([fault(**each) for each in fields])
+    assert sorted([member.id for member in group] for group in grouped) == sorted(groups)
 
 
 class Together(Machine):
@@ -227,8 +229,8 @@ def together(session: FaultSession) -> tuple[dict[str, str], list[CleanProof]]:
 def test_several_are_detected_at_once(session: FaultSession, several: Together) -> None:
     session.known += ["boot::test_c"]
     several.breaks["break c"] = {"boot::test_c"}
-    found, proofs = together(session)
-    assert found == {"x": "detected", "c": "detected"}
+    outcomes, proofs = together(session)
+    assert outcomes == {"x": "detected", "c": "detected"}
     assert several.scripts == ["break it", "break c", "mend c", "mend it"]
     assert [proof.when for proof in proofs] == ["after 2 faults"]
 
@@ -236,15 +238,15 @@ def test_several_are_detected_at_once(session: FaultSession, several: Together) 
 def test_what_is_missed_among_several_is_tried_alone(session: FaultSession, several: Together) -> None:
     session.known += ["boot::test_c"]
     several.breaks["break c"] = set()
-    found, _ = together(session)
-    assert found == {"x": "detected", "c": "missed"}
+    outcomes, _ = together(session)
+    assert outcomes == {"x": "detected", "c": "missed"}
     assert several.scripts[-2:] == ["break c", "mend c"]
 
 
 def test_a_red_check_that_nobody_explains_has_all_tried_alone(session: FaultSession, several: Together) -> None:
     session.known += ["boot::test_c"]
-    found, _ = together(session)
-    assert found == {"x": "detected", "c": "wrong check"}
+    outcomes, _ = together(session)
+    assert outcomes == {"x": "detected", "c": "wrong check"}
     assert several.scripts == ["break it", "break c", "mend c", "mend it", "break it", "mend it", "break c", "mend c"]
 
 
@@ -270,8 +272,8 @@ def test_the_half_that_nothing_surprises_is_not_tried_one_by_one(session: FaultS
     ]
     several.breaks = {f"break {letter}": {f"boot::test_{letter}"} for letter in "pqrs"}
     several.breaks["break s"] = {"boot::test_s", "boot::test_a"}
-    found = {trial.id: trial.outcome for trial in session.try_all(group, lambda _: None, together=True)}
-    assert found == {"p": "detected", "q": "detected", "r": "detected", "s": "collateral"}
+    outcomes = {trial.id: trial.outcome for trial in session.try_all(group, lambda _: None, together=True)}
+    assert outcomes == {"p": "detected", "q": "detected", "r": "detected", "s": "collateral"}
     tried = [text.removeprefix("break ") for text in several.scripts if text.startswith("break")]
     assert "".join(tried) == "pqrs" + "pq" + "rs" + "r" + "s"
 
@@ -279,8 +281,8 @@ def test_the_half_that_nothing_surprises_is_not_tried_one_by_one(session: FaultS
 def test_one_that_cannot_be_injected_has_all_tried_alone(session: FaultSession, several: Together) -> None:
     session.known += ["boot::test_c"]
     several.fails = {"break c": 1}
-    found, _ = together(session)
-    assert found == {"x": "detected", "c": "not injected"}
+    outcomes, _ = together(session)
+    assert outcomes == {"x": "detected", "c": "not injected"}
 
 
 def test_a_failed_revert_keeps_the_results_of_the_others(session: FaultSession, several: Together) -> None:
@@ -296,11 +298,11 @@ def test_a_failed_revert_keeps_the_results_of_the_others(session: FaultSession, 
 
 
 def test_a_host_that_could_not_be_asked_shows_nothing(session: FaultSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"verdict": "UNPROVEN", "message": "transport error: it sent no SSH banner"}
-    gone = SimpleNamespace(checks=[a_record(name, **told) for name in CHECKS])
+    fields = {"verdict": "UNPROVEN", "message": "transport error: it sent no SSH banner"}
+    gone = SimpleNamespace(checks=[a_record(name, **fields) for name in CHECKS])
     monkeypatch.setattr(Proof, "check", lambda proof, target: gone)
     trial = session.try_one(fault())
-    assert (trial.outcome, trial.message) == ("not tried", told["message"])
+    assert (trial.outcome, trial.message) == ("not tried", fields["message"])
 
 
 def test_a_connection_is_made_again_after_it_was_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -322,7 +324,7 @@ def test_a_connection_is_made_again_after_it_was_lost(monkeypatch: pytest.Monkey
             session._script("break it")
         session._script("mend it")
         session._script("mend it")
-    assert [one.scripts for one in made] == [["break it"], ["mend it", "mend it"]]
+    assert [machine.scripts for machine in made] == [["break it"], ["mend it", "mend it"]]
 
 
 def test_the_faults_lie_beside_the_checks() -> None:

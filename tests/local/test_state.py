@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from gpu_ami.local.state import (
+    ImageFields,
     ImageRecord,
     Layout,
     clear_partial_images,
@@ -43,3 +45,8 @@ def test_half_made_images_are_cleared(layout: Layout) -> None:
     save_image(layout, RECORD)
     assert clear_partial_images(layout) == ["ami-2"]
     assert [path.name for path in layout.images.iterdir()] == ["ami-1"]
+
+
+def test_the_fields_of_a_request_are_those_of_an_image() -> None:
+    """A record is sent to the region's process as JSON: ImageFields types that, and must name every field."""
+    assert list(ImageFields.__annotations__) == [field.name for field in dataclasses.fields(ImageRecord)]

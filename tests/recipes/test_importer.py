@@ -67,13 +67,13 @@ SEED: dict[str, dict[str, str]] = {
 def test_every_former_template_becomes_a_recipe(name: str, tmp_path: Path) -> None:
     common = {"efa_pkg": "aws-efa-installer-latest.tar.gz", "intel_mkl_version": "intel-mkl-2020.0-088", **NETWORK}
     path = template(tmp_path, name, **common, **SEED[name])
-    found = import_template(path, FACTS)
+    imported = import_template(path, FACTS)
     recipe = tmp_path / "recipe.yml"
-    recipe.write_text(recipe_text(found, path), encoding="utf-8")
+    recipe.write_text(recipe_text(imported, path), encoding="utf-8")
     read_recipe(recipe, FACTS)  # the grammar has nothing against it
-    assert found.recipe["efa"] == {"version": "newest"}
-    assert found.recipe["mkl"] == {"version": "2020.0-088"}
-    assert set(found.place) == {"region", "subnet_id", "security_group_ids", "source_ami"}
+    assert imported.recipe["efa"] == {"version": "newest"}
+    assert imported.recipe["mkl"] == {"version": "2020.0-088"}
+    assert set(imported.place) == {"region", "subnet_id", "security_group_ids", "source_ami"}
     for value in NETWORK.values():
         assert value not in recipe.read_text()
 
@@ -141,10 +141,10 @@ def test_conflict_that_a_template_always_had_is_seen(tmp_path: Path) -> None:
 def test_value_is_understood_or_said(
     variable: str, text: str, key: str, expected: str | None, remark: str | None, tmp_path: Path
 ) -> None:
-    found = import_template(template(tmp_path, "ubuntu2004.yml", **{variable: text}), FACTS)
-    assert found.recipe.get(key) == ({"version": expected} if expected else None)
+    imported = import_template(template(tmp_path, "ubuntu2004.yml", **{variable: text}), FACTS)
+    assert imported.recipe.get(key) == ({"version": expected} if expected else None)
     if remark:
-        assert any(remark in one for one in found.remarks), found.remarks
+        assert any(remark in line for line in imported.remarks), imported.remarks
 
 
 @pytest.mark.parametrize(
@@ -159,28 +159,28 @@ def test_value_is_understood_or_said(
     ],
 )
 def test_system_comes_from_name_or_flag(name: str, flag: str, system: str, tmp_path: Path) -> None:
-    found = import_template(template(tmp_path, name, flag=flag), FACTS)
-    assert found.recipe["os"] == system
-    assert any("is assumed from the login user" in remark for remark in found.remarks) is (
+    imported = import_template(template(tmp_path, name, flag=flag), FACTS)
+    assert imported.recipe["os"] == system
+    assert any("is assumed from the login user" in remark for remark in imported.remarks) is (
         name == "x.json" and not flag
     )
 
 
 def test_builder_without_gpu_is_said(tmp_path: Path) -> None:
-    found = import_template(template(tmp_path, "ubuntu2004.yml", builder="r5n.12xlarge"), FACTS)
-    assert found.recipe["build"] == {"instance_type": "r5n.12xlarge"}
-    assert any("names no GPU type" in one for one in found.remarks)
+    imported = import_template(template(tmp_path, "ubuntu2004.yml", builder="r5n.12xlarge"), FACTS)
+    assert imported.recipe["build"] == {"instance_type": "r5n.12xlarge"}
+    assert any("names no GPU type" in remark for remark in imported.remarks)
 
 
 def test_end_of_life_is_said_with_its_cost(tmp_path: Path) -> None:
-    found = import_template(template(tmp_path, "ubuntu1804.yml"), FACTS)
-    assert any("reached its end of life on 2023-05-31" in one for one in found.remarks)
+    imported = import_template(template(tmp_path, "ubuntu1804.yml"), FACTS)
+    assert any("reached its end of life on 2023-05-31" in remark for remark in imported.remarks)
 
 
 def test_place_is_a_where_file(tmp_path: Path) -> None:
-    found = import_template(template(tmp_path, "al2.yml", **NETWORK), FACTS)
+    imported = import_template(template(tmp_path, "al2.yml", **NETWORK), FACTS)
     where = tmp_path / "aws.yml"
-    where.write_text(place_text(found))
+    where.write_text(place_text(imported))
     place = load_place(where)
     assert (place.region, place.subnet_id) == ("us-east-1", "subnet-0123456789abcdef0")
     assert place.security_group_ids == ("sg-0123456789abcdef0", "sg-0123456789abcdef1")

@@ -47,26 +47,26 @@ def refreshed(web: Web, vendor: Signer, *packages: str) -> Refreshed:
 
 def test_rows_are_proposed_with_source_and_date(web: Web, vendor: Signer) -> None:
     web.put("/gdrcopy.git/info/refs?service=git-upload-pack", f"{'d' * 40}\trefs/tags/v99.0\n".encode())
-    found = refreshed(
+    result = refreshed(
         web, vendor, "libnccl2 99.1.2-1+cuda13.4", "libnccl2 99.1.2-1+cuda12.9", "libcudnn9-cuda-13 99.2.0.7-1",
         "libcudnn9-cuda-12 99.2.0.7-1", "datacenter-gpu-manager-4-core 1:99.3.1-1",
         "nvidia-dkms-580-open 580.999.01-1ubuntu1",
     )  # fmt: skip
     source = f"{web.url}/flat/"
-    assert found.errors == []
-    nccl = parse_yaml(found.texts["nccl"], "nccl")
+    assert result.errors == []
+    nccl = parse_yaml(result.texts["nccl"], "nccl")
     row = nccl["releases"]["99.1.2"]
     assert (row["cuda"], row["packaged"], row["date"]) == (["12", "13"], ["12.9", "13.4"], TODAY)
     assert row["source"] == f"{source} (libnccl2 99.1.2-1+cuda13.4)"
     assert nccl["systems"]["seen"]["ubuntu2204"] == {"releases": ["99.1.2"], "source": source, "date": TODAY}
-    cudnn = parse_yaml(found.texts["cudnn"], "cudnn")["releases"]["99.2.0"]
+    cudnn = parse_yaml(result.texts["cudnn"], "cudnn")["releases"]["99.2.0"]
     assert (cudnn["full"], cudnn["cuda"]) == ("99.2.0.7", ["12", "13"])
-    dcgm = parse_yaml(found.texts["dcgm"], "dcgm")["releases"]["99.3.1"]
+    dcgm = parse_yaml(result.texts["dcgm"], "dcgm")["releases"]["99.3.1"]
     assert dcgm["packages"] == load_facts().dcgm["releases"][list(load_facts().dcgm["releases"])[-1]]["packages"]
-    assert parse_yaml(found.texts["nvidia_drivers"], "x")["branches"]["580"]["releases"][-1] == "580.999.01"
-    assert parse_yaml(found.texts["gdrcopy"], "x")["releases"]["99.0"]["commit"] == "d" * 40
-    assert "+++ b/variables/facts/nccl.yml" in found.diff and found.diff.count("\n-") < found.diff.count("\n+")
-    assert {proposal.date for proposal in found.proposals} == {TODAY} and found.by_hand == [] and found.errors == []
+    assert parse_yaml(result.texts["nvidia_drivers"], "x")["branches"]["580"]["releases"][-1] == "580.999.01"
+    assert parse_yaml(result.texts["gdrcopy"], "x")["releases"]["99.0"]["commit"] == "d" * 40
+    assert "+++ b/variables/facts/nccl.yml" in result.diff and result.diff.count("\n-") < result.diff.count("\n+")
+    assert {proposal.date for proposal in result.proposals} == {TODAY} and result.by_hand == [] and result.errors == []
 
 
 def test_what_is_known_and_seen_is_not_proposed(web: Web, vendor: Signer) -> None:
@@ -75,11 +75,11 @@ def test_what_is_known_and_seen_is_not_proposed(web: Web, vendor: Signer) -> Non
 
 
 def test_what_the_index_does_not_say_is_left_to_a_person(web: Web, vendor: Signer) -> None:
-    found = refreshed(web, vendor, "cuda-toolkit-99-1 99.1.0-1", "nvidia-dkms-999-open 999.10.01-0ubuntu1")
-    assert any("driver branch 999 (999.10.01)" in line for line in found.by_hand)
-    assert any("CUDA 99.1 (99.1.0-1): its minimum driver" in line for line in found.by_hand)
-    assert found.diff == ""
-    assert any("gdrcopy.git" in error for error in found.errors)  # nothing answers there
+    result = refreshed(web, vendor, "cuda-toolkit-99-1 99.1.0-1", "nvidia-dkms-999-open 999.10.01-0ubuntu1")
+    assert any("driver branch 999 (999.10.01)" in line for line in result.by_hand)
+    assert any("CUDA 99.1 (99.1.0-1): its minimum driver" in line for line in result.by_hand)
+    assert result.diff == ""
+    assert any("gdrcopy.git" in error for error in result.errors)  # nothing answers there
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ def test_releases_are_read_from_package_versions(
     component: str, name: str, version: str, release: str, cuda: set[str]
 ) -> None:
     index = Index.of("rpm", [Package(name, version, "x86_64"), Package("other", "1-1", "x86_64")])
-    found = releases_in(index, component, "https://v.example/")
-    assert list(found) == [release] and found[release].cuda == cuda
+    releases = releases_in(index, component, "https://v.example/")
+    assert list(releases) == [release] and releases[release].cuda == cuda

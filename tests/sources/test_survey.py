@@ -49,26 +49,30 @@ def served(web: Web, vendor: Signer) -> Web:
     return web
 
 
-def states(found: Survey) -> dict[str, str]:
-    return {f"{one.component} {one.item}": one.state for one in found.findings if one.state != "unasked"}
+def states(result: Survey) -> dict[str, str]:
+    return {
+        f"{finding.component} {finding.item}": finding.state
+        for finding in result.findings
+        if finding.state != "unasked"
+    }
 
 
-def one(found: Survey, component: str) -> Finding:
-    return next(finding for finding in found.findings if finding.component == component)
+def finding_of(result: Survey, component: str) -> Finding:
+    return next(finding for finding in result.findings if finding.component == component)
 
 
 @pytest.mark.parametrize("family", ["debian", "redhat"])
 def test_everything_is_there(served: Web, client: Client, vendor: Signer, family: str) -> None:
-    found = survey(plan(served, vendor, family), client)
-    assert states(found) == {"tool tool": "there", "installer i.tar.gz": "there", "built built.git": "there"}
-    assert found.exit_code == 0
-    tool = one(found, "tool")
+    result = survey(plan(served, vendor, family), client)
+    assert states(result) == {"tool tool": "there", "installer i.tar.gz": "there", "built built.git": "there"}
+    assert result.exit_code == 0
+    tool = finding_of(result, "tool")
     assert tool.signature == vendor.fingerprint and tool.key_days in (399, 400)
     assert tool.newer == (("2.0-1",) if family == "debian" else ())
-    assert one(found, "installer").details == ("2.5 MB",)
-    assert one(found, "built").newer == ("v1.1",)
-    assert [(index.url, index.signed_by) for index in found.indexes] == [(tool.source, vendor.fingerprint)]
-    assert {finding.component: finding.details for finding in found.findings if finding.state == "unasked"} == {
+    assert finding_of(result, "installer").details == ("2.5 MB",)
+    assert finding_of(result, "built").newer == ("v1.1",)
+    assert [(index.url, index.signed_by) for index in result.indexes] == [(tool.source, vendor.fingerprint)]
+    assert {finding.component: finding.details for finding in result.findings if finding.state == "unasked"} == {
         "base": ("part of the base AMI (DLAMI 7)",),
         "source_ami": ("asked with --where FILE alone",),
     }
@@ -78,27 +82,29 @@ def test_missing_version_and_missing_name_have_what_is_near(served: Web, client:
     document = plan(served, vendor)
     repository = document["tool"]["repository"]  # type: ignore[typeddict-item]
     packages = {"tool": "1.5-1", "libtoool": "1.0-1"}
-    found = survey(plan(served, vendor, tool={"version": "1", "packages": packages, "repository": repository}), client)
-    by_item = {finding.item: finding for finding in found.findings}
-    assert by_item["tool"].state == by_item["libtoool"].state == "missing" and found.exit_code == 2
+    result = survey(plan(served, vendor, tool={"version": "1", "packages": packages, "repository": repository}), client)
+    by_item = {finding.item: finding for finding in result.findings}
+    assert by_item["tool"].state == by_item["libtoool"].state == "missing" and result.exit_code == 2
     assert by_item["tool"].near == ("tool 1.0-1", "tool 2.0-1") and by_item["tool"].newer == ("2.0-1",)
     assert by_item["libtoool"].near[0] == "libtool 2.0-1"
 
 
 def test_missing_dependency_is_missing(served: Web, client: Client, vendor: Signer) -> None:
     put_apt(served, vendor, PACKAGES.replace("libtool (= 1.0-1)", "libtool (= 1.5-1)"))
-    found = survey(plan(served, vendor), client)
-    assert one(found, "tool").state == "missing" and found.exit_code == 2
-    assert one(found, "tool").details == ("tool 1.0-1 needs libtool = 1.5-1; the repository has 2.0-1, 1.0-1",)
+    result = survey(plan(served, vendor), client)
+    assert finding_of(result, "tool").state == "missing" and result.exit_code == 2
+    assert finding_of(result, "tool").details == ("tool 1.0-1 needs libtool = 1.5-1; the repository has 2.0-1, 1.0-1",)
 
 
 def test_dependency_that_apt_would_not_choose_is_noted_where_the_role_does_not_pin_it(
     served: Web, client: Client, vendor: Signer
 ) -> None:
     tool = plan(served, vendor)["tool"]  # type: ignore[typeddict-item]
-    found = survey(plan(served, vendor, roles=["tool", "nvidia_driver"], nvidia_driver=tool), client)
-    assert one(found, "tool").details == ("tool 1.0-1 needs libtool = 1.0-1; apt would take 2.0-1: pin libtool",)
-    assert one(found, "nvidia_driver").details == () and found.exit_code == 0
+    result = survey(plan(served, vendor, roles=["tool", "nvidia_driver"], nvidia_driver=tool), client)
+    assert finding_of(result, "tool").details == (
+        "tool 1.0-1 needs libtool = 1.0-1; apt would take 2.0-1: pin libtool",
+    )
+    assert finding_of(result, "nvidia_driver").details == () and result.exit_code == 0
 
 
 def test_roles_that_pin_dependencies_are_known() -> None:
@@ -111,8 +117,8 @@ def test_planned_version_of_another_component_counts(served: Web, client: Client
     repository = plan(served, vendor)["tool"]["repository"]  # type: ignore[typeddict-item]
     other = {"version": "2", "package": "libtool", "package_version": "2.0-1", "repository": repository}
     document = plan(served, vendor, roles=["tool", "other"], other=other)
-    found = survey(document, client)
-    assert one(found, "tool").details == ("tool 1.0-1 needs libtool = 1.0-1; the plan has libtool 2.0-1",)
+    result = survey(document, client)
+    assert finding_of(result, "tool").details == ("tool 1.0-1 needs libtool = 1.0-1; the plan has libtool 2.0-1",)
 
 
 @pytest.mark.parametrize(
@@ -140,28 +146,31 @@ def test_index_that_cannot_be_used_is_said_once(
         served.files.pop("/key.pub")
     elif fault == "unreachable":
         served.put("/flat/InRelease", b"", status=503)
-    found = survey(document, client)
-    first, package = (finding for finding in found.findings if finding.state != "unasked")
+    result = survey(document, client)
+    first, package = (finding for finding in result.findings if finding.state != "unasked")
     assert (first.state, package.state) == (state, "unknown") and message in first.details[0]
-    assert found.exit_code == code and found.indexes == [] and vendor
+    assert result.exit_code == code and result.indexes == [] and vendor
 
 
 def test_each_source_is_judged_though_another_fails(served: Web, client: Client, signers: dict[str, Signer]) -> None:
     vendor = signers["vendor"]
     served.put("/flat/InRelease", b"", status=503)
     served.files.pop("/i.tar.gz")
-    found = survey(plan(served, vendor), client)
-    assert states(found) == {
+    result = survey(plan(served, vendor), client)
+    assert states(result) == {
         "tool index": "unreachable", "tool tool": "unknown", "installer i.tar.gz": "missing",
         "built built.git": "there",
     }  # fmt: skip
-    assert found.exit_code == 2  # what is missing is certain; the rest can be asked again
+    assert result.exit_code == 2  # what is missing is certain; the rest can be asked again
 
 
 def test_installer_with_a_signature_of_another_key(served: Web, client: Client, signers: dict[str, Signer]) -> None:
     served.put("/i.tar.gz.sig", signers["other"].sign(b"x", "--detach-sign"))
-    found = survey(plan(served, signers["vendor"]), client)
-    assert one(found, "installer").state == "wrong" and "i.tar.gz.sig: made by" in one(found, "installer").details[0]
+    result = survey(plan(served, signers["vendor"]), client)
+    assert (
+        finding_of(result, "installer").state == "wrong"
+        and "i.tar.gz.sig: made by" in finding_of(result, "installer").details[0]
+    )
 
 
 @pytest.mark.parametrize(("tag", "commit", "state"), [("v1.0", B, "wrong"), ("v1.0.1", A, "missing")])
@@ -169,7 +178,7 @@ def test_tag_that_moved_or_is_not_there(
     served: Web, client: Client, vendor: Signer, tag: str, commit: str, state: str
 ) -> None:
     built = {"version": "1", "url": f"{served.url}/built.git", "tag": tag, "commit": commit}
-    finding = one(survey(plan(served, vendor, built=built), client), "built")
+    finding = finding_of(survey(plan(served, vendor, built=built), client), "built")
     assert finding.state == state
     assert finding.details or finding.near[0] in ("v1.0", "v1.1")
 
@@ -178,16 +187,16 @@ def test_source_that_stalls_ends_at_the_deadline(served: Web, vendor: Signer) ->
     served.files["/flat/InRelease"] = Response(write=stall)
     client = Client(limits=Limits(idle_s=60, total_s=60))
     started = time.monotonic()
-    found = survey(plan(served, vendor, roles=["tool"]), client, deadline_s=1)
+    result = survey(plan(served, vendor, roles=["tool"]), client, deadline_s=1)
     assert time.monotonic() - started < 15
-    assert one(found, "tool").state == "unreachable" and found.exit_code == 4
-    assert one(found, "tool").details == (f"{served.url}/flat/: no answer within 1 s",)
+    assert finding_of(result, "tool").state == "unreachable" and result.exit_code == 4
+    assert finding_of(result, "tool").details == (f"{served.url}/flat/: no answer within 1 s",)
 
 
 def test_key_that_ends_soon_is_noted(served: Web, client: Client, vendor: Signer, monkeypatch: Any) -> None:
     now = time.time()
     monkeypatch.setattr("gpu_ami.sources.keys.time.time", lambda: now + 390 * 86400)
-    finding = one(survey(plan(served, vendor, roles=["tool"]), client), "tool")
+    finding = finding_of(survey(plan(served, vendor, roles=["tool"]), client), "tool")
     assert finding.key_days in (9, 10) and f"the key {vendor.fingerprint} expires in" in finding.details[-1]
 
 
@@ -203,9 +212,9 @@ def test_source_ami(
             raise error
         return {"id": "ami-1", "name": "base-1", "created": "2026-11-01T00:00:00Z", "through": "ssm:/x"}
 
-    found = survey(plan(served, vendor, roles=[]), client, resolve_ami=resolve)
-    assert one(found, "source_ami").state == state
-    assert found.exit_code == code
+    result = survey(plan(served, vendor, roles=[]), client, resolve_ami=resolve)
+    assert finding_of(result, "source_ami").state == state
+    assert result.exit_code == code
 
 
 def test_sources_are_asked_at_the_same_time(served: Web, vendor: Signer) -> None:
@@ -218,7 +227,7 @@ def test_sources_are_asked_at_the_same_time(served: Web, vendor: Signer) -> None
         repository = {"url": f"{served.url}/{role}/", "suite": "./", **key}
         sections[role] = {"version": "1", "package": "tool", "package_version": "1.0-1", "repository": repository}
     served.delay_s = 0.5
-    found = survey(plan(served, vendor, roles=roles, **sections), Client(limits=PATIENT))
-    assert len(found.indexes) == 10 and found.exit_code == 0
+    result = survey(plan(served, vendor, roles=roles, **sections), Client(limits=PATIENT))
+    assert len(result.indexes) == 10 and result.exit_code == 0
     # 1 key, 10 times InRelease and Packages: 21 requests
-    assert len(served.requests) == 21 and found.seconds < 21 * 0.5
+    assert len(served.requests) == 21 and result.seconds < 21 * 0.5

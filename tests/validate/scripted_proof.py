@@ -37,7 +37,7 @@ ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser"]
 
 def a_proof(tmp_path: Path, restarts: tuple[str, ...] = RESTARTS, **finds: dict[str, str]) -> Scripted:
     made = Scripted({"roles": ROLES}, None, None, tmp_path, Progress("quiet"), restarts=restarts)
-    made.finds = {name.replace("_", "-").removeprefix("first"): found for name, found in finds.items()}
+    made.finds = {name.replace("_", "-").removeprefix("first"): verdicts for name, verdicts in finds.items()}
     return made
 
 
@@ -70,9 +70,9 @@ class Ec2:
     def delete_key(self, name: str) -> None:
         self._call("delete_key")
 
-    def launch(self, wanted: Any) -> str:
-        self._call(f"launch {wanted.instance_type}")
-        return f"i-{wanted.instance_type}"
+    def launch(self, launch: Any) -> str:
+        self._call(f"launch {launch.instance_type}")
+        return f"i-{launch.instance_type}"
 
     def failed_attempts(self, _instance_id: str) -> list[Any]:
         return []
@@ -96,9 +96,9 @@ TYPES = ["g5.12xlarge", "p4d.24xlarge"]
 RUN: Any = SimpleNamespace(id="run-1", started="2026-01-01T00:00:00Z", tags=lambda **_: {}, folder=Path("/nowhere"))
 
 
-def prove_ami(wanted: Proof, cloud: Ec2, types: list[str] = TYPES) -> Report:
-    wanted.plan = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
-    return image_proof.prove_image(wanted, cloud, RUN, "ami-1", types)  # type: ignore[arg-type]
+def prove_ami(proof: Proof, cloud: Ec2, types: list[str] = TYPES) -> Report:
+    proof.plan = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
+    return image_proof.prove_image(proof, cloud, RUN, "ami-1", types)  # type: ignore[arg-type]
 
 
 JUDGED = json.dumps(a_check("boot").to_json())

@@ -39,14 +39,14 @@ from tests.validate.scripted_proof import (
 from validator.results import HostResults
 
 
-def prove(world: World, wanted: Scripted, gone: bool = False) -> HostReport:
+def prove(world: World, scripted: Scripted, gone: bool = False) -> HostReport:
     boot = a_boot(world)
     host = HostRecord(HostReport("g5.12xlarge", "i-1", restarts=RESTARTS))
     if gone:
         boot.follow = lambda *_: (_ for _ in ()).throw(MachineError("i-1: SSH login failed"))  # type: ignore[method-assign,assignment]
     else:
         boot.follow = lambda *_: a_machine()  # type: ignore[method-assign]
-    image_proof._prove_host(wanted, boot, host)
+    image_proof._prove_host(scripted, boot, host)
     return host.report
 
 
@@ -72,8 +72,8 @@ def distinct_boots(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_restarts_and_all_checks_again(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     distinct_boots(monkeypatch)
     host = prove(world, a_proof(tmp_path))
-    found = verdicts(host)
-    assert set(found.values()) == {"PASS"} and len(found) == 3 * len(CORE) + 3 + 2
+    by_check = verdicts(host)
+    assert set(by_check.values()) == {"PASS"} and len(by_check) == 3 * len(CORE) + 3 + 2
     assert host.verdict(ROLES) == "PASS" and host.unproven_restarts(ROLES) == []
     assert host.facts["after reboot"]["boot_id"] == REBOOT
     assert (tmp_path / "evidence" / "g5.12xlarge" / "after-stop-start" / "console.log").exists()
@@ -84,18 +84,18 @@ def test_what_passed_first_and_fails_after_the_reboot_is_a_failure(
 ) -> None:
     distinct_boots(monkeypatch)
     host = prove(world, a_proof(tmp_path, reboot={"event_parser": "FAIL"}))
-    found = verdicts(host)
-    assert found["event_parser::test_it"] == "PASS" and found["event_parser::test_it@reboot"] == "FAIL"
+    by_check = verdicts(host)
+    assert by_check["event_parser::test_it"] == "PASS" and by_check["event_parser::test_it@reboot"] == "FAIL"
     assert host.verdict(ROLES) == "FAIL"
-    assert f"{COMES_BACK}@stop-start" in found
+    assert f"{COMES_BACK}@stop-start" in by_check
 
 
 def test_failure_before_does_not_spare_the_restarts(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     distinct_boots(monkeypatch)
-    found = verdicts(prove(world, a_proof(tmp_path, first={"metrics": "FAIL"})))
-    assert found[f"{COMES_BACK}@reboot"] == "PASS" and found["metrics::test_it@reboot"] == "PASS"
+    by_check = verdicts(prove(world, a_proof(tmp_path, first={"metrics": "FAIL"})))
+    assert by_check[f"{COMES_BACK}@reboot"] == "PASS" and by_check["metrics::test_it@reboot"] == "PASS"
 
 
 def test_machine_that_is_gone_is_not_restarted(world: World, tmp_path: Path) -> None:
@@ -114,19 +114,19 @@ def test_a_spot_instance_is_not_stopped(world: World, tmp_path: Path) -> None:
 
 
 def test_nothing_is_restarted_once_the_run_is_cancelled(world: World, tmp_path: Path) -> None:
-    wanted = a_proof(tmp_path)
-    wanted.cancelled.set()
-    prove(world, wanted)
+    proof = a_proof(tmp_path)
+    proof.cancelled.set()
+    prove(world, proof)
     assert world.calls == []
 
 
 def test_machine_that_does_not_come_back_is_a_failure_and_not_stopped(world: World, tmp_path: Path) -> None:
     world.dies, world.way_back = True, ["refused"]
     host = prove(world, a_proof(tmp_path))
-    found = verdicts(host)
-    assert found[f"{COMES_BACK}@reboot"] == "FAIL" and found[f"{COMES_BACK}@stop-start"] == "UNPROVEN"
+    by_check = verdicts(host)
+    assert by_check[f"{COMES_BACK}@reboot"] == "FAIL" and by_check[f"{COMES_BACK}@stop-start"] == "UNPROVEN"
     assert host.checks[-1].message == "not tried: reboot did not bring the machine back"
-    assert found["boot::test_console_shows_no_panic@reboot"] == "FAIL"
+    assert by_check["boot::test_console_shows_no_panic@reboot"] == "FAIL"
     assert "stop" not in world.calls and host.verdict(ROLES) == "FAIL"
 
 
@@ -137,10 +137,10 @@ def test_restart_that_was_not_asked_for_is_named_and_not_green(
     host = prove(world, a_proof(tmp_path, restarts))
     assert host.verdict(ROLES) == "UNPROVEN"
     named = certificate.certify(a_report(host)).not_proven
-    left_out = [one for one in RESTARTS if one not in restarts]
+    left_out = [how for how in RESTARTS if how not in restarts]
     for how in left_out:
         assert named.count(f"g5.12xlarge: {how}: UNPROVEN: not requested (--restarts)") == 1
-    assert sum("not requested" in one for one in named) == len(left_out)
+    assert sum("not requested" in line for line in named) == len(left_out)
 
 
 def test_checks_that_could_not_run_again_are_not_green(
@@ -156,16 +156,16 @@ def test_checks_that_could_not_run_again_are_not_green(
 def test_validator_that_dies_after_a_restart_hides_no_failure(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = a_proof(tmp_path, first={"xid": "FAIL"})
-    real = wanted.check
+    proof = a_proof(tmp_path, first={"xid": "FAIL"})
+    real = proof.check
 
     def check(target: Target, after: str = "", *_: Any, **__: Any) -> HostResults:
         if after:
             raise MachineError("the validator left no results")
         return real(target, after)
 
-    monkeypatch.setattr(wanted, "check", check)
-    host = prove(world, wanted)
+    monkeypatch.setattr(proof, "check", check)
+    host = prove(world, proof)
     assert host.error == "the validator left no results" and host.verdict(ROLES) == "FAIL"
 
 
@@ -191,9 +191,9 @@ def test_machine_ends_when_its_own_proof_has_ended(booted: None, tmp_path: Path)
                 time.sleep(0.01)
             return super().check(target, after)
 
-    wanted = Slow({}, None, None, tmp_path, Progress("quiet"))
-    wanted.finds = {}
-    report = prove_ami(wanted, cloud)
+    proof = Slow({}, None, None, tmp_path, Progress("quiet"))
+    proof.finds = {}
+    report = prove_ami(proof, cloud)
     (meanwhile,) = on_disk
     assert [len(host.checks) > 0 for host in meanwhile.hosts] == [True, False], "on disk before it was terminated"
     assert meanwhile.incomplete == recorder.RUNNING and meanwhile.exit_code == 4

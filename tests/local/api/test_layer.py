@@ -43,8 +43,8 @@ def refused(call: Callable[..., Any], **arguments: Any) -> tuple[str, int]:
 
 
 def state(ec2: Any, instance_id: str) -> tuple[str, str]:
-    found = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
-    return found["State"]["Name"], found.get("StateReason", {}).get("Code", "")
+    instance = ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
+    return instance["State"]["Name"], instance.get("StateReason", {}).get("Code", "")
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_metrics_are_seen_late(region: Region, monkeypatch: pytest.MonkeyPatch) 
     def values() -> list[float]:
         stat = {"Metric": {"Namespace": "CWAgent", "MetricName": "power"}, "Period": 10, "Stat": "Average"}
         window = {"StartTime": now - timedelta(seconds=60), "EndTime": now + timedelta(seconds=60)}
-        found = metrics.get_metric_data(MetricDataQueries=[{"Id": "a", "MetricStat": stat}], **window)
-        return list(found["MetricDataResults"][0]["Values"])
+        answer = metrics.get_metric_data(MetricDataQueries=[{"Id": "a", "MetricStat": stat}], **window)
+        return list(answer["MetricDataResults"][0]["Values"])
 
     def listed() -> int:
         return len(metrics.list_metrics(Namespace="CWAgent")["Metrics"])
@@ -193,9 +193,9 @@ def cloud(endpoint: str) -> Cloud:
 
 
 def start(endpoint: str) -> tuple[Cloud, str]:
-    found = cloud(endpoint)
-    found.import_key("gpu-ami-k", PUBLIC_KEY, TAGS)
-    return found, found.launch(Launch(BASE_ID, "g5.12xlarge", "gpu-ami-k", TAGS, ""))
+    client = cloud(endpoint)
+    client.import_key("gpu-ami-k", PUBLIC_KEY, TAGS)
+    return client, client.launch(Launch(BASE_ID, "g5.12xlarge", "gpu-ami-k", TAGS, ""))
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_a_refused_launch_never_blames_the_image(
 
 def test_capacity_missing_after_the_launch_is_a_capacity_error(region: Region) -> None:
     world, endpoint = region("no-capacity-later")
-    found, instance_id = start(endpoint)
+    client, instance_id = start(endpoint)
     world.settle()
     with pytest.raises(CapacityError, match=f"{instance_id} is terminated"):
-        found.wait_for_state(instance_id, "running", 5)
+        client.wait_for_state(instance_id, "running", 5)
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
@@ -235,10 +235,10 @@ def test_a_launch_survives_an_ordinary_day(region: Region, monkeypatch: pytest.M
         world.settle()
 
     monkeypatch.setattr("time.sleep", sleep)
-    found, instance_id = start(endpoint)
-    assert found.wait_for_state(instance_id, "running", 60)["InstanceId"] == instance_id
-    found.terminate([instance_id])
-    found.wait_for_state(instance_id, "terminated", 60)
+    client, instance_id = start(endpoint)
+    assert client.wait_for_state(instance_id, "running", 60)["InstanceId"] == instance_id
+    client.terminate([instance_id])
+    client.wait_for_state(instance_id, "terminated", 60)
 
 
 def two_zones(world: Any, endpoint: str, **changes: Any) -> Cloud:

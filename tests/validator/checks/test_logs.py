@@ -31,12 +31,12 @@ class FakeCloudWatch:
 
     def events(self, group: str, stream: str, since: float = 0.0) -> list[LogEvent] | None:
         self.looks += 1
-        found = self.streams.get((group, stream))
-        return found if found is None else found[: self.looks]
+        events = self.streams.get((group, stream))
+        return events if events is None else events[: self.looks]
 
     def wait(self, look: Callable[[], Any], seconds: float) -> Any:
         self.waited.append(seconds)
-        return next((found for found in (look() for _ in range(10)) if found is not None), None)
+        return next((answer for answer in (look() for _ in range(10)) if answer is not None), None)
 
     def retention_days(self, group: str) -> int | None:
         if group in self.absent:
@@ -64,8 +64,8 @@ def test_file_arrives(judge: Judge, arrived: list[str], verdict: str, message: s
     table = {"head*": "\n".join(LINES) + "\n", "cat*amazon-cloudwatch-agent.log": ""}
     if verdict == "FAIL" and len(arrived) > 2:
         cloudwatch.looks = 9
-    found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
 @pytest.mark.parametrize(("first", "verdict"), [(2000.1, "PASS"), (2000.0, "FAIL"), (1999.9, "FAIL")])
@@ -74,8 +74,8 @@ def test_lines_are_ordered_by_event_time(judge: Judge, first: float, verdict: st
     arrived = [*events(*LINES[1:], at=2000.0), *events(LINES[0], at=first)]
     cloudwatch = FakeCloudWatch({("raw", INSTANCE): arrived})
     table = {"head*": "\n".join(LINES) + "\n", "cat*amazon-cloudwatch-agent.log": ""}
-    found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
-    assert found.verdict == verdict, found
+    outcome = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
+    assert outcome.verdict == verdict, outcome
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_duplicate_lines_have_separate_times(judge: Judge, arrived: tuple[str, .
     stream = [event for number, line in enumerate(arrived) for event in events(line, at=2000.0 + number * step)]
     table = {"head*": "a\nb\na\n"}
     cloudwatch = FakeCloudWatch({("raw", INSTANCE): stream})
-    found = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
-    assert found.verdict == verdict, found
+    outcome = judge(logs.test_file_arrives_in_its_stream, table, which="raw_log", files=FILES, cloudwatch=cloudwatch)
+    assert outcome.verdict == verdict, outcome
 
 
 def test_empty_file_is_unproven_and_unconfigured_file_fails(judge: Judge) -> None:
@@ -106,9 +106,9 @@ def test_empty_file_is_unproven_and_unconfigured_file_fails(judge: Judge) -> Non
 
 def test_streams_are_the_planned_ones(judge: Judge) -> None:
     assert judge(logs.test_planned_streams_are_configured, {}, files=FILES).verdict == "PASS"
-    moved = [agent_config.LogFile(one.path, "elsewhere", one.stream, 90) for one in FILES]
-    found = judge(logs.test_planned_streams_are_configured, {}, files=moved)
-    assert (found.verdict, "'/var/log/gpuevent.log': ('elsewhere'" in found.message) == ("FAIL", True)
+    moved = [agent_config.LogFile(file.path, "elsewhere", file.stream, 90) for file in FILES]
+    outcome = judge(logs.test_planned_streams_are_configured, {}, files=moved)
+    assert (outcome.verdict, "'/var/log/gpuevent.log': ('elsewhere'" in outcome.message) == ("FAIL", True)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_streams_are_the_planned_ones(judge: Judge) -> None:
 def test_stream_is_this_instances(judge: Judge, stored: list[LogEvent], verdict: str, message: str) -> None:
     cloudwatch = FakeCloudWatch({("json", INSTANCE): stored})
     written = {"test -s*": ""}
-    found = judge(logs.test_stream_is_this_instances_alone, written, which="json_log_group", cloudwatch=cloudwatch)
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = judge(logs.test_stream_is_this_instances_alone, written, which="json_log_group", cloudwatch=cloudwatch)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
     assert cloudwatch.waited == [30.0]
 
 
@@ -142,8 +142,8 @@ def test_stream_is_this_instances(judge: Judge, stored: list[LogEvent], verdict:
 def test_empty_logs_are_not_awaited(judge: Judge, check: Any, more: dict[str, Any]) -> None:
     cloudwatch = FakeCloudWatch({}, absent=("raw",))
     table = {"test -s /var/log/gpuevent.log": (1, ""), "test -s*": ""}
-    found = judge(check, table, cloudwatch=cloudwatch, **more)
-    assert (found.verdict, "is empty: no line could arrive" in found.message) == ("UNPROVEN", True)
+    outcome = judge(check, table, cloudwatch=cloudwatch, **more)
+    assert (outcome.verdict, "is empty: no line could arrive" in outcome.message) == ("UNPROVEN", True)
     assert cloudwatch.waited[:1] == [0.0]
 
 
@@ -157,8 +157,8 @@ def test_empty_logs_are_not_awaited(judge: Judge, check: Any, more: dict[str, An
 )
 def test_retention(judge: Judge, days: int | None, verdict: str, message: str) -> None:
     written = {"test -s*": ""}
-    found = judge(logs.test_retention_is_the_planned_one, written, files=FILES, cloudwatch=FakeCloudWatch({}, days))
-    assert (found.verdict, found.message) == (verdict, message)
+    outcome = judge(logs.test_retention_is_the_planned_one, written, files=FILES, cloudwatch=FakeCloudWatch({}, days))
+    assert (outcome.verdict, outcome.message) == (verdict, message)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +170,18 @@ def test_retention(judge: Judge, days: int | None, verdict: str, message: str) -
 )
 def test_retention_of_existing_groups(judge: Judge, days: int, verdict: str, message: str) -> None:
     cloudwatch = FakeCloudWatch({}, days, absent=("json",))
-    found = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
-    assert (found.verdict, found.message) == (verdict, message)
+    outcome = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
+    assert (outcome.verdict, outcome.message) == (verdict, message)
 
 
 def test_retention_that_comes_after_its_group(judge: Judge) -> None:
     cloudwatch = FakeCloudWatch({})
-    told = iter([None, None, None, 90, 90])  # both groups are there; the first one's retention comes with the next call
-    cloudwatch.retention_days = lambda group: next(told)  # type: ignore[method-assign]
-    found = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
-    assert (found.verdict, found.message) == ("PASS", "")
+    retention = iter(
+        [None, None, None, 90, 90]
+    )  # both groups are there; the first one's retention comes with the next call
+    cloudwatch.retention_days = lambda group: next(retention)  # type: ignore[method-assign]
+    outcome = judge(logs.test_retention_is_the_planned_one, {"test -s*": ""}, files=FILES, cloudwatch=cloudwatch)
+    assert (outcome.verdict, outcome.message) == ("PASS", "")
     assert cloudwatch.waited == [30.0, 60.0, 30.0]
 
 
@@ -198,17 +200,20 @@ def test_agent_has_the_groups_of_the_proof(judge: Judge) -> None:
 
 
 def test_agent_in_production_groups_blames_nobody(judge: Judge) -> None:
-    found = own_groups(judge, PLAN["cloudwatch_agent"]["config"])
-    assert (found.verdict, "the agent sends to json, raw, not to the log groups" in found.message) == ("UNPROVEN", True)
+    outcome = own_groups(judge, PLAN["cloudwatch_agent"]["config"])
+    assert (outcome.verdict, "the agent sends to json, raw, not to the log groups" in outcome.message) == (
+        "UNPROVEN",
+        True,
+    )
 
 
 def test_any_other_difference_fails(judge: Judge) -> None:
     changed = json.loads(json.dumps(SENT).replace("90", "7"))
-    found = own_groups(judge, changed)
-    assert found.verdict == "FAIL" and "retention_in_days: expected 90, got 7" in found.message
+    outcome = own_groups(judge, changed)
+    assert outcome.verdict == "FAIL" and "retention_in_days: expected 90, got 7" in outcome.message
 
 
 def test_unreadable_process_is_unproven(judge: Judge) -> None:
     table = {"systemctl show*": "77\n", "cd /proc/77/root/opt/*": (1, "", "No such file or directory")}
-    found = judge(logs.test_agent_sends_to_the_log_groups_of_the_proof, table, log_group_suffix=SUFFIX)
-    assert (found.verdict, "No such file or directory" in found.message) == ("UNPROVEN", True)
+    outcome = judge(logs.test_agent_sends_to_the_log_groups_of_the_proof, table, log_group_suffix=SUFFIX)
+    assert (outcome.verdict, "No such file or directory" in outcome.message) == ("UNPROVEN", True)

@@ -44,11 +44,11 @@ class FakeCloudWatch:
 
     def points(self, series: list[Series], since: float, period: int) -> dict[Series, list[Point]]:
         look = next(self.looks)
-        found = {one: self.values(one, look) for one in series}
-        return {one: [] if value is None else [Point(since, value)] for one, value in found.items()}
+        values = {each: self.values(each, look) for each in series}
+        return {each: [] if value is None else [Point(since, value)] for each, value in values.items()}
 
     def wait(self, look: Callable[[], Any], seconds: float) -> Any:
-        return next((found for found in (look() for _ in range(5)) if found is not None), None)
+        return next((answer for answer in (look() for _ in range(5)) if answer is not None), None)
 
     def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:
         assert (namespace, dimensions) == ("CWAgent", {"InstanceId": INSTANCE})
@@ -70,23 +70,23 @@ def test_every_gpu_and_the_aggregate_are_expected() -> None:
     assert len(EXPECTED) == 2 * 2 + 2
     assert {"InstanceId": INSTANCE, "index": "1", "name": "NVIDIA A10G", "arch": "Ampere"} in dims
     assert {"InstanceId": INSTANCE} in dims
-    assert not any("AutoScalingGroupName" in one or "host" in one for one in dims)
+    assert not any("AutoScalingGroupName" in names or "host" in names for names in dims)
 
 
 def test_series_that_arrive_late_pass(judge: Judge) -> None:
     late = FakeCloudWatch(lambda series, look: value(series) if look >= 3 else None)
-    found = judge(metrics.test_every_series_arrives, {}, arrival=arrive(late))
-    assert found.verdict == "PASS"
-    assert found.check.observed.startswith("6 of 6 series after ")
-    assert found.check.hops[0].hop == "nvidia-smi → CloudWatch, all series"
+    outcome = judge(metrics.test_every_series_arrives, {}, arrival=arrive(late))
+    assert outcome.verdict == "PASS"
+    assert outcome.check.observed.startswith("6 of 6 series after ")
+    assert outcome.check.hops[0].hop == "nvidia-smi → CloudWatch, all series"
 
 
 def test_a_missing_series_is_named(judge: Judge) -> None:
     lost = next(series for series in EXPECTED if dict(series.dimensions).get("index") == "1")
     arrival = arrive(FakeCloudWatch(lambda series, look: None if series == lost else value(series)))
-    found = judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival)
-    assert found.verdict == "FAIL"
-    assert f"1 of 6 series did not arrive: {lost}" in found.message
+    outcome = judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival)
+    assert outcome.verdict == "FAIL"
+    assert f"1 of 6 series did not arrive: {lost}" in outcome.message
 
 
 def test_datapoints_of_an_earlier_run_do_not_count() -> None:
@@ -116,14 +116,14 @@ def test_datapoints_of_an_earlier_run_do_not_count() -> None:
 )
 def test_values(judge: Judge, changed: dict[str, float], verdict: str, message: str) -> None:
     arrival = arrive(FakeCloudWatch(lambda series, look: changed.get(series.name, value(series))))
-    found = judge(metrics.test_values_are_the_boards, {}, arrival=arrival, machine=MACHINE)
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = judge(metrics.test_values_are_the_boards, {}, arrival=arrival, machine=MACHINE)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
 def test_no_value_is_unproven(judge: Judge) -> None:
     arrival = arrive(FakeCloudWatch(lambda series, look: None))
-    found = judge(metrics.test_values_are_the_boards, {}, arrival=arrival, machine=MACHINE)
-    assert (found.verdict, found.message) == ("UNPROVEN", "no datapoint arrived")
+    outcome = judge(metrics.test_values_are_the_boards, {}, arrival=arrival, machine=MACHINE)
+    assert (outcome.verdict, outcome.message) == ("UNPROVEN", "no datapoint arrived")
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,12 @@ def test_memory(judge: Judge, used: float, free: float, verdict: str) -> None:
         return Series("CWAgent", f"nvidia_smi_memory_{name}", (("index", "0"),))
 
     values = {series("total"): 23028.0, series("used"): used, series("free"): free}
-    arrival = metrics.Arrival(dict.fromkeys(values, GPUS[0]), {one: Point(0, at) for one, at in values.items()}, 0.0)
-    found = judge(metrics.test_memory_adds_up, {}, arrival=arrival)
-    assert found.verdict == verdict
-    assert (f"GPU 0: {used:g} used + {free:g} free of 23028 MiB" in found.message) == (verdict == "FAIL")
+    arrival = metrics.Arrival(
+        dict.fromkeys(values, GPUS[0]), {series: Point(0, at) for series, at in values.items()}, 0.0
+    )
+    outcome = judge(metrics.test_memory_adds_up, {}, arrival=arrival)
+    assert outcome.verdict == verdict
+    assert (f"GPU 0: {used:g} used + {free:g} free of 23028 MiB" in outcome.message) == (verdict == "FAIL")
 
 
 def test_unexpected_series_fails(judge: Judge) -> None:
@@ -145,9 +147,9 @@ def test_unexpected_series_fails(judge: Judge) -> None:
     good, bad = FakeCloudWatch(value), FakeCloudWatch(value, (extra,))
     arrival = arrive(good)
     assert judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=good).verdict == "PASS"
-    found = judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=bad)
-    assert found.verdict == "FAIL"
-    assert f"1 series that are not configured: {extra}" in found.message
+    outcome = judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=bad)
+    assert outcome.verdict == "FAIL"
+    assert f"1 series that are not configured: {extra}" in outcome.message
 
 
 def test_listmetrics_that_lags_proves_nothing(judge: Judge) -> None:
@@ -165,13 +167,13 @@ def test_listmetrics_that_lags_proves_nothing(judge: Judge) -> None:
     late, never = Lagging(2), Lagging(99)
     arrival = arrive(FakeCloudWatch(value))
     assert judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=late).verdict == "PASS"
-    found = judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=never)
-    assert found.verdict == "UNPROVEN"
-    assert "ListMetrics shows 0 of" in found.message
+    outcome = judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=never)
+    assert outcome.verdict == "UNPROVEN"
+    assert "ListMetrics shows 0 of" in outcome.message
 
 
 def test_missing_series_of_a_refused_agent_do_not_blame_the_image(judge: Judge) -> None:
-    arrival = arrive(FakeCloudWatch(lambda one, look: None))
+    arrival = arrive(FakeCloudWatch(lambda series, look: None))
     denied = "E! cloudwatch: code: AccessDenied, message: not authorized to perform: cloudwatch:PutMetricData"
     assert judge(metrics.test_every_series_arrives, {"cat*": denied}, arrival=arrival).verdict == "ERROR"
     assert judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival).verdict == "FAIL"
@@ -181,41 +183,41 @@ def test_memory_is_compared_with_the_host_not_with_the_fact(judge: Judge) -> Non
     gpus = tuple(replace(gpu, values={**gpu.values, "memory_total": 22731.0}) for gpu in GPUS)
     machine = FakeMachine(METADATA, gpus=gpus)
     for arrived, verdict in ((22731.0, "PASS"), (23028.0, "FAIL")):
-        cloudwatch = FakeCloudWatch(lambda one, look, arrived=arrived: arrived if "memory" in one.name else 5.0)  # type: ignore[misc]
-        found = judge(metrics.test_values_are_the_boards, {}, arrival=arrive(cloudwatch, machine), machine=machine)
-        assert found.verdict == verdict, found
+        cloudwatch = FakeCloudWatch(lambda series, look, arrived=arrived: arrived if "memory" in series.name else 5.0)  # type: ignore[misc]
+        outcome = judge(metrics.test_values_are_the_boards, {}, arrival=arrive(cloudwatch, machine), machine=machine)
+        assert outcome.verdict == verdict, outcome
 
 
 def test_every_measurement_has_its_tolerance() -> None:
     board = PLAN["instance_types"][0]["gpu"]
     assert metrics.TOLERANCES.keys() == nvidia_smi.PATHS.keys()
-    for measurement, told in metrics.TOLERANCES.items():
-        assert told.least < told.most(board, {}), measurement
+    for measurement, tolerance in metrics.TOLERANCES.items():
+        assert tolerance.least < tolerance.most(board, {}), measurement
     assert metrics.TOLERANCES["power_draw"].most(board, {}) == pytest.approx(330.0)
     assert metrics.TOLERANCES["clocks_current_memory"].most(board, {}) == 6251.0
     assert metrics._judge("brightness", 1.0, GPUS[0], board) == ["GPU 0 brightness: 1, but no tolerance is defined"]
 
 
 def test_absent_measurements_of_the_plan_are_not_awaited(judge: Judge) -> None:
-    cloudwatch = FakeCloudWatch(lambda one, look: None if "utilization" in one.name else value(one))
+    cloudwatch = FakeCloudWatch(lambda series, look: None if "utilization" in series.name else value(series))
     arrival = arrive(cloudwatch, absent=["utilization_gpu"])
     assert next(cloudwatch.looks) == 1, "one look was enough"
     assert {series.name for series in arrival.expected} == {"nvidia_smi_memory_total"}
     assert judge(metrics.test_every_series_arrives, {}, arrival=arrival).verdict == "PASS"
     extra = next(series for series in EXPECTED if "utilization" in series.name)
-    found = judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=cloudwatch)
-    assert found.verdict == "FAIL"
-    assert str(extra) in found.message and "(these GPUs never have utilization_gpu)" in found.message
+    outcome = judge(metrics.test_no_unexpected_series, {}, arrival=arrival, cloudwatch=cloudwatch)
+    assert outcome.verdict == "FAIL"
+    assert str(extra) in outcome.message and "(these GPUs never have utilization_gpu)" in outcome.message
 
 
 def test_values_missing_in_nvidia_smi_are_not_awaited(judge: Judge) -> None:
     bare = tuple(replace(gpu, values={"memory_total": 23028.0}) for gpu in GPUS)
-    cloudwatch = FakeCloudWatch(lambda one, look: None if "utilization" in one.name else value(one))
+    cloudwatch = FakeCloudWatch(lambda series, look: None if "utilization" in series.name else value(series))
     arrival = arrive(cloudwatch, FakeMachine(METADATA, gpus=bare), absent=[])
     assert next(cloudwatch.looks) == 1
-    found = judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival)
-    assert found.verdict == "FAIL"
-    assert "3 of 6 series did not arrive" in found.message and "(nvidia-smi shows no value)" in found.message
+    outcome = judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival)
+    assert outcome.verdict == "FAIL"
+    assert "3 of 6 series did not arrive" in outcome.message and "(nvidia-smi shows no value)" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -231,5 +233,7 @@ def test_absent_measurements_come_from_the_plan(telemetry: dict[str, Any], absen
 
 def test_absent_measurements_come_from_nvidia_smi_without_a_plan() -> None:
     config = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["fan_speed", "memory_total"]}}}}
-    assert {one.name for one in agent_config.expected_series(config, GPUS, METADATA)} == {"nvidia_smi_memory_total"}
+    assert {series.name for series in agent_config.expected_series(config, GPUS, METADATA)} == {
+        "nvidia_smi_memory_total"
+    }
     assert len(agent_config.expected_series(config, GPUS, METADATA, [])) == 4

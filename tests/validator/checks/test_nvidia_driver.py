@@ -315,8 +315,8 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("check", "table", "verdict", "message"), CASES)
 def test_nvidia_driver(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str) -> None:
-    found = judge(check, table)
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = judge(check, table)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
 @pytest.mark.parametrize(
@@ -341,10 +341,10 @@ def test_version_of_both_flavours(line: str, version: str) -> None:
     ],
 )
 def test_memory_is_exactly_the_recorded_one(judge: Judge, golden: Golden, verdict: str, message: str) -> None:
-    found = judge(driver.test_gpus_are_the_promised_model, HARDWARE, golden_file=golden)
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = judge(driver.test_gpus_are_the_promised_model, HARDWARE, golden_file=golden)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
     applies = golden.hardware.driver.startswith("550") and not golden.hardware.simulated
-    assert (golden.name in found.check.planned[2]) == applies
+    assert (golden.name in outcome.check.planned[2]) == applies
 
 
 def with_addresses(*addresses: str) -> PlanDocument:
@@ -354,12 +354,12 @@ def with_addresses(*addresses: str) -> PlanDocument:
 
 def test_the_missing_address_is_named(judge: Judge) -> None:
     plan = with_addresses("0000:00:1b.0", "0000:00:1d.0")
-    found = judge(driver.test_every_promised_gpu_is_there, HARDWARE, plan=plan)
-    assert found.verdict == "FAIL"
-    assert "no GPU at 0000:00:1d.0 (facts); unexpected GPU at 0000:00:1c.0" in found.message
+    outcome = judge(driver.test_every_promised_gpu_is_there, HARDWARE, plan=plan)
+    assert outcome.verdict == "FAIL"
+    assert "no GPU at 0000:00:1d.0 (facts); unexpected GPU at 0000:00:1c.0" in outcome.message
     lost = HARDWARE | {"ls -1 /proc/driver*": "0000:00:1b.0\n"}
-    found = judge(driver.test_every_promised_gpu_is_there, lost, plan=with_addresses("0000:00:1b.0", "0000:00:1c.0"))
-    assert found.message.endswith(": no GPU at 0000:00:1c.0 (facts)")
+    outcome = judge(driver.test_every_promised_gpu_is_there, lost, plan=with_addresses("0000:00:1b.0", "0000:00:1c.0"))
+    assert outcome.message.endswith(": no GPU at 0000:00:1c.0 (facts)")
 
 
 def test_addresses_come_from_the_golden_file_without_facts(judge: Judge) -> None:
@@ -369,9 +369,9 @@ def test_addresses_come_from_the_golden_file_without_facts(judge: Judge) -> None
         "for d in*": bus("1b", "1d"),
     }
     assert judge(driver.test_every_promised_gpu_is_there, moved).verdict == "PASS"
-    found = judge(driver.test_every_promised_gpu_is_there, moved, golden_file=recorded())
-    assert found.verdict == "FAIL"
-    assert "no GPU at 0000:00:1c.0 (g5.12xlarge.json of 2026-11-21 (real hardware))" in found.message
+    outcome = judge(driver.test_every_promised_gpu_is_there, moved, golden_file=recorded())
+    assert outcome.verdict == "FAIL"
+    assert "no GPU at 0000:00:1c.0 (g5.12xlarge.json of 2026-11-21 (real hardware))" in outcome.message
     assert judge(driver.test_every_promised_gpu_is_there, moved, golden_file=recorded(simulated=True)).verdict == "PASS"
 
 
@@ -404,8 +404,8 @@ FLAVOURS: list[tuple[PlanDocument, str | tuple[int, str], str, str]] = [
 
 @pytest.mark.parametrize(("plan", "shown", "verdict", "message"), FLAVOURS)
 def test_flavour(judge: Judge, plan: PlanDocument, shown: Any, verdict: str, message: str) -> None:
-    found = judge(driver.test_loaded_flavour_is_the_one_for_this_gpu, {"cat*": shown}, plan=plan)
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = judge(driver.test_loaded_flavour_is_the_one_for_this_gpu, {"cat*": shown}, plan=plan)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
 USED, OFF = "EnableGpuFirmware: 18\n", "ModifyDeviceFiles: 1\nEnableGpuFirmware: 0\n"
@@ -431,16 +431,16 @@ FIRMWARE: list[tuple[PlanDocument, str, str, str]] = [
 
 @pytest.mark.parametrize(("plan", "shown", "verdict", "message"), FIRMWARE)
 def test_firmware(judge: Judge, plan: PlanDocument, shown: str, verdict: str, message: str) -> None:
-    found = judge(driver.test_firmware_of_gpus_is_used_as_planned, {"cat*": shown}, plan=plan)
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = judge(driver.test_firmware_of_gpus_is_used_as_planned, {"cat*": shown}, plan=plan)
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
 @pytest.mark.parametrize("check", [driver.test_packages_are_the_planned_ones, driver.test_packages_are_held])
 def test_packages_of_the_base_ami_are_unproven(judge: Judge, check: Any) -> None:
     """ParallelCluster's AMI brings its driver along: the plan names its version, and no packages."""
     provided = {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}
-    found = judge(check, {}, plan=as_plan({**PLAN, "nvidia_driver": provided}))
-    assert (found.verdict, "base AMI's (parallelcluster 3.16.3)" in found.message) == ("UNPROVEN", True)
+    outcome = judge(check, {}, plan=as_plan({**PLAN, "nvidia_driver": provided}))
+    assert (outcome.verdict, "base AMI's (parallelcluster 3.16.3)" in outcome.message) == ("UNPROVEN", True)
 
 
 def test_owners_of_programs_are_verified_too(judge: Judge) -> None:
@@ -461,5 +461,5 @@ def test_rpm_verifies_only_contents(judge: Judge) -> None:
         "for p in*rpm -qf*": "nvidia-driver-cuda: \n",
         "rpm --verify*": (2, "S.5....T.    /usr/bin/nvidia-smi\nS.5....T.  c /etc/x.conf\n.......T.    /usr/bin/y\n"),
     }
-    found = judge(driver.test_files_are_the_packages_own, table, plan=plan)
-    assert found.message == "files that differ from the packages of nvidia_driver: /usr/bin/nvidia-smi"
+    outcome = judge(driver.test_files_are_the_packages_own, table, plan=plan)
+    assert outcome.message == "files that differ from the packages of nvidia_driver: /usr/bin/nvidia-smi"

@@ -48,9 +48,9 @@ class World:
         self.host.backend.set_host(self.host)
 
     def inject(self, text: str) -> tuple[int, str, str]:
-        found = re.search(r"nonce=[0-9a-f]{16}", text)
-        assert found
-        nonce, kernel = found[0], KERNEL_FILE in text
+        match = re.search(r"nonce=[0-9a-f]{16}", text)
+        assert match
+        nonce, kernel = match[0], KERNEL_FILE in text
         assert kernel or "\n'" in text, "a record without newline is shown to nobody"
         if self.broken.get("refused"):
             return 3, "start 100.0\n", "Permission denied"
@@ -101,9 +101,9 @@ def prove(judge: Judge, check: Any, world: World) -> Judgement:
 
 
 def test_events_arrive_everywhere(judge: Judge) -> None:
-    found = prove(judge, xid.test_kernel_xid_arrives_once, World())
-    assert found.verdict == "PASS", found
-    assert {hop.hop: hop.seconds for hop in found.check.hops} == {
+    outcome = prove(judge, xid.test_kernel_xid_arrives_once, World())
+    assert outcome.verdict == "PASS", outcome
+    assert {hop.hop: hop.seconds for hop in outcome.check.hops} == {
         "kernel → raw log": 0.2,
         "kernel → JSON log": 0.3,
         "raw log → agent": 0.3,
@@ -137,8 +137,8 @@ def test_events_arrive_everywhere(judge: Judge) -> None:
     ],
 )
 def test_failures(judge: Judge, broken: dict[str, Any], verdict: str, message: str) -> None:
-    found = prove(judge, xid.test_kernel_xid_arrives_once, World(**broken))
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = prove(judge, xid.test_kernel_xid_arrives_once, World(**broken))
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_failures(judge: Judge, broken: dict[str, Any], verdict: str, message: s
     ],
 )
 def test_drill(judge: Judge, broken: dict[str, Any], verdict: str, message: str) -> None:
-    found = prove(judge, xid.test_drill_is_labelled, World(**broken))
-    assert (found.verdict, message in found.message) == (verdict, True), found
+    outcome = prove(judge, xid.test_drill_is_labelled, World(**broken))
+    assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
 def test_drill_on_an_image_without_nvidia_s_driver(judge: Judge) -> None:
@@ -160,8 +160,8 @@ def test_drill_on_an_image_without_nvidia_s_driver(judge: Judge) -> None:
     machine = NoBoards({"instance-type": "inf2.48xlarge"})
     plan = as_plan({name: section for name, section in PLAN.items() if name != "nvidia_driver"})
     xids = xid.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
-    found = judge(xid.test_drill_is_labelled, {}, xids=xids, machine=machine, host=world.host)
-    assert found.verdict == "PASS", found
+    outcome = judge(xid.test_drill_is_labelled, {}, xids=xids, machine=machine, host=world.host)
+    assert outcome.verdict == "PASS", outcome
 
 
 class NoBoards(FakeMachine):
@@ -170,14 +170,14 @@ class NoBoards(FakeMachine):
         raise AssertionError("nvidia-smi was asked")
 
     @gpus.setter
-    def gpus(self, found: tuple[Gpu, ...]) -> None: ...
+    def gpus(self, gpus: tuple[Gpu, ...]) -> None: ...
 
 
 @pytest.mark.parametrize(("lost", "verdict"), [(0, "PASS"), (3, "FAIL")])
 def test_parser_after_all(judge: Judge, lost: int, verdict: str) -> None:
-    found = prove(judge, xid.test_parser_survives_the_proof, World(lost=lost))
-    assert found.verdict == verdict
-    assert ("'records_lost': 3" in found.message) == (lost > 0)
+    outcome = prove(judge, xid.test_parser_survives_the_proof, World(lost=lost))
+    assert outcome.verdict == verdict
+    assert ("'records_lost': 3" in outcome.message) == (lost > 0)
 
 
 def test_no_xid_is_injected_into_production_groups() -> None:

@@ -1,0 +1,182 @@
+"""An account of AWS in which nothing is wrong with a place, and what moto does not answer about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+
+from gpu_ami.cloud import preflight
+from gpu_ami.cloud.client import Cloud
+from gpu_ami.cloud.findings import Finding
+from gpu_ami.cloud.place import Place
+from gpu_ami.plan import resolve_source_ami
+
+REGION = "us-east-1"
+
+
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],
+}
+
+
+IMAGE = {
+    "ImageId": "ami-0123456789abcdef0",
+    "Name": "base",
+    "Architecture": "x86_64",
+    "RootDeviceType": "ebs",
+    "RootDeviceName": "/dev/xvda",
+    "CreationDate": "2099-01-01T00:00:00.000Z",
+}
+
+
+AGENT = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Action": ["cloudwatch:PutMetricData", "logs:*", "ec2:DescribeTags"],
+            "Resource": "*",
+        }
+    ],
+}
+
+
+@dataclass
+class Account:
+    """An account in which nothing is wrong; a mutation changes it or the place."""
+
+    cloud: Cloud
+    vpc: str
+    table: str
+    plan: dict[str, Any]
+    image: dict[str, Any] = field(default_factory=lambda: dict(IMAGE))
+    quotas: dict[str, float] = field(default_factory=dict)
+    simulated: dict[str, str] = field(default_factory=dict)
+    dry_run_refusals: dict[str, str] = field(default_factory=dict)
+    reservations: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ec2(self) -> Any:
+        return self.cloud.ec2
+
+    @property
+    def place(self) -> Place:
+        return self.cloud.place
+
+    def change(self, **changes: Any) -> None:
+        self.cloud.place = dataclasses.replace(self.place, **changes)
+
+    def policy(self, document: dict[str, Any]) -> None:
+        self.cloud.client("iam").put_role_policy(
+            RoleName="gpu-ami-node", PolicyName="agent", PolicyDocument=json.dumps(document)
+        )
+
+    def findings(self) -> list[Finding]:
+        return preflight.examine(self.cloud, self.plan, resolve_source_ami)
+
+
+@functools.cache
+def session() -> Any:
+    """One session for all tests: parsing EC2's model takes most of a test's time."""
+    return boto3.Session(region_name=REGION)
+
+
+class Wrapped:
+    """A boto3 client of which some operations are answered here."""
+
+    def __init__(self, client: Any, **operations: Callable[..., Any]) -> None:
+        self._client, self._operations = client, operations
+
+    def __getattr__(self, name: str) -> Any:
+        return self._operations.get(name) or getattr(self._client, name)
+
+
+def refusal(code: str, operation: str = "Operation") -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": f"{operation} was refused"}}, operation)
+
+
+def good_account(cloud: Cloud) -> Account:
+    ec2: Any = cloud.ec2
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24", AvailabilityZone="us-east-1a")["Subnet"]["SubnetId"]
+    gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    table = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+    ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
+    ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
+    iam: Any = cloud.client("iam")
+    iam.create_role(RoleName="gpu-ami-node", AssumeRolePolicyDocument=json.dumps(TRUST))
+    iam.create_instance_profile(InstanceProfileName="gpu-node")
+    iam.add_role_to_instance_profile(InstanceProfileName="gpu-node", RoleName="gpu-ami-node")
+    plan = {
+        "architecture": "x86_64",
+        "build": {"instance_type": "m5.2xlarge", "root_volume_gib": 64},
+        "instance_types": [{"name": "p4d.24xlarge", "efa_interfaces": 4}, {"name": "g5.12xlarge", "efa_interfaces": 1}],
+        "roles": ["cloudwatch_agent"],
+        "source_ami": {"id": "ami-0123456789abcdef0"},
+        "telemetry": {"namespace": "CWAgent"},
+    }
+    account = Account(cloud, vpc, table, plan)
+    key = cloud.client("kms").create_key(KeyUsage="ENCRYPT_DECRYPT")["KeyMetadata"]["KeyId"]
+    account.change(
+        subnet_id=subnet,
+        instance_profile="gpu-node",
+        kms_key_id=key,
+        security_group_ids=(security_group(account, vpc, "52.94.76.7/32"),),
+    )
+    account.policy(AGENT)
+    return account
+
+
+def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Service Quotas, the policy simulator, refused dry runs and an image's attributes, none of which moto has."""
+    real = Cloud.client
+    monkeypatch.setattr(Cloud, "image", lambda _, ami: account.image if ami == account.image["ImageId"] else None)
+
+    def quota(*, QuotaCode: str, **_: Any) -> dict[str, Any]:
+        value = account.quotas.get(QuotaCode, 10_000)
+        if value < 0:
+            raise refusal("AccessDeniedException")
+        return {"Quota": {"Value": float(value)}}
+
+    def simulate(*, ActionNames: list[str], **_: Any) -> dict[str, Any]:
+        rows = [(name, account.simulated.get(name, "allowed")) for name in ActionNames]
+        return {"EvaluationResults": [{"EvalActionName": name, "EvalDecision": decision} for name, decision in rows]}
+
+    def client(cloud: Cloud, service: str) -> Any:
+        own = real(cloud, service)
+        overridden = {"service-quotas": {"get_service_quota": quota}, "iam": {"simulate_principal_policy": simulate}}
+        return Wrapped(own, **overridden[service]) if service in overridden else own
+
+    monkeypatch.setattr(Cloud, "client", client)
+
+    def refuse(params: Any, model: Any, **_: Any) -> Any:
+        if model.name == "DescribeCapacityReservations":  # moto has none
+            return SimpleNamespace(status_code=200), {"CapacityReservations": account.reservations}
+        if params.get("body", {}).get("DryRun") and model.name in account.dry_run_refusals:
+            raise refusal(account.dry_run_refusals[model.name], model.name)
+        return None
+
+    account.ec2.meta.events.register("before-call.ec2", refuse)
+
+
+def security_group(account: Account, vpc: str, source: str, port: int = 22) -> str:
+    made = account.ec2.create_security_group(GroupName=f"g{source}{port}{vpc}", Description="d", VpcId=vpc)["GroupId"]
+    if source:
+        rule = {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "IpRanges": [{"CidrIp": source}]}
+        account.ec2.authorize_security_group_ingress(GroupId=made, IpPermissions=[rule])
+    return str(made)
+
+
+def other_vpc(account: Account) -> str:
+    return str(account.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"])

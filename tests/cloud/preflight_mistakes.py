@@ -1,0 +1,303 @@
+"""Mistakes of a place: each with the change that makes it, and the finding that is expected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+from gpu_ami.cloud.findings import Level
+from tests.cloud.preflight_account import AGENT, TRUST, Account, Wrapped, other_vpc, security_group
+
+ERROR, WARNING = Level.ERROR, Level.WARNING
+
+
+def _small_subnet(account: Account) -> None:
+    made = account.ec2.create_subnet(VpcId=account.vpc, CidrBlock="10.0.1.0/28", AvailabilityZone="us-east-1a")
+    subnet = made["Subnet"]["SubnetId"]
+    account.ec2.associate_route_table(RouteTableId=account.table, SubnetId=subnet)
+    for _ in range(10):
+        account.ec2.create_network_interface(SubnetId=subnet)
+    account.change(subnet_id=subnet)
+
+
+def _in_use(account: Account) -> None:
+    """A p4d.24xlarge of somebody else's runs already: 96 vCPUs."""
+    account.quotas["L-417A185B"] = 150
+    cores = {"CoreCount": 48, "ThreadsPerCore": 2}
+    running = {"InstanceType": "p4d.24xlarge", "CpuOptions": cores}
+    spot = running | {"InstanceLifecycle": "spot"}
+    pages = [{"Reservations": [{"Instances": [running, spot]}]}]
+    real = account.ec2
+
+    def get_paginator(name: str) -> Any:
+        return SimpleNamespace(paginate=lambda **_: pages) if name == "describe_instances" else real.get_paginator(name)
+
+    account.cloud._ec2 = Wrapped(real, get_paginator=get_paginator)
+
+
+def _no_default_route(account: Account) -> None:
+    account.ec2.delete_route(RouteTableId=account.table, DestinationCidrBlock="0.0.0.0/0")
+
+
+def _nat_route(account: Account) -> None:
+    _no_default_route(account)
+    nat = account.ec2.create_nat_gateway(SubnetId=account.place.subnet_id, ConnectivityType="private")
+    account.ec2.create_route(
+        RouteTableId=account.table,
+        DestinationCidrBlock="0.0.0.0/0",
+        NatGatewayId=nat["NatGateway"]["NatGatewayId"],
+    )
+
+
+def _further_subnet(vpc: Callable[[Account], str], zone: str = "us-east-1b") -> Callable[[Account], None]:
+    def mutate(account: Account) -> None:
+        cidr = "10.9.2.0/24" if vpc is other_vpc else "10.0.2.0/24"
+        made = account.ec2.create_subnet(VpcId=vpc(account), CidrBlock=cidr, AvailabilityZone=zone)["Subnet"][
+            "SubnetId"
+        ]
+        account.change(subnet_ids=(str(account.place.subnet_id), made))
+
+    return mutate
+
+
+def _reservation(way: str = "reservation", **changes: Any) -> Callable[[Account], None]:
+    """A reservation for the plan's p4d.24xlarge."""
+
+    def mutate(account: Account) -> None:
+        row = {
+            "CapacityReservationId": "cr-00000001", "InstanceType": "p4d.24xlarge", "State": "active",
+            "AvailabilityZone": "us-east-1a", "AvailableInstanceCount": 1, "ReservationType": "default",
+            **({"ReservationType": "capacity-block"} if way == "capacity-block" else {}), **changes,
+        }  # fmt: skip
+        account.reservations.append(row)
+        account.change(capacity={"p4d*": (f"{way}:cr-00000001",)})
+
+    return mutate
+
+
+def _egress_closed(account: Account) -> None:
+    group = account.place.security_group_ids[0]
+    rules = account.ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["IpPermissionsEgress"]
+    account.ec2.revoke_security_group_egress(GroupId=group, IpPermissions=rules)
+
+
+def _empty_profile(account: Account) -> None:
+    account.cloud.client("iam").create_instance_profile(InstanceProfileName="empty")
+    account.change(instance_profile="empty")
+
+
+def _trust_of_lambda(account: Account) -> None:
+    document = json.dumps(TRUST).replace("ec2.", "lambda.")
+    account.cloud.client("iam").update_assume_role_policy(RoleName="gpu-ami-node", PolicyDocument=document)
+
+
+def _without(action: str) -> Callable[[Account], None]:
+    def mutate(account: Account) -> None:
+        deny = {"Effect": "Deny", "Action": action, "Resource": "*"}
+        account.policy({"Version": "2012-10-17", "Statement": [*AGENT["Statement"], deny]})
+
+    return mutate
+
+
+def _other_namespace(account: Account) -> None:
+    rest = {"Effect": "Allow", "Action": ["logs:*", "ec2:DescribeTags"], "Resource": "*"}
+    condition = {"StringEquals": {"cloudwatch:namespace": "Other"}}
+    metrics = {"Effect": "Allow", "Action": "cloudwatch:PutMetricData", "Resource": "*", "Condition": condition}
+    account.policy({"Version": "2012-10-17", "Statement": [rest, metrics]})
+
+
+def _disabled_key(account: Account) -> None:
+    account.cloud.client("kms").disable_key(KeyId=account.place.kms_key_id)
+
+
+def _signing_key(account: Account) -> None:
+    made = account.cloud.client("kms").create_key(KeySpec="RSA_2048", KeyUsage="SIGN_VERIFY")
+    account.change(kms_key_id=made["KeyMetadata"]["KeyId"])
+
+
+def _image(**changes: str) -> Callable[[Account], None]:
+    return lambda account: account.image.update(changes)
+
+
+def _set(key: str, value: Any) -> Callable[[Account], None]:
+    return lambda account: account.plan.update({key: value})
+
+
+def _place(**changes: Any) -> Callable[[Account], None]:
+    return lambda account: account.change(**changes)
+
+
+def _own_group(source: str, port: int = 22) -> Callable[[Account], None]:
+    return lambda account: account.change(security_group_ids=(security_group(account, account.vpc, source, port),))
+
+
+def _foreign_group(account: Account) -> None:
+    account.change(security_group_ids=(security_group(account, other_vpc(account), "52.94.76.7/32"),))
+
+
+def _no_default_vpc(account: Account) -> None:
+    account.change(subnet_id=None)
+    for vpc in account.ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]:
+        for subnet in account.ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [vpc["VpcId"]]}])["Subnets"]:
+            account.ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+        account.ec2.delete_vpc(VpcId=vpc["VpcId"])
+
+
+BUILDER = {"root_volume_gib": 64, "instance_type": "m6g.2xlarge"}
+
+
+MISSING_TYPE = [{"name": "p9.48xlarge", "efa_interfaces": 1}]
+
+
+ZONED_TYPE = [{"name": "g5.12xlarge", "efa_interfaces": 1}]
+
+
+# (name, mutation, level, subject, part of what was found)
+MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
+    ("subnet unknown", _place(subnet_id="subnet-00000000"), ERROR, "subnet_id", "subnet-00000000 is not in us-east-1"),
+    ("subnet full", _small_subnet, ERROR, "subnet_id", "1 free addresses"),
+    ("no default VPC", _no_default_vpc, ERROR, "subnet_id", "no default VPC"),
+    (
+        "no way out",
+        _no_default_route,
+        ERROR,
+        "routes",
+        "no default route and no VPC endpoint for monitoring, logs, ec2",
+    ),
+    ("NAT for public addresses", _nat_route, ERROR, "routes", "0.0.0.0/0 to nat-"),
+    ("group unknown", _place(security_group_ids=("sg-00000000",)), ERROR, "security_group_ids", "sg-00000000 is not"),
+    ("group of another VPC", _foreign_group, ERROR, "security_group_ids", "is in vpc-"),
+    ("group without ingress", _own_group(""), ERROR, "SSH ingress", "do not allow TCP 22"),
+    ("group for another port", _own_group("52.94.76.7/32", 2222), ERROR, "SSH ingress", "do not allow TCP 22"),
+    ("sshd on another port", _place(ssh_port=2022), ERROR, "SSH ingress", "do not allow TCP 2022"),
+    ("group open to all", _own_group("0.0.0.0/0"), WARNING, "SSH ingress", "from anywhere"),
+    ("private source for a public login", _own_group("10.1.0.0/16"), ERROR, "SSH ingress", "from 10.1.0.0/16"),
+    ("no group", _place(security_group_ids=()), WARNING, "security_group_ids", "the VPC's default group sg-"),
+    ("default group closed", _place(security_group_ids=()), ERROR, "SSH ingress", "do not allow TCP 22"),
+    ("no egress", _egress_closed, ERROR, "egress", "do not allow TCP 443 out"),
+    ("session manager", _place(ssh_interface="session_manager"), WARNING, "ssh_interface", "cannot log in"),
+    ("no profile", _place(instance_profile=None), ERROR, "instance_profile", "can publish nothing"),
+    ("profile unknown", _place(instance_profile="nobody"), ERROR, "instance_profile", "nobody does not exist"),
+    ("profile without role", _empty_profile, ERROR, "instance_profile", "empty has no role"),
+    ("trust policy", _trust_of_lambda, ERROR, "role gpu-ami-node of gpu-node", "does not name ec2.amazonaws.com"),
+    (
+        "no PutMetricData",
+        _without("cloudwatch:Put*"),
+        ERROR,
+        "role gpu-ami-node of gpu-node",
+        "cloudwatch:PutMetricData is not allowed",
+    ),
+    (
+        "no PutLogEvents",
+        _without("logs:PutLogEvents"),
+        ERROR,
+        "role gpu-ami-node of gpu-node",
+        "logs:PutLogEvents is not allowed",
+    ),
+    ("no DescribeTags", _without("ec2:*"), ERROR, "role gpu-ami-node of gpu-node", "ec2:DescribeTags is not allowed"),
+    ("namespace", _other_namespace, ERROR, "role gpu-ami-node of gpu-node", "not allowed for namespace CWAgent"),
+    ("key unknown", _place(kms_key_id="alias/nothing"), ERROR, "kms_key_id", "alias/nothing is not in us-east-1"),
+    ("key disabled", _disabled_key, ERROR, "kms_key_id", "is Disabled"),
+    ("key for signatures", _signing_key, ERROR, "kms_key_id", "RSA_2048 for SIGN_VERIFY"),
+    ("source AMI unknown", _set("source_ami", {"id": "ami-00000000"}), ERROR, "source_ami", "ami-00000000 (id) is not"),
+    ("source AMI of another architecture", _image(Architecture="arm64"), ERROR, "source_ami", ": arm64"),
+    ("source AMI not on EBS", _image(RootDeviceType="instance-store"), ERROR, "source_ami", "instance-store"),
+    ("source AMI old", _image(CreationDate="2020-01-01T00:00:00.000Z"), WARNING, "source_ami", "created 2020-01-01"),
+    (
+        "source AMI deprecated",
+        _image(DeprecationTime="2024-06-30T00:00:00.000Z"),
+        WARNING,
+        "source_ami",
+        "deprecated since 2024-06-30",
+    ),
+    ("builder of another architecture", _set("build", BUILDER), ERROR, "architecture", "builder m6g.2xlarge is arm64"),
+    ("type unknown", _set("instance_types", MISSING_TYPE), ERROR, "offerings", "does not offer p9.48xlarge"),
+    (
+        "further subnet unknown",
+        lambda account: account.change(subnet_ids=(str(account.place.subnet_id), "subnet-00000000")),
+        ERROR,
+        "subnet_ids",
+        "subnet-00000000 is not in us-east-1",
+    ),
+    ("subnet of another VPC", _further_subnet(other_vpc), ERROR, "subnet_ids", "is in vpc-"),
+    (
+        "reservation unknown",
+        _place(capacity={"*": ("reservation:cr-00000009",)}),
+        ERROR,
+        "capacity",
+        "cr-00000009 is not in us-east-1",
+    ),
+    ("reservation of another type", _reservation(InstanceType="p5.48xlarge"), ERROR, "capacity", "is for p5.48xlarge"),
+    ("reservation in another zone", _reservation(AvailabilityZone="us-east-1f"), ERROR, "capacity", "is in us-east-1f"),
+    ("reservation cancelled", _reservation(State="cancelled"), ERROR, "capacity", "is cancelled"),
+    ("reservation full", _reservation(AvailableInstanceCount=0), WARNING, "capacity", "no free instance"),
+    ("Capacity Block expired", _reservation("capacity-block", State="expired"), ERROR, "capacity", "is expired"),
+    ("Capacity Block not begun", _reservation("capacity-block", State="scheduled"), ERROR, "capacity", "is scheduled"),
+    (
+        "Capacity Block taken for a reservation",
+        _reservation(ReservationType="capacity-block"),
+        ERROR,
+        "capacity",
+        "cr-00000001 is a Capacity Block",
+    ),
+    (
+        "Capacity Block ends soon",
+        _reservation("capacity-block", EndDate=datetime.now(UTC) + timedelta(hours=1)),
+        WARNING,
+        "capacity",
+        "ends in 5",
+    ),
+    (
+        "quota too small",
+        lambda account: account.quotas.update({"L-417A185B": 64}),
+        ERROR,
+        "quota L-417A185B",
+        "Running On-Demand P instances: 64 vCPUs",
+    ),
+    ("quota in use", _in_use, ERROR, "quota L-417A185B", "150 vCPUs, 96 in use"),
+    (
+        "CreateImage not allowed",
+        lambda account: account.simulated.update({"ec2:CreateImage": "implicitDeny"}),
+        WARNING,
+        "permissions",
+        "not allowed on every resource: ec2:CreateImage",
+    ),
+    (
+        "quota unreadable",
+        lambda account: account.quotas.update({"L-DB2E81BA": -1}),
+        WARNING,
+        "quota L-DB2E81BA",
+        "not examined: AccessDeniedException",
+    ),
+    (
+        "RunInstances refused",
+        lambda account: account.dry_run_refusals.update({"RunInstances": "UnauthorizedOperation"}),
+        ERROR,
+        "dry run of RunInstances p4d.24xlarge",
+        "UnauthorizedOperation",
+    ),
+    (
+        "CreateKeyPair throttled",
+        lambda account: account.dry_run_refusals.update({"CreateKeyPair": "RequestLimitExceeded"}),
+        WARNING,
+        "dry run of CreateKeyPair",
+        "not examined: RequestLimitExceeded",
+    ),
+    (
+        "action denied explicitly",
+        lambda account: account.simulated.update({"ec2:DescribeImages": "explicitDeny"}),
+        ERROR,
+        "permissions",
+        "ec2:DescribeImages is denied explicitly",
+    ),
+    (
+        "action not allowed",
+        lambda account: account.simulated.update({"ec2:DescribeVolumes": "implicitDeny"}),
+        WARNING,
+        "permissions",
+        "not allowed on every resource: ec2:DescribeVolumes",
+    ),
+]
