@@ -250,7 +250,7 @@ def certify_stage(
     signers: keys that sign the certificate (certificate.dsse.json). cloud: where the AMI's snapshots are looked up if
     no build.json says them. A signature of another certificate is removed.
     """
-    statement = certificate.certify(report, _build_remarks(report, out))
+    statement = certificate.certify(report, _build_remarks(report, out), _source_ami(report, out))
     _write_bom(report, out)
     old = _bytes_of(out / certificate.CERTIFICATE_FILE)
     statement.write(out)
@@ -313,6 +313,15 @@ def _sign(
 
 def _bytes_of(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
+
+
+def _source_ami(report: document.Report, out: Path) -> str:
+    """What the image was built on, by the record of its build; "" where another image was proven."""
+    made = builds.load(out) if (out / builds.BUILD_FILE).exists() else None
+    if made is None or made.ami != report.image or not made.source_ami:
+        return ""
+    how = "; ".join(text for text in (made.source_ami_name, made.source_ami_through) if text)
+    return f"{made.source_ami} ({how})" if how else made.source_ami
 
 
 def _build_remarks(report: document.Report, out: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +129,16 @@ def test_certificate_names_sources_that_were_not_asked(tmp_path: Path, check: An
     statement = pipeline.certify_stage(a_report(a_host()), tmp_path)
     assert statement.image.ami == "ami-1"
     assert ("sources: not asked before the build (--no-source-check)" in statement.not_proven) is named
+
+
+@pytest.mark.parametrize(("ami", "named"), [("ami-1", True), ("ami-2", False)])
+def test_certificate_names_the_source_ami_and_how_it_was_found(tmp_path: Path, ami: str, named: bool) -> None:
+    """An SSM parameter means another AMI next week."""
+    made = image.Build(ami, (), "sha256:1", "sha256:0", "aws", "r", "r-1", "now", source_ami="ami-0")
+    replace(made, source_ami_name="al2023-6.1", source_ami_through="ssm:/aws/service/x").write(tmp_path)
+    statement = pipeline.certify_stage(a_report(a_host()), tmp_path)
+    assert statement.image.source_ami == ("ami-0 (al2023-6.1; ssm:/aws/service/x)" if named else "")
+    assert ("| source AMI |" in (tmp_path / "certificate.md").read_text()) is named
 
 
 def test_fresh_builds_anew_after_mirror_and_source_ami_are_ready(

@@ -33,7 +33,8 @@ class Build:
     """One AMI and where it came from. snapshots: ids behind it; sources: digest of template, playbooks and roles.
 
     ansible: how many tasks ran (`ok`), which `changed` something, the `slowest`, all their `seconds`.
-    source_ami, source_ami_name: what it was built on. base_inventory: digest of the file beside this one, or "".
+    source_ami, source_ami_name: what it was built on; source_ami_through: how it was found.
+    base_inventory: digest of the file beside this one, or "".
     source_check: what `gpu-ami sources` found before the build (date and digests of the indexes), or that it was
     skipped; None in a place that is not AWS.
     """
@@ -51,6 +52,7 @@ class Build:
     base_inventory: str = ""
     source_check: Mapping[str, object] | None = None
     source_ami_name: str = ""
+    source_ami_through: str = ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / BUILD_FILE, {"schema": SCHEMA, **asdict(self)})
@@ -150,9 +152,10 @@ def build_image(
         finished=runs.as_text(runs.now()),
         ansible=asdict(made.converged) if made.converged else None,
         source_ami=source_ami["id"],
-        source_ami_name=source_ami["name"],
         base_inventory=_inventory_digest(folder),
         source_check=source_check,
+        source_ami_name=source_ami["name"],
+        source_ami_through=source_ami["through"],
     )
     build.write(folder)
     return build

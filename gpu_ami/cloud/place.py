@@ -54,8 +54,9 @@ class Place:
     seed of a rehearsal's conditions (docs/conditions.md), "" for none. dead_man_role: ARN of the role in which
     EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does. subnet_ids: further subnets
     are tried where the first has no capacity. capacity: pattern of instance types → ways (capacity.py), in order.
-    capacity_minutes: for how long they are tried again. log_groups: where a proof's
-    machines send their logs: `proof` (groups of its own, removed afterwards) or `production` (the plan's).
+    capacity_minutes: for how long they are tried again. log_groups: where a proof's machines send their logs: `proof`
+    (groups of its own, removed afterwards) or `production` (the plan's). deadlines: seconds that override
+    variables/facts/deadlines.yml: boot_seconds, stop_seconds, arrival_seconds.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Place:
     subnet_ids: tuple[str, ...] = ()
     capacity: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     capacity_minutes: int = 0
+    deadlines: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def subnets(self) -> tuple[str, ...]:
@@ -119,6 +121,7 @@ _GRAMMAR = Keys(
         ),
         "guest_endpoint": _URL,
         "log_groups": Choice(LOG_GROUPS),
+        "deadlines": Keys({f"{name}_seconds": Integer(1, 86400, "seconds") for name in ("boot", "stop", "arrival")}),
         "dead_man_role": _like(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", "a role's ARN"),
     },
     needed=("region",),

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-A leftover has the tag gpu-ami:run, and its expiry has passed or its run's process on this machine has ended. Images
-are never removed. Without --where it cleans this machine: leftovers of the local region, temporary keys, records of
+A leftover has the tag gpu-ami:run, and its expiry has passed or its run's process on this machine has ended; or it is a
+log group of such a run's proof. Complete images stay until their own expiry (image_expires). Without --where it cleans
+this machine: leftovers of the local region, temporary keys, records of
 dead runs.
 
   gpu-ami sweep                       this machine and the local region

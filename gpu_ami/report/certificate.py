@@ -37,12 +37,13 @@ _COMPONENTS = ("cuda", "cudnn", "nccl", "efa", "mkl")
 
 @dataclass(frozen=True)
 class CertifiedImage:
-    """The image that the statement is about."""
+    """The image that the statement is about. source_ami: what it was built on, with name and how that was found."""
 
     ami: str
     name: str
     region: str
     place: str
+    source_ami: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,16 +151,17 @@ def load(path: Path) -> Certificate:
         raise UsageError(str(error), hint="`gpu-ami certify` writes a new one") from error
 
 
-def certify(report: Report, remarks: Sequence[str] = ()) -> Certificate:
+def certify(report: Report, remarks: Sequence[str] = (), source_ami: str = "") -> Certificate:
     """The certificate of a report. Its level is `none` where the report is not a PASS.
 
-    remarks: what else is not proven, a sentence each, as the record of the build says.
+    remarks: what else is not proven, a sentence each, as the record of the build says. source_ami: of the
+    image.
     """
     replicas = _replicas(report)
     return Certificate(
         verdict=report.verdict,
         level=level_of(report),
-        image=CertifiedImage(report.image, str(report.plan.get("image", "")), report.region, report.place),
+        image=CertifiedImage(report.image, str(report.plan.get("image", "")), report.region, report.place, source_ami),
         plan_digest=str(report.plan.get("digest", "")),
         report_sha256=report_digest(report),
         run=report.run,

@@ -12,6 +12,7 @@ machine              one instance and its boot, stage by stage
 login                waits for an SSH login after a boot, and for cloud-init and systemd
 user_data            user data of a machine: dead man's switch, log groups, node families
 proof_log_groups     the log groups of a proof: their removal, and what the report says of them
+deadlines            how long a machine may take to boot, to stop, and to be seen in CloudWatch
 hosts                a running machine that somebody else booted: its address, and whether it answers
 restarts             reboot, and stop and start, within a proof
 image_files          an image's files without booting it (tier T0)

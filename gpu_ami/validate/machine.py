@@ -6,7 +6,6 @@ where it stopped; a machine that does not boot gives its console's last lines.
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.cloud import Cloud, log_groups
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate import console, watch
+from gpu_ami.validate.deadlines import deadlines
 from gpu_ami.validate.login import CLOUD_INIT, SYSTEMD, ImageAtFault, Settling, reach, record_host_key, settle
 from validator.probes import troubles
 
@@ -29,16 +29,7 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
     from validator.transport import Target
 
-BOOT_SECONDS = 600.0
-# Types that need longer, by pattern: bare metal 20 minutes and more to boot and to stop, p5 and p6 ten and more
-# (https://github.com/canonical/pycloudlib/issues/192 and field reports, read 2026-11).
-_SLOW_TYPES = (("*.metal*", 2700.0), ("p5*", 1500.0), ("p6*", 1500.0))
 _CONSOLE_LINES = 30
-
-
-def boot_seconds(instance_type: str) -> float:
-    """Deadline of a boot of this instance type."""
-    return next((seconds for like, seconds in _SLOW_TYPES if fnmatch.fnmatchcase(instance_type, like)), BOOT_SECONDS)
 
 
 @dataclass
@@ -75,7 +66,7 @@ class Boot:
 
     def follow(self, instance_id: str, instance_type: str) -> Machine:
         """Waits for every stage under one deadline. MachineError: the stage that failed, and the console's tail."""
-        timeout = boot_seconds(instance_type)
+        timeout = deadlines(instance_type, self.cloud.place).boot_seconds
         machine = Machine(
             instance_id,
             instance_type,

@@ -21,6 +21,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.report import FAIL, UNAVAILABLE, UNPROVEN, HostReport, Report, Stage, evidence_folder
 from gpu_ami.validate import proof_log_groups, validator_process
 from gpu_ami.validate.check_output import CheckOutput
+from gpu_ami.validate.deadlines import deadlines
 from gpu_ami.validate.login import is_at_fault
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
@@ -91,7 +92,9 @@ class Proof:
             output.line(line)
             self.progress.update("checks", step=output.done, total=output.total, red=output.red)
 
-        results = validator_process.run_checks(command, environment, target, folder, on_start, read)
+        default, own = deadlines("").arrival_seconds, deadlines(target.instance_type, self.place).arrival_seconds
+        more = max(0.0, own - default)
+        results = validator_process.run_checks(command, environment, target, folder, on_start, read, more)
         self._note_counts(results, target, after)
         return results
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, UsageError
 from gpu_ami.report import COMES_BACK, FAIL, PASS, UNAVAILABLE, UNPROVEN
+from gpu_ami.validate.deadlines import deadlines
 from gpu_ami.validate.login import SYSTEMD, is_at_fault, reach, settle
-from gpu_ami.validate.machine import Boot, Machine, boot_seconds
+from gpu_ami.validate.machine import Boot, Machine
 from validator.results import CheckRecord, Hop
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 REBOOT, STOP_START = "reboot", "stop-start"
 RESTARTS = (REBOOT, STOP_START)
-STOP_SECONDS = 900.0  # EC2 ends a guest that does not go down by itself after minutes; bare metal takes longer
 _ORDER = 'if [ "$(id -u)" = 0 ]; then systemctl reboot; else sudo -n systemctl reboot; fi'
 
 
@@ -47,7 +47,8 @@ def restart(boot: Boot, machine: Machine, how: str) -> Machine:
     NotRestarted, MachineError (it did not come back), CapacityError (nowhere to start again), CloudError.
     """
     panics = boot.panics(machine)
-    seconds = boot_seconds(machine.instance_type)
+    within = deadlines(machine.instance_type, boot.cloud.place)
+    seconds = within.boot_seconds
     started = time.monotonic()
     after = replace(machine, stages={})
     with boot.console_on_error(after):
@@ -55,7 +56,7 @@ def restart(boot: Boot, machine: Machine, how: str) -> Machine:
             order_reboot(boot.target(machine), machine.instance_id)
         else:
             boot.cloud.stop(machine.instance_id)
-            boot.cloud.wait_for_state(machine.instance_id, "stopped", max(STOP_SECONDS, seconds), boot.cancelled.is_set)
+            boot.cloud.wait_for_state(machine.instance_id, "stopped", within.stop_seconds, boot.cancelled.is_set)
             boot.mark(after, "stopped", started)
             boot.cloud.start(machine.instance_id)
             boot.running(after, seconds, started)
@@ -71,7 +72,7 @@ def reboot_host(
     name = target.name
     started = time.monotonic()
     before, host_key = order_reboot(target, name)
-    deadline = time.monotonic() + boot_seconds(instance_type)
+    deadline = time.monotonic() + deadlines(instance_type).boot_seconds
     stages: dict[str, float] = {}
 
     def mark(stage: str) -> None:

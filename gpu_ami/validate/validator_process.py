@@ -16,6 +16,7 @@ from gpu_ami import process
 from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, MachineError
 from gpu_ami.plan import SITE_FOLDER
+from gpu_ami.validate.deadlines import deadlines
 from validator.file_account import KEPT_FILE
 from validator.results import HostResults, InvalidRecord, journal_of, read_journal
 
@@ -67,11 +68,12 @@ def run_checks(
     folder: Path,
     on_start: Callable[[Popen[bytes]], object] | None = None,
     on_line: Callable[[str], object] = lambda _line: None,
+    more_seconds: float = 0.0,
 ) -> HostResults:
     """Runs a validator to its end and reads its results.
 
     folder: where checks.json and validator.log are. on_start: gets the process, so that another thread can stop it.
-    on_line: gets each line of output, too.
+    on_line: gets each line of output, too. more_seconds: added to the deadline of all checks.
     ChecksIncomplete: it was stopped, exceeded its deadline or crashed. MachineError: it left nothing at all.
     """
     results = folder / RESULTS_FILE
@@ -79,7 +81,7 @@ def run_checks(
         old.unlink(missing_ok=True)  # never judge an earlier run's results
     hint = f"see {folder / LOG_FILE}"
     try:
-        done = _run(command, environment, folder / LOG_FILE, on_start, on_line)
+        done = _run(command, environment, folder / LOG_FILE, on_start, on_line, more_seconds)
     except GpuAmiError as error:  # its deadline is over
         raise _incomplete(error.message, target, results, hint, error.details) from error
     except OSError as error:  # this machine's disk is full
@@ -103,6 +105,7 @@ def _run(
     log_file: Path,
     on_start: Callable[[Popen[bytes]], object] | None,
     on_line: Callable[[str], object],
+    more_seconds: float,
 ) -> process.Completed:
     with log_file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as log:
 
@@ -112,7 +115,7 @@ def _run(
 
         return process.run(
             command,
-            timeout=HOST_SECONDS,
+            timeout=HOST_SECONDS + more_seconds,
             env=environment,
             check=False,
             on_line=keep,
@@ -154,6 +157,7 @@ def command_line(
         "--ssh-identity-file": target.key_file,
         "--known-hosts": target.known_hosts,
         "--log-group-suffix": target.log_group_suffix,
+        "--arrival-seconds": f"{deadlines(target.instance_type, place).arrival_seconds:g}",
         "--aws-region": place.region if place else None,
         "--aws-endpoint": place.endpoint if place else None,
         "--aws-profile": place.profile if place else None,

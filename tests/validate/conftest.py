@@ -44,7 +44,7 @@ class World:
 
     # EC2
 
-    place = SimpleNamespace(ssh_port=22, ssh_interface="public_ip", log_groups="production")
+    place = SimpleNamespace(ssh_port=22, ssh_interface="public_ip", log_groups="production", deadlines={})
 
     def _call(self, name: str) -> None:
         self.calls.append(name)

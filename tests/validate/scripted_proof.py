@@ -55,7 +55,9 @@ class Ec2:
 
     def __init__(self, **refuses: GpuAmiError) -> None:
         self.refuses, self.calls = refuses, list[str]()
-        self.place = SimpleNamespace(tags={}, ssh_interface="public_ip", ssh_port=22, log_groups="production")
+        self.place = SimpleNamespace(
+            tags={}, ssh_interface="public_ip", ssh_port=22, log_groups="production", deadlines={}
+        )
         self.states: dict[str, dict[str, Any]] = {}
         self.unstoppable: dict[str, str] = {}
 

@@ -12,12 +12,12 @@ import pytest
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate import machine
 from gpu_ami.validate.login import is_at_fault
-from gpu_ami.validate.machine import Boot, boot_seconds
+from gpu_ami.validate.machine import Boot
 from tests.validate.conftest import World, a_boot, a_machine
 
 
 def first_boot(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float = 30.0) -> Any:
-    monkeypatch.setattr(machine, "BOOT_SECONDS", seconds)
+    monkeypatch.setitem(world.place.deadlines, "boot_seconds", seconds)
     boot = a_boot(world)
     boot.run = SimpleNamespace(key_file=tmp_path / "key", folder=tmp_path)  # type: ignore[assignment]
     world.restarted = True  # `way_back` is what each attempt to reach it finds
@@ -70,20 +70,6 @@ def test_boot_that_fails_blames_the_image_only_for_a_panic(
         first_boot(world, monkeypatch, tmp_path, seconds=0.3)
     assert message in str(caught.value) and is_at_fault(caught.value) is image
     assert ("the last 1 lines of its console" in str(caught.value)) is (break_it not in (no_console, panics))
-
-
-@pytest.mark.parametrize(
-    ("instance_type", "least"),
-    [
-        ("g5.12xlarge", 600),
-        ("p5.48xlarge", 1200),
-        ("p6-b200.48xlarge", 1200),
-        ("g4dn.metal", 2400),
-        ("g5g.metal", 2400),
-    ],
-)
-def test_large_and_bare_metal_machines_have_longer(instance_type: str, least: float) -> None:
-    assert boot_seconds(instance_type) >= least
 
 
 @pytest.mark.parametrize("interface", ["session_manager", "carrier_pigeon"])

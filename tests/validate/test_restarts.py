@@ -10,7 +10,7 @@ import pytest
 
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.report.document import COMES_BACK
-from gpu_ami.validate import machine, restarts
+from gpu_ami.validate import restarts
 from gpu_ami.validate.restarts import REBOOT, RESTARTS, STOP_START
 from tests.validate.conftest import PANIC, World, a_boot, a_machine
 from validator.results import Hop
@@ -129,7 +129,8 @@ BROKEN: list[tuple[Callable[[World], None], str, str, str]] = [
 def test_who_is_to_blame(
     world: World, monkeypatch: pytest.MonkeyPatch, broken: Any, how: str, verdict: str, message: str
 ) -> None:
-    monkeypatch.setattr(machine, "BOOT_SECONDS", 0.2 if broken in (stay_up, stay_silent, no_console) else 30.0)
+    seconds = 0.2 if broken in (stay_up, stay_silent, no_console) else 30.0
+    monkeypatch.setitem(world.place.deadlines, "boot_seconds", seconds)
     broken(world)
     with pytest.raises(GpuAmiError) as caught:
         restarts.restart(a_boot(world), a_machine(), how)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import subprocess
 from email import message_from_string
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -45,6 +47,34 @@ def test_eks_image_gets_a_node_config() -> None:
     cluster = config["spec"]["cluster"]
     assert cluster.keys() == {"name", "apiServerEndpoint", "certificateAuthority", "cidr"}
     assert cluster["name"] == "gpu-ami-run-1" and base64.b64decode(cluster["certificateAuthority"], validate=True)
+
+
+# spec.cluster of NodeConfig v1alpha1, https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/, 2026-11; required
+# are those of the minimal example of https://awslabs.github.io/amazon-eks-ami/nodeadm/.
+CLUSTER_DETAILS = {"name", "apiServerEndpoint", "certificateAuthority", "cidr", "enableOutpost", "id"}
+REQUIRED = {"name", "apiServerEndpoint", "certificateAuthority", "cidr"}
+NODE_CONFIG_SPEC = {"cluster", "containerd", "instance", "kubelet", "featureGates"}
+
+
+@pytest.mark.parametrize("suffix", ["", "-proof/20260101-000000-0a1b2c"])
+def test_node_config_is_what_nodeadm_reads(suffix: str) -> None:
+    """nodeadm reads a multi-part document's parts of type application/node.eks.aws and ignores the others.
+
+    Source: nodeadm/internal/configprovider/mime.go of https://github.com/awslabs/amazon-eks-ami (09eea9e8).
+    """
+    text = user_data(240, "gpu-ami-run-1", ["node_eks"], suffix)
+    head, _, body = text.partition("\n\n")
+    assert head.isascii() and "boundary=" in head and body.startswith("--"), "net/mail reads a header, then the parts"
+    message = message_from_string(text)
+    named = [part for part in message.walk() if part.get_content_type() == "application/node.eks.aws"]
+    assert len(named) == 1 and not any(part.defects for part in message.walk())
+    config = yaml.safe_load(named[0].get_payload())
+    assert config.keys() == {"apiVersion", "kind", "spec"} and set(config["spec"]) <= NODE_CONFIG_SPEC
+    cluster = config["spec"]["cluster"]
+    assert REQUIRED <= set(cluster) <= CLUSTER_DETAILS and all(isinstance(cluster[key], str) for key in REQUIRED)
+    assert urlsplit(cluster["apiServerEndpoint"]).hostname == "127.0.0.1"
+    assert ipaddress.ip_network(cluster["cidr"]).is_private
+    assert base64.b64decode(cluster["certificateAuthority"], validate=True)
 
 
 def test_ecs_image_joins_no_cluster_of_anybody() -> None:

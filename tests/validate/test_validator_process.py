@@ -20,12 +20,15 @@ TARGET = Target("ssh://admin@10.0.0.7:22", "g5.12xlarge", "i-1", Path("key"), Pa
 
 
 def test_command_line_names_everything(tmp_path: Path) -> None:
-    place: Any = SimpleNamespace(region="us-east-1", endpoint=None, profile="p", credentials=None)
+    place: Any = SimpleNamespace(
+        region="us-east-1", endpoint=None, profile="p", credentials=None, deadlines={"arrival_seconds": 1200}
+    )
     command = command_line(TARGET, tmp_path, Path("plan.json"), place, ["-k", "boot"], [Path("mine")])
     words = [str(word) for word in command]
     for word in (
         "--hosts=ssh://admin@10.0.0.7:22", f"--results={tmp_path}/checks.json", "--plan=plan.json", "--instance-id=i-1",
         "--ssh-identity-file=key", "--known-hosts=known", "--aws-region=us-east-1", "--aws-profile=p", "-k",
+        "--arrival-seconds=1200",
     ):  # fmt: skip
         assert word in words
     assert words[-1] == "mine" and words[-2].endswith("validator/checks")
@@ -34,7 +37,7 @@ def test_command_line_names_everything(tmp_path: Path) -> None:
 
 def test_credentials_of_a_place_are_in_the_environment_only() -> None:
     keys = SimpleNamespace(access_key_id="AKIDEXAMPLE", secret_access_key="s", session_token="")
-    place: Any = SimpleNamespace(region="r", endpoint="http://x", profile=None, credentials=keys)
+    place: Any = SimpleNamespace(region="r", endpoint="http://x", profile=None, credentials=keys, deadlines={})
     assert validator_process.environment(place)["AWS_ACCESS_KEY_ID"] == "AKIDEXAMPLE"
     assert "AKIDEXAMPLE" not in " ".join(map(str, command_line(TARGET, Path("x"), None, place)))
     assert "AWS_ACCESS_KEY_ID" not in validator_process.environment(None)

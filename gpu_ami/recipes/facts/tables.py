@@ -69,6 +69,7 @@ class Facts:
     telemetry: Row
     prices: Row
     installed_sizes: Row
+    deadlines: Row
 
     @cached_property
     def driver_releases(self) -> dict[str, Row]:

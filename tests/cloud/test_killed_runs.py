@@ -1,0 +1,176 @@
+"""A driver that is killed by SIGKILL at any stage, then `gpu-ami sweep`: nothing of the run is left.
+
+The driver is a process of its own, and EC2, Logs and Scheduler are moto's server: no instance runs anything.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from gpu_ami import cli
+from gpu_ami.cloud import Cloud, load_place, log_groups, resources, runs
+
+KEY = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"}
+ROLE = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
+# Argument 1: the stage at which this driver waits for its end; 2: the home; 3: the place.
+DRIVER = '''
+import os, subprocess, sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from gpu_ami.cloud import Cloud, Launch, key_name, load_place, log_groups, runs
+from gpu_ami.progress import Progress
+from gpu_ami.validate import image_proof, launch, machine
+from gpu_ami.validate.proof import Proof
+
+stage, home, where = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+
+def reached(name):
+    if name == stage:
+        print("reached", flush=True)
+        time.sleep(600)
+
+def child(folder):
+    """A process as Packer or a validator: it has the run's folder in its environment and outlives its parent."""
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder)}
+    subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
+
+cloud = Cloud(load_place(where))
+with runs.begin(home, cloud.place.name) as run:
+    tags = run.tags(recipe="r", plan_digest="sha256:0")
+    (run.folder / "packer").mkdir()
+    reached("registered")
+    if stage in ("builder", "image"):
+        # As Packer does: a group and a key of the build, tags of the run on the builder, its volumes and the image.
+        child(run.folder / "packer")
+        group = cloud.ec2.create_security_group(GroupName="packer_1", Description="d")["GroupId"]
+        cloud.import_key(f"{key_name(run.id)}-builder", PUBLIC_KEY, {"by": "packer"})
+        listed = [{"Key": key, "Value": value} for key, value in (tags | {"Name": "gpu-ami r builder"}).items()]
+        builder = cloud.ec2.run_instances(
+            ImageId=AMI, InstanceType="m6i.2xlarge", MinCount=1, MaxCount=1, SecurityGroupIds=[group],
+            KeyName=f"{key_name(run.id)}-builder",
+            TagSpecifications=[{"ResourceType": kind, "Tags": listed} for kind in ("instance", "volume")],
+        )["Instances"][0]["InstanceId"]
+        cloud.end_at(builder, run.expiry())
+        reached("builder")
+        made = cloud.ec2.create_image(InstanceId=builder, Name="half-made")["ImageId"]
+        (device,) = cloud.ec2.describe_images(ImageIds=[made])["Images"][0]["BlockDeviceMappings"]
+        cloud.ec2.create_tags(Resources=[made, device["Ebs"]["SnapshotId"]], Tags=listed)
+        reached("image")
+
+    class Driven(Proof):
+        def check(self, target, *_, **__):
+            child(run.folder / "validator")
+            for group in ("/ec2/raw", "/ec2/json"):
+                cloud.client("logs").create_log_group(logGroupName=f"{group}{target.log_group_suffix}")
+            reached("proof")
+            raise SystemExit
+
+    def follow(self, instance_id, instance_type):
+        reached("booting")
+        suffix = log_groups.suffix(cloud.place, run)
+        return machine.Machine(
+            instance_id, instance_type, "192.0.2.1", 22, "u", run.key_file, Path("k"), log_group_suffix=suffix
+        )
+
+    machine.Boot.follow = follow
+    terminate = Cloud.terminate
+    Cloud.terminate = lambda self, ids: (reached("teardown"), terminate(self, ids))[1]
+    plan = {"roles": [], "os": {"ssh_user": "u"}, "instance_types": [], "telemetry": {}}
+    if stage == "teardown":
+        Driven.check = lambda self, target, *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+    proof = Driven(plan, None, cloud.place, home / "out", Progress("quiet"))
+    image_proof.prove_image(proof, cloud, run, AMI, ["g5.xlarge", "p4d.24xlarge"])
+'''
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    os.environ.update(KEY)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def where(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, value in KEY.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "aws.yml"
+    file.write_text(f"region: us-east-1\nendpoint: {endpoint}\nssh_interface: private_ip\ndead_man_role: {ROLE}\n")
+    return file
+
+
+def left(cloud: Cloud, home: Path) -> dict[str, list[str]]:
+    """What is there of any run, by kind."""
+    ec2 = cloud.ec2
+    reservations = ec2.describe_instances()["Reservations"]
+    instances = [instance for row in reservations for instance in row["Instances"]]
+    images = ec2.describe_images(Owners=["self"])["Images"]
+    names = {
+        "instances": [row["InstanceId"] for row in instances if row["State"]["Name"] != "terminated"],
+        "key pairs": [row["KeyName"] for row in ec2.describe_key_pairs()["KeyPairs"]],
+        "groups": [row["GroupName"] for row in ec2.describe_security_groups()["SecurityGroups"]],
+        "volumes": [resource.id for resource in resources.tagged(cloud, runs.TAG_RUN) if resource.kind == "volume"],
+        "images": [row["ImageId"] for row in images if row["Name"] != "source"],
+        "snapshots": [row.id for row in resources.tagged(cloud, runs.TAG_RUN) if row.kind == "snapshot"],
+        "log groups": log_groups.of_proofs(cloud),
+        "schedules": [row["Name"] for row in cloud.client("scheduler").list_schedules()["Schedules"]],
+        "records": [record.id for record in runs.records(home)],
+    }
+    names["groups"] = [name for name in names["groups"] if name.startswith("packer_")]
+    return {kind: found for kind, found in names.items() if found}
+
+
+MADE = {
+    "registered": {"records"},
+    "builder": {"records", "instances", "key pairs", "groups", "schedules"},
+    "image": {"records", "instances", "key pairs", "groups", "schedules", "images", "snapshots"},
+    "booting": {"records", "instances", "key pairs", "schedules"},
+    "proof": {"records", "instances", "key pairs", "schedules", "log groups"},
+    "teardown": {"records", "instances", "key pairs", "schedules"},
+}
+
+
+@pytest.mark.parametrize("stage", MADE)
+def test_sweep_after_sigkill_leaves_nothing(stage: str, where: Path, home: Path) -> None:
+    from tests.cloud.conftest import PUBLIC_KEY
+
+    cloud = Cloud(load_place(where))
+    ami = cloud.ec2.register_image(Name="source", RootDeviceName="/dev/xvda", Architecture="x86_64")["ImageId"]
+    cloud.import_key("somebody-elses", PUBLIC_KEY, {"for": "tests"})
+    source = DRIVER.replace("PUBLIC_KEY", repr(PUBLIC_KEY)).replace("AMI", repr(ami))
+    command = [sys.executable, "-c", source, stage, str(home), str(where)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout and driver.stderr
+        line = driver.stdout.readline()
+        driver.send_signal(signal.SIGKILL)
+        assert line == "reached\n", driver.stderr.read()
+    made = left(cloud, home)
+    assert made.pop("key pairs", []) != [] and set(made) | {"key pairs"} >= MADE[stage] - {"key pairs"}, made
+    assert cli.main(["sweep", "--where", str(where), "--json"]) == 0
+    assert left(cloud, home) == {"key pairs": ["somebody-elses"]}
+    assert not _processes_below(home)
+    cloud.ec2.delete_key_pair(KeyName="somebody-elses")
+    cloud.ec2.deregister_image(ImageId=ami)
+
+
+def _processes_below(home: Path) -> list[str]:
+    """Processes whose environment names a folder of a run in this home."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"TMPDIR={home}/".encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
