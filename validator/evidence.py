@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, str] = {
     ),  # of which `gpu-ami certify` makes the bill of materials
     "nvidia-smi.txt": "nvidia-smi -q",
     "nvidia-smi.xml": "nvidia-smi -q -x",
-    "nvidia-driver.txt": "cat /proc/driver/nvidia/version; modinfo nvidia; dkms status",
+    "nvidia-driver.txt": "cat /proc/driver/nvidia/version; modinfo nvidia || modinfo nvidia-current; dkms status",
     "pci.txt": "lspci -nnk 2>/dev/null || grep -H . /sys/bus/pci/devices/*/uevent",
     "agent.log": f"tail -n 5000 {AGENT}/logs/amazon-cloudwatch-agent.log",
     "agent-config.json": f"cat {AGENT}/etc/amazon-cloudwatch-agent.d/*",
@@ -61,7 +61,7 @@ _FACTS: Mapping[str, str] = {
     "boot_id": "cat /proc/sys/kernel/random/boot_id",
     "architecture": "uname -m",
     "os": ". /etc/os-release && echo $PRETTY_NAME",
-    "driver": "modinfo -F version nvidia",
+    "driver": "modinfo -F version nvidia || modinfo -F version nvidia-current",
     "hardware": pci.KIND,  # a certificate is "certified" only if this is "real"
     "agent": (
         "dpkg-query -W -f '${Version}' amazon-cloudwatch-agent 2>/dev/null"

@@ -109,10 +109,27 @@ class Kernel(TypedDict):
     hold: list[str]
 
 
-class Repository(TypedDict):
-    """A package repository; `key_fingerprint`: 40 hex digits. `signed_index` false: only its packages are signed."""
+class FurtherRepository(TypedDict):
+    """Another suite of an archive, signed by a key in the same keyring; `packages`: planned packages that are there."""
 
     url: str
+    suite: str
+    components: list[str]
+    key_url: str
+    key_fingerprint: str
+    keyring: str
+    packages: list[str]
+
+
+class Repository(TypedDict):
+    """A package repository; `key_fingerprint`: 40 hex digits. `signed_index` false: only its packages are signed.
+
+    `keyring`: a file of the operating system that holds the key (its own archive); else the key is at `key_url`.
+    """
+
+    url: str
+    keyring: NotRequired[str]
+    further: NotRequired[list[FurtherRepository]]
     suite: NotRequired[str]
     components: NotRequired[list[str]]
     key_url: NotRequired[str]
@@ -135,7 +152,11 @@ class PackagedComponent(Component):
 
 
 class NvidiaDriver(PackagedComponent):
-    """The driver; flavour `boot` carries both kernel modules and loads one by instance type or PCI id."""
+    """The driver; flavour `boot` carries both kernel modules and loads one by instance type or PCI id.
+
+    `source` distribution: the operating system's own archive. `module`: name of the module's file, if not nvidia.
+    `persistence_daemon`: its version, if not the driver's.
+    """
 
     flavour: NotRequired[str]
     package: NotRequired[str]
@@ -144,6 +165,9 @@ class NvidiaDriver(PackagedComponent):
     flavour_by_instance_type: NotRequired[dict[str, str]]
     flavour_by_pci_id: NotRequired[dict[str, str]]
     gsp: NotRequired[bool]
+    source: NotRequired[str]
+    module: NotRequired[str]
+    persistence_daemon: NotRequired[str]
 
 
 class DriverCompanion(PackagedComponent):

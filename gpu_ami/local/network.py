@@ -11,6 +11,8 @@ from gpu_ami.errors import CloudError
 METADATA_ADDRESS = "169.254.169.254"
 API_ADDRESS = "169.254.169.251"
 MIRROR_ADDRESS = "169.254.169.252"
+# Operating systems' own archives, with their own signatures (gpu_ami/local/mirror/distribution_archive.py).
+ARCHIVES = f"http://{MIRROR_ADDRESS}/archive"
 
 # 2222 by preference; the others for hosts where something listens on that port of all addresses.
 _SSH_PORTS = (2222, 22022, 22122)

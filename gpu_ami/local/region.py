@@ -34,7 +34,7 @@ from gpu_ami.files import home_dir, read_json
 from gpu_ami.local import control, leftovers, space
 from gpu_ami.local.control import InstanceStatus, MirrorDescription, RegionDescription
 from gpu_ami.local.machines import read_console
-from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS
+from gpu_ami.local.network import API_ADDRESS, ARCHIVES, MIRROR_ADDRESS
 from gpu_ami.local.state import LIFELINE, Layout, load_images
 from gpu_ami.process import ProcessIdentity, spawn
 from gpu_ami.progress import Progress
@@ -164,7 +164,9 @@ def local_place(home: Path | None = None) -> Place:
         region="us-east-1",
         ssh_interface="private_ip",
         ssh_port=2222,
-        mirror=Mirror(f"http://{MIRROR_ADDRESS}", signing_key(layout.home).fingerprint, git_repositories.commit),
+        mirror=Mirror(
+            f"http://{MIRROR_ADDRESS}", signing_key(layout.home).fingerprint, git_repositories.commit, ARCHIVES
+        ),
         guest_endpoint=f"http://{API_ADDRESS}",
         simulated=True,
         kernel=KERNEL_SERIES,
@@ -266,7 +268,7 @@ def _place(described: RegionDescription) -> Place:
         instance_profile=described["instance_profile"],
         ssh_interface="private_ip",
         ssh_port=described["ssh_port"],
-        mirror=Mirror(mirror["url"], mirror["key_fingerprint"], git_repositories.commit) if mirror else None,
+        mirror=Mirror(mirror["url"], mirror["key_fingerprint"], git_repositories.commit, ARCHIVES) if mirror else None,
         guest_endpoint=described["guest_endpoint"],
         simulated=True,
         kernel=KERNEL_SERIES,

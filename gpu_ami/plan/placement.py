@@ -52,12 +52,19 @@ def _mirrored(value: Any, mirror: Mirror) -> Any:
     """`https://HOST/PATH` in `url` and `*_url` becomes `{mirror}/HOST/PATH`, signed with the mirror's key; a tag's
     commit becomes the one that the mirror's git repository has.
 
+    A repository with a `keyring` is an operating system's own archive: it keeps its signatures, and so its key.
     `sources` are citations, not addresses to fetch from; they have no such keys.
     """
     if isinstance(value, list):
         return [_mirrored(item, mirror) for item in value]
     if not isinstance(value, dict):
         return value
+    if "keyring" in value:
+        base = (mirror.archives or mirror.url).rstrip("/")
+        further = [_mirrored(item, mirror) for item in value.get("further", ())]
+        return {**value, "url": f"{base}/{value['url'].removeprefix('https://')}"} | (
+            {"further": further} if further else {}
+        )
     placed = {key: _mirrored_entry(key, item, mirror) for key, item in value.items()}
     if {"url", "tag", "commit"} <= value.keys():
         placed["commit"] = mirror.commit(value["url"], value["tag"]) or value["commit"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from gpu_ami.recipes.facts import Row, Sources, at_least, branch
 from gpu_ami.recipes.rules import ResolveContext
-from validator.plan_document import DriverCompanion, NvidiaDriver, Repository
+from validator.plan_document import DriverCompanion, FurtherRepository, NvidiaDriver, Repository
 
 # From this generation on, NVSwitch needs NVIDIA's subnet manager beside the fabric manager: amazon-eks-ami 81fec2e8.
 _NVLSM_FROM = 4
@@ -53,8 +54,44 @@ def nvidia_repository(context: ResolveContext, sources: Sources) -> Repository:
     }
 
 
+def _distribution_section(context: ResolveContext, version: str, sources: Sources) -> NvidiaDriver:
+    """The driver of the operating system's own archive: each package in its full version, by suite."""
+    system, row = context.distribution, context.distribution_release(version)
+    sources.add(f"the archive of {context.os_name}", system)
+    sources.add(f"driver packages of {context.os_name}", row)
+    elsewhere: Mapping[str, str] = row.get("elsewhere", {})
+    parts = [
+        {**repository, "keyring": system["keyring"]}
+        | {"packages": [name for name, suite in elsewhere.items() if suite == repository["suite"]]}
+        for repository in system["repositories"]
+    ]
+    first = next(part for part in parts if part["suite"] == row["suite"])
+    further = [part for part in parts if part is not first]
+    section: NvidiaDriver = {
+        "version": version,
+        "source": "distribution",
+        "flavour": context.flavour,
+        "package": row["modules"][context.flavour],
+        "package_version": row["package_version"],
+        "module": row["files"][context.flavour],
+        "packages": {name: full for full, names in row["packages"].items() for name in sorted(names)},
+        "repository": cast(Repository, {key: value for key, value in first.items() if key != "packages"})
+        | {"further": cast(list[FurtherRepository], further)},
+    }
+    if row["persistence_daemon"] != version:
+        section["persistence_daemon"] = row["persistence_daemon"]
+        sources.note(
+            f"nvidia-persistenced of {context.os_name}'s archive is {row['persistence_daemon']}, the driver {version}"
+        )
+    if "gsp" in context.section("nvidia_driver"):
+        section["gsp"] = context.section("nvidia_driver")["gsp"]
+    return section
+
+
 def driver_section(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
     version = versions["nvidia_driver"]
+    if context.distribution:
+        return _distribution_section(context, version, sources)
     names = _last_from(context.facts.driver_packages["drivers"][package_style(context)], version)
     sources.add(f"driver package names of {package_style(context)}", names)
     package_version = f"{version}{_revision(context, names)}"

@@ -6,6 +6,8 @@ from gpu_ami.recipes.facts import ARCHITECTURES, NEWEST, Facts
 from validator.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Text
 
 FLAVOURS = ("open", "proprietary", "boot")
+# NVIDIA's repository, or the operating system's own archive.
+DRIVER_SOURCES = ("vendor", "distribution")
 # What a recipe must say itself; everything else may come from the layers below it.
 OF_THE_RECIPE = ("flag", "os", "instance_types")
 
@@ -39,7 +41,14 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
                 needed=("instance_type", "root_volume_gib"),
             ),
             # Its version is not needed: layers below set the flavour also where there is no NVIDIA driver.
-            "nvidia_driver": Keys({**_versioned("550.163.01").keys, "flavour": Choice(FLAVOURS), "gsp": Flag()}),
+            "nvidia_driver": Keys(
+                {
+                    **_versioned("550.163.01").keys,
+                    "flavour": Choice(FLAVOURS),
+                    "gsp": Flag(),
+                    "source": Choice(DRIVER_SOURCES),
+                }
+            ),
             "fabric_manager": Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),
             "imex": Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),
             "cuda": _versioned('"12.4"', forward_compatibility=Flag()),

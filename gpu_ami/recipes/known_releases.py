@@ -18,6 +18,8 @@ _TABLES = {"nvidia_driver": "nvidia_drivers"}
 
 def seen(context: ResolveContext, component: str) -> frozenset[str]:
     """Releases that were seen in the repository for the recipe's system; empty where none was."""
+    if component == "nvidia_driver" and context.distribution:
+        return frozenset(context.distribution["releases"])
     row = _systems(context, component).get("seen", {}).get(context.os_name, {})
     return frozenset(str(release) for release in row.get("releases", ()))
 

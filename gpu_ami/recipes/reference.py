@@ -41,6 +41,7 @@ DESCRIPTIONS = {
     "nvidia_driver.version": _VERSION,
     "nvidia_driver.flavour": "kernel module; `boot` installs both and loads one at boot, by the GPU",
     "nvidia_driver.gsp": "false: GSP firmware off (proprietary module only)",
+    "nvidia_driver.source": "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive",
     "fabric_manager.version": "the driver's version; installed by itself where an instance type has an NVSwitch",
     "imex.version": "the driver's version; installed by itself where memory spans machines",
     "cuda.version": _VERSION,

@@ -10,6 +10,7 @@ from gpu_ami.recipes.known_releases import best_known_first
 from gpu_ami.recipes.rules import (
     COMPONENT_RULES,
     COMPONENTS,
+    DISTRIBUTION_RULES,
     DRIVER_RULES,
     IMAGE_RULES,
     LABELS,
@@ -22,7 +23,12 @@ from gpu_ami.recipes.rules import (
 )
 
 Rule = Callable[[ResolveContext, Assignment], Iterator[Conflict]]
-RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (*DRIVER_RULES, *NETWORK_RULES, *COMPONENT_RULES)
+RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+    *DRIVER_RULES,
+    *DISTRIBUTION_RULES,
+    *NETWORK_RULES,
+    *COMPONENT_RULES,
+)
 
 
 @dataclass
@@ -45,7 +51,7 @@ def solve(context: ResolveContext) -> Solution:
     candidates: dict[str, list[str]] = {}
     solution = Solution()
     for name in [component for component in COMPONENTS if component in constraints]:
-        versions = matching(constraints[name], context.facts.releases(name))
+        versions = matching(constraints[name], context.releases(name))
         if versions:
             candidates[name] = versions
         else:
@@ -59,11 +65,16 @@ def solve(context: ResolveContext) -> Solution:
 
 
 def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
-    known = list(context.facts.releases(name))
-    text = f"no {LABELS[name]} {constraint} in the facts; {around(constraint, known)}"
-    return Conflict(
-        f"{name}.version", text, f"variables/facts/{'nvidia_drivers' if name == 'nvidia_driver' else name}.yml"
-    )
+    known = list(context.releases(name))
+    where = f"the archive of {context.os_name}" if name == "nvidia_driver" and context.distribution else "the facts"
+    text = f"no {LABELS[name]} {constraint} in {where}; {around(constraint, known)}"
+    return Conflict(f"{name}.version", text, f"variables/facts/{_table(context, name)}.yml")
+
+
+def _table(context: ResolveContext, name: str) -> str:
+    if name != "nvidia_driver":
+        return name
+    return "distribution_drivers" if context.distribution else "nvidia_drivers"
 
 
 def _judge(context: ResolveContext, chosen: Assignment, *, only: str | None = None) -> Iterator[Conflict]:
@@ -140,7 +151,7 @@ def _nearest(context: ResolveContext, chosen: Assignment, conflict: Conflict, na
 def _by_nearness(context: ResolveContext, chosen: Assignment, name: str) -> list[str]:
     # A driver is taken from a branch that is maintained, so its newest; of all else, the next.
     by_nearness = nearest_branch_first if name == "nvidia_driver" else nearest_first
-    order = by_nearness(chosen[name], list(context.facts.releases(name)))
+    order = by_nearness(chosen[name], list(context.releases(name)))
     return _preferred_first(context, chosen, name, order)
 
 

@@ -19,20 +19,31 @@ refresh          rows for variables/facts from the vendors' metadata
 facts_text       adds rows to the text of a table of facts
 """
 
+from gpu_ami.sources.apt import index_files
 from gpu_ami.sources.cache import Cache
-from gpu_ami.sources.client import Client, mirrored
+from gpu_ami.sources.client import Client, Limits, mirrored
+from gpu_ami.sources.errors import SourceError
+from gpu_ami.sources.index import Index, Package
 from gpu_ami.sources.refresh import Refreshed, refresh
-from gpu_ami.sources.survey import ResolveAmi, Survey, require, survey
+from gpu_ami.sources.repository import Repository
+from gpu_ami.sources.survey import ResolveAmi, Survey, read_repository, require, survey
 from gpu_ami.sources.table import as_table
 
 __all__ = [
     "Cache",
     "Client",
+    "Index",
+    "Limits",
+    "Package",
     "Refreshed",
+    "Repository",
     "ResolveAmi",
+    "SourceError",
     "Survey",
     "as_table",
+    "index_files",
     "mirrored",
+    "read_repository",
     "refresh",
     "require",
     "survey",

@@ -53,6 +53,19 @@ def read(client: Client, repository: Repository, key: Key) -> ReadRepository:
     return ReadRepository(repository, _index(stanzas), folder, digest(signed), signature)
 
 
+def index_files(client: Client, repository: Repository, key: Key) -> dict[str, bytes]:
+    """InRelease and each component's Packages as they are, by their names below dists/SUITE; verified as by `read`."""
+    folder = f"{repository.url}dists/{repository.suite}/"
+    signed = client.get(f"{folder}InRelease", limit=_LIMIT)
+    fields = _fields(verify(signed, key, f"{folder}InRelease")[0].decode("utf-8", "replace"))
+    files = {"InRelease": signed}
+    for component in repository.components:
+        prefix = f"{component}/binary-{repository.architecture}/"
+        file, data = _packages_file(client, folder, prefix, fields, _listed(fields), repository)
+        files[file.name] = data
+    return files
+
+
 def _release(client: Client, folder: str, key: Key) -> tuple[bytes, bytes, Signature]:
     """The signed file, its content, and the signature."""
     try:
@@ -98,18 +111,24 @@ def _listed(fields: dict[str, str]) -> dict[str, _File]:
 def _packages(
     client: Client, folder: str, prefix: str, fields: dict[str, str], listed: dict[str, _File], repository: Repository
 ) -> str:
+    file, data = _packages_file(client, folder, prefix, fields, listed, repository)
+    return inflate(data, file.name).decode("utf-8", "replace")
+
+
+def _packages_file(
+    client: Client, folder: str, prefix: str, fields: dict[str, str], listed: dict[str, _File], repository: Repository
+) -> tuple[_File, bytes]:
     names = [f"{prefix}Packages{suffix}" for suffix in SUFFIXES]
     there = [listed[name] for name in names if name in listed]
     if not there:
         raise NotThere(f"{folder}: its signed index lists no {prefix}Packages for {repository.architecture}")
     for number, file in enumerate(there):
         try:
-            data = client.get(_address(folder, prefix, file, fields), sha256=file.sha256)
-            break
+            return file, client.get(_address(folder, prefix, file, fields), sha256=file.sha256)
         except NotThere:
             if number == len(there) - 1:
                 raise
-    return inflate(data, file.name).decode("utf-8", "replace")
+    raise AssertionError("the last file is returned or raises")
 
 
 def _address(folder: str, prefix: str, file: _File, fields: dict[str, str]) -> str:
@@ -146,7 +165,7 @@ def _package(stanza: str) -> Package:
     needs = ", ".join(values[name] for name in ("Pre-Depends", "Depends") if values.get(name))
     provides = tuple(relation for group in relations(values.get("Provides", "")) for relation in group)
     identity = (values["Package"], values.get("Version", ""), values["Architecture"])
-    return Package(*identity, relations(needs), provides, values.get("Filename", ""))
+    return Package(*identity, relations(needs), provides, values.get("Filename", ""), values.get("SHA256", ""))
 
 
 def relations(text: str) -> tuple[tuple[Relation, ...], ...]:

@@ -39,6 +39,7 @@ class Package:
     needs: tuple[tuple[Relation, ...], ...] = ()
     provides: tuple[Relation, ...] = ()
     location: str = ""
+    sha256: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"

@@ -70,7 +70,7 @@ def _of_role(document: ResolvedPlan, role: str) -> Iterator[Planned]:
         yield Unasked(role, version, f"part of the base AMI ({content['provided_by']})")
         return
     if "repository" in content:
-        yield PlannedPackages(role, _repository(document, content["repository"]), _packages(content))
+        yield from _of_repository(document, role, content)
     elif "tag" in content:
         yield PlannedTag(role, version, content["url"], content["tag"], content["commit"])
     elif "signature_url" in content:
@@ -80,6 +80,14 @@ def _of_role(document: ResolvedPlan, role: str) -> Iterator[Planned]:
         yield Unasked(role, str(content["package"]), _SYSTEM)
     systems = [content.get("runtime_package", ""), *content.get("system_packages", ())]
     yield from (Unasked(role, name, _SYSTEM) for name in systems if name)
+
+
+def _of_repository(document: ResolvedPlan, role: str, content: Mapping[str, Any]) -> Iterator[PlannedPackages]:
+    """A component's packages by the repository that has them: its own, or a further suite of the same archive."""
+    row, packages = content["repository"], _packages(content)
+    further = [(each, {name: packages.pop(name) for name in each["packages"]}) for each in row.get("further", ())]
+    yield PlannedPackages(role, _repository(document, row), packages)
+    yield from (PlannedPackages(role, _repository(document, each), names) for each, names in further if names)
 
 
 def _packages(content: Mapping[str, Any]) -> dict[str, str]:
@@ -101,4 +109,5 @@ def _repository(document: ResolvedPlan, row: Mapping[str, Any]) -> Repository:
         row["key_url"],
         row["key_fingerprint"].upper(),
         row.get("signed_index", True),
+        row.get("keyring", ""),
     )

@@ -11,7 +11,10 @@ from gpu_ami.sources.keys import Signature
 
 @dataclass(frozen=True)
 class Repository:
-    """kind: deb or rpm. url: ends with a slash. architecture: as packages of the kind name it."""
+    """kind: deb or rpm. url: ends with a slash. architecture: as packages of the kind name it.
+
+    keyring: a file of the operating system with the key; where this machine has it, it is read instead of `key_url`.
+    """
 
     kind: str
     url: str
@@ -21,6 +24,7 @@ class Repository:
     key_url: str
     key_fingerprint: str
     signed_index: bool = True
+    keyring: str = ""
 
     @property
     def is_flat(self) -> bool:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
@@ -141,7 +142,7 @@ def require(survey: Survey) -> None:
 
 def read_repository(client: Client, repository: Repository) -> tuple[Key, ReadRepository]:
     """A repository's index, verified with the planned key; read once for each client. SourceError."""
-    key = _key(client, repository.key_url, repository.key_fingerprint)
+    key = _repository_key(client, repository)
     return key, client.once(repository, lambda: _READERS[repository.kind](client, repository, key))
 
 
@@ -178,6 +179,17 @@ def _key(client: Client, url: str, fingerprint: str) -> Key:
     return client.once(("key", url, fingerprint), lambda: read_key(client.get(url, limit=1 << 20), fingerprint, url))
 
 
+def _repository_key(client: Client, repository: Repository) -> Key:
+    """The planned key, of an operating system's own archive from this machine's keyring where it is of that system."""
+    keyring = Path(repository.keyring)
+    if not repository.keyring or not keyring.is_file():
+        return _key(client, repository.key_url, repository.key_fingerprint)
+    fingerprint = repository.key_fingerprint
+    return client.once(
+        ("key", repository.keyring, fingerprint), lambda: read_key(keyring.read_bytes(), fingerprint, str(keyring))
+    )
+
+
 def _signed_by(key: Key) -> dict[str, Any]:
     return {"signature": key.fingerprint, "key_days": key.days_left}
 
@@ -203,7 +215,7 @@ def _repository_task(
 ) -> _Task:
     def work() -> _Result:
         try:
-            key = _key(client, repository.key_url, repository.key_fingerprint)
+            key = _repository_key(client, repository)
         except SourceError as error:
             return _unread(asked, error, "key")
         try:

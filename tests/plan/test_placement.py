@@ -68,3 +68,18 @@ def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
     note = "not proven here: kernel 6.12; machines of local boot 6.1"
     assert note in booted["notes"] and note not in assumed["notes"]
     assert make_plan(DEBIAN, dataclasses.replace(LOCAL, kernel="6.1"))["notes"] == make_plan(DEBIAN, LOCAL)["notes"]
+
+
+def test_archive_of_the_system_keeps_its_signatures() -> None:
+    """Only the address changes: a guest verifies it with the keys that its own system brings."""
+    recipe = ROOT / "variables/recipes/debian12-distribution.yml"
+    there = make_plan(recipe, AWS)["nvidia_driver"]["repository"]
+    for archives, url in (
+        ("", "http://169.254.169.252"),
+        ("http://169.254.169.252/archive", "http://169.254.169.252/archive"),
+    ):
+        assert LOCAL.mirror
+        place = dataclasses.replace(LOCAL, mirror=dataclasses.replace(LOCAL.mirror, archives=archives))
+        placed = make_plan(recipe, place)["nvidia_driver"]["repository"]
+        further = [{**row, "url": row["url"].replace("https:/", url)} for row in there["further"]]
+        assert placed == {**there, "url": there["url"].replace("https:/", url), "further": further}

@@ -69,3 +69,20 @@ def test_nvidia_repository_is_that_of_the_system(system: str, folder: str) -> No
     repository = nvidia_repository(context(os=system), Sources())
     assert repository["url"].endswith(f"/{folder}/")
     assert repository["key_url"].startswith(repository["url"])
+
+
+def test_driver_of_the_distribution_is_pinned_in_every_package() -> None:
+    recipe = "nvidia_driver: {source: distribution, version: newest, flavour: proprietary}"
+    found, notes = written(recipe, os="debian12", nvidia_driver="535.309.01")
+    section = found["nvidia_driver"]
+    assert (section["source"], section["package"], section["package_version"]) == (
+        "distribution", "nvidia-kernel-dkms", "535.309.01-0+deb12u1"
+    )  # fmt: skip
+    assert section["packages"]["nvidia-smi"] == "535.309.01-0+deb12u1"
+    assert section["packages"]["nvidia-persistenced"] == "535.171.04-1~deb12u1"
+    assert (section["persistence_daemon"], section["module"]) == ("535.171.04", "nvidia-current")
+    repository = section["repository"]
+    assert repository["keyring"] == "/usr/share/keyrings/debian-archive-keyring.gpg"
+    assert repository["suite"] == "bookworm-security" and "packages" not in repository
+    assert [(row["suite"], row["packages"]) for row in repository["further"]] == [("bookworm", ["nvidia-persistenced"])]
+    assert "nvidia-persistenced of debian12's archive is 535.171.04, the driver 535.309.01" in notes

@@ -42,10 +42,14 @@ def test_page_without_markers_is_refused() -> None:
 
 
 def test_examples_of_the_page_resolve() -> None:
-    whole, mig = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    whole, source, mig = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     recipe = yaml.safe_load(whole)
     plan = resolve(layered(Path("training.yml"), recipe, "0" * 64, load_facts()), load_facts())
     assert plan["telemetry"]["namespace"] == "Training"
+    archives = recipe | {"os": "debian12", "instance_types": ["g5.12xlarge"]} | yaml.safe_load(source)
+    archives = {key: value for key, value in archives.items() if key not in ("cuda", "nccl")}
+    plan = resolve(layered(Path("training.yml"), archives, "0" * 64, load_facts()), load_facts())
+    assert plan["nvidia_driver"]["source"] == "distribution"
     divided = recipe | {"instance_types": ["p4d.24xlarge", "p5.48xlarge"]} | yaml.safe_load(mig)
     plan = resolve(layered(Path("training.yml"), divided, "0" * 64, load_facts()), load_facts())
     assert plan["tuning"]["mig"]["p4d.24xlarge"] == "3g.20gb,3g.20gb"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import xml.etree.ElementTree as tree
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 
 from gpu_ami.local.replicas.cloudwatch_agent.cwagent import configuration
 from gpu_ami.local.replicas.cloudwatch_agent.cwagent import gpu as agent_gpu
@@ -33,6 +35,16 @@ def test_list_of_gpus(machine: Machine) -> None:
         "GPU 0: NVIDIA A10G (UUID: GPU-00000000-0000-0000-0000-000000000000)\n"
         "GPU 1: NVIDIA A10G (UUID: GPU-00000001-0000-0000-0000-000000000000)\n",
     )
+
+
+def test_without_a_module_it_prints_what_the_real_one_prints(machine: Machine) -> None:
+    transcript = Path(__file__).parents[1] / "transcripts" / "nvidia_smi_without_driver.yml"
+    rows = [
+        row for row in yaml.safe_load(transcript.read_text(encoding="utf-8")) if row["command"].startswith("nvidia-smi")
+    ]
+    assert len(rows) == 4
+    for row in rows:
+        assert smi(machine(loaded=None), *row["command"].split()[1:]) == (row["status"], row["stdout"]), row["command"]
 
 
 @pytest.mark.parametrize(

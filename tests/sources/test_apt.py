@@ -141,3 +141,11 @@ def test_each_damage_is_named(
 )
 def test_relations(text: str, groups: list[list[str]]) -> None:
     assert [[str(one) for one in group] for group in apt.relations(text)] == groups
+
+
+def test_index_files_are_what_was_signed(web: Web, client: Client, vendor: Signer, key: Key) -> None:
+    put_apt(web, vendor, suffix=".xz", path="/flat/dists/jammy/", prefix="main/binary-amd64/")
+    repository = apt_repository(web, vendor, suite="jammy", components=("main",))
+    files = apt.index_files(client, repository, key)
+    assert {name: web.files[f"/flat/dists/jammy/{name}"].body for name in files} == files
+    assert set(files) == {"InRelease", "main/binary-amd64/Packages.xz"}

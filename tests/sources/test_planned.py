@@ -60,3 +60,12 @@ def test_roles_with_an_address_are_all_there(recipe: str) -> None:
     sections = {role for role in document["roles"] if {"url", "repository"} & set(document.get(role, {}))}  # type: ignore[operator]
     asked = {item.component for item in planned(document) if not isinstance(item, Unasked)}
     assert asked == {role for role in sections if "provided_by" not in document[role]}  # type: ignore[literal-required]
+
+
+def test_packages_of_an_archive_are_asked_for_in_the_suite_that_has_them() -> None:
+    driver = [item for item in items("debian12-distribution") if item.component == "nvidia_driver"]
+    assert [(item.repository.suite, "nvidia-persistenced" in item.packages, len(item.packages)) for item in driver] == [
+        ("bookworm-security", False, 8),
+        ("bookworm", True, 1),
+    ]
+    assert {item.repository.keyring for item in driver} == {"/usr/share/keyrings/debian-archive-keyring.gpg"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.recipes import ResolvedPlan
 from gpu_ami.sources.client import Client, Limits
-from gpu_ami.sources.survey import PINNED, Finding, Survey, survey
+from gpu_ami.sources.errors import SourceError
+from gpu_ami.sources.keys import dearmored
+from gpu_ami.sources.survey import PINNED, Finding, Survey, read_repository, survey
 
-from .conftest import PACKAGES, PATIENT, Response, Signer, Web, put_apt, put_dnf, stall
+from .conftest import PACKAGES, PATIENT, Response, Signer, Web, apt_repository, put_apt, put_dnf, stall
 
 A, B = "a" * 40, "b" * 40
 
@@ -231,3 +234,17 @@ def test_sources_are_asked_at_the_same_time(served: Web, vendor: Signer) -> None
     assert len(result.indexes) == 10 and result.exit_code == 0
     # 1 key, 10 times InRelease and Packages: 21 requests
     assert len(served.requests) == 21 and result.seconds < 21 * 0.5
+
+
+def test_key_of_an_archive_is_read_from_the_systems_keyring(
+    web: Web, client: Client, vendor: Signer, tmp_path: Path
+) -> None:
+    """Where this machine is of that system; elsewhere from the address that the archive publishes it at."""
+    put_apt(web, vendor)
+    keyring = tmp_path / "archive-keyring.pgp"
+    keyring.write_bytes(dearmored(vendor.public, "keyring"))
+    nowhere = dataclasses.replace(apt_repository(web, vendor), key_url=f"{web.url}/no-key")
+    key, _ = read_repository(client, dataclasses.replace(nowhere, keyring=str(keyring)))
+    assert key.fingerprint == vendor.fingerprint
+    with pytest.raises(SourceError, match="no-key"):
+        read_repository(client, dataclasses.replace(nowhere, keyring=str(tmp_path / "missing")))

@@ -12,6 +12,7 @@ rpm                  RPM packages and dnf repositories
 apt_repository       apt repositories
 archives             installer archives
 git_repositories     git repositories
+distribution_archive the part of an operating system's own archive that a plan needs
 signing              the mirror's signing key
 vendor_agent         the vendor's own CloudWatch agent
 build                `python -m gpu_ami.local.mirror.build`: builds a plan's replicas into a folder

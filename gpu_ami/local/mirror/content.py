@@ -10,7 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from gpu_ami.local.mirror import apt_repository, archives, git_repositories, package_requests, rpm
+from gpu_ami.local.mirror import (
+    apt_repository,
+    archives,
+    distribution_archive,
+    git_repositories,
+    package_requests,
+    rpm,
+)
 from gpu_ami.local.mirror.archives import Archive
 from gpu_ami.local.mirror.package_requests import Download, Repository, Section
 from gpu_ami.local.mirror.pool import Pool
@@ -23,15 +30,20 @@ AGENT = "amazon-cloudwatch-agent"
 @dataclass
 class Content:
     """repositories: packages of each, by file name. files: one by its path below the root, a package, an archive or a
-    vendor's own file. git: tags of each repository's path. keys: paths of the public key."""
+    vendor's own file. git: tags of each repository's path. keys: paths of the public key.
+    archives: sections that need a part of an operating system's own archive."""
 
     repositories: dict[Repository, dict[str, Package]] = field(default_factory=dict)
     files: dict[str, tuple[Download, Package | Archive | Path]] = field(default_factory=dict)
     git: dict[str, set[str]] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
+    archives: list[Section] = field(default_factory=list)
 
     def add(self, section: Section, agent_package: Path | None = None) -> None:
         """Adds what the section requests, with related packages. UsageError: there is no replica of it."""
+        if distribution_archive.is_requested(section):
+            self.archives.append(section)
+            return
         repository = package_requests.repository(section)
         if repository:
             packages = with_related(list(package_requests.packages(section)))
@@ -59,6 +71,7 @@ class Content:
         names |= {item.name for _, item in self.files.values() if isinstance(item, Archive)}
         names |= {git_repositories.name_of(path) for path in self.git}
         vendor = {AGENT for _, item in self.files.values() if isinstance(item, Path)}
+        vendor |= {name for section in self.archives for name in distribution_archive.request(section).packages}
         return dict.fromkeys(sorted(names), "replica") | dict.fromkeys(vendor, "vendor")
 
     def identity(self, pool: Pool) -> list[object]:
@@ -69,7 +82,8 @@ class Content:
             [path, sorted(tags), pool.row_digest(find_row("git", git_repositories.name_of(path), asked_by=path))]
             for path, tags in self.git.items()
         ]
-        return [sorted(repositories), sorted(files), sorted(git), sorted(self.keys)]
+        archives = [distribution_archive.identity(section) for section in self.archives]
+        return [sorted(repositories), sorted(files), sorted(git), sorted(self.keys), sorted(archives)]
 
     def write(self, root: Path, pool: Pool, gpg: Gpg) -> dict[str, str]:
         """Everything below `root`, signed; `<path>#<tag>` → commit of the git repositories.
@@ -83,6 +97,9 @@ class Content:
         for download, item in self.files.values():
             identity = [code, repr(download), _identity(item, pool)]
             _link(pool.get_folder(identity, partial(_write_file, download, item, pool, gpg)), root)
+        for section in self.archives:
+            fetch = partial(distribution_archive.fetch, section)
+            _link(pool.get_folder(distribution_archive.identity(section), fetch), root)
         for path in sorted(self.keys):
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             gpg.export(root / path)

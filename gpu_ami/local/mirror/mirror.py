@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gpu_ami.errors import UsageError
-from gpu_ami.local.mirror import apt_repository, git_repositories, rpm, signing
+from gpu_ami.local.mirror import apt_repository, distribution_archive, git_repositories, rpm, signing
 from gpu_ami.local.mirror import content as mirror_content
 from gpu_ami.local.mirror import deb as packages
 from gpu_ami.local.mirror.content import AGENT, Content
@@ -70,8 +70,15 @@ def ensure(
     base.mkdir(parents=True, exist_ok=True)
     with _only_one(base / "lock"):
         key = signing.signing_key(home)
-        content = mirror_content.resolve(_remember(base / "asked.json", asked), agent_package)
         pool = Pool(base / "pool", key)
+        recent = [
+            section
+            for section in _remember(base / "asked.json", asked)
+            if section in asked
+            or not distribution_archive.is_requested(section)
+            or pool.has_folder(distribution_archive.identity(section))  # no other plan waits for a download
+        ]
+        content = mirror_content.resolve(recent, agent_package)
         root = base / f"tree-{_digest(key, content, pool)}"
         if not (root / "mirror.json").exists():
             with progress.stage("package mirror: build and sign"):

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from gpu_ami.errors import UsageError
 from gpu_ami.local.mirror.table import Package, find_row, system_packages
-from gpu_ami.local.network import MIRROR_ADDRESS
+from gpu_ami.local.network import ARCHIVES, MIRROR_ADDRESS
 from gpu_ami.recipes import ARCHITECTURES, PlanDocument, section
 from validator import plan_document
 
@@ -122,10 +122,17 @@ def _system_section(plan: PlanDocument, roles: Collection[str]) -> Section:
 
 
 def _with_vendor_urls(value: object) -> object:
-    """Without keys' fingerprints, and with the vendors' addresses instead of those below the mirror."""
+    """Without fingerprints of keys that the mirror's own replaces, and with the vendors' addresses instead of those
+    below the mirror."""
     if isinstance(value, Mapping):
-        return {key: _with_vendor_urls(item) for key, item in value.items() if key != "key_fingerprint"}
-    return value.replace(f"http://{MIRROR_ADDRESS}/", "https://") if isinstance(value, str) else value
+        kept = {key: item for key, item in value.items() if key != "key_fingerprint" or "keyring" in value}
+        return {key: _with_vendor_urls(item) for key, item in kept.items()}
+    if isinstance(value, list):
+        return [_with_vendor_urls(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    bare = value.replace(f"{ARCHIVES}/", "https://")
+    return bare.replace(f"http://{MIRROR_ADDRESS}/", "https://")
 
 
 def path_of(url: str, asked_by: str) -> str:

@@ -100,6 +100,11 @@ class Pool:
         os.utime(place)
         return place
 
+    def has_folder(self, identity: object) -> bool:
+        """Whether `get_folder` has made it before."""
+        place = self._folder / _sha(_code_digest(), self._key.fingerprint, json.dumps(identity, sort_keys=True))
+        return place.exists()
+
     def forget_old(self) -> None:
         """Removes what was not used for a week, and what a killed build left."""
         for folder in self._folder.glob("*"):

@@ -39,7 +39,10 @@ _PROCESS = "process.json"
 
 @dataclass(frozen=True)
 class Sandbox:
-    """How to log in. key: path of the private key; mirror: URL of the package mirror inside the sandbox, or None."""
+    """How to log in. key: path of the private key; mirror: URL of the package mirror inside the sandbox, or None.
+
+    root: where root of the host sees the files, as long as the sandbox runs.
+    """
 
     host: str
     port: int
@@ -47,6 +50,7 @@ class Sandbox:
     key: str
     kernel: str
     mirror: str | None
+    root: str
 
 
 @contextlib.contextmanager
@@ -108,7 +112,8 @@ def _started(tree: Tree, devices: Devices, home: Path, folder: Path) -> Iterator
     try:
         with os.fdopen(report_read) as report:
             started = _read_report(report.readline(), folder / "log")
-        yield Sandbox("127.0.0.1", port, started["user"], str(key), tree.kernel(), started["mirror"])
+        root = f"/proc/{process.pid}/root{folder}/root"  # of the sandbox's own mount namespace
+        yield Sandbox("127.0.0.1", port, started["user"], str(key), tree.kernel(), started["mirror"], root)
     finally:
         stop(process)
 

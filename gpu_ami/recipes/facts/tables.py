@@ -12,6 +12,7 @@ from typing import Any
 from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
 from gpu_ami.files import parse_yaml
+from gpu_ami.recipes.facts.versions import branch, parts
 from validator.schema import did_you_mean
 
 VARIABLES = data_dir("variables")
@@ -51,6 +52,7 @@ class Facts:
     node_families: Row
     nvidia_drivers: Row
     driver_packages: Row
+    distribution_drivers: Row
     cuda: Row
     cudnn: Row
     nccl: Row
@@ -73,7 +75,16 @@ class Facts:
 
     @cached_property
     def driver_releases(self) -> dict[str, Row]:
-        """Every known driver release → the row of its branch, oldest first."""
+        """Every known driver release → the row of its branch, oldest first; of NVIDIA and of distributions."""
+        branches = self.nvidia_drivers["branches"]
+        of_systems = [row["releases"] for row in self.distribution_drivers["systems"].values()]
+        packaged = {release for releases in of_systems for release in releases}
+        every = {*self.vendor_driver_releases, *packaged}
+        return {release: branches[branch(release)] for release in sorted(every, key=parts)}
+
+    @cached_property
+    def vendor_driver_releases(self) -> dict[str, Row]:
+        """The releases that NVIDIA's own repositories are known to have."""
         return {release: row for row in self.nvidia_drivers["branches"].values() for release in row["releases"]}
 
     @cached_property

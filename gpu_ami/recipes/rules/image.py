@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpu_ami.recipes.facts import at_least, at_most
+from gpu_ami.recipes.rules.distribution import distribution_has_driver
 from gpu_ami.recipes.rules.resolve_context import LABELS, Assignment, Conflict, ResolveContext
 from gpu_ami.recipes.rules.system import SYSTEM_RULES
 from gpu_ami.recipes.rules.volume import VOLUME_RULES
@@ -217,6 +218,7 @@ IMAGE_RULES = (
     telemetry_is_of_the_accelerator,
     logs_are_apart,
     namespace_is_not_reserved,
+    distribution_has_driver,
     *SYSTEM_RULES,
     *VOLUME_RULES,
 )

@@ -142,6 +142,29 @@ class ResolveContext:
     def flavour(self) -> str:
         return str(self.values.get("nvidia_driver", {}).get("flavour", "open"))
 
+    @property
+    def is_distribution_driver(self) -> bool:
+        """Whether the driver is the operating system's own archive's, not of NVIDIA's repository."""
+        return self.section("nvidia_driver").get("source") == "distribution" and "nvidia_driver" not in self.provided
+
+    @cached_property
+    def distribution(self) -> Row:
+        """The archive's row of the image's system; empty where NVIDIA's repository is the source, or none is known."""
+        systems = self.facts.distribution_drivers["systems"] if self.is_distribution_driver else {}
+        return systems.get(self.os_name, {})  # type: ignore[no-any-return]
+
+    def distribution_release(self, driver: str) -> Row:
+        """The archive's row of a driver release; empty as `distribution`."""
+        return self.distribution.get("releases", {}).get(driver, {})  # type: ignore[no-any-return]
+
+    def releases(self, component: str) -> Row:
+        """Known releases of a component, of the driver those that its source has."""
+        if component == "nvidia_driver":
+            vendors = self.facts.vendor_driver_releases
+            packaged = self.distribution.get("releases")
+            return {name: self.facts.driver_releases[name] for name in packaged} if packaged else vendors
+        return self.facts.releases(component)
+
     def section(self, component: str) -> Mapping[str, Any]:
         """The recipe's section of a component; empty if it has none."""
         return self.values.get(component, {})  # type: ignore[no-any-return]

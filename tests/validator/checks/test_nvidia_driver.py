@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.validator.checks.conftest import PLAN, Judge
 from validator.checks import nvidia_driver as driver
@@ -463,3 +465,48 @@ def test_rpm_verifies_only_contents(judge: Judge) -> None:
     }
     outcome = judge(driver.test_files_are_the_packages_own, table, plan=plan)
     assert outcome.message == "files that differ from the packages of nvidia_driver: /usr/bin/nvidia-smi"
+
+
+def test_daemon_of_a_distribution_may_have_a_version_of_its_own(judge: Judge) -> None:
+    """Debian's archive has it so; the plan names that version, and any other is wrong."""
+    planned = as_plan({**PLAN, "nvidia_driver": {**PLAN["nvidia_driver"], "persistence_daemon": "550.144.03"}})
+    own = PARTS | {"nvidia-persistenced*": DAEMON.replace("163.01", "144.03")}
+    assert judge(driver.test_no_part_is_of_another_version, own, plan=planned).verdict == "PASS"
+    outcome = judge(driver.test_no_part_is_of_another_version, PARTS, plan=planned)
+    assert (outcome.verdict, "got nvidia-persistenced: 550.163.01" in outcome.message) == ("FAIL", True)
+
+
+TRANSCRIPT = Path(__file__).parents[2] / "transcripts" / "nvidia_smi_without_driver.yml"
+REAL = {
+    row["command"]: (row["status"], row["stdout"]) for row in yaml.safe_load(TRANSCRIPT.read_text(encoding="utf-8"))
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "table", "message"),
+    [
+        (
+            driver.test_no_part_is_of_another_version,
+            {**PARTS, "nvidia-smi --version": REAL["nvidia-smi --version"]},
+            "expected the driver's version 550.163.01, got nvidia-smi: no version",
+        ),
+        (
+            driver.test_no_part_is_of_another_version,
+            {**PARTS, "nvidia-persistenced*": REAL["nvidia-persistenced --version"]},
+            "got nvidia-persistenced: 535.171.04",
+        ),
+        (
+            driver.test_every_promised_gpu_is_there,
+            {command: said for command, said in REAL.items() if command != "nvidia-smi"},
+            "nvidia-smi exited with status 9: NVIDIA-SMI has failed because it couldn't communicate with",
+        ),
+        (
+            driver.test_gpus_are_the_promised_model,
+            {command: said for command, said in REAL.items() if command != "nvidia-smi"},
+            "nvidia-smi exited with status 9: NVIDIA-SMI has failed because it couldn't communicate with",
+        ),
+    ],
+)
+def test_real_programs_without_the_kernel_module(judge: Judge, check: Any, table: dict[str, Any], message: str) -> None:
+    outcome = judge(check, table)
+    assert (outcome.verdict, message in outcome.message) == ("FAIL", True), outcome
