@@ -1,4 +1,4 @@
-"""The doors of ARCHITECTURE.md stay shut: who may start processes, talk to AWS, open SSH, print."""
+"""The third rule of ARCHITECTURE.md: which modules may start processes, talk to AWS, open SSH, print."""
 
 from __future__ import annotations
 

@@ -20,5 +20,5 @@ pci                  commands that list PCI devices, and say whether the GPUs ar
 evidence             logs, states and facts of a host, kept whatever the verdict
 cloudwatch           reads datapoints and log events from CloudWatch and CloudWatch Logs
 
-Packages: checks (one file a role), probes, engine, transport and remote.
+Packages: checks (one file a role), probes, engine, transport, file_account and remote.
 """
