@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -89,12 +90,23 @@ def text(report: Report, sources: Sources, roles_folders: Sequence[Path]) -> str
         timestamp=_time(report.finished),
         properties=_properties(tool=f"gpu-ami {__version__}", read=sources.host.name),
     )
-    bom = Bom(components=unique.values(), metadata=metadata, serial_number=uuid.UUID(int=0))
-    bom.register_dependency(root, unique.values())
-    # The library's output is ordered; its own random serial number would make each text another one.
-    digest = hashlib.sha256(JsonV1Dot6(bom).output_as_string().encode()).hexdigest()
-    bom.serial_number = uuid.uuid5(uuid.NAMESPACE_URL, f"gpu-ami:{digest}")
-    return str(JsonV1Dot6(bom).output_as_string(indent=1)) + "\n"
+    bom = Bom(components=unique.values(), metadata=metadata, serial_number=_serial_number([root, *unique.values()]))
+    with warnings.catch_warnings():
+        # A graph of what requires what is not drawn: that the image has everything is said by the list.
+        warnings.filterwarnings("ignore", message=".*has no defined dependencies.*")
+        return str(JsonV1Dot6(bom).output_as_string(indent=1)) + "\n"
+
+
+def _serial_number(components: Iterable[Component]) -> uuid.UUID:
+    """The same for the same components in any order; the library's own is random."""
+    rows = sorted(
+        [component.bom_ref.value, component.name, component.version]
+        + [f"{entry.name}={entry.value}" for entry in component.properties]
+        + [entry.content for entry in component.hashes]
+        for component in components
+    )
+    digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"gpu-ami:{digest}")
 
 
 def _time(text: str) -> datetime:
@@ -198,16 +210,3 @@ def _hashes(inventory: Inventory | None, path: str) -> list[HashType]:
 
 def _printable(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def summary(folder: Path) -> str:
-    """One line about the bill in a folder, "" where there is none."""
-    path = folder / BOM_FILE
-    if not path.is_file():
-        return ""
-    kinds = [component["type"] for component in json.loads(path.read_text(encoding="utf-8"))["components"]]
-    counts = [
-        (kinds.count(kind), name)
-        for kind, name in (("library", "packages"), ("device-driver", "kernel modules"), ("file", "files"))
-    ]
-    return f"bill of materials: {', '.join(f'{count} {name}' for count, name in counts)} → {path}"

@@ -144,10 +144,3 @@ def test_without_materials_there_is_no_bill(tmp_path: Path, text: str) -> None:
     (tmp_path / "bom.cdx.json").write_text("of an earlier proof")
     assert bom.write(report, tmp_path, []) is None
     assert not (tmp_path / "bom.cdx.json").exists()
-
-
-def test_its_summary_counts(tmp_path: Path) -> None:
-    assert bom.summary(tmp_path) == ""
-    make(tmp_path)
-    expected = f"bill of materials: 2 packages, 1 kernel modules, 1 files → {tmp_path}/bom.cdx.json"
-    assert bom.summary(tmp_path) == expected
