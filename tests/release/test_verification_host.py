@@ -14,7 +14,9 @@ from gpu_ami.errors import MachineError
 from gpu_ami.release import keys, verification, verification_host
 from gpu_ami.release.findings import Findings
 from tests.release import examples
-from validator.file_account import Entry, Inventory, Package
+from tests.validator.file_account import tree
+from tests.validator.file_account.test_traces import TRACES
+from validator.file_account import Entry, Finding, Inventory, Package, load_footprint, unexplained_accounts
 from validator.file_account.inventory import Account
 from validator.transport import Target, TransportFault
 
@@ -137,3 +139,23 @@ def test_a_host_that_does_not_answer_is_an_error_of_the_machine(monkeypatch: pyt
     monkeypatch.setattr("validator.transport.backend.HostLink.execute", refuse)
     with pytest.raises(MachineError, match="port 22 is closed"):
         verification_host.take(Target("127.0.0.1"))
+
+
+def test_traces_that_the_file_account_knows_are_refused(tmp_path: Path) -> None:
+    """All planted into one machine, each is named."""
+    tree.make_base(tmp_path / "root", tmp_path / "base-packages")
+    tree.build(tmp_path / "root", tmp_path / "packages")
+    certified = tree.take(tmp_path / "root")
+    variables = {"login": ["admin"], "source": [], "key": [], "role": ["cuda"]}
+    footprints = [load_footprint(data_dir("roles") / "cuda/meta/footprint.yml", "cuda", variables)]
+    traces = [trace for trace in TRACES if not trace.get("needs")]
+    for trace in traces:
+        tree.plant(tmp_path / "root", trace["plant"])
+    running = tree.take(tmp_path / "root")
+    lines = verification_host.file_differences(running, certified, footprints, variables)
+    lines += verification_host.package_differences(running, certified)
+    lines += unexplained_accounts(running, certified, footprints, "admin")
+    names = {str(trace.get("as") or trace.get("path") or trace["name"]) for trace in traces}
+    shown = {Finding(name, "new", "").text().partition(" (")[0] for name in names}  # escaped, as the lines are
+    assert len(names) > 60
+    assert {name for name in shown if not any(name in line for line in lines)} == set()
