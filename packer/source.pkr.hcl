@@ -98,11 +98,17 @@ source "amazon-ebs" "image" {
     delete_on_termination = true
   }
 
-  communicator              = "ssh"
-  ssh_username              = var.ssh_username
-  ssh_interface             = var.ssh_interface
-  ssh_port                  = var.ssh_port
-  ssh_timeout               = var.ssh_timeout
-  ssh_clear_authorized_keys = true
-  temporary_key_pair_name   = var.key_pair_name != "" ? var.key_pair_name : "gpu-ami-${local.run_id}-builder"
+  communicator  = "ssh"
+  ssh_username  = var.ssh_username
+  ssh_interface = var.ssh_interface
+  ssh_port      = var.ssh_port
+  ssh_timeout   = var.ssh_timeout
+  # A jump host; without a key file Packer takes the keys of the SSH agent.
+  ssh_bastion_host             = var.ssh_bastion_host
+  ssh_bastion_port             = var.ssh_bastion_host != "" ? var.ssh_bastion_port : null
+  ssh_bastion_username         = var.ssh_bastion_username
+  ssh_bastion_private_key_file = var.ssh_bastion_key_file
+  ssh_bastion_agent_auth       = var.ssh_bastion_host != "" && var.ssh_bastion_key_file == ""
+  ssh_clear_authorized_keys    = true
+  temporary_key_pair_name      = var.key_pair_name != "" ? var.key_pair_name : "gpu-ami-${local.run_id}-builder"
 }

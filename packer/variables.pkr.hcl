@@ -200,6 +200,40 @@ variable "ssh_username" {
   description = "The source AMI's login user: admin on Debian, ubuntu on Ubuntu, ec2-user on Amazon Linux."
 }
 
+variable "ssh_bastion_host" {
+  type        = string
+  description = "Jump host to the builder; empty for none."
+  default     = ""
+
+  validation {
+    condition     = regex_replace(var.ssh_bastion_host, "^[A-Za-z0-9][A-Za-z0-9._-]*$", "") == ""
+    error_message = "The jump host must be a name or an address."
+  }
+}
+
+variable "ssh_bastion_port" {
+  type        = number
+  description = "Port of the jump host."
+  default     = 22
+
+  validation {
+    condition     = var.ssh_bastion_port >= 1 && var.ssh_bastion_port <= 65535
+    error_message = "The port of the jump host must be between 1 and 65535."
+  }
+}
+
+variable "ssh_bastion_username" {
+  type        = string
+  description = "User on the jump host."
+  default     = ""
+}
+
+variable "ssh_bastion_key_file" {
+  type        = string
+  description = "Private key for the jump host; empty for the keys of the SSH agent."
+  default     = ""
+}
+
 variable "ssh_interface" {
   type        = string
   description = "Address through which Packer connects to the builder. Empty: the public address if there is one, else the private one."

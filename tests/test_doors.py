@@ -15,6 +15,7 @@ _ON_THE_IMAGE = ("gpu_ami/local/replicas/",)
 IMPORTS = {
     "subprocess": {
         "gpu_ami/process.py",
+        "validator/transport/proxy.py",  # the program through which SSH reaches a host
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
         "validator/remote/inventory.py",  # is sent to a host and asks rpm there
         "validator/remote/materials.py",  # the same

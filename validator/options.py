@@ -27,6 +27,12 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--tier", metavar="TIER", choices=tiers.NAMES, help="run only the checks of this tier")
     group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
     group.addoption(
+        "--proxy-command",
+        metavar="COMMAND",
+        default="",
+        help="program through which hosts are reached, as OpenSSH's ProxyCommand (%%h, %%p, %%r)",
+    )
+    group.addoption(
         "--log-group-suffix",
         metavar="TEXT",
         default="",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.build import packer
-from gpu_ami.cloud import Cloud, capacity, key_name, runs
+from gpu_ami.cloud import Cloud, capacity, key_name, login, runs
 from gpu_ami.errors import BuildError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan import Plan, resolve_source_ami
@@ -100,6 +100,7 @@ def build_image(
 
     BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
     """
+    login.require_packer_login(cloud.place)
     # A build that fails leaves no AMI that a later stage could mistake for its own.
     (folder / BUILD_FILE).unlink(missing_ok=True)
     (folder / INVENTORY_FILE).unlink(missing_ok=True)

@@ -8,6 +8,7 @@ findings             what an examination of a place found
 interfaces           network interfaces of a launch: one, or EFA on every network card that takes one
 kms                  keys that sign
 log_groups           log groups of a proof: names, listing, deletion
+login                how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
 mfa                  credentials of a profile that asks for an MFA code, once a run
 place                the place of a run: an AWS region as a `--where` file describes it, or the local region
 policies             IAM policies: whether statements allow an action on a resource
@@ -16,6 +17,7 @@ preflight_access     permissions of the caller
 preflight_capacity   the Capacity Reservations and Capacity Blocks of a place
 preflight_identity   who the caller is, and how long the credentials last
 preflight_instances  instance types: offered, quota, architecture of the builder
+preflight_login      programs, keys and endpoints of the way to log in
 preflight_network    subnet, routes, security groups
 preflight_resources  instance profile, KMS key, source AMI
 resources            tagged resources of a place: lists and removes them

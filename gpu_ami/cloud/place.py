@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_ami.cloud import login
 from gpu_ami.cloud.capacity import WAY_PATTERN
+from gpu_ami.cloud.login import JUMP_HOST_PATTERN
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml
 from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
@@ -58,7 +60,8 @@ class Place:
     are tried where the first has no capacity. capacity: pattern of instance types → ways (capacity.py), in order.
     capacity_minutes: for how long they are tried again. log_groups: where a proof's machines send their logs: `proof`
     (groups of its own, removed afterwards) or `production` (the plan's). deadlines: seconds that override
-    variables/facts/deadlines.yml: boot_seconds, stop_seconds, arrival_seconds.
+    variables/facts/deadlines.yml: boot_seconds, stop_seconds, arrival_seconds. jump_host, jump_key,
+    proxy_command, instance_connect_endpoint: ways to log in (login.py).
     """
 
     name: str
@@ -81,6 +84,10 @@ class Place:
     conditions: str = ""
     dead_man_role: str | None = None
     log_groups: str = "proof"
+    jump_host: str = ""
+    jump_key: str = ""
+    proxy_command: str = ""
+    instance_connect_endpoint: str = ""
     subnet_ids: tuple[str, ...] = ()
     capacity: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     capacity_minutes: int = 0
@@ -114,6 +121,10 @@ _GRAMMAR = Keys(
         "instance_profile": _like(r"[\w+=,.@-]{1,128}", "a profile's name (not its ARN)"),
         "ssh_interface": Choice(SSH_INTERFACES),
         "ssh_port": Integer(1, 65535),
+        "jump_host": _like(JUMP_HOST_PATTERN, "admin@bastion.example or admin@192.0.2.1:2222"),
+        "jump_key": Text("~/.ssh/id_bastion"),
+        "proxy_command": Text("nc -X connect -x proxy:3128 %h %p"),
+        "instance_connect_endpoint": _like(r"any|eice-[0-9a-f]{8,17}", "any or eice-0123456789abcdef0"),
         "kms_key_id": Text("alias/images"),
         "tags": _TAGS,
         "source_ami": _like(r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
@@ -148,6 +159,8 @@ def load_place(path: Path) -> Place:
         values["subnet_id"] = values["subnet_ids"][0]
     if "capacity" in values:
         values["capacity"] = {like: tuple(ways) for like, ways in values["capacity"].items()}
+    if "jump_key" in values:
+        values["jump_key"] = str(Path(values["jump_key"]).expanduser())
     if "mirror" in values:
         mirror = values["mirror"]
         values["mirror"] = Mirror(mirror["url"].rstrip("/"), mirror["key_fingerprint"].upper())
@@ -166,9 +179,20 @@ def _mistakes(document: Any) -> Iterator[Mistake]:
     for like, ways in document["capacity"].items() if isinstance(document.get("capacity"), dict) else []:
         if ways == []:
             yield Mistake(f"capacity.{like}", "expected at least one way, got none")
+    yield from _login_mistakes(document)
     tags = document.get("tags")
     if isinstance(tags, dict) and len(tags) > _MAX_TAGS:
         yield Mistake("tags", f"expected at most {_MAX_TAGS} tags, got {len(tags)}")
+
+
+def _login_mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:
+    """One way in alone; and a key for a jump host needs the jump host."""
+    ways = [key for key in ("jump_host", "proxy_command", "instance_connect_endpoint") if document.get(key)]
+    ways += ["ssh_interface: session_manager"] if document.get("ssh_interface") == login.SESSION_MANAGER else []
+    if len(ways) > 1:
+        yield Mistake(ways[1].partition(":")[0], f"expected one way to log in, got {' and '.join(ways)}")
+    if document.get("jump_key") and not document.get("jump_host"):
+        yield Mistake("jump_key", "expected jump_host beside it, got none")
 
 
 def _message(mistake: Mistake) -> str:

@@ -14,6 +14,7 @@ from gpu_ami.cloud import (
     preflight_capacity,
     preflight_identity,
     preflight_instances,
+    preflight_login,
     preflight_network,
     preflight_resources,
 )
@@ -29,6 +30,7 @@ Check = Callable[[Scope], Iterable[Finding]]
 CHECKS: Mapping[str, Check] = {
     "credentials": preflight_identity.credentials,
     "subnet_id": preflight_network.subnet,
+    "login": preflight_login.ways_in,
     "routes": preflight_network.routes,
     "security_group_ids": preflight_network.security_groups,
     "instance_profile": preflight_access.instance_profile,

@@ -55,8 +55,6 @@ def subnet(scope: Scope) -> Iterator[Finding]:
     else:
         yield ok("subnet_id", text)
     yield from _further_subnets(scope, row)
-    if scope.place.ssh_interface == "session_manager":
-        yield warning("ssh_interface", "session_manager: the proof cannot log in", "public_ip or private_ip")
 
 
 def _further_subnets(scope: Scope, first: SubnetTypeDef) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_ami.cloud import Place
+from gpu_ami.cloud import Place, login
 from gpu_ami.data import data_dir
 from gpu_ami.recipes import PlanDocument, section
 
@@ -39,6 +39,7 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         "kms_key_id": place.kms_key_id or "",
         "ssh_interface": place.ssh_interface,
         "ssh_port": place.ssh_port,
+        **login.bastion(place),
         "tags": dict(place.tags),
     }
     return {

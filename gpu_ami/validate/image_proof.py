@@ -198,6 +198,7 @@ def _target(machine: Machine) -> Target:
         machine.key_file,
         machine.known_hosts,
         log_group_suffix=machine.log_group_suffix,
+        proxy_command=machine.proxy_command,
     )
 
 

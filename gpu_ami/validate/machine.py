@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, log_groups
+from gpu_ami.cloud import Cloud, log_groups, login
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate import console, watch
 from gpu_ami.validate.deadlines import deadlines
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from validator.transport import Target
 
 _CONSOLE_LINES = 30
+_PROXY_SECONDS = 45.0  # until a tunnel stands and sshd's banner comes through it
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Machine:
     boot_id: str = ""
     host_key: str = ""  # what sshd showed at the first boot, and must show ever after
     log_group_suffix: str = ""  # of the log groups that its agent sends to
+    proxy_command: str = ""  # the program that leads to it; "" where its address does
 
     @property
     def url(self) -> str:
@@ -86,7 +88,9 @@ class Boot:
     def running(self, machine: Machine, timeout: float, started: float) -> None:
         """Waits until EC2 says so, and learns the address: it may be another one after every start."""
         instance = self.cloud.wait_for_state(machine.instance_id, "running", timeout, self.cancelled.is_set)
-        machine.address = _address(instance, self.cloud.place.ssh_interface)
+        place = self.cloud.place
+        machine.address = _address(instance, place.ssh_interface)
+        machine.proxy_command = login.proxy_command(place, machine.instance_id)
         self.mark(machine, "running", started)
 
     def arrive(
@@ -120,7 +124,13 @@ class Boot:
         """How to get in; from the second boot on only to the host key of the first."""
         from validator.transport import ssh
 
-        known = {"key_file": machine.key_file, "known_hosts": machine.known_hosts}
+        known: dict[str, object] = {"key_file": machine.key_file, "known_hosts": machine.known_hosts}
+        if machine.proxy_command:
+            known |= {
+                "proxy_command": machine.proxy_command,
+                "proxy_environment": login.proxy_environment(self.cloud.place),
+                "banner_timeout": _PROXY_SECONDS,
+            }
         return ssh.parse_url(machine.url, **known, host_key=machine.host_key or "trust-new")
 
     def mark(self, machine: Machine, stage: str, started: float) -> None:
@@ -188,6 +198,7 @@ _ADDRESSES = {
     "private_ip": "PrivateIpAddress",
     "public_dns": "PublicDnsName",
     "private_dns": "PrivateDnsName",
+    login.SESSION_MANAGER: "InstanceId",  # a session names the instance
 }
 
 

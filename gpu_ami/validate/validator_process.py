@@ -59,6 +59,7 @@ class Target:
     known_hosts: Path | None = None
     name: str = ""
     log_group_suffix: str = ""
+    proxy_command: str = ""
 
 
 def run_checks(
@@ -158,6 +159,7 @@ def command_line(
         "--known-hosts": target.known_hosts,
         "--log-group-suffix": target.log_group_suffix,
         "--arrival-seconds": f"{deadlines(target.instance_type, place).arrival_seconds:g}",
+        "--proxy-command": target.proxy_command,
         "--aws-region": place.region if place else None,
         "--aws-endpoint": place.endpoint if place else None,
         "--aws-profile": place.profile if place else None,

@@ -163,6 +163,9 @@ def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) ->
     def refuse(params: Any, model: Any, **_: Any) -> Any:
         if model.name == "DescribeCapacityReservations":  # moto has none
             return SimpleNamespace(status_code=200), {"CapacityReservations": account.reservations}
+        if model.name == "DescribeInstanceConnectEndpoints":
+            row = {"InstanceConnectEndpointId": "eice-00000001", "State": "create-complete"}
+            return SimpleNamespace(status_code=200), {"InstanceConnectEndpoints": [row]}
         if params.get("body", {}).get("DryRun") and model.name in account.dry_run_refusals:
             raise refusal(account.dry_run_refusals[model.name], model.name)
         return None

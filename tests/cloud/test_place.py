@@ -78,6 +78,12 @@ def test_a_region_is_enough(tmp_path: Path) -> None:
         ("region: eu-central-1\nsubnet_ids: []", "subnet_ids: expected at least one subnet"),
         ("region: eu-central-1\ncapacity: {p5*: [cheap]}", "expected something like on-demand, spot, reservation:cr-"),
         ("region: eu-central-1\ncapacity: {p5*: []}", "capacity.p5*: expected at least one way, got none"),
+        ("region: eu-central-1\njump_host: admin@", "jump_host: expected something like admin@bastion.example"),
+        ("region: eu-central-1\njump_key: ~/.ssh/id", "jump_key: expected jump_host beside it, got none"),
+        (
+            "region: eu-central-1\njump_host: a@b\nssh_interface: session_manager",
+            "expected one way to log in, got jump_host and ssh_interface: session_manager",
+        ),
         ("region: eu-central-1\nsecurity_group_ids: sg-11111111", "security_group_ids: expected a list"),
         ("region: eu-central-1\nsecurity_group_ids: [sg-11111111, nope]", "security_group_ids[1]: expected"),
         ("region: eu-central-1\nssh_interface: wifi", "ssh_interface: expected one of public_ip"),

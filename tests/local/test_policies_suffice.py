@@ -93,13 +93,7 @@ class Line:
         self.settle()
         self.cloud.end_at(builder, run.expiry())
         self.cloud.harden(builder)
-        ssm = client(self.endpoint, "ssm")
-        for call, arguments in (
-            (ssm.start_session, {"Target": builder, "DocumentName": "AWS-StartPortForwardingSession"}),
-            (ssm.terminate_session, {"SessionId": "local-1"}),
-        ):
-            with contextlib.suppress(ClientError):  # moto has no sessions; the call was judged before
-                call(**arguments)
+        self.sessions(builder)
         ec2.describe_instance_status(InstanceIds=[builder])
         ec2.modify_instance_attribute(InstanceId=builder, EnaSupport={"Value": True})
         ec2.stop_instances(InstanceIds=[builder])
@@ -142,6 +136,7 @@ class Line:
         assert cloud.image(BASE_ID)
         (self.world.layout.instance(instance_id) / "console.log").write_bytes(b"[    0.0] Linux")
         cloud.console(instance_id)
+        self.sessions(instance_id)
         telemetry = CloudWatch("us-east-1", endpoint=self.endpoint)
         telemetry.events(GROUP, "i-1")
         telemetry.retention_days(GROUP)
@@ -158,6 +153,16 @@ class Line:
         self.log_group_of_a_proof(run.id)
         for group in log_groups.of_proofs(cloud, run.id):
             log_groups.delete(cloud, group)
+
+    def sessions(self, instance_id: str) -> None:
+        """A login through Session Manager: Packer's or the AWS CLI's."""
+        ssm = client(self.endpoint, "ssm")
+        for call, arguments in (
+            (ssm.start_session, {"Target": instance_id, "DocumentName": "AWS-StartSSHSession"}),
+            (ssm.terminate_session, {"SessionId": "local-1"}),
+        ):
+            with contextlib.suppress(ClientError):  # moto has no sessions; the call was judged before
+                call(**arguments)
 
     def log_group_of_a_proof(self, run_id: str) -> None:
         """As the agent of a machine made it."""
@@ -244,6 +249,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
 
             patch.setattr(Authorization, "refusal", judge)
             stage()
+        # A tunnel of the AWS CLI is no call that an endpoint here answers.
+        tunnel = "arn:aws:ec2:us-east-1:123456789012:instance-connect-endpoint/eice-1"
+        requests["caller-prove"].append(Request("ec2-instance-connect:OpenTunnel", tunnel))
         yield requests
 
 

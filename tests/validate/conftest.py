@@ -17,7 +17,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.validate import launch, login, machine, validator_process
 from gpu_ami.validate.machine import Boot, Machine
 from gpu_ami.validate.validator_process import Target
-from tests.validate.scripted_proof import JUDGED, RUN, WAITS
+from tests.validate.scripted_proof import JUDGED, NO_PROXY, RUN, WAITS
 from validator.transport import ssh
 from validator.transport.ssh import ConnectionDropped, Finished, HostKeyChanged, HostRefused
 
@@ -44,7 +44,7 @@ class World:
 
     # EC2
 
-    place = SimpleNamespace(ssh_port=22, ssh_interface="public_ip", log_groups="production", deadlines={})
+    place = SimpleNamespace(ssh_port=22, ssh_interface="public_ip", log_groups="production", deadlines={}, **NO_PROXY)
 
     def _call(self, name: str) -> None:
         self.calls.append(name)

@@ -32,6 +32,9 @@ class Scripted(Proof):
         return HostResults(target.url, named, facts={"boot_id": after})
 
 
+# Of a place that is reached by addresses (gpu_ami/cloud/login.py).
+NO_PROXY: dict[str, str] = {"jump_host": "", "instance_connect_endpoint": "", "proxy_command": ""}
+
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser"]
 
 
@@ -56,7 +59,7 @@ class Ec2:
     def __init__(self, **refuses: GpuAmiError) -> None:
         self.refuses, self.calls = refuses, list[str]()
         self.place = SimpleNamespace(
-            tags={}, ssh_interface="public_ip", ssh_port=22, log_groups="production", deadlines={}
+            tags={}, ssh_interface="public_ip", ssh_port=22, log_groups="production", deadlines={}, **NO_PROXY
         )
         self.states: dict[str, dict[str, Any]] = {}
         self.unstoppable: dict[str, str] = {}

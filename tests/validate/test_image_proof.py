@@ -212,8 +212,8 @@ def test_refused_clean_up_costs_no_report(booted: None, tmp_path: Path, call: st
 
 def test_interface_that_the_proof_cannot_use_is_refused_before_a_launch(tmp_path: Path) -> None:
     cloud = Ec2()
-    cloud.place.ssh_interface = "session_manager"
-    with pytest.raises(UsageError, match="session_manager: Packer can build with it"):
+    cloud.place.ssh_interface = "carrier_pigeon"
+    with pytest.raises(UsageError, match="carrier_pigeon: Packer can build with it"):
         prove_ami(a_proof(tmp_path, ()), cloud)
     assert cloud.calls == []
 

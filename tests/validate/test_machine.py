@@ -72,7 +72,7 @@ def test_boot_that_fails_blames_the_image_only_for_a_panic(
     assert ("the last 1 lines of its console" in str(caught.value)) is (break_it not in (no_console, panics))
 
 
-@pytest.mark.parametrize("interface", ["session_manager", "carrier_pigeon"])
+@pytest.mark.parametrize("interface", ["wifi", "carrier_pigeon"])
 def test_interface_that_cannot_be_used_is_refused(interface: str) -> None:
     with pytest.raises(UsageError, match=interface) as caught:
         machine.require_interface(interface)

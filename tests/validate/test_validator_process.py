@@ -109,3 +109,9 @@ def test_validator_journals_each_check_as_it_ends(tmp_path: Path) -> None:
         run_checks(command, validator_process.environment(None), TARGET, tmp_path)
     (record,) = caught.value.results.checks
     assert isinstance(record, CheckRecord) and (record.id, record.verdict) == ("test_mine::test_a", "PASS")
+
+
+def test_a_host_behind_a_program_is_checked_through_it(tmp_path: Path) -> None:
+    command = "aws ssm start-session --target i-1 --parameters portNumber=%p"
+    target = Target("ssh://admin@i-1:22", proxy_command=command)
+    assert f"--proxy-command={command}" in validator_process.command_line(target, tmp_path, None, None)

@@ -2,6 +2,7 @@
 
 ssh                  SSH connections
 ssh_config           options of a host in ~/.ssh/config
+proxy                a program as the way to a host (ProxyCommand)
 target               address, user, port and key of a host
 errors               errors of connections and commands
 shell                one long-lived `sh` that runs batches of commands

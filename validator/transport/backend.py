@@ -36,6 +36,7 @@ from validator.transport.ssh import (
 from validator.transport.ssh_config import configured
 
 _RECONNECT_SECONDS = 20.0
+_PROXY_SECONDS = 45.0  # until a tunnel stands and sshd's banner comes through it
 _Result = TypeVar("_Result")
 
 
@@ -46,6 +47,7 @@ class Defaults:
     command_deadline: float = 120.0
     known_hosts: Path | None = None
     connect_timeout: float = 15.0
+    proxy_command: str = ""
     connect_early: bool = False  # connect when a host is created, not at its first command
     as_root: bool = False  # the first commands will run as root
 
@@ -347,7 +349,8 @@ def _target(spec: Any, ssh_config: str | None, key_file: str | None, timeout: fl
         agent=identity is None,
         search_keys=identity is None,
         connect_timeout=seconds,
-        banner_timeout=seconds,
+        banner_timeout=max(seconds, _PROXY_SECONDS) if DEFAULTS.proxy_command else seconds,
+        proxy_command=DEFAULTS.proxy_command,
     )
 
 

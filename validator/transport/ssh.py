@@ -34,6 +34,7 @@ from validator.transport.errors import (
     SshError,
     TransportFault,
 )
+from validator.transport.proxy import Proxy, expand
 from validator.transport.target import Target, check_host_key, parse_url
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Connection:
     host_key: str  # of the host: "ssh-ed25519 AAAA…"
     stages: dict[str, float]  # seconds: connect, banner (with key exchange), auth
     execs: int = 0
+    proxy: Proxy | None = field(default=None, repr=False)
     _closed: bool = field(default=False, repr=False)
 
     @property
@@ -170,6 +172,8 @@ class Connection:
     def close(self) -> None:
         self._closed = True
         self.transport.close()
+        if self.proxy is not None:
+            self.proxy.close()
 
     def __enter__(self) -> Connection:
         return self
@@ -252,7 +256,8 @@ def connect(where: Target | str, **options: object) -> Connection:
     target = parse_url(where, **options) if isinstance(where, str) else where
 
     clock = time.monotonic()
-    sock = _open_socket(target)
+    proxy = _open_proxy(target) if target.proxy_command else None
+    sock = proxy.socket if proxy else _open_socket(target)
     stages = {"connect": time.monotonic() - clock}
     transport = None
     try:
@@ -270,12 +275,27 @@ def connect(where: Target | str, **options: object) -> Connection:
         clock = time.monotonic()
         _authenticate(transport, target)
         stages["auth"] = time.monotonic() - clock
-    except BaseException:
+    except BaseException as error:
+        failed = proxy.failure() if proxy and isinstance(error, ConnectionDropped | HostSilent) else ""
         if transport is not None:
             transport.close()
         sock.close()
+        if proxy is not None:
+            proxy.close()
+        if failed:
+            hint = "the program that leads to the host; run it by hand"
+            raise HostUnreachable(f"{target.name}: `{proxy_words(target)}` {failed}", hint) from error
         raise
-    return Connection(target, transport, host_key, stages)
+    return Connection(target, transport, host_key, stages, proxy=proxy)
+
+
+def _open_proxy(target: Target) -> Proxy:
+    return Proxy(proxy_words(target), target.proxy_environment)
+
+
+def proxy_words(target: Target) -> str:
+    """The target's proxy command as it is run."""
+    return expand(target.proxy_command, target.address, target.port, target.user)
 
 
 def _import_paramiko() -> None:

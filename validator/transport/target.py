@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from validator.transport.errors import HostKeyChanged
@@ -15,7 +15,8 @@ class Target:
 
     known_hosts: a file in OpenSSH's format. host_key: "trust-new" (an unknown host is recorded at first use), "strict"
     (an unknown host is refused), or the key itself as in known_hosts ("ssh-ed25519 AAAA…"). agent, search_keys: whether
-    keys of an SSH agent and of ~/.ssh are tried. Timeouts are in seconds.
+    keys of an SSH agent and of ~/.ssh are tried. proxy_command: a program through which the host is reached, as
+    OpenSSH's ProxyCommand (%h, %p, %r); proxy_environment is added to its environment. Timeouts are in seconds.
     """
 
     address: str
@@ -30,6 +31,8 @@ class Target:
     connect_timeout: float = 10.0
     banner_timeout: float = 15.0
     auth_timeout: float = 15.0
+    proxy_command: str = ""
+    proxy_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:

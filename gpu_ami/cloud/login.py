@@ -1,0 +1,100 @@
+"""How SSH gets to an instance of a place: by its address, or through a program (as OpenSSH's ProxyCommand).
+
+jump host                   `ssh -W`, with OpenSSH's own configuration and agent
+Session Manager             `aws ssm start-session` with the document AWS-StartSSHSession, and session-manager-plugin
+Instance Connect Endpoint   `aws ec2-instance-connect open-tunnel`
+proxy_command               the command of the place; %i is the instance's id
+
+Sources: https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-getting-started-enable-ssh-connections.html
+and https://docs.aws.amazon.com/cli/latest/reference/ec2-instance-connect/open-tunnel.html, read 2026-11-22.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud.place import Place
+
+SESSION_MANAGER = "session_manager"
+_JUMP_HOST = re.compile(r"(?P<user>[\w.-]+)@(?P<host>[\w.-]+)(:(?P<port>\d{1,5}))?")
+JUMP_HOST_PATTERN = _JUMP_HOST.pattern
+
+
+def proxy_command(place: Place, instance_id: str) -> str:
+    """The program that leads to an instance, with %h and %p left to be replaced; "" where its address does."""
+    if place.jump_host:
+        return _jump(place)
+    if place.ssh_interface == SESSION_MANAGER:
+        words = ["ssm", "start-session", "--target", instance_id, "--document-name", "AWS-StartSSHSession"]
+        return f"{_aws(place)} {shlex.join(words)} --parameters portNumber=%p"
+    if place.instance_connect_endpoint:
+        words = ["ec2-instance-connect", "open-tunnel", "--instance-id", instance_id]
+        if place.instance_connect_endpoint != "any":
+            words += ["--instance-connect-endpoint-id", place.instance_connect_endpoint]
+        return f"{_aws(place)} {shlex.join(words)} --remote-port %p"
+    return place.proxy_command.replace("%i", instance_id)
+
+
+def proxy_environment(place: Place) -> Mapping[str, str]:
+    """The keys of a place that has its own, for a program that calls AWS."""
+    keys = place.credentials
+    if keys is None:
+        return {}
+    own = {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
+    return own | {"AWS_SESSION_TOKEN": keys.session_token}
+
+
+def programs(place: Place) -> list[str]:
+    """The programs that a login needs on this machine."""
+    if place.jump_host:
+        return ["ssh"]
+    if place.ssh_interface == SESSION_MANAGER:
+        return ["aws", "session-manager-plugin"]
+    if place.instance_connect_endpoint:
+        return ["aws"]
+    return shlex.split(place.proxy_command)[:1]
+
+
+def bastion(place: Place) -> dict[str, object]:
+    """The jump host as variables of the Packer template; nothing without one."""
+    match = _JUMP_HOST.fullmatch(place.jump_host)
+    if not match:
+        return {}
+    return {
+        "ssh_bastion_host": match["host"],
+        "ssh_bastion_username": match["user"],
+        "ssh_bastion_port": int(match["port"] or 22),
+        "ssh_bastion_key_file": place.jump_key,
+    }
+
+
+def require_packer_login(place: Place) -> None:
+    """UsageError where Packer cannot log in to the builder: it knows addresses, a jump host and Session Manager."""
+    key = "proxy_command" if place.proxy_command else "instance_connect_endpoint"
+    if place.proxy_command or place.instance_connect_endpoint:
+        raise UsageError(
+            f"{key}: Packer cannot log in to a builder through it; a proof of an AMI can (gpu-ami validate --ami)",
+            hint="build with jump_host or ssh_interface: session_manager",
+        )
+
+
+def _jump(place: Place) -> str:
+    match = _JUMP_HOST.fullmatch(place.jump_host)
+    assert match  # the place's grammar
+    words = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
+    words += ["-i", place.jump_key, "-o", "IdentitiesOnly=yes"] if place.jump_key else []
+    words += ["-p", match["port"]] if match["port"] else []
+    return f"{shlex.join(words)} -W %h:%p {match['user']}@{match['host']}"
+
+
+def _aws(place: Place) -> str:
+    words = ["aws", "--region", place.region]
+    words += ["--profile", place.profile] if place.profile and not place.credentials else []
+    words += ["--endpoint-url", place.endpoint] if place.endpoint else []
+    return shlex.join(words)
