@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -141,6 +142,8 @@ def good_account(cloud: Cloud) -> Account:
 def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     """Service Quotas, the policy simulator, refused dry runs and an image's attributes, none of which moto has."""
     real = Cloud.client
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "session-manager-plugin" else which(name))
     monkeypatch.setattr(Cloud, "image", lambda _, ami: account.image if ami == account.image["ImageId"] else None)
 
     def quota(*, QuotaCode: str, **_: Any) -> dict[str, Any]:
