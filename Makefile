@@ -12,13 +12,14 @@ PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg d
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup packages venv test lint unit prove roles machine faults bench clean
+.PHONY: help setup packages venv test lint unit prove roles real machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "             make prove CONDITIONS=aws-like: the local region throttles, delays and fails as AWS does"
 	@echo "make test    linters and tests (no machine is booted)"
 	@echo "make faults  inject faults into the image that make prove built;  make machine   the tests that boot machines"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
+	@echo "make real    install Debian's real NVIDIA driver in a sandbox, and judge the image's files (root, network; no machine is booted)"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
 
 setup: packages venv
@@ -62,7 +63,10 @@ faults: setup
 	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE))) --together
 
 roles: setup
-	$(VENV)/bin/python -m pytest -m sandbox -s
+	$(VENV)/bin/python -m pytest -m "sandbox and not real" -s
+
+real: setup
+	$(VENV)/bin/python -m pytest -m real -s
 
 machine: setup
 	$(VENV)/bin/python -m pytest -m machine

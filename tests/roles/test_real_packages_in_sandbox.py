@@ -1,0 +1,141 @@
+"""An image of real packages alone: Debian's NVIDIA driver is installed in a sandbox, and the image's files are judged.
+
+`make real` runs this (marker `real`; root, the network, some minutes): no replica, no emulation, no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+import validator
+from gpu_ami.build.ansible import Machine, converge
+from gpu_ami.build.ansible_output import Converged
+from gpu_ami.files import home_dir
+from gpu_ami.local import region
+from gpu_ami.local.images import rootfs_layers
+from gpu_ami.local.images.source_ami import base_of
+from gpu_ami.local.machines.devices import Devices
+from gpu_ami.local.mirror import mirror
+from gpu_ami.local.sandbox import sandbox
+from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables, make_plan
+from gpu_ami.process import run
+from gpu_ami.progress import Progress
+from gpu_ami.report import HostReport
+from gpu_ami.validate import Proof, image_files
+
+ROOT = Path(__file__).resolve().parents[2]
+TRANSCRIPT = ROOT / "tests" / "transcripts" / "nvidia_smi_without_driver.yml"
+_ENTER = Path(validator.__file__).parent / "remote" / "enter_image.sh"
+# Role hygiene does not run in a sandbox, and no inventory of the base AMI is taken: their checks are left out.
+_CHECKS = ("-k", "nvidia_driver or kernel or event_parser or boot")
+# What a sandbox puts into its tree (sandbox_init.py), and no image has.
+_OF_THE_SANDBOX = ("etc/ld.so.preload", "usr/lib/x86_64-linux-gnu/libsandbox-uname.so", "usr/sbin/grub-probe")
+_TAR = "tar --xattrs --acls --numeric-owner"
+_COPY = f'{_TAR} --one-file-system -C "$1" -cf - . | {_TAR} -C "$2" -xf -'
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built image: its plan, the folder of its files, and what Ansible and nvidia-smi printed."""
+
+    plan: Plan
+    out: Path
+    tree: Path
+    converged: Converged
+    smi: dict[str, object]
+
+    def inside(self, command: str) -> str:
+        """The output of a shell command in the image's files, which stay as they are."""
+        mount_point = self.out / "mnt"
+        mount_point.mkdir(exist_ok=True)
+        words = [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "sh",
+            str(_ENTER),
+            str(mount_point),
+            str(self.tree),
+            "",
+            command,
+        ]
+        return run(words, timeout=300, check=False).stdout
+
+
+def _plan(agent: Path | None) -> Plan:
+    """Without the CloudWatch agent's own package, which comes from AWS alone, its role is left out."""
+    overrides = ["tuning.network=false"]  # a sandbox has a network of its own, without the settings of the whole kernel
+    if agent is None:
+        overrides.append("roles=[kernel, nvidia_driver, tuning, event_parser, hygiene]")
+    return make_plan(ROOT / "variables/recipes/debian12-distribution.yml", region.local_place(home_dir()), overrides)
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    agent = Path(os.environ["AGENT_PACKAGE"]) if os.environ.get("AGENT_PACKAGE") else None
+    home, progress = home_dir(), Progress(mode="plain")
+    plan, out = _plan(agent), tmp_path_factory.mktemp("real")
+    mirror.ensure(home, plan=plan.document, agent_package=agent, progress=progress)
+    variables = ansible_variables(plan.document) | {"cloudwatch_agent_started": False, "event_parser_started": False}
+    (out / ANSIBLE_FILE).write_text(json.dumps(variables))
+    (out / PLAN_FILE).write_text(json.dumps(plan.document))
+    base, tree = base_of(plan.document), out / "tree"
+    tree.mkdir()
+    with sandbox.entered(base, Devices(), home, progress) as box:
+        machine = Machine(box.host, box.port, box.user, Path(box.key), simulated=True)
+        converged = converge(ROOT, out / ANSIBLE_FILE, machine, note=progress.note)
+        done = run(["chroot", box.root, "nvidia-smi"], timeout=60, check=False)
+        smi = {"status": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+        run(["sh", "-c", _COPY, "copy", box.root, str(tree)], timeout=300)
+    layers = rootfs_layers.ensure(base, home, progress).layers
+    _as_in_the_base(tree, layers)
+    yield Image(plan, out, tree, converged, smi)
+
+
+def _as_in_the_base(tree: Path, layers: tuple[Path, ...]) -> None:
+    for name in _OF_THE_SANDBOX:
+        (tree / name).unlink()
+        kept = next((layer / name for layer in layers if (layer / name).exists()), None)
+        if kept:
+            run(["cp", "-a", str(kept), str(tree / name)], timeout=30)
+
+
+@pytest.fixture(scope="module")
+def report(image: Image) -> HostReport:
+    """The checks of tier T0 on the image's files, as `gpu-ami validate --root` runs them."""
+    proof = Proof(image.plan.document, image.out / PLAN_FILE, None, image.out, Progress(mode="plain"), options=_CHECKS)
+    return image_files.check(proof, image.tree)
+
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.real]
+
+
+def test_real_driver_says_that_there_is_no_gpu(image: Image) -> None:
+    print(f"\n{image.converged.text()}\nnvidia-smi: {json.dumps(image.smi)}")
+    real = next(row for row in yaml.safe_load(TRANSCRIPT.read_text(encoding="utf-8")) if row["command"] == "nvidia-smi")
+    assert (image.smi["status"], image.smi["stdout"]) == (real["status"], real["stdout"])
+
+
+def test_module_of_every_kernel_is_the_real_one(image: Image) -> None:
+    shown = image.inside("for k in $(ls /lib/modules); do modinfo -k $k nvidia-current; done")
+    print(shown[:600])
+    assert "\nversion:        535.309.01\n" in f"\n{shown}"
+    assert "replica" not in shown
+
+
+def test_files_of_the_image_hold(report: HostReport) -> None:
+    for record in report.checks:
+        print(f"{record.verdict:9} {record.id}: {record.message}")
+    assert [record.id for record in report.checks if record.verdict not in ("PASS", "UNPROVEN")] == []
+
+
+def test_report_names_no_replica(report: HostReport) -> None:
+    assert report.replicas == ()
