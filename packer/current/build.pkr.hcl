@@ -17,6 +17,18 @@ packer {
   }
 }
 
+variable "environment_endpoint" {
+  type        = string
+  description = "AWS_ENDPOINT_URL of Packer's environment; not to be set."
+  default     = env("AWS_ENDPOINT_URL")
+}
+
+locals {
+  # The plugin ignores custom_endpoint_ec2 in calls after the image is made (GetRegionConn, amazon 1.8.2), and asks AWS; it reads
+  # AWS_ENDPOINT_URL for all of them. A variable's validation sees that variable alone, hence file(): its error prints its argument.
+  require_endpoint = contains(["", var.environment_endpoint], var.custom_endpoint) ? "" : file("AWS_ENDPOINT_URL in the environment: expected the value of custom_endpoint; run the export command that gpu-ami region up prints, then Packer again")
+}
+
 build {
   source "amazon-ebs.image" {
     imds_support            = "v2.0"

@@ -364,7 +364,10 @@ def test_log_and_progress_are_readable(built: Built) -> None:
 def test_by_hand_the_var_file_of_a_local_region_is_enough(
     region: Region, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No credentials in the environment: those of the place are in the var-file. The source AMI does not exist."""
+    """No credentials in the environment: those of the place are in the var-file. The source AMI does not exist.
+
+    Current Packers need the endpoint in the environment too, and say so before they create anything.
+    """
     place = replace(region.place, source_ami="ami-0123456789abcdef0")
     make_plan(RECIPE, place).write(tmp_path, place)
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -373,7 +376,14 @@ def test_by_hand_the_var_file_of_a_local_region_is_enough(
     used = packer.Packer.find()
     command = [used.program, "build", "-color=false", f"-var-file={tmp_path / PACKER_FILE}", used.template(TEMPLATE)]
     region.calls.clear()
-    done = run(command, timeout=60, env={"CHECKPOINT_DISABLE": "1"}, cwd=tmp_path, check=False)
+    environment = {"CHECKPOINT_DISABLE": "1"}
+    if used.has_plugins:
+        refused = run(command, timeout=60, env=environment, cwd=tmp_path, check=False)
+        message = " ".join((refused.stdout + refused.stderr).split())
+        assert refused.returncode != 0 and region.calls == []
+        assert "AWS_ENDPOINT_URL in the environment: expected the value of custom_endpoint" in message
+        environment["AWS_ENDPOINT_URL"] = str(region.place.endpoint)
+    done = run(command, timeout=60, env=environment, cwd=tmp_path, check=False)
     assert "InvalidAMIID" in done.stdout + done.stderr
     assert "DescribeImages" in [call["Action"] for call in region.calls]
 
