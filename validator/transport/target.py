@@ -32,7 +32,7 @@ class Target:
     banner_timeout: float = 15.0
     auth_timeout: float = 15.0
     proxy_command: str = ""
-    proxy_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    proxy_environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)  # targets are hashed
 
     @property
     def name(self) -> str:

@@ -71,3 +71,9 @@ def test_strict_accepts_no_new_host(tmp_path: Path) -> None:
     with pytest.raises(HostKeyChanged, match=f"root@h:22 is not in {known}; add its host key there"):
         check_host_key(Target("h", known_hosts=known, host_key="strict"), KEY, [])
     assert not known.exists()
+
+
+def test_targets_can_be_hashed() -> None:
+    """pytest keys parametrized hosts by their hash."""
+    target = Target("10.0.0.7", proxy_command="nc %h %p", proxy_environment={"AWS_PROFILE": "images"})
+    assert target in {target: 1} and hash(target) == hash(Target("10.0.0.7", proxy_command="nc %h %p"))
