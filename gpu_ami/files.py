@@ -110,7 +110,7 @@ def parse_yaml(text: str, name: str) -> Any:
     try:
         loader = _loader()(text)
         node = loader.get_single_node()
-        duplicates = sorted(set(_duplicate_keys(node)))
+        duplicates = sorted(set(_duplicate_keys(node, set())))
         document = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
         raise UsageError(f"{name}: not YAML", details=str(error).splitlines()) from error
@@ -123,13 +123,19 @@ def parse_yaml(text: str, name: str) -> Any:
     return document
 
 
-def _duplicate_keys(node: Any) -> Iterator[tuple[int, int, str]]:
-    """Line, line of the first, and key of every key that a mapping has twice, at any depth."""
+def _duplicate_keys(node: Any, seen: set[int]) -> Iterator[tuple[int, int, str]]:
+    """Line, line of the first, and key of every key that a mapping has twice, at any depth.
+
+    seen: nodes that were looked at; an alias stands for the same node wherever it is used.
+    """
     import yaml
 
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from _duplicate_keys(item)
+            yield from _duplicate_keys(item, seen)
     elif isinstance(node, yaml.MappingNode):
         first: dict[str, int] = {}
         for key, value in node.value:
@@ -138,7 +144,7 @@ def _duplicate_keys(node: Any) -> Iterator[tuple[int, int, str]]:
                 if key.value in first:
                     yield line, first[key.value], key.value
                 first.setdefault(key.value, line)
-            yield from _duplicate_keys(value)
+            yield from _duplicate_keys(value, seen)
 
 
 @lru_cache(maxsize=1)

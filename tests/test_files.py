@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.files import home_dir, read_document, read_json, write_json, write_text
+from gpu_ami.files import home_dir, parse_yaml, read_document, read_json, write_json, write_text
 
 
 def test_home_is_private_and_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,3 +118,12 @@ def test_document_of_another_kind_is_refused(tmp_path: Path, text: str | None, m
 def test_document_is_read_back(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"schema": "x/1", "text": "ü"})
     assert read_document(tmp_path / "x.json", "x/1", "make") == {"schema": "x/1", "text": "ü"}
+
+
+def test_aliases_are_looked_at_once() -> None:
+    """Nine levels of nine aliases each stand for 9⁹ nodes."""
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    assert len(parse_yaml("\n".join(levels), "x.yml")) == 9
+    with pytest.raises(UsageError, match="1 duplicate key"):
+        parse_yaml("\n".join([*levels, "a0: 1"]), "x.yml")

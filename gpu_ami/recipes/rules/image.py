@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
 
 from gpu_ami.recipes.facts import at_least, at_most
 from gpu_ami.recipes.rules.distribution import distribution_has_driver
 from gpu_ami.recipes.rules.resolve_context import LABELS, Assignment, Conflict, ResolveContext
 from gpu_ami.recipes.rules.system import SYSTEM_RULES
 from gpu_ami.recipes.rules.volume import VOLUME_RULES
+
+_NOT_KEPT = ("dev", "proc", "sys", "run", "tmp")  # directories below / in which no log file is kept
 
 
 def types_are_built_for(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
@@ -197,6 +200,26 @@ def logs_are_apart(context: ResolveContext, _chosen: Assignment) -> Iterator[Con
         yield Conflict("telemetry.json_log_group", text, source, nearest=nearest)
 
 
+def logs_are_kept(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    for key, file in (("raw_log", "gpuevent.log"), ("json_log", "gpuevent.jsonl")):
+        path = PurePosixPath(str(context.values["event_parser"][key]))
+        if path.parts[1] in _NOT_KEPT or ".." in path.parts:
+            folders = ", ".join(f"/{name}" for name in _NOT_KEPT)
+            text = f"{key} is {path}; a log needs a path without .. and outside {folders}"
+            source = "Filesystem Hierarchy Standard 3.0: these are of devices, the kernel, or emptied at boot"
+            yield Conflict(f"event_parser.{key}", text, source, nearest=f"{key} /var/log/{file}")
+
+
+def hygiene_is_last(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    roles = list(context.values["roles"])
+    if "hygiene" in roles[:-1]:
+        after = ", ".join(roles[roles.index("hygiene") + 1 :])
+        text = (
+            f"hygiene runs before {after}: it removes the builder's keys, and what later roles leave stays in the image"
+        )
+        yield Conflict("roles", text, "roles/hygiene/tasks/main.yml", nearest="hygiene as the last of roles")
+
+
 def namespace_is_not_reserved(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
     namespace = str(context.values["telemetry"]["namespace"])
     if namespace.startswith("AWS/"):
@@ -217,6 +240,8 @@ IMAGE_RULES = (
     accelerators_have_drivers,
     telemetry_is_of_the_accelerator,
     logs_are_apart,
+    logs_are_kept,
+    hygiene_is_last,
     namespace_is_not_reserved,
     distribution_has_driver,
     *SYSTEM_RULES,
