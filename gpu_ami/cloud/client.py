@@ -346,8 +346,12 @@ class Cloud:
         return image
 
     def harden(self, instance_id: str) -> None:
-        """Makes a running instance ask for IMDSv2 (ModifyInstanceMetadataOptions): a builder of a Packer before 1.7."""
+        """Makes a new instance ask for IMDSv2 (ModifyInstanceMetadataOptions): a builder of a Packer before 1.7."""
+        self.created(instance_id)  # by Packer, just now
         self.wait_for_state(instance_id, "running", 300)  # EC2 refuses the call while the instance is pending
+        self._consistent([instance_id], lambda: self._require_tokens(instance_id))
+
+    def _require_tokens(self, instance_id: str) -> None:
         with _translated(f"requiring IMDSv2 on {instance_id}"):
             self.ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpTokens="required")
 

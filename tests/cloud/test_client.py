@@ -153,6 +153,13 @@ def test_a_new_instance_may_be_unknown_for_a_while(monkeypatch: pytest.MonkeyPat
     assert cloud.wait_for_state("i-1", "running", 60)["InstanceId"] == "i-1"
 
 
+def test_a_builder_of_packer_may_be_unknown_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packer created it, not this process: describing and changing it are both asked again."""
+    modify = answers(NOT_FOUND, {})
+    cloud = fake(monkeypatch, describe_instances=answers(NOT_FOUND, RUNNING), modify_instance_metadata_options=modify)
+    cloud.harden("i-1")
+
+
 def test_an_old_instance_that_is_not_found_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = fake(monkeypatch, describe_instances=answers(NOT_FOUND))
     with pytest.raises(CloudError, match=r"describing i-1: InvalidInstanceID\.NotFound"):

@@ -102,7 +102,7 @@ def test_a_machine_is_launched_restarted_and_terminated(rough: tuple[World, str]
     cloud = open_cloud(endpoint)
     cloud.import_key(KEY, PUBLIC_KEY, run.tags())
     instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", KEY, run.tags(), ""))
-    cloud.harden(instance_id)
+    open_cloud(endpoint).harden(instance_id)  # a builder that Packer has just launched
     assert cloud.wait_for_state(instance_id, "running", 300)["InstanceId"] == instance_id
     (world.layout.instance(instance_id) / "console.log").write_bytes(b"[    0.0] Linux")
     while not cloud.console(instance_id):
