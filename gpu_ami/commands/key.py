@@ -25,7 +25,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "key", help="make a key that signs certificates, or print a public key", epilog=_EPILOG
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, help="gpu-ami key VERB --help says more")
     new = verbs.add_parser("new", help="make an ed25519 key: PATH and PATH.pub")
     new.add_argument("path", type=Path, metavar="PATH", help="file of the private key; PATH.pub gets the public one")
     new.set_defaults(execute=_new)

@@ -97,8 +97,8 @@ def test_options_reach_their_stages(stages: Stages, tmp_path: Path) -> None:
     assert stages.received["build"][1] is True
     asked = stages.received["validate"][2]
     assert asked == pipeline.ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",), 25.0)
-    where, _progress, agent, conditions = stages.received["session"]
-    assert (where, agent, conditions) == (Path("aws.yml"), None, "throttling:7")
+    where, _progress, agent, conditions, log_groups = stages.received["session"]
+    assert (where, agent, conditions, log_groups) == (Path("aws.yml"), None, "throttling:7", "")
 
 
 def test_failed_check_ends_with_1_and_no_certificate(stages: Stages, capsys: pytest.CaptureFixture[str]) -> None:

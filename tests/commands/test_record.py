@@ -99,8 +99,8 @@ def test_an_ami_is_booted_recorded_and_ended(
         def target(self, booted: Any) -> ssh.Target:
             return ssh.parse_url(booted.url)
 
-    place = argparse.Namespace(name="local", region="us-east-1")
-    session = argparse.Namespace(cloud=None, run=FakeRun(), place=place)
+    place = argparse.Namespace(name="local", region="us-east-1", log_groups="production")
+    session = argparse.Namespace(cloud=argparse.Namespace(place=place), run=FakeRun(), place=place)
     monkeypatch.setattr(pipeline, "open_session", lambda *_: block("place", session))
     monkeypatch.setattr(launch, "temporary_key", lambda *_: block("key", "key"))
     monkeypatch.setattr(launch, "launched", lambda cloud, ami, *_, **__: block(ami, "i-1"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import UsageError
+from gpu_ami.release import bom
 from gpu_ami.release import statement as statements
 from gpu_ami.report import certificate as certificates
 from tests.release import examples
@@ -21,6 +22,7 @@ def statement(folder: Path) -> statements.Statement:
     report = examples.write_folder(folder)
     certificate = certificates.certify(report)
     certificate.write(folder)
+    bom.write(report, folder, [])
     return statements.of_folder(folder, certificate, report, (examples.SNAPSHOT,))
 
 

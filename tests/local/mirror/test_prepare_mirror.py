@@ -21,7 +21,12 @@ from gpu_ami.plan.document import Plan, digest_of
 from gpu_ami.progress import Progress
 
 QUIET = Progress("quiet")
-DOCUMENT: dict[str, Any] = {"schema": "gpu-ami/plan/1", "image": "an-image", "roles": []}
+DOCUMENT: dict[str, Any] = {
+    "schema": "gpu-ami/plan/1",
+    "image": "an-image",
+    "roles": [],
+    "build": {"instance_type": "m6i.2xlarge"},
+}
 
 
 @pytest.fixture
