@@ -49,11 +49,12 @@ source "amazon-ebs" "image" {
   max_retries = 10
 
   # The image.
-  ami_name        = local.image_name
-  ami_description = "${var.flag}, recipe ${var.recipe}, plan ${var.plan_digest}"
-  ena_support     = true
-  tags            = local.image_tags
-  snapshot_tags   = local.image_tags
+  # No ami_description: Packer 1.6.6 sets it before it tags the image, and the caller's policy allows changes of tagged images
+  # alone. gpu-ami sets it afterwards.
+  ami_name      = local.image_name
+  ena_support   = true
+  tags          = local.image_tags
+  snapshot_tags = local.image_tags
 
   # The builder.
   instance_type               = var.instance_type

@@ -139,6 +139,7 @@ def build_image(
         cloud.forget_end(builder)
     cloud.created(made.ami)
     cloud.require_imds_v2(made.ami)
+    cloud.describe_image(made.ami, f"recipe {plan.image}, plan {plan.digest}")
     image = cloud.wait_for_image(made.ami)
     if image is None:
         raise BuildError(f"{made.ami}, which Packer reported, does not appear in {cloud.place.region}")

@@ -338,6 +338,14 @@ class Cloud:
         with _translated(f"requiring IMDSv2 on {ami}"):
             self.ec2.modify_image_attribute(ImageId=ami, ImdsSupport={"Value": "v2.0"})
 
+    def describe_image(self, ami: str, text: str) -> None:
+        """Sets an image's description (ModifyImageAttribute)."""
+        self._consistent([ami], lambda: self._describe_image(ami, text))
+
+    def _describe_image(self, ami: str, text: str) -> None:
+        with _translated(f"describing {ami}"):
+            self.ec2.modify_image_attribute(ImageId=ami, Description={"Value": text})
+
     def wait_for_image(self, ami: str, timeout: float = _CONSISTENT_SECONDS) -> ImageTypeDef | None:
         """The image as soon as DescribeImages knows it; None after `timeout` seconds."""
         deadline = time.monotonic() + timeout

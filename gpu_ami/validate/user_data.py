@@ -33,6 +33,7 @@ until arm || systemctl --quiet is-active gpu-ami-dead-man.timer; do sleep 5; don
 # The agent of this machine sends to log groups of the proof. The files of the image stay as they are: the agent's unit
 # has a copy of the folder mounted over it, in a mount namespace of its own, made anew at each start of the agent. This
 # runs before network-online.target, which the agent waits for; an agent that runs already is restarted.
+# nsenter: systemd applies BindPaths= to commands with `+` too, and the copy would be of itself.
 # systemd 233 and later know BindPaths=; with an older one the validator finds production's groups and injects nothing.
 _LOG_GROUPS = """\
 (
@@ -48,7 +49,7 @@ done
 END
   cat >"$drop_in/00-gpu-ami-proof.conf" <<'END'
 [Service]
-ExecStartPre=+/bin/sh /run/gpu-ami-proof/copy-configuration
+ExecStartPre=+/bin/sh -c 'exec nsenter --target 1 --mount /bin/sh /run/gpu-ami-proof/copy-configuration'
 BindPaths=/run/gpu-ami-proof/amazon-cloudwatch-agent.d:/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d
 END
   systemctl daemon-reload

@@ -100,14 +100,15 @@ class Line:
         self.settle()
         self.world.machine.ended = Exit("shutdown")
         self.settle()
-        made = [{"ResourceType": kind, "Tags": tags} for kind in ("image", "snapshot")]
-        ami = ec2.create_image(InstanceId=builder, Name="made", TagSpecifications=made)["ImageId"]
+        # Packer 1.6.6 makes an image without tags, and tags it when it is complete.
+        ami = ec2.create_image(InstanceId=builder, Name="made")["ImageId"]
         self.settle()
         image = self.cloud.wait_for_image(ami)
         assert image is not None
         snapshot = image["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]
         ec2.create_tags(Resources=[ami, snapshot], Tags=tags)
         self.cloud.require_imds_v2(ami)
+        self.cloud.describe_image(ami, "made")
         volume = ec2.describe_volumes()["Volumes"][0]["VolumeId"]
         ec2.terminate_instances(InstanceIds=[builder])
         for call, arguments in (

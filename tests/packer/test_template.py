@@ -312,6 +312,21 @@ def test_current_packers_ask_for_imds_v2_at_once(built: Built) -> None:
     assert (of_builder, of_image) == (("required", ["v2.0"]) if packer.Packer.find().has_plugins else (None, []))
 
 
+def test_nothing_changes_the_image_before_it_is_tagged(built: Built) -> None:
+    """The caller's policy allows ModifyImageAttribute on images that carry the run's tag."""
+    image, calls = built.image["ImageId"], list(built.region.calls)
+    actions = [call["Action"] for call in calls]
+    tagged = actions.index("CreateImage")
+    if (
+        "gpu-ami:run" not in calls[tagged].values()
+    ):  # current Packers tag in this call, 1.6.6 when the image is complete
+        later = [number for number, action in enumerate(actions) if action == "CreateTags"]
+        tagged = next(number for number in later if image in calls[number].values())
+    assert [
+        number for number, action in enumerate(actions) if action == "ModifyImageAttribute" and number < tagged
+    ] == []
+
+
 def test_root_volume_is_encrypted_from_the_start(built: Built) -> None:
     call = built.region.call("RunInstances")
     device = {key.rpartition(".")[2]: value for key, value in call.items() if key.startswith("BlockDeviceMapping.1.")}

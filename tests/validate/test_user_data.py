@@ -119,7 +119,8 @@ def test_agent_sees_other_log_groups_and_the_image_keeps_its_files(tmp_path: Pat
     assert drop_in.name < "gpu-ami.conf", "the image's own ExecStartPre= runs after the copy"
     assert drop_in.read_text().splitlines() == [
         "[Service]",
-        f"ExecStartPre=+/bin/sh {script}",
+        # Outside the unit's mount namespace: inside, the copy is mounted over what it is made of.
+        f"ExecStartPre=+/bin/sh -c 'exec nsenter --target 1 --mount /bin/sh {script}'",
         f"BindPaths={copies}:{parts}",
     ]
     (copies / "file_of_the_last_start.json").touch()
