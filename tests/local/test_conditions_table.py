@@ -146,7 +146,8 @@ def test_each_condition_ends_as_the_document_promises(
     assert (str(report.verdict), report.exit_code) == promised()[name], [
         (host.error, [check for check in host.checks if check.verdict != "PASS"]) for host in report.hosts
     ]
-    assert document.load(tmp_path / "out" / "report.json") == report
+    written = document.load(tmp_path / "out" / "report.json")
+    assert replace(written, finished=report.finished) == report  # written a moment before the stage ended
     running = [unit.id for unit in world.reconciler.units.values() if unit.desired != "terminated"]
     if name == "expired-credentials":  # nobody may terminate it any more: its own guest does, and sweep
         assert report.hosts[0].left_behind and (tmp_path / "driver" / "runs").is_dir()
