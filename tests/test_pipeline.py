@@ -13,7 +13,7 @@ import pytest
 from gpu_ami import pipeline, sources
 from gpu_ami.build import image
 from gpu_ami.cloud import Place, preflight
-from gpu_ami.cloud.findings import Finding, Level
+from gpu_ami.cloud.preflight.findings import Finding, Level
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan
 from gpu_ami.progress import Progress

@@ -1,29 +1,21 @@
 """AWS: where a plan is carried out, and every call to its API.
 
-aws_errors           AWS's error codes as errors with a hint and an exit code
-capacity             subnets and ways of a place, tried in order until one has capacity
-client               the EC2 API: launch, watch and terminate instances, read images
-dead_man             ends an instance at its expiry from outside
-findings             what an examination of a place found
-interfaces           network interfaces of a launch: one, or EFA on every network card that takes one
-kms                  keys that sign
-log_groups           log groups of a proof: names, listing, deletion
-login                how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
-mfa                  credentials of a profile that asks for an MFA code, once a run
-place                the place of a run: an AWS region as a `--where` file describes it, or the local region
-policies             IAM policies: whether statements allow an action on a resource
-preflight            examines a place before anything is launched
-preflight_access     permissions of the caller
-preflight_capacity   the Capacity Reservations and Capacity Blocks of a place
-preflight_identity   who the caller is, and how long the credentials last
-preflight_instances  instance types: offered, quota, architecture of the builder
-preflight_login      programs, keys and endpoints of the way to log in
-preflight_network    subnet, routes, security groups
-preflight_resources  instance profile, KMS key, source AMI
-resources            tagged resources of a place: lists and removes them
-published            images of one recipe, by their time
-runs                 runs of this program on this machine: id, temporary key, record
-sweep                removes what interrupted runs left
+aws_errors   AWS's error codes as errors with a hint and an exit code
+capacity     subnets and ways of a place, tried in order until one has capacity
+client       the EC2 API: launch, watch and terminate instances, read images
+dead_man     ends an instance at its expiry from outside
+interfaces   network interfaces of a launch: one, or EFA on every network card that takes one
+kms          keys that sign
+log_groups   log groups of a proof: names, listing, deletion
+login        how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
+mfa          credentials of a profile that asks for an MFA code, once a run
+place        the place of a run: an AWS region as a `--where` file describes it, or the local region
+policies     IAM policies: whether statements allow an action on a resource
+preflight/   examines a place before anything is launched
+resources    tagged resources of a place: lists and removes them
+published    images of one recipe, by their time
+runs         runs of this program on this machine: id, temporary key, record
+sweep        removes what interrupted runs left
 """
 
 from gpu_ami.cloud.client import Cloud, Launch, tags_of

@@ -9,7 +9,7 @@ import pytest
 from moto import mock_aws
 
 from gpu_ami import cli
-from gpu_ami.cloud import preflight_identity
+from gpu_ami.cloud.preflight import identity
 from gpu_ami.local import prerequisites
 from gpu_ami.local.prerequisites import Finding
 
@@ -60,7 +60,7 @@ def test_where_lists_all_findings_of_a_place(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
-    monkeypatch.setattr(preflight_identity, "_simulate", lambda *_, **__: [])  # moto has no policy simulator
+    monkeypatch.setattr(identity, "_simulate", lambda *_, **__: [])  # moto has no policy simulator
     where = tmp_path / "aws.yml"
     where.write_text(
         "region: us-east-1\nsubnet_id: subnet-00000000\ninstance_profile: nobody\nkms_key_id: alias/none\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 from gpu_ami.errors import UsageError
 
 _OLD = timedelta(days=730)  # AWS deprecates public AMIs after two years (EC2, "Deprecate an AMI")

@@ -8,40 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpu_ami.cloud import (
-    aws_errors,
-    preflight_access,
-    preflight_capacity,
-    preflight_identity,
-    preflight_instances,
-    preflight_login,
-    preflight_network,
-    preflight_resources,
-)
-from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.findings import Finding, Level, Scope, SourceAmi, error, warning
+from gpu_ami.cloud import Cloud, aws_errors
+from gpu_ami.cloud.preflight import access, capacity, identity, instances, login, network, resources
+from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, error, warning
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from validator.plan_document import PlanDocument
-
-__all__ = ["Finding", "Level", "Scope", "SourceAmi", "examine", "exit_code", "require", "summary"]
 
 Check = Callable[[Scope], Iterable[Finding]]
 
 CHECKS: Mapping[str, Check] = {
-    "credentials": preflight_identity.credentials,
-    "subnet_id": preflight_network.subnet,
-    "login": preflight_login.ways_in,
-    "routes": preflight_network.routes,
-    "security_group_ids": preflight_network.security_groups,
-    "instance_profile": preflight_access.instance_profile,
-    "kms_key_id": preflight_resources.kms_key,
-    "source_ami": preflight_resources.source_ami,
-    "architecture": preflight_instances.architecture,
-    "offerings": preflight_instances.offerings,
-    "quotas": preflight_instances.quotas,
-    "capacity": preflight_capacity.reservations,
-    "permissions": preflight_identity.simulated_permissions,
-    "dry run": preflight_identity.dry_runs,
+    "credentials": identity.credentials,
+    "subnet_id": network.subnet,
+    "login": login.ways_in,
+    "routes": network.routes,
+    "security_group_ids": network.security_groups,
+    "instance_profile": access.instance_profile,
+    "kms_key_id": resources.kms_key,
+    "source_ami": resources.source_ami,
+    "architecture": instances.architecture,
+    "offerings": instances.offerings,
+    "quotas": instances.quotas,
+    "capacity": capacity.reservations,
+    "permissions": identity.simulated_permissions,
+    "dry run": identity.dry_runs,
 }
 
 
@@ -52,7 +41,7 @@ def examine(cloud: Cloud, plan: PlanDocument | None = None, source_ami: SourceAm
     credentials, that is the only finding: every other call would be refused too.
     """
     scope = Scope(cloud, plan, source_ami)
-    findings = _run("identity", preflight_identity.identity, scope, decisive=True)
+    findings = _run("identity", identity.identity, scope, decisive=True)
     if any(finding.level is Level.ERROR for finding in findings):
         return findings
     for name, check in CHECKS.items():

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_ami.cloud import preflight_identity
-from gpu_ami.cloud.findings import Level, Scope
+from gpu_ami.cloud.preflight import identity
+from gpu_ami.cloud.preflight.findings import Level, Scope
 
 
 def scope(**credentials: Any) -> Scope:
@@ -33,7 +33,7 @@ def in_minutes(minutes: float) -> datetime:
 def test_credentials_last_as_long_as_a_run(credentials: dict[str, Any], level: Level, text: str) -> None:
     if "_expiry_time" in credentials:
         credentials = credentials | {"_expiry_time": in_minutes(credentials["_expiry_time"] + 0.9)}
-    (finding,) = preflight_identity.credentials(scope(**credentials))
+    (finding,) = identity.credentials(scope(**credentials))
     assert finding.level is level
     assert text in finding.found
 
@@ -47,10 +47,10 @@ def test_credentials_last_as_long_as_a_run(credentials: dict[str, Any], level: L
     ],
 )
 def test_simulated_principal_is_the_role_behind_the_session(caller: str, principal: str) -> None:
-    assert preflight_identity._principal(caller) == principal
+    assert identity._principal(caller) == principal
 
 
 def test_only_unconditional_actions_are_simulated() -> None:
-    actions = preflight_identity.unconditional_actions()
+    actions = identity.unconditional_actions()
     assert {"ec2:DescribeImages", "cloudwatch:GetMetricData"} <= set(actions)
     assert not {"ec2:RunInstances", "iam:PassRole", "kms:Decrypt"} & set(actions)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors
-from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
-from gpu_ami.cloud.preflight_network import zones as zones_of_place
+from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.network import zones as zones_of_place
 from gpu_ami.errors import CloudError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.place import Place
+from gpu_ami.cloud import Cloud, Place
 from validator.plan_document import InstanceType, PlanDocument
 
 if TYPE_CHECKING:

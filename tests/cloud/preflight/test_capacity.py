@@ -1,4 +1,4 @@
-"""Reservations of a place; each mistake beside the others is in test_preflight.py."""
+"""Reservations of a place; each mistake beside the others is in test_examination.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpu_ami.cloud import Place
-from gpu_ami.cloud.findings import Level
-from gpu_ami.cloud.preflight_capacity import reservations
+from gpu_ami.cloud.preflight.capacity import reservations
+from gpu_ami.cloud.preflight.findings import Level
 
 
 def scope(ways: tuple[str, ...], rows: list[dict[str, Any]]) -> Any:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.findings import Scope, error, ok, warning
 from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.preflight.findings import Scope, error, ok, warning
 
 PLAN = {"build": {"instance_type": "m5.2xlarge"}, "instance_types": [{"name": "g5.xlarge"}, {"name": "m5.2xlarge"}]}
 

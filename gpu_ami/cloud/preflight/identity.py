@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors, runs
-from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, UsageError
 

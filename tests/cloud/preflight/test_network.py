@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import preflight_network
+from gpu_ami.cloud.preflight import network
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from gpu_ami.cloud import preflight_network
     ],
 )
 def test_rule_covers_ssh(rule: dict[str, Any], expected: bool) -> None:
-    assert preflight_network._covers(rule, 22) is expected
+    assert network._covers(rule, 22) is expected

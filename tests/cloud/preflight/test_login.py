@@ -1,4 +1,4 @@
-"""What a login needs; each mistake beside the others is in test_preflight.py."""
+"""What a login needs; each mistake beside the others is in test_examination.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Place
-from gpu_ami.cloud.findings import Level
-from gpu_ami.cloud.preflight_login import ways_in
+from gpu_ami.cloud.preflight.findings import Level
+from gpu_ami.cloud.preflight.login import ways_in
 
 
 def scope(**keys: Any) -> Any:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud import preflight_resources
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.findings import Level, Scope
 from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.preflight import resources
+from gpu_ami.cloud.preflight.findings import Level, Scope
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,11 @@ from gpu_ami.cloud.place import Place
     ],
 )
 def test_time_of_an_image(text: str, expected: datetime | None) -> None:
-    assert preflight_resources._time(text) == expected
+    assert resources._time(text) == expected
 
 
 def test_place_without_a_key_uses_the_accounts_default_key() -> None:
-    (finding,) = preflight_resources.kms_key(Scope(Cloud(Place(name="aws", region="us-east-1"))))
+    (finding,) = resources.kms_key(Scope(Cloud(Place(name="aws", region="us-east-1"))))
     assert finding.level is Level.OK
 
 
@@ -33,4 +33,4 @@ def test_without_a_plan_there_is_no_source_ami_to_look_up() -> None:
     def unused(_cloud: Cloud, _plan: Any) -> dict[str, str]:
         raise AssertionError
 
-    assert list(preflight_resources.source_ami(Scope(Cloud(Place(name="a", region="us-east-1")), None, unused))) == []
+    assert list(resources.source_ami(Scope(Cloud(Place(name="a", region="us-east-1")), None, unused))) == []

@@ -17,8 +17,8 @@ from botocore.exceptions import ClientError
 
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.findings import Finding
 from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.preflight.findings import Finding
 from gpu_ami.plan import resolve_source_ami
 
 REGION = "us-east-1"

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from gpu_ami.cloud.findings import Level
-from tests.cloud.preflight_account import AGENT, TRUST, Account, Wrapped, other_vpc, security_group
+from gpu_ami.cloud.preflight.findings import Level
+from tests.cloud.preflight.account import AGENT, TRUST, Account, Wrapped, other_vpc, security_group
 
 ERROR, WARNING = Level.ERROR, Level.WARNING
 

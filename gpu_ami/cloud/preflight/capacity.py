@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import capacity, runs
-from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
-from gpu_ami.cloud.preflight_network import zones
+from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.network import zones
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef, FilterTypeDef

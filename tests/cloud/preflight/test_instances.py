@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.cloud.preflight_instances import quota_of
+from gpu_ami.cloud.preflight.instances import quota_of
 from gpu_ami.recipes import load_facts
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
-from gpu_ami.cloud.findings import Finding, Scope, error, ok, warning
-from gpu_ami.cloud.policies import PolicyDocument, Statement, conditions_hold, listed, names_action, statements_of
+from gpu_ami.cloud import policies
+from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
@@ -49,10 +49,12 @@ def instance_profile(scope: Scope) -> Iterator[Finding]:
 
 def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iterator[Finding]:
     subject = f"role {role['RoleName']} of {profile}"
-    if not _ec2_may_assume(cast("PolicyDocument", role["AssumeRolePolicyDocument"])):
+    if not _ec2_may_assume(cast("policies.PolicyDocument", role["AssumeRolePolicyDocument"])):
         remedy = "add ec2.amazonaws.com to the role's trust policy"
         yield error(subject, "its trust policy does not name ec2.amazonaws.com", "sts:AssumeRole for EC2", remedy)
-    statements = [statement for document in _policies(iam, role["RoleName"]) for statement in statements_of(document)]
+    statements = [
+        statement for document in _policies(iam, role["RoleName"]) for statement in policies.statements_of(document)
+    ]
     namespace = str(scope.plan["telemetry"]["namespace"]) if scope.plan else ""
     missing = [action for action in NEEDED if not allows(statements, action, namespace)]
     for action in missing:
@@ -63,47 +65,48 @@ def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iter
         yield ok(subject, "allows what the CloudWatch agent calls")
 
 
-def _policies(iam: IAMClient, role: str) -> Iterator[PolicyDocument]:
+def _policies(iam: IAMClient, role: str) -> Iterator[policies.PolicyDocument]:
     """Every policy document of a role: inline and attached."""
     for page in iam.get_paginator("list_role_policies").paginate(RoleName=role):
         for name in page["PolicyNames"]:
-            yield cast("PolicyDocument", iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"])
+            yield cast("policies.PolicyDocument", iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"])
     for attached in iam.get_paginator("list_attached_role_policies").paginate(RoleName=role):
         for policy in attached["AttachedPolicies"]:
             arn = policy["PolicyArn"]
             version = iam.get_policy(PolicyArn=arn)["Policy"]["DefaultVersionId"]
             document = iam.get_policy_version(PolicyArn=arn, VersionId=version)["PolicyVersion"]["Document"]
-            yield cast("PolicyDocument", document)
+            yield cast("policies.PolicyDocument", document)
 
 
-def allows(statements: Sequence[Statement], action: str, namespace: str = "") -> bool:
+def allows(statements: Sequence[policies.Statement], action: str, namespace: str = "") -> bool:
     """Whether policy statements allow an action somewhere, and none denies it everywhere.
 
     namespace: of the metrics, for statements with the condition cloudwatch:namespace; "": not judged. Other conditions
     are taken as met.
     """
-    matching = [row for row in statements if names_action(row, action)]
+    matching = [row for row in statements if policies.names_action(row, action)]
     denied = any(
-        row["Effect"] == "Deny" and "*" in listed(row.get("Resource")) and "Condition" not in row for row in matching
+        row["Effect"] == "Deny" and "*" in policies.listed(row.get("Resource")) and "Condition" not in row
+        for row in matching
     )
     return not denied and any(row["Effect"] == "Allow" and _condition_holds(row, namespace) for row in matching)
 
 
-def _condition_holds(statement: Statement, namespace: str) -> bool:
+def _condition_holds(statement: policies.Statement, namespace: str) -> bool:
     """Whether the condition on the namespace holds, where there is one and a namespace to judge by."""
     judged = {
         operator: {key: values for key, values in entries.items() if key.lower() == _NAMESPACE}
         for operator, entries in statement.get("Condition", {}).items()
         if operator in ("StringEquals", "StringLike")
     }
-    return not namespace or conditions_hold({"Condition": judged}, {_NAMESPACE: namespace})
+    return not namespace or policies.conditions_hold({"Condition": judged}, {_NAMESPACE: namespace})
 
 
-def _ec2_may_assume(document: PolicyDocument) -> bool:
+def _ec2_may_assume(document: policies.PolicyDocument) -> bool:
     services = [
         service
-        for statement in statements_of(document)
+        for statement in policies.statements_of(document)
         if statement["Effect"] == "Allow"
-        for service in listed(statement.get("Principal", {}).get("Service"))
+        for service in policies.listed(statement.get("Principal", {}).get("Service"))
     ]
     return any(service.startswith("ec2.amazonaws.com") for service in services)

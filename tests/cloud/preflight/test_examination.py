@@ -10,10 +10,10 @@ from moto import mock_aws
 
 from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
-from gpu_ami.cloud.findings import Finding, Level
 from gpu_ami.cloud.place import Place
+from gpu_ami.cloud.preflight.findings import Finding, Level
 from gpu_ami.errors import CloudError, UsageError
-from tests.cloud.preflight_account import (
+from tests.cloud.preflight.account import (
     REGION,
     Account,
     Wrapped,
@@ -22,7 +22,7 @@ from tests.cloud.preflight_account import (
     refusal,
     session,
 )
-from tests.cloud.preflight_mistakes import ERROR, MISTAKES, WARNING
+from tests.cloud.preflight.mistakes import ERROR, MISTAKES, WARNING
 
 
 @pytest.fixture

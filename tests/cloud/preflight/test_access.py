@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud.preflight_access import NEEDED, allows
+from gpu_ami.cloud.preflight.access import NEEDED, allows
 from gpu_ami.data import data_dir
 
 
