@@ -26,7 +26,10 @@ class Expected:
 
 @dataclass
 class Stage:
-    """A running stage. level: depth of nesting; started: monotonic seconds; step, total: 0 where unknown."""
+    """A running stage. level: depth of nesting; started: monotonic seconds; step, total: 0 where unknown.
+
+    machine: the one that the stage is of, by its name in the report; "" for what is of none.
+    """
 
     name: str
     level: int
@@ -36,6 +39,7 @@ class Stage:
     step: int = 0
     total: int = 0
     red: int = 0
+    machine: str = ""
 
 
 class Display(Protocol):
@@ -53,7 +57,8 @@ class Progress:
 
     mode: "plain" (a line a step), "terminal" (live, on `display`), "json" (one object a line), "quiet".
     expected: what a stage of this name took last time, if that is known.
-    times: of every finished stage, in order, for the report: its start since the run began, and how long it took (s).
+    times: of every finished stage, in order, for the report: its machine, its start since the run began, and how long
+    it took (s).
     """
 
     mode: str = "plain"
@@ -68,11 +73,12 @@ class Progress:
     _display: Display | None = None
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Times what happens inside and reports its outcome. Stages of one thread nest."""
+    def stage(self, name: str, machine: str = "") -> Iterator[None]:
+        """Times what happens inside and reports its outcome. Stages of one thread nest, of the same machine."""
         outer = self._stage()
         level = outer.level + 1 if outer else 0
-        stage = Stage(name, level, time.monotonic(), self.expected(name))
+        machine = machine or (outer.machine if outer else "")
+        stage = Stage(name, level, time.monotonic(), self.expected(name), machine=machine)
         self._begin(stage)
         outcome = "failed"
         try:
@@ -112,7 +118,8 @@ class Progress:
     def _end(self, stage: Stage, outcome: str) -> None:
         seconds = round(time.monotonic() - stage.started, 2)
         start = round(stage.started - self.began, 2)
-        ended = {"stage": stage.name, "level": stage.level, "start": start, "seconds": seconds, "outcome": outcome}
+        named = {"stage": stage.name, "machine": stage.machine, "level": stage.level}
+        ended = named | {"start": start, "seconds": seconds, "outcome": outcome}
         with self._lock:
             self.times.append(ended)
             if self.mode == "terminal":

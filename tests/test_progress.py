@@ -70,6 +70,14 @@ def test_update_belongs_to_the_stage_of_its_own_thread() -> None:
     assert [row["level"] for row in progress.times] == [0, 0, 0]
 
 
+def test_stage_inside_a_machine_s_is_of_that_machine() -> None:
+    progress = Progress("quiet")
+    with progress.stage("prove"), progress.stage("check g5.12xlarge", "g5.12xlarge"), progress.stage("reboot"):
+        pass
+    machines = {row["stage"]: row["machine"] for row in progress.times}
+    assert machines == {"prove": "", "check g5.12xlarge": "g5.12xlarge", "reboot": "g5.12xlarge"}
+
+
 def test_terminal_shows_finished_lines_in_colour_and_ends_with_a_visible_cursor() -> None:
     stream = io.StringIO()
     progress = Progress("terminal", stream, display=LiveDisplay)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import pytest
 
-from validator.results import Hop, RunningCheck
+from validator.results import Hop, MetricSeries, RunningCheck
 
 
 def unproven(reason: str) -> NoReturn:
@@ -63,6 +63,10 @@ class Observe:
     def hop(self, name: str, seconds: float) -> None:
         """Records the duration of one stage between the event and CloudWatch, for the report's timeline."""
         self._check.update(hops=(*self._check.record.hops, Hop(name, round(seconds, 3))))
+
+    def series(self, series: Iterable[MetricSeries]) -> None:
+        """Records the datapoints of metrics, for the report's curves."""
+        self._check.update(series=tuple(series))
 
     def event(self, captured: Mapping[str, object]) -> None:
         """Records the captured event with all its fields for the report."""

@@ -62,6 +62,33 @@ class Hop:
 
 
 @dataclass(frozen=True)
+class MetricSeries:
+    """The datapoints of one metric in CloudWatch, for the report.
+
+    gpu: its index, None for a metric of all GPUs. start: seconds since 1970 of the first period; period: in seconds;
+    values: the average of each period, None where it has no datapoint.
+    """
+
+    metric: str
+    gpu: int | None
+    start: float
+    period: int
+    values: tuple[float | None, ...]
+
+    @classmethod
+    def of_points(cls, metric: str, gpu: int | None, period: int, points: Mapping[float, float]) -> Self:
+        """From values by the start of their periods; at least one."""
+        start = min(points)
+        by_period = {round((time - start) / period): round(value, 3) for time, value in points.items()}
+        return cls(metric, gpu, start, period, tuple(by_period.get(n) for n in range(max(by_period) + 1)))
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "series") -> MetricSeries:
+        """Raises InvalidRecord."""
+        return construct(cls, data, where, values=tuple)
+
+
+@dataclass(frozen=True)
 class Replica:
     """A package, kernel module or library that replaces the vendor's. what: its description."""
 
@@ -99,7 +126,7 @@ class CheckRecord:
     tier: T0 to T4. seconds: wall time. attempts: how often its commands were sent.
     observed, planned, event: any JSON value; event is a captured GPU event with all its fields.
     after: the restart after which the check ran again ("" for none); the id then ends in "@" and that name.
-    waived: the waiver that covers a failed check.
+    waived: the waiver that covers a failed check. series: datapoints of the metrics that the check waited for.
     """
 
     id: str
@@ -116,6 +143,7 @@ class CheckRecord:
     hops: tuple[Hop, ...] = ()
     event: Mapping[str, object] | None = None
     waived: WaiverRecord | None = None
+    series: tuple[MetricSeries, ...] = ()
 
     @property
     def first_line(self) -> str:
@@ -137,6 +165,7 @@ class CheckRecord:
             seconds=float,
             hops=lambda value: each(value, Hop, f"{where}.hops"),
             waived=lambda value: None if value is None else WaiverRecord.from_json(value, f"{where}.waived"),
+            series=lambda value: each(value, MetricSeries, f"{where}.series"),
         )
 
 

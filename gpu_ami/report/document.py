@@ -41,13 +41,17 @@ def evidence_folder(instance_type: str, host: str) -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """One timed stage of the run: nesting level, seconds since the run began (None: not known), seconds it took."""
+    """One timed stage of the run: nesting level, seconds since the run began (None: not known), seconds it took.
+
+    machine: the name of the machine that it is of, "" for a stage of the run itself.
+    """
 
     stage: str
     level: int
     seconds: float
     outcome: str
     start: float | None = None
+    machine: str = ""
 
     @classmethod
     def from_json(cls, data: object, where: str = "stage") -> Self:

@@ -41,7 +41,7 @@ def _prove_one(proof: Proof, run: runs.Run, report: HostReport, check: Callable[
 
 
 def _check_host(proof: Proof, target: Target, host: HostRecord) -> None:
-    with proof.progress.stage(f"connect to {target.url}"):
+    with proof.progress.stage(f"connect to {target.url}", host.report.name):
         hosts.require_reachable(target.url, target.key_file)
     check_machine(proof, host, target)
     if restarts.REBOOT in proof.restarts:
@@ -58,7 +58,7 @@ def _reboot_host(proof: Proof, host: HostRecord, target: Target) -> None:
     own = target.key_file is None  # without a key named, the user expects what ssh would do
     known = {"key_file": target.key_file, "known_hosts": target.known_hosts, "agent": own, "search_keys": own}
     try:
-        with proof.progress.stage(f"{restarts.REBOOT} {target.url}"):
+        with proof.progress.stage(f"{restarts.REBOOT} {target.url}", host.report.name):
             back = restarts.reboot_host(parse_url(target.url, **known), proof.cancelled, target.instance_type)
     except MachineError as error:
         host.report = host.report.with_checks(restarts.not_back(restarts.REBOOT, error))

@@ -49,8 +49,9 @@ def check(proof: Proof, path: Path) -> HostReport:
     """Runs the checks of tier T0 on an image's files. A validator that does not complete is reported, not raised."""
     target = Target(f"image://{quote(str(path.resolve()), safe='')}", name=IMAGE_FILES)
     host = HostRecord(HostReport("", host=IMAGE_FILES, offline=True))
+    name = path.name if path.is_dir() else path.parent.name
     try:
-        with proof.progress.stage(f"check the files of {path.name if path.is_dir() else path.parent.name}"):
+        with proof.progress.stage(f"check the files of {name}", IMAGE_FILES):
             host.report = host.report.with_results(proof.check(target, options=("--tier=T0",)))
     except MachineError as error:  # the machines that are being checked meanwhile keep their reports
         if isinstance(error, ChecksIncomplete):

@@ -156,7 +156,7 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
         with ExitStack() as stack:
             if proof.cancelled.is_set():
                 raise MachineError(f"{instance_type} was not launched: the run was interrupted")
-            with proof.progress.stage(f"launch {instance_type}"):
+            with proof.progress.stage(f"launch {instance_type}", host.report.name):
                 instance_id = stack.enter_context(launcher.launched(host))
             host.launched = time.monotonic()
             for attempt in launcher.cloud.failed_attempts(instance_id):
@@ -173,7 +173,7 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
 def _prove_host(proof: Proof, boot: Boot, host: HostRecord) -> None:
     machine = None
     try:
-        with proof.progress.stage(f"boot {host.report.instance_type}"):
+        with proof.progress.stage(f"boot {host.report.instance_type}", host.report.name):
             machine = boot.follow(host.report.instance_id, host.report.instance_type)
         host.update(host=machine.url, boot=machine.stages)
         check_machine(proof, host, _target(machine), boot.cloud)
@@ -223,7 +223,7 @@ def _prove_restarts(proof: Proof, boot: Boot, host: HostRecord, machine: Machine
 def _prove_restart(proof: Proof, boot: Boot, host: HostRecord, machine: Machine, how: str) -> Machine | None:
     """One restart and the checks after it: the machine as it is then, None if it did not come back."""
     try:
-        with proof.progress.stage(f"{how} {host.report.instance_type}"):
+        with proof.progress.stage(f"{how} {host.report.instance_type}", host.report.name):
             after = restarts.restart(boot, machine, how)
     except GpuAmiError as error:
         if proof.cancelled.is_set():

@@ -148,7 +148,7 @@ def check_machine(proof: Proof, host: HostRecord, target: Target, cloud: Cloud |
 
     watch = Watch(cloud, target.instance_id, stop) if cloud else None
     try:
-        with proof.progress.stage(stage), watch or nullcontext():
+        with proof.progress.stage(stage, host.report.name), watch or nullcontext():
             _add_results(host, proof.check(target, after, on_start=on_start), after)
     except ChecksIncomplete as error:
         _add_results(host, error.results, after)

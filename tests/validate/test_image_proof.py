@@ -79,6 +79,15 @@ def test_both_restarts_and_all_checks_again(world: World, tmp_path: Path, monkey
     assert (tmp_path / "evidence" / "g5.12xlarge" / "after-stop-start" / "console.log").exists()
 
 
+def test_stages_of_a_machine_carry_its_name(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distinct_boots(monkeypatch)
+    proof = a_proof(tmp_path)
+    host = prove(world, proof)
+    stages = [(str(row["stage"]).partition(" ")[0], row["machine"]) for row in proof.progress.times]
+    order = ["boot", "check", "reboot", "check", "stop-start", "check"]
+    assert stages == [(name, host.name) for name in order]
+
+
 def test_what_passed_first_and_fails_after_the_reboot_is_a_failure(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

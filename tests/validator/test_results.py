@@ -9,12 +9,23 @@ from typing import Any
 import pytest
 
 from validator import results
-from validator.results import CheckRecord, Hop, HostResults, InvalidRecord, Replica, Verdict, WaiverRecord, WaiverState
+from validator.results import (
+    CheckRecord,
+    Hop,
+    HostResults,
+    InvalidRecord,
+    MetricSeries,
+    Replica,
+    Verdict,
+    WaiverRecord,
+    WaiverState,
+)
 
 WAIVER = WaiverRecord("xid::test_*", "ticket 1", "me", "2027-01-31", {"image": "a*"}, WaiverState.USED)
 RECORD = CheckRecord(
     "xid::test_it@reboot", "xid", "T2", "After reboot: An Xid arrives.", Verdict.FAIL, ["a", 1], {"b": None},
     "no event\nnothing in the log", 1.25, 2, "reboot", (Hop("kernel → journal", 0.5),), {"pid": 977}, WAIVER,
+    (MetricSeries("nvidia_smi_power_draw", 1, 1200.0, 60, (51.0, None, 52.5)),),
 )  # fmt: skip
 RESULTS = HostResults(
     "ssh://h", (RECORD, CheckRecord("a::test_b", "a", "T1", "b")), (Replica("cuda", "1", "x"),), {"os": "d"}, (WAIVER,)
@@ -29,6 +40,11 @@ def test_file_holds_what_was_written(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert (document["schema"], document["checks"][0]["verdict"]) == ("gpu-ami/checks/2", "FAIL")
     assert document["checks"][0]["hops"] == [{"hop": "kernel → journal", "seconds": 0.5}]
+
+
+def test_series_has_a_gap_where_a_period_has_no_datapoint() -> None:
+    series = MetricSeries.of_points("m", 0, 60, {180.0: 3.0, 60.0: 1.00049, 240.0: 4.0})
+    assert series == MetricSeries("m", 0, 60.0, 60, (1.0, None, 3.0, 4.0))
 
 
 def _listed(record: CheckRecord) -> CheckRecord:

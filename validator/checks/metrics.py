@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from validator.cloudwatch import CloudWatch, Point, Series
+from validator.cloudwatch import ApiRefused, CloudWatch, Point, Series
 from validator.observe import Observe, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import Gpu as PlannedGpu
@@ -17,6 +18,7 @@ from validator.plan_document import PlanDocument
 from validator.probes import Gpu, MachineUnderTest
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import log as agent_log
+from validator.results import MetricSeries
 
 # A Neuron image has no metric: the agent measures only NVIDIA GPUs.
 pytestmark = pytest.mark.planned("nvidia_driver")
@@ -73,7 +75,8 @@ class Arrival:
     """The expected series, and the newest datapoint of each (None if none arrived in time).
 
     never: expected series for which nvidia-smi shows no value, so the check does not wait for them. absent:
-    measurements that these GPUs never have, by the plan or because MIG is enabled.
+    measurements that these GPUs never have, by the plan or because MIG is enabled. history: of each series that
+    arrived, all datapoints since the boot.
     """
 
     expected: Mapping[Series, Gpu | None]
@@ -81,6 +84,7 @@ class Arrival:
     seconds: float  # from the start of the first counted period until all series arrived
     never: Collection[Series] = ()
     absent: Collection[str] = ()
+    history: Collection[MetricSeries] = ()
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,25 @@ def collect(
         return True if all(point for series, point in newest.items() if series not in never) else None
 
     cloudwatch.wait(look, cloudwatch.arrival_seconds)
-    return Arrival(expected, newest, max(0.0, time.time() - since), never, absent or ())
+    seconds = max(0.0, time.time() - since)
+    history = _history({series: expected[series] for series in newest if newest[series]}, machine, cloudwatch, period)
+    return Arrival(expected, newest, seconds, never, absent or (), history)
+
+
+def _history(
+    arrived: Mapping[Series, Gpu | None], machine: MachineUnderTest, cloudwatch: CloudWatch, period: int
+) -> list[MetricSeries]:
+    """Every datapoint since the boot. It is for the report alone: where it cannot be read, no check fails."""
+    with contextlib.suppress(ApiRefused):
+        read = cloudwatch.points(list(arrived), machine.boot_time, period)
+        return [
+            MetricSeries.of_points(
+                series.name, gpu.index if gpu else None, period, {point.time: point.value for point in read[series]}
+            )
+            for series, gpu in arrived.items()
+            if read[series]
+        ]
+    return []
 
 
 def _identity(machine: MachineUnderTest) -> dict[str, object]:
@@ -157,6 +179,7 @@ def test_every_series_arrives(host: Any, arrival: Arrival, observe: Observe) -> 
         f"{arrived} of {len(arrival.expected)} series after {arrival.seconds:.1f} s", f"{len(arrival.expected)} series"
     )
     observe.hop("nvidia-smi → CloudWatch, all series", arrival.seconds)
+    observe.series(arrival.history)
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         agent_log.raise_if_refused(host)

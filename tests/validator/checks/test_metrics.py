@@ -12,7 +12,7 @@ import pytest
 
 from tests.validator.checks.conftest import INSTANCE, METADATA, PLAN, FakeMachine, Judge
 from validator.checks import metrics
-from validator.cloudwatch import Point, Series
+from validator.cloudwatch import ApiRefused, Point, Series
 from validator.plan import as_plan
 from validator.probes import nvidia_smi
 from validator.probes.agent import config as agent_config
@@ -71,6 +71,26 @@ def test_every_gpu_and_the_aggregate_are_expected() -> None:
     assert {"InstanceId": INSTANCE, "index": "1", "name": "NVIDIA A10G", "arch": "Ampere"} in dims
     assert {"InstanceId": INSTANCE} in dims
     assert not any("AutoScalingGroupName" in names or "host" in names for names in dims)
+
+
+def test_datapoints_since_the_boot_are_recorded(judge: Judge) -> None:
+    cloudwatch = FakeCloudWatch(lambda series, look: value(series))
+    check = judge(metrics.test_every_series_arrives, {}, arrival=arrive(cloudwatch)).check
+    assert {(series.metric, series.gpu) for series in check.series} == {
+        (series.name, gpu.index if gpu else None) for series, gpu in EXPECTED.items()
+    }
+    assert {series.start for series in check.series} == {MACHINE.boot_time}
+    assert {series.values for series in check.series} == {(5.0,), (23028.0,)}
+
+
+def test_datapoints_that_cannot_be_read_again_fail_no_check(judge: Judge) -> None:
+    def refuse(series: Series, look: int) -> float:
+        if look:
+            raise ApiRefused("cloudwatch:GetMetricData", "Throttling", "slow down", "")
+        return value(series)
+
+    outcome = judge(metrics.test_every_series_arrives, {}, arrival=arrive(FakeCloudWatch(refuse)))
+    assert (outcome.verdict, outcome.check.series) == ("PASS", ())
 
 
 def test_series_that_arrive_late_pass(judge: Judge) -> None:
@@ -201,7 +221,7 @@ def test_every_measurement_has_its_tolerance() -> None:
 def test_absent_measurements_of_the_plan_are_not_awaited(judge: Judge) -> None:
     cloudwatch = FakeCloudWatch(lambda series, look: None if "utilization" in series.name else value(series))
     arrival = arrive(cloudwatch, absent=["utilization_gpu"])
-    assert next(cloudwatch.looks) == 1, "one look was enough"
+    assert next(cloudwatch.looks) == 2, "one look was enough; then all datapoints are read"
     assert {series.name for series in arrival.expected} == {"nvidia_smi_memory_total"}
     assert judge(metrics.test_every_series_arrives, {}, arrival=arrival).verdict == "PASS"
     extra = next(series for series in EXPECTED if "utilization" in series.name)
@@ -214,7 +234,7 @@ def test_values_missing_in_nvidia_smi_are_not_awaited(judge: Judge) -> None:
     bare = tuple(replace(gpu, values={"memory_total": 23028.0}) for gpu in GPUS)
     cloudwatch = FakeCloudWatch(lambda series, look: None if "utilization" in series.name else value(series))
     arrival = arrive(cloudwatch, FakeMachine(METADATA, gpus=bare), absent=[])
-    assert next(cloudwatch.looks) == 1
+    assert next(cloudwatch.looks) == 2, "one look, and the read of all datapoints"
     outcome = judge(metrics.test_every_series_arrives, {"cat*": ""}, arrival=arrival)
     assert outcome.verdict == "FAIL"
     assert "3 of 6 series did not arrive" in outcome.message and "(nvidia-smi shows no value)" in outcome.message
