@@ -23,6 +23,12 @@ from gpu_ami.local.state import Layout
 
 _CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
 _READ_ONLY = ("Describe", "Get", "List")
+# Calls that other regions answer, beside those that read: copies of AMIs are published there, and nothing runs.
+_ELSEWHERE = {
+    "CopyImage", "CreateTags", "DeleteSnapshot", "DeleteTags", "DeregisterImage", "DisableImageDeprecation",
+    "DisableImageDeregistrationProtection", "EnableImageDeprecation", "EnableImageDeregistrationProtection",
+    "ModifyImageAttribute",
+}  # fmt: skip
 
 
 @dataclass
@@ -67,6 +73,8 @@ class Api:
         refusal = self._refuse(call, environ)
         if refusal:
             return _send(start_response, "400 BAD REQUEST", [("Content-Type", "text/xml")], refusal.body())
+        if _is_elsewhere(environ):
+            return self._app(environ, start_response)
         snapshot_tags = _take_snapshot_tags(call)
         if call.action == "RunInstances":
             self._fill_launch(call)
@@ -77,9 +85,10 @@ class Api:
         return _send(start_response, status, headers, body)
 
     def _refuse(self, call: Call, environ: WSGIEnvironment) -> Refusal | None:
-        named = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
-        if named and named["region"] != REGION:
-            return Refusal("AuthFailure", f"the local region is {REGION}; this call was signed for {named['region']}")
+        if _is_elsewhere(environ):
+            if call.action in _ELSEWHERE or call.action.startswith(_READ_ONLY):
+                return None
+            return Refusal("AuthFailure", f"the local region is {REGION}; {call.action} was signed for another region")
         if call.action == "RunInstances":
             return self._refuse_launch(call)
         if call.action == "CreateImage":
@@ -172,6 +181,12 @@ class Api:
         """The answer with the machine's serial console instead of moto's text."""
         console = base64.b64encode(read_console(self._layout.instance(call.parameters["InstanceId"])))
         return re.sub(rb"<output>.*?</output>", b"<output>" + console + b"</output>", body, flags=re.DOTALL)
+
+
+def _is_elsewhere(environ: WSGIEnvironment) -> bool:
+    """Whether a call was signed for another region, whose AMIs have no disks."""
+    named = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+    return named is not None and named["region"] != REGION
 
 
 def read_call(environ: WSGIEnvironment) -> Call | None:

@@ -4,10 +4,11 @@ ec2                  EC2: loopback networks, images with disks, instance states 
 instance             what the metadata service returns about an instance
 cloudwatch           CloudWatch metrics as the agent and the validator use them
 logs                 log events that arrive late
+published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
 delays               delays after which the region shows new data
 """
 
-from gpu_ami.local.backends import cloudwatch, logs
+from gpu_ami.local.backends import cloudwatch, logs, published_amis
 from gpu_ami.local.backends.delays import NO_DELAYS, Delays
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
 from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
@@ -19,6 +20,7 @@ __all__ = [
 
 
 def install(delays: Delays = NO_DELAYS) -> None:
-    """Makes moto's CloudWatch and Logs answer as the region needs them."""
+    """Makes moto answer as the region needs it."""
     cloudwatch.install(delays)
     logs.install(delays.log_events)
+    published_amis.install()
