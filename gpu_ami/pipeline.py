@@ -24,7 +24,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, job_summary, page, writer
 from gpu_ami.validate import Proof, image_files, image_proof, validator_process
-from gpu_ami.validate import restarts as restart
+from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer

@@ -119,7 +119,8 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     import threading
 
     from gpu_ami.faults import trials
-    from gpu_ami.validate import Target, launch, machine, proof_log_groups
+    from gpu_ami.validate import Target, proof_log_groups
+    from gpu_ami.validate.machines import launch, machine
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
     efa, roles = launch.efa_interfaces(plan.document, kind), plan.document["roles"]

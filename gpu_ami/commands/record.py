@@ -79,7 +79,8 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
 
     from gpu_ami import pipeline
     from gpu_ami.build import image
-    from gpu_ami.validate import golden, image_proof, launch, machine, proof_log_groups
+    from gpu_ami.validate import golden, image_proof, proof_log_groups
+    from gpu_ami.validate.machines import launch, machine
 
     ami = args.ami or image.load(out).ami
     kinds = image_proof.choose_types(plan.document, args.instance_type)

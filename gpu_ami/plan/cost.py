@@ -14,7 +14,7 @@ from gpu_ami.errors import UsageError
 from gpu_ami.recipes import PlanDocument, load_facts
 
 # Hours for which a machine of a run is paid, by pattern of the instance type: two restarts and three passes of the
-# checks. Slow boots (bare metal, p5, p6) come on top: gpu_ami/validate/machine.py has their deadlines.
+# checks. Slow boots (bare metal, p5, p6) come on top: variables/facts/deadlines.yml has their deadlines.
 BUILD_HOURS = 1.0
 _PROOF_HOURS = (("*.metal*", 2.5), ("p5*", 1.5), ("p6*", 1.5), ("*", 0.75))
 _OLD_DAYS = 180

@@ -5,23 +5,16 @@ host_proof           runs the validator on a host that gpu-ami did not launch, o
 proof                what the hosts of a proof share; one pass of the checks; the report
 validator_process    the validator as a process: command line, deadline, results
 recorder             keeps report.json on disk while a proof runs
-watch                sees at once that an instance was paused, stopped or terminated
-console              the console of an instance: evidence, and the check for a kernel panic
-launch               launches an instance with a temporary key pair, and removes both
-machine              one instance and its boot, stage by stage
-login                waits for an SSH login after a boot, and for cloud-init and systemd
-user_data            user data of a machine: dead man's switch, log groups, node families
+machines/            an instance: launch, boot, login, restarts, console
 proof_log_groups     the log groups of a proof: their removal, and what the report says of them
-deadlines            how long a machine may take to boot, to stop, and to be seen in CloudWatch
 hosts                a running machine that somebody else booted: its address, and whether it answers
-restarts             reboot, and stop and start, within a proof
 image_files          an image's files without booting it (tier T0)
 check_output         progress of the checks, read from pytest's output
 golden               golden files: recorded hardware of instance types
 """
 
+from gpu_ami.validate.machines import REBOOT, RESTARTS, parse
 from gpu_ami.validate.proof import Proof
-from gpu_ami.validate.restarts import REBOOT, RESTARTS, parse
 from gpu_ami.validate.validator_process import PYTEST, PYTEST_ENVIRONMENT, Target
 
 __all__ = ["PYTEST", "PYTEST_ENVIRONMENT", "REBOOT", "RESTARTS", "Proof", "Target", "parse"]

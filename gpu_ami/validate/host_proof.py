@@ -11,7 +11,8 @@ from collections.abc import Callable
 from gpu_ami.cloud import runs
 from gpu_ami.errors import GpuAmiError, MachineError
 from gpu_ami.report import HostReport, Report
-from gpu_ami.validate import hosts, restarts
+from gpu_ami.validate import hosts
+from gpu_ami.validate.machines import restarts
 from gpu_ami.validate.proof import IMAGE_FILES, Proof, assemble, check_files, check_machine, record_error
 from gpu_ami.validate.recorder import HostRecord, Recorder
 from gpu_ami.validate.validator_process import Target

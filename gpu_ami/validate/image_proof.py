@@ -18,8 +18,8 @@ from gpu_ami.cloud import Cloud, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.plan import cost
 from gpu_ami.report import HostReport, Report
-from gpu_ami.validate import console, launch, proof_log_groups, restarts
-from gpu_ami.validate.machine import Boot, Machine, require_interface
+from gpu_ami.validate import proof_log_groups
+from gpu_ami.validate.machines import Boot, Machine, console, launch, require_interface, restarts
 from gpu_ami.validate.proof import IMAGE_FILES, MachineLost, Proof, assemble, check_files, check_machine, record_error
 from gpu_ami.validate.recorder import HostRecord, Recorder
 from gpu_ami.validate.validator_process import Target

@@ -21,11 +21,9 @@ from gpu_ami.progress import Progress
 from gpu_ami.report import FAIL, UNAVAILABLE, UNPROVEN, HostReport, Report, Stage, evidence_folder
 from gpu_ami.validate import proof_log_groups, validator_process
 from gpu_ami.validate.check_output import CheckOutput
-from gpu_ami.validate.deadlines import deadlines
-from gpu_ami.validate.login import is_at_fault
+from gpu_ami.validate.machines import Watch, deadlines, is_at_fault
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
-from gpu_ami.validate.watch import Watch
 
 if TYPE_CHECKING:
     from subprocess import Popen

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import log_groups
-from gpu_ami.validate.launch import Leftover, clean_up
+from gpu_ami.validate.machines import Leftover, clean_up
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Place, Run

@@ -16,7 +16,7 @@ from gpu_ami import process
 from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, MachineError
 from gpu_ami.plan import SITE_FOLDER
-from gpu_ami.validate.deadlines import deadlines
+from gpu_ami.validate.machines import deadlines
 from validator.file_account import KEPT_FILE
 from validator.results import HostResults, InvalidRecord, journal_of, read_journal
 

@@ -27,7 +27,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from gpu_ami.cloud import Cloud, Launch, key_name, load_place, log_groups, runs
 from gpu_ami.progress import Progress
-from gpu_ami.validate import image_proof, launch, machine
+from gpu_ami.validate import image_proof
+from gpu_ami.validate.machines import launch, machine
 from gpu_ami.validate.proof import Proof
 
 stage, home, where = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])

@@ -14,7 +14,8 @@ import pytest
 from gpu_ami import cli, pipeline
 from gpu_ami.commands import options
 from gpu_ami.errors import MachineError, UsageError
-from gpu_ami.validate import golden, launch, machine
+from gpu_ami.validate import golden
+from gpu_ami.validate.machines import launch, machine
 from tests.validate.recorded import answering, write_plan
 from validator.probes import hardware
 from validator.probes.hardware import Board

@@ -25,9 +25,10 @@ from gpu_ami.local.machines.qemu import Exit
 from gpu_ami.progress import Progress
 from gpu_ami.report import document
 from gpu_ami.report.document import CORE, Report
-from gpu_ami.validate import image_proof, launch
-from gpu_ami.validate import restarts as restart
-from gpu_ami.validate.machine import Boot, Machine
+from gpu_ami.validate import image_proof
+from gpu_ami.validate.machines import launch
+from gpu_ami.validate.machines import restarts as restart
+from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.proof import Proof
 from gpu_ami.validate.validator_process import Target
 from tests.local.conftest import BASE_ID, PUBLIC_KEY, Region, World

@@ -12,7 +12,7 @@ from gpu_ami.cloud import Cloud, Launch, Place
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import MachineError
 from gpu_ami.progress import Progress
-from gpu_ami.validate.machine import Boot, Machine
+from gpu_ami.validate.machines.machine import Boot, Machine
 from tests.local.conftest import BASE_ID, World
 
 TAGS = {"gpu-ami:run": "20261122-000000-abcdef"}

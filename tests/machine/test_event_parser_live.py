@@ -171,7 +171,7 @@ def guest() -> Iterator[Guest]:
     from gpu_ami.cloud.client import Cloud
     from gpu_ami.local import region
     from gpu_ami.local.images import source_ami
-    from gpu_ami.validate import launch, machine
+    from gpu_ami.validate.machines import launch, machine
 
     progress = Progress("plain")
     place = region.up(embedded=True, progress=progress)

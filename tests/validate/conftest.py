@@ -14,8 +14,9 @@ import pytest
 
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.progress import Progress
-from gpu_ami.validate import launch, login, machine, validator_process
-from gpu_ami.validate.machine import Boot, Machine
+from gpu_ami.validate import validator_process
+from gpu_ami.validate.machines import launch, login, machine
+from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.validator_process import Target
 from tests.validate.scripted_proof import JUDGED, NO_PROXY, RUN, WAITS
 from validator.transport import ssh

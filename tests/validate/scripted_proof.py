@@ -13,8 +13,8 @@ from gpu_ami.errors import GpuAmiError
 from gpu_ami.progress import Progress
 from gpu_ami.report.document import CORE, HostReport, Report
 from gpu_ami.validate import image_proof
+from gpu_ami.validate.machines.restarts import RESTARTS
 from gpu_ami.validate.proof import Proof
-from gpu_ami.validate.restarts import RESTARTS
 from gpu_ami.validate.validator_process import Target
 from tests.report.examples import a_check
 from validator.results import HostResults

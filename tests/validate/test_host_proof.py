@@ -13,7 +13,7 @@ import pytest
 from gpu_ami.report import certificate, document
 from gpu_ami.report.document import COMES_BACK, HostReport
 from gpu_ami.validate import host_proof
-from gpu_ami.validate.restarts import REBOOT
+from gpu_ami.validate.machines.restarts import REBOOT
 from gpu_ami.validate.validator_process import Target
 from tests.validate.conftest import World
 from tests.validate.scripted_proof import ROLES, RUN, a_plain_proof, a_proof, a_report, verdicts, wait_for

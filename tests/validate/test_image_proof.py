@@ -16,12 +16,13 @@ from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.progress import Progress
 from gpu_ami.report import certificate, document, writer
 from gpu_ami.report.document import COMES_BACK, CORE, HostReport, Report
-from gpu_ami.validate import image_proof, login, recorder
-from gpu_ami.validate import restarts as restart
-from gpu_ami.validate.machine import Machine
+from gpu_ami.validate import image_proof, recorder
+from gpu_ami.validate.machines import login
+from gpu_ami.validate.machines import restarts as restart
+from gpu_ami.validate.machines.machine import Machine
+from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
 from gpu_ami.validate.proof import Proof
 from gpu_ami.validate.recorder import HostRecord
-from gpu_ami.validate.restarts import REBOOT, RESTARTS, STOP_START
 from gpu_ami.validate.validator_process import Target
 from tests.validate.conftest import World, a_boot, a_machine
 from tests.validate.scripted_proof import (

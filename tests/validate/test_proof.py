@@ -11,7 +11,8 @@ import pytest
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
 from gpu_ami.report import certificate, document
 from gpu_ami.report.document import COMES_BACK
-from gpu_ami.validate import validator_process, watch
+from gpu_ami.validate import validator_process
+from gpu_ami.validate.machines import watch
 from tests.validate.scripted_proof import TYPES, Ec2, a_plain_proof, a_proof, prove_ami, wait_for
 
 

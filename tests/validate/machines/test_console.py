@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.validate import console
+from gpu_ami.validate.machines import console
 
 PANIC = "[    2.1] Kernel panic - not syncing: VFS"
 

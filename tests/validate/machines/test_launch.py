@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError, GpuAmiError
-from gpu_ami.validate import launch
+from gpu_ami.validate.machines import launch
 
 
 class Ec2:

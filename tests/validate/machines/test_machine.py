@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError, MachineError, UsageError
-from gpu_ami.validate import machine
-from gpu_ami.validate.login import is_at_fault
-from gpu_ami.validate.machine import Boot
+from gpu_ami.validate.machines import machine
+from gpu_ami.validate.machines.login import is_at_fault
+from gpu_ami.validate.machines.machine import Boot
 from tests.validate.conftest import World, a_boot, a_machine
 
 

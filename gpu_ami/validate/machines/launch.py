@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpu_ami import process
 from gpu_ami.cloud import Cloud, Launch, key_name, log_groups, runs
 from gpu_ami.errors import GpuAmiError
-from gpu_ami.validate.user_data import user_data
+from gpu_ami.validate.machines.user_data import user_data
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Run

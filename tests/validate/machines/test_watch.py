@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.validate import watch
-from gpu_ami.validate.watch import Watch, trouble
+from gpu_ami.validate.machines import watch
+from gpu_ami.validate.machines.watch import Watch, trouble
 
 
 def instance(state: str, code: str = "", message: str = "") -> dict[str, Any]:

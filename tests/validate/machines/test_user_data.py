@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from gpu_ami.validate.user_data import user_data
+from gpu_ami.validate.machines.user_data import user_data
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_ami.cloud import Place, load_place
 from gpu_ami.errors import UsageError
-from gpu_ami.validate.deadlines import Deadlines, deadlines
+from gpu_ami.validate.machines.deadlines import Deadlines, deadlines
 
 
 @pytest.mark.parametrize(

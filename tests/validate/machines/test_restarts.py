@@ -10,8 +10,8 @@ import pytest
 
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 from gpu_ami.report.document import COMES_BACK
-from gpu_ami.validate import restarts
-from gpu_ami.validate.restarts import REBOOT, RESTARTS, STOP_START
+from gpu_ami.validate.machines import restarts
+from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
 from tests.validate.conftest import PANIC, World, a_boot, a_machine
 from validator.results import Hop
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import Cloud, log_groups, login
 from gpu_ami.errors import CloudError, MachineError, UsageError
-from gpu_ami.validate import console, watch
-from gpu_ami.validate.deadlines import deadlines
-from gpu_ami.validate.login import CLOUD_INIT, SYSTEMD, ImageAtFault, Settling, reach, record_host_key, settle
+from gpu_ami.validate.machines import console, watch
+from gpu_ami.validate.machines.deadlines import deadlines
+from gpu_ami.validate.machines.login import CLOUD_INIT, SYSTEMD, ImageAtFault, Settling, reach, record_host_key, settle
 from validator.probes import troubles
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, UsageError
 from gpu_ami.report import COMES_BACK, FAIL, PASS, UNAVAILABLE, UNPROVEN
-from gpu_ami.validate.deadlines import deadlines
-from gpu_ami.validate.login import SYSTEMD, is_at_fault, reach, settle
-from gpu_ami.validate.machine import Boot, Machine
+from gpu_ami.validate.machines.deadlines import deadlines
+from gpu_ami.validate.machines.login import SYSTEMD, is_at_fault, reach, settle
+from gpu_ami.validate.machines.machine import Boot, Machine
 from validator.results import CheckRecord, Hop
 
 if TYPE_CHECKING:

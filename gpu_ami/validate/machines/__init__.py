@@ -1,0 +1,32 @@
+"""The machines of a proof: an instance from its launch, through its boots, to its end.
+
+launch      launches an instance with a temporary key pair, and removes both
+user_data   user data of a machine: dead man's switch, log groups, node families
+machine     one instance and its boot, stage by stage
+login       waits for an SSH login after a boot, and for cloud-init and systemd
+restarts    reboot, and stop and start, within a proof
+console     the console of an instance: evidence, and the check for a kernel panic
+watch       sees at once that an instance was paused, stopped or terminated
+deadlines   how long a machine may take to boot, to stop, and to be seen in CloudWatch
+"""
+
+from gpu_ami.validate.machines.deadlines import deadlines
+from gpu_ami.validate.machines.launch import Leftover, clean_up
+from gpu_ami.validate.machines.login import is_at_fault
+from gpu_ami.validate.machines.machine import Boot, Machine, require_interface
+from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, parse
+from gpu_ami.validate.machines.watch import Watch
+
+__all__ = [
+    "REBOOT",
+    "RESTARTS",
+    "Boot",
+    "Leftover",
+    "Machine",
+    "Watch",
+    "clean_up",
+    "deadlines",
+    "is_at_fault",
+    "parse",
+    "require_interface",
+]
