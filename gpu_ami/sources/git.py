@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 
 from gpu_ami.recipes.facts import versions
-from gpu_ami.sources.client import Client
-from gpu_ami.sources.errors import NotThere, SourceError, Unreachable
+from gpu_ami.sources.http import Client, NotThere, SourceError, Unreachable
 
 _TAGS = "refs/tags/"
 _PEELED = "^{}"

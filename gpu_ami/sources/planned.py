@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gpu_ami.recipes import ARCHITECTURES, ResolvedPlan, section
-from gpu_ami.sources.repository import Repository
+from gpu_ami.sources.repositories import Repository
 
 
 @dataclass(frozen=True)

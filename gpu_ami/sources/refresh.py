@@ -15,11 +15,9 @@ from typing import Any
 from gpu_ami.recipes import Facts, ResolvedPlan
 from gpu_ami.recipes.facts import versions
 from gpu_ami.sources import facts_text, git
-from gpu_ami.sources.client import Client
-from gpu_ami.sources.errors import SourceError
-from gpu_ami.sources.index import Index
+from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
-from gpu_ami.sources.survey import read_repository
+from gpu_ami.sources.repositories import Index, read_repository
 
 # Component → names of the packages whose versions are its releases; the group is the CUDA major or branch in the name.
 _NAMES = {

@@ -8,21 +8,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import ResolvedPlan
-from gpu_ami.sources import apt, dnf, git
-from gpu_ami.sources.client import Client
-from gpu_ami.sources.dependencies import judge
-from gpu_ami.sources.errors import SourceError
-from gpu_ami.sources.keys import Key, read_key, require_issuer
+from gpu_ami.sources import git
+from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.planned import Planned, PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
-from gpu_ami.sources.repository import ReadRepository, Repository
+from gpu_ami.sources.repositories import (
+    Key,
+    ReadRepository,
+    Repository,
+    judge,
+    key_at,
+    read_index,
+    repository_key,
+    require_issuer,
+)
 
 _WORKERS = 16
-_READERS = {"deb": apt.read, "rpm": dnf.read}
 _KEY_DAYS = 60
 # Roles that pin what their packages depend on at the planned versions, too (vendor_packages_pin).
 PINNED = frozenset({"nvidia_driver", "dcgm", "container_toolkit"})
@@ -140,12 +144,6 @@ def require(survey: Survey) -> None:
         raise CloudError(f"{survey.image}: a source cannot be reached", details=lines, hint=hint)
 
 
-def read_repository(client: Client, repository: Repository) -> tuple[Key, ReadRepository]:
-    """A repository's index, verified with the planned key; read once for each client. SourceError."""
-    key = _repository_key(client, repository)
-    return key, client.once(repository, lambda: _READERS[repository.kind](client, repository, key))
-
-
 def _unasked(item: Unasked) -> Finding:
     return Finding(item.component, item.item, "", "unasked", details=(item.reason,))
 
@@ -175,21 +173,6 @@ def _last(url: str) -> str:
     return url.rstrip("/").rpartition("/")[2]
 
 
-def _key(client: Client, url: str, fingerprint: str) -> Key:
-    return client.once(("key", url, fingerprint), lambda: read_key(client.get(url, limit=1 << 20), fingerprint, url))
-
-
-def _repository_key(client: Client, repository: Repository) -> Key:
-    """The planned key, of an operating system's own archive from this machine's keyring where it is of that system."""
-    keyring = Path(repository.keyring)
-    if not repository.keyring or not keyring.is_file():
-        return _key(client, repository.key_url, repository.key_fingerprint)
-    fingerprint = repository.key_fingerprint
-    return client.once(
-        ("key", repository.keyring, fingerprint), lambda: read_key(keyring.read_bytes(), fingerprint, str(keyring))
-    )
-
-
 def _signed_by(key: Key) -> dict[str, Any]:
     return {"signature": key.fingerprint, "key_days": key.days_left}
 
@@ -215,11 +198,11 @@ def _repository_task(
 ) -> _Task:
     def work() -> _Result:
         try:
-            key = _repository_key(client, repository)
+            key = repository_key(client, repository)
         except SourceError as error:
             return _unread(asked, error, "key")
         try:
-            read = client.once(repository, lambda: _READERS[repository.kind](client, repository, key))
+            read = read_index(client, repository, key)
         except SourceError as error:
             return _unread(asked, error, "index")
         return _Result([_find(name, version, item, read, key, pins) for item in asked for name, version in
@@ -266,7 +249,7 @@ def _find(
 
 def _ask_file(item: PlannedFile, client: Client) -> _Result:
     """Checks that the file exists and its signature file is of the planned key. The file itself is not downloaded."""
-    key = _key(client, item.key_url, item.key_fingerprint)
+    key = key_at(client, item.key_url, item.key_fingerprint)
     size = client.describe(item.url).size
     require_issuer(client.get(item.signature_url, limit=1 << 20), key, item.signature_url)
     shown = _size(size) if size is not None else "size not given"

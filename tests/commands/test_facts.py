@@ -70,8 +70,8 @@ def test_rows_that_age_are_listed_oldest_first(capsys: pytest.CaptureFixture[str
 def test_refresh_names_sources_that_do_not_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpu_ami.sources import client
-    from gpu_ami.sources.errors import Unreachable
+    from gpu_ami.sources.http import client
+    from gpu_ami.sources.http.errors import Unreachable
 
     def ask(_self: object, _method: str, url: str, *_: object) -> None:
         raise Unreachable(f"{url}: not in a test")

@@ -85,8 +85,8 @@ def test_exit_codes(web: Web, vendor: Signer, tmp_path: Path, capsys: pytest.Cap
 def test_recipe_is_asked_at_the_vendors_addresses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpu_ami.sources import client
-    from gpu_ami.sources.errors import Unreachable
+    from gpu_ami.sources.http import client
+    from gpu_ami.sources.http.errors import Unreachable
 
     asked: list[str] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 from pathlib import Path
@@ -12,12 +11,10 @@ import pytest
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.recipes import ResolvedPlan
-from gpu_ami.sources.client import Client, Limits
-from gpu_ami.sources.errors import SourceError
-from gpu_ami.sources.keys import dearmored
-from gpu_ami.sources.survey import PINNED, Finding, Survey, read_repository, survey
+from gpu_ami.sources.http.client import Client, Limits
+from gpu_ami.sources.survey import PINNED, Finding, Survey, survey
 
-from .conftest import PACKAGES, PATIENT, Response, Signer, Web, apt_repository, put_apt, put_dnf, stall
+from .conftest import PACKAGES, PATIENT, Response, Signer, Web, put_apt, put_dnf, stall
 
 A, B = "a" * 40, "b" * 40
 
@@ -198,7 +195,7 @@ def test_source_that_stalls_ends_at_the_deadline(served: Web, vendor: Signer) ->
 
 def test_key_that_ends_soon_is_noted(served: Web, client: Client, vendor: Signer, monkeypatch: Any) -> None:
     now = time.time()
-    monkeypatch.setattr("gpu_ami.sources.keys.time.time", lambda: now + 390 * 86400)
+    monkeypatch.setattr("gpu_ami.sources.repositories.keys.time.time", lambda: now + 390 * 86400)
     finding = finding_of(survey(plan(served, vendor, roles=["tool"]), client), "tool")
     assert finding.key_days in (9, 10) and f"the key {vendor.fingerprint} expires in" in finding.details[-1]
 
@@ -234,17 +231,3 @@ def test_sources_are_asked_at_the_same_time(served: Web, vendor: Signer) -> None
     assert len(result.indexes) == 10 and result.exit_code == 0
     # 1 key, 10 times InRelease and Packages: 21 requests
     assert len(served.requests) == 21 and result.seconds < 21 * 0.5
-
-
-def test_key_of_an_archive_is_read_from_the_systems_keyring(
-    web: Web, client: Client, vendor: Signer, tmp_path: Path
-) -> None:
-    """Where this machine is of that system; elsewhere from the address that the archive publishes it at."""
-    put_apt(web, vendor)
-    keyring = tmp_path / "archive-keyring.pgp"
-    keyring.write_bytes(dearmored(vendor.public, "keyring"))
-    nowhere = dataclasses.replace(apt_repository(web, vendor), key_url=f"{web.url}/no-key")
-    key, _ = read_repository(client, dataclasses.replace(nowhere, keyring=str(keyring)))
-    assert key.fingerprint == vendor.fingerprint
-    with pytest.raises(SourceError, match="no-key"):
-        read_repository(client, dataclasses.replace(nowhere, keyring=str(tmp_path / "missing")))

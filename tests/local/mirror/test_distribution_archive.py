@@ -11,7 +11,7 @@ import pytest
 from gpu_ami.local.mirror import distribution_archive
 from gpu_ami.local.mirror.package_requests import Section
 from gpu_ami.sources import Index, Package, SourceError
-from gpu_ami.sources.index import Relation
+from gpu_ami.sources.repositories.index import Relation
 from tests.sources.conftest import Signer, Web, put_apt, signers, vendor, web  # noqa: F401 (fixtures)
 
 STANZAS = """\

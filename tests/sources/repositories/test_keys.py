@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.sources import keys
-from gpu_ami.sources.errors import SourceError
-
-from .conftest import LONG_AGO, Signer
+from gpu_ami.sources.http.errors import SourceError
+from gpu_ami.sources.repositories import keys
+from tests.sources.conftest import LONG_AGO, Signer
 
 URL = "https://vendor.example/InRelease"
 

@@ -7,10 +7,9 @@ import lzma
 
 import pytest
 
-from gpu_ami.sources.compression import inflate
-from gpu_ami.sources.errors import SourceError
-
-from .conftest import compress
+from gpu_ami.sources.http.errors import SourceError
+from gpu_ami.sources.repositories.compression import inflate
+from tests.sources.conftest import compress
 
 TEXT = b"Package: a\n" * 100_000
 

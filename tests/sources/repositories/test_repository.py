@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpu_ami.sources.repository import Repository, digest
+from gpu_ami.sources.repositories.repository import Repository, digest
 
 REPOSITORY = Repository("deb", "https://vendor.example/", "./", (), "amd64", "https://vendor.example/key", "A" * 40)
 

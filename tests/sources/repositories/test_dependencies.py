@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpu_ami.sources import apt
-from gpu_ami.sources.dependencies import judge
-from gpu_ami.sources.index import Index, Package, Relation
+from gpu_ami.sources.repositories import apt
+from gpu_ami.sources.repositories.dependencies import judge
+from gpu_ami.sources.repositories.index import Index, Package, Relation
 
 
 def package(name: str, version: str, needs: str = "", provides: str = "") -> Package:

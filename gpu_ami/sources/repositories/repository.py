@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from gpu_ami.sources.index import Index
-from gpu_ami.sources.keys import Signature
+from gpu_ami.sources.repositories.index import Index
+from gpu_ami.sources.repositories.keys import Signature
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpu_ami.sources.index import Index, Package, Relation
+from gpu_ami.sources.repositories.index import Index, Package, Relation
 
 
 @dataclass

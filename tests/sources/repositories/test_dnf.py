@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.sources import dnf
-from gpu_ami.sources.client import Client
-from gpu_ami.sources.errors import NotThere, SourceError
-from gpu_ami.sources.keys import Key
-
-from .conftest import PRIMARY, Signer, Web, dnf_repository, put_dnf
+from gpu_ami.sources.http.client import Client
+from gpu_ami.sources.http.errors import NotThere, SourceError
+from gpu_ami.sources.repositories import dnf
+from gpu_ami.sources.repositories.keys import Key
+from tests.sources.conftest import PRIMARY, Signer, Web, dnf_repository, put_dnf
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ""])

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpu_ami.sources.client import Client
-from gpu_ami.sources.compression import inflate
-from gpu_ami.sources.errors import NotThere, SourceError
-from gpu_ami.sources.index import Index, Package, Relation
-from gpu_ami.sources.keys import Key, Signature, verify
-from gpu_ami.sources.repository import ReadRepository, Repository, digest
+from gpu_ami.sources.http import Client, NotThere, SourceError
+from gpu_ami.sources.repositories.compression import inflate
+from gpu_ami.sources.repositories.index import Index, Package, Relation
+from gpu_ami.sources.repositories.keys import Key, Signature, verify
+from gpu_ami.sources.repositories.repository import ReadRepository, Repository, digest
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpu_ami.sources import rpm_versions
+from gpu_ami.sources.repositories import rpm_versions
 
 # apt's << and >> are rpm's < and >.
 _HOLDS: dict[str, Callable[[int], bool]] = {

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from gpu_ami.sources.client import Client
-from gpu_ami.sources.compression import SUFFIXES, inflate
-from gpu_ami.sources.errors import NotThere, SourceError
-from gpu_ami.sources.index import Index, Package, Relation
-from gpu_ami.sources.keys import Key, Signature, verify
-from gpu_ami.sources.repository import ReadRepository, Repository, digest
+from gpu_ami.sources.http import Client, NotThere, SourceError
+from gpu_ami.sources.repositories.compression import SUFFIXES, inflate
+from gpu_ami.sources.repositories.index import Index, Package, Relation
+from gpu_ami.sources.repositories.keys import Key, Signature, verify
+from gpu_ami.sources.repositories.repository import ReadRepository, Repository, digest
 
 _FIELD = re.compile(r"^([\w-]+): *(.*(?:\n[ \t].*)*)", re.MULTILINE)
 _NAME = re.compile(r"^Package: *(\S+)", re.MULTILINE)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.sources.cache import Cache
-from gpu_ami.sources.client import Client
-from gpu_ami.sources.errors import NotThere, SourceError, Unreachable
-
-from .conftest import PATIENT, QUICK, Response, Web, drip, serve, stall
+from gpu_ami.sources.http.cache import Cache
+from gpu_ami.sources.http.client import Client
+from gpu_ami.sources.http.errors import NotThere, SourceError, Unreachable
+from tests.sources.conftest import PATIENT, QUICK, Response, Web, drip, serve, stall
 
 
 @pytest.mark.parametrize(

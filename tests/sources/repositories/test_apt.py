@@ -6,13 +6,23 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.sources import apt
-from gpu_ami.sources.client import Client
-from gpu_ami.sources.errors import NotThere, SourceError, Unreachable
-from gpu_ami.sources.index import Relation
-from gpu_ami.sources.keys import Key
-
-from .conftest import PACKAGES, QUICK, Response, Signer, Web, apt_repository, compress, put_apt, release, stall
+from gpu_ami.sources.http.client import Client
+from gpu_ami.sources.http.errors import NotThere, SourceError, Unreachable
+from gpu_ami.sources.repositories import apt
+from gpu_ami.sources.repositories.index import Relation
+from gpu_ami.sources.repositories.keys import Key
+from tests.sources.conftest import (
+    PACKAGES,
+    QUICK,
+    Response,
+    Signer,
+    Web,
+    apt_repository,
+    compress,
+    put_apt,
+    release,
+    stall,
+)
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ""])

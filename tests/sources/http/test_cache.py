@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.files import cache_dir
-from gpu_ami.sources.cache import Cache, Kept
+from gpu_ami.sources.http.cache import Cache, Kept
 
 URL = "https://vendor.example/index"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
-from gpu_ami.sources.errors import SourceError
+from gpu_ami.sources.http import SourceError
 
 _DAY = 86400
 _TIMEOUT = 30.0

@@ -6,7 +6,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 
-from gpu_ami.sources.errors import SourceError
+from gpu_ami.sources.http import SourceError
 
 SUFFIXES = (".xz", ".zst", ".gz", "")  # the smallest first
 MAX_INFLATED = 1 << 30

@@ -1,6 +1,6 @@
 """Exit codes: 2 where a source lacks something or serves something else, 4 where it cannot be reached."""
 
-from gpu_ami.sources.errors import NotThere, SourceError, Unreachable
+from gpu_ami.sources.http.errors import NotThere, SourceError, Unreachable
 
 
 def test_exit_codes_and_states() -> None:

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from gpu_ami import process
-from gpu_ami.sources.rpm_versions import compare, rpmvercmp, split
+from gpu_ami.sources.repositories.rpm_versions import compare, rpmvercmp, split
 
 # rpm's own tests (tests/rpmvercmp.at) and versions as vendors write them.
 PAIRS = [

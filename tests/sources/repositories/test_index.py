@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from gpu_ami import process
-from gpu_ami.sources.index import Index, Package, Relation, compare
+from gpu_ami.sources.repositories.index import Index, Package, Relation, compare
 
 
 def index(kind: str, *packages: tuple[str, str]) -> Index:
