@@ -5,10 +5,12 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import testinfra.host
+import yaml
 from testinfra.backend import base
 
 from validator.cloudwatch import ApiRefused
@@ -18,9 +20,12 @@ from validator.probes.machine import Clock
 from validator.probes.nvidia_smi import Gpu
 from validator.results import ERROR, FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
 
+_TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 INSTANCE = "i-0123456789abcdef0"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKq8H0launchlaunchlaunchlaunchlaunchlaunch launch"
 METADATA = {"instance-id": INSTANCE, "instance-type": "g5.12xlarge", "ami-id": "ami-1", "public-keys": [KEY]}
+# What /proc/driver/nvidia/version has of the planned driver.
+PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  Release Build  (dvs@u)\nGCC version:\n"
 Reply = str | tuple[int, str] | tuple[int, str, str] | Callable[[str], "Reply"]
 
 
@@ -62,6 +67,12 @@ def table_host(table: Mapping[str, Reply]) -> Any:
     host = testinfra.host.Host(TableBackend(table))
     host.backend.set_host(host)
     return host
+
+
+def transcript(name: str) -> dict[str, tuple[int, str]]:
+    """Command → exit status and output, as tests/transcripts has them of real programs."""
+    rows = yaml.safe_load((_TRANSCRIPTS / f"{name}.yml").read_text(encoding="utf-8"))
+    return {row["command"]: (row["status"], row["stdout"]) for row in rows}
 
 
 @dataclass
