@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, capacity, key_name, login, runs
-from gpu_ami.errors import BuildError
+from gpu_ami.errors import BuildError, CloudError, GpuAmiError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan import Plan, resolve_source_ami
 from gpu_ami.progress import Progress
@@ -25,6 +26,7 @@ BUILD_FILE = "build.json"
 INVENTORY_FILE = "base-inventory.jsonl.gz"
 # What a build consists of beside its plan: a change in any of these makes another image.
 _SOURCES = ("packer", "playbooks", "roles")
+_NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
 _IGNORED = {"__pycache__", ".pytest_cache"}
 
 
@@ -118,6 +120,10 @@ def build_image(
     variables = _variables(cloud, source_ami)
 
     def build_in(_way: capacity.Way, subnet_id: str) -> packer.Made:
+        with _ingress_on_silence(cloud):
+            return run_packer(subnet_id)
+
+    def run_packer(subnet_id: str) -> packer.Made:
         return packer.build(
             root / "packer",
             folder,
@@ -161,6 +167,24 @@ def build_image(
     )
     build.write(folder)
     return build
+
+
+@contextmanager
+def _ingress_on_silence(cloud: Cloud) -> Iterator[None]:
+    """CloudError with the builder's security groups where Packer's SSH login got no answer and they let nobody in."""
+    try:
+        yield
+    except BuildError as error:
+        if _NO_LOGIN not in error.message or login.proxy_command(cloud.place, ""):
+            raise
+        try:
+            ingress = cloud.ingress(cloud.place.security_group_ids or [cloud.default_security_group()])
+        except GpuAmiError:
+            raise error from None
+        if not ingress.is_closed:
+            raise BuildError(error.message, details=[*error.details, str(ingress)], hint=error.hint) from error
+        text = f"Packer's SSH login to the builder timed out: {ingress}"
+        raise CloudError(text, details=error.details, hint=ingress.remedy) from error
 
 
 def _inventory_digest(folder: Path) -> str:

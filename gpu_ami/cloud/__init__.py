@@ -15,6 +15,7 @@ preflight/   examines a place before anything is launched
 resources    tagged resources of a place: lists and removes them
 published    images of one recipe, by their time
 runs         runs of this program on this machine: id, temporary key, record
+security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
 """
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpu_ami.cloud import aws_errors, capacity, dead_man, interfaces, runs
+from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 
 if TYPE_CHECKING:
@@ -238,6 +239,18 @@ class Cloud:
             code = "InvalidInstanceID.NotFound"  # an empty answer means the same
             raise aws_errors.from_code(f"describing {instance_id}", code, "DescribeInstances returned no instance")
         return reservations[0]["Instances"][0]
+
+    def ingress_of_instance(self, instance_id: str) -> Ingress:
+        """Who may connect to the SSH port of an instance."""
+        groups = self.instance(instance_id).get("SecurityGroups", [])
+        return self.ingress([group["GroupId"] for group in groups])
+
+    def ingress(self, group_ids: Sequence[str]) -> Ingress:
+        """Who may connect to the SSH port of an instance in these security groups."""
+        with _translated(f"looking up {', '.join(group_ids)}"):
+            named: list[FilterTypeDef] = [{"Name": "group-id", "Values": list(group_ids)}]
+            groups = self.ec2.describe_security_groups(Filters=named)["SecurityGroups"]
+        return Ingress.of(groups, self.place.ssh_port)
 
     def shutting_down(self, run_id: str) -> list[str]:
         """Ids of the run's instances that were told to terminate and have not ended yet."""

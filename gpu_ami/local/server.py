@@ -80,10 +80,15 @@ class Daemon:
         self.wake()
 
     def _make_machines(self) -> Any:
+        from gpu_ami.local.backends import security_groups
         from gpu_ami.local.machines import MachineFactory
 
         ports = (self.network.ssh_port, self._api.port, self.mirror[0] if self.mirror else None)
-        return MachineFactory(self.layout, self.ec2, self.images.disk_of, self.wake, ports)
+        rules = self.decisions.conditions.security_groups
+        if rules:
+            security_groups.set_rules(self.ec2.backend, self.ec2.group_id, rules, self.network.ssh_port)
+        filtered = rules is not None
+        return MachineFactory(self.layout, self.ec2, self.images.disk_of, self.wake, ports, filtered=filtered)
 
     def _make_server(self) -> Any:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
@@ -133,6 +138,7 @@ class Daemon:
             self._awake.clear()
             self.reconciler.absorb()
             self.reconciler.step()
+            self.machines.apply_security_groups()
             self.machines.cap_consoles()
 
     def describe(self) -> RegionDescription:

@@ -13,7 +13,7 @@ from moto import mock_aws
 
 from gpu_ami.build import image, packer
 from gpu_ami.cloud import Cloud, Place, aws_errors, runs
-from gpu_ami.errors import CapacityError, UsageError
+from gpu_ami.errors import BuildError, CapacityError, CloudError, UsageError
 from gpu_ami.plan import Plan
 from gpu_ami.progress import Progress
 
@@ -117,3 +117,23 @@ def test_no_source_ami_is_said_before_packer_starts(
     monkeypatch.setattr(packer, "build", lambda *_, **__: pytest.fail("Packer was started"))
     with runs.begin(home, "aws") as run, pytest.raises(UsageError, match=r"source AMI ami-0 .* is not in us-east-1"):
         image.build_image(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_builder_that_no_security_group_lets_in_is_not_a_failed_build(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    group = cloud.default_security_group()
+    if opened:
+        ssh: Any = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "192.0.2.0/24"}]}
+        cloud.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[ssh])
+
+    def build(*_: object, **__: Any) -> packer.Made:
+        raise BuildError("Packer failed (exit code 1): Timeout waiting for SSH.", details=["the last lines"])
+
+    monkeypatch.setattr(packer, "build", build)
+    with runs.begin(home, "aws") as run, pytest.raises(BuildError if opened else CloudError) as caught:
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+    said = "TCP 22 is allowed from 192.0.2.0/24" if opened else "no rule lets TCP 22 in"
+    assert f"security group {group}: {said}" in str(caught.value) and "the last lines" in str(caught.value)
+    assert caught.value.exit_code == (3 if opened else 4)

@@ -18,6 +18,7 @@ from gpu_ami.progress import Progress
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp test"
 CIDR = "127.99.0.0/16"
+SSH_PORT = 2222
 
 
 class FakeMachine:
@@ -103,6 +104,7 @@ class World:
     def __init__(self, home: Path, conditions: str = "") -> None:
         from gpu_ami.local.api.conditions import Decisions, load
         from gpu_ami.local.backends.ec2 import Ec2
+        from gpu_ami.local.backends.security_groups import set_rules
         from gpu_ami.local.images.store import ImageStore
         from gpu_ami.local.machines.reconcile import Reconciler
 
@@ -114,6 +116,9 @@ class World:
         self.images = ImageStore(self.layout, self.ec2, at_once, lambda: None, quiet)
         self.machines = FakeMachines(self.layout)
         self.decisions = Decisions(load(conditions))
+        self.rules = self.decisions.conditions.security_groups
+        if self.rules:
+            set_rules(self.ec2.backend, self.ec2.group_id, self.rules, SSH_PORT)
         delays, failure = self.decisions.conditions.delays, self.decisions.launch_failure
         self.reconciler = Reconciler(
             self.ec2, self.machines, self.images, at_once, lambda: None, quiet, self.clock, delays, failure

@@ -21,7 +21,10 @@ from gpu_ami.cloud import Cloud, Place, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.local.api import conditions
 from gpu_ami.local.backends import cloudwatch as metrics_backend
-from gpu_ami.local.machines.qemu import Exit
+from gpu_ami.local.backends import security_groups
+from gpu_ami.local.machines.firewall import CALLER, Firewall
+from gpu_ami.local.machines.qemu import Exit, MachineSpec
+from gpu_ami.local.network import API_ADDRESS
 from gpu_ami.progress import Progress
 from gpu_ami.report import document
 from gpu_ami.report.document import CORE, Report
@@ -31,15 +34,17 @@ from gpu_ami.validate.machines import restarts as restart
 from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.proof import Proof
 from gpu_ami.validate.validator_process import Target
-from tests.local.conftest import BASE_ID, PUBLIC_KEY, Region, World
+from tests.local.conftest import BASE_ID, PUBLIC_KEY, SSH_PORT, Region, World
 from tests.report.examples import a_check
 from tests.validate.conftest import a_machine
 from validator.cloudwatch import ApiRefused, CloudWatch
+from validator.probes.agent import way_out
 from validator.results import ERROR, CheckRecord, HostResults
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "conditions.md"
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser"]
 GROUP = "/ec2/accelerated/accel-event-log"
+GUEST_PLAN: Any = {"cloudwatch_agent": {"config": {"logs": {"endpoint_override": f"http://{API_ADDRESS}"}}}}
 SLOW_CHECKS = 240.0  # seconds of a pass; three of them outlast credentials of ten minutes
 
 
@@ -55,16 +60,31 @@ def test_the_document_lists_every_condition() -> None:
     assert sorted(promised()) == conditions.names()
 
 
+class GuestHost:
+    """A guest of the region as the probe for a way out sees it: QEMU drops what no relay of its machine takes."""
+
+    def __init__(self, world: World) -> None:
+        (instance, *_) = world.ec2.instances()
+        spec = MachineSpec(instance.id, "", Path(), "127.99.4.4", 0, "", 0, 0, False, relays=((API_ADDRESS, "to-api"),))
+        self.relays = dict(Firewall(world.ec2).before_power_on(spec).relays)
+
+    def run(self, _: str, script: str, address: str, port: str) -> Any:
+        return SimpleNamespace(rc=0, stdout="" if address in self.relays else "dropped\tgpu-ami-local\n")
+
+
 class TelemetryProof(Proof):
     """A proof whose validator takes its time and asks CloudWatch Logs for what the agent sent."""
 
     telemetry: CloudWatch
+    world: World
 
     def check(self, target: Target, after: str = "", *_: Any, **__: Any) -> HostResults:
         time.sleep(SLOW_CHECKS)
         checks = [a_check(role, "PASS", after=after) for role in CORE if role != "logs"]
         try:
             arrived = self.telemetry.wait(lambda: self.telemetry.events(GROUP, "i-1") or None, 60)
+            if not arrived:
+                way_out.raise_if_dropped(GuestHost(self.world), "logs", "us-east-1", GUEST_PLAN)
             checks.append(a_check("logs", "PASS" if arrived else "FAIL", after=after))
         except ApiRefused as refusal:  # as the plugin judges it
             checks.append(replace(a_check("logs", ERROR, after=after), message=str(refusal)))
@@ -87,6 +107,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
 
     def follow(boot: Boot, instance_id: str, instance_type: str) -> Machine:
         boot.cloud.wait_for_state(instance_id, "running", 600)
+        if worlds[0].rules:  # what answers is the firewall's listener, or nothing
+            machine = replace(a_machine(), instance_id=instance_id, instance_type=instance_type)
+            with boot._ingress_on_error(machine) as on_silence:
+                if not security_groups.allows_ingress(
+                    worlds[0].ec2.groups_of(worlds[0].ec2.instance(instance_id)), SSH_PORT, CALLER
+                ):
+                    on_silence()
         (worlds[0].layout.instance(instance_id) / "console.log").write_bytes(b"[    0.0] Linux")
         return replace(a_machine(), instance_id=instance_id, instance_type=instance_type)
 
@@ -128,10 +155,19 @@ def prove(
     start = time.time()
     monkeypatch.setattr(metrics_backend, "time", SimpleNamespace(monotonic=lambda: world.clock.now))
     monkeypatch.setattr("gpu_ami.local.backends.logs.time", SimpleNamespace(time=lambda: start + world.clock.now))
-    _write_events()
-    place = Place("local", "us-east-1", endpoint=endpoint, credentials=Credentials("local", "local"))
+    if world.rules is None or world.rules.egress:
+        _write_events()
+    place = Place(
+        "local",
+        "us-east-1",
+        endpoint=endpoint,
+        credentials=Credentials("local", "local"),
+        ssh_port=SSH_PORT,
+        security_group_ids=(world.ec2.group_id,),
+    )
     plan: Any = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
     telling = TelemetryProof(plan, None, place, tmp_path / "out", Progress("quiet"), restarts=restart.RESTARTS)
+    telling.world = world
     telling.telemetry = CloudWatch("us-east-1", endpoint=endpoint)
     telling.telemetry.sleep = lambda seconds: time.sleep(seconds)
     with runs.begin(tmp_path / "driver", "local") as run:

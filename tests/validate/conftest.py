@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.progress import Progress
 from gpu_ami.validate import validator_process
@@ -20,7 +21,7 @@ from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.validator_process import Target
 from tests.validate.scripted_proof import JUDGED, NO_PROXY, RUN, WAITS
 from validator.transport import ssh
-from validator.transport.ssh import ConnectionDropped, Finished, HostKeyChanged, HostRefused
+from validator.transport.ssh import ConnectionDropped, Finished, HostKeyChanged, HostRefused, HostSilent
 
 PANIC = "[    2.1] Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)\n"
 
@@ -42,6 +43,7 @@ class World:
     state: str = "running"
     state_reason: dict[str, str] = field(default_factory=dict)
     unstoppable: str = ""
+    ingress: Ingress = field(default_factory=lambda: Ingress(("sg-1",), 22))
 
     # EC2
 
@@ -69,6 +71,10 @@ class World:
     def instance(self, instance_id: str) -> dict[str, Any]:
         return {"InstanceId": instance_id, "State": {"Name": self.state}, "StateReason": self.state_reason}
 
+    def ingress_of_instance(self, instance_id: str) -> Ingress:
+        self._call("ingress")
+        return self.ingress
+
     def console(self, instance_id: str) -> str:
         if "console" in self.fails:
             raise self.fails["console"]
@@ -82,6 +88,8 @@ class World:
         if self.restarted:
             step = self.way_back[0]
             self.way_back[:] = self.way_back[1:] or self.way_back
+        if step == "silent":
+            raise HostSilent("192.0.2.1:22 did not answer within 10 s")
         if step == "refused":
             raise HostRefused("192.0.2.1:22 refuses connections")
         key = self.next_key if step == "new" else self.key

@@ -14,7 +14,7 @@ from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest
-from validator.probes.agent import LogFile
+from validator.probes.agent import LogFile, way_out
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import log as agent_log
 
@@ -94,6 +94,8 @@ def test_file_arrives_in_its_stream(
     if complete is None:
         agent_log.raise_if_refused(host)
     events = complete if complete is not None else cloudwatch.events(file.group, file.stream) or []
+    if not events:
+        way_out.raise_if_dropped(host, "logs", cloudwatch.region, plan)
     _compare(written, events, file, observe)
 
 

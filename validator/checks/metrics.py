@@ -18,6 +18,7 @@ from validator.plan_document import PlanDocument
 from validator.probes import Gpu, MachineUnderTest
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import log as agent_log
+from validator.probes.agent import way_out
 from validator.results import MetricSeries
 
 # A Neuron image has no metric: the agent measures only NVIDIA GPUs.
@@ -103,7 +104,16 @@ def arrival(
     """The series that arrived, read once for all checks."""
     from validator.plugin import RUN
 
-    return collect(config, machine, cloudwatch, planned_absent(request.config.stash[RUN].plan, machine))
+    plan = request.config.stash[RUN].plan
+    arrived = collect(config, machine, cloudwatch, planned_absent(plan, machine))
+    require_way_out(arrived, machine.host, cloudwatch.region, plan)
+    return arrived
+
+
+def require_way_out(arrival: Arrival, host: Any, region: str, plan: PlanDocument | None) -> None:
+    """ApiRefused where nothing arrived because connections of the machine to CloudWatch are dropped."""
+    if not any(arrival.newest.values()):
+        way_out.raise_if_dropped(host, "monitoring", region, plan)
 
 
 def planned_absent(plan: PlanDocument | None, machine: MachineUnderTest) -> list[str] | None:

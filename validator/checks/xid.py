@@ -19,6 +19,7 @@ from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, hardware, nvidia_smi, pci_address, xid_injection
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import log as agent_log
+from validator.probes.agent import way_out
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
 
@@ -97,6 +98,7 @@ class Xids:
         events = self.cloudwatch.wait(lambda: self.arrived(group, nonce), self.cloudwatch.arrival_seconds)
         if events is None:
             agent_log.raise_if_refused(self.host)
+            way_out.raise_if_dropped(self.host, "logs", self.cloudwatch.region, self.plan)
             seconds = self.cloudwatch.arrival_seconds
             observe.fail(f"{nonce} did not reach group {group}, stream {self.stream} within {seconds:.0f} s")
         return events

@@ -6,12 +6,12 @@ import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gpu_ami.cloud import security_groups as ec2_groups
 from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import (
         FilterTypeDef,
-        IpPermissionOutputTypeDef,
         RouteTableTypeDef,
         SecurityGroupTypeDef,
         SubnetTypeDef,
@@ -145,43 +145,33 @@ def security_groups(scope: Scope) -> Iterator[Finding]:
 
 
 def _ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
-    port, names = scope.place.ssh_port, ", ".join(group["GroupId"] for group in groups)
     if scope.place.ssh_interface == "session_manager":
         return
-    rules = [rule for group in groups for rule in group["IpPermissions"] if _covers(rule, port)]
-    ranges = [item["CidrIp"] for rule in rules for item in rule.get("IpRanges", [])]
-    ranges += [item["CidrIpv6"] for rule in rules for item in rule.get("Ipv6Ranges", [])]
-    lists = [str(item["PrefixListId"]) for rule in rules for item in rule.get("PrefixListIds", [])]
-    sources = [pair.get("GroupId", "?") for rule in rules for pair in rule.get("UserIdGroupPairs", [])]
-    subject, remedy = "SSH ingress", f"allow TCP {port} from this machine's address in one of {names}"
+    port = scope.place.ssh_port
+    ingress = ec2_groups.Ingress.of(groups, port)
+    names, ranges, remedy = ingress.names, ingress.ranges, ingress.remedy
+    subject = "SSH ingress"
     if any(source in _ANYWHERE for source in ranges):
         yield warning(subject, f"{names} allow TCP {port} from anywhere", "the addresses of this machine", remedy)
-    elif ranges or lists:
-        text = f"{names} allow TCP {port} from {', '.join(ranges + lists)}"
+    elif ranges or ingress.lists:
+        text = f"{names} allow TCP {port} from {', '.join(ranges + ingress.lists)}"
         public = scope.place.ssh_interface.startswith("public")
-        if public and not lists and all(ipaddress.ip_network(source).is_private for source in ranges):
+        if public and not ingress.lists and all(ipaddress.ip_network(source).is_private for source in ranges):
             yield error(subject, text, "a public address (ssh_interface is public)", remedy)
         else:
             yield ok(subject, text)
-    elif sources:
-        text = f"{names} allow TCP {port} from members of {', '.join(sources)} only"
+    elif ingress.members:
+        text = f"{names} allow TCP {port} from members of {', '.join(ingress.members)} only"
         yield warning(subject, text, "the address of this machine, unless it is a member", remedy)
     else:
         yield error(subject, f"{names} do not allow TCP {port}", "an ingress rule for SSH", remedy)
 
 
 def _egress(groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
-    if not any(_covers(rule, 443) for group in groups for rule in group["IpPermissionsEgress"]):
+    if not any(ec2_groups.covers(rule, 443) for group in groups for rule in group["IpPermissionsEgress"]):
         names = ", ".join(group["GroupId"] for group in groups)
         remedy = "allow egress: packages, CloudWatch and CloudWatch Logs are reached through it"
         yield error("egress", f"{names} do not allow TCP 443 out", "an egress rule for HTTPS", remedy)
-
-
-def _covers(rule: IpPermissionOutputTypeDef, port: int) -> bool:
-    """Whether an IpPermission is for TCP and this port; IpProtocol -1 is all protocols and all ports."""
-    if rule["IpProtocol"] == "-1":
-        return True
-    return rule["IpProtocol"] in ("tcp", "6") and rule.get("FromPort", 0) <= port <= rule.get("ToPort", 65535)
 
 
 def _subnet(scope: Scope) -> SubnetTypeDef | None:

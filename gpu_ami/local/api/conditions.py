@@ -7,10 +7,11 @@ call of an action is decided by the seed, the rule and n alone, so a run can be 
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall
-from gpu_ami.local.backends import Delays
+from gpu_ami.local.backends import Delays, security_groups
 
 _FOLDER = Path(__file__).parents[1] / "conditions"
 # error → protocol → code and HTTP status. Sources: EC2 API reference, "Error codes for the Amazon EC2 API";
@@ -131,6 +132,7 @@ class Conditions:
     consistency: Consistency = field(default_factory=Consistency)
     delays: Delays = field(default_factory=Delays)
     policies: Policies | None = None
+    security_groups: security_groups.GroupRules | None = None
 
     @property
     def label(self) -> str:
@@ -183,6 +185,7 @@ def read(path: Path) -> Conditions:
             consistency=own.consistency if own.consistency != Consistency() else other.consistency,
             delays=_either(own.delays, other.delays),
             policies=own.policies or other.policies,
+            security_groups=own.security_groups or other.security_groups,
         )
     return own
 
@@ -193,9 +196,18 @@ def _either(own: Delays, included: Delays) -> Delays:
     return Delays(**{name: getattr(own, name) or getattr(included, name) for name in names})
 
 
-_NESTED: Mapping[str, type[Any]] = {"consistency": Consistency, "delays": Delays, "policies": Policies}
-_LISTS: Mapping[str, type[Any]] = {"errors": ErrorRule, "launch_failures": LaunchFailure}
+_NESTED: Mapping[str, type[Any]] = {
+    "consistency": Consistency, "delays": Delays, "policies": Policies, "security_groups": security_groups.GroupRules,
+}  # fmt: skip
+_LISTS: Mapping[str, type[Any]] = {
+    "errors": ErrorRule, "launch_failures": LaunchFailure,
+    "ingress": security_groups.Rule, "egress": security_groups.Rule,
+}  # fmt: skip
 _TEXTS = ("name", "description", "error", "code", "message")
+_RULE: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "ports": ("ssh, all, a port or a range such as 8000-8080", lambda text: security_groups.range_of(text, 22)),
+    "cidr": ("a network such as 127.0.0.0/8", ipaddress.ip_network),
+}
 _TEXT_LISTS = ("actions", "instance_types", "zones", "caller", "instance")
 
 
@@ -225,12 +237,24 @@ def _value(key: str, value: object, where: str) -> Any:
         return tuple(_text(item, where) for item in value)
     if key == "error" and value not in _CODES:
         raise UsageError(f"{where}: expected one of {', '.join(_CODES)}, got {value!r}")
+    if key in _RULE:
+        return _part_of_rule(key, str(value), where)
     if key in _TEXTS:
         return _text(value, where)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
         raise UsageError(f"{where}: expected a number that is not negative, got {value!r}")
     if key == "probability" and value > 1:
         raise UsageError(f"{where}: expected a number between 0 and 1, got {value!r}")
+    return value
+
+
+def _part_of_rule(key: str, value: str, where: str) -> str:
+    """The text of a security group's rule, if it is one."""
+    expected, parse = _RULE[key]
+    try:
+        parse(value)
+    except ValueError as error:
+        raise UsageError(f"{where}: expected {expected}, got {value!r}") from error
     return value
 
 

@@ -5,17 +5,18 @@ instance             what the metadata service returns about an instance
 cloudwatch           CloudWatch metrics as the agent and the validator use them
 logs                 log events that arrive late
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
+security_groups      which connections the security groups of an instance allow
 delays               delays after which the region shows new data
 """
 
-from gpu_ami.local.backends import cloudwatch, logs, published_amis
+from gpu_ami.local.backends import cloudwatch, logs, published_amis, security_groups
 from gpu_ami.local.backends.delays import NO_DELAYS, Delays
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
 from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
 
 __all__ = [
     "INSTANCE_TYPES", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "install",
-    "instance_access_key", "instance_of_access_key",
+    "instance_access_key", "instance_of_access_key", "security_groups",
 ]  # fmt: skip
 
 

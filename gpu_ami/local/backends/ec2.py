@@ -22,6 +22,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES as _MOTO_TYPES
 from moto.ec2.models.instances import StateReason
 from moto.iam.models import iam_backends
 
+from gpu_ami.local.backends import security_groups
 from gpu_ami.local.backends.instance import InstanceView
 from gpu_ami.local.state import ImageRecord
 
@@ -163,6 +164,11 @@ class Ec2:
         """The default security group of the region's VPC."""
         groups = self.backend.groups[self.vpc_id].values()
         return str(next(group.id for group in groups if group.name == "default"))
+
+    def groups_of(self, instance: Any) -> list[Any]:
+        """moto's security groups of an instance."""
+        default = self.backend.groups[self.vpc_id][self.default_group()]
+        return security_groups.groups_of(instance, default)
 
     def view(self, instance: Any) -> InstanceView:
         """What the instance may know about itself."""

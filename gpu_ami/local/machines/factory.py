@@ -16,6 +16,7 @@ from gpu_ami.local.machines import kvm, relay
 from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, without_faulty, write_boards
 from gpu_ami.local.machines.console import cap_console, note_on_console
 from gpu_ami.local.machines.devices import devices_of
+from gpu_ami.local.machines.firewall import Firewall
 from gpu_ami.local.machines.firmware import Boot, read_boot
 from gpu_ami.local.machines.metadata import Metadata, MetadataServer
 from gpu_ami.local.machines.qemu import (
@@ -42,12 +43,18 @@ class MachineFactory:
         disk_of: Callable[[str], tuple[Path, Any]],
         wake: Callable[[], None],
         ports: tuple[int, int, int | None],
+        *,
+        filtered: bool = False,
     ) -> None:
-        """`ports`: ssh (on each instance's address), API and mirror (on the host's loopback; None: no mirror)."""
+        """`ports`: ssh (on each instance's address), API and mirror (on the host's loopback; None: no mirror).
+
+        filtered: security groups are applied.
+        """
         self._layout, self._ec2, self._disk_of, self._wake = layout, ec2, disk_of, wake
         self._ssh_port, self._api_port, self._mirror_port = ports
         self._services: dict[str, MetadataServer] = {}
         self._probe = threading.Lock()
+        self._firewall = Firewall(ec2) if filtered else None
 
     def prepare(self, instance: Any) -> MachineSpec:
         """Writes what the machine needs on disk. GpuAmiError: no space, or the image or its boot menu is incomplete."""
@@ -108,7 +115,16 @@ class MachineFactory:
             instance = self._ec2.instance(instance_id)
             metadata = Metadata(lambda: self._ec2.view(instance))
             self._services[instance_id] = MetadataServer(prepared.folder / _METADATA_SOCKET, metadata)
-        return QemuMachine(prepared, self._wake)
+        if self._firewall is None:
+            return QemuMachine(prepared, self._wake)
+        machine = QemuMachine(self._firewall.before_power_on(prepared), self._wake)
+        self._firewall.powered_on(machine)
+        return machine
+
+    def apply_security_groups(self) -> None:
+        """Opens and closes machines' ports as the rules of their groups say now. In the thread that owns machines."""
+        if self._firewall:
+            self._firewall.apply()
 
     def folder(self, instance_id: str) -> Path:
         return self._layout.instance(instance_id)
@@ -122,6 +138,8 @@ class MachineFactory:
         note_on_console(self._layout.instance(instance_id), text)
 
     def discard(self, instance_id: str) -> None:
+        if self._firewall:
+            self._firewall.forget(instance_id)
         service = self._services.pop(instance_id, None)
         if service:
             service.close()

@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ RESERVED_SLOTS = (0, _DISK_SLOT, _NETWORK_SLOT, _ENTROPY_SLOT, 0x1F)
 
 @dataclass(frozen=True)
 class MachineSpec:
-    """A machine's parts. `address`:`ssh_port` on the host is forwarded to port 22 of the guest."""
+    """A machine's parts. `address`:`ssh_port` on the host is forwarded to port 22 of the guest, unless `ssh_closed`."""
 
     instance_id: str
     instance_type: str
@@ -49,6 +49,7 @@ class MachineSpec:
     boards: tuple[Board, ...] = ()
     oem_strings: tuple[str, ...] = ()  # SMBIOS strings of devices that are not on the PCI bus
     relays: tuple[tuple[str, str], ...] = ()  # (address seen from the guest, program in `folder`), port 80 each
+    ssh_closed: bool = False  # at power-on
 
     @property
     def system_uuid(self) -> str:
@@ -99,11 +100,15 @@ def _network(spec: MachineSpec) -> list[str]:
     user = [
         "user", "id=net0", "net=169.254.0.0/16", "restrict=on", "ipv6=off",
         f"hostname=ip-{spec.address.replace('.', '-')}",
-        f"hostfwd=tcp:{spec.address}:{spec.ssh_port}-:22",
+        *([] if spec.ssh_closed else [f"hostfwd={_forward(spec)}-:22"]),
         *forwards,
     ]  # fmt: skip
     device = f"virtio-net-pci,netdev=net0,mac={spec.mac},romfile=,bus=pcie.0,addr={_NETWORK_SLOT:#x}"
     return ["-netdev", ",".join(user), "-device", device]
+
+
+def _forward(spec: MachineSpec) -> str:
+    return f"tcp:{spec.address}:{spec.ssh_port}"
 
 
 def _direct_boot(boot: Boot | None) -> list[str]:
@@ -182,6 +187,14 @@ class QemuMachine:
     def resume(self) -> None:
         self._tell("cont")
 
+    def open_ssh(self) -> None:
+        """Forwards connections to the guest's sshd."""
+        self._tell_monitor(f"hostfwd_add net0 {_forward(self.spec)}-:22")
+
+    def close_ssh(self) -> None:
+        """Frees the forwarded port. Connections that are established stay, as AWS's tracked ones do."""
+        self._tell_monitor(f"hostfwd_remove net0 {_forward(self.spec)}")
+
     def kill(self) -> None:
         """Ends QEMU at once and waits until its process has ended."""
         self._killed = True
@@ -189,12 +202,15 @@ class QemuMachine:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
 
-    def _tell(self, command: str) -> None:
+    def _tell_monitor(self, command: str) -> None:
+        self._tell("human-monitor-command", {"command-line": command})  # QMP has no command of its own for it
+
+    def _tell(self, command: str, arguments: Mapping[str, str] | None = None) -> None:
         if self._qmp is None:
             raise MachineError(
                 f"{self.spec.instance_id}: QEMU's control socket does not answer yet", hint="try again in a second"
             )
-        self._qmp.execute(command)
+        self._qmp.execute(command, arguments)
 
     def _listen(self) -> None:
         try:

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from gpu_ami.errors import MachineError
@@ -27,10 +27,11 @@ class Qmp:
         self._lines.readline()  # the greeting
         self.execute("qmp_capabilities")
 
-    def execute(self, command: str) -> None:
+    def execute(self, command: str, arguments: Mapping[str, str] | None = None) -> None:
         """Sends a command; its answer comes among the messages and is not waited for."""
+        message = {"execute": command} | ({"arguments": arguments} if arguments else {})
         with self._lock:
-            self._socket.sendall(json.dumps({"execute": command}).encode() + b"\n")
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def messages(self) -> Iterator[dict[str, object]]:
         """Events and answers, until QEMU ends."""

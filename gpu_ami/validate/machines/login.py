@@ -54,17 +54,24 @@ SYSTEMD = Settling(
 
 
 def reach(
-    target: Target, deadline: float, cancelled: threading.Event, name: str, old_boot: str, look: Callable[[], None]
+    target: Target,
+    deadline: float,
+    cancelled: threading.Event,
+    name: str,
+    old_boot: str,
+    look: Callable[[], None],
+    on_silence: Callable[[], None] = lambda: None,
 ) -> tuple[Connection, str]:
     """A connection to a boot that is not `old_boot`, and that boot's id.
 
     look: called after each attempt that failed, at most every few seconds; it raises what makes further attempts
-    useless. MachineError: the deadline is over. ImageAtFault: another host key.
+    useless. on_silence: the same for attempts that got no answer at all. MachineError: the deadline is over.
+    ImageAtFault: another host key.
     """
     from validator.transport import errors, ssh
 
     last = "nothing answered yet"
-    look = _seldom(look)
+    look, on_silence = _seldom(look), _seldom(on_silence)
     while time.monotonic() < deadline and not cancelled.is_set():
         try:
             connection = ssh.connect(target)
@@ -78,6 +85,8 @@ def reach(
         except errors.SshError as error:  # sshd is not up yet, or cloud-init has not put the key there
             last = str(error)
             look()
+            if isinstance(error, errors.HostSilent):
+                on_silence()
         cancelled.wait(_POLL_SECONDS)
     if cancelled.is_set():
         raise MachineError(f"{name}: the run was interrupted before an SSH login", details=[f"last answer: {last}"])

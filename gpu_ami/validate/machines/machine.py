@@ -6,16 +6,17 @@ where it stopped; a machine that does not boot gives its console's last lines.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, log_groups, login
+from gpu_ami.cloud import Cloud, log_groups, login, security_groups
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate.machines import console, watch
 from gpu_ami.validate.machines.deadlines import deadlines
@@ -108,7 +109,10 @@ class Boot:
             self._fail_on_panic(machine, panics)
             self._fail_if_not_running(machine)
 
-        connection, machine.boot_id = reach(target, deadline, self.cancelled, name, machine.boot_id, look)
+        with self._ingress_on_error(machine) as on_silence:
+            connection, machine.boot_id = reach(
+                target, deadline, self.cancelled, name, machine.boot_id, look, on_silence
+            )
         try:
             if not machine.host_key:
                 self._compare_with_console(machine, connection.host_key)
@@ -177,6 +181,34 @@ class Boot:
             return
         if reason:
             raise MachineError(f"{machine.instance_type}: {reason}")
+
+    @contextmanager
+    def _ingress_on_error(self, machine: Machine) -> Iterator[Callable[[], None]]:
+        """Adds who may connect to a login that never got an answer; yields what to call at each such attempt.
+
+        MachineError at the first of them where the security groups let nobody in. A program that leads to the machine
+        connects from elsewhere, and its errors are its own.
+        """
+        read: list[security_groups.Ingress] = []
+
+        def on_silence() -> None:
+            if read or machine.proxy_command:
+                return
+            with contextlib.suppress(CloudError):  # refused or throttled: the next silence asks again
+                read.append(self.cloud.ingress_of_instance(machine.instance_id))
+            if read and read[0].is_closed:
+                name = f"{machine.instance_id} ({machine.instance_type})"
+                raise MachineError(f"{name}: no SSH login: {read[0]}", hint=read[0].remedy)
+
+        try:
+            yield on_silence
+        except ImageAtFault:
+            raise
+        except MachineError as error:
+            if not read or read[0].is_closed:
+                raise
+            details = [*error.details, str(read[0])]
+            raise MachineError(error.message, details=details, hint=read[0].remedy) from error
 
     @contextmanager
     def console_on_error(self, machine: Machine) -> Iterator[None]:

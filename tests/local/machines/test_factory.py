@@ -11,6 +11,7 @@ from gpu_ami.errors import GpuAmiError
 from gpu_ami.local.machines import MachineFactory, factory, kvm
 from gpu_ami.local.machines.boards import FAULT_TAG
 from gpu_ami.local.machines.firmware import Boot
+from gpu_ami.local.machines.qemu import MachineSpec
 from tests.local.conftest import World
 
 GIB = 1024**3
@@ -78,3 +79,27 @@ def test_nothing_is_left_of_a_discarded_machine(world: World, machines: MachineF
     assert machines.folder(instance.id) == spec.folder and machines.free_space(instance.id) > 0
     machines.discard(instance.id)
     assert not spec.folder.exists()
+
+
+def test_security_groups_are_applied_only_where_conditions_ask_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    powered: list[MachineSpec] = []
+
+    class Powered:
+        def __init__(self, spec: MachineSpec, _wake: object) -> None:
+            self.spec, self.ready = spec, False
+            powered.append(spec)
+
+    monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
+    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    monkeypatch.setattr(factory, "QemuMachine", Powered)
+    for filtered in (False, True):
+        made = MachineFactory(
+            world.layout, world.ec2, world.images.disk_of, lambda: None, (2222, 5000, 8080), filtered=filtered
+        )
+        instance = world.launch()
+        made.power_on(made.prepare(instance))
+        made.apply_security_groups()
+        made.discard(instance.id)
+    assert [spec.ssh_closed for spec in powered] == [False, True]  # the group of this world has no ingress rule

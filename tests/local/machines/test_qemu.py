@@ -209,3 +209,25 @@ def test_a_machine_that_does_not_answer_yet_says_so(
     with pytest.raises(MachineError, match="does not answer yet"):
         machine.power_down()
     machine.kill()
+
+
+def test_a_closed_ssh_port_is_not_forwarded(spec: MachineSpec) -> None:
+    network = options(command_line(replace(spec, ssh_closed=True)), "-netdev")[0]
+    assert "hostfwd" not in network and "guestfwd" in network
+
+
+def test_the_ssh_port_is_opened_and_closed(spec: MachineSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = _QMP + 'open("told", "w").write(lines.readline() + lines.readline())'
+    fake_qemu(tmp_path, monkeypatch, script)
+    ready = threading.Event()
+    machine = QemuMachine(spec, ready.set)
+    assert ready.wait(20)
+    machine.close_ssh()
+    machine.open_ssh()
+    machine.process.wait(20)
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert {row["execute"] for row in told} == {"human-monitor-command"}
+    assert [row["arguments"]["command-line"] for row in told] == [
+        "hostfwd_remove net0 tcp:127.20.0.4:2222",
+        "hostfwd_add net0 tcp:127.20.0.4:2222-:22",
+    ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate.machines import machine
 from gpu_ami.validate.machines.login import is_at_fault
@@ -70,6 +72,46 @@ def test_boot_that_fails_blames_the_image_only_for_a_panic(
         first_boot(world, monkeypatch, tmp_path, seconds=0.3)
     assert message in str(caught.value) and is_at_fault(caught.value) is image
     assert ("the last 1 lines of its console" in str(caught.value)) is (break_it not in (no_console, panics))
+
+
+def test_a_login_that_no_security_group_allows_ends_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    world.way_back = ["silent"]
+    started = time.monotonic()
+    with pytest.raises(MachineError) as caught:
+        first_boot(world, monkeypatch, tmp_path, seconds=60)
+    assert time.monotonic() - started < 30
+    assert "i-1 (g5.12xlarge): no SSH login: security group sg-1: no rule lets TCP 22 in" in str(caught.value)
+    assert caught.value.hint == "allow TCP 22 from this machine's address in one of sg-1"
+    assert not is_at_fault(caught.value) and caught.value.exit_code == 4
+    assert world.calls.count("ingress") == 1
+
+
+def test_a_login_without_an_answer_names_who_may_connect(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    world.way_back = ["silent"]
+    world.ingress = Ingress(("sg-1",), 22, ranges=("10.0.0.0/8",))
+    with pytest.raises(MachineError, match="SSH login failed before the deadline") as caught:
+        first_boot(world, monkeypatch, tmp_path, seconds=0.3)
+    assert "security group sg-1: TCP 22 is allowed from 10.0.0.0/8" in caught.value.details
+    assert "one of sg-1" in caught.value.hint and not is_at_fault(caught.value)
+
+
+@pytest.mark.parametrize("why", ["refused by AWS", "through a program"])
+def test_security_groups_are_no_reason_where_they_are_unknown_or_another_connects(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
+) -> None:
+    world.way_back = ["silent"]
+    if why == "refused by AWS":
+        world.fails["ingress"] = CloudError("looking up sg-1: UnauthorizedOperation")
+    else:
+        monkeypatch.setattr(machine.login, "proxy_command", lambda *_: "ssh -W %h:%p bastion")
+        monkeypatch.setattr(machine.login, "proxy_environment", lambda *_: {})
+    with pytest.raises(MachineError, match="SSH login failed before the deadline") as caught:
+        first_boot(world, monkeypatch, tmp_path, seconds=0.3)
+    assert "security group" not in str(caught.value)
 
 
 @pytest.mark.parametrize("interface", ["wifi", "carrier_pigeon"])

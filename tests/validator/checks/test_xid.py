@@ -25,6 +25,7 @@ class World:
     """A host with driver, parser and agent, and the CloudWatch behind it. The flags are what is broken."""
 
     arrival_seconds = 30.0
+    region = "us-east-1"
 
     def __init__(self, **broken: Any) -> None:
         self.broken = broken
@@ -40,6 +41,7 @@ class World:
                     "grep -caF*gpuevent.log": lambda text: self.count(self.raw, text),
                     "grep -caF*gpuevent.jsonl": lambda text: self.count(self.json, text),
                     "cat *amazon-cloudwatch-agent.log": "",
+                    "python3 -c*": "",  # a connection to CloudWatch gets through
                     "cat /run/gpu-ami*": lambda _: json.dumps(self.status()),
                     "systemctl show*": f"SubState={broken.get('state', 'running')}\nMainPID=366\n",
                 }

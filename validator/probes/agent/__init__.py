@@ -2,6 +2,7 @@
 
 config               the configuration, and the series and streams that follow from it
 log                  the agent's log: errors, and calls that AWS refused
+way_out              whether the machine can connect to CloudWatch at all
 lint                 a linter for the configuration: agent and metrics
 lint_logs            the linter's rules for logs, with those of the CloudWatch Logs API
 findings             the linter's findings and shared rules

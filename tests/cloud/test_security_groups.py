@@ -1,0 +1,75 @@
+"""Who may connect, by the rules that DescribeSecurityGroups shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from gpu_ami.cloud import Cloud, Launch, Place
+from gpu_ami.cloud.security_groups import Ingress, covers
+
+
+def group(*rules: dict[str, Any], name: str = "sg-1") -> Any:
+    return {"GroupId": name, "IpPermissions": list(rules)}
+
+
+def rule(protocol: str = "tcp", first: int = 22, last: int = 22, **sources: Any) -> dict[str, Any]:
+    return {"IpProtocol": protocol, "FromPort": first, "ToPort": last, **sources}
+
+
+OFFICE = {"IpRanges": [{"CidrIp": "192.0.2.0/24"}]}
+
+
+@pytest.mark.parametrize(
+    ("permission", "expected"),
+    [
+        (rule(), True), (rule("6", 0, 65535), True), (rule(first=23, last=80), False), (rule("udp"), False),
+        (rule("icmp", -1, -1), False), ({"IpProtocol": "-1"}, True),
+    ],
+)  # fmt: skip
+def test_a_permission_covers_a_port(permission: Any, expected: bool) -> None:
+    assert covers(permission, 22) is expected
+
+
+@pytest.mark.parametrize(
+    ("groups", "text"),
+    [
+        ([group(rule(**OFFICE))], "security group sg-1: TCP 22 is allowed from 192.0.2.0/24"),
+        ([group(rule(first=443, last=443, **OFFICE))], "security group sg-1: no rule lets TCP 22 in"),
+        ([group(), group(name="sg-2")], "security group sg-1, sg-2: no rule lets TCP 22 in"),
+        (
+            [group(rule(UserIdGroupPairs=[{"GroupId": "sg-9"}]), rule(PrefixListIds=[{"PrefixListId": "pl-1"}]))],
+            "security group sg-1: TCP 22 is allowed from pl-1, members of sg-9",
+        ),
+    ],
+)
+def test_ingress_says_who_may_connect(groups: list[Any], text: str) -> None:
+    ingress = Ingress.of(groups, 22)
+    assert str(ingress) == text
+    assert ingress.is_closed is ("no rule" in text)
+    assert ingress.remedy == f"allow TCP 22 from this machine's address in one of {ingress.names}"
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+    with mock_aws():
+        yield Cloud(Place("aws", "us-east-1", ssh_port=2022))
+
+
+def test_the_groups_of_an_instance_are_asked(cloud: Cloud) -> None:
+    ami = cloud.ec2.register_image(Name="base", RootDeviceName="/dev/xvda")["ImageId"]
+    vpc = cloud.ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    made = cloud.ec2.create_security_group(GroupName="g", Description="d", VpcId=vpc)["GroupId"]
+    cloud.place = Place("aws", "us-east-1", ssh_port=2022, security_group_ids=(made,))
+    cloud.import_key(
+        "k", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp t", {"a": "b"}
+    )
+    instance_id = cloud.launch(Launch(ami, "g5.xlarge", "k", {"a": "b"}, ""))
+    assert str(cloud.ingress_of_instance(instance_id)) == f"security group {made}: no rule lets TCP 2022 in"
+    opened: Any = [rule(first=2022, last=2022, **OFFICE)]
+    cloud.ec2.authorize_security_group_ingress(GroupId=made, IpPermissions=opened)
+    assert cloud.ingress([made]).ranges == ("192.0.2.0/24",)
