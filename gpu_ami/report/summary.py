@@ -20,7 +20,7 @@ def text(report: Report, certificate: Certificate | None, out: Path) -> str:
     lines = [line for host in report.hosts for line in _host(host, report)]
     for host, check in report.failures():
         lines += ["", f"{check.verdict} {host.name} {check.id}", f"    {check.promise}"]
-        lines += [f"    {line}" for line in check.message.splitlines()[:_MESSAGE_LINES]]
+        lines += [f"    {line}" for line in _shortened(check.message.splitlines())]
     reasons = _reasons(report)
     lines += ["", *reasons] if reasons else []
     remarks = [*_waived(report), *_waiver_remarks(report)]
@@ -28,6 +28,17 @@ def text(report: Report, certificate: Certificate | None, out: Path) -> str:
     lines += ["", "tiers: " + ", ".join(f"{tier['name']} {tier['verdict']}" for tier in report.tiers)]
     lines += [f"not removed: {host.left_behind.splitlines()[0]}" for host in report.hosts if host.left_behind]
     return "\n".join([*lines, "", f"{report.verdict}{_level(certificate)}: {report.image or 'host'} → {out}/"])
+
+
+def _shortened(message: list[str]) -> list[str]:
+    """The first lines of a long message, how many follow in the report, and its last line."""
+    if len(message) <= _MESSAGE_LINES:
+        return message
+    return [
+        *message[: _MESSAGE_LINES - 2],
+        f"… {len(message) - _MESSAGE_LINES + 1} more lines in report.json",
+        message[-1],
+    ]
 
 
 def _host(host: HostReport, report: Report) -> list[str]:

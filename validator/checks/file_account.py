@@ -20,6 +20,11 @@ from validator.transport import backend
 
 _SHOWN = 20
 EVIDENCE = "unexplained-files.txt"
+_BOOT_ENTRIES = (
+    "grep -hsE '^[[:space:]]*(linux(16|efi)?|options)[[:space:]]'"
+    " /boot/grub/grub.cfg /boot/grub2/grub.cfg /boot/loader/entries/*.conf\n"
+    "grep -hsE '^GRUB_CMDLINE_LINUX' /etc/default/grub /etc/default/grub.d/*.cfg; true"
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def test_every_file_is_explained(subject: Subject, observe: Observe, request: py
         },
         f"every entry explained; base inventory: {subject.base.source}",
     )
-    _require_none(lines, "files without an explanation", observe)
+    _require_none(lines, "files without an explanation", observe, EVIDENCE if folder is not None else "")
 
 
 @pytest.mark.tier("T0")
@@ -131,6 +136,23 @@ def test_every_account_is_explained(subject: Subject, observe: Observe) -> None:
 def test_every_kernel_option_is_explained(subject: Subject, observe: Observe) -> None:
     """The kernel's command line is the base AMI's with the options that roles declare."""
     _require_no(account.unexplained_kernel_options, subject, "kernel options", observe)
+
+
+@pytest.mark.tier("T0")
+@pytest.mark.accounted
+def test_every_boot_entry_is_explained(host: Any, subject: Subject, observe: Observe) -> None:
+    """The boot entries, and the settings from which later ones are made, have only known kernel options.
+
+    Known are the options that the base AMI was booted with and those that roles declare.
+    """
+    if not subject.base.inventory.running:
+        unproven("the base AMI's inventory is not of a running system")
+    lines = host.run(_BOOT_ENTRIES).stdout.splitlines()
+    if not lines:
+        unproven("no boot entry in /boot/grub, /boot/grub2 or /boot/loader/entries")
+    unexplained = account.unexplained_boot_options(lines, subject.base.inventory, subject.footprints)
+    observe(f"{len(lines)} lines", "options of the base AMI and of roles")
+    _require_none(unexplained, "options of boot entries without an explanation", observe)
 
 
 @pytest.mark.accounted
@@ -160,9 +182,10 @@ def _require_no(
     )
 
 
-def _require_none(lines: list[str], what: str, observe: Observe) -> None:
-    """Fails with the first lines; the file of the evidence has all."""
+def _require_none(lines: list[str], what: str, observe: Observe, evidence: str = "") -> None:
+    """Fails with the first lines. evidence: the file of the host's evidence that has all of them."""
     __tracebackhide__ = True
     if lines:
         more = f"\nand {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        more += f"\nall of them: {evidence} in the evidence" if more and evidence else ""
         observe.fail(f"{len(lines)} {what}:\n" + "\n".join(lines[:_SHOWN]) + more)

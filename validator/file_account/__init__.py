@@ -28,6 +28,7 @@ from validator.file_account.inventory import Entry, InvalidInventory, Inventory,
 from validator.file_account.packages import PackageAccount, account_packages, plan_variables, planned_names
 from validator.file_account.settings import (
     unexplained_accounts,
+    unexplained_boot_options,
     unexplained_kernel_options,
     unexplained_listeners,
     unexplained_mounts,
@@ -70,6 +71,7 @@ __all__ = [
     "role_times",
     "take",
     "unexplained_accounts",
+    "unexplained_boot_options",
     "unexplained_kernel_options",
     "unexplained_listeners",
     "unexplained_mounts",

@@ -5,6 +5,7 @@ An entry is explained by the first of these that matches all its attributes. All
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections import Counter
@@ -19,6 +20,7 @@ BASE, PACKAGE, ROLE, DERIVED, MACHINE = "base", "package", "role", "derived", "m
 CLASSES = (BASE, PACKAGE, ROLE, DERIVED, MACHINE)
 # Paths that minimal images exclude by settings of their package manager (dpkg.cfg path-exclude, rpm --nodocs).
 _MAY_BE_MISSING = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "locale", "info", "lintian", "help"))
+_SONAME = re.compile(r"lib.+\.so\.[0-9]+")
 _PLAIN_MODES = {"d": (0o755,), "f": (0o644, 0o755, 0o444, 0o555)}
 
 
@@ -219,8 +221,9 @@ class _Explainer:
         if check == "alternative":
             return "" if entry.target.startswith("/etc/alternatives/") else f"link to {entry.target}"
         if check == "unit":
-            of_system = entry.target.startswith(("/lib/systemd/", "/usr/lib/systemd/", "/etc/systemd/", "../"))
-            return "" if of_system and self._leads_to_explained(entry) else f"link to {entry.target}"
+            return self._unit_problem(entry)
+        if check == "dkms":
+            return self._dkms_problem(entry)
         if check == "package":
             name = posixpath.basename(entry.path).rpartition(".")[0].partition(":")[0]
             return "" if name in self.image.packages or name in ("", "format") else f"package {name} is not installed"
@@ -237,6 +240,34 @@ class _Explainer:
         names = {posixpath.basename(path) for path in self.image.entries if path.startswith("/var/lib/dkms/")}
         return name in names
 
+    def _unit_problem(self, link: Entry) -> str:
+        """Why nothing explains that a unit is enabled: neither its package, which the build installed, nor a role."""
+        of_system = link.target.startswith(("/lib/systemd/", "/usr/lib/systemd/", "/etc/systemd/", "../"))
+        if not of_system or not self._leads_to_explained(link):
+            return f"link to {link.target}"
+        unit = self._end_of(link)[1]
+        if unit is None or not unit.packages or self.changed_packages & set(unit.packages):
+            return ""
+        if link.path.replace("/etc/systemd/", "/var/lib/systemd/", 1) in self._enabled_by_packages:
+            return ""
+        return f"enables a unit of package {'/'.join(unit.packages)}, which the base AMI does not enable"
+
+    @functools.cached_property
+    def _enabled_by_packages(self) -> frozenset[str]:
+        """What dpkg's helper recorded when a package's scripts enabled a unit; paths below /var/lib/systemd."""
+        helper = re.compile(r"/var/lib/systemd/deb-systemd-(?:(user)-)?helper-enabled/(.+)")
+        found = (helper.fullmatch(path) for path in self.image.entries)
+        return frozenset(f"/var/lib/systemd/{mark[1] or 'system'}/{mark[2]}" for mark in found if mark)
+
+    def _dkms_problem(self, entry: Entry) -> str:
+        """Why nothing explains an entry of DKMS's tree, /var/lib/dkms/NAME/VERSION/…: /usr/src has no such source."""
+        name, _, rest = entry.path.removeprefix("/var/lib/dkms/").partition("/")
+        version = rest.partition("/")[0]
+        source = f"/usr/src/{name}-" if version.startswith("kernel-") else f"/usr/src/{name}-{version}"
+        if not rest or any(path.startswith(source) for path in self.image.entries):
+            return ""
+        return f"no source {source}"
+
     def _bytecode_problem(self, entry: Entry) -> str:
         folder, name = posixpath.split(entry.path)
         parent = posixpath.dirname(folder) if posixpath.basename(folder) == "__pycache__" else folder
@@ -250,21 +281,24 @@ class _Explainer:
 
     def _leads_to_explained(self, link: Entry) -> bool:
         """Whether a link ends at an entry of the base or of a package, or at one that does not exist in a package."""
+        path, entry = self._end_of(link)
+        if entry is None:
+            # A packaged link may have no target: excluded documentation, or a library of an optional package. The name
+            # by which programs load a library (libcuda.so.1) is not of that kind.
+            optional = bool(link.packages) and not _SONAME.fullmatch(posixpath.basename(link.path))
+            return optional or path in self.image.missing or path.startswith(("/dev/", "/proc/", "/run/"))
+        return bool(entry.packages or entry.path in self.base.entries or self._of_a_role(entry) or entry.kind == "d")
+
+    def _end_of(self, link: Entry) -> tuple[str, Entry | None]:
+        """The path at which a link ends, and the entry there; None if there is none or the links are a circle."""
         path = link.path
         for _ in range(20):
             entry = self.image.entries.get(path)
-            if entry is None:
-                # A packaged link may have no target: excluded documentation, or a library of an optional package.
-                return (
-                    bool(link.packages) or path in self.image.missing or path.startswith(("/dev/", "/proc/", "/run/"))
-                )
-            if entry.kind != "l":
-                return bool(
-                    entry.packages or entry.path in self.base.entries or self._of_a_role(entry) or entry.kind == "d"
-                )
+            if entry is None or entry.kind != "l":
+                return path, entry
             path = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.target))
             path = self._merged(path)
-        return False
+        return path, None
 
     def _merged(self, path: str) -> str:
         """The path with links of its directories followed, as far as the root's own (/bin, /lib) are concerned."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import yaml
 
 KINDS = {"file": "f", "directory": "d", "link": "l", "fifo": "p", "socket": "s"}
-CHECKS = ("alternative", "bytecode", "empty", "kept", "link", "module", "package", "skeleton", "unit")
+CHECKS = ("alternative", "bytecode", "dkms", "empty", "kept", "link", "module", "package", "skeleton", "unit")
 WHEN = ("built", "booted", "first_boot", "always")
 
 

@@ -12,6 +12,8 @@ from validator.file_account.inventory import Inventory
 _NO_LOGIN = re.compile(r"/(nologin|false|sync|halt|shutdown)$")
 # Options that the firmware, the boot loader or cloud-init's network names add, with values of each machine.
 _OF_EACH_BOOT = ("BOOT_IMAGE", "initrd")
+# update-grub writes these into the entries itself: the root, and the recovery entries' options.
+_OF_BOOT_ENTRIES = ("root", "ro", "rw", "single", "recovery", "nomodeset", "dis_ucode_ldr", "quiet")
 # Units of a running system mount file systems below these directories; mounts of devices elsewhere are findings.
 _PSEUDO_MOUNTS = re.compile(r"/(proc|sys|dev|run)(/.*)?")
 
@@ -67,6 +69,28 @@ def unexplained_kernel_options(image: Inventory, base: Inventory, footprints: It
         f"{option} (gone)" for option in base.command_line if option not in image.command_line and not known(option)
     ]
     return [*new, *gone]
+
+
+def unexplained_boot_options(lines: Iterable[str], base: Inventory, footprints: Iterable[Footprint]) -> list[str]:
+    """Kernel options of boot entries that neither the base AMI was booted with nor a role declares.
+
+    lines: `linux PATH OPTIONS` of grub.cfg, `options OPTIONS` of loader entries, `GRUB_CMDLINE_LINUX="OPTIONS"` of
+    /etc/default/grub. References to other variables are not options.
+    """
+    declared = {name for footprint in footprints for name in footprint.kernel_options}
+    found: dict[str, None] = {}
+    for line in lines:
+        for option in _options(line.strip()):
+            name = option.partition("=")[0]
+            if option not in base.command_line and name not in {*declared, *_OF_EACH_BOOT, *_OF_BOOT_ENTRIES}:
+                found[f"{option} (new)"] = None
+    return list(found)
+
+
+def _options(line: str) -> list[str]:
+    keyword = re.match(r"linux\S*\s+\S+|options\s|GRUB_CMDLINE_LINUX\w*=", line)
+    words = line[keyword.end() :].replace('"', " ").replace("'", " ").split() if keyword else []
+    return [word for word in words if not word.startswith("$")]
 
 
 def unexplained_mounts(image: Inventory, base: Inventory, footprints: Iterable[Footprint]) -> list[str]:

@@ -4,6 +4,7 @@ machine              instance metadata, boot and clock
 hardware             PCI devices, GPUs and links, compared with the plan and a golden file
 nvidia_smi           `nvidia-smi -q -x` as numbers
 unpackaged           files that no package owns, and which of them are expected
+alternatives         programs that packages registered with update-alternatives
 footprints           expected files, setuid programs, capabilities and listeners
 bill_of_materials    the image's own bill of materials against what is installed
 packages             installed packages of a planned component

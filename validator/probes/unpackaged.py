@@ -27,12 +27,21 @@ class Entry:
         return self.kind == "f" and bool(self.mode & 0o111)
 
 
+class NotListed(Exception):
+    """The list of files was cut off: a tool of the system does not work."""
+
+
 def find(host: Any) -> list[Entry] | None:
-    """Files below /etc, /usr, /boot, /opt and /srv that no package owns; None if packages do not own the system."""
+    """Files below /etc, /usr, /boot, /opt and /srv that no package owns; None if packages do not own the system.
+
+    NotListed: the list is incomplete.
+    """
     done = host.run(f"(\n{remote.text('unpackaged')})", pure=True, timeout=_SECONDS)
     if done.rc != 0:
         return None
     rows = [line.split("\t") for line in done.stdout.splitlines()]
+    if not rows or rows.pop() != ["-", "", "end"]:
+        raise NotListed("the list of files that no package owns was cut off")
     return [Entry(row[0], int(row[1], 8), row[2], row[3]) for row in rows if len(row) == 4]
 
 

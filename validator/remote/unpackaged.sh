@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prints each file and link of the system's directories that no package owns: type, mode, path and link target,
-# separated by tabs. Exit 3: no package manager, or one that does not know the system's own programs.
+# separated by tabs; the last line is "end", or a tool of the system did not do its work. Exit 3: no package manager,
+# or one that does not know the system's own programs.
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
 # With a merged /usr, packages list some files by their former path.
@@ -26,4 +27,5 @@ owned | merged | grep -qxF "$su" || exit 3
     find /etc /usr /boot /opt /srv -xdev \
         \( -path /usr/share -o -path /usr/src -o -path /usr/include -o -name __pycache__ -o -path '/usr/lib/modules/*/build' \) -prune \
         -o \( -type f -o -type l \) -printf '%y\t%m\t%p\t%l\n'
-} | awk -F '\t' '$0 == "//" { found = 1; next } !found { own[$0] = 1; next } !($3 in own)' | sort -t "$(printf '\t')" -k 3
+} | awk -F '\t' '$0 == "//" { found = 1; next } !found { own[$0] = 1; next } !($3 in own) { print } END { print "-\t\tend" }' |
+    sort -t "$(printf '\t')" -k 3

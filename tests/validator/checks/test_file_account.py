@@ -68,8 +68,29 @@ def test_files(trees: tuple[Inventory, Inventory], judge: Judge, tmp_path: Path)
     traced = replace(image, entries=image.entries | extra)
     bad = judge(file_account.test_every_file_is_explained, {}, subject=subject(base, traced), request=request)
     assert bad.verdict == "FAIL" and bad.message.startswith("25 files without an explanation:\n/opt/tool00 (new: ")
-    assert bad.message.endswith("\nand 5 more")
+    assert bad.message.endswith("\nand 5 more\nall of them: unexplained-files.txt in the evidence")
     assert (tmp_path / file_account.EVIDENCE).read_text().count("/opt/tool") == 25
+
+
+@pytest.mark.parametrize(
+    ("entries", "verdict", "message"),
+    [
+        ("\tlinux\t/boot/vmlinuz-1 root=UUID=1 ro  console=ttyS0\n", "PASS", ""),
+        (
+            "linux /boot/vmlinuz-1 root=UUID=1 ro nokaslr\n",
+            "FAIL",
+            "1 options of boot entries without an explanation:\nnokaslr (new)",
+        ),
+        ("", "UNPROVEN", "no boot entry"),
+    ],
+)
+def test_boot_entries(
+    trees: tuple[Inventory, Inventory], judge: Judge, entries: str, verdict: str, message: str
+) -> None:
+    base, image = trees
+    booted = replace(base, running=True, command_line=("root=UUID=1", "ro", "console=ttyS0"))
+    judged = judge(file_account.test_every_boot_entry_is_explained, {"grep*": entries}, subject=subject(booted, image))
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
 def test_packages(trees: tuple[Inventory, Inventory], judge: Judge) -> None:

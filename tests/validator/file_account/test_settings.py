@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from validator.file_account import (
     Footprint,
     Inventory,
     unexplained_accounts,
+    unexplained_boot_options,
     unexplained_kernel_options,
     unexplained_listeners,
     unexplained_mounts,
@@ -55,6 +58,21 @@ def test_an_account_of_a_role_must_not_log_in() -> None:
 def test_removed_accounts_and_groups() -> None:
     image = replace(BASE, accounts={}, groups={"root": (0, ())})
     assert unexplained_accounts(image, BASE, [], "admin") == ["account root (removed)", "group sudo (removed)"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("\tlinux\t/boot/vmlinuz-1 root=UUID=1 ro quiet log_buf_len=4M", []),
+        ("linux16 /vmlinuz root=LABEL=x single nokaslr", ["nokaslr (new)"]),
+        ("options root=UUID=1 ro mitigations=off", ["mitigations=off (new)"]),
+        ('GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT quiet iommu=pt"', ["iommu=pt (new)"]),
+        ("GRUB_CMDLINE_LINUX='init=/bin/sh'", ["init=/bin/sh (new)"]),
+        ("GRUB_TIMEOUT=1", []),
+    ],
+)
+def test_boot_options(line: str, found: list[str]) -> None:
+    assert unexplained_boot_options([line, line], BASE, [ROLE]) == found
 
 
 def test_kernel_options() -> None:

@@ -23,7 +23,7 @@ from validator.file_account import (
 )
 
 TRACES = yaml.safe_load(Path(__file__).with_name("traces.yml").read_text(encoding="utf-8"))
-VARIABLES = {"login": ["admin"], "source": [], "key": [], "role": ["cuda"]}
+VARIABLES = {"login": ["admin"], "source": [], "key": [], "role": ["cuda", "event_parser"]}
 ROLES = Path(__file__).parents[3] / "roles"
 
 
@@ -42,7 +42,9 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Trees:
     tree.make_base(folder / "root", folder / "base-packages")
     base = tree.take(folder / "root")
     tree.build(folder / "root", folder / "packages")
-    return Trees(folder / "root", base, (load_footprint(ROLES / "cuda/meta/footprint.yml", "cuda", VARIABLES),))
+    roles = ("cuda", "event_parser")
+    footprints = (load_footprint(ROLES / f"{role}/meta/footprint.yml", role, VARIABLES) for role in roles)
+    return Trees(folder / "root", base, tuple(footprints))
 
 
 def unexplained(trees: Trees, root: Path) -> set[str]:

@@ -46,6 +46,7 @@ BASE_PACKAGES: Mapping[str, Mapping[str, tuple[str, int]]] = {
         "usr/lib/x86_64-linux-gnu/libdemo.so.1.0": ("ELF library", 0o644),
         "usr/lib/python3/dist-packages/demo.py": ("x = 1\n", 0o644),
         "usr/lib/systemd/system/cron.service": ("[Service]\n", 0o644),
+        "usr/lib/systemd/system/quiet.service": ("[Service]\n", 0o644),
         "usr/lib/systemd/system/multi-user.target": ("[Unit]\n", 0o644),
         "usr/share/demo/data.txt": ("newer\n", 0o644),
         "usr/share/demo/LICENSE": ("free\n", 0o644),

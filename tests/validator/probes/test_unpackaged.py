@@ -15,6 +15,7 @@ from validator.probes import footprints, unpackaged
 from validator.probes.unpackaged import Entry
 
 LISTED = "f\t755\t/usr/bin/tool\t\nl\t777\t/etc/link\t/usr/bin/tool\nf\t644\t/etc/cron.d/job\t\n"
+END = "-\t\tend\n"
 
 
 def host(rc: int, stdout: str) -> Any:
@@ -22,12 +23,18 @@ def host(rc: int, stdout: str) -> Any:
 
 
 def test_entries_have_type_mode_and_target() -> None:
-    assert unpackaged.find(host(0, LISTED)) == [
+    assert unpackaged.find(host(0, LISTED + END)) == [
         Entry("f", 0o755, "/usr/bin/tool"),
         Entry("l", 0o777, "/etc/link", "/usr/bin/tool"),
         Entry("f", 0o644, "/etc/cron.d/job"),
     ]
     assert unpackaged.find(host(3, "")) is None
+
+
+@pytest.mark.parametrize("listed", ["", LISTED])
+def test_list_without_its_end_is_not_believed(listed: str) -> None:
+    with pytest.raises(unpackaged.NotListed, match="cut off"):
+        unpackaged.find(host(0, listed))
 
 
 def test_links_and_declared_files_are_expected() -> None:
@@ -74,7 +81,7 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
         ["sh", "-c", text], capture_output=True, text=True, timeout=30, env=dict(os.environ), check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split("\t")[2] for line in done.stdout.splitlines()] == [f"{tmp_path}/etc/own file"]
+    assert [line.split("\t")[2] for line in done.stdout.splitlines()] == [f"{tmp_path}/etc/own file", "end"]
     (tmp_path / "list").write_text("/etc/other\n")
     (tmp_path / "bin" / "rpm").write_text("#!/bin/sh\n")
     assert subprocess.run(["sh", "-c", text], capture_output=True, timeout=30, check=False).returncode == 3

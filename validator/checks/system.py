@@ -1,0 +1,74 @@
+"""The system's own programs and records: tools that checks rely on, alternatives, packages that are held."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+
+from validator import file_account
+from validator.observe import Observe, output, unproven
+from validator.probes import alternatives
+
+# Name, what the tool is run for, and what it prints. A replaced tool would make the checks that use it see nothing.
+_TOOLS = (
+    ("awk", "echo 'a:b' | awk -F: '{print $2}'", "b"),
+    ("sed", "echo ab | sed -E 's/(a)b/\\1c/'", "ac"),
+    ("grep", "echo ab | grep -oE 'b$'", "b"),
+    ("sort", "printf 'b\\na\\n' | sort | tr '\\n' ' '", "a b"),
+    ("cut", "echo a:b | cut -d: -f2", "b"),
+    ("head", "printf 'a\\nb\\n' | head -n 1", "a"),
+    ("tail", "printf 'a\\nb\\n' | tail -n 1", "b"),
+    ("wc", "printf 'a\\nb\\n' | wc -l", "2"),
+    ("cat", "echo a | cat", "a"),
+    ("find", "find / -maxdepth 0 -printf '%y%p\\n'", "d/"),
+    ("stat", "stat -c %F /", "directory"),
+    ("readlink", "readlink -f /usr/..", "/"),
+    ("sha256sum", "sha256sum < /dev/null | cut -c 1-8", "e3b0c442"),
+)
+
+
+@pytest.mark.tier("T0")
+@pytest.mark.survives
+def test_tools_of_the_checks_work(host: Any, observe: Observe) -> None:
+    """The text tools that checks run give the right output, so a check that finds nothing has really looked."""
+    lines = (f'printf "%s=%s\\n" {name} "$({command})"' for name, command, _ in _TOOLS)
+    said = dict(line.split("=", 1) for line in host.run("\n".join(lines)).stdout.splitlines() if "=" in line)
+    wrong = [
+        f"{name}: expected {expected!r}, got {said.get(name, '').strip()!r}"
+        for name, _, expected in _TOOLS
+        if said.get(name, "").strip() != expected
+    ]
+    observe(len(_TOOLS) - len(wrong), len(_TOOLS))
+    observe.nothing(wrong, "tools with wrong output")
+
+
+@pytest.mark.tier("T0")
+def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
+    """Every link of update-alternatives leads to a program that a package registered for that name."""
+    found = alternatives.read(host)
+    if not found:
+        unproven("no database of update-alternatives in /var/lib/dpkg/alternatives or /var/lib/alternatives")
+    wrong = [f"{row.name} leads to {row.target or 'nothing'}" for row in found if row.target not in row.candidates]
+    observe(f"{len(found)} names", "each leads to a registered program")
+    observe.nothing(wrong, "alternatives that no package registered")
+
+
+@pytest.mark.tier("T0")
+def test_held_packages_are_of_roles(host: Any, plan: Any, request: pytest.FixtureRequest, observe: Observe) -> None:
+    """dpkg holds only packages of the planned roles. Any other one would get no security updates on any instance."""
+    if plan["os"]["family"] != "debian":
+        unproven("packages are held by files of the package manager, which file_account compares")
+    if plan["node"].get("family", "ec2") != "ec2":
+        unproven("the base AMI of a node family holds packages of its own")
+    folders = request.config.getoption("roles_path")
+    footprints, without = file_account.load_footprints(folders, plan["roles"], file_account.plan_variables(plan))
+    known = [*file_account.planned_names(plan), *(name for row in footprints.values() for name in row.packages)]
+    rows = output(host, "dpkg-query -W -f='${db:Status-Want} ${Package}\\n'").splitlines()
+    held = sorted(row.partition(" ")[2] for row in rows if row.startswith("hold "))
+    observe(held, "packages of the planned roles")
+    others = [name for name in held if not any(fnmatchcase(name, pattern) for pattern in known)]
+    if others and without:
+        unproven(f"held: {', '.join(others)} (roles without meta/footprint.yml: {', '.join(without)})")
+    observe.nothing(others, "held packages of no planned role")
