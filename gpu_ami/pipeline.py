@@ -22,7 +22,7 @@ from gpu_ami.files import home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
-from gpu_ami.report import certificate, document, job_summary, page, writer
+from gpu_ami.report import certificate, document, job_summary, page, page_materials, writer
 from gpu_ami.validate import Proof, image_files, image_proof, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
     from gpu_ami.release import bom
+    from gpu_ami.release import comparison as comparisons
 
 # Written by gpu_ami.release, whose libraries are imported only where there is something to sign or to list.
-ENVELOPE_FILE, BOM_FILE = "certificate.dsse.json", "bom.cdx.json"
+ENVELOPE_FILE, BOM_FILE = "certificate.dsse.json", page_materials.BOM_FILE
 
 
 @dataclass(frozen=True)
@@ -243,18 +244,23 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
 
 
 def certify_stage(
-    report: document.Report, out: Path, signers: Sequence[Signer] = (), cloud: Cloud | None = None
+    report: document.Report,
+    out: Path,
+    signers: Sequence[Signer] = (),
+    cloud: Cloud | None = None,
+    comparison: comparisons.Comparison | None = None,
 ) -> certificate.Certificate:
     """report.json → certificate.json and certificate.md (for a PASS); bom.cdx.json, report.html, summary.md.
 
     signers: keys that sign the certificate (certificate.dsse.json). cloud: where the AMI's snapshots are looked up if
-    no build.json says them. A signature of another certificate is removed.
+    no build.json says them. comparison: with the image before, for report.html. A signature of another certificate is
+    removed.
     """
     statement = certificate.certify(report, _build_remarks(report, out), _source_ami(report, out))
     _write_bom(report, out)
     old = _bytes_of(out / certificate.CERTIFICATE_FILE)
     statement.write(out)
-    page.write(report, statement if statement.is_issued else None, out)
+    page.write(report, statement if statement.is_issued else None, out, comparison)
     job_summary.write(report, statement, out)
     if _bytes_of(out / certificate.CERTIFICATE_FILE) != old:
         (out / ENVELOPE_FILE).unlink(missing_ok=True)

@@ -22,6 +22,7 @@ See docs/certificate.md and docs/release.md.
 examples:
   gpu-ami certify                       the only report under out/
   gpu-ami certify out/debian12-gpu --sign release.key
+  gpu-ami certify out/debian12-gpu --before out/debian12-gpu-old     with the differences in report.html
   gpu-ami certify out/debian12-gpu --scan 'grype sbom:{sbom} --fail-on high' --waivers waivers.yml
   gpu-ami certify out/debian12-gpu --sign awskms:///alias/gpu-ami-release --where aws.yml
 """
@@ -31,11 +32,13 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("certify", help="write the certificate of a report", epilog=_EPILOG)
     options.add_out(parser, "report.json")
     options.add_sign(parser)
+    options.add_before(parser)
     options.add_scan(parser)
     text = "waivers of --scan: YAML as gpu-ami validate takes it (check: scan::PROGRAM)"
     parser.add_argument("--waivers", type=Path, metavar="FILE", help=text)
     text = (
-        "file (YAML) of the AWS region: of a KMS key without ARN, and of an AMI's snapshots if build.json is not there"
+        "file (YAML) of the AWS region: of a KMS key without ARN, of the AMI of --before, and of an AMI's snapshots if"
+        " build.json is not there"
     )
     parser.add_argument("--where", type=Path, metavar="FILE", help=text)
     parser.set_defaults(execute=execute)
@@ -51,6 +54,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     signers, scans = options.signers(args), options.scans(args)
     options.require_waivers(args.waivers)
     cloud = Cloud(load_place(args.where)) if args.where else None
+    before = options.image_before(args, cloud)
     report = pipeline.scan_stage(report, out, scans, args.waivers)
-    certificate = pipeline.certify_stage(report, out, signers, cloud)
+    certificate = pipeline.certify_stage(report, out, signers, cloud, options.comparison(before, out))
     return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)

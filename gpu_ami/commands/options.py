@@ -12,7 +12,10 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
+    from gpu_ami.cloud import Cloud
     from gpu_ami.progress import Progress
+    from gpu_ami.release import comparison as comparisons
+    from gpu_ami.release import image_description
 
 _COLLECT_SECONDS = 120.0
 LOG_GROUPS = ("proof", "production")  # of gpu_ami.cloud.place, which would import the AWS packages for --help
@@ -193,6 +196,30 @@ def _require_checks(folders: Sequence[Path]) -> None:
 def add_sign(parser: argparse.ArgumentParser) -> None:
     text = "sign the certificate with this private key file (gpu-ami key new) or awskms:///ID (repeatable)"
     parser.add_argument("--sign", action="append", default=[], metavar="KEY", help=text)
+
+
+def add_before(parser: argparse.ArgumentParser) -> None:
+    text = "show in report.html how the image differs from this one: a folder, plan.json, report.json or AMI id"
+    parser.add_argument("--before", metavar="IMAGE", help=text)
+
+
+def image_before(args: argparse.Namespace, cloud: Cloud | None) -> image_description.ImageDescription | None:
+    """The image of --before, read before anything is written. UsageError: nothing is known of it; CloudError."""
+    if not args.before:
+        return None
+    from gpu_ami.release import image_description
+
+    return image_description.describe(args.before, cloud)
+
+
+def comparison(before: image_description.ImageDescription | None, out: Path) -> comparisons.Comparison | None:
+    """How the image of a report in a folder differs from the one before."""
+    if before is None:
+        return None
+    from gpu_ami.release import comparison as comparisons
+    from gpu_ami.release import image_description
+
+    return comparisons.compare(before, image_description.describe(str(out)))
 
 
 def add_scan(parser: argparse.ArgumentParser) -> None:

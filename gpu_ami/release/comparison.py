@@ -22,6 +22,7 @@ _KERNEL_FILES = re.compile(
     r"/(?:etc|usr/lib)/(?:sysctl\.d|modprobe\.d|modules-load\.d)/.*|/etc/(?:sysctl\.conf|default/grub(?:\.d/.*)?)"
 )
 _NO_PACKAGE = "no package"
+_TITLES = {"files": "Files by component", "metrics and streams": "Metrics and streams"}
 _STAGE_SECONDS = 1.0  # a shorter difference of a time says nothing
 
 
@@ -41,6 +42,11 @@ class Section:
     name: str
     rows: tuple[Row, ...] = ()
     missing: str = ""
+
+    @property
+    def title(self) -> str:
+        """A heading of a page."""
+        return _TITLES.get(self.name, self.name.capitalize())
 
 
 @dataclass(frozen=True)

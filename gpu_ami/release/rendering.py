@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from gpu_ami.release.comparison import Comparison, Section
+from gpu_ami.release.comparison import Comparison
 from gpu_ami.report import templating
 
 FORMATS = ("text", "markdown", "html", "json")
 _MOST = 40  # rows of a section in text and Markdown; HTML and JSON have all
-_TITLES = {"files": "Files by component", "metrics and streams": "Metrics and streams"}
-
-
-def title(section: Section) -> str:
-    return _TITLES.get(section.name, section.name.capitalize())
 
 
 def text(comparison: Comparison) -> str:
@@ -46,7 +41,7 @@ def markdown(comparison: Comparison, heading: str = "") -> str:
     lines = [f"# {heading or f'{comparison.before} → {comparison.after}'}"]
     for section in comparison.sections:
         if section.rows:
-            lines += ["", f"## {title(section)}", "", "| | before | after |", "|---|---|---|"]
+            lines += ["", f"## {section.title}", "", "| | before | after |", "|---|---|---|"]
             lines += [
                 f"| {templating.cell(row.subject, 200)} | {_value(row.before)} | {_value(row.after)} |"
                 for row in section.rows[:_MOST]
@@ -73,8 +68,7 @@ def notes(comparison: Comparison) -> str:
 
 def html(comparison: Comparison) -> str:
     """A page that needs nothing else."""
-    titles = {section.name: title(section) for section in comparison.sections}
-    return templating.render("diff.html.j2", comparison=comparison, titles=titles)
+    return templating.render("diff.html.j2", comparison=comparison)
 
 
 def to_json(comparison: Comparison) -> dict[str, object]:

@@ -15,14 +15,15 @@ from pathlib import Path
 
 from gpu_ami.errors import UsageError
 from gpu_ami.release import strict_json
-from gpu_ami.report import PASS, Report
+from gpu_ami.report import PASS, Report, page_materials
 from gpu_ami.report import certificate as certificates
 from gpu_ami.report import document as reports
 from validator.file_account import KEPT_FILE
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
-CERTIFICATE_FILE, REPORT_FILE, BOM_FILE = certificates.CERTIFICATE_FILE, reports.REPORT_FILE, "bom.cdx.json"
+CERTIFICATE_FILE, REPORT_FILE = certificates.CERTIFICATE_FILE, reports.REPORT_FILE
+BOM_FILE = page_materials.BOM_FILE
 INVENTORY_ROOT = "inventory-root"
 IMAGE_DIGEST, SNAPSHOT_DIGEST, SHA256 = "awsImage", "awsSnapshot", "sha256"
 # Files that a statement may name, relative to the certificate's folder; nothing else is ever opened for one.

@@ -9,6 +9,9 @@ summary              the last lines of a command: verdict, failures, files
 job_summary          summary.md, for the page of a CI job
 page                 report.html
 page_machine         report.html: one machine
+page_timeline        report.html: stages by machine, hops by machine
+page_series          report.html: sparklines of a machine's GPU metrics
+page_materials       report.html: the bill of materials
 json_schema          docs/schemas/: the JSON Schemas of report and certificate
 templating           renders templates/ (Jinja2)
 """

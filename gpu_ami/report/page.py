@@ -1,20 +1,24 @@
 """report.html: the report on one self-contained page, for the person who decides about a release.
 
-Verdict and level first, what was not proven right below, then each machine. The page loads nothing, and no text of a
-report becomes part of it: templates/ escape every value.
+Verdict and level first, what is missing for the next level right below, then when everything ran, each machine, and
+what the image is made of. The page loads nothing, and no text of a report becomes part of it: templates/ escape every
+value. Without scripts it is complete; its only script is the search, which the page's own policy names by its digest.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from gpu_ami.files import write_text
 from gpu_ami.report import certificate as certificates
-from gpu_ami.report import templating
+from gpu_ami.report import page_materials, page_timeline, templating
 from gpu_ami.report.certificate import Certificate
 from gpu_ami.report.document import (
     ERROR,
@@ -25,8 +29,12 @@ from gpu_ami.report.document import (
     UNPROVEN,
     Report,
 )
-from gpu_ami.report.page_machine import Bar, MachineView, bar
+from gpu_ami.report.page_machine import MachineView
+from gpu_ami.report.page_materials import Materials
 from validator.results import Verdict, WaiverRecord
+
+if TYPE_CHECKING:
+    from gpu_ami.release import comparison as comparisons
 
 PAGE_FILE = "report.html"
 
@@ -44,9 +52,19 @@ _LEVELS = {
     certificates.REHEARSED: "Proven on simulated hardware or with replica packages: not a statement about real GPUs.",
     certificates.NONE: "No certificate was issued.",
 }
+# What keeps a report from the next level, by the level that it has: heading, and the sentence where nothing does.
+_MISSING = {
+    certificates.NONE: ("Missing for a certificate", "The checks that did not pass, above."),
+    certificates.REHEARSED: ("Missing for the level certified", "A machine that was launched from an AMI."),
+    certificates.CERTIFIED: ("", "At this level nothing is missing."),
+}
+_REAL_GPUS, _REPLICAS = "real GPUs: ", "Packages replaced by a replica"
 # Sentences of the certificate that differ in one part only are shown as one list: pattern of the sentence, heading.
 _GROUPS = (
-    (re.compile("the vendor's own package of (.+): a replica was installed instead"), "Packages replaced by a replica"),
+    (re.compile("the vendor's own package of (.+): a replica was installed instead"), _REPLICAS),
+    (re.compile(r"(.+: \S+::\S+: (?:[A-Z]+, waived by .+|UNPROVEN: .+))"), "Checks without a verdict, or waived"),
+    (re.compile(r"((?:.+: )?waiver of .+ is \w+)"), "Waivers that did nothing"),
+    (re.compile("(tier .+: [A-Z]+: .+: nothing shows that .+)"), "Tiers that were not reached"),
     (re.compile("(.+): planned, installed by no role of this image"), "Planned, installed by no role of this image"),
     (re.compile("noted in the plan: (.+)"), "Noted in the plan"),
     (re.compile("(tier .+: a PASS does not prove .+)"), "What a PASS of a tier does not prove"),
@@ -57,18 +75,28 @@ _SENTENCE = 50  # characters: shorter entries are joined to one sentence
 
 @dataclass(frozen=True)
 class _Group:
-    """Lines of "Not proven" under one heading. Those that every report has are folded."""
+    """Lines of "Not proven" under one heading, folded."""
 
     heading: str
     lines: Sequence[str]
 
     @property
-    def in_one_sentence(self) -> bool:
-        return bool(self.heading) and all(len(line) < _SENTENCE for line in self.lines)
+    def count(self) -> int:
+        return len(self.lines)
 
     @property
-    def folded(self) -> bool:
-        return bool(self.heading)
+    def in_one_sentence(self) -> bool:
+        return all(len(line) < _SENTENCE for line in self.lines)
+
+
+@dataclass(frozen=True)
+class _NotProven:
+    """What is missing for the next level, under its heading, and all else that was not proven."""
+
+    heading: str
+    missing: Sequence[str]
+    nothing: str
+    groups: Sequence[_Group]
 
 
 @dataclass(frozen=True)
@@ -95,7 +123,15 @@ class _Evidence:
     unrelated: Sequence[str]
 
 
-def page(report: Report, issued: Certificate | None, evidence: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class Beside:
+    """What the page shows beside the report: the bill of materials, and how the image differs from one before it."""
+
+    materials: Materials | None = None
+    comparison: comparisons.Comparison | None = None
+
+
+def page(report: Report, issued: Certificate | None, evidence: Sequence[str], beside: Beside | None = None) -> str:
     """The page of one proof.
 
     issued: the certificate beside the report. One of another report, or one that claims more than this report does, is
@@ -105,6 +141,7 @@ def page(report: Report, issued: Certificate | None, evidence: Sequence[str]) ->
     foreign = issued is not None and _binding(issued) != _binding(expected)
     statement = expected if issued is None or foreign else issued
     machines = [MachineView(host, report, f"m{number}") for number, host in enumerate(report.hosts, 1)]
+    search = hashlib.sha256(templating.render("search.js").encode()).digest()
     return templating.render(
         "page.html.j2",
         report=report,
@@ -115,23 +152,31 @@ def page(report: Report, issued: Certificate | None, evidence: Sequence[str]) ->
         foreign=foreign,
         red=[entry for machine in machines for entry in _red(machine)],
         replicas=certificates.replica_count(statement.replicas),
-        not_proven=_groups(statement.not_proven),
+        not_proven=_not_proven(statement),
         machines=machines,
         waivers=_waivers(report),
-        stages=_stages(report),
-        stages_have_starts=any(stage.start is not None for stage in report.stages),
-        hop_table=_hop_table(report),
+        timeline=page_timeline.timeline(report),
+        stages=page_timeline.stage_bars(report),
+        hop_panels=page_timeline.hop_panels(report),
+        planned_versions=page_materials.planned_versions(report),
+        beside=beside or Beside(),
+        search_digest=base64.b64encode(search).decode(),
         evidence=_evidence(report, [path for path in evidence if not (foreign and path.startswith("certificate."))]),
     )
 
 
-def write(report: Report, issued: Certificate | None, folder: Path) -> Path:
-    """Writes report.html beside report.json, with links to the evidence that is there."""
-    beside = [folder / name for name in ("report.json", "junit.xml", "certificate.json", "certificate.md")]
-    files = [*beside, *sorted((folder / "evidence").rglob("*"))]
+def write(
+    report: Report, issued: Certificate | None, folder: Path, comparison: comparisons.Comparison | None = None
+) -> Path:
+    """Writes report.html beside report.json, with links to the evidence that is there.
+
+    comparison: with the image before this one.
+    """
+    names = ("report.json", "junit.xml", "certificate.json", "certificate.md", page_materials.BOM_FILE)
+    files = [*(folder / name for name in names), *sorted((folder / "evidence").rglob("*"))]
     evidence = [path.relative_to(folder).as_posix() for path in files if path.is_file() and not path.is_symlink()]
     path = folder / PAGE_FILE
-    write_text(path, page(report, issued, evidence))
+    write_text(path, page(report, issued, evidence, Beside(page_materials.load(folder), comparison)))
     return path
 
 
@@ -150,13 +195,22 @@ def _red(machine: MachineView) -> Iterable[_Red]:
             yield _Red(check.record.verdict, waived, check.anchor, f"{machine.name}: {check.record.id}")
 
 
-def _groups(lines: Sequence[str]) -> list[_Group]:
+def _not_proven(statement: Certificate) -> _NotProven:
     groups: dict[str, list[str]] = {heading: [] for heading in ("", *(heading for _, heading in _GROUPS))}
-    for line in lines:
+    for line in statement.not_proven:
         matches = ((heading, match[1]) for pattern, heading in _GROUPS if (match := pattern.fullmatch(line)))
         heading, entry = next(matches, ("", line))
         groups[heading].append(entry)
-    return [_Group(heading, entries) for heading, entries in groups.items() if entries]
+    missing = groups.pop("")
+    if statement.level == certificates.REHEARSED and groups[_REPLICAS]:
+        packages = templating.plural(len(groups[_REPLICAS]), "package")
+        missing.append(f"{packages} of the vendors: a replica was installed instead")
+    elif statement.level == certificates.NONE:  # of the level after the next one
+        groups["Real hardware"] = [line for line in missing if line.startswith(_REAL_GPUS)]
+        missing = [line for line in missing if not line.startswith(_REAL_GPUS)]
+    folded = [_Group(heading, entries) for heading, entries in groups.items() if entries]
+    heading, nothing = _MISSING[statement.level]
+    return _NotProven(heading, missing, nothing, folded)
 
 
 def _waivers(report: Report) -> list[tuple[str, WaiverRecord]]:
@@ -168,30 +222,6 @@ def _waivers(report: Report) -> list[tuple[str, WaiverRecord]]:
             if (host.name, waiver) not in entries:
                 entries.append((host.name, waiver))
     return entries
-
-
-def _stages(report: Report) -> list[Bar]:
-    total = max(((stage.start or 0.0) + stage.seconds for stage in report.stages), default=0.0)
-    bars = []
-    for stage in report.stages:
-        start, failed = stage.start or 0.0, stage.outcome == "failed"
-        label = f"{'failed after ' if failed else ''}{templating.seconds(stage.seconds)}"
-        kind = f"in{min(stage.level, 3)}{' FAIL' if failed else ''}"
-        bars.append(bar(stage.stage, label, start, start + stage.seconds, total, kind))
-    return bars
-
-
-def _hop_table(report: Report) -> dict[str, list[float | None]]:
-    """Seconds of each hop on each machine, where there is more than one machine."""
-    if len(report.hosts) < 2:
-        return {}
-    table: dict[str, list[float | None]] = {}
-    for column, host in enumerate(report.hosts):
-        for check in host.checks:
-            for hop in check.hops:
-                row = table.setdefault(hop.hop, [None] * len(report.hosts))
-                row[column] = hop.seconds if row[column] is None else row[column]
-    return table
 
 
 def _evidence(report: Report, paths: Sequence[str]) -> _Evidence:

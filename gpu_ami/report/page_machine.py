@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpu_ami.report import templating
+from gpu_ami.report import page_series, templating
 from gpu_ami.report.document import ORDER, PASS, HostReport, Report
 from validator.results import CheckRecord, Verdict
 
@@ -148,6 +148,10 @@ class MachineView:
     @property
     def hops(self) -> list[HopsView]:
         return [HopsView(check.id.rpartition("::")[2], _hops(check)) for check in self.host.checks if check.hops]
+
+    @property
+    def sparklines(self) -> list[page_series.Sparkline]:
+        return page_series.sparklines(self.host)
 
     @property
     def events(self) -> Iterable[EventView]:

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_ami import cli
 from gpu_ami.report import writer
+from tests.release import examples
 from tests.report.examples import a_host, a_report, unavailable_host
 
 
@@ -57,3 +58,21 @@ def test_damaged_report_is_refused(content: str, tmp_path: Path, capsys: pytest.
 def test_missing_report_names_the_command_that_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["certify", str(tmp_path)]) == 2
     assert "`gpu-ami validate` writes it" in capsys.readouterr().err
+
+
+def test_the_page_shows_how_the_image_differs_from_the_one_before(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    examples.write_folder(old, examples.certified_report(nvidia_driver={"version": "570.9"}))
+    examples.write_folder(new, examples.certified_report(nvidia_driver={"version": "580.1"}))
+    assert cli.main(["certify", str(new), "--before", str(old), "-q"]) == 0
+    page = (new / "report.html").read_text()
+    assert "<td>nvidia_driver.version</td><td>570.9</td><td>580.1</td>" in page
+
+
+def test_an_unknown_image_before_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples.write_folder(tmp_path)
+    assert cli.main(["certify", str(tmp_path), "--before", "elsewhere"]) == 2
+    assert "elsewhere: no such file, folder or AMI id" in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()

@@ -45,8 +45,8 @@ def test_markdown_is_a_table_whatever_a_name_holds() -> None:
 def test_html_is_escaped_and_whole() -> None:
     page = rendering.html(COMPARED)
     assert "<script>" not in page and "&lt;script&gt;" in page and "\x1b" not in page
-    assert page.count("<tr>") == 2 + 1 + 61
-    assert "<h2>Files by component</h2>" in page and "No difference." in page
+    assert page.count("<tr>") == 2 and page.count('<tr class="find">') == 1 + 61
+    assert "<h2>Files by component</h2>" in page and "No difference: Units." in page
 
 
 def test_json_has_all() -> None:

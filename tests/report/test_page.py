@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import json
 import re
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 
 from gpu_ami import pipeline
+from gpu_ami.release.comparison import Comparison, Row, Section
 from gpu_ami.report import certificate, page, writer
 from gpu_ami.report.document import CORE, FAIL, FLAKY, PASS, UNAVAILABLE, UNPROVEN, Report
 from gpu_ami.report.page import VERDICTS
+from gpu_ami.report.page_materials import Materials, Origin
 from tests.report.examples import (
     WAIVER,
     a_check,
@@ -25,7 +29,7 @@ from tests.report.examples import (
     everything,
     unavailable_host,
 )  # fmt: skip
-from validator.results import Hop, WaiverState
+from validator.results import Hop, Replica, WaiverState
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&amp;\x1b[31mred\x1b[0m\x1b]0;title\x07\u202egnp.exe"
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -54,7 +58,7 @@ class Reader(HTMLParser):
         assert self._open and self._open.pop() == tag, f"</{tag}> closes something else"
 
     def handle_data(self, data: str) -> None:
-        if "style" in self._open:
+        if "style" in self._open or "script" in self._open:
             return
         self.text += data
         if any(tag in ("h1", "h2", "h3", "h4") for tag in self._open):
@@ -103,7 +107,10 @@ def test_sections_in_the_order_of_reading() -> None:
     report = a_report(a_host("g5.12xlarge", a_check("logs", FAIL, waived=WAIVER)), a_host("p4d.24xlarge"))
     read = Reader(drawn(report, ["report.json", "evidence/g5.12xlarge/console.log"]))
     told = [heading.strip() for heading in read.headings]
-    wanted = ["Not proven", "g5.12xlarge ✓ PASS", "p4d.24xlarge ✓ PASS", "Waivers", "Where the time went", "Evidence"]
+    wanted = [
+        "Not proven", "Proof tiers", "Timeline", "g5.12xlarge ✓ PASS", "p4d.24xlarge ✓ PASS", "Waivers", "Materials",
+        "Differences", "Evidence",
+    ]  # fmt: skip
     assert [one for one in told if one in wanted] == wanted
     levels = [int(tag[1]) for tag, _ in read.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 and levels.count(1) == 1
@@ -142,24 +149,52 @@ def test_failure_shows_message_observed_and_planned_whole() -> None:
 def test_not_proven_loses_no_line() -> None:
     report = everything()
     lines = certificate.certify(report).not_proven
-    section = drawn(report).partition('<section class="caution">')[2].partition("</section>")[0]
+    section = drawn(report).partition('<section class="caution"')[2].partition("</section>")[0].partition(">")[2]
     box = Reader(section)
     assert len(lines) >= 9
     assert [heading.partition(" (")[0] for heading in box.headings] == [
-        "Not proven", "Packages replaced by a replica", "Planned, installed by no role of this image",
-        "Noted in the plan", "In no certificate",
+        "Not proven", "Missing for a certificate", "Packages replaced by a replica",
+        "Checks without a verdict, or waived", "Tiers that were not reached",
+        "Planned, installed by no role of this image", "Noted in the plan",
+        "In no certificate", "Real hardware",
     ]  # fmt: skip
     common = "^the vendor's own package of |: a replica was .*$|: planned, installed by no .*|^noted in .*?: "
     for line in lines:
         assert re.sub(common, "", line) in box.text, line
 
 
-def test_what_every_report_leaves_open_is_folded() -> None:
-    """What is missing in this report stands first and open."""
-    section = drawn(a_report(a_host(xid=UNPROVEN), notes=["n"])).partition('<section class="caution">')[2]
+def not_proven_of(report: Report) -> tuple[str, str]:
+    """What stands open in "Not proven", and what is folded."""
+    section = drawn(report).partition('<section class="caution"')[2].partition("</section>")[0]
     open_part, _, folded = section.partition("<details")
-    assert "xid: no check of it passed" in open_part and "tier T0, offline: UNPROVEN" in open_part
-    assert "a PASS does not prove" not in open_part and "a PASS does not prove" in folded
+    return open_part, folded
+
+
+def test_what_every_report_leaves_open_is_folded() -> None:
+    """What is missing for a certificate stands first and open."""
+    open_part, folded = not_proven_of(a_report(a_host(xid=UNPROVEN), simulated=True, notes=["n"]))
+    assert "Missing for a certificate" in open_part and "xid: no check of it passed" in open_part
+    for text in ("a PASS does not prove", "tier T0, offline: UNPROVEN", "real GPUs", "<li>n</li>", "xid::test_it"):
+        assert text not in open_part and text.strip("<li>/") in folded, text
+
+
+@pytest.mark.parametrize(
+    ("simulated", "replicas", "lines"),
+    [
+        (True, 0, ["real GPUs: the GPUs were simulated"]),
+        (False, 2, ["2 packages of the vendors: a replica was installed instead"]),
+        (True, 1, ["real GPUs: the GPUs were simulated", "1 package of the vendors"]),
+        (False, 0, ["At this level nothing is missing."]),
+    ],
+)
+def test_what_is_missing_for_the_next_level_comes_first(simulated: bool, replicas: int, lines: list[str]) -> None:
+    packages = tuple(Replica(f"nvidia-{n}", "580", "a replica") for n in range(replicas))
+    skipped = a_check("hardware", UNPROVEN, id="hardware::test_nvswitches")
+    host = replace(a_host("g5.12xlarge", skipped), replicas=packages)
+    open_part, folded = not_proven_of(a_report(host, simulated=simulated, notes=["a note"]))
+    assert all(line in open_part for line in lines)
+    assert open_part.count("<li>") == (len(lines) if simulated or replicas else 0)
+    assert "hardware::test_nvswitches" in folded and "a note" in folded
 
 
 def test_host_that_could_not_be_checked_says_why() -> None:
@@ -176,7 +211,8 @@ def test_hops_follow_each_other_and_event_is_shown() -> None:
     text = drawn(a_report(a_host("g5.12xlarge", check), a_host("p4d.24xlarge", check)))
     assert "--from:0.00%;--wide:25.00%" in text and "--from:25.00%;--wide:75.00%" in text
     assert text.count("<h3>Captured event</h3>") == 4, "of each machine: the one of its xid check, and this"
-    assert '<tr><th scope="row">file → agent</th><td>3.00 s</td><td>3.00 s</td></tr>' in text
+    panel = text.partition("<h3>file → agent</h3>")[2].partition("</div>")[0]
+    assert re.findall("<span>(.*?)</span>", panel) == ["g5.12xlarge", "3.00 s", "p4d.24xlarge", "3.00 s"]
 
 
 def test_boot_and_stages_are_drawn_to_scale() -> None:
@@ -221,6 +257,7 @@ def test_hostile_text_stays_text() -> None:
     clean, text = Reader(page.page(good, None, names[:1])), page.page(bad, None, names)
     read = Reader(text)
     read_tags = {tag for tag, _ in read.elements}
+    assert len(read.having("script")) == 1
     assert read_tags <= {tag for tag, _ in clean.elements}, read_tags
     assert "<script>alert(1)</script>" in read.text, "shown, as text"
     for attributes in (attributes for _, attributes in read.elements):
@@ -233,15 +270,41 @@ def test_hostile_text_stays_text() -> None:
 def test_page_loads_nothing_from_anywhere() -> None:
     text = drawn(a_report(a_host(xid=FAIL), notes=["https://example.org/x"]), ["report.json"])
     read = Reader(text)
-    assert not {"script", "link", "img", "iframe", "object", "embed", "form", "base"} & {
-        tag for tag, _ in read.elements
-    }
+    assert not {"link", "img", "iframe", "object", "embed", "form", "base"} & {tag for tag, _ in read.elements}
     assert not any("src" in given or "srcset" in given for _, given in read.elements)
     assert all(re.match(r"#|report\.json$", given["href"]) for given in read.having("a"))
     style = text.partition("<style>")[2].partition("</style>")[0]
     assert style and "url(" not in style and "@import" not in style
     policy = next(given["content"] for given in read.having("meta") if "http-equiv" in given)
-    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline';")
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
+
+
+def test_the_only_script_is_the_one_that_the_policy_names() -> None:
+    text = drawn(everything())
+    (script,) = re.findall("<script>(.*?)</script>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'; base-uri 'none'" in text
+    assert "innerHTML" not in script, "no text of the report becomes part of the page"
+    assert '<span id="search" hidden>' in text, "without the script there is no search box"
+
+
+def test_materials_and_differences_are_shown_as_text() -> None:
+    row = Row(HOSTILE, "1", HOSTILE)
+    compared = Comparison("a", "b", (Section("packages", (row,)), Section("units"), Section("files", missing="none")))
+    origin = Origin(HOSTILE, [(HOSTILE, "1"), ("libc6", "2.36")])
+    beside = page.Beside(Materials("urn:uuid:1", f"debian {HOSTILE}", [origin], [], []), compared)
+    read = Reader(page.page(a_report(a_host(), nvidia_driver={"version": "580.1"}), None, [], beside))
+    assert not {"img"} & {tag for tag, _ in read.elements} and len(read.having("script")) == 1
+    assert "2 packages" in read.text and "libc6 2.36" in read.text and "580.1" in read.text
+    assert "a → b" in read.text and "No difference: Units." in read.text and "Files by component: none" in read.text
+
+
+def test_page_of_600_checks_is_whole() -> None:
+    checks = [a_check("hygiene", id=f"hygiene::test_{number}", observed="x" * 200) for number in range(600)]
+    report = a_report(replace(a_host("g5.12xlarge", *checks)), incomplete="the run was interrupted")
+    read = Reader(drawn(report))
+    assert len(read.having("details", class_="check PASS")) == len(report.hosts[0].checks)
+    assert "The proof is incomplete: the run was interrupted." in read.text
 
 
 def test_links_within_the_page_have_a_target() -> None:
@@ -324,7 +387,8 @@ def test_text_has_contrast(scheme: str) -> None:
     colours = light if scheme == "light" else light | dark
     papers = ("paper", "card", "code", "caution-paper")
     pairs = [(ink, paper) for ink in ("ink", "soft", "link") for paper in papers]
-    pairs += [("on", verdict) for verdict in VERDICTS] + [(PASS, "card"), (PASS, "paper")]
+    pairs += [("on", fill) for fill in (*VERDICTS, "prepare", "build", "boot", "check")]
+    pairs += [(PASS, "card"), (PASS, "paper")]
     for ink, paper in pairs:
         bright, dim = sorted((luminance(colours[ink]), luminance(colours[paper])), reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 4.5, f"{scheme}: {ink} {colours[ink]} on {paper} {colours[paper]}"
