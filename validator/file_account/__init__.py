@@ -3,6 +3,8 @@
 inventory       reads what validator/remote/inventory.py lists of a system
 grammar         rules.yml and the roles' footprint.yml
 explain         each entry's explanation, and what has none
+rule_problems   an entry compared with a rule of its path
+differences     an entry compared with the base AMI's
 packages        new and changed packages: planned, or required by planned ones
 collect         takes the inventory of a host, and finds the base AMI's
 merkle          the root over all entries of an inventory, and the proof of one path
@@ -14,7 +16,8 @@ from types import MappingProxyType
 
 from validator.file_account import merkle
 from validator.file_account.collect import KEPT_FILE, Base, NotTaken, find_base, role_times, take
-from validator.file_account.explain import Account, Finding, RoleTime, differences, explain, widest
+from validator.file_account.differences import differences
+from validator.file_account.explain import Account, Finding, RoleTime, explain, widest
 from validator.file_account.grammar import (
     Footprint,
     InvalidRules,

@@ -5,7 +5,6 @@ An entry is explained by the first of these that matches all its attributes. All
 
 from __future__ import annotations
 
-import functools
 import posixpath
 import re
 from collections import Counter
@@ -13,14 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from validator.file_account.differences import (
+    attributes_only,
+    differences,
+    kind_name,
+    mode_and_owner,
+    same_mode_and_owner,
+)
 from validator.file_account.grammar import Footprint, Rule, expression
 from validator.file_account.inventory import Entry, Inventory
+from validator.file_account.rule_problems import RuleProblems
 
 BASE, PACKAGE, ROLE, DERIVED, MACHINE = "base", "package", "role", "derived", "machine"
 CLASSES = (BASE, PACKAGE, ROLE, DERIVED, MACHINE)
 # Paths that minimal images exclude by settings of their package manager (dpkg.cfg path-exclude, rpm --nodocs).
 _MAY_BE_MISSING = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "locale", "info", "lintian", "help"))
-_SONAME = re.compile(r"lib.+\.so\.[0-9]+")
 _PLAIN_MODES = {"d": (0o755,), "f": (0o644, 0o755, 0o444, 0o555)}
 
 
@@ -110,6 +116,7 @@ class _Explainer:
         self._role_rules = [rule for rule in role_rules if rule.when != unwanted]
         self._first_boot_rules = [rule for rule in rules if rule.when == "first_boot"]
         self._rules = [rule for rule in rules if rule.when not in (unwanted, "first_boot")]
+        self._problems = RuleProblems(image, base, (*self._role_rules, *self._rules), changed_packages)
         removed = [expression(path) for footprint in footprints for path in footprint.removed]
         self._removed_by_roles = re.compile("|".join(removed) or r"(?!)", re.DOTALL)
         self._pending: list[tuple[Entry, str, str]] = []  # directories without an explanation of their own
@@ -128,7 +135,8 @@ class _Explainer:
             self._count(BASE, "base AMI, below a mount point of the builder", entry)
             return
         change = "changed" if before is not None else "new"
-        what = ", ".join(differs) if before is not None else f"no package, role or rule has this {_kind(entry.kind)}"
+        nothing = f"no package, role or rule has this {kind_name(entry.kind)}"
+        what = ", ".join(differs) if before is not None else nothing
         package = self._package_problem(entry, before)
         if package == "":
             self._count(PACKAGE, "package", entry)
@@ -153,17 +161,17 @@ class _Explainer:
             return f"{', '.join(entry.differs)} not as package {names} has it"
         of_changed_package = bool(self.changed_packages & set(entry.packages))
         if before is not None and not of_changed_package:
-            return None if entry.differs is None else _attributes_only(differences(entry, before), names)
+            return None if entry.differs is None else attributes_only(differences(entry, before), names)
         if entry.kind == "l":
-            return "" if self._leads_to_explained(entry) else f"link to {entry.target}, which no package owns"
-        if before is not None and (before.mode, before.owner, before.group) == (entry.mode, entry.owner, entry.group):
+            return "" if self._problems.leads_to_explained(entry) else f"link to {entry.target}, which no package owns"
+        if same_mode_and_owner(entry, before):
             return ""
         if entry.differs is None and entry.kind == "f":
             return None
         if self._recorded_attributes(entry):
             return ""
         if (entry.owner, entry.group) != ("root", "root") or entry.mode not in _PLAIN_MODES.get(entry.kind, ()):
-            return f"{_shown(entry)}, package {names} would have root:root"
+            return f"{mode_and_owner(entry)}, package {names} would have root:root"
         return "" if not entry.attributes else f"attributes {', '.join(entry.attributes)}"
 
     def _recorded_attributes(self, entry: Entry) -> bool:
@@ -175,7 +183,7 @@ class _Explainer:
         first_boot = self._first_boot_rules if what.endswith("first boot") else ()
         for rule in (*self._role_rules, *self._rules, *first_boot):
             if rule.matches(entry.path):
-                problem = self._rule_problem(rule, entry, before)
+                problem = self._problems.of(rule, entry, before)
                 if not problem:
                     kind = ROLE if rule.role else MACHINE if rule.when == "booted" else DERIVED
                     self._count(kind, f"role {rule.role}" if rule.role else rule.name, entry)
@@ -186,129 +194,6 @@ class _Explainer:
             return
         self._find(entry, change, "; ".join(problems) or what)
 
-    def _rule_problem(self, rule: Rule, entry: Entry, before: Entry | None) -> str:
-        if entry.kind not in rule.kinds:
-            return f"a {_kind(entry.kind)}"
-        if rule.target and entry.target != rule.target:
-            return f"link to {entry.target}, expected {rule.target}"
-        if rule.sha256 and entry.sha256 and entry.sha256 not in rule.sha256:
-            return "content is not the expected"
-        owner = f"{entry.owner}:{entry.group}"
-        kept = before is not None and (before.mode, before.owner, before.group) == (
-            entry.mode,
-            entry.owner,
-            entry.group,
-        )
-        if not kept and owner not in (rule.owners or ("root:root",)):
-            return f"owner {owner}, expected {' or '.join(rule.owners or ('root:root',))}"
-        if entry.kind != "l" and not kept:
-            if rule.modes and entry.mode not in rule.modes:
-                return f"mode {entry.mode:04o}, expected {' or '.join(f'{mode:04o}' for mode in rule.modes)}"
-            if not rule.modes and (entry.mode & 0o6000 or entry.mode & 0o002):
-                return f"mode {entry.mode:04o}: setuid, setgid or writable by every user"
-        if "security.capability" in entry.attributes:
-            return "file capabilities"
-        return self._content_problem(rule.check, entry, kept)
-
-    def _content_problem(self, check: str, entry: Entry, kept: bool) -> str:
-        """How the content differs from what the rule's program writes; "" if it does not or the rule has no check."""
-        if check == "empty":
-            return f"{entry.size} bytes, expected none" if entry.size else ""
-        if check == "kept":
-            return "" if kept else f"{_shown(entry)}: not as the base AMI has it"
-        if check == "link":
-            return "" if self._leads_to_explained(entry) else f"link to {entry.target}, which nothing explains"
-        if check == "alternative":
-            return "" if entry.target.startswith("/etc/alternatives/") else f"link to {entry.target}"
-        if check == "unit":
-            return self._unit_problem(entry)
-        if check == "dkms":
-            return self._dkms_problem(entry)
-        if check == "package":
-            name = posixpath.basename(entry.path).rpartition(".")[0].partition(":")[0]
-            return "" if name in self.image.packages or name in ("", "format") else f"package {name} is not installed"
-        if check == "skeleton":
-            original = self.image.entries.get(f"/etc/skel/{posixpath.basename(entry.path)}")
-            return "" if original is not None and original.sha256 == entry.sha256 else "not as in /etc/skel"
-        if check == "module":
-            return "" if self._built_by_dkms(entry) else "DKMS has built no such module"
-        return self._bytecode_problem(entry) if check == "bytecode" else ""
-
-    def _built_by_dkms(self, module: Entry) -> bool:
-        """Whether one of the modules in DKMS's own tree has this name."""
-        name = posixpath.basename(module.path)
-        names = {posixpath.basename(path) for path in self.image.entries if path.startswith("/var/lib/dkms/")}
-        return name in names
-
-    def _unit_problem(self, link: Entry) -> str:
-        """Why nothing explains that a unit is enabled: neither its package, which the build installed, nor a role."""
-        of_system = link.target.startswith(("/lib/systemd/", "/usr/lib/systemd/", "/etc/systemd/", "../"))
-        if not of_system or not self._leads_to_explained(link):
-            return f"link to {link.target}"
-        unit = self._end_of(link)[1]
-        if unit is None or not unit.packages or self.changed_packages & set(unit.packages):
-            return ""
-        if link.path.replace("/etc/systemd/", "/var/lib/systemd/", 1) in self._enabled_by_packages:
-            return ""
-        return f"enables a unit of package {'/'.join(unit.packages)}, which the base AMI does not enable"
-
-    @functools.cached_property
-    def _enabled_by_packages(self) -> frozenset[str]:
-        """What dpkg's helper recorded when a package's scripts enabled a unit; paths below /var/lib/systemd."""
-        helper = re.compile(r"/var/lib/systemd/deb-systemd-(?:(user)-)?helper-enabled/(.+)")
-        found = (helper.fullmatch(path) for path in self.image.entries)
-        return frozenset(f"/var/lib/systemd/{mark[1] or 'system'}/{mark[2]}" for mark in found if mark)
-
-    def _dkms_problem(self, entry: Entry) -> str:
-        """Why nothing explains an entry of DKMS's tree, /var/lib/dkms/NAME/VERSION/…: /usr/src has no such source."""
-        name, _, rest = entry.path.removeprefix("/var/lib/dkms/").partition("/")
-        version = rest.partition("/")[0]
-        source = f"/usr/src/{name}-" if version.startswith("kernel-") else f"/usr/src/{name}-{version}"
-        if not rest or any(path.startswith(source) for path in self.image.entries):
-            return ""
-        return f"no source {source}"
-
-    def _bytecode_problem(self, entry: Entry) -> str:
-        folder, name = posixpath.split(entry.path)
-        parent = posixpath.dirname(folder) if posixpath.basename(folder) == "__pycache__" else folder
-        source = self.image.entries.get(f"{parent}/{name.partition('.')[0]}.py")
-        if source is None:
-            return "no source file beside it"
-        flags, modified, size = (*entry.bytecode, 0, 0, 0)[:3]
-        if not entry.bytecode or (not flags and (modified, size) != (source.modified & 0xFFFFFFFF, source.size)):
-            return f"compiled from another {source.path}"
-        return ""
-
-    def _leads_to_explained(self, link: Entry) -> bool:
-        """Whether a link ends at an entry of the base or of a package, or at one that does not exist in a package."""
-        path, entry = self._end_of(link)
-        if entry is None:
-            # A packaged link may have no target: excluded documentation, or a library of an optional package. The name
-            # by which programs load a library (libcuda.so.1) is not of that kind.
-            optional = bool(link.packages) and not _SONAME.fullmatch(posixpath.basename(link.path))
-            return optional or path in self.image.missing or path.startswith(("/dev/", "/proc/", "/run/"))
-        return bool(entry.packages or entry.path in self.base.entries or self._of_a_role(entry) or entry.kind == "d")
-
-    def _end_of(self, link: Entry) -> tuple[str, Entry | None]:
-        """The path at which a link ends, and the entry there; None if there is none or the links are a circle."""
-        path = link.path
-        for _ in range(20):
-            entry = self.image.entries.get(path)
-            if entry is None or entry.kind != "l":
-                return path, entry
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(path), entry.target))
-            path = self._merged(path)
-        return path, None
-
-    def _merged(self, path: str) -> str:
-        """The path with links of its directories followed, as far as the root's own (/bin, /lib) are concerned."""
-        first, _, rest = path[1:].partition("/")
-        top = self.image.entries.get(f"/{first}")
-        return f"/{top.target.lstrip('/')}/{rest}" if top is not None and top.kind == "l" and rest else path
-
-    def _of_a_role(self, entry: Entry) -> bool:
-        return any(rule.matches(entry.path) for rule in (*self._role_rules, *self._rules))
-
     def explain_directories(self) -> None:
         """A directory that only holds what is explained is explained with it, if it is root's with mode 0755."""
         for entry, change, what in sorted(self._pending, key=lambda row: row[0].path, reverse=True):
@@ -316,7 +201,7 @@ class _Explainer:
             if entry.path in self._used and plain:
                 self._count(DERIVED, "directory of explained files", entry)
             elif entry.path in self._used:
-                self._find(entry, change, f"{_shown(entry)}, expected root:root 0755")
+                self._find(entry, change, f"{mode_and_owner(entry)}, expected root:root 0755")
             else:
                 self._find(entry, change, what)
 
@@ -334,7 +219,7 @@ class _Explainer:
                 continue
             if before.kind == "d" and not before.packages and self._emptied(path):
                 continue
-            what = f"the base AMI's {_kind(before.kind)}"
+            what = f"the base AMI's {kind_name(before.kind)}"
             what += f" of package {'/'.join(before.packages)}" if before.packages else ""
             self.account.findings.append(Finding(path, "removed", what))
 
@@ -380,33 +265,6 @@ class _Explainer:
         self.account.findings.append(Finding(entry.path, change, what, written))
 
 
-def differences(now: Entry, before: Entry, hash_since: float = 0.0) -> list[str]:
-    """The differences between an entry and the base's, each with both values; empty if there are none."""
-    if now.kind != before.kind:
-        return [f"a {_kind(now.kind)}, the base AMI has a {_kind(before.kind)}"]
-    found = []
-    if now.mode != before.mode and now.kind != "l":
-        found.append(f"mode {now.mode:04o}, base {before.mode:04o}")
-    if (now.owner, now.group) != (before.owner, before.group):
-        found.append(f"owner {now.owner}:{now.group}, base {before.owner}:{before.group}")
-    if now.kind == "f" and (now.sha256 or now.changed >= hash_since) and now.sha256 != before.sha256:
-        found.append(f"content ({now.size} bytes, base {before.size})")
-    if now.target != before.target:
-        found.append(f"link to {now.target}, base {before.target}")
-    if now.device != before.device:
-        found.append(f"device {now.device}, base {before.device}")
-    if dict(now.attributes) != dict(before.attributes):
-        names = sorted(set(now.attributes.items()) ^ set(before.attributes.items()))
-        found.append(f"attributes {', '.join(dict.fromkeys(name for name, _ in names))}")
-    return found
-
-
-def _attributes_only(found: list[str], names: str) -> str:
-    """The differences other than in content, with the names of the unchanged packages; "" if there are none."""
-    attributes = [text for text in found if not text.startswith("content")]
-    return ", ".join(attributes) + f" (package {names})" if attributes else ""
-
-
 def _with_role(finding: Finding, role_times: Sequence[RoleTime]) -> Finding:
     if not finding.changed:
         return finding
@@ -417,12 +275,3 @@ def _with_role(finding: Finding, role_times: Sequence[RoleTime]) -> Finding:
 def widest(account: Account, most: int = 10) -> Mapping[str, int]:
     """The rules that explain the most entries."""
     return dict(account.by_rule.most_common(most))
-
-
-def _shown(entry: Entry) -> str:
-    return f"mode {entry.mode:04o}, owner {entry.owner}:{entry.group}"
-
-
-def _kind(kind: str) -> str:
-    names = {"f": "file", "d": "directory", "l": "link", "p": "fifo", "s": "socket"}
-    return names.get(kind, "device")

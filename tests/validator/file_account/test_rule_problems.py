@@ -1,0 +1,59 @@
+"""What a rule covers, each with the case beside it that it does not cover."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.validator.file_account.entries import file, findings, rule, system
+from validator.file_account import Entry, Footprint, load_footprint
+
+
+def test_a_role_declares_content_and_mode(tmp_path: Path) -> None:
+    path = tmp_path / "role/meta/footprint.yml"
+    path.parent.mkdir(parents=True)
+    path.write_text('files: [{path: /etc/x.conf, mode: "0640", owner: "root:adm", content: "a\\n"}]')
+    footprints: list[Footprint] = [load_footprint(path, "role")]
+    digest = footprints[0].files[0].sha256[0]
+    good = file("/etc/x.conf", mode=0o640, group="adm", sha256=digest)
+    assert findings(system(good), system(), footprints=footprints) == []
+    for entry, what in (
+        (replace(good, mode=0o644), "mode 0644, expected 0640 (role role)"),
+        (replace(good, group="root"), "owner root:root, expected root:adm (role role)"),
+        (replace(good, sha256="3" * 64), "content is not the expected (role role)"),
+    ):
+        assert findings(system(entry), system(), footprints=footprints) == [f"/etc/x.conf new: {what}"]
+
+
+def test_a_rule_does_not_cover_setuid_and_capabilities() -> None:
+    cache = rule("/var/cache/x/*")
+    assert findings(system(file("/var/cache/x/a")), system(), cache) == []
+    (text,) = findings(system(file("/var/cache/x/a", mode=0o4755)), system(), cache)
+    assert "setuid" in text
+    (text,) = findings(system(file("/var/cache/x/a", attributes={"security.capability": "1"})), system(), cache)
+    assert "file capabilities" in text
+
+
+def test_bytecode_must_have_its_source() -> None:
+    source = file("/usr/lib/python3/a.py", modified=7, size=3, packages=("x",), differs=())
+    base = system(source)
+    compiled = rule("/usr/lib/python3/__pycache__/*.pyc", check="bytecode")
+    good = file("/usr/lib/python3/__pycache__/a.cpython-311.pyc", bytecode=(0, 7, 3))
+    folder = Entry("/usr/lib/python3/__pycache__", "d", 0o755, "root", "root")
+    assert findings(system(source, good, folder), base, compiled) == []
+    (text,) = findings(system(source, replace(good, bytecode=(0, 8, 3)), folder), base, compiled)[1:]
+    assert "compiled from another /usr/lib/python3/a.py" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "explained"),
+    [("/usr/bin/gcc-12", True), ("/opt/gcc/bin/gcc", False), ("cc", False), ("/nowhere", False)],
+)
+def test_alternatives_lead_to_what_is_explained(target: str, explained: bool) -> None:
+    gcc = file("/usr/bin/gcc-12", packages=("gcc",), differs=())
+    link = Entry("/etc/alternatives/cc", "l", 0o777, "root", "root", target=target)
+    alternatives = rule("/etc/alternatives/*", kinds=("l",), check="link")
+    found = findings(system(gcc, link, file("/opt/gcc/bin/gcc")), system(gcc), alternatives)
+    assert ("/etc/alternatives/cc" not in " ".join(found)) is explained

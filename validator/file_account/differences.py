@@ -1,0 +1,46 @@
+"""The differences between two states of a path: in the image and in the base AMI."""
+
+from __future__ import annotations
+
+from validator.file_account.inventory import Entry
+
+
+def differences(now: Entry, before: Entry, hash_since: float = 0.0) -> list[str]:
+    """The differences between an entry and the base's, each with both values; empty if there are none."""
+    if now.kind != before.kind:
+        return [f"a {kind_name(now.kind)}, the base AMI has a {kind_name(before.kind)}"]
+    found = []
+    if now.mode != before.mode and now.kind != "l":
+        found.append(f"mode {now.mode:04o}, base {before.mode:04o}")
+    if (now.owner, now.group) != (before.owner, before.group):
+        found.append(f"owner {now.owner}:{now.group}, base {before.owner}:{before.group}")
+    if now.kind == "f" and (now.sha256 or now.changed >= hash_since) and now.sha256 != before.sha256:
+        found.append(f"content ({now.size} bytes, base {before.size})")
+    if now.target != before.target:
+        found.append(f"link to {now.target}, base {before.target}")
+    if now.device != before.device:
+        found.append(f"device {now.device}, base {before.device}")
+    if dict(now.attributes) != dict(before.attributes):
+        names = sorted(set(now.attributes.items()) ^ set(before.attributes.items()))
+        found.append(f"attributes {', '.join(dict.fromkeys(name for name, _ in names))}")
+    return found
+
+
+def attributes_only(found: list[str], names: str) -> str:
+    """The differences other than in content, with the names of the unchanged packages; "" if there are none."""
+    attributes = [text for text in found if not text.startswith("content")]
+    return ", ".join(attributes) + f" (package {names})" if attributes else ""
+
+
+def same_mode_and_owner(now: Entry, before: Entry | None) -> bool:
+    """Whether an entry was there before with this mode, owner and group."""
+    return before is not None and (now.mode, now.owner, now.group) == (before.mode, before.owner, before.group)
+
+
+def mode_and_owner(entry: Entry) -> str:
+    return f"mode {entry.mode:04o}, owner {entry.owner}:{entry.group}"
+
+
+def kind_name(kind: str) -> str:
+    names = {"f": "file", "d": "directory", "l": "link", "p": "fifo", "s": "socket"}
+    return names.get(kind, "device")
