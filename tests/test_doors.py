@@ -21,7 +21,7 @@ IMPORTS = {
         "validator/remote/materials.py",  # the same
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
-    "paramiko": {"validator/transport/ssh.py", "validator/transport/ssh_config.py"},
+    "paramiko": {"validator/transport/ssh.py", "validator/transport/ssh_config.py", "validator/transport/handshake.py"},
 }
 CALLS = {
     "print": {"gpu_ami/cli.py"},

@@ -1,6 +1,7 @@
 """Connections to hosts: one connection, one shell, commands in batches.
 
 ssh                  SSH connections
+handshake            the way to a connection: TCP, key exchange, host key, login
 ssh_config           options of a host in ~/.ssh/config
 proxy                a program as the way to a host (ProxyCommand)
 target               address, user, port and key of a host

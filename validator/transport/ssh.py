@@ -1,4 +1,4 @@
-"""SSH connections. No other module of this project opens SSH.
+"""SSH connections. No other module of this project opens SSH; `handshake.py` has the steps until the login.
 
 One TCP connection per host with TCP_NODELAY, and a deadline for every stage (connect, banner, authentication, command).
 By default no SSH agent and no other keys than the named one are tried. The host key is checked, or recorded at first
@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import errno
 import hashlib
 import logging
 import shlex
-import socket
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,8 +31,9 @@ from validator.transport.errors import (
     SshError,
     TransportFault,
 )
+from validator.transport.handshake import greet, import_paramiko, open_socket
 from validator.transport.proxy import Proxy, expand
-from validator.transport.target import Target, check_host_key, parse_url
+from validator.transport.target import Target, parse_url
 
 if TYPE_CHECKING:
     import paramiko
@@ -248,7 +246,7 @@ def connect(where: Target | str, **options: object) -> Connection:
 
     where: a Target or a URL; options: with a URL, other fields of Target.
     """
-    _import_paramiko()
+    import_paramiko()
     import paramiko
 
     # It logs a traceback for every refused connection; the TransportFault has the reason in one line.
@@ -257,7 +255,7 @@ def connect(where: Target | str, **options: object) -> Connection:
 
     clock = time.monotonic()
     proxy = _open_proxy(target) if target.proxy_command else None
-    sock = proxy.socket if proxy else _open_socket(target)
+    sock = proxy.socket if proxy else open_socket(target)
     stages = {"connect": time.monotonic() - clock}
     transport = None
     try:
@@ -265,16 +263,7 @@ def connect(where: Target | str, **options: object) -> Connection:
         transport.daemon = True
         transport.banner_timeout = target.banner_timeout
         transport.auth_timeout = target.auth_timeout
-        clock = time.monotonic()
-        _prefer_known_key_type(transport, target)
-        _negotiate(transport, target)
-        stages["banner"] = time.monotonic() - clock
-        key = transport.get_remote_server_key()
-        host_key = f"{key.get_name()} {key.get_base64()}"
-        check_host_key(target, host_key, _recorded_keys(target))
-        clock = time.monotonic()
-        _authenticate(transport, target)
-        stages["auth"] = time.monotonic() - clock
+        host_key = greet(transport, target, stages)
     except BaseException as error:
         failed = proxy.failure() if proxy and isinstance(error, ConnectionDropped | HostSilent) else ""
         if transport is not None:
@@ -296,116 +285,3 @@ def _open_proxy(target: Target) -> Proxy:
 def proxy_words(target: Target) -> str:
     """The target's proxy command as it is run."""
     return expand(target.proxy_command, target.address, target.port, target.user)
-
-
-def _import_paramiko() -> None:
-    """Imports paramiko without invoke, which takes two fifths of the import time.
-
-    Only `Match exec` of a client configuration needs it: ssh_config.py imports paramiko with it, before this is called.
-    """
-    if "paramiko" in sys.modules or "invoke" in sys.modules:
-        return
-    sys.modules["invoke"] = None  # type: ignore[assignment]  # makes `import invoke` fail
-    try:
-        import paramiko  # noqa: F401
-    finally:
-        del sys.modules["invoke"]
-
-
-def _open_socket(target: Target) -> socket.socket:
-    where = f"{target.address}:{target.port}"
-    try:
-        sock = socket.create_connection((target.address, target.port), timeout=target.connect_timeout)
-    except TimeoutError as error:
-        hint = "is it running, and does its security group allow SSH from this machine?"
-        raise HostSilent(f"{where} did not answer within {target.connect_timeout:g} s", hint) from error
-    except ConnectionRefusedError as error:
-        raise HostRefused(f"{where} refuses connections", "sshd is not (yet) listening") from error
-    except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, type(error).__name__)
-        raise HostUnreachable(f"{where} cannot be reached ({name}: {error})") from error
-    # Without it Nagle's algorithm and delayed ACKs add some 40 ms to every command on a fast link.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return sock
-
-
-def _negotiate(transport: paramiko.Transport, target: Target) -> None:
-    import paramiko
-
-    where = f"{target.address}:{target.port}"
-    started = time.monotonic()
-    try:
-        transport.start_client(timeout=2 * target.banner_timeout)
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        text = str(error)
-        # paramiko reports "Error reading SSH protocol banner" for both: a closed connection comes before the deadline.
-        early = time.monotonic() - started < target.banner_timeout - 0.05
-        if isinstance(error, EOFError | ConnectionError) or (early and "banner" in text):
-            raise ConnectionDropped(f"{where} closed the connection before it was set up ({text or 'EOF'})") from error
-        if "banner" in text or "Timeout" in text or isinstance(error, TimeoutError):
-            hint = "the port accepts connections, but it is not (yet) an SSH server"
-            raise HostSilent(f"{where} sent no SSH banner within {target.banner_timeout:g} s", hint) from error
-        raise ConnectionDropped(f"{where}: key exchange failed ({text})") from error
-    if not transport.initial_kex_done:  # start_client does not raise at its own deadline
-        raise HostSilent(f"{where} did not finish the key exchange within {2 * target.banner_timeout:g} s")
-
-
-def _authenticate(transport: paramiko.Transport, target: Target) -> None:
-    import paramiko
-
-    keys = list(_keys(target))
-    refused = ""
-    try:
-        for key in keys:
-            try:
-                transport.auth_publickey(target.user, key)
-                return
-            except paramiko.AuthenticationException as error:
-                refused = str(error)
-        if target.password is not None:
-            transport.auth_password(target.user, target.password)
-            return
-        if not keys:
-            transport.auth_none(target.user)
-            return
-    except paramiko.AuthenticationException as error:
-        refused = str(error)
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        raise ConnectionDropped(f"{target.name} closed the connection during the login ({error})") from error
-    offered = f"the key {target.key_file}" if target.key_file else "all offered keys"
-    raise AuthRefused(f"{target.name} rejects {offered} ({refused})", "check the user and the key")
-
-
-def _keys(target: Target) -> Iterator[paramiko.PKey]:
-    import paramiko
-
-    if target.key_file is not None:
-        try:
-            yield paramiko.PKey.from_path(target.key_file)
-        except (OSError, paramiko.SSHException, ValueError, TypeError) as error:
-            raise KeyFileUnusable(f"private key {target.key_file} cannot be used ({error})") from error
-    if target.agent:
-        yield from paramiko.Agent().get_keys()
-    if target.search_keys:
-        for path in sorted((Path.home() / ".ssh").glob("id_*")):
-            with contextlib.suppress(Exception):
-                yield paramiko.PKey.from_path(path)
-
-
-def _recorded_keys(target: Target) -> list[str]:
-    if " " in target.host_key:
-        return [target.host_key]
-    import paramiko
-
-    if target.known_hosts is None or not target.known_hosts.exists():
-        return []
-    known = paramiko.HostKeys(str(target.known_hosts)).lookup(target.known_name)
-    return [f"{kind} {key.get_base64()}" for kind, key in known.items()] if known else []
-
-
-def _prefer_known_key_type(transport: paramiko.Transport, target: Target) -> None:
-    kinds = [recorded.split()[0] for recorded in _recorded_keys(target)]
-    if kinds:
-        options = transport.get_security_options()
-        options.key_types = sorted(options.key_types, key=lambda kind: kind not in kinds)
