@@ -7,11 +7,11 @@ expected files in validator/probes/footprints.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from validator.file_account import plan_variables
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
 from validator.probes import Entry, bill_of_materials, footprints, packages, unpackaged
 
@@ -195,7 +195,7 @@ def test_bill_of_materials_is_current(host: Any, observe: Observe) -> None:
 @pytest.mark.tier("T0")
 def test_package_sources_are_planned(host: Any, plan: Any, observe: Observe) -> None:
     """Package sources, keys, proxies and credentials are the base AMI's or planned. Upgrades come from them."""
-    planned = _planned_sources(plan)
+    planned = plan_variables(plan)["source"]
     entries = _unpackaged(host, plan)
     files = [
         path
@@ -210,21 +210,6 @@ def test_package_sources_are_planned(host: Any, plan: Any, observe: Observe) -> 
     _require_none(
         [*files, *_lines(host.run(proxies, pure=True).stdout)], "package sources that are not planned", plan, observe
     )
-
-
-def _planned_sources(plan: Any) -> set[str]:
-    """Names of the source files that the plan's repositories get (roles/vendor_packages)."""
-    repositories: list[Mapping[str, Any]] = []
-    for section in plan.values():
-        if isinstance(section, Mapping):
-            found = section.get("repository")
-            repositories += [found] if isinstance(found, Mapping) else []
-    return {_source_name(str(row.get("url", "")), str(row.get("suite", "./"))) for row in repositories}
-
-
-def _source_name(url: str, suite: str) -> str:
-    bare = re.sub(r"(/\.?)+$", "", re.sub(r"^[a-z]+://", "", f"{url}/{suite}"))
-    return re.sub(r"[^A-Za-z0-9.]+", "-", bare)
 
 
 @pytest.mark.tier("T0")

@@ -268,12 +268,6 @@ def test_a_base_ami_with_software_of_its_own_is_unproven(judge: Judge) -> None:
     assert (judged.verdict, "no package owns" in judged.message) == ("UNPROVEN", True)
 
 
-def test_source_names_are_those_of_the_role() -> None:
-    assert inventory._source_name("http://169.254.169.252/apt.repos.intel.com/mkl/", "all") == (
-        "169.254.169.252-apt.repos.intel.com-mkl-all"
-    )
-
-
 def test_files_of_a_role_without_a_declared_footprint_are_unproven(judge: Judge) -> None:
     plan = as_plan(WITH_NODE | {"roles": ["tuning", "acme_agent"]})
     judged = judge(inventory.test_units_are_declared, {"(*": files("/etc/systemd/system/acme.service")}, plan=plan)

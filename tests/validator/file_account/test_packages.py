@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from validator.file_account import Footprint, Inventory, Package, account_packages, plan_variables, planned_names
+from validator.file_account import (
+    Footprint,
+    Inventory,
+    Package,
+    account_packages,
+    packages,
+    plan_variables,
+    planned_names,
+)
 
 
 def installed(*packages: Package) -> Inventory:
@@ -61,3 +69,9 @@ def test_variables_of_a_plan() -> None:
         "role": ["fabric-manager"],
         "login": ["admin"],
     }
+
+
+def test_source_names_are_those_of_the_role() -> None:
+    assert packages._slug("http://169.254.169.252/apt.repos.intel.com/mkl/", "all") == (
+        "169.254.169.252-apt.repos.intel.com-mkl-all"
+    )
