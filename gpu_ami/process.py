@@ -75,9 +75,9 @@ def using_folder(folder: Path) -> list[ProcessIdentity]:
     return found
 
 
-def end(identity: ProcessIdentity, grace: float = 5.0) -> bool:
-    """Ends a process: SIGTERM, and SIGKILL after `grace` seconds. False if it is still there."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
+def end(identity: ProcessIdentity, grace: float = 5.0, *, first: int = signal.SIGTERM) -> bool:
+    """Ends a process: `first`, and SIGKILL after `grace` seconds. False if it is still there."""
+    for signum in (first, signal.SIGKILL):
         if not identity.alive():
             return True
         with contextlib.suppress(ProcessLookupError):

@@ -114,3 +114,13 @@ def test_a_process_is_itself_and_no_other() -> None:
 @pytest.mark.parametrize("data", [None, {}, {"pid": "1", "started": "x"}, []])
 def test_an_identity_needs_both_halves(data: object) -> None:
     assert process.ProcessIdentity.from_json(data) is None
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGKILL])
+def test_end_sends_the_first_signal_and_nothing_to_what_has_ended(first: int) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    identity = process.identify(child.pid)
+    assert identity is not None
+    assert process.end(identity, first=first) is True
+    assert child.wait(10) == -first
+    assert process.end(identity) is True and not identity.alive()

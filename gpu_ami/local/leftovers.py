@@ -5,18 +5,13 @@ A process belongs to the region if its pid and start time are those that were re
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import signal
-import time
 
 from gpu_ami.files import read_json
 from gpu_ami.local.machines import PROCESS
 from gpu_ami.local.state import Layout, clear_partial_images
-from gpu_ami.process import ProcessIdentity
-
-_END_SECONDS = 5.0
+from gpu_ami.process import ProcessIdentity, end
 
 
 def clear(layout: Layout) -> list[str]:
@@ -35,21 +30,9 @@ def clear_instances(layout: Layout) -> list[str]:
     removed = []
     for folder in sorted(layout.instances.glob("*")):
         identity = ProcessIdentity.from_json(read_json(folder / PROCESS))
-        if identity and end(identity):
+        if identity and identity.alive():
+            end(identity, first=signal.SIGKILL)
             removed.append(f"machine of {folder.name} (pid {identity.pid})")
         shutil.rmtree(folder, ignore_errors=True)
         removed.append(f"disk of {folder.name}")
     return removed
-
-
-def end(identity: ProcessIdentity, first: int = signal.SIGKILL) -> bool:
-    """Ends a process; False if it had ended already."""
-    if not identity.alive():
-        return False
-    for signum in (first, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(identity.pid, signum)
-        deadline = time.monotonic() + _END_SECONDS
-        while identity.alive() and time.monotonic() < deadline:
-            time.sleep(0.02)
-    return True

@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -36,7 +37,7 @@ from gpu_ami.local.control import InstanceStatus, MirrorDescription, RegionDescr
 from gpu_ami.local.machines import read_console
 from gpu_ami.local.network import API_ADDRESS, ARCHIVES, MIRROR_ADDRESS
 from gpu_ami.local.state import LIFELINE, Layout, load_images
-from gpu_ami.process import ProcessIdentity, spawn
+from gpu_ami.process import ProcessIdentity, end, spawn
 from gpu_ami.progress import Progress
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def down(home: Path | None = None) -> bool:
         held.close()
     if identity:
         _wait_gone(identity, _DOWN_SECONDS)
-        leftovers.end(identity)
+        end(identity, first=signal.SIGKILL)
     return bool(clean_leftovers(layout.home)) or was_up
 
 

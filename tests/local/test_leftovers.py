@@ -34,12 +34,3 @@ def test_leftovers_are_found_by_identity_and_ended(tmp_path: Path) -> None:
         mine.kill()
         other.kill()
         other.wait()
-
-
-def test_a_process_that_has_ended_is_not_ended_again() -> None:
-    process = subprocess.Popen(["sleep", "60"])
-    identity = identify(process.pid)
-    assert identity is not None
-    assert leftovers.end(identity, first=signal.SIGTERM) is True
-    assert process.wait(10) == -signal.SIGTERM
-    assert leftovers.end(identity) is False
