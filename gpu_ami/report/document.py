@@ -215,6 +215,12 @@ def worst(verdicts: set[Verdict]) -> Verdict:
     return next((verdict for verdict in ORDER if verdict in verdicts), PASS)
 
 
+def counts(checks: Sequence[CheckRecord]) -> str:
+    """`1 FAIL, 20 PASS`: how many checks have each verdict, the worst first; "" without checks."""
+    verdicts = [check.verdict for check in checks]
+    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ORDER if verdict in verdicts)
+
+
 class TierResult(TypedDict):
     """A tier (validator.tiers.Tier) with its verdict over all machines, the reason, and how many checks ran."""
 

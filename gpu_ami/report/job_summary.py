@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_ami.files import write_text
 from gpu_ami.report import templating
 from gpu_ami.report.certificate import Certificate
-from gpu_ami.report.document import ORDER, HostReport, Report
+from gpu_ami.report.document import HostReport, Report, counts
 
 SUMMARY_FILE = "summary.md"
 _FAILURES = 40  # GitHub refuses a summary of more than 1 MiB; report.html has all of them
@@ -62,9 +62,7 @@ def write(report: Report, certificate: Certificate, folder: Path) -> Path:
 
 
 def _machine(host: HostReport, roles: Sequence[str]) -> _Machine:
-    verdicts = [check.verdict for check in host.checks]
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ORDER if verdict in verdicts)
-    return _Machine(host.name, str(host.verdict(roles)), counts or "none", host.error.partition("\n")[0])
+    return _Machine(host.name, str(host.verdict(roles)), counts(host.checks) or "none", host.error.partition("\n")[0])
 
 
 def _lines(message: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpu_ami.report import page_series, templating
-from gpu_ami.report.document import ORDER, PASS, HostReport, Report
+from gpu_ami.report.document import ORDER, PASS, HostReport, Report, counts
 from validator.results import CheckRecord, Verdict
 
 _FACTS = {"os": "system", "kernel": "kernel", "driver": "driver", "agent": "agent"}
@@ -112,8 +112,7 @@ class MachineView:
 
     @property
     def counts(self) -> str:
-        verdicts = [check.verdict for check in self.host.checks]
-        return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ORDER if verdict in verdicts)
+        return counts(self.host.checks)
 
     @property
     def facts(self) -> list[tuple[str, object]]:

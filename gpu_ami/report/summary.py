@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.report.document import ORDER
+from gpu_ami.report.document import counts
 from validator import waivers
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ def _shortened(message: list[str]) -> list[str]:
 
 
 def _host(host: HostReport, report: Report) -> list[str]:
-    verdicts = [check.verdict for check in host.checks]
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ORDER if verdict in verdicts)
-    head = f"{host.verdict(report.roles):12} {host.name}  ({counts or 'no checks'})"
+    head = f"{host.verdict(report.roles):12} {host.name}  ({counts(host.checks) or 'no checks'})"
     return [head, *(f"    {line}" for line in host.error.splitlines())]
 
 
