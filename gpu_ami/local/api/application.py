@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
-from gpu_ami.local.api.protocol import call_application, unpack
+from gpu_ami.local.api.protocol import call_application, read_body, send, unpack
 from gpu_ami.local.backends import INSTANCE_TYPES, REGION
 from gpu_ami.local.images import ImageStore, Request
 from gpu_ami.local.machines import Reconciler, load_gpu_facts, read_console
@@ -72,7 +72,7 @@ class Api:
             return self._app(environ, start_response)
         refusal = self._refuse(call, environ)
         if refusal:
-            return _send(start_response, "400 BAD REQUEST", [("Content-Type", "text/xml")], refusal.body())
+            return send(start_response, "400 BAD REQUEST", [("Content-Type", "text/xml")], refusal.body())
         if _is_elsewhere(environ):
             return self._app(environ, start_response)
         snapshot_tags = _take_snapshot_tags(call)
@@ -82,7 +82,7 @@ class Api:
         status, headers, body = call_application(self._app, environ)
         if status.startswith("200"):
             body = self._after(call, body, snapshot_tags)
-        return _send(start_response, status, headers, body)
+        return send(start_response, status, headers, body)
 
     def _refuse(self, call: Call, environ: WSGIEnvironment) -> Refusal | None:
         if _is_elsewhere(environ):
@@ -196,9 +196,7 @@ def read_call(environ: WSGIEnvironment) -> Call | None:
         return None
     query = environ.get("QUERY_STRING", "")
     if environ.get("REQUEST_METHOD") == "POST":
-        raw = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        environ["wsgi.input"] = io.BytesIO(raw)
-        query = raw.decode()
+        query = read_body(environ).decode()
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     action = parameters.get("Action")
     return Call(action, parameters) if action else None
@@ -236,12 +234,6 @@ def _renumbered(parameters: Mapping[str, str]) -> dict[str, str]:
         re.sub(r"^TagSpecification\.(\d+)", lambda match: f"TagSpecification.{new[match[1]]}", key): value
         for key, value in parameters.items()
     }
-
-
-def _send(start_response: StartResponse, status: str, headers: list[tuple[str, str]], body: bytes) -> list[bytes]:
-    kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
-    start_response(status, [*kept, ("Content-Length", str(len(body)))])
-    return [body]
 
 
 def _texts(body: bytes, element: str) -> list[str]:

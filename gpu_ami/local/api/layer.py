@@ -12,7 +12,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.conditions import Decisions
-from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, unpack
+from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, send, unpack
 from gpu_ami.local.backends import ZONE
 
 # The action that creates a resource → the element of its answer with the id, and the code and message that other calls
@@ -57,8 +57,7 @@ class ConditionsLayer:
         error = self._error(call) if call else _UNKNOWN_CALL
         if error:
             status, headers, body = error.encode(call.protocol if call else "json")
-            start_response(status, [*headers, ("Content-Length", str(len(body)))])
-            return [body]
+            return send(start_response, status, headers, body)
         if call is None or call.protocol != "ec2":
             return self._app(environ, start_response)
         self._hide_from_filters(call, environ)
@@ -104,9 +103,7 @@ class ConditionsLayer:
             self._remember(call, body)
             if call.action == "GetConsoleOutput":
                 body = self._console(call, body)
-        kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
-        start_response(status, [*kept, ("Content-Length", str(len(body)))])
-        return [body]
+        return send(start_response, status, headers, body)
 
     def _remember(self, call: ServiceCall, body: bytes) -> None:
         if call.action not in _CREATED:

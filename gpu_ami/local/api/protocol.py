@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
-from wsgiref.types import WSGIApplication, WSGIEnvironment
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
 _CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
@@ -106,8 +106,7 @@ def read_service_call(environ: WSGIEnvironment) -> ServiceCall | None:
     service, key = _SERVICES.get(signed["service"], signed["service"]), signed["key"]
     raw = b""
     if environ.get("REQUEST_METHOD", "GET") != "GET":
-        raw = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        environ["wsgi.input"] = io.BytesIO(raw)
+        raw = read_body(environ)
     target = environ.get("HTTP_X_AMZ_TARGET", "")
     if target:
         body = _read_json(raw)
@@ -122,6 +121,20 @@ def read_service_call(environ: WSGIEnvironment) -> ServiceCall | None:
     named = parameters.get("Action")
     protocol = "ec2" if service == "ec2" else "query"
     return ServiceCall(service, named, protocol, parameters, access_key=key) if named else None
+
+
+def read_body(environ: WSGIEnvironment) -> bytes:
+    """A request's body, which can be read again afterwards."""
+    raw = bytes(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+    environ["wsgi.input"] = io.BytesIO(raw)
+    return raw
+
+
+def send(start_response: StartResponse, status: str, headers: list[tuple[str, str]], body: bytes) -> list[bytes]:
+    """Answers with a body, whose length replaces the headers' own."""
+    kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
+    start_response(status, [*kept, ("Content-Length", str(len(body)))])
+    return [body]
 
 
 def _read_json(raw: bytes) -> dict[str, Any]:
@@ -141,7 +154,7 @@ def unpack(environ: WSGIEnvironment) -> None:
     """Replaces a gzipped body by its content: the vendor's agent sends metrics so, and moto reads none."""
     if environ.get("HTTP_CONTENT_ENCODING", "").lower() != "gzip":
         return
-    packed = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    packed = read_body(environ)
     try:
         raw = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error):
