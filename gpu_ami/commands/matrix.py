@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
 from gpu_ami.errors import counted
@@ -26,6 +26,7 @@ or of their site has changed. An image of which only checks have changed is prov
 formats:
   text         a line for each image with its reasons
   json         {"images": […], "shards": […]}; also what --json prints
+  markdown     a table, and what changes in each image's plan: for a comment on a pull request
   github       lines for $GITHUB_OUTPUT: images=…, shards=…, any=true or false (docs/ci.md)
   gitlab       the hidden jobs .gpu-ami-images and .gpu-ami-shards with parallel: matrix
   codebuild    a buildspec's batch: build-list, one build a shard
@@ -33,10 +34,12 @@ formats:
 examples:
   gpu-ami matrix                                                every recipe
   gpu-ami matrix --since origin/main                            what this branch affects
+  gpu-ami matrix --since "$BASE" --format markdown > comment.md
   gpu-ami matrix --since "$BASE" --format github >> "$GITHUB_OUTPUT"
   gpu-ami matrix debian12-gpu --format gitlab > matrix.yml
 """
-FORMATS = ("text", "json", "github", "gitlab", "codebuild")
+_MOST_CHANGES = 40  # of an image, in Markdown; --format json has all
+FORMATS = ("text", "json", "markdown", "github", "gitlab", "codebuild")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,8 +61,15 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
     recipes = [find_recipe(recipe) for recipe in args.recipe] or all_recipes()
     images = affected(recipes, args.since)
-    data = {"images": [asdict(image) | {"reasons": list(image.reasons)} for image in images], "shards": shards(images)}
-    writers = {"text": _text, "json": _json, "github": _github, "gitlab": _gitlab, "codebuild": _codebuild}
+    data = {"images": [_plain(image) for image in images], "shards": shards(images)}
+    writers = {
+        "text": _text,
+        "json": _json,
+        "markdown": _markdown,
+        "github": _github,
+        "gitlab": _gitlab,
+        "codebuild": _codebuild,
+    }
     return Outcome(writers[args.format](images), data)
 
 
@@ -83,7 +93,21 @@ def _text(images: Sequence[AffectedImage]) -> str:
 
 
 def _json(images: Sequence[AffectedImage]) -> str:
-    return json.dumps({"images": [asdict(image) for image in images], "shards": shards(images)}, indent=2)
+    data = {"images": [_plain(image) for image in images], "shards": shards(images)}
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _plain(image: AffectedImage) -> dict[str, Any]:
+    changes = [{"path": change.path, "before": change.locked, "now": change.planned} for change in image.changes]
+    return asdict(image) | {"reasons": list(image.reasons), "changes": changes}
+
+
+def _markdown(images: Sequence[AffectedImage]) -> str:
+    """For a comment on a pull request, which GitHub limits to 65,536 characters."""
+    from gpu_ami.report import templating
+
+    counts = f"{counted(len(images), 'image')} affected, {counted(len(shards(images)), 'proof')}"
+    return templating.render("matrix.md.j2", images=images, counts=counts, most=_MOST_CHANGES).rstrip()
 
 
 def _github(images: Sequence[AffectedImage]) -> str:

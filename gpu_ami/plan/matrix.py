@@ -7,13 +7,14 @@ so that a change of facts, layers or of this program counts too), the roles of i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
 from gpu_ami.data import data_root
 from gpu_ami.errors import UsageError
+from gpu_ami.plan.diff import Change, value_differences
 from gpu_ami.plan.document import digest_of
 from gpu_ami.plan.lock import lock_file, locks_folder, resolved_recipe, resolved_values
 from gpu_ami.recipes import ResolvedPlan
@@ -25,7 +26,10 @@ _SITE = "site"
 
 @dataclass(frozen=True)
 class AffectedImage:
-    """An image that a change affects. build: false where only what proves it has changed. reasons: at least one."""
+    """An image that a change affects. build: false where only what proves it has changed. reasons: at least one.
+
+    changes: values of its plan that differ from those of the lock in the commit.
+    """
 
     image: str
     recipe: str
@@ -33,6 +37,7 @@ class AffectedImage:
     instance_types: tuple[str, ...]
     build: bool
     reasons: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
 
 
 def affected(recipes: Sequence[Path], since: str = "") -> list[AffectedImage]:
@@ -44,18 +49,29 @@ def affected(recipes: Sequence[Path], since: str = "") -> list[AffectedImage]:
     images = []
     for recipe in recipes:
         document = resolved_recipe(recipe)[1]
+        values: tuple[Change, ...] = ()
         if since:
             root = _top_level(recipe)
             if root not in repositories:
                 repositories[root] = _Changes(root, since)
             build, proof = _reasons(recipe, document, repositories[root])
+            values = tuple(_value_changes(recipe, document, repositories[root]))
         else:
             build, proof = ["all images were asked for"], []
         if build or proof:
             names = tuple(row["name"] for row in document["instance_types"])
             digest = digest_of(resolved_values(document))
-            images.append(AffectedImage(recipe.stem, _from_here(recipe), digest, names, bool(build), (*build, *proof)))
+            reasons = (*build, *proof)
+            images.append(AffectedImage(recipe.stem, _from_here(recipe), digest, names, bool(build), reasons, values))
     return images
+
+
+def _value_changes(recipe: Path, document: ResolvedPlan, changes: _Changes) -> Iterator[Change]:
+    """What the recipe resolves to, compared with its lock in the commit; nothing for a new image."""
+    committed = changes.committed(lock_file(recipe.stem, locks_folder(recipe)))
+    if committed is not None:
+        for path, before, now in value_differences(dict(committed), resolved_values(document), ""):
+            yield Change(path, before, now, "")
 
 
 def _reasons(recipe: Path, document: ResolvedPlan, changes: _Changes) -> tuple[list[str], list[str]]:

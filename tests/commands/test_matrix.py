@@ -10,10 +10,12 @@ import yaml
 from gpu_ami import cli
 from gpu_ami.commands import matrix
 from gpu_ami.plan import AffectedImage
+from gpu_ami.plan.diff import Change
 from tests.test_json import valid
 
+CHANGES = (Change("cuda.version", "12.9", "13.0", ""), Change("cuda.note", None, "a | b", ""))
 IMAGES = (
-    AffectedImage("gpu", "recipes/gpu.yml", "sha256:1", ("g5.12xlarge", "p4d.24xlarge"), True, ("plan: x",)),
+    AffectedImage("gpu", "recipes/gpu.yml", "sha256:1", ("g5.12xlarge", "p4d.24xlarge"), True, ("plan: x",), CHANGES),
     AffectedImage("eks-1.33", "recipes/eks-1.33.yml", "sha256:2", ("p5.48xlarge",), False, ("changed: checks/a.py",)),
 )
 
@@ -53,6 +55,16 @@ def test_github_gets_lines_of_its_output_file(capsys: pytest.CaptureFixture[str]
     assert outputs["any"] == "true"
     empty = printed(capsys, "--format", "github", "--since", "HEAD")
     assert empty.splitlines() == ['images={"include":[]}', 'shards={"include":[]}', "any=false"]
+
+
+def test_markdown_has_a_table_and_what_changes_in_each_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--format", "markdown")
+    assert text.startswith("### gpu-ami: 2 images affected, 3 proofs\n")
+    assert "| gpu | build and prove | g5.12xlarge, p4d.24xlarge | plan: x |" in text
+    assert "<summary>gpu: 2 values of the plan would change</summary>" in text
+    assert "| cuda.version | 12.9 | 13.0 |" in text and "| cuda.note | - | a \\| b |" in text
+    assert "eks-1.33: " not in text
+    assert printed(capsys, "--format", "markdown", "--since", "HEAD") == "### gpu-ami: 0 images affected, 0 proofs\n"
 
 
 def test_gitlab_gets_jobs_to_extend(capsys: pytest.CaptureFixture[str]) -> None:

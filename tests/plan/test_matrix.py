@@ -67,6 +67,15 @@ def test_a_recipe_that_resolves_to_other_values_is_built(project: Path) -> None:
     assert images(project) == {} and images(project, "HEAD~2") == {"one": (True, (reason,))}
 
 
+def test_values_that_change_are_those_of_the_lock_in_the_commit(project: Path) -> None:
+    recipe = project / "recipes" / "one.yml"
+    recipe.write_text(recipe.read_text() + "telemetry: {interval_s: 30}\n")
+    write_lock(render_lock(recipe, project / "locks"), project / "locks")  # as a pull request does
+    (image,) = affected(sorted((project / "recipes").glob("*.yml")), "HEAD")
+    (interval,) = [change for change in image.changes if change.path == "telemetry.interval_s"]
+    assert (interval.locked, interval.planned) == (60, 30)
+
+
 def test_a_remark_in_a_recipe_changes_no_image(project: Path) -> None:
     recipe = project / "recipes" / "one.yml"
     recipe.write_text("# a remark\n" + recipe.read_text())

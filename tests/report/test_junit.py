@@ -22,6 +22,15 @@ def test_every_verdict_is_counted() -> None:
     assert messages == ["boot: observed 2, planned 1", "no SSH within 600 s"]
 
 
+def test_each_suite_counts_its_cases_for_readers_that_do_not() -> None:
+    root = parse(a_report(a_host(xid="FAIL", logs="UNPROVEN", metrics="FLAKY", boot="ERROR"), error_host()))
+    counts = [{key: suite.get(key) for key in ("tests", "failures", "errors", "skipped", "time")} for suite in root]
+    assert counts == [
+        {"tests": "7", "failures": "2", "errors": "1", "skipped": "1", "time": "3.5"},
+        {"tests": "1", "failures": "0", "errors": "1", "skipped": "0", "time": "0"},
+    ]
+
+
 def test_waived_failure_is_skipped_with_its_waiver() -> None:
     root = parse(a_report(a_host("g5.12xlarge", a_check("hygiene", "FAIL", waived=WAIVER))))
     (skipped,) = root.findall(".//skipped")

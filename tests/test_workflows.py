@@ -1,0 +1,268 @@
+"""The workflows of the starter and of docs/ci.md: linted, and their cheap stages run on a repository as a runner does.
+
+Of what GitHub provides, `gh` is a program that writes down its arguments.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_ami import cli
+from gpu_ami.local.prerequisites import TOOLS
+from tests.release import examples
+from tests.report.examples import a_host
+from validator.file_account import merkle, read
+
+ROOT = Path(__file__).resolve().parents[1]
+GITHUB = ROOT / "gpu_ami" / "starter" / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+ACTION = GITHUB / "actions" / "gpu-ami" / "action.yml"
+DOCS = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+INTERPOLATED = re.compile(r"\$\{\{")
+
+
+def workflow(name: str = "gpu-ami") -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((GITHUB / "workflows" / f"{name}.yml").read_text(encoding="utf-8"))
+    return content
+
+
+def check_schema(schema: str, *paths: Path) -> None:
+    if importlib.util.find_spec("check_jsonschema") is None:
+        pytest.skip("check-jsonschema is not installed (make setup installs it)")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_workflows_and_action_are_of_github_s_schemas() -> None:
+    check_schema("vendor.github-workflows", *WORKFLOWS)
+    check_schema("vendor.github-actions", ACTION)
+
+
+def test_workflows_are_linted() -> None:
+    actionlint = shutil.which("actionlint")
+    if actionlint is None:
+        pytest.skip("actionlint is not installed")
+    done = subprocess.run([actionlint, "-no-color", *WORKFLOWS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_script_contains_an_expression() -> None:
+    """A recipe's file name or a branch would become part of the script; they reach it as variables."""
+    documents = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (*WORKFLOWS, ACTION)]
+    steps = [step for document in documents for job in document.get("jobs", {}).values() for step in job["steps"]]
+    steps += documents[-1]["runs"]["steps"]
+    assert len(steps) > 20
+    assert [step["run"] for step in steps if INTERPOLATED.search(step.get("run", ""))] == []
+
+
+def test_only_the_jobs_on_aws_may_ask_for_a_role() -> None:
+    jobs = workflow()["jobs"]
+    asking = [name for name, job in jobs.items() if job.get("permissions", {}).get("id-token") == "write"]
+    assert asking == ["build", "prove", "certify"]
+    roles = [
+        step["with"]["role-to-assume"] for job in jobs.values() for step in job["steps"] if "configure-aws" in str(step)
+    ]
+    names = [re.sub(r"\W|vars", "", role) for role in roles]
+    assert names == ["GPU_AMI_BUILD_ROLE", "GPU_AMI_PROVE_ROLE", "GPU_AMI_SIGN_ROLE"]
+    assert all(f"`{name}`" in DOCS for name in (*names, "GPU_AMI_SIGN_KEY", "GPU_AMI_PR_TOKEN"))
+
+
+def test_the_rehearsal_installs_every_program_of_the_local_region() -> None:
+    script = workflow()["jobs"]["rehearse"]["steps"][0]["run"]
+    assert set(TOOLS.values()) <= set(re.findall(r"[\w.+-]+", script))
+
+
+def test_the_shards_of_an_image_are_not_those_of_another_whose_name_is_longer() -> None:
+    jobs = workflow()["jobs"]
+    upload = next(step["with"]["name"] for step in jobs["prove"]["steps"] if "upload" in step.get("uses", ""))
+    pattern = next(step["with"]["pattern"] for step in jobs["certify"]["steps"] if "pattern" in step.get("with", {}))
+
+    def named(text: str, image: str) -> str:
+        return text.replace("${{ matrix.image }}", image).replace("${{ matrix.instance_type }}", "g5.12xlarge")
+
+    assert fnmatch.fnmatch(named(upload, "gpu"), named(pattern, "gpu"))
+    assert not fnmatch.fnmatch(named(upload, "gpu-eks"), named(pattern, "gpu"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `gpu-ami init` writes, as a repository, with gpu-ami and a `gh` on PATH."""
+    folder = tmp_path / "mine"
+    assert cli.main(["init", str(folder), "-q"]) == 0
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "gpu-ami").write_text(f'#!/bin/sh\nexec {sys.executable} -m gpu_ami "$@"\n')
+    (programs / "gh").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/gh.log\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    git(folder, "init", "-q", "-b", "main")
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", "-C", folder, *names, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def commit(folder: Path) -> str:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "x")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def run_step(folder: Path, step: Mapping[str, Any], **variables: str) -> subprocess.CompletedProcess[str]:
+    """A step as a runner runs it: `shell: bash`, its variables, and files for outputs and the summary."""
+    files = {
+        name: str(folder.parent / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH")
+    }
+    environment = {**os.environ, **files, "RUNNER_TEMP": str(folder.parent), "CI": "true", **variables}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def scripts(job: str, name: str = "gpu-ami") -> list[dict[str, Any]]:
+    return [step for step in workflow(name)["jobs"][job]["steps"] if "run" in step]
+
+
+def test_a_pull_request_gets_its_comment_and_its_jobs(project: Path) -> None:
+    plan, matrix, comment = scripts("plan")
+    refused = run_step(project, plan)
+    assert refused.returncode == 2 and "gpu-ami plan --lock my-gpu-image" in refused.stderr
+    assert cli.main(["plan", "--lock", str(project / "recipes" / "my-gpu-image.yml")]) == 0
+    base = commit(project)
+    recipe = project / "recipes" / "my-gpu-image.yml"
+    recipe.write_text(recipe.read_text().replace('"13.0"', '"12.9"'))
+    assert cli.main(["plan", "--lock", str(recipe)]) == 0
+    commit(project)
+    for step in (plan, matrix):
+        done = run_step(project, step, BASE=base)
+        assert done.returncode == 0, done.stderr
+    assert run_step(project, comment, NUMBER="7").returncode == 0
+    text = (project / "comment.md").read_text()
+    assert "| my-gpu-image | build and prove | g5.12xlarge |" in text and "| cuda.version | 13.0 | 12.9 |" in text
+    assert (project.parent / "github_step_summary").read_text() == text
+    outputs = dict(line.split("=", 1) for line in (project.parent / "github_output").read_text().splitlines())
+    assert json.loads(outputs["shards"])["include"][0]["instance_type"] == "g5.12xlarge" and outputs["any"] == "true"
+    assert "pr comment 7 --edit-last --create-if-none --body-file comment.md" in (project.parent / "gh.log").read_text()
+
+
+def test_a_commit_that_the_clone_does_not_have_lists_every_image(project: Path) -> None:
+    assert cli.main(["plan", "--lock", str(project / "recipes" / "my-gpu-image.yml")]) == 0
+    commit(project)
+    done = run_step(project, scripts("plan")[1], BASE="0" * 40)
+    assert done.returncode == 0, done.stderr
+    assert "all images were asked for" in (project / "comment.md").read_text()
+
+
+def a_shard(folder: Path, instance_type: str, **verdicts: str) -> None:
+    root = merkle.root(read(examples.inventory(examples.SMI)))
+    report = examples.certified_report(False, root, instance_types=[{"name": "g5.12xlarge"}, {"name": "p4d.24xlarge"}])
+    files = tuple(host for host in report.hosts if host.offline)
+    examples.write_folder(folder, replace(report, hosts=(*files, a_host(instance_type, **verdicts))))
+
+
+def test_shards_become_a_signed_certificate(project: Path) -> None:
+    examples.signer(project.parent)
+    key = str(project.parent / "release.key")
+    for name in ("g5.12xlarge", "p4d.24xlarge"):
+        a_shard(project / "shards" / f"proof-demo-{name}", name)
+    merge, verify, summary = scripts("certify")
+    assert run_step(project, merge, IMAGE="demo", KEY=key).returncode == 0
+    verified = run_step(project, verify, IMAGE="demo", KEY=f"{key}.pub")
+    assert verified.returncode == 0 and verified.stdout.endswith("VERIFIED: out/demo\n"), verified
+    assert run_step(project, summary, IMAGE="demo").returncode == 0
+    assert "## demo: PASS, certified" in (project.parent / "github_step_summary").read_text()
+
+
+def test_a_failed_shard_fails_the_job_and_is_in_its_summary(project: Path) -> None:
+    a_shard(project / "shards" / "a", "g5.12xlarge")
+    a_shard(project / "shards" / "b", "p4d.24xlarge", xid="FAIL")
+    merge, verify, summary = scripts("certify")
+    assert run_step(project, merge, IMAGE="demo", KEY="").returncode == 1
+    assert run_step(project, verify, IMAGE="demo", KEY="x").returncode != 0
+    assert run_step(project, summary, IMAGE="demo").returncode == 0
+    text = (project.parent / "github_step_summary").read_text()
+    assert "## demo: FAIL, no certificate" in text and "xid: observed 2, planned 1" in text
+    assert run_step(project, summary, IMAGE="never-built").returncode == 0
+
+
+def test_newer_versions_become_a_pull_request(project: Path) -> None:
+    remote = project.parent / "remote.git"
+    git(project, "init", "-q", "--bare", str(remote))
+    git(project, "remote", "add", "origin", str(remote))
+    assert cli.main(["plan", "--lock", str(project / "recipes" / "my-gpu-image.yml")]) == 0
+    commit(project)
+    bump, propose = scripts("bump", "bump")
+    assert run_step(project, bump).returncode == 0
+    assert "nothing to bump" not in run_step(project, propose, GH_TOKEN="x").stdout
+    changed = git(remote, "show", "--name-only", "--format=%an", "gpu-ami-bump").split("\n")
+    assert changed == ["gpu-ami bump", "", "locks/my-gpu-image.json", "recipes/my-gpu-image.yml"]
+    log = (project.parent / "gh.log").read_text()
+    assert "pr create --head gpu-ami-bump" in log and f"--body-file {project.parent}/summary.md" in log
+    assert "| nvidia_driver |" in (project.parent / "summary.md").read_text()
+    assert "nothing to bump" in run_step(project, propose).stdout
+
+
+def test_action_runs_each_line_and_stops_at_the_first_failure(project: Path) -> None:
+    environment = project.parent / "gpu-ami" / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python").symlink_to(sys.executable)
+    (environment / "gpu-ami").symlink_to(project.parent / "bin" / "gpu-ami")
+    (step,) = [step for step in yaml.safe_load(ACTION.read_text())["runs"]["steps"] if step.get("id") == "run"]
+    lines = "recipes my-gpu-image\n# a remark\n\nplan 'no such $HOME'\nrecipes"
+    done = run_step(project, step, COMMANDS=lines)
+    assert done.returncode == 2
+    assert re.findall("::group::(.*)", done.stdout) == ["gpu-ami recipes my-gpu-image", "gpu-ami plan 'no such $HOME'"]
+    assert (project.parent / "github_output").read_text() == "exit-code=2\n"
+    assert "no such $HOME" in done.stderr
+
+
+def test_action_installs_what_is_named_and_puts_it_on_the_path(project: Path) -> None:
+    python = project.parent / "python"
+    python.write_text(
+        '#!/bin/sh\nmkdir -p "$3/bin"\nprintf \'#!/bin/sh\\necho "$@" > "$RUNNER_TEMP/pip.log"\\n\' > "$3/bin/pip"\n'
+        'chmod +x "$3/bin/pip"\n'
+    )
+    python.chmod(0o755)
+    install = yaml.safe_load(ACTION.read_text())["runs"]["steps"][0]
+    done = run_step(project, install, PYTHON=str(python), PACKAGE="gpu-ami[local]==1.2.3")
+    assert done.returncode == 0, done.stderr
+    assert (project.parent / "pip.log").read_text().split()[-1] == "gpu-ami[local]==1.2.3"
+    assert (project.parent / "github_path").read_text() == f"{project.parent}/gpu-ami/bin\n"
+
+
+def test_examples_of_other_systems_are_understood(tmp_path: Path) -> None:
+    """GitLab's by its schema; every gpu-ami command of the page by the command's own parser."""
+    blocks = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
+    documents = [yaml.safe_load(block) for block in blocks]
+    gitlab = [block for block, content in zip(blocks, documents, strict=True) if "phases" not in content]
+    assert len(gitlab) == 2
+    commands = re.findall(r"^\s*(?:- )*gpu-ami ([a-z][^|>&\n]*)", "\n".join(blocks), re.MULTILINE)
+    values = {"$CI_MERGE_REQUEST_DIFF_BASE_SHA": "HEAD", "$RECIPE": "r.yml", 'shards/"$IMAGE"/*': "shards/a"}
+    for line in commands:
+        for variable, value in values.items():
+            line = line.replace(variable, value)
+        cli._parser().parse_args(line.replace('"', "").split())
+    assert {"matrix", "build", "validate", "merge"} <= {line.split()[0] for line in commands}
+    for number, block in enumerate(gitlab):
+        (tmp_path / f"{number}.yml").write_text(block)
+        check_schema("vendor.gitlab-ci", tmp_path / f"{number}.yml")
