@@ -83,15 +83,19 @@ def _distribution_section(context: ResolveContext, version: str, sources: Source
         sources.note(
             f"nvidia-persistenced of {context.os_name}'s archive is {row['persistence_daemon']}, the driver {version}"
         )
+    return section
+
+
+def driver_section(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
+    section_of = _distribution_section if context.distribution else _vendor_section
+    section = section_of(context, versions["nvidia_driver"], sources)
     if "gsp" in context.section("nvidia_driver"):
         section["gsp"] = context.section("nvidia_driver")["gsp"]
     return section
 
 
-def driver_section(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
-    version = versions["nvidia_driver"]
-    if context.distribution:
-        return _distribution_section(context, version, sources)
+def _vendor_section(context: ResolveContext, version: str, sources: Sources) -> NvidiaDriver:
+    """The driver of NVIDIA's repository: every package at the revision of the driver."""
     names = _last_from(context.facts.driver_packages["drivers"][package_style(context)], version)
     sources.add(f"driver package names of {package_style(context)}", names)
     package_version = f"{version}{_revision(context, names)}"
@@ -118,8 +122,6 @@ def driver_section(context: ResolveContext, versions: Mapping[str, str], sources
             for gpu in context.gpus
             if gpu.row["name"] in facts["ids"]
         }
-    if "gsp" in context.section("nvidia_driver"):
-        section["gsp"] = context.section("nvidia_driver")["gsp"]
     return section
 
 
