@@ -21,6 +21,7 @@ from validator.probes import (
     loaded_version,
     packages,
     pci_address,
+    require_driver,
     shared_libraries,
 )
 
@@ -60,10 +61,8 @@ def test_loaded_flavour_is_the_one_for_this_gpu(
         planned = driver["flavour_by_instance_type"].get(machine.instance_type)
     if planned is None:
         unproven(f"the plan has no driver flavour for {machine.instance_type}")
-    shown = host.run("cat /proc/driver/nvidia/version")
-    if shown.rc != 0:
-        unproven("no NVIDIA driver is loaded: see nvidia_driver::test_loaded_driver_is_the_planned_one")
-    observe.same(loaded_flavour(shown.stdout), planned, f"flavour of the loaded module on {machine.instance_type}")
+    shown = require_driver(host)
+    observe.same(loaded_flavour(shown), planned, f"flavour of the loaded module on {machine.instance_type}")
 
 
 @pytest.mark.survives

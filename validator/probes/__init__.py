@@ -23,7 +23,7 @@ Package: agent (the CloudWatch agent's configuration and log, and a linter for t
 
 from validator.probes.driver_locked import Program
 from validator.probes.environment import environments, in_login_shell
-from validator.probes.hardware import Golden, Hardware, loaded_version
+from validator.probes.hardware import Golden, Hardware, loaded_version, require_driver
 from validator.probes.kernel_panics import PANIC, troubles
 from validator.probes.logrotate import losses
 from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest
@@ -45,5 +45,6 @@ __all__ = [
     "loaded_version",
     "losses",
     "pci_address",
+    "require_driver",
     "troubles",
 ]

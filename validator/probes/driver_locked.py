@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from validator.observe import Observe, unproven
-from validator.probes.hardware import loaded_version
+from validator.observe import Observe
+from validator.probes.hardware import loaded_version, require_driver
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,5 @@ class Program:
     def check_of_loaded_driver(self, host: Any, observe: Observe) -> None:
         """Fails unless its version is exactly that of the loaded driver."""
         __tracebackhide__ = True
-        shown = host.run("cat /proc/driver/nvidia/version")
-        if shown.rc != 0:
-            unproven("no NVIDIA driver is loaded: see nvidia_driver::test_loaded_driver_is_the_planned_one")
-        driver = loaded_version(shown.stdout)
+        driver = loaded_version(require_driver(host))
         observe.same(self.own_version(host, observe), driver, f"{self.version_command} with loaded driver {driver}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from validator import plan_document
+from validator.observe import unproven
 from validator.pci import PCI_LIST
 from validator.probes import nvidia_smi
 
@@ -156,6 +157,15 @@ def see(run: Run) -> Hardware:
     except ValueError as error:
         raise Unseen(str(error)) from error
     return describe(pci, gpus, _output(run, "nvidia-smi topo -m"), loaded_version(_output(run, DRIVER)))
+
+
+def require_driver(host: Any) -> str:
+    """The text of /proc/driver/nvidia/version. UNPROVEN where no driver is loaded: another check fails for that."""
+    __tracebackhide__ = True
+    shown = host.run(DRIVER)
+    if shown.rc != 0:
+        unproven("no NVIDIA driver is loaded: see nvidia_driver::test_loaded_driver_is_the_planned_one")
+    return str(shown.stdout)
 
 
 def loaded_version(text: str) -> str:
