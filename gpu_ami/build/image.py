@@ -143,12 +143,7 @@ def build_image(
         progress.note(str(attempt))
     for builder in builders:  # Packer has terminated it; after a build that failed, the schedule ends what is left
         cloud.forget_end(builder)
-    cloud.created(made.ami)
-    cloud.require_imds_v2(made.ami)
-    cloud.describe_image(made.ami, f"recipe {plan.image}, plan {plan.digest}")
-    image = cloud.wait_for_image(made.ami)
-    if image is None:
-        raise BuildError(f"{made.ami}, which Packer reported, does not appear in {cloud.place.region}")
+    image = _complete(cloud, plan, made.ami)
     build = Build(
         ami=made.ami,
         snapshots=_snapshots(image),
@@ -167,6 +162,17 @@ def build_image(
     )
     build.write(folder)
     return build
+
+
+def _complete(cloud: Cloud, plan: Plan, ami: str) -> ImageTypeDef:
+    """The new image, which starts with IMDSv2 alone and is described, as soon as EC2 lists it. BuildError: it does not."""
+    cloud.created(ami)
+    cloud.require_imds_v2(ami)
+    cloud.describe_image(ami, f"recipe {plan.image}, plan {plan.digest}")
+    image = cloud.wait_for_image(ami)
+    if image is None:
+        raise BuildError(f"{ami}, which Packer reported, does not appear in {cloud.place.region}")
+    return image
 
 
 @contextmanager
