@@ -61,10 +61,11 @@ def open_session(
     agent_package: Path | None = None,
     conditions: str = "",
     log_groups: str = "",
+    deadlines: Mapping[str, int] | None = None,
 ) -> Iterator[Session]:
     """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before.
 
-    log_groups: overrides the place's (Place.log_groups).
+    log_groups, deadlines: override the place's (Place.log_groups, Place.deadlines).
     """
     home = home_dir()
     if where:
@@ -72,7 +73,7 @@ def open_session(
             raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
         if conditions:
             raise UsageError("--conditions are of the local region; they have no meaning with --where")
-        place = _with_log_groups(mfa.with_session_credentials(load_place(where)), log_groups)
+        place = _overridden(mfa.with_session_credentials(load_place(where)), log_groups, deadlines)
         cloud = Cloud(place)
         if place.endpoint is None:
             _require_usable(cloud, progress)
@@ -83,7 +84,7 @@ def open_session(
         from gpu_ami.local import region
         from gpu_ami.local.mirror import mirror
 
-        place = _with_log_groups(region_place, log_groups)
+        place = _overridden(region_place, log_groups, deadlines)
 
         def prepare_mirror(plan: PlanDocument | None) -> object:
             return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
@@ -93,8 +94,10 @@ def open_session(
         yield Session(place, Cloud(place), run, progress, prepare_mirror, publish_source_ami, home / "images")
 
 
-def _with_log_groups(place: Place, log_groups: str) -> Place:
-    return replace(place, log_groups=log_groups) if log_groups else place
+def _overridden(place: Place, log_groups: str, deadlines: Mapping[str, int] | None) -> Place:
+    """The place with what the command line overrides."""
+    within = {**place.deadlines, **(deadlines or {})}
+    return replace(place, log_groups=log_groups or place.log_groups, deadlines=within)
 
 
 def _require_usable(cloud: Cloud, progress: Progress) -> None:

@@ -38,7 +38,7 @@ class Build:
     source_ami, source_ami_name: what it was built on; source_ami_through: how it was found.
     base_inventory: digest of the file beside this one, or "".
     source_check: what `gpu-ami sources` found before the build (date and digests of the indexes), or that it was
-    skipped; None in a place that is not AWS.
+    skipped; None in a place that is not AWS. attempts: to launch the builder (gpu_ami.cloud.capacity.Attempt).
     """
 
     ami: str
@@ -55,6 +55,7 @@ class Build:
     source_check: Mapping[str, object] | None = None
     source_ami_name: str = ""
     source_ami_through: str = ""
+    attempts: tuple[Mapping[str, object], ...] = ()
 
     def write(self, folder: Path) -> None:
         write_json(folder / BUILD_FILE, {"schema": SCHEMA, **asdict(self)})
@@ -64,7 +65,7 @@ def load(folder: Path) -> Build:
     """Reads build.json. UsageError where it is not there or not one."""
     data = read_document(folder / BUILD_FILE, SCHEMA, "build")
     data.pop("schema")
-    return Build(**(data | {"snapshots": tuple(data["snapshots"])}))
+    return Build(**(data | {"snapshots": tuple(data["snapshots"]), "attempts": tuple(data.get("attempts", ()))}))
 
 
 def sources_digest(root: Path) -> str:
@@ -138,6 +139,8 @@ def build_image(
         )
 
     search = cloud.search(builder_type, [capacity.Way()])
+    attempts: list[capacity.Attempt] = []
+    search.on_attempt = attempts.append
     made = search.run(build_in)
     for attempt in search.attempts:
         progress.note(str(attempt))
@@ -159,6 +162,7 @@ def build_image(
         source_check=source_check,
         source_ami_name=source_ami["name"],
         source_ami_through=source_ami["through"],
+        attempts=tuple(asdict(attempt) for attempt in attempts),
     )
     build.write(folder)
     return build

@@ -6,6 +6,7 @@ client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
 interfaces   network interfaces of a launch: one, or EFA on every network card that takes one
 kms          keys that sign
+launches     what a launch asks RunInstances for
 log_groups   log groups of a proof: names, listing, deletion
 login        how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
 mfa          credentials of a profile that asks for an MFA code, once a run
@@ -19,7 +20,8 @@ security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
 """
 
-from gpu_ami.cloud.client import Cloud, Launch, tags_of
+from gpu_ami.cloud.client import Cloud, tags_of
+from gpu_ami.cloud.launches import Launch
 from gpu_ami.cloud.place import Credentials, Mirror, Place, load_place
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpu_ami.cloud.place import Place
 
 ON_DEMAND, SPOT, RESERVATION, CAPACITY_BLOCK = "on-demand", "spot", "reservation", "capacity-block"
+LAUNCHED = "launched"  # the answer of an attempt that succeeded
 WAY_PATTERN = r"on-demand|spot|(reservation|capacity-block):cr-[0-9a-f]{8,17}"
 _ROUND_SECONDS = 60.0  # between two rounds through all subnets and ways
 _Launched = TypeVar("_Launched")
@@ -56,7 +57,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One launch that found no capacity. at: RFC 3339, UTC. zone: "" where AWS did not say."""
+    """One launch. at: RFC 3339, UTC. zone: "" where AWS did not say. answer: what AWS said, or `launched`."""
 
     at: str
     instance_type: str
@@ -64,6 +65,7 @@ class Attempt:
     zone: str
     way: str
     answer: str
+    instance_id: str = ""
 
     def __str__(self) -> str:
         subnet = self.subnet_id or "a subnet of the default VPC"
@@ -81,7 +83,8 @@ def ways_of(place: Place, instance_type: str) -> tuple[Way, ...]:
 class Search:
     """The search for capacity for one launch. zone_of: a subnet's zone; reservation_zone: a reservation's; "" unknown.
 
-    wait: sleeps, and says whether the run was cancelled meanwhile.
+    wait: sleeps, and says whether the run was cancelled meanwhile. on_attempt: gets each attempt, the one that succeeds
+    included; `attempts` are those that found no capacity.
     """
 
     place: Place
@@ -90,6 +93,7 @@ class Search:
     zone_of: Callable[[str], str]
     reservation_zone: Callable[[str], str] = lambda _: ""
     wait: Callable[[float], object] = time.sleep
+    on_attempt: Callable[[Attempt], object] = lambda _: None
 
     def __post_init__(self) -> None:
         self.attempts: list[Attempt] = []
@@ -104,9 +108,13 @@ class Search:
         while True:
             for way, subnet_id in self._round():
                 try:
-                    return launch(way, subnet_id)
+                    launched = launch(way, subnet_id)
                 except CapacityError as error:
                     self._note(way, subnet_id, error)
+                    continue
+                identity = launched if isinstance(launched, str) else ""
+                self.on_attempt(self._attempt(way, subnet_id, LAUNCHED, identity))
+                return launched
             if time.monotonic() + _ROUND_SECONDS > deadline:
                 raise self._error()
             if self.wait(_ROUND_SECONDS):
@@ -130,9 +138,12 @@ class Search:
     def _note(self, way: Way, subnet_id: str, error: CapacityError) -> None:
         self._last = error
         answer = f"{error.code}: {' '.join(error.details)}" if error.code else error.message
+        self.attempts.append(self._attempt(way, subnet_id, answer))
+        self.on_attempt(self.attempts[-1])
+
+    def _attempt(self, way: Way, subnet_id: str, answer: str, instance_id: str = "") -> Attempt:
         zone = self.zone_of(subnet_id) if subnet_id else ""
-        now = runs.as_text(runs.now())
-        self.attempts.append(Attempt(now, self.instance_type, subnet_id, zone, str(way), answer))
+        return Attempt(runs.as_text(runs.now()), self.instance_type, subnet_id, zone, str(way), answer, instance_id)
 
     def _error(self) -> CapacityError:
         last = self._last

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from gpu_ami.cloud import aws_errors, capacity, dead_man, interfaces, runs
+from gpu_ami.cloud import aws_errors, capacity, dead_man, runs
+from gpu_ami.cloud.launches import Launch, request, tag_list
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.literals import InstanceTypeType, ResourceTypeType
     from mypy_boto3_ec2.type_defs import (
         FilterTypeDef,
         ImageTypeDef,
         InstanceTypeDef,
-        RunInstancesRequestTypeDef,
-        TagSpecificationTypeDef,
-        TagTypeDef,
     )
 
     from gpu_ami.cloud.place import Place
@@ -36,32 +31,10 @@ if TYPE_CHECKING:
 _CONSISTENT_SECONDS = 120.0
 _POLL_SECONDS = 1.0
 _SPOT_STOP = "a Spot Instance of a one-time request cannot be stopped"
-_RESOURCES: tuple[ResourceTypeType, ...] = ("instance", "volume", "network-interface")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Parameters of RunInstances. `tags` go on the instance, its volumes and its interface at creation.
-
-    efa_interfaces: 0: an ordinary interface; else an EFA on each network card of the type that takes one. cancelled:
-    ends the wait for capacity.
-    """
-
-    ami: str
-    instance_type: str
-    key_name: str
-    tags: Mapping[str, str]
-    user_data: str
-    efa_interfaces: int = 0
-    cancelled: threading.Event | None = None
 
 
 _Answer = TypeVar("_Answer")
 _translated = aws_errors.translated
-
-
-def _tag_list(tags: Mapping[str, str]) -> list[TagTypeDef]:
-    return [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
 
 
 def tags_of(resource: Mapping[str, object]) -> dict[str, str]:
@@ -78,7 +51,6 @@ class Cloud:
         self._ec2: EC2Client | None = None
         self._created: dict[str, float] = {}  # id → when this object created it
         self._ways: dict[str, str] = {}  # instance → capacity.Way.kind
-        self._attempts: dict[str, list[capacity.Attempt]] = {}
         self._zones: dict[str, str] = {}  # subnet or reservation → Availability Zone
 
     @property
@@ -114,7 +86,7 @@ class Cloud:
             self.ec2.import_key_pair(
                 KeyName=name,
                 PublicKeyMaterial=public_key.encode(),
-                TagSpecifications=[{"ResourceType": "key-pair", "Tags": _tag_list(tags)}],
+                TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag_list(tags)}],
             )
 
     def delete_key(self, name: str) -> None:
@@ -127,19 +99,18 @@ class Cloud:
         CapacityError names every attempt in the place's subnets and ways.
         """
         search = self.search(launch.instance_type, capacity.ways_of(self.place, launch.instance_type))
+        search.on_attempt = launch.on_attempt
         if launch.cancelled:
             search.wait = launch.cancelled.wait
-        instance_id = search.run(lambda way, subnet_id: self._launch(launch, way, subnet_id))
-        self._attempts[instance_id] = search.attempts
-        return instance_id
+        return search.run(lambda way, subnet_id: self._launch(launch, way, subnet_id))
+
+    def launched_at(self, instance_id: str) -> float:
+        """When this object launched an instance (time.monotonic()); now for any other."""
+        return self._created.get(instance_id, time.monotonic())
 
     def search(self, instance_type: str, ways: Sequence[capacity.Way]) -> capacity.Search:
         """A search for capacity in this place's subnets."""
         return capacity.Search(self.place, instance_type, ways, self.zone_of_subnet, self.zone_of_reservation)
-
-    def failed_attempts(self, instance_id: str) -> list[capacity.Attempt]:
-        """The attempts that found no capacity before this instance was launched."""
-        return self._attempts.get(instance_id, [])
 
     def cannot_stop(self, instance_id: str) -> str:
         """Why EC2 would not stop an instance that was launched here; "" where it would."""
@@ -163,41 +134,25 @@ class Cloud:
         return self._zones.get(reservation, "")
 
     def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> str:
-        place = replace(self.place, subnet_id=subnet_id or None)
-        specifications: list[TagSpecificationTypeDef] = [
-            {"ResourceType": kind, "Tags": _tag_list(launch.tags)} for kind in _RESOURCES
-        ]
-        request: RunInstancesRequestTypeDef = {
-            "ImageId": launch.ami,
-            "InstanceType": cast("InstanceTypeType", launch.instance_type),
-            "MinCount": 1,
-            "MaxCount": 1,
-            "KeyName": launch.key_name,
-            "UserData": launch.user_data,
-            "InstanceInitiatedShutdownBehavior": "terminate",
-            "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled", "HttpPutResponseHopLimit": 2},
-            "TagSpecifications": specifications,
-        }
-        if launch.efa_interfaces:
-            request["NetworkInterfaces"] = interfaces.with_efa(self.ec2, place, launch.instance_type)
-        elif interfaces.need_public_address(place):
-            request["NetworkInterfaces"] = [interfaces.interface(place)]
-        else:
-            if place.subnet_id:
-                request["SubnetId"] = place.subnet_id
-            if place.security_group_ids:
-                request["SecurityGroupIds"] = list(place.security_group_ids)
-        if place.instance_profile:
-            request["IamInstanceProfile"] = {"Name": place.instance_profile}
-        way.add_to(request)
+        """One attempt: an instance that is terminated again where it does not come as far as it is waited for."""
+        asked = request(launch, self.place, way, subnet_id, self.ec2)
         with _translated(f"launching {launch.instance_type} from {launch.ami}"):
-            instance_id = self.ec2.run_instances(**request)["Instances"][0]["InstanceId"]
+            instance_id = self.ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
         self.created(instance_id)
         self._ways[instance_id] = way.kind
         try:
             self.end_at(instance_id, launch.tags.get(runs.TAG_EXPIRES, ""))
-        except GpuAmiError:
-            self.terminate([instance_id])
+            if launch.pending_seconds:
+                self.wait_for_state(instance_id, "running", launch.pending_seconds, lambda: launch.is_cancelled)
+        except CapacityError:  # EC2 has ended it
+            self.forget_end(instance_id)
+            raise
+        except BaseException as error:
+            try:
+                self.terminate([instance_id])
+            except GpuAmiError as refusal:
+                if isinstance(error, GpuAmiError):  # `sweep` finds it by its tags
+                    error.details = (*error.details, f"not removed: {refusal.message}")
             raise
         return instance_id
 
@@ -282,10 +237,12 @@ class Cloud:
             failed = state == "stopped" and expected == "running" and why.get("Code", "").startswith("Server.")
             if failed or (state in ("terminated", "shutting-down") and expected != "terminated"):
                 # EC2 reports lack of capacity on this path too (Server.InsufficientInstanceCapacity).
-                kind = CapacityError if "InsufficientInstanceCapacity" in reason else CloudError
+                short = "InsufficientInstanceCapacity" in f"{why.get('Code', '')} {reason}"
+                kind = CapacityError if short else CloudError
                 hint = aws_errors.CAPACITY_HINT if kind is CapacityError else ""
                 text = f"{instance_id} is {state}, expected {expected}"
-                raise kind(text, details=[reason] if reason else [], hint=hint)
+                code = why.get("Code", "") if kind is CapacityError else ""
+                raise kind(text, details=[reason] if reason else [], hint=hint, code=code)
             if cancelled():
                 raise CloudError(f"the wait for {instance_id} was cancelled")
             if time.monotonic() > deadline:

@@ -135,6 +135,20 @@ def add_log_groups(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-groups", choices=LOG_GROUPS, default="", help=text)
 
 
+def add_deadlines(parser: argparse.ArgumentParser) -> None:
+    text = "seconds that machines may take: boot=1500, stop=… or arrival=… (in CloudWatch); overrides the place's"
+    parser.add_argument("--deadline", action="append", default=[], metavar="NAME=SECONDS", help=text)
+
+
+def deadlines(args: argparse.Namespace) -> dict[str, int]:
+    """The values of --deadline, as a place's `deadlines`. UsageError names every mistake."""
+    if not args.deadline:
+        return {}
+    from gpu_ami.validate.machines import parse_deadlines
+
+    return parse_deadlines(args.deadline)
+
+
 def add_restarts(parser: argparse.ArgumentParser) -> None:
     text = "restart each machine and check again what must survive: reboot,stop-start (default), one of them, or none"
     parser.add_argument("--restarts", metavar="LIST", help=text)

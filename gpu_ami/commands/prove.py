@@ -43,6 +43,7 @@ def register(subparsers: Any) -> None:
     stages.add_instance_types(parser)
     stages.add_max_cost(parser)
     stages.add_log_groups(parser)
+    stages.add_deadlines(parser)
     stages.add_checks(parser)
     stages.add_restarts(parser)
     stages.add_sign(parser)
@@ -57,6 +58,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.report import summary
 
     recipe = find_recipe(args.recipe)
+    deadlines = stages.deadlines(args)
     options = stages.validator_options(args)
     asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
     signers, scans = stages.signers(args), stages.scans(args)
@@ -64,7 +66,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
     out = args.out or Path("out") / recipe.stem
-    with pipeline.open_session(args.where, progress, agent, args.conditions, args.log_groups) as session:
+    where = (args.where, progress, agent, args.conditions, args.log_groups, deadlines)
+    with pipeline.open_session(*where) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
         pipeline.check_cost(plan, asked, session, build=True)
         source_check = not args.no_source_check

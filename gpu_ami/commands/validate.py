@@ -56,6 +56,7 @@ def register(subparsers: Any) -> None:
     options.add_instance_types(parser)
     options.add_max_cost(parser)
     options.add_log_groups(parser)
+    options.add_deadlines(parser)
     options.add_checks(parser)
     parser.set_defaults(execute=execute)
 
@@ -76,11 +77,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--max-cost is for machines that gpu-ami launches")
     if args.log_groups and (args.host or args.root):
         raise UsageError("--log-groups is for machines that gpu-ami launches")
+    if args.deadline and (args.host or args.root):
+        raise UsageError("--deadline is for machines that gpu-ami launches")
     if args.reboot and not args.host:
         raise UsageError(
             "--reboot is for --host", hint="machines that gpu-ami launches are restarted unless --restarts none"
         )
-    options.restarts(args)  # a mistake in it is reported before anything starts
+    options.restarts(args)  # mistakes in these are reported before anything starts
+    options.deadlines(args)
     kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
     report, out = kind(args, progress)
     return Outcome(summary.text(report, None, out), report.to_json(), report.exit_code)
@@ -97,7 +101,9 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report,
     proof_options = pipeline.ProofOptions(args.instance_type, args.checks, validator_options, restarts, args.max_cost)
     ami = args.ami or image.load(out).ami
     agent = options.agent_package(args, progress)
-    with pipeline.open_session(args.where, progress, agent, log_groups=args.log_groups) as session:
+    with pipeline.open_session(
+        args.where, progress, agent, log_groups=args.log_groups, deadlines=options.deadlines(args)
+    ) as session:
         return pipeline.validate_stage(plan, ami, out, session, proof_options), out
 
 

@@ -19,7 +19,17 @@ from gpu_ami import __version__
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json, write_text
 from gpu_ami.report import templating
-from gpu_ami.report.document import COMES_BACK, FLAKY, PASS, UNPROVEN, HostReport, Report, Stage, TierResult
+from gpu_ami.report.document import (
+    COMES_BACK,
+    FLAKY,
+    PASS,
+    UNPROVEN,
+    HostReport,
+    LaunchAttempt,
+    Report,
+    Stage,
+    TierResult,
+)
 from validator import results
 from validator.results import CheckRecord, InvalidRecord, Verdict, WaiverState
 
@@ -48,7 +58,10 @@ class CertifiedImage:
 
 @dataclass(frozen=True)
 class CertifiedHost:
-    """One machine of the report with its verdict and checks. boot_seconds: from the launch to the end of each stage."""
+    """One machine of the report with its verdict and checks. boot_seconds: from the launch to the end of each stage.
+
+    attempts: to launch it, with what AWS answered.
+    """
 
     name: str
     instance_type: str
@@ -58,13 +71,14 @@ class CertifiedHost:
     facts: Mapping[str, object]
     error: str
     checks: tuple[CheckRecord, ...]
+    attempts: tuple[LaunchAttempt, ...] = ()
 
     @classmethod
     def of(cls, host: HostReport, roles: Sequence[str]) -> Self:
         verdict = host.verdict(roles)
         identity = (host.name, host.instance_type, host.instance_id)
         checks = tuple(replace(check, series=()) for check in host.checks)  # of the report, whose digest is here
-        return cls(*identity, verdict, host.boot, host.facts, host.error, checks)
+        return cls(*identity, verdict, host.boot, host.facts, host.error, checks, host.attempts)
 
     @classmethod
     def from_json(cls, data: object, where: str = "host") -> Self:
@@ -75,6 +89,7 @@ class CertifiedHost:
             where,
             verdict=Verdict,
             checks=lambda value: results.each(value, CheckRecord, f"{where}: checks"),
+            attempts=lambda value: results.each(value, LaunchAttempt, f"{where}: attempts"),
         )
 
 

@@ -60,6 +60,27 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class LaunchAttempt:
+    """One attempt to launch the machine: when (RFC 3339, UTC), where, by which way, and what AWS answered.
+
+    answer: AWS's code and message, or `launched`. zone: "" where AWS did not say. instance_id: of the one that runs.
+    """
+
+    at: str
+    instance_type: str
+    subnet_id: str
+    zone: str
+    way: str
+    answer: str
+    instance_id: str = ""
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "attempt") -> Self:
+        """Raises InvalidRecord."""
+        return results.construct(cls, data, where)
+
+
+@dataclass(frozen=True)
 class HostReport:
     """One machine: what it is, how it booted, and what each check found.
 
@@ -68,6 +89,7 @@ class HostReport:
     machine is not proven; a check that ran again after one has its name in `after`. offline: the image's files, not a
     machine (tier T0). left_behind: what could not be removed afterwards. machine_seconds: from the launch to the order
     to terminate; cost_usd: of that time at On-Demand prices, None where the price is unknown.
+    attempts: to launch it. deadlines: seconds that it had to boot, to stop, and to be seen in CloudWatch.
     """
 
     instance_type: str
@@ -85,6 +107,8 @@ class HostReport:
     left_behind: str = ""
     machine_seconds: float = 0.0
     cost_usd: float | None = None
+    attempts: tuple[LaunchAttempt, ...] = ()
+    deadlines: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -201,6 +225,7 @@ class HostReport:
             checks=lambda value: results.each(value, CheckRecord, f"{where}: checks"),
             replicas=lambda value: results.each(value, Replica, f"{where}: replicas"),
             waivers=lambda value: results.each(value, WaiverRecord, f"{where}: waivers"),
+            attempts=lambda value: results.each(value, LaunchAttempt, f"{where}: attempts"),
             error_verdict=lambda value: Verdict(value) if value else None,
             restarts=tuple,
         )

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami import process
-from gpu_ami.cloud import Cloud, runs
+from gpu_ami.cloud import Cloud, capacity, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.plan import cost
-from gpu_ami.report import HostReport, Report
+from gpu_ami.report import HostReport, LaunchAttempt, Report
 from gpu_ami.validate import proof_log_groups
-from gpu_ami.validate.machines import Boot, Machine, console, launch, require_interface, restarts
+from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restarts
 from gpu_ami.validate.proof import IMAGE_FILES, MachineLost, Proof, assemble, check_files, check_machine, record_error
 from gpu_ami.validate.recorder import HostRecord, Recorder
 from gpu_ami.validate.validator_process import Target
@@ -58,7 +58,8 @@ def prove_image(
                 pool.submit(check_files, recorder.add(HostReport("", host=IMAGE_FILES, offline=True)), files)
             )
         for instance_type in instance_types:
-            host = recorder.add(HostReport(instance_type, restarts=restarts.RESTARTS))
+            within = asdict(deadlines(instance_type, cloud.place))
+            host = recorder.add(HostReport(instance_type, restarts=restarts.RESTARTS, deadlines=within))
             futures.append(pool.submit(_prove_instance_type, launcher, host))
         for future in futures:
             while not future.done():  # a wait without end would not see Ctrl-C
@@ -106,13 +107,19 @@ class _Launcher:
             host.update(left_behind=str(error))
             _note_leftover(self.proof, error)
 
+        def note_attempt(attempt: capacity.Attempt) -> None:
+            host.update(attempts=(*host.report.attempts, LaunchAttempt(**asdict(attempt))))
+            if attempt.answer != capacity.LAUNCHED:
+                self.proof.progress.note(str(attempt))
+
         instance_type = host.report.instance_type
         efa, roles = launch.efa_interfaces(self.proof.plan, instance_type), self.proof.roles
         tags = _tags(self.proof, self.cloud, self.run)
         cancelled = self.proof.cancelled
         return launch.launched(
-            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, note_leftover, roles, cancelled
-        )
+            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, note_leftover, roles, cancelled,
+            note_attempt,
+        )  # fmt: skip
 
 
 def _tags(proof: Proof, cloud: Cloud, run: runs.Run) -> dict[str, str]:
@@ -159,8 +166,6 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
             with proof.progress.stage(f"launch {instance_type}", host.report.name):
                 instance_id = stack.enter_context(launcher.launched(host))
             host.launched = time.monotonic()
-            for attempt in launcher.cloud.failed_attempts(instance_id):
-                proof.progress.note(str(attempt))
             stack.callback(launcher.recorder.save)  # on disk before the machine is terminated
             stack.callback(host.count_time)
             host.update(instance_id=instance_id)

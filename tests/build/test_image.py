@@ -65,6 +65,7 @@ def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
     assert group == [cloud.default_security_group()]
     assert given["source"] == {"source_ami": base, "root_device_name": "/dev/sda1"}
     assert (result.ami, result.source_ami) == (made, base)
+    assert [(one["instance_type"], one["answer"]) for one in result.attempts] == [("c7i.2xlarge", "launched")]
     assert image.load(tmp_path) == result
     assert image.reusable(tmp_path, a_plan(base), cloud, root) == result
     (root / "roles/x/tasks/main.yml").write_text("[{}]")  # other roles make another image

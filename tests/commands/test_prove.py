@@ -91,14 +91,17 @@ def test_options_reach_their_stages(stages: Stages, tmp_path: Path) -> None:
         str(tmp_path / "here"),
         "--max-cost",
         "25",
+        "--deadline",
+        "boot=1500",
     ]
     assert cli.main(["prove", str(RECIPE), "-q", *words, *further]) == 0
     assert stages.received["plan"][1:] == (["telemetry.profile=graphics"], tmp_path / "here")
     assert stages.received["build"][1] is True
     asked = stages.received["validate"][2]
     assert asked == pipeline.ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",), 25.0)
-    where, _progress, agent, conditions, log_groups = stages.received["session"]
+    where, _progress, agent, conditions, log_groups, deadlines = stages.received["session"]
     assert (where, agent, conditions, log_groups) == (Path("aws.yml"), None, "throttling:7", "")
+    assert deadlines == {"boot_seconds": 1500}
 
 
 def test_failed_check_ends_with_1_and_no_certificate(stages: Stages, capsys: pytest.CaptureFixture[str]) -> None:

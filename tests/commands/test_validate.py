@@ -101,3 +101,14 @@ def test_what_validate_refuses(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["validate", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_deadlines_are_for_machines_that_are_launched(
+    validated: list[tuple[str, pipeline.ProofOptions]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", str(tmp_path), "-q", "--deadline", "boot=900"]) == 1
+    assert cli.main(["validate", str(tmp_path), "--deadline", "bot=900"]) == 2
+    assert "did you mean boot?" in capsys.readouterr().err
+    assert cli.main(["validate", str(tmp_path), "--host", "a@192.0.2.1", "--deadline", "boot=900"]) == 2
+    assert "--deadline is for machines that gpu-ami launches" in capsys.readouterr().err
+    assert len(validated) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpu_ami.report.document import CORE, UNAVAILABLE, UNPROVEN, HostReport, Report, Stage
+from gpu_ami.report.document import CORE, UNAVAILABLE, UNPROVEN, HostReport, LaunchAttempt, Report, Stage
 from validator.results import CheckRecord, Hop, Replica, Verdict, WaiverRecord, WaiverState
 
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser", "hygiene"]
@@ -71,7 +71,9 @@ def everything() -> Report:
     host = a_host("g5.12xlarge", a_check("hygiene", "FAIL", waived=WAIVER), a_check("xid", "FAIL", hops=hops))
     host = replace(
         host, replicas=(Replica("nvidia-smi", "550", "a replica"),), waivers=(WAIVER,), restarts=("reboot",),
-        left_behind="terminating i-1: RequestLimitExceeded",
+        left_behind="terminating i-1: RequestLimitExceeded", deadlines={"boot_seconds": 900.0},
+        attempts=(LaunchAttempt("2026-01-01T00:00:00Z", "g5.12xlarge", "subnet-1", "us-east-1a", "spot", "NoCapacity"),
+                  LaunchAttempt("2026-01-01T00:01:00Z", "g5.12xlarge", "", "", "on-demand", "launched", "i-1")),
     )  # fmt: skip
     report = a_report(
         host, error_host(), unavailable_host(), simulated=True, unproven=("p5.48xlarge",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,6 +54,9 @@ class World:
         self.calls.append(name)
         if name in self.fails:
             raise self.fails[name]
+
+    def launched_at(self, _instance_id: str) -> float:
+        return time.monotonic()
 
     def cannot_stop(self, _instance_id: str) -> str:
         return self.unstoppable

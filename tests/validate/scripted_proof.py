@@ -79,8 +79,8 @@ class Ec2:
         self._call(f"launch {launch.instance_type}")
         return f"i-{launch.instance_type}"
 
-    def failed_attempts(self, _instance_id: str) -> list[Any]:
-        return []
+    def launched_at(self, _instance_id: str) -> float:
+        return time.monotonic()
 
     def cannot_stop(self, instance_id: str) -> str:
         return self.unstoppable.get(instance_id, "")

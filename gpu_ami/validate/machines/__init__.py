@@ -10,7 +10,7 @@ watch       sees at once that an instance was paused, stopped or terminated
 deadlines   how long a machine may take to boot, to stop, and to be seen in CloudWatch
 """
 
-from gpu_ami.validate.machines.deadlines import deadlines
+from gpu_ami.validate.machines.deadlines import deadlines, parse_deadlines
 from gpu_ami.validate.machines.launch import Leftover, clean_up
 from gpu_ami.validate.machines.login import is_at_fault
 from gpu_ami.validate.machines.machine import Boot, Machine, require_interface
@@ -28,5 +28,6 @@ __all__ = [
     "deadlines",
     "is_at_fault",
     "parse",
+    "parse_deadlines",
     "require_interface",
 ]

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami import process
-from gpu_ami.cloud import Cloud, Launch, key_name, log_groups, runs
+from gpu_ami.cloud import Cloud, Launch, capacity, key_name, log_groups, runs
 from gpu_ami.errors import GpuAmiError
+from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.user_data import user_data
 
 if TYPE_CHECKING:
@@ -56,14 +57,18 @@ def launched(
     on_leftover: Leftover | None = None,
     roles: Sequence[str] = (),
     cancelled: threading.Event | None = None,
+    on_attempt: Callable[[capacity.Attempt], object] = lambda _: None,
 ) -> Iterator[str]:
-    """Id of an instance that is terminated when the block ends. on_leftover: gets the error if that fails.
+    """Id of an instance that runs, and is terminated when the block ends. on_leftover: gets the error if that fails.
 
-    roles: the plan's; node families get user data of their own. cancelled: ends the wait for capacity.
+    roles: the plan's; node families get user data of their own. cancelled: ends the wait for capacity. on_attempt: gets
+    each attempt to launch it; one whose capacity EC2 withdraws before it runs is followed by the next.
     """
     minutes = int(runs.LIFETIME.total_seconds() // 60)
     text = user_data(minutes, key_name(run.id), roles, log_groups.suffix(cloud.place, run))
-    instance_id = cloud.launch(Launch(ami, instance_type, key, tags, text, efa_interfaces, cancelled))
+    pending = deadlines(instance_type, cloud.place).boot_seconds
+    asked = Launch(ami, instance_type, key, tags, text, efa_interfaces, cancelled, pending, on_attempt)
+    instance_id = cloud.launch(asked)
     try:
         yield instance_id
     finally:

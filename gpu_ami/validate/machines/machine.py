@@ -80,7 +80,7 @@ class Boot:
             self.run.folder / f"known_hosts.{instance_id}",  # an address may be another machine's later in this run
             log_group_suffix=log_groups.suffix(self.cloud.place, self.run),
         )
-        started = time.monotonic()
+        started = self.cloud.launched_at(instance_id)
         with self.console_on_error(machine):
             self.running(machine, timeout, started)
             self.arrive(machine, started + timeout, started, (CLOUD_INIT, SYSTEMD))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from gpu_ami.cloud.client import Cloud, Launch
+from gpu_ami.cloud import Cloud, Launch
+from gpu_ami.cloud.capacity import Attempt
 from gpu_ami.cloud.place import Credentials, Place
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
 from gpu_ami.local.backends import cloudwatch
@@ -250,10 +253,51 @@ def two_zones(world: Any, endpoint: str, **changes: Any) -> Cloud:
 def test_a_launch_goes_to_the_zone_that_offers_the_type(region: Region) -> None:
     world, endpoint = region("unsupported-zone")  # us-east-1a
     cloud = two_zones(world, endpoint)
-    instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, ""))
+    attempts: list[Attempt] = []
+    instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, "", on_attempt=attempts.append))
     assert cloud.instance(instance_id)["SubnetId"] == world.ec2.subnet_ids[1]
-    (attempt,) = cloud.failed_attempts(instance_id)
-    assert "g5.12xlarge in us-east-1a" in str(attempt) and "on-demand: Unsupported" in str(attempt)
+    failed, launched = attempts
+    assert "g5.12xlarge in us-east-1a" in str(failed) and "on-demand: Unsupported" in str(failed)
+    assert (launched.zone, launched.answer, launched.instance_id) == ("us-east-1b", "launched", instance_id)
+
+
+@pytest.mark.parametrize("ways", [("on-demand",), ("spot", "on-demand")])
+def test_capacity_that_is_withdrawn_is_searched_for_again(
+    region: Region, monkeypatch: pytest.MonkeyPatch, ways: tuple[str, ...]
+) -> None:
+    world, endpoint = region("no-capacity-later")
+    failure = replace(world.decisions.conditions.launch_failures[0], times=1)
+    world.decisions.conditions = replace(world.decisions.conditions, launch_failures=(failure,))
+    monkeypatch.setattr("time.sleep", lambda _: world.settle())
+    cloud, attempts = two_zones(world, endpoint, capacity={"*": ways}), list[Attempt]()
+    asked = Launch(BASE_ID, "g5.12xlarge", "", TAGS, "", pending_seconds=60, on_attempt=attempts.append)
+    instance_id = cloud.launch(asked)
+    assert [(one.zone, one.way) for one in attempts] == [("us-east-1a", ways[0]), ("us-east-1b", ways[0])]
+    assert attempts[0].answer.startswith("Server.InsufficientInstanceCapacity: ") and not attempts[0].instance_id
+    assert (attempts[1].answer, attempts[1].instance_id) == ("launched", instance_id)
+    states = {unit.id: unit.shown for unit in world.reconciler.units.values()}
+    assert states.pop(instance_id) == "running" and set(states.values()) == {"terminated"}
+
+
+def test_a_launch_that_is_pending_too_long_or_cancelled_leaves_nothing(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, endpoint = region("consistency")
+    cloud, cancelled = two_zones(world, endpoint), threading.Event()
+
+    def sleep(seconds: float) -> None:  # nothing settles: it stays pending
+        world.clock.now += max(seconds, 1.0)
+
+    world.clock.now = 100.0
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", world.clock)
+    with pytest.raises(CloudError, match="is pending after 5 s"):
+        cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, "", pending_seconds=5))
+    cancelled.set()
+    with pytest.raises(CloudError, match="was cancelled"):
+        cloud.launch(Launch(BASE_ID, "g5.12xlarge", "", TAGS, "", cancelled=cancelled, pending_seconds=5))
+    world.settle()
+    assert {unit.desired for unit in world.reconciler.units.values()} == {"terminated"}
 
 
 def test_a_launch_without_capacity_anywhere_names_every_attempt(region: Region) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from gpu_ami.cloud import Place, load_place
 from gpu_ami.errors import UsageError
-from gpu_ami.validate.machines.deadlines import Deadlines, deadlines
+from gpu_ami.recipes import load_facts
+from gpu_ami.validate.machines.deadlines import Deadlines, deadlines, names, parse_deadlines
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,24 @@ def test_mistakes_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_place(file)
     assert "deadlines" in str(caught.value)
+
+
+def test_names_of_the_command_line_are_those_of_the_facts() -> None:
+    assert {f"{name}_seconds" for name in names()} == {key for key in load_facts().deadlines["default"] if "_" in key}
+    assert parse_deadlines(["boot=1500", "arrival=60"]) == {"boot_seconds": 1500, "arrival_seconds": 60}
+
+
+def test_every_mistake_of_the_command_line_is_named() -> None:
+    given = ["bot=900", "login=900", "stop=soon", "stop=0", "stop=90000", "arrival", "boot=1", "boot=2"]
+    with pytest.raises(UsageError) as caught:
+        parse_deadlines(given)
+    said = [caught.value.message, *caught.value.details]
+    assert said == [
+        "--deadline bot=900: unknown deadline 'bot', expected boot, stop, arrival; did you mean boot?",
+        "--deadline login=900: unknown deadline 'login', expected boot, stop, arrival",
+        "--deadline stop=soon: expected seconds from 1 to 86400, got 'soon'",
+        "--deadline stop=0: expected seconds from 1 to 86400, got '0'",
+        "--deadline stop=90000: expected seconds from 1 to 86400, got '90000'",
+        "--deadline arrival: expected seconds from 1 to 86400, got ''",
+        "--deadline boot=2: boot is given twice",
+    ]

@@ -13,7 +13,7 @@ from gpu_ami.validate.machines import launch
 
 
 class Ec2:
-    place = SimpleNamespace(log_groups="production")
+    place = SimpleNamespace(log_groups="production", deadlines={})
 
     def __init__(self, **fails: GpuAmiError) -> None:
         self.fails, self.calls, self.launches = fails, list[str](), list[Any]()
