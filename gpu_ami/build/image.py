@@ -169,7 +169,7 @@ def build_image(
 
 
 def _complete(cloud: Cloud, plan: Plan, ami: str) -> ImageTypeDef:
-    """The new image, which starts with IMDSv2 alone and is described, as soon as EC2 lists it. BuildError: it does not."""
+    """The new image as soon as EC2 lists it: described, and launched with IMDSv2 alone. BuildError: not listed."""
     cloud.created(ami)
     cloud.require_imds_v2(ami)
     cloud.describe_image(ami, f"recipe {plan.image}, plan {plan.digest}")
