@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _fail(error, as_json=args.json, command=args.command)
     except KeyboardInterrupt:
-        message = "interrupted; everything it started was cleaned up"
+        message = getattr(args, "interrupted", "interrupted; everything it started was cleaned up")
         return _fail(_Interrupted(message, hint=getattr(args, "again", "")), as_json=args.json, command=args.command)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (the interpreter flushes it at exit)

@@ -18,6 +18,7 @@ from gpu_ami.cloud.policies import listed, read_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 IAM = ROOT / "iam"
+PUBLISHER = ROOT / "gpu_ami" / "publish"
 POLICIES = sorted(path.name for path in IAM.glob("*.json"))
 # Service name of boto3 → prefix of its actions in IAM.
 SERVICES = {
@@ -31,6 +32,7 @@ SERVICES = {
     "sts": "sts",
     "scheduler": "scheduler",
     "ec2-instance-connect": "ec2-instance-connect",
+    "autoscaling": "autoscaling",
 }
 # HashiCorp's list of what the Amazon plugin needs ("IAM Task or Instance Role", read 2026-11-22), without the actions
 # of steps that this template does not have: other builders (AttachVolume, CreateVolume, DetachVolume, RegisterImage,
@@ -56,6 +58,7 @@ AWS_CLI = {"ssm:StartSession", "ssm:TerminateSession", "ec2-instance-connect:Ope
 # What a call needs beside its own action.
 IMPLIED = {
     "ec2:CreateTags": "TagSpecifications of RunInstances and ImportKeyPair",
+    "ec2:DeleteSnapshot": "DeleteAssociatedSnapshots of DeregisterImage",
     "iam:PassRole": "IamInstanceProfile of RunInstances",
     "kms:CreateGrant": "an encrypted volume attached to an instance (EBS, 'Required IAM permissions')",
     "kms:Decrypt": "the same",
@@ -92,7 +95,8 @@ def called(paths: Iterable[Path]) -> set[str]:
 
 
 def cloud_modules() -> list[Path]:
-    return [*(ROOT / "gpu_ami" / "cloud").rglob("*.py"), ROOT / "gpu_ami" / "plan" / "source_ami.py"]
+    packages = [*(ROOT / "gpu_ami" / "cloud").rglob("*.py"), *PUBLISHER.rglob("*.py")]
+    return [*packages, ROOT / "gpu_ami" / "plan" / "source_ami.py"]
 
 
 def statements(name: str) -> list[dict[str, Any]]:
@@ -107,7 +111,8 @@ def allowed(*names: str) -> set[str]:
 
 
 CALLERS = (
-    "caller-build.json", "caller-preflight.json", "caller-prove.json", "caller-sign.json", "caller-sweep.json",
+    "caller-build.json", "caller-preflight.json", "caller-prove.json", "caller-publish.json", "caller-sign.json",
+    "caller-sweep.json",
 )  # fmt: skip
 
 
@@ -136,6 +141,7 @@ def test_each_policy_suffices_for_its_stage() -> None:
     assert called([ROOT / "validator" / "cloudwatch.py"]) <= allowed("caller-prove.json")
     assert called([ROOT / "gpu_ami" / "plan" / "source_ami.py"]) <= allowed("caller-build.json")
     assert allowed("caller-build.json") >= PACKER
+    assert called(PUBLISHER.rglob("*.py")) <= allowed("caller-publish.json")
 
 
 def test_who_builds_cannot_sign() -> None:

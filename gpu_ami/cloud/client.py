@@ -49,6 +49,7 @@ class Cloud:
     def __init__(self, place: Place) -> None:
         self.place = place
         self._ec2: EC2Client | None = None
+        self._clients: dict[str, Any] = {}
         self._created: dict[str, float] = {}  # id → when this object created it
         self._ways: dict[str, str] = {}  # instance → capacity.Way.kind
         self._zones: dict[str, str] = {}  # subnet or reservation → Availability Zone
@@ -74,12 +75,15 @@ class Cloud:
         )
 
     def client(self, service: str) -> Any:
-        """A boto3 client of this place's region, endpoint and credentials."""
+        """A boto3 client of this place's region, endpoint and credentials; one a service."""
         from botocore.config import Config
 
+        if service in self._clients:
+            return self._clients[service]
         # Transport errors and throttling are retried here and nowhere else.
         config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10, read_timeout=60)
-        return self.session().client(service, endpoint_url=self.place.endpoint or None, config=config)
+        client = self.session().client(service, endpoint_url=self.place.endpoint or None, config=config)
+        return self._clients.setdefault(service, client)
 
     def import_key(self, name: str, public_key: str, tags: Mapping[str, str]) -> None:
         with _translated(f"importing key pair {name}"):

@@ -1,4 +1,15 @@
 """Publishes a certified image: copies, sharing, SSM parameters, deprecation and retirement, region by region.
 
 policy         the release policy: publish.yml
+release        the image that is published, and the tags that say so
+sharing        whom an AMI can be shared with, and which keys they may use
+parameters     SSM parameters that name an AMI
+usage          what uses an AMI: instances, launch templates, Auto Scaling groups, parameters
+retirement     which older images are deprecated, and which are retired
+observation    what a region has
+steps          the steps from what it has to what the policy says
+execution      carries out the steps of a region
+record         publication.json: what was done, and what failed
+publication    publishes a release in all regions of a policy
+rollback       points `latest` at an image that was published before
 """

@@ -44,6 +44,18 @@ def test_commented_keys_of_the_place_are_known(folder: Path, tmp_path: Path) -> 
     assert load_place(everything).ssh_interface == "private_ip"
 
 
+def test_release_policy_and_its_commented_keys_are_known(folder: Path, tmp_path: Path) -> None:
+    from gpu_ami.publish.policy import load_policy
+
+    policy = load_policy(folder / "publish.yml")
+    assert [row.region for row in policy.regions] == ["eu-central-1"] and not policy.is_shared and policy.keep == 0
+    text = (folder / "publish.yml").read_text().partition("regions:")
+    everything = tmp_path / "everything.yml"
+    everything.write_text(text[1] + text[2].replace("\n# ", "\n").replace("\n  # ", "\n  "))
+    policy = load_policy(everything)
+    assert len(policy.regions) == 2 and policy.keep == 3 and policy.latest == "/images/my-gpu-image/latest"
+
+
 def test_commented_waiver_is_one(folder: Path, tmp_path: Path) -> None:
     lines = (folder / "waivers.yml").read_text().splitlines()[1:-1]
     example = tmp_path / "waivers.yml"

@@ -10,12 +10,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.ec2.models import ec2_backends
+from moto.kms.models import kms_backends
 
 from gpu_ami.cloud import Cloud, Launch, Place, key_name, log_groups, policies, preflight, runs
 from gpu_ami.cloud.place import Credentials
@@ -29,11 +32,15 @@ from gpu_ami.local.backends import instance_access_key
 from gpu_ami.local.machines.qemu import Exit
 from gpu_ami.plan import resolve_source_ami
 from gpu_ami.progress import Progress
+from gpu_ami.publish import publication, rollback
+from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from tests.local.api.test_layer import client
-from tests.local.conftest import BASE_ID, PUBLIC_KEY, World, served
+from tests.local.conftest import BASE_ID, PUBLIC_KEY, World, base_image, served
 from validator.cloudwatch import CloudWatch, Series
 
-POLICIES = ("caller-build", "caller-prove", "caller-preflight", "caller-sweep", "instance", "dead-man")
+POLICIES = (
+    "caller-build", "caller-prove", "caller-preflight", "caller-sweep", "caller-publish", "instance", "dead-man",
+)  # fmt: skip
 STATEMENTS = [(name, row["Sid"]) for name in POLICIES for row in read_policy(name)]
 GROUP = "/ec2/accelerated/accel-event-log"
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1"
@@ -204,6 +211,33 @@ class Line:
         found = preflight.examine(self.cloud, PLAN, resolve_source_ami)
         assert [str(one) for one in found if "AccessDenied" in one.found or "Unauthorized" in one.found] == []
 
+    def publish(self) -> None:
+        """Two releases, of which the first is retired, and a rollback to one whose deprecation has passed."""
+        account, other = self.world.ec2.account, "eu-central-1"
+        key = str(kms_backends[account][other].create_key("", "ENCRYPT_DECRYPT", "SYMMETRIC_DEFAULT", "", {}).arn)
+        regions = (RegionPolicy("us-east-1"), RegionPolicy(other, key))
+        policy = ReleasePolicy(
+            regions, prefix="/images/r", deprecate_after=5, deregistration_protection=True, keep=2, retire_after=1
+        )
+        for number in range(3):
+            ami, tags = f"ami-0000000000000010{number}", {runs.TAG_RUN: "r", runs.TAG_RECIPE: "r"}
+            self.world.images.register(
+                replace(base_image(self.world.layout), id=ami, name=f"r-{number}", snapshot_id=f"snap-{number}",
+                        owner_id=account, public=False, tags=tags, snapshot_tags=tags)
+            )  # fmt: skip
+            self.world.ec2.images()[ami].imds_support = "v2.0"
+            request = publication.Request(ami, "r", {"ami": ami}, policy, "", self.home)
+            record = publication.publish(self.place, request, Progress("quiet"))
+            assert record.is_complete, record.text()
+            for region in (row.region for row in regions):
+                for image in ec2_backends[account][region].amis.values():
+                    image.deprecation_time = "2026-01-01T00:00:00.000Z"
+        assert "ami-00000000000000100" not in self.world.ec2.images()
+        rolled = rollback.roll_back(
+            self.place, rollback.Request("r", "previous", policy, "", self.home), Progress("quiet")
+        )
+        assert rolled.is_complete, rolled.text()
+
     def dead_man(self) -> None:
         """EventBridge Scheduler in the role of the place: the call of the schedule's target."""
         instance = self.world.launch(tags={"instance": {"gpu-ami:run": "r"}})
@@ -221,7 +255,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "local")
         from moto.backends import get_backend
 
-        for service in ("ec2", "iam", "kms", "logs", "cloudwatch", "scheduler"):
+        for service in ("ec2", "iam", "kms", "logs", "cloudwatch", "scheduler", "ssm", "autoscaling"):
             get_backend(service).reset()  # type: ignore[arg-type]
         world = World(home / "home", "iam-enforced")
         line = Line(world, stack.enter_context(served(world, conditions=True)), home / "driver")
@@ -239,6 +273,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
             "caller-prove": lambda: line.prove(run),
             "caller-preflight": line.preflight,
             "caller-sweep": line.sweep,
+            "caller-publish": line.publish,
             "dead-man": line.dead_man,
         }
         for name, stage in stages.items():

@@ -37,6 +37,7 @@ _CREATED = {
     "CopyImage": ("image", "snapshot"),
     "CreateSecurityGroup": ("security-group",),
 }
+_OF_PARAMETERS = ("DeleteParameter", "GetParameter", "GetParameters", "PutParameter")
 _KEY_FOR_VOLUME = (
     "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:Decrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo",
 )  # fmt: skip
@@ -73,6 +74,11 @@ def _ec2(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
         )
     if call.action == "RunInstances":
         yield from _launch(call, ec2)
+    elif call.action == "CopyImage" and call.parameters.get("KmsKeyId"):
+        yield from _encrypt(ec2, call.parameters["KmsKeyId"])
+    elif call.action == "DeregisterImage" and call.parameters.get("DeleteAssociatedSnapshots") == "true":
+        for snapshot in ec2.snapshots_of(call.parameters.get("ImageId", "")):
+            yield policies.Request("ec2:DeleteSnapshot", _arn(ec2, "snapshot", snapshot), _tags_of(ec2, snapshot))
 
 
 def _resources(call: ServiceCall, ec2: Ec2) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -125,11 +131,25 @@ def _launch(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
         yield policies.Request("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
     keys = {value for name, value in parameters.items() if name.endswith(".Ebs.KmsKeyId") and value}
     for key in sorted(keys | ({image_key} if (image_key := ec2.image_key(parameters.get("ImageId", ""))) else set())):
-        arn = key if key.startswith("arn:") else f"arn:aws:kms:{REGION}:{ec2.account}:key/{key.rpartition('/')[2]}"
-        via = {"kms:ViaService": f"ec2.{REGION}.amazonaws.com"}
-        for action in _KEY_FOR_VOLUME:
-            yield policies.Request(action, arn, via)
-        yield policies.Request("kms:CreateGrant", arn, {**via, "kms:GrantIsForAWSResource": "true"})
+        yield from _encrypt(ec2, key)
+
+
+def _encrypt(ec2: Ec2, key: str) -> Iterator[policies.Request]:
+    """What EC2 does with a customer managed key on behalf of its caller."""
+    arn, via = _key_arn(ec2, key), {"kms:ViaService": f"ec2.{REGION}.amazonaws.com"}
+    for action in _KEY_FOR_VOLUME:
+        yield policies.Request(action, arn, via)
+    yield policies.Request("kms:CreateGrant", arn, {**via, "kms:GrantIsForAWSResource": "true"})
+
+
+def _key_arn(ec2: Ec2, key: str) -> str:
+    """An alias stands for its key, whose id is not looked up here."""
+    return key if key.startswith("arn:") else f"arn:aws:kms:{REGION}:{ec2.account}:key/{key.rpartition('/')[2]}"
+
+
+def _kms(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    key = call.parameters.get("KeyId", "")
+    yield policies.Request(call.name, _key_arn(ec2, key) if key else "*")
 
 
 def _arn(ec2: Ec2, resource_type: str, name: str) -> str:
@@ -152,10 +172,12 @@ def _logs(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
 
 def _ssm(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
     parameters = call.parameters
-    name = parameters.get("Name", "")
-    if call.action.startswith("GetParameter") and name:
-        account = "" if name.startswith("/aws/service/") else ec2.account
-        yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:parameter/{name.removeprefix('/')}")
+    listed = call.body.get("Names")
+    names = [str(each) for each in listed] if isinstance(listed, list) else [parameters.get("Name", "")]
+    if call.action in _OF_PARAMETERS and all(names):
+        for name in names:
+            account = "" if name.startswith("/aws/service/") else ec2.account
+            yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:parameter/{name.removeprefix('/')}")
     elif call.action == "StartSession":
         target = parameters.get("Target", "*")
         yield policies.Request(call.name, _arn(ec2, "instance", target), _tags_of(ec2, target))
@@ -184,5 +206,6 @@ _SERVICES: Mapping[str, Callable[[ServiceCall, Ec2], Iterator[policies.Request]]
     "cloudwatch": _cloudwatch,
     "logs": _logs,
     "ssm": _ssm,
+    "kms": _kms,
     "scheduler": _scheduler,
 }

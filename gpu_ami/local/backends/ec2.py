@@ -147,7 +147,14 @@ class Ec2:
         return self.backend.volumes.get(device.volume_id) if device else None
 
     def tags(self, resource_id: str) -> dict[str, str]:
-        return dict(self.backend.tags.get(resource_id, {}))
+        """Tags of a resource; of other regions, too, which have copies of images."""
+        backends = (self.backend, *ec2_backends[self.account].values())
+        return next((dict(each.tags[resource_id]) for each in backends if resource_id in each.tags), {})
+
+    def snapshots_of(self, image_id: str) -> list[str]:
+        """The snapshots behind an image of any region."""
+        images = [each.amis[image_id] for each in ec2_backends[self.account].values() if image_id in each.amis]
+        return [str(image.ebs_snapshot.id) for image in images]
 
     def role_arn(self, profile: str) -> str:
         """The ARN of the role in an instance profile, which its name or its ARN names; "" where there is none."""

@@ -50,6 +50,18 @@ def pairs(world: World, one: ServiceCall) -> list[tuple[str, str]]:
             "ssm:GetParameter",
             "arn:aws:ssm:us-east-1::parameter/aws/service/x",
         ),
+        (
+            call("ssm:PutParameter", "json", Name="/images/x/latest"),
+            "ssm:PutParameter",
+            f"arn:aws:ssm:us-east-1:{A}:parameter/images/x/latest",
+        ),
+        (
+            call("ssm:GetParameters", "json", {"Names": ["/images/x"]}),
+            "ssm:GetParameters",
+            f"arn:aws:ssm:us-east-1:{A}:parameter/images/x",
+        ),
+        (call("ssm:DescribeParameters", "json"), "ssm:DescribeParameters", "*"),
+        (call("kms:GetKeyPolicy", "json", KeyId="k"), "kms:GetKeyPolicy", f"arn:aws:kms:us-east-1:{A}:key/k"),
         (call("iam:GetRolePolicy", "query"), "iam:GetRolePolicy", "*"),
     ],
 )
@@ -117,3 +129,11 @@ def test_a_schedule_needs_the_role_that_it_passes(world: World) -> None:
     assert role == Request(
         "iam:PassRole", "arn:aws:iam::1:role/gpu-ami-dead-man", {"iam:PassedToService": "scheduler.amazonaws.com"}
     )
+
+
+def test_a_copy_needs_its_key_and_a_deregistration_its_snapshots(world: World) -> None:
+    needs = pairs(world, call("ec2:CopyImage", SourceImageId="ami-1", Encrypted="true", KmsKeyId="k"))
+    assert ("ec2:CopyImage", "arn:aws:ec2:us-east-1::image/*") in needs
+    assert ("kms:CreateGrant", f"arn:aws:kms:us-east-1:{A}:key/k") in needs
+    removed = call("ec2:DeregisterImage", ImageId=BASE_ID, DeleteAssociatedSnapshots="true")
+    assert ("ec2:DeleteSnapshot", "arn:aws:ec2:us-east-1::snapshot/snap-0000000000000000b") in pairs(world, removed)

@@ -1,0 +1,155 @@
+"""The image that is published, as its certificate and its region have it, and the tags that say so."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+from gpu_ami.cloud import Cloud, aws_errors, runs, tags_of
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef
+
+TAG_PUBLISHED = "gpu-ami:published"  # when, UTC; without it an image of the recipe is none of the published ones
+TAG_VERSION = "gpu-ami:version"
+TAG_SOURCE = "gpu-ami:source-ami"  # of a copy
+NEVER = "never"
+AVAILABLE = "available"
+# States that an AMI does not leave by itself (EC2 API reference, Image).
+DEAD = ("failed", "error", "invalid", "deregistered", "disabled")
+
+
+@dataclass(frozen=True)
+class Image:
+    """An AMI of a region. snapshots: device → id. deprecated_at, published: UTC, "" for none. reason: of a failure."""
+
+    id: str
+    name: str
+    state: str = AVAILABLE
+    tags: Mapping[str, str] = field(default_factory=dict)
+    snapshots: Mapping[str, str] = field(default_factory=dict)
+    created: str = ""
+    deprecated_at: str = ""
+    is_protected: bool = False
+    imds: str = ""
+    source: str = ""
+    reason: str = ""
+
+    @property
+    def published(self) -> str:
+        return self.tags.get(TAG_PUBLISHED, "")
+
+    @property
+    def version(self) -> str:
+        return self.tags.get(TAG_VERSION, "")
+
+    @staticmethod
+    def of(row: ImageTypeDef) -> Image:
+        devices = row.get("BlockDeviceMappings", [])
+        tags = tags_of(row)
+        return Image(
+            id=row["ImageId"],
+            name=row.get("Name", ""),
+            state=row.get("State", AVAILABLE),
+            tags=tags,
+            snapshots={
+                device.get("DeviceName", ""): device["Ebs"]["SnapshotId"]
+                for device in devices
+                if "SnapshotId" in device.get("Ebs", {})
+            },
+            created=row.get("CreationDate", ""),
+            deprecated_at=row.get("DeprecationTime", ""),
+            is_protected=row.get("DeregistrationProtection", "").startswith("enabled"),
+            imds=row.get("ImdsSupport", ""),
+            source=tags.get(TAG_SOURCE, "") or row.get("SourceImageId", ""),
+            reason=row.get("StateReason", {}).get("Message", ""),
+        )
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is published. tags, snapshot_tags (by device): what the AMI and every copy of it get."""
+
+    image: Image
+    region: str
+    recipe: str
+    tags: Mapping[str, str]
+    snapshot_tags: Mapping[str, Mapping[str, str]]
+    is_encrypted: bool
+
+    @property
+    def version(self) -> str:
+        """The AMI's name, in the characters that a parameter's name may have."""
+        return re.sub(r"[^A-Za-z0-9_.-]", "_", self.image.name)
+
+    def tags_in(self, region: str) -> dict[str, str]:
+        """The tags of the AMI in a region: a copy names its source."""
+        return dict(self.tags) | ({} if region == self.region else {TAG_SOURCE: self.image.id})
+
+    def token(self, region: str, key: str, failed: Sequence[str], day: date) -> str:
+        """The client token of the copy: one copy a day, also while DescribeImages does not show it yet.
+
+        failed: ids of copies that failed; another one is wanted then.
+        """
+        text = "\0".join((self.image.id, region, key, *sorted(failed), day.isoformat()))
+        return f"gpu-ami-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
+
+
+def images(cloud: Cloud, name: str, values: Sequence[str]) -> list[Image]:
+    """This account's images by a filter, deprecated ones included."""
+    filters: list[FilterTypeDef] = [{"Name": name, "Values": list(values)}]
+    with aws_errors.translated(f"listing images in {cloud.place.region}"):
+        pages = cloud.ec2.get_paginator("describe_images").paginate(
+            Owners=["self"], Filters=filters, IncludeDeprecated=True
+        )
+        return [Image.of(row) for page in pages for row in page["Images"]]
+
+
+def snapshots(cloud: Cloud, image: Image) -> dict[str, tuple[dict[str, str], str]]:
+    """Device → tags of its snapshot, and the ARN of the key that it is encrypted with ("" for none)."""
+    if not image.snapshots:
+        return {}
+    with aws_errors.translated(f"describing the snapshots of {image.id}"):
+        rows = cloud.ec2.describe_snapshots(SnapshotIds=list(image.snapshots.values()))["Snapshots"]
+    found = {row["SnapshotId"]: (tags_of(row), row.get("KmsKeyId", "") if row.get("Encrypted") else "") for row in rows}
+    return {device: found.get(identity, ({}, "")) for device, identity in image.snapshots.items()}
+
+
+def read_release(cloud: Cloud, ami: str, recipe: str) -> Release:
+    """The release of an AMI. UsageError: it is not this account's, or not available. CloudError."""
+    found = images(cloud, "image-id", [ami])
+    if not found:
+        hint = "publish it in the account and region that it was built in (--where)"
+        raise UsageError(f"{ami} is no image of this account in {cloud.place.region}", hint=hint)
+    (image,) = found
+    if image.state != AVAILABLE:
+        raise UsageError(f"{ami} is {image.state}, expected {AVAILABLE}")
+    described = snapshots(cloud, image)
+    return Release(
+        image=image,
+        region=cloud.place.region,
+        recipe=recipe,
+        tags=_kept(image.tags),
+        snapshot_tags={device: _kept(tags) for device, (tags, _) in described.items()},
+        is_encrypted=any(key for _, key in described.values()),
+    )
+
+
+def _kept(tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags that stay and are copied. A published image does not expire: `sweep` would remove it."""
+    own = (TAG_PUBLISHED, TAG_VERSION, TAG_SOURCE)
+    kept = {key: value for key, value in tags.items() if key not in own and not key.startswith("aws:")}
+    return kept | ({runs.TAG_EXPIRES: NEVER} if runs.TAG_EXPIRES in kept else {})
+
+
+def as_time(text: str) -> datetime | None:
+    """A time of AWS or of a tag; None where it is none."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None

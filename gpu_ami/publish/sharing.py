@@ -1,0 +1,117 @@
+"""Whom an AMI can be shared with: the accounts, organizations and keys of a release policy.
+
+Whoever launches an encrypted AMI of another account uses its KMS key: the key's policy must allow that, and the AWS
+managed key of EBS allows nobody else. Sources, read 2026-11-22: EC2 user guide, "Share an AMI with specific AWS
+accounts"; EBS user guide, "Share the KMS key used to encrypt a shared Amazon EBS snapshot".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_ami.cloud import Cloud, aws_errors, policies
+from gpu_ami.publish.policy import ReleasePolicy
+
+PUBLIC = "all"
+_NEEDED = (
+    "kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptFrom",
+)  # fmt: skip
+_OWN_KEY = "make a customer managed key and name it as kms_key of the region"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A KMS key. statements: of its policy; none of an AWS managed key, whose policy is fixed."""
+
+    arn: str
+    is_managed_by_aws: bool = False
+    is_enabled: bool = True
+    statements: tuple[policies.Statement, ...] = ()
+
+
+def read_key(cloud: Cloud, name: str) -> Key:
+    """A key by its id, alias or ARN, with its policy. CloudError."""
+    kms = cloud.client("kms")
+    with aws_errors.translated(f"describing KMS key {name} in {cloud.place.region}"):
+        row = kms.describe_key(KeyId=name)["KeyMetadata"]
+    key = Key(row["Arn"], row.get("KeyManager") == "AWS", bool(row.get("Enabled", True)))
+    if key.is_managed_by_aws:
+        return key
+    with aws_errors.translated(f"reading the policy of KMS key {name} in {cloud.place.region}"):
+        document = json.loads(kms.get_key_policy(KeyId=row["Arn"], PolicyName="default")["Policy"] or "{}")
+    statements = policies.statements_of(document) if document.get("Statement") else []
+    return Key(key.arn, False, key.is_enabled, tuple(statements))
+
+
+def grantees(policy: ReleasePolicy) -> list[str]:
+    """Accounts, ARNs of organizations and units, and `all` where the policy says public."""
+    return [*policy.accounts, *policy.organizations, *([PUBLIC] if policy.public else [])]
+
+
+def permission(grantee: str) -> dict[str, str]:
+    """A launch permission as ModifyImageAttribute takes it."""
+    if grantee == PUBLIC:
+        return {"Group": PUBLIC}
+    kind = "OrganizationalUnitArn" if ":ou/" in grantee else "OrganizationArn"
+    return {kind: grantee} if grantee.startswith("arn:") else {"UserId": grantee}
+
+
+def grantee_of(row: Mapping[str, str]) -> str:
+    """The account, ARN or `all` of a launch permission."""
+    return next(iter(row.values()), "")
+
+
+def refusals(policy: ReleasePolicy, region: str, keys: Sequence[Key]) -> Iterator[str]:
+    """Why an AMI whose snapshots are encrypted with these keys cannot be shared as the policy says."""
+    if not policy.is_shared:
+        return
+    for key in keys:
+        if policy.public:
+            yield f"{region}: an encrypted AMI cannot be public ({key.arn}): leave kms_key out, or share it by account"
+        elif key.is_managed_by_aws:
+            yield (
+                f"{region}: encrypted with the AWS managed key aws/ebs, which no other account can use: {_OWN_KEY}, "
+                "or do not share it"
+            )
+        else:
+            for grantee in grantees(policy):
+                if missing := _missing(key, grantee):
+                    text = f"the policy of {key.arn} does not let {grantee} use it ({', '.join(missing)})"
+                    yield f"{region}: {text}: add them to the key's policy, or take {grantee} out of share"
+
+
+def _missing(key: Key, grantee: str) -> list[str]:
+    """The actions that the key's policy does not allow."""
+    return [action for action in _NEEDED if not any(_allows(row, action, grantee) for row in key.statements)]
+
+
+def _allows(statement: policies.Statement, action: str, grantee: str) -> bool:
+    if statement.get("Effect") != "Allow" or not policies.names_action(statement, action):
+        return False
+    return _names(statement.get("Principal", {}), grantee) and _conditions_may_hold(statement, grantee)
+
+
+def _names(principal: Any, grantee: str) -> bool:
+    """Whether the Principal element names an account; an organization has `*` alone, with a condition."""
+    named = policies.listed(principal.get("AWS")) if isinstance(principal, Mapping) else policies.listed(principal)
+    if "*" in named:
+        return True
+    return not grantee.startswith("arn:") and any(grantee in (text, *text.split(":")[4:5]) for text in named)
+
+
+def _conditions_may_hold(statement: policies.Statement, grantee: str) -> bool:
+    """Compares what is known of the grantee; a condition on anything else may hold."""
+    known = {"aws:principalorgid": grantee.split("/")[1]} if grantee.startswith("arn:") else {}
+    if not grantee.startswith("arn:"):
+        known = {"kms:calleraccount": grantee, "aws:principalaccount": grantee}
+    for operator, entries in statement.get("Condition", {}).items():
+        for key, values in entries.items():
+            value = known.get(key.lower())
+            if value and operator in ("StringEquals", "StringLike"):
+                probe: policies.Statement = {"Condition": {operator: {key: values}}}
+                if not policies.conditions_hold(probe, {key: value}):
+                    return False
+    return True
