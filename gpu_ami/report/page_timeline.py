@@ -122,19 +122,20 @@ def _clock(seconds: int) -> str:
 
 
 def hop_panels(report: Report) -> list[HopPanel]:
-    """A panel for each hop, in the order in which the first machine has them."""
-    panels: dict[str, list[tuple[str, float]]] = {}
+    """A panel for each hop, in the order in which the first machine has them; of several events, the slowest."""
+    panels: dict[str, dict[str, float]] = {}
     for host in report.hosts:
         for check in host.checks:
             name = f"{host.name} after {check.after}" if check.after else host.name
             for hop in check.hops:
-                panels.setdefault(hop.hop, []).append((name, hop.seconds))
-    return [HopPanel(hop, _panel_bars(entries)) for hop, entries in panels.items()]
+                slowest = panels.setdefault(hop.hop, {})
+                slowest[name] = max(hop.seconds, slowest.get(name, hop.seconds))
+    return [HopPanel(hop, _panel_bars(slowest)) for hop, slowest in panels.items()]
 
 
-def _panel_bars(entries: Sequence[tuple[str, float]]) -> list[Bar]:
-    total = max(seconds for _, seconds in entries)
-    return [bar(name, templating.seconds(seconds, 2), 0.0, seconds, total) for name, seconds in entries]
+def _panel_bars(slowest: Mapping[str, float]) -> list[Bar]:
+    total = max(slowest.values())
+    return [bar(name, templating.seconds(seconds, 2), 0.0, seconds, total) for name, seconds in slowest.items()]
 
 
 def stage_bars(report: Report) -> list[Bar]:
