@@ -1,7 +1,7 @@
 """Replicas of the packages that a node family's base AMI contains.
 
-`replicas/<family>_ami/provided.txt` lists packages of the family itself. The components under `provides` in the facts
-(variables/facts/node_families.yml) are planned as for a plain instance, which gives package names and versions.
+`replicas/<family>_ami/provided_<kind>.txt` lists packages of the family itself. The components under `provides` in the
+facts (variables/facts/node_families.yml) are planned as for a plain instance, which gives package names and versions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Provided:
 
 def of_family(system: str, family: str, version: str) -> Provided:
     """What the base AMI of a node family and its version has on that system."""
-    listed = list(_listed(_REPLICAS / f"{family}_ami" / "provided.txt", _KINDS[system]))
+    kind = _KINDS[system]
+    listed = list(_listed(_REPLICAS / f"{family}_ami" / f"provided_{kind}.txt", kind))
     provides = _provides(family, version)
     if not provides:
         return Provided(tuple(listed))

@@ -23,6 +23,7 @@ from gpu_ami.progress import Progress
 
 _REPLICAS = Path(__file__).parents[1] / "replicas"
 _BUILD_LAYER = _REPLICAS / "build_layer.sh"
+_HIDE = _REPLICAS / "hide.sh"
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYER_SECONDS = 900.0
 # Capabilities that affect the host's kernel, on which the tree's programs run: modules, log, clock, power.
@@ -81,7 +82,7 @@ class Layer:
     def digest(self, below: str) -> str:
         """Of all that makes it and what it lies on."""
         made_of = f"{below}\0{self.packages}\0{self.arguments}\0{self.provided.digest()}\0"
-        sha = hashlib.sha256(made_of.encode() + _BUILD_LAYER.read_bytes())
+        sha = hashlib.sha256(made_of.encode() + _BUILD_LAYER.read_bytes() + _HIDE.read_bytes())
         if self.source:
             base_image.add_files(sha, self.source)
         return sha.hexdigest()[:16]

@@ -25,7 +25,7 @@ from gpu_ami.local.mirror.package_requests import packages, sections
 from gpu_ami.local.mirror.pool import Pool
 from gpu_ami.local.mirror.signing import signing_key
 from gpu_ami.local.mirror.staging import sources_digest
-from gpu_ami.local.mirror.table import Package, find_row
+from gpu_ami.local.mirror.table import Package, find_row, system_packages
 
 __all__ = [
     "Archive",
@@ -38,4 +38,5 @@ __all__ = [
     "sections",
     "signing_key",
     "sources_digest",
+    "system_packages",
 ]

@@ -18,6 +18,8 @@ from gpu_ami.recipes import ARCHITECTURES, PlanDocument, section
 from validator import plan_document
 
 _KINDS = {"debian": "deb", "redhat": "rpm"}
+# The family whose packages every plan finds in its system's archive.
+_TOOLS = "system_tools"
 # Where each system has its own packages: address, suite and components of an apt repository.
 _SYSTEM = "system"
 _ARCHIVES = {
@@ -113,7 +115,7 @@ def _system_section(plan: PlanDocument, roles: Collection[str]) -> Section:
     names = {"codename": system["codename"], "machine": ARCHITECTURES[plan["architecture"]].rpm}
     folder = url.format(**names)
     repository = {"url": folder, "suite": suite.format(**names), "components": components}
-    items = sorted({item for role in roles for item in system_packages(role, kind)})
+    items = sorted({item for role in (*roles, _TOOLS) for item in system_packages(role, kind)})
     content = {
         "packages": dict(item.split("=", 1) for item in items),
         "repository": repository | {"key_url": f"{folder}gpu-ami-mirror.pub"},

@@ -43,9 +43,9 @@ if [ -s packages ]; then
     umount root/var/lib/apt/lists root/var/cache/apt root/etc/resolv.conf
 fi
 if [ -d replicas ]; then
-    # Vendors' scripts build for the kernel that uname reports.
+    # Vendors' scripts build for the kernel that uname reports. The compiler may be out of PATH (hide.sh).
     cp uname.c root/run/
-    chroot root gcc -shared -nostdlib -fPIC -O "-DRELEASE=\"$release\"" -o /run/uname.so /run/uname.c
+    chroot root env "PATH=$PATH:/usr/libexec/gpu-ami/debian" gcc -shared -nostdlib -fPIC -O "-DRELEASE=\"$release\"" -o /run/uname.so /run/uname.c
     mkdir root/run/replicas
     mount --bind replicas root/run/replicas
     inside() {

@@ -28,6 +28,8 @@ from gpu_ami.process import find_tool, run, spawn
 _PR_SET_NAME = 15
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _IFF_UP = 0x8914, 0x8916, 0x891C, 1
 # uname(2) returns the host's release; this preloaded library, built by the tree's compiler, returns the tree's.
+# The last folder has programs that the image keeps out of PATH (replicas/hide.sh), as the compiler.
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec/gpu-ami/debian"
 _UNAME = Path(__file__).parents[1] / "replicas" / "uname.c"
 # update-grub asks for the device of /, which does not exist: the answers of a machine of this base.
 _GRUB_PROBE = """\
@@ -73,7 +75,7 @@ class SandboxRoot:
     def inside(self, *words: str) -> None:
         """Runs a command of the tree in it."""
         command: list[str | Path] = [find_tool("chroot", package="coreutils"), self.root, *words]
-        run(command, timeout=60, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, error=CloudError)
+        run(command, timeout=60, env={"PATH": _PATH}, error=CloudError)
 
     def write(self, path: str, content: str, mode: int = 0o644) -> None:
         target = self.root / path

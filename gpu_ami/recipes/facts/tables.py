@@ -72,6 +72,7 @@ class Facts:
     prices: Row
     installed_sizes: Row
     deadlines: Row
+    base_amis: Row
 
     @cached_property
     def driver_releases(self) -> dict[str, Row]:

@@ -9,8 +9,6 @@ hidden=/usr/libexec/gpu-ami/debian
 ln -sfn amazon-linux-release "$tree/etc/system-release"
 rm -f "$tree/etc/debian_version" "$tree/etc/default/grub.d/10_gpu-ami.cfg"
 ln -s dnf-3 "$tree/usr/bin/yum"
-# Amazon Linux does not have this dnf plug-in.
-sed -i 's/^enabled = .*/enabled = false/' "$tree/etc/dnf/plugins/local.conf"
 ln -sfn grub "$tree/boot/grub2"
 mkdir -p "$tree/etc/pki/rpm-gpg" "$tree/etc/sysconfig" "$tree/usr/lib64"
 chroot "$tree" groupadd --system wheel
@@ -40,3 +38,7 @@ for tool in gpgv gpg-agent gpgsm dirmngr; do
     [ ! -e "$tree/usr/bin/$tool" ] || mv "$tree/usr/bin/$tool" "$tree$hidden/"
 done
 ln -sfn gpgv "$tree/usr/bin/gpgv2"
+
+# The list of an absent plug-in, too.
+rm -f "$tree/etc/dnf/plugins/versionlock.list"
+sh "$here/../hide.sh" "$tree" "$here/absent.txt"

@@ -6,6 +6,9 @@ here=$(dirname "$0")
 release=$(basename "$(readlink -f "$tree/vmlinuz")")
 
 mkdir -p "$tree/var/lib/ecs/data" "$tree/etc/docker"
+# The AMI is built on the minimal one.
+chroot "$tree" rpm --erase --nodeps acl binutils bzip2
+sh "$here/../hide.sh" "$tree" "$here/../al2023_ami/minimal.txt"
 cp "$here/../al2023_ami/system_rpms.py" "$tree/run/system_rpms.py"
 # amazon-ecs-ami swaps gnupg2-minimal for gnupg2-full and keeps it (al2023.pkr.hcl at a2532d35, read 2026-11-22).
 chroot "$tree" rpm --erase --nodeps gnupg2-minimal

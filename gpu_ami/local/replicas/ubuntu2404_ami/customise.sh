@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs once, on the host, with the image's file tree: customise.sh TREE. Installs packages with Ubuntu's names for what
-# Debian has under other names.
+# Debian has under other names, and removes what Ubuntu's AMI does not have.
 set -eu
 tree=$1
 here=$(dirname "$0")
@@ -28,3 +28,11 @@ CONTROL
 done
 chroot "$tree" sh -c 'dpkg --install /run/system-debs/*.deb' >/dev/null
 rm -rf "$build"
+
+# The libraries of a hidden program stay; dpkg no longer knows the package.
+sh "$here/../hide.sh" "$tree" "$here/absent.txt"
+sed -e 's/#.*//' -e 's/ .*//' "$here/absent.txt" | while read -r name; do
+    [ -n "$name" ] || continue
+    rm -f "$tree/var/lib/dpkg/info/$name".*
+    sed -i "/^Package: $name\$/,/^\$/d" "$tree/var/lib/dpkg/status"
+done

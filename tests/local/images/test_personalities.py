@@ -1,0 +1,149 @@
+"""Personalities: their packages and programs are those of the vendors' base AMIs (variables/facts/base_amis.yml)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.files import home_dir
+from gpu_ami.local.images import base_image, rootfs_layers
+from gpu_ami.local.images.rootfs_layers import Base, Tree
+from gpu_ami.local.mirror import find_row, system_packages
+from gpu_ami.progress import Progress
+from gpu_ami.recipes import load_facts
+
+REPLICAS = Path(rootfs_layers.__file__).parents[1] / "replicas"
+AMIS = load_facts().base_amis
+# What a personality has beyond the AMI: no file of it is in PATH, or Debian's own scripts need it.
+BEYOND = {
+    "kernel-devel": "the mirror does not know the kernel's release, which is Debian's",
+    "kernel-devel-release": "as kernel-devel",
+    "kernel-headers": "as kernel-devel",
+    "kernel-modules-extra": "Debian's kernel package has all modules",
+    "kernel-modules-extra-release": "as kernel-modules-extra",
+    "kernel-release": "the AMI's kernel, under the name of its release",
+    "linux-modules-extra-aws": "Debian's kernel package has all modules",
+    "linux-modules-extra-release": "as linux-modules-extra-aws",
+    "linux-image-release": "the AMI's kernel, under the name of its release",
+    "linux-aws-headers-release": "as linux-headers-aws",
+}
+# No role installs them.
+_NOT_ASKED_FOR = {"-", "dpkg-dev"}
+KINDS = {"al2023": "rpm", "ubuntu2404": "deb"}
+FAMILIES = [("eks", "1.33"), ("ecs", ""), ("parallelcluster", "3.16.3")]
+
+
+def names(path: Path) -> list[str]:
+    lines = base_image.listed(path) if path.exists() else []
+    return [line.split()[0].partition("=")[0] for line in lines]
+
+
+def packages_of(family: str, system: str = "al2023") -> set[str]:
+    """All packages of a node family's AMI."""
+    row = AMIS["node_families"][family][system]
+    return {*AMIS["systems"][row["base"]]["packages"], *row["adds"]} - set(row.get("removes", ()))
+
+
+def test_amazon_linux_has_no_package_that_the_ami_lacks() -> None:
+    listed = names(REPLICAS / "al2023_ami" / "rpms.txt")
+    extra = set(listed) - set(AMIS["systems"]["al2023"]["packages"])
+    assert extra == {name for name in BEYOND if name.startswith("kernel-")}
+
+
+@pytest.mark.parametrize("family", [family for family, _ in FAMILIES])
+def test_a_family_adds_what_its_ami_adds(family: str) -> None:
+    folder = REPLICAS / f"{family}_ami"
+    added = names(folder / "rpms.txt") + names(folder / "provided_rpm.txt")
+    assert set(added) <= packages_of(family), f"{family}: not in the AMI"
+
+
+def test_the_minimal_ami_lacks_what_is_hidden_on_it() -> None:
+    """perl is there all the same: Debian's own scripts need it."""
+    listed = set(names(REPLICAS / "al2023_ami" / "rpms.txt")) - set(BEYOND)
+    lacking = listed - set(AMIS["systems"]["al2023_minimal"]["packages"])
+    assert lacking == {"perl-interpreter", *names(REPLICAS / "al2023_ami" / "minimal.txt")}
+
+
+def test_ubuntu_has_no_package_that_the_ami_lacks() -> None:
+    row = AMIS["systems"]["ubuntu2404"]
+    listed = names(REPLICAS / "ubuntu2404_ami" / "debs.txt")
+    assert set(listed) - set(row["packages"]) - set(BEYOND) == set()
+    absent = {line.split()[0] for line in base_image.listed(REPLICAS / "ubuntu2404_ami" / "absent.txt")}
+    debian = set(base_image.listed(REPLICAS / "debian_ami" / "packages.txt"))
+    assert absent == (debian | {"dpkg-dev"}) & set(row["lacks"])  # dkms brings dpkg-dev
+
+
+def test_what_is_absent_can_be_installed() -> None:
+    """Every absent package of a system has a replica that brings its programs, from the system's own archive."""
+    for system, kind in (("al2023", "rpm"), ("ubuntu2404", "deb")):
+        for line in base_image.listed(REPLICAS / f"{system}_ami" / "absent.txt"):
+            package, *programs = line.split()
+            if package in _NOT_ASKED_FOR:
+                continue
+            row = find_row("packages", package, kind=kind, asked_by="absent.txt")
+            brought = {link.rpartition("/")[2] for link in row.entry["links"]}
+            assert {program.rpartition("/")[2] for program in programs} == brought, package
+
+
+def test_every_plan_finds_what_is_absent() -> None:
+    for system, kind in (("al2023", "rpm"), ("ubuntu2404", "deb")):
+        offered = {item.partition("=")[0] for item in system_packages("system_tools", kind)}
+        assert set(names(REPLICAS / f"{system}_ami" / "absent.txt")) - _NOT_ASKED_FOR <= offered
+
+
+def absent_programs(base: Base) -> Iterator[str]:
+    """Names of programs that no personality of that kind has in PATH."""
+    folder = REPLICAS / f"{base.system}_ami"
+    lists = [folder / "absent.txt"] + ([folder / "minimal.txt"] if base.family in ("eks", "ecs") else [])
+    provided = set(names(REPLICAS / f"{base.family}_ami" / f"provided_{KINDS[base.system]}.txt"))
+    for line in (line for path in lists for line in base_image.listed(path)):
+        package, *programs = line.split()
+        yield from (program for program in programs if package not in provided)
+
+
+@pytest.fixture(scope="module")
+def images() -> Path:
+    """The home of whoever runs this: a test's own has no base image."""
+    return home_dir()
+
+
+def there(tree: Tree, path: str) -> bool:
+    """Whether the stacked layers have that path; a device 0:0 is overlayfs's sign that it was removed."""
+    for layer in tree.layers:
+        if os.path.lexists(layer / path):
+            state = os.lstat(layer / path)
+            return not (stat.S_ISCHR(state.st_mode) and state.st_rdev == 0)
+    return False
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("name", ["al2023", "al2023+eks-1.33", "al2023+ecs", "ubuntu2404"])
+def test_programs_of_absent_packages_are_not_in_the_tree(images: Path, name: str) -> None:
+    base = Base.parse(name)
+    tree = rootfs_layers.ensure(base, images, Progress("plain"))
+    absent = [program for program in absent_programs(base) if "/" not in program]
+    paths = [f"usr/{folder}/{program}" for program in absent for folder in ("bin", "sbin")]
+    assert [path for path in paths if there(tree, path)] == []
+    assert all(there(tree, f"usr/bin/{program}") for program in ("python3", "sudo", "curl", "tar", "gpg"))
+    gpgv = there(tree, "usr/bin/gpgv")
+    assert gpgv == (name not in ("al2023", "al2023+eks-1.33"))
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("name", ["ubuntu2404", "ubuntu2404+parallelcluster-3.16.3"])
+def test_packages_of_ubuntu_have_what_they_depend_on(images: Path, name: str) -> None:
+    """Without packages in between, apt refuses every installation."""
+    tree = rootfs_layers.ensure(Base.parse(name), images, Progress("plain"))
+    status = next(layer / "var/lib/dpkg/status" for layer in tree.layers if (layer / "var/lib/dpkg/status").exists())
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "lists/partial").mkdir(parents=True)
+        places = {"Dir::State": folder, "Dir::State::status": status, "Dir::Cache": folder}
+        options = [word for key, value in places.items() for word in ("-o", f"{key}={value}")]
+        done = subprocess.run(["apt-get", *options, "check"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
