@@ -110,7 +110,6 @@ def _refresh(args: argparse.Namespace, progress: Progress) -> Outcome:
     lines.append(
         f"{len(found.proposals)} rows proposed, {len(found.by_hand)} by hand, {len(found.errors)} sources failed"
     )
-    lines.append("EFA installers, the CloudWatch agent and Neuron releases are in no index: add them by hand")
     data = {
         "diff": found.diff,
         "proposals": [asdict(proposal) for proposal in found.proposals],

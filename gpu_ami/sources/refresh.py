@@ -17,6 +17,7 @@ from gpu_ami.recipes.facts import versions
 from gpu_ami.sources import facts_text, git
 from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
+from gpu_ami.sources.releases import COMPONENTS, newer_releases
 from gpu_ami.sources.repositories import Index, read_repository
 
 # Component → names of the packages whose versions are its releases; the group is the CUDA major or branch in the name.
@@ -28,6 +29,7 @@ _NAMES = {
     "dcgm": r"datacenter-gpu-manager-4-core",
     "container_toolkit": r"nvidia-container-toolkit",
 }
+LABELS = {"efa": "EFA", "cloudwatch_agent": "CloudWatch agent", "neuron": "Neuron"}
 _TABLES = {"nvidia_driver": "nvidia_drivers"}
 _PER_SYSTEM = ("nvidia_driver", "cuda", "nccl", "cudnn", "dcgm")
 
@@ -85,7 +87,11 @@ def refresh(
 
     read_table: the text of a table by its name. today: ISO date of the new rows.
     """
+    documents = list(documents)
     work = _Work(facts, read_table, today)
+    for component in COMPONENTS:
+        if any(component in document["roles"] for document in documents):
+            work.propose_listed(client, component)
     for system, item in _distinct(documents, facts):
         try:
             if isinstance(item, PlannedTag):
@@ -94,8 +100,7 @@ def refresh(
                 index = read_repository(client, item.repository)[1].index
                 work.propose(system, item.component, releases_in(index, item.component, item.repository.url))
         except SourceError as error:
-            if error.message not in work.found.errors:
-                work.found.errors.append(error.message)
+            work.fail(error)
     return work.found
 
 
@@ -125,6 +130,26 @@ class _Work:
                 self._edit(table, release, one.source, partial(facts_text.add_release, release=release, row=row))
         if component in _PER_SYSTEM:
             self._propose_seen(system, component, seen)
+
+    def propose_listed(self, client: Client, component: str) -> None:
+        """Releases of a component that no package index names."""
+        try:
+            releases = newer_releases(client, self.facts, component)
+        except SourceError as error:
+            self.fail(error)
+            return
+        for one in releases:
+            if one.missing:
+                self._by_hand(f"{LABELS[component]} {one.version}: {one.missing}: {one.source}")
+                continue
+            row = {**one.row, "source": one.source, "date": self.today}
+            self._edit(
+                component, one.version, one.source, partial(facts_text.add_release, release=one.version, row=row)
+            )
+
+    def fail(self, error: SourceError) -> None:
+        if error.message not in self.found.errors:
+            self.found.errors.append(error.message)
 
     def propose_tags(self, item: PlannedTag, tags: Mapping[str, str]) -> None:
         known = self.facts.releases(item.component)
