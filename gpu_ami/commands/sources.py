@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ examples:
   gpu-ami sources al2023-compute --where aws.yml      with its source AMI, and at the place's mirror if it has one
   gpu-ami sources al2023-compute --mirror https://mirror.example:8443
   gpu-ami sources debian12-gpu --local                at the local region's mirror
+  sudo gpu-ami sources debian12-distribution --build  does the driver's module build on the base image's kernel?
 
 exit codes: 0 everything is there · 2 something is missing or not as planned · 4 a source cannot be reached
 """
@@ -48,12 +50,19 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--no-cache", action="store_true", help="transfer every index again")
     text = f"seconds after which a source counts as unreachable (default: {_DEADLINE_S:.0f})"
     parser.add_argument("--deadline", type=float, default=_DEADLINE_S, metavar="SECONDS", help=text)
+    text = (
+        "build the driver's kernel module on the base image's kernel, in a sandbox of the local region, and print the "
+        "row for variables/facts/distribution_drivers.yml (root; drivers of the system's own archive)"
+    )
+    parser.add_argument("--build", action="store_true", help=text)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.sources import Cache, Client, as_table, survey
 
+    if args.build:
+        return _build(args, progress)
     place = _place(args)
     plans = [_plan(path, place) for path in args.plans or [options.existing_plan(None)]]
     cache = None if args.no_cache else Cache()
@@ -69,6 +78,26 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     codes = [survey.exit_code for survey in surveys]
     text = "\n\n".join(as_table(survey) for survey in surveys)
     return Outcome(text, [survey.to_json() for survey in surveys], min((code for code in codes if code), default=0))
+
+
+def _build(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami.commands.sources_build import require_buildable, try_build
+    from gpu_ami.errors import UsageError
+    from gpu_ami.local.region import local_place
+
+    if args.where or args.mirror:
+        raise UsageError("--build runs in the local region: leave out --where and --mirror")
+    plans = [_plan(path, local_place()) for path in args.plans or [options.existing_plan(None)]]
+    for plan in plans:
+        require_buildable(plan)
+    rows = [try_build(plan, progress) for plan in plans]
+    lines = [
+        'rows of `builds` in variables/facts/distribution_drivers.yml, for rule "the module builds on the kernel":'
+    ]
+    for row in rows:
+        first, *rest = (f"{key}: {json.dumps(value)}" for key, value in row.items())
+        lines += [f"      - {first}", *(f"        {line}" for line in rest)]
+    return Outcome("\n".join(lines), rows, 0 if all(row["builds"] for row in rows) else 2)
 
 
 def _place(args: argparse.Namespace) -> Place:
