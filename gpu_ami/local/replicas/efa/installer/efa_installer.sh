@@ -103,6 +103,7 @@ install() {
     done
     echo "== Installing EFA packages =="
     if [ "$suffix" = deb ]; then
+        apt-get update -q >/dev/null 2>&1 || echo "the index of the system's archive was not read" # none where a base image is made
         DEBIAN_FRONTEND=noninteractive apt-get install -y --allow-downgrades --allow-change-held-packages $files
     else
         dnf install -y $files
