@@ -104,6 +104,7 @@ def build_image(
     BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
     """
     login.require_packer_login(cloud.place)
+    ways = capacity.ways_of_builder(cloud.place, plan.document["build"]["instance_type"])
     # A build that fails leaves no AMI that a later stage could mistake for its own.
     (folder / BUILD_FILE).unlink(missing_ok=True)
     (folder / INVENTORY_FILE).unlink(missing_ok=True)
@@ -138,7 +139,7 @@ def build_image(
             source=variables | ({"subnet_id": subnet_id} if cloud.place.subnet_ids else {}),
         )
 
-    search = cloud.search(builder_type, [capacity.Way()])
+    search = cloud.search(builder_type, ways)
     attempts: list[capacity.Attempt] = []
     search.on_attempt = attempts.append
     made = search.run(build_in)

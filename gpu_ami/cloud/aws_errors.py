@@ -7,11 +7,14 @@ API reference ("Error codes for the Amazon EC2 API") and of the common errors of
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 
+ACTION_SECONDS = 300.0
 _CAPACITY = {
     "InsufficientInstanceCapacity",
     "InsufficientHostCapacity",
@@ -90,6 +93,34 @@ def from_text(action: str, text: str) -> GpuAmiError | None:
     return None
 
 
+class _Limit(threading.local):
+    """Of this thread's action: what it is, and the time at which no further request is sent for it."""
+
+    action, ends = "", 0.0
+
+
+_limit = _Limit()
+
+
+@contextmanager
+def _limited(action: str) -> Iterator[None]:
+    """Limits the time of an action, whose pages and retries are requests of their own; an inner one has no other."""
+    outer = _limit.action
+    if not outer:
+        _limit.action, _limit.ends = action, time.monotonic() + ACTION_SECONDS
+    try:
+        yield
+    finally:
+        _limit.action = outer
+
+
+def check_limit(**_: object) -> None:
+    """Handler of botocore's event `before-send`. CloudError: the action has taken too long, as when pages never end."""
+    if _limit.action and time.monotonic() > _limit.ends:
+        text = f"{_limit.action}: no end of answers after {ACTION_SECONDS:.0f} s"
+        raise CloudError(text, hint=_NOT_AWS_HINT)
+
+
 @contextmanager
 def translated(action: str) -> Iterator[None]:
     """Botocore's errors as this program's: the action that failed, what AWS said, what to do.
@@ -101,7 +132,8 @@ def translated(action: str) -> Iterator[None]:
     from botocore.parsers import ResponseParserError
 
     try:
-        yield
+        with _limited(action):
+            yield
     except exceptions.ClientError as error:
         answer = error.response.get("Error", {})
         raise from_code(action, answer.get("Code", "?"), answer.get("Message", str(error))) from error
@@ -109,6 +141,8 @@ def translated(action: str) -> Iterator[None]:
         raise UsageError(f"{action}: {error}", hint="set profile in the --where file, or AWS_PROFILE") from error
     except exceptions.NoRegionError as error:
         raise UsageError(f"{action}: no region", hint="set region in the --where file") from error
+    except exceptions.PaginationError as error:
+        raise CloudError(f"{action}: the answer is not one of AWS: {error}", hint=_NOT_AWS_HINT) from error
     except exceptions.BotoCoreError as error:
         raise CloudError(f"{action}: {error}", hint="is the endpoint reachable from this machine?") from error
     except ResponseParserError as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from gpu_ami.cloud import aws_errors, runs
-from gpu_ami.errors import CapacityError, MachineError
+from gpu_ami.errors import CapacityError, MachineError, UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import RunInstancesRequestTypeDef
@@ -77,6 +77,24 @@ def ways_of(place: Place, instance_type: str) -> tuple[Way, ...]:
     """The ways of an instance type, in order: those of the first pattern in `capacity` that matches it."""
     matching = (ways for like, ways in place.capacity.items() if fnmatch.fnmatchcase(instance_type, like))
     return tuple(Way.parse(text) for text in next(matching, (ON_DEMAND,)))
+
+
+def ways_of_builder(place: Place, instance_type: str) -> tuple[Way, ...]:
+    """The ways in which Packer can launch the builder: On-Demand. UsageError: the place allows no such way.
+
+    Packer 1.6.6 knows no reservations, no release knows Capacity Blocks, and a Spot Instance is launched by CreateFleet
+    with a launch template, for which the policies of iam/ have no permission.
+    """
+    ways = ways_of(place, instance_type)
+    usable = tuple(way for way in ways if way.kind == ON_DEMAND)
+    if not usable:
+        raise UsageError(
+            "capacity: expected on-demand among the ways of the builder"
+            f" ({instance_type}), got {', '.join(map(str, ways))}",
+            details=["Packer 1.6.6 knows no reservations, no Packer Capacity Blocks; Spot needs CreateFleet"],
+            hint=f'add "{instance_type}": [on-demand] before the other patterns of capacity, or build on another type',
+        )
+    return usable
 
 
 @dataclass

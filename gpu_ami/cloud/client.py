@@ -83,6 +83,7 @@ class Cloud:
         # Transport errors and throttling are retried here and nowhere else.
         config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10, read_timeout=60)
         client = self.session().client(service, endpoint_url=self.place.endpoint or None, config=config)
+        client.meta.events.register("before-send", aws_errors.check_limit)
         return self._clients.setdefault(service, client)
 
     def import_key(self, name: str, public_key: str, tags: Mapping[str, str]) -> None:

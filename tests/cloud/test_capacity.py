@@ -8,7 +8,7 @@ import pytest
 
 from gpu_ami.cloud import Place, aws_errors, capacity
 from gpu_ami.cloud.capacity import Search, Way, ways_of
-from gpu_ami.errors import CapacityError, CloudError, MachineError
+from gpu_ami.errors import CapacityError, CloudError, MachineError, UsageError
 
 A, B = "subnet-0000000a", "subnet-0000000b"
 ZONES = {A: "us-east-1a", B: "us-east-1b"}
@@ -152,3 +152,18 @@ def test_a_way_adds_its_parameters_to_run_instances(way: str, request_: dict[str
     request: Any = {}
     Way.parse(way).add_to(request)
     assert request == request_
+
+
+@pytest.mark.parametrize("listed", [("spot", "on-demand"), ("on-demand", "reservation:cr-00000001")])
+def test_the_builder_takes_on_demand_of_its_ways(listed: tuple[str, ...]) -> None:
+    assert capacity.ways_of_builder(place(capacity={"*": listed}), "m6i.2xlarge") == (Way(),)
+    assert capacity.ways_of_builder(place(), "m6i.2xlarge") == (Way(),)
+
+
+@pytest.mark.parametrize("way", ["spot", "reservation:cr-00000001", "capacity-block:cr-00000001"])
+def test_a_way_that_packer_cannot_take_is_refused_with_the_reason(way: str) -> None:
+    with pytest.raises(
+        UsageError, match=rf"expected on-demand among the ways of the builder \(m6i.2xlarge\), got {way}"
+    ) as caught:
+        capacity.ways_of_builder(place(capacity={"m6i*": (way,)}), "m6i.2xlarge")
+    assert "Packer 1.6.6 knows no reservations" in caught.value.details[0] and "[on-demand]" in caught.value.hint

@@ -194,8 +194,15 @@ MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
     ),
     ("program not installed", _place(proxy_command="no-such-tunnel %h %p"), ERROR, "login", "no-such-tunnel is not"),
     (
+        "jump host without sshd",
+        _place(jump_host="admin@127.0.0.1:9"),
+        ERROR,
+        "jump_host",
+        "127.0.0.1 port 9: Connection refused",
+    ),
+    (
         "key of the jump host missing",
-        _place(jump_host="admin@192.0.2.1", jump_key="/no/such/key"),
+        _place(jump_host="admin@127.0.0.1:9", jump_key="/no/such/key"),
         ERROR,
         "jump_key",
         "/no/such/key does not exist",

@@ -74,7 +74,8 @@ TOGETHER = (
     "subnet full", "no way out", "group without ingress", "no egress", "trust policy", "no PutLogEvents",
     "key disabled", "source AMI of another architecture", "builder of another architecture",
     "quota too small", "quota unreadable", "RunInstances refused", "CreateKeyPair throttled",
-    "action denied explicitly", "action not allowed",
+    "action denied explicitly", "action not allowed", "source AMI old", "source AMI deprecated",
+    "jump host without sshd", "key of the jump host missing", "further subnet unknown", "reservation cancelled",
 )  # fmt: skip
 
 

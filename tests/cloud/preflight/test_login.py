@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Place
+from gpu_ami.cloud.preflight import login
 from gpu_ami.cloud.preflight.findings import Level
 from gpu_ami.cloud.preflight.login import ways_in
+from gpu_ami.local.machines.dropped_port import DroppedPort
 
 
 def scope(**keys: Any) -> Any:
@@ -30,5 +34,43 @@ def test_installed_programs_are_shown_with_their_paths(monkeypatch: pytest.Monke
     ]  # fmt: skip
     key = tmp_path / "key"
     key.touch()
-    findings = list(ways_in(scope(jump_host="a@b", jump_key=str(key))))
-    assert [each.level for each in findings] == [Level.OK]
+    findings = list(ways_in(scope(jump_host="a@b.invalid", jump_key=str(key))))
+    assert [each.level for each in findings] == [Level.OK, Level.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("sent", "level", "found"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", Level.OK, "SSH-2.0-OpenSSH_9.2p1"),
+        (b"HTTP/1.1 400 Bad Request\r\n", Level.ERROR, "is not an SSH server: it sent b'HTTP/1.1 400"),
+        (b"", Level.ERROR, "is not an SSH server: it sent b''"),
+        (None, Level.ERROR, "Connection refused"),
+    ],
+)
+def test_the_jump_host_has_to_answer_as_an_ssh_server(sent: bytes | None, level: Level, found: str) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        connection.sendall(sent or b"")
+        connection.close()
+
+    if sent is None:
+        server.close()
+    else:
+        threading.Thread(target=serve, daemon=True).start()
+    finding = login._jump_host(f"admin@127.0.0.1:{port}")
+    assert (finding.level, finding.subject) == (level, "jump_host")
+    assert f"127.0.0.1 port {port}" in finding.found and found in finding.found
+    server.close()
+
+
+def test_a_jump_host_that_drops_connections_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "_JUMP_SECONDS", 0.3)
+    with socket.socket() as probe:
+        probe.bind(("127.99.3.3", 0))
+        port = probe.getsockname()[1]
+    dropped = DroppedPort("127.99.3.3", port)
+    assert login._jump_host(f"admin@127.99.3.3:{port}").found == f"127.99.3.3 port {port}: does not answer"
+    dropped.close()
