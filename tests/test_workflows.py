@@ -73,12 +73,12 @@ def test_no_script_contains_an_expression() -> None:
 def test_only_the_jobs_on_aws_may_ask_for_a_role() -> None:
     jobs = workflow()["jobs"]
     asking = [name for name, job in jobs.items() if job.get("permissions", {}).get("id-token") == "write"]
-    assert asking == ["build", "prove", "certify"]
+    assert asking == ["build", "prove", "certify", "publish"]
     roles = [
         step["with"]["role-to-assume"] for job in jobs.values() for step in job["steps"] if "configure-aws" in str(step)
     ]
     names = [re.sub(r"\W|vars", "", role) for role in roles]
-    assert names == ["GPU_AMI_BUILD_ROLE", "GPU_AMI_PROVE_ROLE", "GPU_AMI_SIGN_ROLE"]
+    assert names == ["GPU_AMI_BUILD_ROLE", "GPU_AMI_PROVE_ROLE", "GPU_AMI_SIGN_ROLE", "GPU_AMI_PUBLISH_ROLE"]
     assert all(f"`{name}`" in DOCS for name in (*names, "GPU_AMI_SIGN_KEY", "GPU_AMI_PR_TOKEN"))
 
 

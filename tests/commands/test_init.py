@@ -34,7 +34,7 @@ def test_place_waivers_and_workflow_are_read(folder: Path) -> None:
     assert load_place(folder / "aws.yml").region == "eu-central-1"
     assert waivers.load(folder / "waivers.yml") == []
     workflow = yaml.safe_load((folder / ".github" / "workflows" / "gpu-ami.yml").read_text())
-    assert list(workflow["jobs"]) == ["plan", "rehearse", "build", "prove", "certify"]
+    assert list(workflow["jobs"]) == ["plan", "rehearse", "build", "prove", "certify", "publish"]
 
 
 def test_commented_keys_of_the_place_are_known(folder: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("name", "commands"),
     [
-        ("gpu-ami", ["build", "matrix", "merge", "plan", "prove", "sweep", "validate", "verify"]),
+        ("gpu-ami", ["build", "matrix", "merge", "plan", "prove", "publish", "sweep", "validate", "verify"]),
         ("bump", ["bump"]),
     ],
 )
@@ -120,5 +120,5 @@ def test_jobs_of_the_workflow_read_what_others_write(folder: Path) -> None:
     ]
     downloads = [step["with"] for job in jobs.values() for step in job["steps"] if "download" in step.get("uses", "")]
     assert [step.get("name") or step["pattern"] for step in downloads] == [
-        uploads[1], uploads[2].replace("${{ matrix.instance_type }}", "*"),
+        uploads[1], uploads[2].replace("${{ matrix.instance_type }}", "*"), uploads[3],
     ]  # fmt: skip
