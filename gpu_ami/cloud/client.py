@@ -201,12 +201,16 @@ class Cloud:
         return reservations[0]["Instances"][0]
 
     def ingress_of_instance(self, instance_id: str) -> Ingress:
-        """Who may connect to the SSH port of an instance."""
-        groups = self.instance(instance_id).get("SecurityGroups", [])
-        return self.ingress([group["GroupId"] for group in groups])
+        """Who may connect to the SSH port of an instance, through any of its interfaces."""
+        instance = self.instance(instance_id)
+        groups = [*instance.get("SecurityGroups", [])]
+        groups += [group for card in instance.get("NetworkInterfaces", []) for group in card.get("Groups", [])]
+        return self.ingress(list(dict.fromkeys(group["GroupId"] for group in groups)))
 
     def ingress(self, group_ids: Sequence[str]) -> Ingress:
-        """Who may connect to the SSH port of an instance in these security groups."""
+        """Who may connect to the SSH port of an instance in these security groups; unknown where none is named."""
+        if not group_ids:
+            return Ingress((), self.place.ssh_port)
         with _translated(f"looking up {', '.join(group_ids)}"):
             named: list[FilterTypeDef] = [{"Name": "group-id", "Values": list(group_ids)}]
             groups = self.ec2.describe_security_groups(Filters=named)["SecurityGroups"]

@@ -43,14 +43,17 @@ class Ingress:
 
     @property
     def is_closed(self) -> bool:
-        """Nobody may connect."""
-        return not (self.ranges or self.lists or self.members)
+        """Nobody may connect, as far as groups are known."""
+        return bool(self.groups) and not (self.ranges or self.lists or self.members)
 
     @property
     def remedy(self) -> str:
-        return f"allow TCP {self.port} from this machine's address in one of {self.names}"
+        groups = self.names or "its security groups"
+        return f"allow TCP {self.port} from this machine's address in one of {groups}"
 
     def __str__(self) -> str:
+        if not self.groups:
+            return "its security groups are not known"
         if self.is_closed:
             return f"security group {self.names}: no rule lets TCP {self.port} in"
         sources = [*self.ranges, *self.lists, *(f"members of {group}" for group in self.members)]

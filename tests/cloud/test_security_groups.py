@@ -53,6 +53,12 @@ def test_ingress_says_who_may_connect(groups: list[Any], text: str) -> None:
     assert ingress.remedy == f"allow TCP 22 from this machine's address in one of {ingress.names}"
 
 
+def test_an_instance_without_known_groups_is_not_called_closed(cloud: Cloud) -> None:
+    ingress = cloud.ingress([])
+    assert (ingress.is_closed, str(ingress)) == (False, "its security groups are not known")
+    assert "in one of its security groups" in ingress.remedy
+
+
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")

@@ -8,7 +8,7 @@ from typing import Any
 
 PATH = "/usr/share/gpu-ami/bom.cdx.json"
 INSTALLED = (
-    "if test -e /var/lib/dpkg/status; then"
+    "if test -e /var/lib/dpkg/status && test -e /usr/bin/dpkg-query; then"
     " dpkg-query -W -f='${db:Status-Status}\\t${Package}\\t${Version}\\t${Architecture}\\n'"
     " | grep -vE '^(not-installed|config-files)';"
     " else rpm -qa --qf 'installed\\t%{NAME}\\t%{VERSION}-%{RELEASE}\\t%{ARCH}\\n' | grep -v 'gpg-pubkey'; fi"

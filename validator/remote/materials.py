@@ -99,8 +99,11 @@ def dnf_repositories() -> Dict[str, str]:
 
 
 def packages(root: str) -> List[Record]:
-    """Installed packages, in the order of their names, with the repository where the package manager knows it."""
-    dpkg = os.path.exists(root + "/var/lib/dpkg/status")
+    """Installed packages, in the order of their names, with the repository where the package manager knows it.
+
+    dpkg's database without dpkg-query is not the system's own: emulated distributions stand on Debian's files.
+    """
+    dpkg = os.path.exists(root + "/var/lib/dpkg/status") and os.path.exists(root + "/usr/bin/dpkg-query")
     rows = list(dpkg_packages(root) if dpkg else rpm_packages(root))
     known: Dict[str, str] = {}
     if not root:  # of a tree elsewhere, these programs would tell of the system that runs them

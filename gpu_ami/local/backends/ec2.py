@@ -128,7 +128,9 @@ class Ec2:
         instance.state_reason = StateReason(f"{code}: {message}", code) if code else None
 
     def settle_launch(self, instance: Any) -> None:
-        """Gives an instance the root volume of its image, which EC2 does and moto does not."""
+        """Gives an instance its security groups and the root volume of its image, as EC2 does and moto does not."""
+        if not instance.security_groups:
+            instance.security_groups = self.groups_of(instance)
         image = self.backend.amis.get(instance.image_id)
         mapping = instance.block_device_mapping
         if isinstance(image, RegionAmi):

@@ -94,6 +94,21 @@ def test_an_empty_subnet_is_none(ec2: Any, world: World, interface: bool) -> Non
     assert instance["PrivateIpAddress"].startswith("127.99.")
 
 
+@pytest.mark.parametrize("as_interface", [True, False])
+def test_groups_of_the_first_interface_are_the_instance_s(ec2: Any, world: World, as_interface: bool) -> None:
+    asked: dict[str, Any] = {"SubnetId": world.ec2.subnet_id, "Groups": [world.ec2.group_id], "DeviceIndex": 0}
+    direct = {"SubnetId": world.ec2.subnet_id, "SecurityGroupIds": [world.ec2.group_id]}
+    made = launch(ec2, **({"NetworkInterfaces": [asked]} if as_interface else direct))
+    shown = ec2.describe_instances(InstanceIds=[made["InstanceId"]])["Reservations"][0]["Instances"][0]
+    assert [group["GroupId"] for group in shown["SecurityGroups"]] == [world.ec2.group_id]
+
+
+def test_a_launch_without_groups_shows_the_default_one(ec2: Any, world: World) -> None:
+    made = launch(ec2)
+    shown = ec2.describe_instances(InstanceIds=[made["InstanceId"]])["Reservations"][0]["Instances"][0]
+    assert [group["GroupName"] for group in shown["SecurityGroups"]] == ["default"]
+
+
 def test_a_launch_that_fails_is_described_with_its_reason(ec2: Any, world: World) -> None:
     world.machines.broken = "QEMU ended with 1"
     instance = launch(ec2)

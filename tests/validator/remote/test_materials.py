@@ -71,6 +71,8 @@ libc6:
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "var/lib/dpkg").mkdir(parents=True)
     (tmp_path / "var/lib/dpkg/status").write_text(STATUS)
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/dpkg-query").touch()
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/os-release").write_text('ID=debian\nVERSION_ID="12"\n')
     return tmp_path
@@ -93,6 +95,12 @@ def test_packages_of_rpm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(program, "output", lambda command: rows if command[0] == "rpm" else "")
     (package,) = program.packages(str(tmp_path))
     assert (package["name"], package["epoch"], package["vendor"]) == ("openssl", "1", "Amazon Linux")
+
+
+def test_database_of_dpkg_without_its_programs_is_not_the_system_s(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "usr/bin/dpkg-query").unlink()
+    monkeypatch.setattr(program, "output", lambda command: "openssl\t1\t3.2\tx86_64\t(none)\t(none)\n")
+    assert [row["name"] for row in program.packages(str(tree))] == ["openssl"]
 
 
 def test_the_repository_is_that_of_the_installed_version(monkeypatch: pytest.MonkeyPatch) -> None:
