@@ -1,18 +1,23 @@
 """Each kind of image in a sandbox: its roles run on its own system's tree, and a second time they change nothing.
 
+Every file that they leave has an explanation: the base image's inventory is taken before the first role.
+
 `make roles` runs these (marker `sandbox`; root, some minutes). What a sandbox does not prove, ARCHITECTURE.md says.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from gpu_ami.build.ansible import Converged, Machine, converge
+from gpu_ami.build.ansible import Machine, converge
+from gpu_ami.build.ansible_output import Converged
 from gpu_ami.files import home_dir
 from gpu_ami.local import region
 from gpu_ami.local.images.source_ami import base_of
@@ -21,10 +26,14 @@ from gpu_ami.local.mirror import mirror
 from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import ANSIBLE_FILE, Plan, ansible_variables, make_plan
 from gpu_ami.progress import Progress
+from validator import file_account as account
+from validator.file_account import Inventory, collect
 
 ROOT = Path(__file__).resolve().parents[2]
 # Done on the way to an image, whatever it finds; and it takes the keys by which we are in.
 _NOT_AGAIN = "hygiene"
+_EMPTIED_BY_HYGIENE = re.compile(r"/(home/[^/]+|root)/\.ansible(/tmp)?|/tmp/.+|/var/lib/dkms/mok\.(key|pub)")
+_SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR")
 
 
 @dataclass(frozen=True)
@@ -54,9 +63,19 @@ class Entered:
     plan: Plan
     variables: Path
     machine: Machine
+    base: Inventory
 
     def converge(self) -> Converged:
         return converge(ROOT, self.variables, self.machine)
+
+
+def inventory(machine: Machine) -> Inventory:
+    """The inventory of the sandbox, as that of a machine which has booted: hygiene does not run here."""
+    words = ["ssh", "-i", str(machine.key), "-p", str(machine.port), *_SSH, f"{machine.user}@{machine.address}"]
+    program = collect.PROGRAM.read_bytes()
+    command = [*words, "sudo python3 -IS - --running"]
+    done = subprocess.run(command, input=program, capture_output=True, timeout=300, check=True)
+    return account.read(done.stdout)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.image)
@@ -72,7 +91,9 @@ def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     file = tmp_path_factory.mktemp(case.image) / ANSIBLE_FILE
     file.write_text(json.dumps(variables))
     with sandbox.entered(base_of(plan.document), case.devices, home, progress) as found:
-        yield Entered(plan, file, Machine(found.host, found.port, found.user, found.key, simulated=True))
+        machine = Machine(found.host, found.port, found.user, Path(found.key), simulated=True)
+        base = inventory(machine)  # of the host it has the boot time, and none of its files is of a first boot
+        yield Entered(plan, file, machine, replace(base, boot_time=base.taken))
 
 
 @pytest.mark.sandbox
@@ -83,3 +104,26 @@ def test_the_second_converge_changes_nothing(entered: Entered) -> None:
     assert first.changed
     assert again.changed == ()
     assert again.ok <= first.ok
+
+
+@pytest.mark.sandbox
+def test_every_file_has_an_explanation(entered: Entered) -> None:
+    entered.converge()
+    image, plan = inventory(entered.machine), entered.plan.document
+    variables = account.plan_variables(plan)
+    footprints, without = account.load_footprints([ROOT / "roles"], plan["roles"], variables)
+    assert without == []
+    packages = account.account_packages(image, entered.base, account.planned_names(plan), footprints.values())
+    assert list(packages.findings) == []
+    result = account.explain(
+        image,
+        entered.base,
+        account.load_system_rules(variables),
+        footprints.values(),
+        changed_packages=packages.explained,
+    )
+    print(f"{plan['image']}: {dict(result.explained)}; {dict(account.widest(result))}")
+    left = [finding for finding in result.findings if not _EMPTIED_BY_HYGIENE.fullmatch(finding.path)]
+    assert "\n".join(finding.text() for finding in left) == ""
+    login = plan["os"]["ssh_user"]
+    assert account.unexplained_accounts(image, entered.base, footprints.values(), login) == []

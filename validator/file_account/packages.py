@@ -20,8 +20,11 @@ class PackageAccount:
 
 
 def planned_names(plan: Mapping[str, object]) -> set[str]:
-    """Names of all packages in a plan's sections: `package`, `packages` (mapping or list) and names below them."""
-    names: set[str] = set()
+    """Names of all packages in a plan's sections: `package`, `packages` (mapping or list) and names below them.
+
+    The planned keys are among them, as rpm lists imported keys: gpg-pubkey-ID, as a pattern.
+    """
+    names = {f"gpg-pubkey-*{fingerprint[-8:].lower()}" for fingerprint in plan_variables(plan)["key"]}
     for section in plan.values():
         if isinstance(section, Mapping):
             for key, value in section.items():

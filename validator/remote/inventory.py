@@ -45,9 +45,10 @@ class Packages:
         self.settings: Set[str] = set()
         self.expected: Dict[str, Tuple[int, str, str, str, str, str]] = {}
         self.merged = os.path.islink(os.path.join(root, "bin"))
+        # A system can have both: a base of one kind, and packages of the other.
         if os.path.exists(self.at("/var/lib/dpkg/status")):
             self.read_dpkg()
-        elif os.path.isdir(self.at("/usr/lib/sysimage/rpm")) or os.path.isdir(self.at("/var/lib/rpm")):
+        if os.path.isdir(self.at("/usr/lib/sysimage/rpm")) or os.path.isdir(self.at("/var/lib/rpm")):
             self.read_rpm()
 
     def at(self, path: str) -> str:
@@ -113,13 +114,18 @@ class Packages:
             "\\t%{FILESTATES}\\t%{FILELINKTOS}\\t%{FILENAMES}\\n]"
         )
         command = ["rpm", "--root", os.path.abspath(self.root), "-qa", "--qf", form]
-        listed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            listed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        except FileNotFoundError:
+            return
         package: Record = {}
         for line in listed.stdout or ():
             row = os.fsdecode(line.rstrip(b"\n")).split("\t")
             if row[0] == "P":
+                # Each imported key is a package of this name, and its version is the key's id.
+                name = row[1] if row[1] != "gpg-pubkey" else "gpg-pubkey-" + row[2].split(":")[-1].split("-")[0]
                 package = {
-                    "name": row[1], "version": row[2], "architecture": row[3], "state": "installed", "depends": [],
+                    "name": name, "version": row[2], "architecture": row[3], "state": "installed", "depends": [],
                     "provides": [], "automatic": False,
                 }  # fmt: skip
                 self.packages.append(package)
@@ -194,11 +200,23 @@ def digest(path: str, need_md5: bool) -> Digest:
     return sha256.hexdigest(), md5.hexdigest() if md5 else "", head
 
 
+def mount_points() -> Optional[Set[str]]:
+    """The mount points of this process; None if they cannot be read."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            escaped = {line.split()[4] for line in file}
+    except OSError:
+        return None
+    return {re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), path) for path in escaped}
+
+
 def walk(root: str, device: int, skipped: Set[str], mounted: Set[str]) -> Iterator[Tuple[str, os.stat_result]]:
     """(path, status) of everything below root on its file system; files that are removed meanwhile are left out.
 
-    mounted: gets the directories on which other file systems are mounted.
+    mounted: gets the paths on which other file systems are mounted. On overlayfs a file has the device number of the
+    layer that it is from, so that a file is on another file system only if it is a mount point itself.
     """
+    points = mount_points()
     pending = [root.rstrip("/")]
     while pending:
         folder = pending.pop()
@@ -212,7 +230,7 @@ def walk(root: str, device: int, skipped: Set[str], mounted: Set[str]) -> Iterat
             except OSError:
                 continue
             path = folder + "/" + entry.name
-            if status.st_dev != device:
+            if status.st_dev != device and (points is None or stat.S_ISDIR(status.st_mode) or path in points):
                 mounted.add(path)
                 continue
             if path in skipped:
@@ -351,14 +369,14 @@ def inventory(
     listed = sorted(walk(root, os.lstat(top).st_dev, skipped, mounted))
     seen: Set[str] = set()
     count = 0
-    links: Dict[Tuple[int, bool, bool], Any] = {}
+    links: Dict[Tuple[int, int, bool, bool], Any] = {}
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         digests: Dict[str, Callable[[], Digest]] = {}
         for path, status in listed:
             if stat.S_ISREG(status.st_mode) and max(status.st_ctime, status.st_mtime) >= hash_since:
-                identity = (status.st_ino, path[prefix:] in packages.md5, path.endswith(".pyc"))
+                identity = (status.st_dev, status.st_ino, path[prefix:] in packages.md5, path.endswith(".pyc"))
                 if status.st_nlink == 1 or identity not in links:
-                    links[identity] = pool.submit(digest, path, identity[1])
+                    links[identity] = pool.submit(digest, path, identity[2])
                 digests[path] = links[identity].result
             elif stat.S_ISREG(status.st_mode):
                 digests[path] = lambda: ("", "", b"")

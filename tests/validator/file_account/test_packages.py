@@ -47,6 +47,14 @@ def test_a_role_declares_packages() -> None:
     assert account_packages(image, BASE, [], [footprint]).findings == ()
 
 
+def test_imported_keys_are_the_planned_ones() -> None:
+    plan = {"cuda": {"repository": {"url": "https://x", "key_fingerprint": "EB693B3035CD5710E231E123A4B469634BF7CEFA"}}}
+    image = installed(*BASE.packages.values(), Package("gpg-pubkey-4bf7cefa", "1"), Package("gpg-pubkey-deadbeef", "1"))
+    assert account_packages(image, BASE, planned_names(plan), []).findings == (
+        "gpg-pubkey-deadbeef 1 (new: neither planned nor required by a planned package)",
+    )
+
+
 def test_names_of_a_plan() -> None:
     plan = {
         "nvidia_driver": {"package": "nvidia-open-dkms", "packages": {"nvidia-persistenced": "550"}},

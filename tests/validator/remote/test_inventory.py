@@ -154,6 +154,42 @@ def test_rpm_files(rpm_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [taken.entries[path].differs for path in paths] == [("mode",), ("content",), ("owner",), ("target",)]
 
 
+def test_packages_of_both_managers(rpm_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rpm_root / "var/lib/dpkg/info").mkdir(parents=True)
+    (rpm_root / "var/lib/dpkg/status").write_text(
+        "Package: base\nStatus: install ok installed\nArchitecture: all\nVersion: 1\n"
+    )
+    (rpm_root / "var/lib/dpkg/info/base.list").write_text("/etc/os-release\n")
+    taken = rpm_inventory(rpm_root, monkeypatch)
+    assert {"base", "demo"} <= set(taken.packages)
+    assert taken.entries["/etc/os-release"].packages == ("base",)
+    assert taken.entries["/usr/bin/tool"].packages == ("demo",)
+
+
+def test_database_of_rpm_without_rpm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "var/lib/rpm").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tree.take(tmp_path).packages == {}
+
+
+def test_file_of_another_layer_is_no_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On overlayfs each file has the device number of its layer."""
+    for name in ("file", "mounted"):
+        (tmp_path / name).touch()
+    (tmp_path / "directory").mkdir()
+    monkeypatch.setattr(program, "mount_points", lambda: {f"{tmp_path}/mounted"})
+    mounted: set[str] = set()
+    assert [path for path, _ in program.walk(str(tmp_path), -1, set(), mounted)] == [f"{tmp_path}/file"]
+    assert mounted == {f"{tmp_path}/mounted", f"{tmp_path}/directory"}
+    monkeypatch.setattr(program, "mount_points", lambda: None)
+    assert list(program.walk(str(tmp_path), -1, set(), mounted)) == []
+
+
+def test_mount_points_of_this_process() -> None:
+    assert {"/", "/proc"} <= (program.mount_points() or set())
+
+
 def test_it_runs_alone_on_a_running_system(tmp_path: Path) -> None:
     command = [sys.executable, "-IS", "-", f"--root={tmp_path}", "--running"]
     text = Path(program.__file__).read_text(encoding="utf-8")
