@@ -22,8 +22,19 @@ sweep        removes what interrupted runs left
 
 from gpu_ami.cloud.client import Cloud, tags_of
 from gpu_ami.cloud.launches import Launch
-from gpu_ami.cloud.place import Credentials, Mirror, Place, load_place
+from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name
 
-__all__ = ["Cloud", "Credentials", "Launch", "Mirror", "Place", "Run", "key_name", "load_place", "tags_of"]
+__all__ = [
+    "SESSION_MANAGER",
+    "Cloud",
+    "Credentials",
+    "Launch",
+    "Mirror",
+    "Place",
+    "Run",
+    "key_name",
+    "load_place",
+    "tags_of",
+]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 ON_DEMAND, SPOT, RESERVATION, CAPACITY_BLOCK = "on-demand", "spot", "reservation", "capacity-block"
 LAUNCHED = "launched"  # the answer of an attempt that succeeded
-WAY_PATTERN = r"on-demand|spot|(reservation|capacity-block):cr-[0-9a-f]{8,17}"
 _ROUND_SECONDS = 60.0  # between two rounds through all subnets and ways
 _Launched = TypeVar("_Launched")
 

@@ -14,16 +14,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from gpu_ami.cloud.place import JUMP_HOST_PATTERN, SESSION_MANAGER, Place
 from gpu_ami.errors import UsageError
 
-if TYPE_CHECKING:
-    from gpu_ami.cloud.place import Place
-
-SESSION_MANAGER = "session_manager"
-_JUMP_HOST = re.compile(r"(?P<user>[\w.-]+)@(?P<host>[\w.-]+)(:(?P<port>\d{1,5}))?")
-JUMP_HOST_PATTERN = _JUMP_HOST.pattern
+_JUMP_HOST = re.compile(JUMP_HOST_PATTERN)
 
 
 def proxy_command(place: Place, instance_id: str) -> str:

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.cloud import login
-from gpu_ami.cloud.capacity import WAY_PATTERN
-from gpu_ami.cloud.login import JUMP_HOST_PATTERN
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml
 from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
 
 # What Packer's amazon-ebs takes for `ssh_interface`.
-SSH_INTERFACES = ("public_ip", "private_ip", "public_dns", "private_dns", "session_manager")
+SESSION_MANAGER = "session_manager"
+SSH_INTERFACES = ("public_ip", "private_ip", "public_dns", "private_dns", SESSION_MANAGER)
+JUMP_HOST_PATTERN = r"(?P<user>[\w.-]+)@(?P<host>[\w.-]+)(:(?P<port>\d{1,5}))?"
+_WAY_PATTERN = r"on-demand|spot|(reservation|capacity-block):cr-[0-9a-f]{8,17}"
 LOG_GROUPS = ("proof", "production")
 _MAX_TAGS = 40  # EC2 allows 50 on a resource; ours (run id, recipe, digest, expiry, …) need room
 
@@ -106,7 +106,7 @@ def _like(pattern: str, example: str) -> Text:
 _URL = _like(r"https?://[^\s/]+(/\S*)?", "https://host:port")
 _TAGS = MapOf(r"(?!aws:).{1,128}", "team (at most 128 characters, not aws:…)", Text('"4711"', r".{0,256}"))
 _SUBNET = _like(r"subnet-[0-9a-f]{8,17}", "subnet-0123456789abcdef0")
-_WAY = _like(WAY_PATTERN, "on-demand, spot, reservation:cr-0123456789abcdef0 or capacity-block:cr-0123456789abcdef0")
+_WAY = _like(_WAY_PATTERN, "on-demand, spot, reservation:cr-0123456789abcdef0 or capacity-block:cr-0123456789abcdef0")
 _GRAMMAR = Keys(
     {
         "name": Text("production"),
@@ -188,7 +188,7 @@ def _mistakes(document: Any) -> Iterator[Mistake]:
 def _login_mistakes(document: Mapping[str, Any]) -> Iterator[Mistake]:
     """One way in alone; and a key for a jump host needs the jump host."""
     ways = [key for key in ("jump_host", "proxy_command", "instance_connect_endpoint") if document.get(key)]
-    ways += ["ssh_interface: session_manager"] if document.get("ssh_interface") == login.SESSION_MANAGER else []
+    ways += ["ssh_interface: session_manager"] if document.get("ssh_interface") == SESSION_MANAGER else []
     if len(ways) > 1:
         yield Mistake(ways[1].partition(":")[0], f"expected one way to log in, got {' and '.join(ways)}")
     if document.get("jump_key") and not document.get("jump_host"):

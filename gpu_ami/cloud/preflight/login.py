@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import login
+from gpu_ami.cloud import SESSION_MANAGER, login
 from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def ways_in(scope: Scope) -> Iterator[Finding]:
         yield error("jump_key", f"{place.jump_key} does not exist", "a private key", "correct jump_key")
     if place.jump_host:
         yield _jump_host(place.jump_host)
-    if place.ssh_interface == login.SESSION_MANAGER:
+    if place.ssh_interface == SESSION_MANAGER:
         yield from _session_manager(scope)
     if place.instance_connect_endpoint:
         yield from _endpoint(scope)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, log_groups, login, security_groups
+from gpu_ami.cloud import SESSION_MANAGER, Cloud, log_groups, login, security_groups
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate.machines import console, watch
 from gpu_ami.validate.machines.deadlines import deadlines
@@ -230,7 +230,7 @@ _ADDRESSES = {
     "private_ip": "PrivateIpAddress",
     "public_dns": "PublicDnsName",
     "private_dns": "PrivateDnsName",
-    login.SESSION_MANAGER: "InstanceId",  # a session names the instance
+    SESSION_MANAGER: "InstanceId",  # a session names the instance
 }
 
 
