@@ -80,13 +80,11 @@ class Daemon:
         self.wake()
 
     def _make_machines(self) -> Any:
-        from gpu_ami.local.backends import security_groups
         from gpu_ami.local.machines import MachineFactory
 
         ports = (self.network.ssh_port, self._api.port, self.mirror[0] if self.mirror else None)
         rules = self.decisions.conditions.security_groups
-        if rules:
-            security_groups.set_rules(self.ec2.backend, self.ec2.group_id, rules, self.network.ssh_port)
+        self.ec2.set_group_rules(rules, self.network.ssh_port)
         filtered = rules is not None
         return MachineFactory(self.layout, self.ec2, self.images.disk_of, self.wake, ports, filtered=filtered)
 

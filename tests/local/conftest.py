@@ -104,7 +104,6 @@ class World:
     def __init__(self, home: Path, conditions: str = "") -> None:
         from gpu_ami.local.api.conditions import Decisions, load
         from gpu_ami.local.backends.ec2 import Ec2
-        from gpu_ami.local.backends.security_groups import set_rules
         from gpu_ami.local.images.store import ImageStore
         from gpu_ami.local.machines.reconcile import Reconciler
 
@@ -117,8 +116,7 @@ class World:
         self.machines = FakeMachines(self.layout)
         self.decisions = Decisions(load(conditions))
         self.rules = self.decisions.conditions.security_groups
-        if self.rules:
-            set_rules(self.ec2.backend, self.ec2.group_id, self.rules, SSH_PORT)
+        self.ec2.set_group_rules(self.rules, SSH_PORT)
         delays, failure = self.decisions.conditions.delays, self.decisions.launch_failure
         self.reconciler = Reconciler(
             self.ec2, self.machines, self.images, at_once, lambda: None, quiet, self.clock, delays, failure

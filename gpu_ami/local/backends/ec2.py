@@ -174,6 +174,11 @@ class Ec2:
         groups = self.backend.groups[self.vpc_id].values()
         return str(next(group.id for group in groups if group.name == "default"))
 
+    def set_group_rules(self, rules: security_groups.GroupRules | None, ssh_port: int) -> None:
+        """The rules of the region's own group. None: nothing is filtered, and the default group has such rules, too."""
+        for group_id in (self.group_id,) if rules else (self.group_id, self.default_group()):
+            security_groups.set_rules(self.backend, group_id, rules or security_groups.OPEN, ssh_port)
+
     def groups_of(self, instance: Any) -> list[Any]:
         """moto's security groups of an instance."""
         default = self.backend.groups[self.vpc_id][self.default_group()]

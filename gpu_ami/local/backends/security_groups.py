@@ -27,6 +27,10 @@ class GroupRules:
     egress: tuple[Rule, ...] = ()
 
 
+# Where nothing is filtered, the groups say what works: this machine may log in.
+OPEN = GroupRules((Rule(SSH, "127.0.0.0/8"),), (Rule(ALL),))
+
+
 def range_of(ports: str, ssh_port: int) -> tuple[int, int] | None:
     """First and last port; None for all protocols. ValueError: neither a port nor a range."""
     if ports == ALL:

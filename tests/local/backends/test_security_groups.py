@@ -8,7 +8,7 @@ import pytest
 
 from gpu_ami.local.backends import security_groups
 from gpu_ami.local.backends.security_groups import GroupRules, Rule
-from tests.local.conftest import World
+from tests.local.conftest import SSH_PORT, World
 
 
 def group_with(world: World, *ingress: Rule, egress: tuple[Rule, ...] = ()) -> Any:
@@ -55,3 +55,11 @@ def test_an_instance_without_groups_is_in_the_default_one(world: World) -> None:
     instance = world.launch(security_group_ids=[])
     assert [group.name for group in world.ec2.groups_of(instance)] == ["default"]
     assert [group.id for group in world.ec2.groups_of(world.launch())] == [world.ec2.group_id]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_without_filtering_the_groups_say_that_a_login_works(world: World, named: bool) -> None:
+    """A proof reads the rules before it waits for a login: what is not filtered must not look closed."""
+    instance = world.launch() if named else world.launch(security_group_ids=[])
+    assert world.rules is None
+    assert security_groups.allows_ingress(world.ec2.groups_of(instance), SSH_PORT, "127.0.0.1")

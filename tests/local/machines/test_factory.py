@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import GpuAmiError
+from gpu_ami.local.backends.security_groups import GroupRules
 from gpu_ami.local.machines import MachineFactory, factory, kvm
 from gpu_ami.local.machines.boards import FAULT_TAG
 from gpu_ami.local.machines.firmware import Boot
@@ -94,6 +95,7 @@ def test_security_groups_are_applied_only_where_conditions_ask_for_it(
     monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
     monkeypatch.setattr(kvm, "usable", lambda *_: True)
     monkeypatch.setattr(factory, "QemuMachine", Powered)
+    world.ec2.set_group_rules(GroupRules(), 2222)
     for filtered in (False, True):
         made = MachineFactory(
             world.layout, world.ec2, world.images.disk_of, lambda: None, (2222, 5000, 8080), filtered=filtered
@@ -102,4 +104,4 @@ def test_security_groups_are_applied_only_where_conditions_ask_for_it(
         made.power_on(made.prepare(instance))
         made.apply_security_groups()
         made.discard(instance.id)
-    assert [spec.ssh_closed for spec in powered] == [False, True]  # the group of this world has no ingress rule
+    assert [spec.ssh_closed for spec in powered] == [False, True]
