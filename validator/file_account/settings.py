@@ -11,9 +11,10 @@ from validator.file_account.inventory import Inventory
 
 _NO_LOGIN = re.compile(r"/(nologin|false|sync|halt|shutdown)$")
 # Options that the firmware, the boot loader or cloud-init's network names add, with values of each machine.
-_OF_EACH_BOOT = ("BOOT_IMAGE", "initrd")
+# root: update-grub writes its UUID where an image's first entry names the device; the machine runs from it either way.
+_OF_EACH_BOOT = ("BOOT_IMAGE", "initrd", "root")
 # update-grub writes these into the entries itself: the root, and the recovery entries' options.
-_OF_BOOT_ENTRIES = ("root", "ro", "rw", "single", "recovery", "nomodeset", "dis_ucode_ldr", "quiet")
+_OF_BOOT_ENTRIES = ("ro", "rw", "single", "recovery", "nomodeset", "dis_ucode_ldr", "quiet")
 # Units of a running system mount file systems below these directories; mounts of devices elsewhere are findings.
 _PSEUDO_MOUNTS = re.compile(r"/(proc|sys|dev|run)(/.*)?")
 

@@ -76,7 +76,7 @@ def test_boot_options(line: str, found: list[str]) -> None:
 
 
 def test_kernel_options() -> None:
-    image = replace(BASE, command_line=("BOOT_IMAGE=/boot/vmlinuz-2", "root=UUID=1", "log_buf_len=4M", "nokaslr"))
+    image = replace(BASE, command_line=("BOOT_IMAGE=/boot/vmlinuz-2", "root=/dev/vda1", "log_buf_len=4M", "nokaslr"))
     assert unexplained_kernel_options(image, BASE, [ROLE]) == ["nokaslr (new)", "quiet (gone)"]
 
 
