@@ -123,6 +123,17 @@ def parse_yaml(text: str, name: str) -> Any:
     return document
 
 
+def read_yaml(path: Path, hint: str) -> Any:
+    """The document in a YAML file. UsageError: it cannot be read, or is not YAML; hint: what the file should be."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not YAML: {error}", hint=hint) from error
+    return parse_yaml(text, str(path))
+
+
 def _duplicate_keys(node: Any, seen: set[int]) -> Iterator[tuple[int, int, str]]:
     """Line, line of the first, and key of every key that a mapping has twice, at any depth.
 

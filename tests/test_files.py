@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.files import home_dir, parse_yaml, read_document, read_json, write_json, write_text
+from gpu_ami.files import home_dir, parse_yaml, read_document, read_json, read_yaml, write_json, write_text
 
 
 def test_home_is_private_and_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +127,13 @@ def test_aliases_are_looked_at_once() -> None:
     assert len(parse_yaml("\n".join(levels), "x.yml")) == 9
     with pytest.raises(UsageError, match="1 duplicate key"):
         parse_yaml("\n".join([*levels, "a0: 1"]), "x.yml")
+
+
+def test_a_yaml_file_that_cannot_be_read_says_what_it_should_be(tmp_path: Path) -> None:
+    (tmp_path / "good.yml").write_text("a: 1\n")
+    assert read_yaml(tmp_path / "good.yml", "the policy") == {"a": 1}
+    (tmp_path / "bytes.yml").write_bytes(b"\xff")
+    for name in ("absent.yml", "bytes.yml"):
+        with pytest.raises(UsageError, match=name) as refused:
+            read_yaml(tmp_path / name, "the policy")
+        assert refused.value.hint == "the policy"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError, counted
-from gpu_ami.files import parse_yaml
+from gpu_ami.files import read_yaml
 from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
 
 # What Packer's amazon-ebs takes for `ssh_interface`.
@@ -143,7 +143,7 @@ _GRAMMAR = Keys(
 
 def load_place(path: Path) -> Place:
     """Reads a `--where` file (YAML). UsageError names every mistake with its key path."""
-    document = _read(path)
+    document = read_yaml(path, "--where takes a YAML file; see docs/aws.md")
     mistakes = [f"{mistake.path}: {_message(mistake)}" for mistake in _mistakes(document)]
     if mistakes:
         raise UsageError(
@@ -201,13 +201,3 @@ def _message(mistake: Mistake) -> str:
     if mistake.path == "region" and mistake.message == "missing":
         return "missing; expected an AWS region, such as eu-central-1"
     return mistake.message
-
-
-def _read(path: Path) -> Any:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint="--where takes a YAML file; see docs/aws.md") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not YAML: {error}") from error
-    return parse_yaml(text, str(path))

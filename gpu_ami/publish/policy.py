@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError, counted
-from gpu_ami.files import parse_yaml
+from gpu_ami.files import read_yaml
 from validator.schema import Flag, Integer, Keys, ListOf, Mistake, Text
 
 LATEST = "latest"
@@ -89,13 +89,7 @@ class ReleasePolicy:
 
 def load_policy(path: Path) -> ReleasePolicy:
     """Reads a release policy (YAML). UsageError names every mistake with its key path."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", hint="--policy takes a YAML file; see docs/release.md") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not YAML: {error}") from error
-    document = parse_yaml(text, str(path))
+    document = read_yaml(path, "--policy takes a YAML file; see docs/release.md")
     mistakes = [f"{mistake.path}: {mistake.message}" for mistake in _mistakes(document)]
     if mistakes:
         hint = f"a release policy has the keys {', '.join(_GRAMMAR.keys)} (docs/release.md)"
