@@ -143,6 +143,14 @@ class _Interrupted(GpuAmiError):
     exit_code = 130
 
 
+def _interrupted(interrupt: KeyboardInterrupt, args: argparse.Namespace) -> _Interrupted:
+    """What became of what the command had started: a run that could not clean up says so itself (cloud/runs.py)."""
+    if len(interrupt.args) == 2:
+        return _Interrupted(interrupt.args[0], hint=interrupt.args[1])
+    message = getattr(args, "interrupted", "interrupted; everything it started was cleaned up")
+    return _Interrupted(message, hint=getattr(args, "again", ""))
+
+
 def _fail(error: GpuAmiError, *, as_json: bool, command: str = "") -> int:
     """Reports an error, under --json on the stream of the result. Returns the exit code."""
     if as_json:
@@ -171,9 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         return _fail(error, as_json=args.json, command=args.command)
-    except KeyboardInterrupt:
-        message = getattr(args, "interrupted", "interrupted; everything it started was cleaned up")
-        return _fail(_Interrupted(message, hint=getattr(args, "again", "")), as_json=args.json, command=args.command)
+    except KeyboardInterrupt as interrupt:
+        return _fail(_interrupted(interrupt, args), as_json=args.json, command=args.command)
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  (the interpreter flushes it at exit)
         return 0

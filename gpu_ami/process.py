@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -58,20 +59,22 @@ def identify(pid: int) -> ProcessIdentity | None:
     return None if fields[0] in "ZX" else ProcessIdentity(pid, f"{boot}/{fields[19]}")
 
 
-def using_folder(folder: Path) -> list[ProcessIdentity]:
-    """Other processes of this user that were started with `folder` in an environment variable or an argument.
+def below(folder: Path) -> dict[str, list[ProcessIdentity]]:
+    """Other processes of this user by the folder in `folder` that an environment variable or an argument names.
 
     A run's private folder has a name of its own: whoever was given it belongs to the run, also after its parent died.
     """
-    name, found = os.fsencode(folder.resolve()), []
+    path = re.compile(re.escape(os.fsencode(folder.resolve())) + rb"/([^/\0]+)/")
+    found: dict[str, list[ProcessIdentity]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             given = (entry / "environ").read_bytes() + b"\0" + (entry / "cmdline").read_bytes()
         except OSError:  # ended meanwhile, or another user's
             continue
         identity = identify(int(entry.name))
-        if identity and identity.pid != os.getpid() and name + b"/" in given:
-            found.append(identity)
+        if identity and identity.pid != os.getpid():
+            for name in set(path.findall(given)):
+                found.setdefault(os.fsdecode(name), []).append(identity)
     return found
 
 
@@ -152,15 +155,36 @@ def spawn(
         raise MissingTool(f"{words[0]} is not installed", hint="gpu-ami doctor says how to get it") from error
 
 
-def stop(process: subprocess.Popen[bytes], *, first: int = signal.SIGTERM, grace: float = _GRACE_SECONDS) -> None:
-    """Ends the process's group: `first`, then SIGKILL after `grace` seconds."""
+def stop(
+    process: subprocess.Popen[bytes],
+    *,
+    first: int = signal.SIGTERM,
+    grace: float = _GRACE_SECONDS,
+    on_kill: Callable[[], object] | None = None,
+) -> None:
+    """Ends the process's group: `first`, then SIGKILL after `grace` seconds or at another interrupt.
+
+    on_kill: called before SIGKILL, which leaves the process no time to clean up.
+    """
+    interrupt: KeyboardInterrupt | None = None
     for signum in (first, signal.SIGKILL):
         if process.poll() is not None:
             break
+        if on_kill and signum == signal.SIGKILL:
+            on_kill()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signum)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             process.wait(grace)
+        except subprocess.TimeoutExpired:
+            continue
+        except KeyboardInterrupt as again:  # a second Ctrl-C: it is not left running
+            interrupt = again
+    # Also what outlived the group's leader: no other group has this number while a member lives.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    if interrupt:
+        raise interrupt
 
 
 def stop_all() -> None:
@@ -181,13 +205,14 @@ def run(
     grace: float = _GRACE_SECONDS,
     error: type[GpuAmiError] = CloudError,
     on_start: Callable[[subprocess.Popen[bytes]], object] | None = None,
+    on_kill: Callable[[], object] | None = None,
 ) -> Completed:
     """Runs a command to its end.
 
     `on_start` gets the process, so that another thread can `stop` it. `on_line` gets every line of output as it comes
     (stderr joined into stdout). With `check`, a non-zero end raises `error` with the copy-pasteable command and the
     last lines. Past `timeout` seconds, or on Ctrl-C, the whole process group gets `stop_with` and, `grace` seconds
-    later, SIGKILL.
+    later or at another Ctrl-C, SIGKILL; `on_kill` is called before that.
     """
     words = tuple(str(word) for word in command)
     started = time.monotonic()
@@ -206,7 +231,7 @@ def run(
 
     def expire() -> None:
         expired.set()
-        stop(process, first=stop_with, grace=grace)
+        stop(process, first=stop_with, grace=grace, on_kill=on_kill)
 
     watchdog = threading.Timer(timeout, expire)
     watchdog.daemon = True
@@ -219,7 +244,7 @@ def run(
             out, err = raw_out.decode(errors="replace"), raw_err.decode(errors="replace")
         process.wait()
     except BaseException:
-        stop(process, first=stop_with, grace=grace)
+        stop(process, first=stop_with, grace=grace, on_kill=on_kill)
         raise
     finally:
         watchdog.cancel()

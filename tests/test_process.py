@@ -57,6 +57,34 @@ def test_deadline_kills_what_ignores_the_signal() -> None:
         process.run(["sh", "-c", "trap '' TERM; echo ready; sleep 60 & wait; sleep 60"], timeout=0.3, grace=0.3)
 
 
+def test_a_deadline_ends_what_outlived_the_leader_of_the_group(tmp_path: Path) -> None:
+    """Packer's first process can end before its plugins do."""
+    script = f"sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/child; sleep 60; sleep 60' & sleep 0.2; exec sleep 60"
+    with pytest.raises(CloudError, match="did not complete within"):
+        process.run(["sh", "-c", script], timeout=0.5, grace=5)
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_second_interrupt_kills_and_says_so(tmp_path: Path) -> None:
+    """Somebody who cannot wait presses Ctrl-C twice: the command is gone then, and its caller knows how it ended."""
+    code = """
+from gpu_ami import process
+import signal
+script = "trap '' INT; echo $$; while :; do sleep 1; done"
+run = dict(timeout=60, stop_with=signal.SIGINT, grace=60, on_kill=lambda: print("killed"))
+process.run(["sh", "-c", script], on_line=lambda line: print(line, flush=True), **run)
+"""
+    driver = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    child = int(driver.stdout.readline())
+    for _ in range(2):
+        driver.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    out, err = driver.communicate(timeout=20)
+    assert out == "killed\n" and "KeyboardInterrupt" in err and driver.returncode != 0
+    assert gone(child)
+
+
 def test_missing_program_is_named() -> None:
     with pytest.raises(MissingTool, match="no-such-program is not installed"):
         process.run(["no-such-program"], timeout=1)

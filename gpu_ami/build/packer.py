@@ -6,6 +6,7 @@ Packer's output is read for progress, and its manifest for the result.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -127,8 +128,11 @@ def build(
     }
     command: list[str | Path] = [packer.program, "build", "-machine-readable", "-color=false"]
     command += [f"-var-file={folder / PACKER_FILE}", *(f"-var={name}={value}" for name, value in variables.items())]
+    run_folder = _run_folder(run_id)
+    # A Packer that was killed has left its builder, key and group: the run's record stays for `sweep`.
+    on_kill = functools.partial(runs.leave_behind, run_folder) if run_folder else None
     with (
-        tempfile.TemporaryDirectory(prefix="packer-", dir=_run_folder(run_id)) as private,
+        tempfile.TemporaryDirectory(prefix="packer-", dir=run_folder) as private,
         (folder / LOG_FILE).open("w", encoding="utf-8") as log,
     ):
         reader = Reader(log, progress.note, on_builder, lambda number, task: progress.update(task, step=number))
@@ -140,6 +144,7 @@ def build(
             on_line=reader.line,
             stop_with=signal.SIGINT,
             grace=_CLEANUP_SECONDS,
+            on_kill=on_kill,
             error=BuildError,
         )
         reader.end()

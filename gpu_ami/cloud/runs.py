@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from gpu_ami.errors import GpuAmiError
 from gpu_ami.files import write_json
 from gpu_ami.process import ProcessIdentity, identify
 
@@ -25,6 +26,7 @@ TAG_RECIPE = "gpu-ami:recipe"
 TAG_PLAN = "gpu-ami:plan"
 LIFETIME = timedelta(hours=4)
 _LEFT_BEHIND = "left-behind"
+REMEDY = "`gpu-ami sweep` (on AWS with --where) removes the rest"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -100,8 +102,16 @@ def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Ru
     write_json(folder / "run.json", asdict(run))
     try:
         yield run
+    except KeyboardInterrupt as interrupt:
+        if _left_behind(folder):
+            raise KeyboardInterrupt("interrupted; not all that it started was cleaned up", REMEDY) from interrupt
+        raise
+    except GpuAmiError as error:
+        if _left_behind(folder):
+            error.details = (*error.details, f"not all that run {identity} started was cleaned up; {REMEDY}")
+        raise
     finally:  # on an error and on Ctrl-C too: the block's own clean-up has run by now
-        if not (folder / _LEFT_BEHIND).exists():
+        if not _left_behind(folder):
             forget(folder)
 
 
@@ -111,8 +121,17 @@ def cleaning_up(run: Run) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        (run.folder / _LEFT_BEHIND).touch()
+        leave_behind(run.folder)
         raise
+
+
+def leave_behind(folder: Path) -> None:
+    """Keeps the record of the run whose private folder this is: something of it could not be cleaned up."""
+    (folder / _LEFT_BEHIND).touch()
+
+
+def _left_behind(folder: Path) -> bool:
+    return (folder / _LEFT_BEHIND).exists()
 
 
 def forget(folder: Path) -> None:

@@ -105,19 +105,28 @@ def _is_complete(resource: Resource) -> bool:
 
 
 def end_processes(home: Path, place: str, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
-    """Ends processes of this machine that dead runs at `place` left: those that were given the run's private folder."""
+    """Ends processes of this machine that were given the private folder of a run that is over.
+
+    That is a dead run at `place`, or one that is registered no more, at whatever place it was.
+    """
+    records = {record.id: record for record in runs.records(home)}
     swept = []
-    for record in runs.records(home):
-        if record.alive or record.place != place:
+    for run, processes in sorted(process.below(home / "runs").items()):
+        record = records.get(run)
+        if record and (record.alive or record.place != place):
             continue
-        for left in process.using_folder(record.folder):
-            outcome = "would be removed"
-            if not dry_run:
-                outcome = "removed" if process.end(left) else "not removed"
-            error = f"process {left.pid} does not end" if outcome == "not removed" else ""
-            swept.append(Swept("process", str(left.pid), record.id, "its run has died", outcome, error))
-            progress.note(f"process {left.pid} of dead run {record.id}: {swept[-1].text}")
+        for left in processes:
+            swept.append(_end(left, run, "its run has died" if record else "its run has ended", dry_run))
+            progress.note(f"process {left.pid} of run {run} ({swept[-1].reason}): {swept[-1].text}")
     return swept
+
+
+def _end(left: process.ProcessIdentity, run: str, reason: str, dry_run: bool) -> Swept:
+    if dry_run:
+        return Swept("process", str(left.pid), run, reason, "would be removed")
+    if process.end(left):
+        return Swept("process", str(left.pid), run, reason, "removed")
+    return Swept("process", str(left.pid), run, reason, "not removed", f"process {left.pid} does not end")
 
 
 def _in_order(found: list[tuple[Resource, str]]) -> list[tuple[Resource, str]]:

@@ -10,7 +10,9 @@ import pytest
 
 from gpu_ami.build import packer
 from gpu_ami.build.packer_output import Reader
+from gpu_ami.cloud import Place, runs
 from gpu_ami.errors import BuildError, CapacityError, CloudError, GpuAmiError, MissingTool
+from gpu_ami.progress import Progress
 
 TEMPLATE = Path(__file__).parents[2] / "packer"
 
@@ -78,3 +80,19 @@ def test_manifest_of_another_run_or_broken_is_refused(tmp_path: Path) -> None:
     (tmp_path / packer.MANIFEST_FILE).write_text('{"builds": []}')
     with pytest.raises(BuildError, match="not a manifest"):
         packer.read_manifest(tmp_path / packer.MANIFEST_FILE, "r-1")
+
+
+def test_a_packer_that_had_to_be_killed_leaves_the_record_of_its_run(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has removed neither its builder nor its group: `gpu-ami sweep` finds them by the record."""
+    script = "case $1 in version) echo 'Packer v1.6.6';; build) trap '' INT TERM; while :; do sleep 1; done;; esac"
+    monkeypatch.setenv("PACKER", str(program(tmp_path, script)))
+    monkeypatch.setattr(packer, "_CLEANUP_SECONDS", 0.5)
+    with pytest.raises(BuildError, match="did not complete") as caught, runs.begin(home, "local") as run:
+        packer.build(
+            TEMPLATE, tmp_path, Place("p", "us-east-1"), run_id=run.id, expires=run.expires, key_name="k",
+            progress=Progress("quiet"), timeout=0.5,
+        )  # fmt: skip
+    assert "gpu-ami sweep" in str(caught.value)
+    assert [record.id for record in runs.records(home)] == [run.id]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.cloud import runs
+from gpu_ami.errors import BuildError
 from gpu_ami.process import identify
 
 
@@ -32,6 +33,20 @@ def test_a_run_whose_cleanup_failed_is_kept_for_sweep(home: Path) -> None:
     with pytest.raises(ValueError, match="boom"), runs.begin(home, "local") as run, runs.cleaning_up(run):
         raise ValueError("boom")
     assert [one.id for one in runs.records(home)] == [run.id]
+
+
+def test_an_interrupted_run_says_whether_it_left_something_behind(home: Path) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, runs.begin(home, "local"):
+        raise KeyboardInterrupt
+    assert caught.value.args == () and runs.records(home) == []
+    with pytest.raises(KeyboardInterrupt) as caught, runs.begin(home, "local") as run:
+        runs.leave_behind(run.folder)
+        raise KeyboardInterrupt
+    assert "not all that it started was cleaned up" in caught.value.args[0] and "gpu-ami sweep" in caught.value.args[1]
+    with pytest.raises(BuildError) as failed, runs.begin(home, "local") as run:
+        runs.leave_behind(run.folder)
+        raise BuildError("a deadline passed")
+    assert "gpu-ami sweep" in str(failed.value) and len(runs.records(home)) == 2
 
 
 def test_a_run_whose_process_has_ended_is_dead(home: Path) -> None:

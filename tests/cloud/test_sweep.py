@@ -125,7 +125,7 @@ def test_processes_of_a_dead_run_are_ended(home: Path, tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(private)}
     subprocess.run([sys.executable, "-c", start, script], env=environment, check=True)  # survives its parent
     with subprocess.Popen(["sleep", "600"], env={"TMPDIR": str(home / "runs" / "dead-elsewhere" / "x")}) as other:
-        left = process.using_folder(home / "runs" / "dead-run")
+        left = process.below(home / "runs")["dead-run"]
         assert len(left) == 2
         plan = sweep.end_processes(home, "aws", Progress("quiet"), dry_run=True)
         assert {entry.outcome for entry in plan} == {"would be removed"} and all(child.alive() for child in left)
@@ -135,3 +135,21 @@ def test_processes_of_a_dead_run_are_ended(home: Path, tmp_path: Path) -> None:
         assert other.poll() is None, "a process of another place"
         other.kill()
     assert sweep.end_processes(home, "aws", Progress("quiet")) == []
+
+
+def test_processes_of_a_run_without_a_record_are_ended(home: Path) -> None:
+    """A driver that was interrupted twice had forgotten its run while Packer went on."""
+    with runs.begin(home, "local") as living:
+        forgotten = {"TMPDIR": str(home / "runs" / "20260101-000000-abcdef" / "packer-1")}
+        with (
+            subprocess.Popen(["sleep", "600"], env=forgotten) as left,
+            subprocess.Popen(["sleep", "600"], env={"TMPDIR": str(living.folder / "packer-1")}) as own,
+        ):
+            found = process.below(home / "runs")
+            assert [[child.pid for child in found[name]] for name in sorted(found)] == [[left.pid], [own.pid]]
+            swept = sweep.end_processes(home, "aws", Progress("quiet"))
+            assert [(entry.id, entry.reason, entry.outcome) for entry in swept] == [
+                (str(left.pid), "its run has ended", "removed")
+            ]
+            assert own.poll() is None, "a process of a run that lives"
+            own.kill()
