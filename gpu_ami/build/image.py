@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.build import packer
-from gpu_ami.cloud import Cloud, capacity, key_name, login, runs
+from gpu_ami.cloud import Cloud, aws_errors, capacity, key_name, login, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan import Plan, resolve_source_ami
@@ -27,6 +28,8 @@ INVENTORY_FILE = "base-inventory.jsonl.gz"
 # What a build consists of beside its plan: a change in any of these makes another image.
 _SOURCES = ("packer", "playbooks", "roles")
 _NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
+# Waits after which Packer is started again where AWS throttled a call that Packer does not retry.
+_THROTTLED_SECONDS = (5.0, 15.0, 45.0)
 _IGNORED = {"__pycache__", ".pytest_cache"}
 
 
@@ -126,6 +129,18 @@ def build_image(
             return run_packer(subnet_id)
 
     def run_packer(subnet_id: str) -> packer.Made:
+        for seconds in _THROTTLED_SECONDS:
+            had = len(builders)
+            try:
+                return start_packer(subnet_id)
+            except CloudError as error:
+                if len(builders) > had or not aws_errors.is_throttled(error.code):
+                    raise
+                progress.note(f"{error.message} before Packer had a builder: again in {seconds:.0f} s")
+                time.sleep(seconds)
+        return start_packer(subnet_id)
+
+    def start_packer(subnet_id: str) -> packer.Made:
         return packer.build(
             root / "packer",
             folder,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,32 @@ def test_the_builder_is_tried_in_each_subnet(
             image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
     assert caught.value.exit_code == 5
     assert [subnet for subnet in subnets if any(subnet in line for line in caught.value.details)] == subnets
+
+
+@pytest.mark.parametrize(("has_builder", "calls"), [(False, 2), (True, 1)])
+def test_a_throttled_packer_is_started_again_if_it_has_no_builder(
+    has_builder: bool, calls: int, cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packer 1.6.6 does not retry its first call, the look for an AMI of the same name."""
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    builder = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    started: list[str] = []
+
+    def build(*_: object, on_builder: Callable[[str], None], **__: object) -> packer.Made:
+        started.append("packer")
+        if len(started) > 1:
+            return packer.Made(made, "us-east-1", {})
+        if has_builder:
+            on_builder(builder)
+        raise aws_errors.from_code("Packer", "RequestLimitExceeded", "Request limit exceeded.")
+
+    monkeypatch.setattr(packer, "build", build)
+    monkeypatch.setattr(image, "_THROTTLED_SECONDS", (0.0,))
+    with runs.begin(home, "aws") as run, contextlib.ExitStack() as expected:
+        if has_builder:
+            expected.enter_context(pytest.raises(CloudError, match="RequestLimitExceeded"))
+        assert image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET).ami == made
+    assert len(started) == calls
 
 
 def test_a_failed_build_leaves_no_build_file(
