@@ -163,9 +163,14 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
     customise.write_text((SOURCE / "customise.sh").read_text())
     customise.chmod(0o755)
     masked = " ".join(listed(SOURCE / "masked.txt"))
+    is_root = os.geteuid() == 0
+    # As root it mounts /proc, /sys and /dev in its tree: in a name space of its own and below `work`, they go with it
+    # when it is killed, and whoever removes the tree does not find this machine's files in it.
+    namespace: list[str | Path] = [find_tool("unshare", package="util-linux"), "--mount"] if is_root else []
     command: list[str | Path] = [
+        *namespace,
         find_tool("mmdebstrap", package="mmdebstrap"),
-        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
+        f"--mode={'root' if is_root else 'unshare'}",
         *_MMDEBSTRAP,
         f"--include={packages}",
         # Both before anything is unpacked: initramfs settings and dpkg filters count from the first package.
@@ -176,7 +181,8 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
         tree,
         *archive_lines(),
     ]
-    run(command, timeout=_BUILD_SECONDS, env=proxies(), error=CloudError)
+    temporary = {"TMPDIR": str(work)} if is_root else {}  # as another user it needs a folder open to all
+    run(command, timeout=_BUILD_SECONDS, env=proxies() | temporary, error=CloudError)
 
 
 def listed(path: Path) -> list[str]:

@@ -89,6 +89,8 @@ def _tools(monkeypatch: pytest.MonkeyPatch, *, mke2fs_works: bool) -> list[str]:
 
     def run(command: Sequence[str | Path], **_: object) -> Completed:
         words = [str(word) for word in command]
+        if words[:2] == ["unshare", "--mount"]:  # as root
+            words = words[2:]
         calls.append(Path(words[0]).name)
         if words[0] == "mmdebstrap":
             hook = next(word for word in words if word.startswith("--essential-hook=tar-in"))
@@ -136,3 +138,22 @@ def test_images_of_former_recipes_go_when_they_are_old(home: Path, monkeypatch: 
     os.utime(old, (0, 0))
     base_image.ensure(home, QUIET)
     assert (old.exists(), young.exists()) == (False, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts in this machine's own name space")
+def test_a_killed_mmdebstrap_leaves_no_mount_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mounts of /proc, /sys and /dev stayed in a folder below /tmp, for the next `rm -r` to descend into."""
+    program = tmp_path / "bin" / "mmdebstrap"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nmkdir -p "$TMPDIR/tree" && mount -t tmpfs gpu-ami-test "$TMPDIR/tree" || exit 1\n'
+        "grep -c gpu-ami-test /proc/self/mounts\nkill -KILL $$\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    work = tmp_path / "work"
+    work.mkdir()
+    with pytest.raises(CloudError) as caught:
+        base_image._bootstrap(tmp_path / "overlay.tar", work, work / "tree.tar", "uuid")
+    assert caught.value.details[-1] == "1", "it had mounted"
+    assert (work / "tree").is_dir() and "gpu-ami-test" not in Path("/proc/self/mounts").read_text()
