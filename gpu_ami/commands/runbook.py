@@ -1,0 +1,69 @@
+"""`gpu-ami runbook`: what to do for an alarm or an Xid."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome
+
+if TYPE_CHECKING:
+    from gpu_ami.progress import Progress
+
+_EPILOG = """\
+For whoever is paged: what it means, what to do first, commands, when to call AWS Support, and the sources. Without a
+word it lists the alarms. `gpu-ami telemetry PLAN` makes the alarms (docs/telemetry.md); `gpu-ami xid` has the details
+of a code.
+
+  gpu-ami runbook 79                      an Xid, as the alarm's log event names it
+  gpu-ami runbook 22013                   an SXid: five digits
+  gpu-ami runbook gpu-reset               an alarm
+  gpu-ami runbook gpu-telemetry-gpu-reset the alarm's name in CloudWatch
+  gpu-ami runbook gpu-reset --pattern     the filter that finds the alarm's log events
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser("runbook", help="what to do for an alarm or an Xid", epilog=_EPILOG)
+    parser.add_argument("word", nargs="?", metavar="XID|ALARM", help="an Xid (79), an SXid (22013) or an alarm's name")
+    parser.add_argument("--driver", metavar="VERSION", help="driver version; some numbers changed meaning")
+    parser.add_argument("--log-group", metavar="GROUP", help="log group of the JSON events (default: that of plans)")
+    parser.add_argument(
+        "--pattern", action="store_true", help="print the filter pattern of the alarm's log events alone"
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from dataclasses import asdict
+
+    from gpu_ami.telemetry import find_runbook, load_alarms, runbook
+
+    if args.pattern:
+        return _pattern(args.word)
+    if args.word is None:
+        return Outcome(runbook.listing(), [_short(alarm) for alarm in load_alarms()])
+    found = find_runbook(args.word, args.log_group or _default_group(), args.driver)
+    return Outcome(runbook.as_text(found), asdict(found))
+
+
+def _short(alarm: Any) -> dict[str, str]:
+    return {key: getattr(alarm, key) for key in ("name", "kind", "urgency", "title")}
+
+
+def _pattern(word: str | None) -> Outcome:
+    from gpu_ami.errors import UsageError
+    from gpu_ami.telemetry import runbook
+
+    alarm = runbook.named(word or "")
+    if alarm is None or not alarm.actions:
+        raise UsageError("--pattern takes an alarm of events", hint="gpu-ami runbook lists the alarms")
+    return Outcome(alarm.pattern, {"name": alarm.name, "pattern": alarm.pattern})
+
+
+def _default_group() -> str:
+    from gpu_ami.data import data_dir
+    from gpu_ami.files import read_yaml
+
+    defaults = read_yaml(data_dir("variables", "defaults.yml"), "it belongs to gpu-ami: reinstall it")
+    return str(defaults["telemetry"]["json_log_group"])
