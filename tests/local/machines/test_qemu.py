@@ -70,6 +70,11 @@ def test_acceleration_only_where_it_was_found(spec: MachineSpec) -> None:
     assert options(command_line(replace(spec, kvm=True)), "-accel") == ["kvm"]
 
 
+def test_emulated_processors_do_not_copy_byte_by_byte(spec: MachineSpec) -> None:
+    assert "erms=off" in options(command_line(spec), "-cpu")[0].split(",")
+    assert options(command_line(replace(spec, kvm=True)), "-cpu") == ["host"]
+
+
 def test_files_are_named_relative_to_the_folder(spec: MachineSpec) -> None:
     assert str(spec.folder) not in " ".join(command_line(spec))
 
