@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 Record = Dict[str, Any]
 Digest = Tuple[str, str, bytes]
@@ -24,6 +24,9 @@ Names = Tuple[Dict[int, str], Dict[int, str]]
 
 SCHEMA = "gpu-ami/inventory/1"
 BLOCK = 1 << 20
+# A task of a reading thread: as many files as are read in some milliseconds.
+BATCH_FILES, BATCH_BYTES = 128, 4 << 20
+WRITTEN_LINES = 256
 TYPES = {
     stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: "p",
     stat.S_IFSOCK: "s",
@@ -183,21 +186,68 @@ def digest(path: str, need_md5: bool) -> Digest:
     sha256 = hashlib.sha256()
     options: Record = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
     md5 = hashlib.new("md5", **options) if need_md5 else None
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError("no longer a regular file")
+        # A small file is one read: one byte more than it should have tells that it has ended.
+        wanted = min(BLOCK, status.st_size + 1)
         while True:
-            block = file.read(BLOCK)
-            if not block:
-                break
+            block = os.read(file, wanted)
             sha256.update(block)
             if md5:
                 md5.update(block)
-        head = b""
-        if path.endswith(".pyc"):
-            file.seek(0)
-            head = file.read(16)
+            if not block or len(block) == status.st_size < wanted:
+                break
+        head = os.pread(file, 16, 0) if path.endswith(".pyc") else b""
+    finally:
+        os.close(file)
     return sha256.hexdigest(), md5.hexdigest() if md5 else "", head
+
+
+class Digests:
+    """Digests of files that several threads read. A task has many files: one a file costs more than reading it."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.pool = pool
+        self.batch: List[Tuple[str, bool]] = []
+        self.bytes = 0
+        self.tasks: List[Any] = []
+        self.places: Dict[str, Tuple[int, int]] = {}
+
+    def add(self, path: str, size: int, need_md5: bool) -> Tuple[int, int]:
+        """Where the file's digest will be; another path of the same file can be given the same place."""
+        place = self.places[path] = (len(self.tasks), len(self.batch))
+        self.batch.append((path, need_md5))
+        self.bytes += size
+        if self.bytes >= BATCH_BYTES or len(self.batch) == BATCH_FILES:
+            self.start()
+        return place
+
+    def start(self) -> None:
+        """Hands over the files that have been added."""
+        if self.batch:
+            self.tasks.append(self.pool.submit(digests_of, self.batch))
+            self.batch, self.bytes = [], 0
+
+    def take(self, path: str) -> Digest:
+        """Waits for the file's digest. OSError: it could not be read."""
+        task, index = self.places.pop(path)
+        found = self.tasks[task].result()[index]
+        if isinstance(found, OSError):
+            raise found
+        return found  # type: ignore[no-any-return]
+
+
+def digests_of(batch: List[Tuple[str, bool]]) -> List[Union[Digest, OSError]]:
+    found: List[Union[Digest, OSError]] = []
+    for path, need_md5 in batch:
+        try:
+            found.append(digest(path, need_md5))
+        except OSError as error:
+            found.append(error)
+    return found
 
 
 def mount_points() -> Optional[Set[str]]:
@@ -245,10 +295,11 @@ def describe(
     inside: str,
     status: os.stat_result,
     packages: Packages,
-    digests: Dict[str, Callable[[], Digest]],
+    digests: "Digests",
+    read: bool,
     names: Names,
 ) -> Optional[Record]:
-    """The entry of one path; None if the file was removed meanwhile."""
+    """The entry of one path; None if the file was removed meanwhile. read: a regular file has a digest."""
     kind = TYPES.get(stat.S_IFMT(status.st_mode), "?")
     entry: Record = {
         "p": inside, "t": kind, "m": stat.S_IMODE(status.st_mode), "u": status.st_uid, "g": status.st_gid,
@@ -260,7 +311,7 @@ def describe(
             entry["l"] = os.readlink(path)
         elif kind == "f":
             entry["s"] = status.st_size
-            entry["h"], md5, head = digests.pop(path)() if path in digests else digest(path, inside in packages.md5)
+            entry["h"], md5, head = digests.take(path) if read else ("", "", b"")
             if head:
                 entry["y"] = [int.from_bytes(head[at : at + 4], "little") for at in (4, 8, 12)]
         elif kind in "cb":
@@ -348,6 +399,10 @@ def state(packages: Packages, running: bool) -> Record:
     return header
 
 
+def to_be_read(status: os.stat_result, hash_since: float) -> bool:
+    return stat.S_ISREG(status.st_mode) and max(status.st_ctime, status.st_mtime) >= hash_since
+
+
 def inventory(
     root: str, running: bool, hash_since: float, skipped: Set[str], write: Callable[[Record], object]
 ) -> None:
@@ -369,22 +424,26 @@ def inventory(
     listed = sorted(walk(root, os.lstat(top).st_dev, skipped, mounted))
     seen: Set[str] = set()
     count = 0
-    links: Dict[Tuple[int, int, bool, bool], Any] = {}
+    links: Dict[Tuple[int, int, bool, bool], Tuple[int, int]] = {}
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        digests: Dict[str, Callable[[], Digest]] = {}
+        digests = Digests(pool)
         for path, status in listed:
-            if stat.S_ISREG(status.st_mode) and max(status.st_ctime, status.st_mtime) >= hash_since:
-                identity = (status.st_dev, status.st_ino, path[prefix:] in packages.md5, path.endswith(".pyc"))
-                if status.st_nlink == 1 or identity not in links:
-                    links[identity] = pool.submit(digest, path, identity[2])
-                digests[path] = links[identity].result
-            elif stat.S_ISREG(status.st_mode):
-                digests[path] = lambda: ("", "", b"")
+            if not to_be_read(status, hash_since):
+                continue
+            need_md5 = path[prefix:] in packages.md5
+            identity = (status.st_dev, status.st_ino, need_md5, path.endswith(".pyc"))
+            if identity in links:
+                digests.places[path] = links[identity]
+                continue
+            place = digests.add(path, status.st_size, need_md5)
+            if status.st_nlink > 1:
+                links[identity] = place
+        digests.start()
         links.clear()
         for path, status in listed:
             inside = path[prefix:]
             seen.add(inside)
-            entry = describe(path, inside, status, packages, digests, names)
+            entry = describe(path, inside, status, packages, digests, to_be_read(status, hash_since), names)
             if entry is not None:
                 write(entry)
                 count += 1
@@ -411,11 +470,20 @@ def main() -> None:
         os.makedirs(os.path.dirname(part), mode=0o755, exist_ok=True)
         skipped |= {part, os.path.abspath(given.out)}
     with open(part or 1, "wb", closefd=bool(part)) as target, gzip.GzipFile("", "wb", 6, target, mtime=0) as packed:
+        encode = json.JSONEncoder(separators=(",", ":")).encode
+        lines: List[str] = []
 
         def write(record: Record) -> None:
-            packed.write(json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n")
+            lines.append(encode(record))
+            if len(lines) == WRITTEN_LINES:
+                flush()
+
+        def flush() -> None:
+            packed.write("".join(line + "\n" for line in lines).encode("ascii"))
+            lines.clear()
 
         inventory(given.root, given.running, given.hash_since, skipped, write)
+        flush()
     if part:
         os.chmod(part, 0o644)
         os.rename(part, given.out)

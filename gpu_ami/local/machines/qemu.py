@@ -80,8 +80,7 @@ def command_line(spec: MachineSpec) -> list[str]:
 
 
 # la57 off: five-level page tables make each emulated TLB miss slower, and no guest has that much memory. erms off: with
-# it Linux copies and clears memory by `rep movsb` and `rep stosb`, which TCG does byte by byte, without it by words: the
-# same work takes a quarter less processor time (bench/README.md).
+# it Linux copies and clears memory by `rep movsb` and `rep stosb`, which TCG does byte by byte; without it, by words.
 _EMULATION = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off,erms=off"]
 
 

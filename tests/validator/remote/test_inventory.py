@@ -73,6 +73,48 @@ def test_what_vanishes_is_left_out_and_what_cannot_be_read_says_why(
     assert set(entries) == {"/broken"} and entries["/broken"].error == "Input/output error"
 
 
+def test_every_digest_is_its_own_file_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read in batches by several threads: full by their number, full by their bytes, and the last."""
+    monkeypatch.setattr(program, "BATCH_FILES", 4)
+    monkeypatch.setattr(program, "BATCH_BYTES", 1000)
+    for number in range(21):
+        (tmp_path / f"{number:02}").write_bytes(b"%d" % number * (700 if number % 5 == 0 else 1))
+    os.link(tmp_path / "07", tmp_path / "20-link")
+    (tmp_path / "empty").touch()
+    original = program.digest
+
+    def digest(path: str, need_md5: bool) -> program.Digest:
+        if path.endswith("/09"):
+            raise OSError(5, "Input/output error")
+        return original(path, need_md5)
+
+    monkeypatch.setattr(program, "digest", digest)
+    entries = tree.take(tmp_path).entries
+    read = {path: entry.sha256 for path, entry in entries.items() if not entry.error}
+    files = {f"/{path.name}": path for path in tmp_path.iterdir() if path.name != "09"}
+    assert read == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    assert entries["/09"].error == "Input/output error"
+
+
+def test_a_file_that_grows_or_shrinks_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size that a file had is no limit, and none that must be reached: it is read to its end."""
+    (tmp_path / "file").write_bytes(b"x" * 10)
+    original = os.fstat
+
+    def fstat_of(size: int) -> None:
+        def fstat(file: int) -> os.stat_result:
+            words = list(original(file))
+            words[6] = size
+            return os.stat_result(words)
+
+        monkeypatch.setattr(os, "fstat", fstat)
+
+    for size in (0, 3, 9, 11, 5000, 1 << 21):
+        fstat_of(size)
+        found = program.digest(str(tmp_path / "file"), need_md5=True)
+        assert found[:2] == (hashlib.sha256(b"x" * 10).hexdigest(), hashlib.md5(b"x" * 10).hexdigest()), size
+
+
 def test_only_what_changed_since_is_read(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("x")
     later = (tmp_path / "old").stat().st_ctime + 3600
