@@ -23,12 +23,11 @@ if TYPE_CHECKING:
         FilterTypeDef,
         ImageTypeDef,
         InstanceTypeDef,
+        RunInstancesRequestTypeDef,
     )
 
     from gpu_ami.cloud.place import Place
 
-# What was just created may be unknown to the next call for a while (EC2 API reference, "Eventual consistency").
-_CONSISTENT_SECONDS = 120.0
 _POLL_SECONDS = 1.0
 _SPOT_STOP = "a Spot Instance of a one-time request cannot be stopped"
 
@@ -93,6 +92,7 @@ class Cloud:
                 PublicKeyMaterial=public_key.encode(),
                 TagSpecifications=[{"ResourceType": "key-pair", "Tags": tag_list(tags)}],
             )
+        self.created(name)
 
     def delete_key(self, name: str) -> None:
         with _translated(f"deleting key pair {name}"):
@@ -141,8 +141,7 @@ class Cloud:
     def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> str:
         """One attempt: an instance that is terminated again where it does not come as far as it is waited for."""
         asked = request(launch, self.place, way, subnet_id, self.ec2)
-        with _translated(f"launching {launch.instance_type} from {launch.ami}"):
-            instance_id = self.ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
+        instance_id = self._consistent([launch.key_name, launch.ami], lambda: self._run_instance(launch, asked))
         self.created(instance_id)
         self._ways[instance_id] = way.kind
         try:
@@ -161,16 +160,19 @@ class Cloud:
             raise
         return instance_id
 
+    def _run_instance(self, launch: Launch, asked: RunInstancesRequestTypeDef) -> str:
+        with _translated(f"launching {launch.instance_type} from {launch.ami}"):
+            return self.ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
+
     def end_at(self, instance_id: str, expires: str) -> None:
         """Has AWS terminate the instance then, where the place has a role for it. expires: RFC 3339, UTC."""
         role = self.place.dead_man_role
         if role and expires:
             dead_man.arm(self.client("scheduler"), role, instance_id, expires)
 
-    def forget_end(self, instance_id: str) -> None:
-        """Takes that back for an instance that has been terminated."""
-        if self.place.dead_man_role:
-            dead_man.disarm(self.client("scheduler"), instance_id)
+    def forget_end(self, instance_id: str) -> bool:
+        """Takes that back for an instance that has been terminated. False: nothing was to be taken back."""
+        return bool(self.place.dead_man_role) and dead_man.disarm(self.client("scheduler"), instance_id)
 
     def created(self, resource_id: str) -> None:
         """Remembers that a resource is new, so that "not found" is asked again for a while."""
@@ -183,7 +185,7 @@ class Cloud:
                 return call()
             except GpuAmiError as error:
                 newest = max((self._created.get(resource_id, 0.0) for resource_id in resource_ids), default=0.0)
-                is_new = newest and time.monotonic() - newest < _CONSISTENT_SECONDS
+                is_new = newest and time.monotonic() - newest < self.place.consistent_seconds
                 if not (is_new and aws_errors.is_not_found(error.code)):
                     raise
             time.sleep(_POLL_SECONDS)
@@ -218,9 +220,13 @@ class Cloud:
 
     def shutting_down(self, run_id: str) -> list[str]:
         """Ids of the run's instances that were told to terminate and have not ended yet."""
+        return self.instances_of(run_id, "shutting-down")
+
+    def instances_of(self, run_id: str, *states: str) -> list[str]:
+        """Ids of the run's instances in these states; EC2 lists terminated ones for about an hour."""
         only: list[FilterTypeDef] = [
             {"Name": f"tag:{runs.TAG_RUN}", "Values": [run_id]},
-            {"Name": "instance-state-name", "Values": ["shutting-down"]},
+            {"Name": "instance-state-name", "Values": list(states)},
         ]
         with _translated(f"listing instances of run {run_id}"):
             pages = self.ec2.get_paginator("describe_instances").paginate(Filters=only)
@@ -325,9 +331,9 @@ class Cloud:
         with _translated(f"describing {ami}"):
             self.ec2.modify_image_attribute(ImageId=ami, Description={"Value": text})
 
-    def wait_for_image(self, ami: str, timeout: float = _CONSISTENT_SECONDS) -> ImageTypeDef | None:
-        """The image as soon as DescribeImages knows it; None after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
+    def wait_for_image(self, ami: str) -> ImageTypeDef | None:
+        """The image as soon as DescribeImages knows it; None where it never does."""
+        deadline = time.monotonic() + self.place.consistent_seconds
         while (image := self.image(ami)) is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         return image

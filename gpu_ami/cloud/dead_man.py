@@ -38,10 +38,11 @@ def arm(scheduler: Any, role: str, instance_id: str, expires: str) -> None:
         )
 
 
-def disarm(scheduler: Any, instance_id: str) -> None:
-    """Deletes the schedule; one that has run is gone already. CloudError: it cannot be deleted."""
+def disarm(scheduler: Any, instance_id: str) -> bool:
+    """Deletes the schedule; False where there is none, as after it has run. CloudError: it cannot be deleted."""
     with aws_errors.translated(f"deleting the schedule of {instance_id}"):
         try:
             scheduler.delete_schedule(Name=schedule_name(instance_id))
         except scheduler.exceptions.ResourceNotFoundException:
-            return
+            return False
+    return True

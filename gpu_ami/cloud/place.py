@@ -61,7 +61,8 @@ class Place:
     capacity_minutes: for how long they are tried again. log_groups: where a proof's machines send their logs: `proof`
     (groups of its own, removed afterwards) or `production` (the plan's). deadlines: seconds that override
     variables/facts/deadlines.yml: boot_seconds, stop_seconds, arrival_seconds. jump_host, jump_key,
-    proxy_command, instance_connect_endpoint: ways to log in (login.py).
+    proxy_command, instance_connect_endpoint: ways to log in (login.py). consistent_seconds: how long AWS may not know
+    what has just been created, and leave it out of lists.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Place:
     capacity: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     capacity_minutes: int = 0
     deadlines: Mapping[str, int] = field(default_factory=dict)
+    consistent_seconds: float = 120.0  # EC2 API reference, "Eventual consistency", read 2026-11-22: retry for minutes
 
     @property
     def subnets(self) -> tuple[str, ...]:

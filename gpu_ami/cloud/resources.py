@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,10 @@ from gpu_ami.errors import CloudError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImageTypeDef, InstanceTypeDef
+
+# A group or volume stays in use for a moment after its instance has ended, a snapshot after its image.
+_IN_USE = {"DependencyViolation", "InvalidGroup.InUse", "InvalidSnapshot.InUse", "VolumeInUse"}
+_IN_USE_SECONDS, _POLL_SECONDS = 60.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,17 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     if resource.kind == "log-group":
         log_groups.delete(cloud, resource.id)
         return
+    deadline = time.monotonic() + _IN_USE_SECONDS
+    while True:
+        try:
+            return _remove(cloud, resource)
+        except CloudError as error:
+            if error.code not in _IN_USE or time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_SECONDS)
+
+
+def _remove(cloud: Cloud, resource: Resource) -> None:
     with aws_errors.translated(f"removing {resource.kind} {resource.id}"):
         if resource.kind == "key-pair":
             cloud.ec2.delete_key_pair(KeyName=resource.id)

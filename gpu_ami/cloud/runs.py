@@ -1,15 +1,18 @@
 """Runs of the driver on this machine: an id, a temporary key, and a record by which `sweep` knows a dead run.
 
 A record (`<home>/runs/<id>/run.json`) is written before anything is created in a cloud and removed after everything
-is gone, also when the run fails; a record whose process has ended is a run that left something behind.
+is gone, also when the run fails; a record whose process has ended is a run that left something behind. While a run
+lives, it touches a file beside its record: what it made last may be in no list of AWS yet when it is swept.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -27,6 +30,8 @@ TAG_PLAN = "gpu-ami:plan"
 LIFETIME = timedelta(hours=4)
 _LEFT_BEHIND = "left-behind"
 REMEDY = "`gpu-ami sweep` (on AWS with --where) removes the rest"
+_ALIVE = "alive"  # its time is when the run was last alive
+_BEAT_SECONDS = 5.0
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -64,13 +69,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Record:
-    """What `sweep` reads of a run that may be dead."""
+    """What `sweep` reads of a run that may be dead. last_alive: seconds since 1970; 0.0 where it is not known."""
 
     id: str
     expires: str
     folder: Path
     alive: bool
     place: str = field(default="local")
+    last_alive: float = 0.0
 
 
 def now() -> datetime:
@@ -100,6 +106,9 @@ def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Ru
     assert process  # we run
     run = Run(identity, as_text(started), as_text(started + lifetime), folder, process, place)
     write_json(folder / "run.json", asdict(run))
+    (folder / _ALIVE).touch()
+    ended = threading.Event()
+    threading.Thread(target=_beat, args=(folder / _ALIVE, ended), name="alive", daemon=True).start()
     try:
         yield run
     except KeyboardInterrupt as interrupt:
@@ -111,8 +120,16 @@ def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Ru
             error.details = (*error.details, f"not all that run {identity} started was cleaned up; {REMEDY}")
         raise
     finally:  # on an error and on Ctrl-C too: the block's own clean-up has run by now
+        ended.set()
         if not _left_behind(folder):
             forget(folder)
+
+
+def _beat(file: Path, ended: threading.Event) -> None:
+    """Touches the file until the run has ended, or its folder is gone."""
+    with contextlib.suppress(OSError):
+        while not ended.wait(_BEAT_SECONDS):
+            os.utime(file)
 
 
 @contextmanager
@@ -138,6 +155,12 @@ def forget(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def touch(record: Record) -> None:
+    """Notes that something of the run was alive until now."""
+    with contextlib.suppress(OSError):
+        (record.folder / _ALIVE).touch()
+
+
 def records(home: Path) -> list[Record]:
     """Every run registered on this machine, alive or dead."""
     registered = []
@@ -146,7 +169,15 @@ def records(home: Path) -> list[Record]:
             data = json.loads(path.read_text())
             process = ProcessIdentity.from_json(data.get("process"))
             alive = process is not None and process.alive()
-            registered.append(Record(data["id"], data["expires"], path.parent, alive, data.get("place", "local")))
+            place, last_alive = data.get("place", "local"), _last_alive(path.parent)
+            registered.append(Record(data["id"], data["expires"], path.parent, alive, place, last_alive))
         except (ValueError, KeyError):  # cut off while it was written: nothing had been created yet
             registered.append(Record(path.parent.name, "", path.parent, False))
     return registered
+
+
+def _last_alive(folder: Path) -> float:
+    try:
+        return (folder / _ALIVE).stat().st_mtime
+    except OSError:
+        return 0.0

@@ -4,18 +4,21 @@ A leftover carries our run tag and either its expiry has passed, or its run is r
 place and its process has ended. What a living run of this machine owns is never touched. A complete image is a product
 and stays until its own expiry (`image_expires`; the tag is `never` without one); its snapshots go with it. Processes of
 this machine that a dead run left (Packer, its plugins, Ansible) are ended first: they would go on creating things.
-Log groups of proofs have no tags; the run's id is in their names.
+Log groups of proofs have no tags; the run's id is in their names. AWS may not list yet what a run made a moment before
+it died: where one was alive a moment ago, all is looked for a second time.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
-from gpu_ami.cloud import log_groups, resources, runs
+from gpu_ami.cloud import aws_errors, dead_man, log_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
+from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.resources import Resource
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
@@ -60,6 +63,22 @@ def key_name(run_id: str) -> str:
 
 def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool = False) -> list[Swept]:
     """Removes the leftovers of one place. What cannot be removed is reported; the rest is removed."""
+    swept = _sweep_once(cloud, home, progress, dry_run)
+    seconds = 0.0 if dry_run else _unlisted_seconds(runs.records(home), cloud.place)
+    if seconds <= 0:
+        return swept
+    progress.note(f"AWS may not list yet what a run made just before it died: looking again in {seconds:.0f} s")
+    time.sleep(seconds)
+    return [*(one for one in swept if not one.error), *_sweep_once(cloud, home, progress, dry_run)]
+
+
+def _unlisted_seconds(records: Iterable[runs.Record], place: Place) -> float:
+    """For how long lists of the place may lack what its dead runs made last."""
+    last = max((one.last_alive for one in records if one.place == place.name and not one.alive), default=0.0)
+    return min(last + place.consistent_seconds - time.time(), place.consistent_seconds)
+
+
+def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> list[Swept]:
     records = runs.records(home)
     found = []
     for resource in resources.tagged(cloud, runs.TAG_RUN):
@@ -73,7 +92,26 @@ def sweep_cloud(cloud: Cloud, home: Path, progress: Progress, *, dry_run: bool =
                 keys = resources.named_keys(cloud, name)
                 found += [(Resource("key-pair", key, tags), "its run has died") for key in keys]
     swept = [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
+    swept += [] if dry_run else _sweep_schedules(cloud, records, progress)
     return [*swept, *_sweep_log_groups(cloud, records, progress, dry_run)]
+
+
+def _sweep_schedules(cloud: Cloud, records: Iterable[runs.Record], progress: Progress) -> Iterator[Swept]:
+    """Deletes schedules of instances that have ended: their run died before it deleted them."""
+    if not cloud.place.dead_man_role:
+        return
+    for record in records:
+        if record.alive or record.place != cloud.place.name:
+            continue
+        for instance in cloud.instances_of(record.id, "shutting-down", "terminated"):
+            try:
+                outcome, refusal = "removed" if cloud.forget_end(instance) else "", ""
+            except CloudError as error:
+                outcome, refusal = "not removed", error.message
+            if outcome:
+                reason = "its run has died"
+                yield Swept("schedule", dead_man.schedule_name(instance), record.id, reason, outcome, refusal)
+                progress.note(f"schedule of {instance} of run {record.id}: {outcome}")
 
 
 def _sweep_log_groups(
@@ -118,6 +156,8 @@ def end_processes(home: Path, place: str, progress: Progress, *, dry_run: bool =
         for left in processes:
             swept.append(_end(left, run, "its run has died" if record else "its run has ended", dry_run))
             progress.note(f"process {left.pid} of run {run} ({swept[-1].reason}): {swept[-1].text}")
+        if record and not dry_run:
+            runs.touch(record)  # they may have made something until now
     return swept
 
 
@@ -147,7 +187,9 @@ def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, d
             resources.remove(cloud, resource)
             outcome = "removed"
         except CloudError as error:
-            outcome, refusal = "not removed", error.message
+            # Gone since it was listed; or not known yet, and then it is listed again.
+            gone = aws_errors.is_not_found(error.code)
+            outcome, refusal = ("removed", "") if gone else ("not removed", error.message)
     swept = Swept(resource.kind, resource.id, run, reason, outcome, refusal)
     progress.note(f"{resource.kind} {resource.id} of run {run} ({reason}): {swept.text}")
     return swept

@@ -275,6 +275,7 @@ def _place(described: RegionDescription) -> Place:
         kernel=KERNEL_SERIES,
         credentials=_CREDENTIALS,
         conditions=described.get("conditions", ""),
+        consistent_seconds=30.0 if described.get("conditions") else 5.0,
     )
 
 

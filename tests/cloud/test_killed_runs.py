@@ -1,22 +1,30 @@
 """A driver that is killed by SIGKILL at any stage, then `gpu-ami sweep`: nothing of the run is left.
 
-The driver is a process of its own, and EC2, Logs and Scheduler are moto's server: no instance runs anything.
+The driver is a process of its own. EC2, Logs and Scheduler are moto's server, or the local region's API under
+`aws-like`: the policies of iam/ are enforced, calls are throttled, what is new is unknown for seconds. No instance runs
+anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from moto.server import ThreadedMotoServer
 
 from gpu_ami import cli
-from gpu_ami.cloud import Cloud, load_place, log_groups, resources, runs
+from gpu_ami.cloud import Cloud, Place, load_place, log_groups, resources, runs
+from tests.cloud.conftest import PUBLIC_KEY
+from tests.local.conftest import BASE_ID, World, served
 
 KEY = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"}
 ROLE = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
@@ -24,8 +32,12 @@ ROLE = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
 DRIVER = '''
 import contextlib, os, subprocess, sys, time
 from pathlib import Path
+
+import boto3
+from botocore.exceptions import ClientError
 from types import SimpleNamespace
 from gpu_ami.cloud import Cloud, Launch, key_name, load_place, log_groups, runs
+from gpu_ami.local.backends import instance_access_key
 from gpu_ami.progress import Progress
 from gpu_ami.validate import image_proof
 from gpu_ami.validate.machines import launch, machine
@@ -43,7 +55,21 @@ def child(folder):
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder)}
     subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
 
+def until(call):
+    """As Packer and the agent do: again until AWS knows what has just been created."""
+    for _ in range(60):
+        try:
+            return call()
+        except ClientError as error:
+            if not error.response["Error"]["Code"].endswith(".NotFound"):
+                raise
+            time.sleep(0.5)
+
 cloud = Cloud(load_place(where))
+agent = boto3.client(
+    "logs", endpoint_url=cloud.place.endpoint, region_name="us-east-1", aws_secret_access_key="x",
+    aws_access_key_id=instance_access_key("i-0123456789abcdef0"),
+)
 with runs.begin(home, cloud.place.name) as run:
     tags = run.tags(recipe="r", plan_digest="sha256:0")
     (run.folder / "packer").mkdir()
@@ -51,27 +77,31 @@ with runs.begin(home, cloud.place.name) as run:
     if stage in ("builder", "image"):
         # As Packer does: a group and a key of the build, tags of the run on the builder, its volumes and the image.
         child(run.folder / "packer")
-        group = cloud.ec2.create_security_group(GroupName="packer_1", Description="d")["GroupId"]
-        cloud.import_key(f"{key_name(run.id)}-builder", PUBLIC_KEY, {"by": "packer"})
         listed = [{"Key": key, "Value": value} for key, value in (tags | {"Name": "gpu-ami r builder"}).items()]
-        builder = cloud.ec2.run_instances(
+        of_group = [{"ResourceType": "security-group", "Tags": listed}]
+        group = cloud.ec2.create_security_group(GroupName="packer_1", Description="d", TagSpecifications=of_group)
+        group = group["GroupId"]
+        cloud.import_key(f"{key_name(run.id)}-builder", PUBLIC_KEY, {"by": "packer"})
+        builder = until(lambda: cloud.ec2.run_instances(
             ImageId=AMI, InstanceType="m6i.2xlarge", MinCount=1, MaxCount=1, SecurityGroupIds=[group],
             KeyName=f"{key_name(run.id)}-builder",
             TagSpecifications=[{"ResourceType": kind, "Tags": listed} for kind in ("instance", "volume")],
-        )["Instances"][0]["InstanceId"]
+        ))["Instances"][0]["InstanceId"]
         cloud.end_at(builder, run.expiry())
         reached("builder")
-        made = cloud.ec2.create_image(InstanceId=builder, Name="half-made")["ImageId"]
-        (device,) = cloud.ec2.describe_images(ImageIds=[made])["Images"][0]["BlockDeviceMappings"]
+        cloud.created(builder)
+        cloud.wait_for_state(builder, "running", 120)
+        made = until(lambda: cloud.ec2.create_image(InstanceId=builder, Name="half-made"))["ImageId"]
+        (device,) = until(lambda: cloud.ec2.describe_images(ImageIds=[made]))["Images"][0]["BlockDeviceMappings"]
         cloud.ec2.create_tags(Resources=[made, device["Ebs"]["SnapshotId"]], Tags=listed)
         reached("image")
 
     class Driven(Proof):
         def check(self, target, *_, **__):
             child(run.folder / "validator")
-            for group in ("/ec2/raw", "/ec2/json"):
-                with contextlib.suppress(Exception):  # the agent of the other machine has made it
-                    cloud.client("logs").create_log_group(logGroupName=f"{group}{target.log_group_suffix}")
+            for group in ("/ec2/accelerated/raw", "/ec2/accelerated/json"):
+                with contextlib.suppress(agent.exceptions.ResourceAlreadyExistsException):  # the other machine's agent
+                    agent.create_log_group(logGroupName=f"{group}{target.log_group_suffix}")
             reached("proof")
             raise SystemExit
 
@@ -103,13 +133,64 @@ def endpoint() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture
-def where(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@dataclass
+class Account:
+    """An API that a driver uses as its place says, and the same state as whoever may see everything finds it."""
+
+    where: Path
+    ami: str
+    seen: Cloud
+
+
+@pytest.fixture(params=["", "aws-like:1"], ids=["plain", "aws-like"])
+def account(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Account]:
     for name, value in KEY.items():
         monkeypatch.setenv(name, value)
-    file = tmp_path / "aws.yml"
-    file.write_text(f"region: us-east-1\nendpoint: {endpoint}\nssh_interface: private_ip\ndead_man_role: {ROLE}\n")
-    return file
+    settled = 12.0 if request.param else 2.0  # aws-like hides what is new for 5 s
+    read = load_place
+    monkeypatch.setattr("gpu_ami.cloud.load_place", lambda file: replace(read(file), consistent_seconds=settled))
+    seen, where = Cloud(Place("seen", "us-east-1", endpoint=endpoint)), tmp_path / "aws.yml"
+    reset()
+    with contextlib.ExitStack() as stack:
+        stack.callback(reset)
+        ami, lines = BASE_ID, f"region: us-east-1\nssh_interface: private_ip\ndead_man_role: {ROLE}\n"
+        if request.param:
+            world = World(tmp_path / "region", request.param)
+            endpoint = stack.enter_context(served(world, conditions=True))
+            stack.enter_context(ticking(world))
+            lines += f"subnet_id: {world.ec2.subnet_id}\nsecurity_group_ids: [{world.ec2.group_id}]\n"
+        else:
+            image = seen.ec2.register_image(Name="source", RootDeviceName="/dev/xvda", Architecture="x86_64")
+            ami = image["ImageId"]
+        where.write_text(f"{lines}endpoint: {endpoint}\n")
+        yield Account(where, ami, seen)
+
+
+def reset() -> None:
+    """moto's state is the process's."""
+    from moto.backends import get_backend
+
+    for service in ("ec2", "logs", "scheduler"):
+        get_backend(service).reset()  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def ticking(world: World) -> Iterator[None]:
+    """The region's clock is the real one, and its instances change their states as time passes."""
+    ended, started = threading.Event(), time.monotonic()
+
+    def tick() -> None:
+        while not ended.wait(0.2):
+            world.clock.now = time.monotonic() - started
+            world.settle(1)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
 
 
 def left(cloud: Cloud, home: Path) -> dict[str, list[str]]:
@@ -144,14 +225,13 @@ MADE = {
 
 
 @pytest.mark.parametrize("stage", MADE)
-def test_sweep_after_sigkill_leaves_nothing(stage: str, where: Path, home: Path) -> None:
-    from tests.cloud.conftest import PUBLIC_KEY
-
-    cloud = Cloud(load_place(where))
-    ami = cloud.ec2.register_image(Name="source", RootDeviceName="/dev/xvda", Architecture="x86_64")["ImageId"]
+def test_sweep_after_sigkill_leaves_nothing(
+    stage: str, account: Account, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud = account.seen
     cloud.import_key("somebody-elses", PUBLIC_KEY, {"for": "tests"})
-    source = DRIVER.replace("PUBLIC_KEY", repr(PUBLIC_KEY)).replace("AMI", repr(ami))
-    command = [sys.executable, "-c", source, stage, str(home), str(where)]
+    source = DRIVER.replace("PUBLIC_KEY", repr(PUBLIC_KEY)).replace("AMI", repr(account.ami))
+    command = [sys.executable, "-c", source, stage, str(home), str(account.where)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as driver:
         assert driver.stdout and driver.stderr
         line = driver.stdout.readline()
@@ -159,11 +239,10 @@ def test_sweep_after_sigkill_leaves_nothing(stage: str, where: Path, home: Path)
         assert line == "reached\n", driver.stderr.read()
     made = left(cloud, home)
     assert made.pop("key pairs", []) != [] and set(made) | {"key pairs"} >= MADE[stage] - {"key pairs"}, made
-    assert cli.main(["sweep", "--where", str(where), "--json"]) == 0
+    code = cli.main(["sweep", "--where", str(account.where), "--json"])
+    assert code == 0, capsys.readouterr().out
     assert left(cloud, home) == {"key pairs": ["somebody-elses"]}
     assert not _processes_below(home)
-    cloud.ec2.delete_key_pair(KeyName="somebody-elses")
-    cloud.ec2.deregister_image(ImageId=ami)
 
 
 def _processes_below(home: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -66,6 +67,22 @@ def test_a_run_whose_process_has_ended_is_dead(home: Path) -> None:
     reused = replace(identity, pid=os.getpid())  # the same pid, another start
     (folder / "run.json").write_text(json.dumps(record | {"process": asdict(reused)}))
     assert [one.alive for one in runs.records(home)] == [False]
+
+
+def test_a_record_says_when_its_run_was_last_alive(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_BEAT_SECONDS", 0.01)
+    with runs.begin(home, "local") as run:
+        (run.folder / "alive").touch()
+        os.utime(run.folder / "alive", (0, 0))
+        deadline = time.monotonic() + 10
+        while runs.records(home)[0].last_alive < time.time() - 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    (folder := home / "runs" / "dead").mkdir()
+    (folder / "run.json").write_text('{"id": "dead", "expires": ""}')
+    assert runs.records(home)[0].last_alive == 0.0  # of an older release
+    runs.touch(runs.records(home)[0])
+    assert runs.records(home)[0].last_alive > time.time() - 5
 
 
 def test_half_written_record_is_a_dead_run(home: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from gpu_ami import process
 from gpu_ami.cloud import resources, runs, sweep
+from gpu_ami.cloud.aws_errors import from_code
 from gpu_ami.cloud.client import Cloud, Launch
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
@@ -73,6 +75,50 @@ def test_sweep_reports_what_it_could_not_remove(cloud: Cloud, home: Path, monkey
     (leftover,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
     assert (leftover.outcome, leftover.error) == ("not removed", "UnauthorizedOperation")
     assert leftover.text == "not removed: UnauthorizedOperation"
+
+
+def test_sweep_deletes_the_schedule_of_an_instance_that_has_ended(cloud: Cloud, home: Path) -> None:
+    """A driver that is killed between TerminateInstances and DeleteSchedule."""
+    cloud.place = replace(cloud.place, dead_man_role="arn:aws:iam::123456789012:role/gpu-ami-dead-man")
+    dead_record(home, "dead-run")
+    tags = {runs.TAG_RUN: "dead-run", runs.TAG_EXPIRES: "2999-01-01T00:00:00Z"}
+    instance = cloud.launch(Launch(an_ami(cloud), "g5.12xlarge", "", tags, ""))
+    cloud.ec2.terminate_instances(InstanceIds=[instance])
+    assert sweep.sweep_cloud(cloud, home, Progress("quiet"), dry_run=True) == []
+    (row,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert (row.kind, row.id, row.outcome) == ("schedule", f"gpu-ami-{instance}", "removed")
+    assert cloud.client("scheduler").list_schedules()["Schedules"] == []
+    assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
+
+
+def test_a_second_look_follows_a_run_that_died_a_moment_ago(
+    cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead_record(home, "dead-run")
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        cloud.import_key("gpu-ami-dead-run", PUBLIC_KEY, {"by": "driver"})
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == [] and slept == []  # it died long ago
+    runs.touch(runs.records(home)[0])
+    assert sweep.sweep_cloud(cloud, home, Progress("quiet"), dry_run=True) == [] and slept == []
+    (row,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert (row.kind, row.outcome) == ("key-pair", "removed") and 100 < slept[0] <= 120
+
+
+def test_what_is_gone_or_in_use_for_a_moment_is_no_error(
+    cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    tags = {runs.TAG_RUN: "x", runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"}
+    cloud.import_key("gpu-ami-x", PUBLIC_KEY, tags)
+    refusals = [from_code("removing", code, "") for code in ("DependencyViolation", "InvalidGroup.NotFound")]
+    monkeypatch.setattr(resources, "_remove", lambda *_: (_ for _ in ()).throw(refusals.pop(0)))
+    (row,) = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert (row.outcome, row.error) == ("removed", "") and not refusals
 
 
 def an_image(cloud: Cloud, name: str, **tags: str) -> str:

@@ -24,6 +24,7 @@ from gpu_ami.local.backends import instance_access_key
 from gpu_ami.local.machines.qemu import Exit
 from gpu_ami.plan import resolve_source_ami
 from gpu_ami.progress import Progress
+from tests.cloud.test_sweep import dead_record
 from tests.local.api.test_layer import client
 from tests.local.conftest import BASE_ID, PUBLIC_KEY, Region, World
 from validator.cloudwatch import CloudWatch, Series
@@ -127,7 +128,9 @@ def test_sweep_leaves_nothing(rough: tuple[World, str], tmp_path: Path) -> None:
         tags = begun.tags() | {runs.TAG_EXPIRES: "2020-01-01T00:00:00Z"}
         cloud.import_key(KEY, PUBLIC_KEY, tags)
         instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", KEY, tags, ""))
-    time.sleep(10)  # what is new is hidden from filters for some seconds: a sweep right after a launch finds it later
+    dead_record(home, begun.id, place="local")
+    (home / "runs" / begun.id / "alive").touch()  # a moment ago: no list has its instance and its key pair yet
+    assert cloud.instances_of(begun.id, "pending") == []
     swept = sweep_cloud(cloud, home, Progress("quiet"))
     assert {(one.kind, one.outcome) for one in swept} == {("instance", "removed"), ("key-pair", "removed")}
     assert cloud.instance(instance_id)["State"]["Name"] == "terminated"

@@ -4,6 +4,7 @@ application          moto's WSGI application, with EC2 calls carried out on mach
 authorization        judges calls by the IAM policies of who makes them
 conditions           how the region differs from one where every call succeeds (gpu_ami/local/conditions/*.yml)
 layer                applies conditions to calls
+listings             EC2's lists without what is still unknown
 permissions          the authorizations that a call needs: actions, resources, condition keys
 protocol             AWS's wire protocols: the call in a request, errors
 """

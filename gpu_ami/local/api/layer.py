@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from urllib.parse import urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from gpu_ami.local.api import listings
 from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.conditions import Decisions
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, send, unpack
@@ -22,7 +21,10 @@ _CREATED = {
     "CreateImage": ("imageId", "InvalidAMIID.NotFound", "The image id '[{id}]' does not exist"),
     "CopyImage": ("imageId", "InvalidAMIID.NotFound", "The image id '[{id}]' does not exist"),
     "CreateSecurityGroup": ("groupId", "InvalidGroup.NotFound", "The security group '{id}' does not exist"),
+    "ImportKeyPair": ("keyName", "InvalidKeyPair.NotFound", "The key pair '{id}' does not exist"),
 }
+# EC2 takes these whether it knows the key pair or not.
+_OF_ANY_KEY = ("DeleteKeyPair", "ImportKeyPair")
 # Where policies are enforced, a call that cannot be judged is refused.
 _UNKNOWN_CALL = ErrorAnswer("AccessDeniedException", "the call is not signed, or names no action", 403)
 
@@ -60,7 +62,6 @@ class ConditionsLayer:
             return send(start_response, status, headers, body)
         if call is None or call.protocol != "ec2":
             return self._app(environ, start_response)
-        self._hide_from_filters(call, environ)
         return self._pass_ec2(call, environ, start_response)
 
     def _error(self, call: ServiceCall) -> ErrorAnswer | None:
@@ -76,6 +77,8 @@ class ConditionsLayer:
 
     def _not_found(self, call: ServiceCall) -> ErrorAnswer | None:
         """The error of a call that names a resource which was created a moment ago."""
+        if call.action in _OF_ANY_KEY:
+            return None
         now = self._clock()
         with self._lock:
             for key, value in call.parameters.items():
@@ -84,22 +87,14 @@ class ConditionsLayer:
                     return ErrorAnswer(code, message, 400)
         return None
 
-    def _hide_from_filters(self, call: ServiceCall, environ: WSGIEnvironment) -> None:
-        """A filter for a resource that is still unknown finds nothing: it gets a value that nothing has."""
-        now = self._clock()
+    def _is_unknown(self, name: str) -> bool:
         with self._lock:
-            unknown = {
-                key: "still-unknown"
-                for key, value in call.parameters.items()
-                if key.startswith("Filter.") and now < self._unknown.get(value, (0.0,))[0]
-            }
-        if unknown:
-            body = urlencode({**call.parameters, **unknown}).encode()
-            environ["wsgi.input"], environ["CONTENT_LENGTH"] = io.BytesIO(body), str(len(body))
+            return self._clock() < self._unknown.get(name, (0.0,))[0]
 
     def _pass_ec2(self, call: ServiceCall, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         status, headers, body = call_application(self._app, environ)
         if status.startswith("200"):
+            body = listings.without(body, call.action, self._is_unknown)
             self._remember(call, body)
             if call.action == "GetConsoleOutput":
                 body = self._console(call, body)

@@ -113,10 +113,22 @@ def test_a_new_instance_is_unknown_for_some_seconds(region: Region) -> None:
     assert refused(ec2.create_tags, Resources=[instance_id], Tags=[{"Key": "a", "Value": "b"}])[1] == 400
     by_id = [{"Name": "instance-id", "Values": [instance_id]}]
     assert ec2.describe_instances(Filters=by_id)["Reservations"] == []
+    assert ec2.describe_instances()["Reservations"] == []
     world.clock.now = 5
     world.settle()
     assert state(ec2, instance_id) == ("running", "")
     assert len(ec2.describe_instances(Filters=by_id)["Reservations"]) == 1
+    assert len(ec2.describe_instances()["Reservations"]) == 1
+
+
+def test_a_new_key_pair_is_unknown_for_some_seconds(region: Region) -> None:
+    world, endpoint = region("consistency")
+    ec2 = client(endpoint)
+    ec2.import_key_pair(KeyName="gpu-ami-k", PublicKeyMaterial=PUBLIC_KEY.encode())
+    assert refused(ec2.run_instances, **LAUNCH, KeyName="gpu-ami-k") == ("InvalidKeyPair.NotFound", 400)
+    assert ec2.describe_key_pairs()["KeyPairs"] == []
+    world.clock.now = 5
+    assert [row["KeyName"] for row in ec2.describe_key_pairs()["KeyPairs"]] == ["gpu-ami-k"]
 
 
 def test_a_new_image_and_group_are_unknown_for_some_seconds(region: Region) -> None:
