@@ -1,6 +1,11 @@
 # Provisioning of the builder, for Packer 1.6.6 and later. For Packer 1.7 and later use current/, which adds pinned plugins and
 # IMDSv2; the provisioner and the manifest are the same.
 
+locals {
+  # A variable's validation is the same in both builds, hence file(): its error prints its argument.
+  require_on_demand = var.spot_price == "" ? "" : file("spot_price needs Packer 1.7 or later and the template packer/current, or leave it empty")
+}
+
 build {
   sources = ["source.amazon-ebs.image"]
 

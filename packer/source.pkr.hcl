@@ -52,7 +52,7 @@ source "amazon-ebs" "image" {
   # No ami_description: Packer 1.6.6 sets it before it tags the image, and the caller's policy allows changes of tagged images
   # alone. gpu-ami sets it afterwards.
   ami_name      = local.image_name
-  ena_support   = true
+  ena_support   = var.spot_price == "" ? true : null # a Spot Instance has its source AMI's, and cannot be modified
   tags          = local.image_tags
   snapshot_tags = local.image_tags
 

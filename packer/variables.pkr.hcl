@@ -154,6 +154,17 @@ variable "instance_type" {
   description = "Instance type of the builder."
 }
 
+variable "spot_price" {
+  type        = string
+  description = "Highest price in USD an hour at which the builder is a Spot Instance; \"auto\": the On-Demand price. Empty: On-Demand. Needs Packer 1.7 or later."
+  default     = ""
+
+  validation {
+    condition     = var.spot_price == "auto" || regex_replace(var.spot_price, "^[0-9]+([.][0-9]+)?$", "") == ""
+    error_message = "The Spot price must be a price in USD, as in \"1.25\", \"auto\", or empty."
+  }
+}
+
 variable "subnet_id" {
   type        = string
   description = "Subnet of the builder. Empty: a subnet of the default VPC."

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from gpu_ami.cloud.place import Place
 
 ON_DEMAND, SPOT, RESERVATION, CAPACITY_BLOCK = "on-demand", "spot", "reservation", "capacity-block"
+# Why Packer cannot launch the builder in this way (amazon 1.8.2, common/step_run_source_instance.go and
+# step_run_spot_instance.go; read 2026-11-22).
+_NOT_OF_BUILDER = {
+    SPOT: "the amazon plugin launches it with CreateFleet and a launch template, which iam/ does not allow and sweep"
+    " does not remove; by hand: packer build -var spot_price=auto packer/current",
+    RESERVATION: "Packer 1.6.6 knows none, and the amazon plugin (1.8.2) crashes with capacity_reservation_id;"
+    " on-demand uses a reservation that is open",
+    CAPACITY_BLOCK: "no Packer knows Capacity Blocks",
+}
 LAUNCHED = "launched"  # the answer of an attempt that succeeded
 _ROUND_SECONDS = 60.0  # between two rounds through all subnets and ways
 _Launched = TypeVar("_Launched")
@@ -79,18 +88,14 @@ def ways_of(place: Place, instance_type: str) -> tuple[Way, ...]:
 
 
 def ways_of_builder(place: Place, instance_type: str) -> tuple[Way, ...]:
-    """The ways in which Packer can launch the builder: On-Demand. UsageError: the place allows no such way.
-
-    Packer 1.6.6 knows no reservations, no release knows Capacity Blocks, and a Spot Instance is launched by CreateFleet
-    with a launch template, for which the policies of iam/ have no permission.
-    """
+    """The ways in which Packer can launch the builder: On-Demand. UsageError: the place allows no such way."""
     ways = ways_of(place, instance_type)
     usable = tuple(way for way in ways if way.kind == ON_DEMAND)
     if not usable:
         raise UsageError(
             "capacity: expected on-demand among the ways of the builder"
             f" ({instance_type}), got {', '.join(map(str, ways))}",
-            details=["Packer 1.6.6 knows no reservations, no Packer Capacity Blocks; Spot needs CreateFleet"],
+            details=[f"{kind}: {_NOT_OF_BUILDER[kind]}" for kind in dict.fromkeys(way.kind for way in ways)],
             hint=f'add "{instance_type}": [on-demand] before the other patterns of capacity, or build on another type',
         )
     return usable

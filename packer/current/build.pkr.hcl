@@ -34,6 +34,12 @@ build {
     imds_support            = "v2.0"
     temporary_key_pair_type = "ed25519"
 
+    # "open" is EC2's default, and Packer 1.6's; the plugin's own is "none". There is no capacity_reservation_id: with it the
+    # plugin (amazon 1.8.2, StepRunSourceInstance) ends in a nil pointer dereference.
+    capacity_reservation_preference = "open"
+    spot_price                      = var.spot_price
+    spot_tags                       = var.spot_price == "" ? null : local.builder_tags
+
     metadata_options {
       http_endpoint               = "enabled"
       http_tokens                 = "required"

@@ -107,6 +107,7 @@ def test_template_is_valid(plan: Plan, tmp_path: Path) -> None:
         ("run_id", "a b", "The run id must be"),
         ("expires", "tomorrow", "The expiry must be"),
         ("image_expires", "tomorrow", "The image's expiry must"),
+        ("spot_price", "cheap", "The Spot price must be"),
     ],
 )
 def test_wrong_values_are_refused(plan: Plan, tmp_path: Path, name: str, value: Any, said: str) -> None:
@@ -116,6 +117,18 @@ def test_wrong_values_are_refused(plan: Plan, tmp_path: Path, name: str, value: 
     with pytest.raises(BuildError) as caught:
         packer.validate(TEMPLATE, tmp_path, PLACE)
     assert said in re.sub(r"\s+", " ", str(caught.value))
+
+
+def test_spot_needs_a_current_packer(plan: Plan, tmp_path: Path) -> None:
+    plan.write(tmp_path, PLACE)
+    path = tmp_path / PACKER_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"spot_price": "auto"}))
+    if packer.Packer.find().has_plugins:
+        packer.validate(TEMPLATE, tmp_path, PLACE)
+        return
+    with pytest.raises(BuildError) as caught:
+        packer.validate(TEMPLATE, tmp_path, PLACE)
+    assert "spot_price needs Packer 1.7 or later" in re.sub(r"\s+", " ", str(caught.value))
 
 
 def test_local_plan_without_a_region_never_reaches_aws(tmp_path: Path) -> None:
@@ -312,6 +325,12 @@ def test_current_packers_ask_for_imds_v2_at_once(built: Built) -> None:
     assert (of_builder, of_image) == (("required", ["v2.0"]) if packer.Packer.find().has_plugins else (None, []))
 
 
+def test_builder_may_use_open_capacity_reservations(built: Built) -> None:
+    """EC2's default, which Packer 1.6 leaves alone; the amazon plugin's default is `none`."""
+    preference = built.region.call("RunInstances").get("CapacityReservationSpecification.CapacityReservationPreference")
+    assert preference in (None, "open")
+
+
 def test_nothing_changes_the_image_before_it_is_tagged(built: Built) -> None:
     """The caller's policy allows ModifyImageAttribute on images that carry the run's tag."""
     image, calls = built.image["ImageId"], list(built.region.calls)
@@ -401,6 +420,23 @@ def test_by_hand_the_var_file_of_a_local_region_is_enough(
     done = run(command, timeout=60, env=environment, cwd=tmp_path, check=False)
     assert "InvalidAMIID" in done.stdout + done.stderr
     assert "DescribeImages" in [call["Action"] for call in region.calls]
+
+
+@pytest.mark.skipif("not packer.Packer.find().has_plugins", reason="Packer before 1.7 takes no spot_price")
+def test_spot_builder_is_tagged_by_the_call_that_makes_it(region: Region, tmp_path: Path, plan: Plan) -> None:
+    """moto's fleets make no Spot request, which the plugin reads next: the build ends there, with what it asked for."""
+    plan.write(tmp_path, region.place)
+    region.calls.clear()
+    run_options: dict[str, Any] = {"run_id": "r-3", "expires": "2030-01-31T12:00:00Z", "key_name": "k-3", "timeout": 90}
+    with pytest.raises(BuildError):
+        source = {"spot_price": "auto"}
+        packer.build(TEMPLATE, tmp_path, region.place, progress=Progress("quiet"), source=source, **run_options)
+    template = region.call("CreateLaunchTemplate")
+    assert template["LaunchTemplateData.InstanceMarketOptions.MarketType"] == "spot"
+    assert template["LaunchTemplateData.MetadataOptions.HttpTokens"] == "required"
+    for resource in ("instance", "volume", "launch-template"):
+        assert region.tags(template, resource)["gpu-ami:run"] == "r-3"
+    assert region.call("CreateFleet")["Type"] == "instant"
 
 
 def test_failing_build_says_why(region: Region, tmp_path: Path, plan: Plan) -> None:
