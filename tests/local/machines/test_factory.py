@@ -34,7 +34,15 @@ def test_a_machine_has_the_image_s_disk_at_the_volume_s_size(world: World, machi
     assert not disk.with_suffix(".partial").exists()
     assert (spec.address, spec.ssh_port, spec.kvm) == (instance.private_ip, 2222, True)
     assert len(spec.boards) == 8 and "gpu-ami:nvswitch=6" in spec.oem_strings
-    assert spec.vcpus <= (os.cpu_count() or 1)
+    assert spec.vcpus == factory.vcpus_of(os.cpu_count() or 1, kvm=True)
+
+
+@pytest.mark.parametrize(
+    ("host_cpus", "with_kvm", "emulated"), [(1, 1, 1), (2, 2, 1), (3, 2, 1), (4, 2, 2), (64, 2, 2)]
+)
+def test_emulated_machines_share_the_host_s_processors(host_cpus: int, with_kvm: int, emulated: int) -> None:
+    assert factory.vcpus_of(host_cpus, kvm=True) == with_kvm
+    assert factory.vcpus_of(host_cpus, kvm=False) == emulated
 
 
 def test_a_disk_that_is_there_is_kept(world: World, machines: MachineFactory) -> None:
