@@ -19,6 +19,7 @@ IMPORTS = {
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
         "validator/remote/inventory.py",  # is sent to a host and asks rpm there
         "validator/remote/materials.py",  # the same
+        "validator/remote/diagnose.py",  # the same
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
     "paramiko": {"validator/transport/ssh.py", "validator/transport/ssh_config.py", "validator/transport/handshake.py"},

@@ -11,49 +11,38 @@ from pathlib import Path
 from typing import Any
 
 from validator import pci, remote
+from validator.remote import support_bundle
+from validator.remote.support_bundle import AGENT, BUG_REPORT, BUG_REPORT_BYTES, BUG_REPORT_SECONDS
 from validator.results import Replica
 from validator.transport import Command, SshError, backend
 
-AGENT = "/opt/aws/amazon-cloudwatch-agent"
 MATERIALS_FILE = "materials.json"
+DIAGNOSIS_FILE = "diagnosis.json"
 # File of the evidence folder → the command whose output it contains. Each has a time and a size limit.
 COMMANDS: Mapping[str, str] = {
-    "kernel.log": "dmesg --time-format=iso 2>/dev/null || dmesg",
+    **support_bundle.FILES,
+    DIAGNOSIS_FILE: remote.python("diagnose", "--json"),
     "journal.log": "journalctl -b --no-pager -o short-precise | tail -n 20000",
     "units.txt": "systemctl list-units --all --no-pager --plain; systemctl list-unit-files --no-pager",
-    "failed-units.txt": "systemctl list-units --failed --plain --no-legend --no-pager",
     "boot-times.txt": "systemd-analyze time; systemd-analyze blame --no-pager | head -40; cloud-init analyze blame",
     "cloud-init.log": "cat /var/log/cloud-init.log /var/log/cloud-init-output.log | tail -n 5000",
     "packages.txt": "dpkg-query -W 2>/dev/null || rpm -qa",
     MATERIALS_FILE: remote.python(
         "materials", "--added-modules"
     ),  # of which `gpu-ami certify` makes the bill of materials
-    "nvidia-smi.txt": "nvidia-smi -q",
-    "nvidia-smi.xml": "nvidia-smi -q -x",
-    "nvidia-driver.txt": "cat /proc/driver/nvidia/version; modinfo nvidia || modinfo nvidia-current; dkms status",
-    "pci.txt": "lspci -nnk 2>/dev/null || grep -H . /sys/bus/pci/devices/*/uevent",
-    "agent.log": f"tail -n 5000 {AGENT}/logs/amazon-cloudwatch-agent.log",
     "agent-config.json": f"cat {AGENT}/etc/amazon-cloudwatch-agent.d/*",
     "agent-config.toml": f"cat {AGENT}/etc/amazon-cloudwatch-agent.toml",
-    "gpuevent.log": "tail -n 5000 /var/log/gpuevent.log",
-    "gpuevent.jsonl": "tail -n 5000 /var/log/gpuevent.jsonl",
-    "parser.txt": "systemctl status --no-pager -l aws-hw-monitor.service; systemctl show aws-hw-monitor.service",
-    "parser-state.txt": "tail -n +1 /run/gpu-ami/event-parser.json /var/lib/gpu-ami/event-parser/* 2>&1",
-    "memory.txt": "free -m; df -h; ps -eo pid,user,stat,rss,etime,comm",
 }
 # Files after a restart. The others have not changed since the first boot, and collecting them would take minutes.
 OF_EACH_BOOT = frozenset(
     {"kernel.log", "journal.log", "failed-units.txt", "nvidia-smi.xml", "agent.log", "gpuevent.log", "gpuevent.jsonl"}
-    | {"parser.txt", "parser-state.txt"}
+    | {"parser.txt", "parser-state.txt", DIAGNOSIS_FILE}
 )
 # Files of an image that is not booted. The other commands would describe the machine that runs them.
 OF_FILES = frozenset({"packages.txt", MATERIALS_FILE, "agent-config.json", "agent-config.toml"})
 _DEADLINE = 60.0
 _MATERIALS_DEADLINE = 240.0  # modinfo reads every kernel module
-# The vendor's own report takes more than a minute and can hang with the GPU: only if a check has failed.
-BUG_REPORT = "nvidia-bug-report.log.gz"
-BUG_REPORT_SECONDS = 180.0
-BUG_REPORT_BYTES = 16 << 20
+# The vendor's own report: only if a check has failed.
 _NO_BUG_REPORT = 127
 _BUG_REPORT = remote.with_arguments("bug_report", f"{BUG_REPORT_SECONDS - 20:g}", str(BUG_REPORT_BYTES))
 _FACTS: Mapping[str, str] = {

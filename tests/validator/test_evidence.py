@@ -13,6 +13,7 @@ import testinfra.host
 from testinfra.backend import base
 
 from validator import evidence, file_account, remote
+from validator.remote import support_bundle
 from validator.results import Replica
 
 
@@ -156,3 +157,14 @@ def test_the_report_has_the_root_of_an_inventory(tmp_path: Path) -> None:
     entry = file_account.Entry("/etc", "d", 0o755, "0", "0")
     root = file_account.merkle.leaf(entry).hex()
     assert evidence.inventory_facts(tmp_path) == {"inventory_root": root, "inventory_entries": 1}
+
+
+def test_the_diagnosis_is_that_of_the_image(tmp_path: Path) -> None:
+    """What a proof keeps is printed by the program that the image has, also on a machine that lacks it."""
+    done = subprocess.run(["sh", "-c", evidence.COMMANDS[evidence.DIAGNOSIS_FILE]], capture_output=True, timeout=60)
+    document = json.loads(done.stdout)
+    assert document["schema"] == "gpu-ami/diagnosis/1" and document["exit_code"] == done.returncode
+
+
+def test_a_bundle_for_support_has_files_of_the_evidence() -> None:
+    assert support_bundle.FILES.items() <= evidence.COMMANDS.items()

@@ -16,6 +16,9 @@ _UNIT = "aws-hw-monitor.service"
 _PATHS = f"/etc/systemd/system/{_UNIT}.d/paths.conf"
 _PARSER_HOME = "/opt/aws/cloudwatch/nvidia"
 _AGENT_UNIT = "amazon-cloudwatch-agent.service"
+_DIAGNOSIS_SECONDS = 60.0  # three nvidia-smi at once on an emulated machine
+_DIAGNOSED = ("events", "parser", "agent")
+_DIAGNOSED_OF_GPUS = ("gpus", "remapped_rows", "nvlink")
 _PROPERTIES = ("ActiveState", "SubState", "MainPID", "UnitFileState", "NRestarts", "Before", "FragmentPath", "Restart")
 
 
@@ -155,6 +158,29 @@ def test_parser_files_are_unchanged(host: Any, observe: Observe) -> None:
         observe.fail(f"changed since the installation: {'; '.join(line for line in differing if line)}")
     unexpected = sorted({name.removeprefix("./") for name in modules if name} - names)
     observe.nothing(unexpected, "modules that are not the parser's")
+
+
+def test_diagnosis_answers(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """gpu-ami-diagnose is on the path and reads the events, the services and every GPU. It is what on-call starts with.
+
+    What it finds is recorded, not judged: a pending row remap is the machine's, not the image's.
+    """
+    done = host.run(f"gpu-ami-diagnose --json --seconds {_DIAGNOSIS_SECONDS:g}", timeout=2 * _DIAGNOSIS_SECONDS)
+    try:
+        document = json.loads(done.stdout)
+    except ValueError:
+        observe.fail(f"gpu-ami-diagnose exited with status {done.rc} and printed no JSON: {done.stderr.strip()[-300:]}")
+    observe(
+        [f"{found['level']}: {found['subject']}: {found['text']}" for found in document["findings"]], "every answer"
+    )
+    expected = _DIAGNOSED + (_DIAGNOSED_OF_GPUS if "nvidia_driver" in plan else ())
+    answers = {name: document["probes"].get(name, {"status": "no such probe"}) for name in expected}
+    silent = [f"{name}: {answers[name].get('why', '')}" for name in expected if answers[name]["status"] != "read"]
+    if silent:
+        observe.fail(f"probes of gpu-ami-diagnose without an answer: {'; '.join(silent)}")
+    if "nvidia_driver" in plan:
+        listed = output(host, "nvidia-smi -L").count("GPU ")
+        observe.same(len(answers["gpus"]["data"]), listed, "GPUs in the diagnosis")
 
 
 @pytest.mark.tier("T0")

@@ -62,7 +62,7 @@ _ROLES: dict[str, tuple[str, ...]] = {
     ),
     "event_parser": (
         "/etc/default/grub.d/60-event-parser.cfg", "/etc/systemd/system/aws-hw-monitor.service",
-        "/etc/systemd/system/aws-hw-monitor.service.d/paths.conf",
+        "/etc/systemd/system/aws-hw-monitor.service.d/paths.conf", "/usr/bin/gpu-ami-diagnose",
     ),
     "fabric_manager": (
         "/etc/systemd/system/nvidia-fabricmanager.service.d/gpu-ami.conf", "/etc/modules-load.d/nvlsm.conf",

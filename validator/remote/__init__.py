@@ -11,6 +11,8 @@ replica_builds       replica kernel modules and libraries without a package (evi
 unpackaged           files that no package owns (probes/unpackaged.py)
 inventory            lists every file, package and account (file_account/, playbooks/image.yml; Python 3.6 or newer)
 materials            packages with their sources, and kernel modules (evidence.py; Python 3.6 or newer)
+diagnose             gpu-ami-diagnose: GPUs, events, monitor, EFA (evidence.py, roles/event_parser; Python 3.7 or newer)
+support_bundle       what AWS Support asks for; table of files (evidence.py, roles/event_parser)
 provoke_xid          causes a fault of one process on one GPU (Python 3.6 or newer)
 """
 

@@ -43,6 +43,18 @@ RULES = (Path(__file__).parents[3] / "roles/event_parser/files/gpu-ami-events.lo
 INSTALLED = "aws-hwaccel-event-parser.py\nhwevents/kmsg.py\n//\n./aws-hwaccel-event-parser.py\n./hwevents/kmsg.py\n//\n"
 BANNER = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  550.163.01"
 
+LISTED = "GPU 0: NVIDIA A10G (UUID: GPU-0)\nGPU 1: NVIDIA A10G (UUID: GPU-1)\n"
+
+
+def diagnosis(**probes: Any) -> dict[str, Any]:
+    """What gpu-ami-diagnose prints of two GPUs, and nvidia-smi -L beside it."""
+    names = ("gpus", "remapped_rows", "nvlink", "events", "parser", "agent")
+    answers = {name: {"status": "read", "data": [{}, {}]} for name in names} | probes
+    finding = {"level": "action", "subject": "GPU 0", "text": "a row remap is pending"}
+    printed = json.dumps({"findings": [finding], "probes": answers, "exit_code": 1})
+    return {"gpu-ami-diagnose --json*": (1, printed), "nvidia-smi -L": LISTED}
+
+
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (parser.test_parser_is_running_and_enabled, unit(), "PASS", ""),
     (
@@ -181,6 +193,25 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         {"cd*": (1, "")},
         "FAIL",
         "/opt/aws/cloudwatch/nvidia/SHA256SUMS is unusable: ''",
+    ),
+    (parser.test_diagnosis_answers, diagnosis(), "PASS", ""),
+    (
+        parser.test_diagnosis_answers,
+        diagnosis(events={"status": "timeout", "why": "no answer"}, efa={"status": "absent", "why": "no EFA"}),
+        "FAIL",
+        "probes of gpu-ami-diagnose without an answer: events: no answer",
+    ),
+    (
+        parser.test_diagnosis_answers,
+        diagnosis(gpus={"status": "read", "data": [{}]}),
+        "FAIL",
+        "GPUs in the diagnosis: expected 2, got 1",
+    ),
+    (
+        parser.test_diagnosis_answers,
+        {"gpu-ami-diagnose*": (127, "", "sh: gpu-ami-diagnose: not found")},
+        "FAIL",
+        "gpu-ami-diagnose exited with status 127 and printed no JSON: sh: gpu-ami-diagnose: not found",
     ),
     (parser.test_logs_are_rotated, {"logrotate*": ROTATED, "cat*": RULES}, "PASS", ""),
     (

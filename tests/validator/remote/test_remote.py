@@ -32,7 +32,7 @@ def test_sent_program_is_complete(program: Path, shell: list[str]) -> None:
 
 def test_every_program_is_described() -> None:
     described = [line.split()[0] for line in (remote.__doc__ or "").splitlines() if line and line[0].islower()]
-    python = [Path("inventory.py"), Path("materials.py"), Path("provoke_xid.py")]
+    python = [Path(f"{name}.py") for name in ("diagnose", "inventory", "materials", "provoke_xid", "support_bundle")]
     assert sorted(described) == sorted(path.stem for path in [*PROGRAMS, *python])
 
 
