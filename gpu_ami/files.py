@@ -6,6 +6,7 @@ disk, then renamed. A reader never sees half a file, and neither a crash nor a f
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -112,8 +113,11 @@ def parse_yaml(text: str, name: str) -> Any:
         node = loader.get_single_node()
         duplicates = sorted(set(_duplicate_keys(node, set())))
         document = None if node is None else loader.construct_document(node)
-    except (yaml.YAMLError, ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise UsageError(f"{name}: not YAML", details=str(error).splitlines()) from error
+    except RecursionError as error:
+        raise UsageError(f"{name}: not YAML that can be read: lists or mappings are nested too deeply") from error
+    except (yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
+        details = [line.replace('in "<unicode string>", ', "") for line in str(error).splitlines()]
+        raise UsageError(f"{name}: not YAML", details=details, hint=_yaml_hint(text, error)) from error
     if duplicates:
         raise UsageError(
             f"{name}: {len(duplicates)} duplicate key{'s' * (len(duplicates) > 1)}",
@@ -123,6 +127,21 @@ def parse_yaml(text: str, name: str) -> Any:
     return document
 
 
+def _yaml_hint(text: str, error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    lines = text.splitlines()
+    line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "indent with spaces: YAML allows no tabs there"
+    return "`key: value` a line, indented with spaces; quote text that begins with * & ! % @ ` or contains `: `"
+
+
+def not_utf_8(data: bytes, error: UnicodeDecodeError) -> str:
+    """What is wrong with a text file that is not UTF-8: `not UTF-8: byte 0xe9 in line 5`."""
+    line = data.count(b"\n", 0, error.start) + 1
+    return f"not UTF-8: byte 0x{data[error.start]:02x} in line {line}"
+
+
 def read_yaml(path: Path, hint: str) -> Any:
     """The document in a YAML file. UsageError: it cannot be read, or is not YAML; hint: what the file should be."""
     try:
@@ -130,7 +149,7 @@ def read_yaml(path: Path, hint: str) -> Any:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not YAML: {error}", hint=hint) from error
+        raise UsageError(f"{path}: {not_utf_8(error.object, error)}", hint=hint) from error
     return parse_yaml(text, str(path))
 
 
@@ -158,6 +177,27 @@ def _duplicate_keys(node: Any, seen: set[int]) -> Iterator[tuple[int, int, str]]
             yield from _duplicate_keys(value, seen)
 
 
+class _Float(float):
+    """A number that YAML shortens: 1.10 is 1.1. written: the text in the file, for messages."""
+
+    written = ""
+
+
+class _Int(int):
+    """A number that was written otherwise: 0x10, 02, 2:21. written: the text in the file, for messages."""
+
+    written = ""
+
+
+def _number(kind: str, written_as: Any, loader: Any, node: Any) -> Any:
+    value = getattr(loader, f"construct_yaml_{kind}")(node)
+    if str(value) == node.value:
+        return value
+    kept = written_as(value)
+    kept.written = node.value
+    return kept
+
+
 @lru_cache(maxsize=1)
 def _loader() -> Any:
     """YAML's safe loader, in C where it was built so; a date stays the text that was written."""
@@ -165,6 +205,8 @@ def _loader() -> Any:
 
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader: Any = type("TextDates", (base,), {})
+    for kind, number in (("float", _Float), ("int", _Int)):
+        loader.add_constructor(f"tag:yaml.org,2002:{kind}", functools.partial(_number, kind, number))
     loader.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in base.yaml_implicit_resolvers.items()

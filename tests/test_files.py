@@ -137,3 +137,34 @@ def test_a_yaml_file_that_cannot_be_read_says_what_it_should_be(tmp_path: Path) 
         with pytest.raises(UsageError, match=name) as refused:
             read_yaml(tmp_path / name, "the policy")
         assert refused.value.hint == "the policy"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    {
+        "a:\n\t- b\n": "indent with spaces: YAML allows no tabs there",
+        "a: *b\n": "quote text that begins with *",
+    }.items(),
+)
+def test_text_that_is_not_yaml_is_named_by_its_line_and_a_remedy(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_yaml(text, "a.yml")
+    assert caught.value.message == "a.yml: not YAML" and hint in caught.value.hint
+    assert any(line.strip().startswith("line ") for line in caught.value.details)
+
+
+def test_yaml_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(UsageError, match="nested too deeply"):
+        parse_yaml("a: " + "[" * 5000 + "]" * 5000, "a.yml")
+
+
+def test_number_keeps_the_text_of_the_file_where_it_differs() -> None:
+    document = parse_yaml("[1.10, 0x10, 2.5, 7]", "a.yml")
+    assert document == [1.1, 16, 2.5, 7] and [type(value) for value in document[2:]] == [float, int]
+    assert [value.written for value in document[:2]] == ["1.10", "0x10"] and json.dumps(document) == "[1.1, 16, 2.5, 7]"
+
+
+def test_byte_that_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.yml").write_bytes("a: 1\nb: café\n".encode("latin-1"))
+    with pytest.raises(UsageError, match=r"a\.yml: not UTF-8: byte 0xe9 in line 2"):
+        read_yaml(tmp_path / "a.yml", "the policy")

@@ -9,7 +9,7 @@ import datetime
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -36,19 +36,22 @@ def key_path(path: str, key: Any) -> str:
 
 @dataclass(frozen=True)
 class Text:
-    """Text that matches the whole `pattern`; messages show `example`."""
+    """Text that matches the whole `pattern`; messages show `example`. what: what the text is, in words."""
 
     example: str
     pattern: str = r".+"
+    what: str = "text"
+
+    @property
+    def expected(self) -> str:
+        return f"{self.what} such as {self.example}"
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, str):
-            quoted = (
-                f'; in YAML write "{value}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
-            )
-            yield Mistake(path, f"expected text such as {self.example}, got {_shown(value)}{quoted}")
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{_quoted(value)}")
         elif not re.fullmatch(self.pattern, value):
-            yield Mistake(path, f"expected something like {self.example}, got {_shown(value)}")
+            expected = self.expected if self.what != "text" else f"something like {self.example}"
+            yield Mistake(path, f"expected {expected}, got {_shown(value)}")
 
 
 @dataclass(frozen=True)
@@ -57,30 +60,48 @@ class Integer:
     high: int
     unit: str = ""
 
+    @property
+    def expected(self) -> str:
+        return f"a whole number from {self.low} to {self.high}{f' {self.unit}' if self.unit else ''}"
+
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
-            unit = f" {self.unit}" if self.unit else ""
-            yield Mistake(path, f"expected a whole number from {self.low} to {self.high}{unit}, got {_shown(value)}")
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}")
 
 
 @dataclass(frozen=True)
 class Flag:
     """true or false."""
 
+    expected = "true or false"
+
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, bool):
-            yield Mistake(path, f"expected true or false, got {_shown(value)}")
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}")
 
 
 @dataclass(frozen=True)
 class Choice:
+    """One of `allowed`. other_names: what others call an allowed value, for the suggestion."""
+
     allowed: Sequence[Any]
+    other_names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> str:
+        return f"one of {', '.join(map(str, self.allowed))}"
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
-        if isinstance(value, bool) or not any(value == item and type(value) is type(item) for item in self.allowed):
-            allowed = [str(item) for item in self.allowed]
-            near = f'; in YAML write "{value}"' if str(value) in allowed else did_you_mean(value, allowed)
-            yield Mistake(path, f"expected one of {', '.join(allowed)}, got {_shown(value)}{near}")
+        if not any(value == item and type(value) is type(item) for item in self.allowed):
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{self._hint(value)}")
+
+    def _hint(self, value: Any) -> str:
+        same = next((item for item in self.allowed if str(item) == str(value)), None)
+        if isinstance(value, str) and value in self.other_names:
+            return f"; did you mean {self.other_names[value]}?"
+        if same is None:
+            return _quoted(value) if isinstance(value, bool) else did_you_mean(value, map(str, self.allowed))
+        return _quoted(value) if isinstance(same, str) else f"; in YAML write {value} without quotes"
 
 
 @dataclass(frozen=True)
@@ -95,9 +116,14 @@ class Named:
     example: str
     pattern: str = ""
 
+    @property
+    def expected(self) -> str:
+        return f"{self.what} such as {self.example}"
+
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, str):
-            yield Mistake(path, f"expected {self.what} such as {self.example}, got {_shown(value)}")
+            quoted = _quoted(value) if isinstance(value, bool) else ""
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}{quoted}")
         elif value not in self.names and not (self.pattern and re.fullmatch(self.pattern, value)):
             yield Mistake(path, f"no {self.what} {value!r} in the facts{did_you_mean(value, self.names)}")
 
@@ -107,9 +133,14 @@ class ListOf:
     item: Kind
     unique: bool = True
 
+    @property
+    def expected(self) -> str:
+        return f"a list with at least one item, each {self.item.expected}"
+
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, list) or not value:
-            yield Mistake(path, f"expected a list with at least one item, got {_shown(value)}")
+            listed = f"; in YAML write [{value}]" if isinstance(value, str) and value else ""
+            yield Mistake(path, f"expected a list with at least one item, got {_shown(value)}{listed}")
             return
         for index, item in enumerate(value):
             yield from self.item.check(item, f"{path}[{index}]")
@@ -124,9 +155,14 @@ class Keys:
     keys: Mapping[str, Kind]
     needed: Sequence[str] = ()
 
+    @property
+    def expected(self) -> str:
+        return f"keys and values; allowed: {', '.join(self.keys)}"
+
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, dict):
-            yield Mistake(path or "(whole file)", f"expected keys and values, got {_shown(value)}")
+            allowed = f"; allowed: {', '.join(self.keys)}" if path else ""
+            yield Mistake(path or "(whole file)", f"expected keys and values, got {_shown(value)}{allowed}")
             return
         for key, item in value.items():
             below = key_path(path, key)
@@ -142,7 +178,7 @@ class Keys:
             return
         for key in self.needed:
             if key not in value:
-                yield Mistake(f"{path}.{key}" if path else key, "missing")
+                yield Mistake(f"{path}.{key}" if path else key, f"missing: expected {self.keys[key].expected}")
         for key, kind in self.keys.items():
             if isinstance(kind, Keys) and key in value:
                 yield from kind.missing(value[key], f"{path}.{key}" if path else key)
@@ -155,6 +191,10 @@ class MapOf:
     pattern: str
     example: str
     item: Kind
+
+    @property
+    def expected(self) -> str:
+        return f"keys and values, such as {self.example}: {self.item.expected}"
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, dict):
@@ -174,9 +214,13 @@ class Day:
 
     example: str = "2027-01-31"
 
+    @property
+    def expected(self) -> str:
+        return f"a date such as {self.example}"
+
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if self.parse(value) is None:
-            yield Mistake(path, f"expected a date such as {self.example}, got {_shown(value)}")
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}")
 
     @staticmethod
     def parse(value: Any) -> datetime.date | None:
@@ -192,6 +236,18 @@ class Day:
 Kind = Day | Text | Integer | Flag | Choice | Named | ListOf | Keys | MapOf
 
 
+def _quoted(value: Any) -> str:
+    """How a number or boolean is written as text in YAML; "" for other values."""
+    if isinstance(value, bool):
+        return "; YAML reads yes, no, on and off so: write it in quotes"
+    return f'; in YAML write "{_written(value)}"' if isinstance(value, (int, float)) else ""
+
+
+def _written(value: Any) -> str:
+    """A number as the file has it: 1.10, not 1.1 (gpu_ami/files.py keeps the text)."""
+    return str(getattr(value, "written", value))
+
+
 def _shown(value: Any) -> str:
     if value is None:
         return "nothing"
@@ -201,5 +257,5 @@ def _shown(value: Any) -> str:
         return f"a list of {len(value)}" if value else "an empty list"
     if isinstance(value, bool):
         return str(value).lower()
-    text = str(value)
+    text = _written(value)
     return repr(text if len(text) <= 60 else text[:57] + "...") if isinstance(value, str) else text

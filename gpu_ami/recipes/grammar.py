@@ -14,7 +14,7 @@ OF_THE_RECIPE = ("flag", "os", "instance_types")
 
 def _versioned(example: str, **more: Kind) -> Keys:
     """An exact version, a branch of it (`580`, `12`), or `newest`: the newest that fits."""
-    constraint = Text(example, rf"{NEWEST}|\d+(\.\d+){{0,3}}(-[0-9A-Za-z.]+)?")
+    constraint = Text(example, rf"{NEWEST}|\d+(\.\d+){{0,3}}(-[0-9A-Za-z.]+)?", f"a version, a branch or {NEWEST},")
     return Keys({"version": constraint, **more}, needed=("version",))
 
 
@@ -26,9 +26,9 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
     return Keys(
         {
             "description": Text("one line about the image", r"[^\n]{1,200}"),
-            "flag": Text("debian12-gpu", r"[a-z0-9][a-z0-9.-]{0,63}"),
+            "flag": Text("debian12-gpu", r"[a-z0-9][a-z0-9.-]{0,63}", "at most 64 of a-z, 0-9, dots and dashes,"),
             "os": Choice(tuple(facts.operating_systems)),
-            "architecture": Choice(tuple(ARCHITECTURES)),
+            "architecture": Choice(tuple(ARCHITECTURES), {"amd64": "x86_64", "aarch64": "arm64", "arm": "arm64"}),
             "node": Choice(nodes),
             "node_version": Text('"1.33"', r"\d+(\.\d+){0,2}"),
             "kernel": Keys({"version": series}, needed=("version",)),

@@ -57,6 +57,9 @@ def _network(context: ResolveContext, versions: Mapping[str, str], sources: Sour
     able = [name for name, row in context.instance_types.items() if row["efa_interfaces"] and context.nvswitch]
     if able and not efa and "nvidia_driver" in versions:
         sources.note(f"{', '.join(able)} have EFA interfaces; the plan installs no EFA")
+    if efa and not any(row["efa_interfaces"] for row in context.instance_types.values()):
+        names = ", ".join(context.instance_types)
+        sources.note(f"EFA {efa} is installed, and none of {names} has an EFA interface: nothing uses it there")
     plugin = versions.get("ofi_nccl") or (bundled_plugin(context, efa) if efa else None)
     nccl = versions.get("nccl")
     if plugin and nccl:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from validator.schema import Choice, Flag, Integer, Keys, ListOf, MapOf, Named, Text, did_you_mean, key_path
+from gpu_ami.files import parse_yaml
+from validator.schema import Choice, Day, Flag, Integer, Keys, ListOf, MapOf, Named, Text, did_you_mean, key_path
 
 GRAMMAR = Keys(
     {
@@ -14,6 +15,7 @@ GRAMMAR = Keys(
         "number": Integer(1, 9, "GiB"),
         "flag": Flag(),
         "choice": Choice(("open", "2.17")),
+        "days": Choice((1, 3), {"three": "3"}),
         "named": Named("animal", ("otter", "heron"), "otter", r"wild-\w+"),
         "list": ListOf(Text("x")),
         "map": MapOf(r"[a-z]+", "abc", Integer(0, 1)),
@@ -23,8 +25,9 @@ GRAMMAR = Keys(
 )
 GOOD: dict[str, Any] = {
     "text": "b-2", "number": 9, "flag": False, "choice": "open", "named": "wild-cat", "list": ["a", "b"],
-    "map": {"a": 1}, "keys": {"needed": True},
+    "days": 3, "map": {"a": 1}, "keys": {"needed": True},
 }  # fmt: skip
+_BOOLEAN = "; YAML reads yes, no, on and off so: write it in quotes"
 
 
 def test_valid_values_have_no_mistake() -> None:
@@ -49,7 +52,13 @@ def test_valid_values_have_no_mistake() -> None:
         ("map", {"a": 2}, "map.a", "expected a whole number from 0 to 1, got 2"),
         ("map", None, "map", "expected keys and values, got nothing"),
         ("keys", {"neded": True}, "keys.neded", "unknown key; did you mean needed?; allowed: needed"),
-        ("keys", [], "keys", "expected keys and values, got an empty list"),
+        ("keys", [], "keys", "expected keys and values, got an empty list; allowed: needed"),
+        ("text", False, "text", f"expected text such as a-1, got false{_BOOLEAN}"),
+        ("choice", False, "choice", f"expected one of open, 2.17, got false{_BOOLEAN}"),
+        ("named", True, "named", f"expected animal such as otter, got true{_BOOLEAN}"),
+        ("days", "3", "days", "expected one of 1, 3, got '3'; in YAML write 3 without quotes"),
+        ("days", "three", "days", "expected one of 1, 3, got 'three'; did you mean 3?"),
+        ("list", "a", "list", "expected a list with at least one item, got 'a'; in YAML write [a]"),
     ],
 )
 def test_mistake_has_path_and_value(key: str, value: object, path: str, message: str) -> None:
@@ -59,6 +68,33 @@ def test_mistake_has_path_and_value(key: str, value: object, path: str, message:
 
 def test_missing_keys_are_named_at_every_depth() -> None:
     assert [mistake.path for mistake in GRAMMAR.missing({"keys": {}})] == ["text", "keys.needed"]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    {
+        "text": "text such as a-1",
+        "number": "a whole number from 1 to 9 GiB",
+        "flag": "true or false",
+        "choice": "one of open, 2.17",
+        "named": "animal such as otter",
+        "list": "a list with at least one item, each text such as x",
+        "map": "keys and values, such as abc: a whole number from 0 to 1",
+        "keys": "keys and values; allowed: needed",
+        "day": "a date such as 2027-01-31",
+    }.items(),
+)
+def test_missing_key_says_what_is_expected(key: str, expected: str) -> None:
+    (mistake,) = Keys({**GRAMMAR.keys, "day": Day()}, needed=(key,)).missing({})
+    assert mistake.message == f"missing: expected {expected}"
+
+
+def test_number_is_shown_as_it_was_written() -> None:
+    document = parse_yaml("{text: 1.10, number: 0x1F}", "a.yml")
+    assert [mistake.message for mistake in GRAMMAR.check(document, "")] == [
+        'expected text such as a-1, got 1.10; in YAML write "1.10"',
+        "expected a whole number from 1 to 9 GiB, got 0x1F",
+    ]
 
 
 def test_unusual_key_is_quoted() -> None:

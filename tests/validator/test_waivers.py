@@ -83,8 +83,8 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
         "w: [1].reason: expected something like base image carries one; ticket 1234, got ''",
         "w: [1].expired: unknown key; did you mean expires?; allowed: check, reason, owner, expires, scope",
         "w: [2].scope.instance: unknown key; did you mean instance_type?; allowed: image, instance_type",
-        "w: [2].owner: missing",
-        "w: [3]: expected keys and values, got 'text'",
+        "w: [2].owner: missing: expected text such as gpu-images@example.com",
+        "w: [3]: expected keys and values, got 'text'; allowed: check, reason, owner, expires, scope",
     ])  # fmt: skip
     path.write_text("a: 1\n")
     with pytest.raises(ValueError, match="expected a list of waivers, got dict"):

@@ -11,23 +11,31 @@ from typing import Any
 
 from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
-from gpu_ami.files import parse_yaml
+from gpu_ami.files import not_utf_8, parse_yaml
 from gpu_ami.recipes.facts.versions import branch, parts
 from validator.schema import did_you_mean
 
 VARIABLES = data_dir("variables")
 
 Row = Mapping[str, Any]
+_MOST_BYTES = 1024 * 1024  # of a recipe or a table
 
 
 def read_yaml(path: Path) -> Any:
     """The document in a YAML file, dates as text. UsageError says where the file is not YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        size = path.stat().st_size
+        text = path.read_text(encoding="utf-8") if size <= _MOST_BYTES else ""
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such file", hint=_neighbours(path)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        hint = _neighbours(path / "x") if path.is_dir() else "expected a YAML file that this user can read"
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: {not_utf_8(error.object, error)}", hint="save it as UTF-8") from error
+    if size > _MOST_BYTES:
+        hint = "a recipe or a table of facts has some kilobytes: is this the right file?"
+        raise UsageError(f"{path}: expected at most {_MOST_BYTES >> 20} MiB, got {size / 2**20:.1f} MiB", hint=hint)
     return parse_yaml(text, str(path))
 
 

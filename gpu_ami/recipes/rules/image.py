@@ -51,6 +51,14 @@ def os_has_architecture(context: ResolveContext, _chosen: Assignment) -> Iterato
         )
 
 
+def source_ami_is_found_in_one_way(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    asked = context.values.get("source_ami") or {}
+    if asked and set(asked) not in ({"id"}, {"owner", "name"}, {"ssm"}, {"owner", "name", "ssm"}):
+        text = f"an AMI cannot be found by {' and '.join(sorted(asked))}"
+        nearest = "id alone, or ssm alone, or owner and name (with ssm: asked first)"
+        yield Conflict("source_ami", text, "docs/recipes.md, source_ami", nearest=nearest)
+
+
 def node_has_os(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
     allowed = context.node["operating_systems"]
     if context.os_name not in allowed:
@@ -233,6 +241,7 @@ IMAGE_RULES = (
     types_are_built_for,
     types_have_architecture,
     os_has_architecture,
+    source_ami_is_found_in_one_way,
     node_has_os,
     node_has_version,
     kernel_is_there,

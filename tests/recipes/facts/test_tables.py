@@ -272,3 +272,20 @@ def test_merged_mapping_may_override_a_key(tmp_path: Path) -> None:
     path = tmp_path / "x.yml"
     path.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: {<<: *a, y: 4}\n")
     assert read_yaml(path) == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 1, "y": 4}}
+
+
+def test_file_that_is_no_recipe_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "folder.yml").mkdir()
+    (tmp_path / "folder.yml" / "other.yml").write_text("a: 1\n")
+    (tmp_path / "latin.yml").write_bytes(b"a: 1\nb: caf\xe9\n")
+    (tmp_path / "huge.yml").write_text("a" * (1024 * 1024 + 1))
+    expected = {
+        "folder.yml": ("cannot be read: Is a directory", "other.yml"),
+        "latin.yml": ("not UTF-8: byte 0xe9 in line 2", "save it as UTF-8"),
+        "huge.yml": ("expected at most 1 MiB, got 1.0 MiB", "is this the right file?"),
+    }
+    for name, (message, hint) in expected.items():
+        with pytest.raises(UsageError) as caught:
+            read_yaml(tmp_path / name)
+        assert caught.value.message == f"{tmp_path / name}: {message}"
+        assert hint in caught.value.hint
