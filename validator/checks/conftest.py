@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from validator import identity
+from validator.observe import unproven
+from validator.plan_document import PlanDocument
 from validator.plugin import RUN, as_root
 from validator.probes import MachineUnderTest, hardware
 from validator.transport import backend
@@ -70,3 +72,11 @@ def log_group_suffix(request: pytest.FixtureRequest) -> str:
 def golden_file(machine: MachineUnderTest, request: pytest.FixtureRequest) -> hardware.Golden | None:
     """The golden file of the machine's instance type; None if there is none."""
     return hardware.find_golden(machine.instance_type, *request.config.getoption("golden"))
+
+
+@pytest.fixture(scope="module")
+def board(host: Any, plan: PlanDocument) -> None:
+    """UNPROVEN, with the reason, on a machine whose boards the installed driver cannot drive."""
+    reason = hardware.without_board(host, plan.get("nvidia_driver", {}).get("module", "nvidia"))
+    if reason:
+        unproven(reason)

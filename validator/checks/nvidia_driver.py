@@ -26,6 +26,7 @@ from validator.probes import (
 )
 
 pytestmark = pytest.mark.planned("nvidia_driver")
+_NEEDS_BOARD = pytest.mark.usefixtures("board")
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"
 _NO_VALUE = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
@@ -40,6 +41,7 @@ def loaded_flavour(text: str) -> str:
 
 
 @pytest.mark.survives
+@_NEEDS_BOARD
 def test_loaded_driver_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The loaded driver is the planned version. All other components were planned for it."""
     planned = plan["nvidia_driver"]["version"]
@@ -66,6 +68,7 @@ def test_loaded_flavour_is_the_one_for_this_gpu(
 
 
 @pytest.mark.survives
+@_NEEDS_BOARD
 def test_no_part_is_of_another_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvidia-smi, the persistence daemon and the libraries have the driver's version. They need exactly it."""
     planned = plan["nvidia_driver"]["version"]
@@ -92,6 +95,7 @@ def _shown_version(host: Any, command: str, pattern: str) -> str:
 
 
 @pytest.mark.survives
+@_NEEDS_BOARD
 def test_persistence_daemon_runs(host: Any, observe: Observe) -> None:
     """The persistence daemon, if installed, runs and keeps persistence mode on. Otherwise GPU settings are lost."""
     unit = "nvidia-persistenced.service"
@@ -230,6 +234,7 @@ def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> N
 
 @pytest.mark.tier("T3")
 @pytest.mark.survives
+@_NEEDS_BOARD
 def test_every_promised_gpu_is_there(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:
@@ -263,6 +268,7 @@ def test_every_promised_gpu_is_there(
 
 
 @pytest.mark.tier("T3")
+@_NEEDS_BOARD
 def test_gpus_are_the_promised_model(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, golden_file: Golden | None, observe: Observe
 ) -> None:

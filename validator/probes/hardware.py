@@ -31,6 +31,8 @@ FOLDER = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 MEMORY_PERCENT = 2.0
 # The fabric manager guide: the NVSwitches of HGX A100 and H100 are PCI devices of the host, those of HGX B200 are not.
 SWITCHES_ON_PCI = ("Ampere", "Hopper")
+# QEMU's ivshmem: a GPU of the local region, where NVIDIA's own driver finds no device.
+_SIMULATED_BOARD = ("1af4", "1110")
 DRIVER = "cat /proc/driver/nvidia/version"  # modinfo is not in PATH of an unprivileged user
 Run = Callable[[str], tuple[int, str]]  # a command → exit status, standard output
 
@@ -166,6 +168,24 @@ def require_driver(host: Any) -> str:
     if shown.rc != 0:
         unproven("no NVIDIA driver is loaded: see nvidia_driver::test_loaded_driver_is_the_planned_one")
     return str(shown.stdout)
+
+
+def without_board(host: Any, module: str) -> str:
+    """Why nothing can be proven of this machine's GPUs: they are simulated, and the installed driver is a real one.
+
+    "" where there is a GPU of NVIDIA, no board at all, or a module on disk that drives the simulated boards.
+    """
+    devices = pci_devices(host.run(PCI_LIST, pure=True).stdout)
+    boards = [device for device in devices if (device.vendor, device.device) == _SIMULATED_BOARD]
+    if not boards or any(device.vendor == "10de" for device in devices):
+        return ""
+    shown = host.run("modinfo -F alias %s", module)
+    if shown.rc != 0 or re.search(r"^pci:v00001AF4d00001110", shown.stdout, re.MULTILINE | re.IGNORECASE):
+        return ""
+    return (
+        f"no NVIDIA GPU on the PCI bus: the {len(boards)} boards are simulated ({':'.join(_SIMULATED_BOARD)}), and the "
+        f"module {module} is NVIDIA's own, which drives real GPUs alone"
+    )
 
 
 def loaded_version(text: str) -> str:
