@@ -5,6 +5,7 @@ log                  the agent's log: errors, and calls that AWS refused
 way_out              whether the machine can connect to CloudWatch at all
 lint                 a linter for the configuration: agent and metrics
 lint_logs            the linter's rules for logs, with those of the CloudWatch Logs API
+lint_plugins         the linter's rules for cpu, disk, mem and other system plugins
 findings             the linter's findings and shared rules
 json_lines           line numbers of the values in a JSON document
 """

@@ -2,7 +2,7 @@
 
 The schema accepts a misspelt plugin or measurement (the agent then does not start, or never publishes it), knows
 `nvidia_smi` but not the documented `nvidia_gpu`, and does not check placeholders. Sources: amazon-cloudwatch-agent
-ab55b8da, translator/config/schema.json, translate/metrics/config/registered_metrics.go;
+v1.300071.0, translator/config/schema.json, translate/metrics/config/registered_metrics.go;
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricData.html (namespace), read 2026-11-22.
 """
 
@@ -26,6 +26,7 @@ from validator.probes.agent.findings import (
 )
 from validator.probes.agent.json_lines import line_numbers
 from validator.probes.agent.lint_logs import logs_findings
+from validator.probes.agent.lint_plugins import measurements, plugin_findings
 
 _TOP = ("agent", "metrics", "logs", "traces", "opentelemetry")
 _AGENT = (
@@ -33,10 +34,11 @@ _AGENT = (
     "omit_hostname", "run_as_user", "user_agent", "quiet", "internal", "service.name", "deployment.environment",
     "use_dualstack_endpoint",
 )  # fmt: skip
+_AGENT_TYPES: Mapping[str, type] = {"region": str, "run_as_user": str, "debug": bool, "omit_hostname": bool}
+_TYPE_NAMES = {str: "name", bool: "boolean (true or false)"}
 _METRICS = (
     "namespace", "append_dimensions", "aggregation_dimensions", "endpoint_override", "force_flush_interval",
     "metrics_collected", "metrics_destinations", "credentials", "service.name", "deployment.environment",
-    "use_dualstack_endpoint",
 )  # fmt: skip
 _PLUGINS = (
     "collectd", "cpu", "disk", "diskio", "efa", "ethtool", "jmx", "mem", "net", "netstat", "nvidia_gpu", "otlp",
@@ -88,6 +90,10 @@ def lint(config: object, *, files: Collection[str] | None = None) -> list[Findin
 def _agent(section: Mapping[str, object]) -> Iterator[Finding]:
     yield from unknown_keys(section, _AGENT, "agent")
     yield from seconds(section, "metrics_collection_interval", "agent")
+    for key, kind in _AGENT_TYPES.items():
+        value = section.get(key, kind("x"))
+        if not isinstance(value, kind) or value == "":
+            yield Finding(ERROR, f"agent.{key}", f"expected a {_TYPE_NAMES[kind]}, got {value!r}")
 
 
 def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
@@ -105,6 +111,7 @@ def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
         yield Finding(ERROR, "metrics.metrics_collected.nvidia_smi", "internal name of the plugin: use nvidia_gpu")
     documented = {name: value for name, value in plugins.items() if name != "nvidia_smi"}
     yield from unknown_keys(documented, _PLUGINS, "metrics.metrics_collected")
+    yield from plugin_findings(plugins)
     if "nvidia_gpu" in plugins:
         yield from _gpu(plugins["nvidia_gpu"])
         if set(plugins) == {"nvidia_gpu"}:
@@ -157,18 +164,7 @@ def _gpu(plugin: object) -> Iterator[Finding]:
         return
     yield from unknown_keys(plugin, _GPU, where)
     yield from seconds(plugin, "metrics_collection_interval", where)
-    measurements = plugin.get("measurement")
-    if not isinstance(measurements, list) or not measurements:
-        yield Finding(ERROR, f"{where}.measurement", "missing or empty: the agent rejects the plugin")
-        return
-    names = [entry.get("name") if isinstance(entry, dict) else entry for entry in measurements]
-    for index, name in enumerate(names):
-        path, measurement = f"{where}.measurement[{index}]", str(name).removeprefix("nvidia_smi_")
-        if measurement not in nvidia_smi.PATHS:
-            message = f"{name!r} is not a measurement of nvidia_gpu{suggestion(measurement, sorted(nvidia_smi.PATHS))}"
-            yield Finding(ERROR, path, message)
-        if name in names[:index]:
-            yield Finding(WARNING, path, f"duplicate measurement {name!r}")
+    yield from measurements(plugin, "nvidia_gpu", nvidia_smi.PATHS, where, prefix="nvidia_smi_")
 
 
 def _both_in_one(config: Mapping[str, object]) -> Iterator[Finding]:

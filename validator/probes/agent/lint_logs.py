@@ -8,6 +8,7 @@ translator/translate/logs/logs_collected.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -25,7 +26,7 @@ from validator.probes.agent.findings import (
 
 _LOGS = (
     "logs_collected", "log_stream_name", "endpoint_override", "force_flush_interval", "credentials",
-    "metrics_collected", "service.name", "deployment.environment", "concurrency", "use_dualstack_endpoint",
+    "metrics_collected", "service.name", "deployment.environment", "concurrency",
 )  # fmt: skip
 _FILE = (
     "file_path", "log_group_name", "log_stream_name", "log_group_class", "retention_in_days", "timestamp_format",
@@ -42,7 +43,15 @@ _RETENTION = (
     -1, 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653,
 )  # fmt: skip
 _TIMEZONES = ("UTC", "Local")
-_CLASSES = ("STANDARD", "INFREQUENT_ACCESS", "DELIVERY")
+_CLASSES = ("STANDARD", "INFREQUENT_ACCESS")  # any other the agent leaves out, and the group becomes STANDARD
+_MALFORMED = (
+    "missing )",
+    "unbalanced parenthesis",
+    "unterminated",
+    "nothing to repeat",
+    "multiple repeat",
+    "bad escape (end",
+)
 _FILTER_TYPES = ("include", "exclude")
 _MAX_NAME = 512
 _LONGEST = {"{instance_id}": 19, "{hostname}": 63, "{local_hostname}": 63, "{ip_address}": 15, "{date}": 10}
@@ -55,6 +64,9 @@ def logs_findings(section: Mapping[str, object], files: Collection[str] | None) 
     yield from seconds(section, "force_flush_interval", "logs")
     yield from endpoint(section, "logs")
     yield from _stream_name(section, "logs")
+    if not {"logs_collected", "metrics_collected"} & section.keys() or section.get("logs_collected") == {}:
+        yield Finding(ERROR, "logs.logs_collected", "missing or empty: the agent rejects the configuration")
+        return
     collected = section.get("logs_collected", {})
     if not isinstance(collected, dict):
         yield not_an_object("logs.logs_collected", collected)
@@ -74,6 +86,9 @@ def _not_a_list(collected: Mapping[str, object], name: str) -> Iterator[Finding]
     plugin = collected.get(name, {})
     if not isinstance(plugin, dict):
         yield not_an_object(f"logs.logs_collected.{name}", plugin)
+    elif name in collected and not plugin.get("collect_list"):
+        message = "missing or empty: the agent rejects the configuration"
+        yield Finding(ERROR, f"logs.logs_collected.{name}.collect_list", message)
     elif not isinstance(plugin.get("collect_list", []), list):
         message = f"expected a list, got {type(plugin['collect_list']).__name__}"
         yield Finding(ERROR, f"logs.logs_collected.{name}.collect_list", message)
@@ -88,20 +103,23 @@ def _entries(collected: Mapping[str, object], name: str) -> Iterator[tuple[str, 
 
 
 def _conflicts(entries: list[tuple[str, Mapping[str, object]]], default_stream: object) -> Iterator[Finding]:
-    """Entries that use the same stream, or give one group two retentions, which the agent rejects."""
+    """Entries that use the same stream, or give one group two retentions or classes, which the agent rejects."""
     streams: dict[tuple[str, str], str] = {}
-    retentions: dict[str, tuple[Any, str]] = {}
+    settings: dict[tuple[str, str], tuple[Any, str]] = {}
     for where, entry in entries:
         group = str(entry.get("log_group_name") or entry.get("file_path"))
         stream = (group, str(entry.get("log_stream_name", default_stream)))
         if stream in streams:
             yield Finding(ERROR, where, f"duplicate stream {group}/{stream[1]}, already used by {streams[stream]}")
         streams.setdefault(stream, where)
-        days = entry.get("retention_in_days", -1)
-        first_days, first_entry = retentions.setdefault(group, (days, where))
-        if days != first_days:
-            message = f"group {group}: expected {first_days!r} as in {first_entry}, got {days!r}"
-            yield Finding(ERROR, f"{where}.retention_in_days", message)
+        for key in ("retention_in_days", "log_group_class"):
+            value = entry.get(key, -1)
+            if value == -1:  # leaves the group as it is
+                continue
+            first, first_entry = settings.setdefault((group.lower(), key), (value, where))
+            if value != first:
+                message = f"group {group}: expected {first!r} as in {first_entry}, got {value!r}"
+                yield Finding(ERROR, f"{where}.{key}", message)
 
 
 def _file(entry: Mapping[str, object], where: str, files: Collection[str] | None) -> Iterator[Finding]:
@@ -115,6 +133,9 @@ def _file(entry: Mapping[str, object], where: str, files: Collection[str] | None
     if "timestamp_format" not in entry:
         yield Finding(WARNING, where, "no timestamp_format: events get their arrival time, wrong after an interruption")
     yield from _choice(entry, "timezone", _TIMEZONES, where)
+    yield from _encoding(entry, where)
+    if entry.get("multi_line_start_pattern", "{timestamp_format}") != "{timestamp_format}":
+        yield from _expression(entry["multi_line_start_pattern"], f"{where}.multi_line_start_pattern")
     yield from _filters(entry, where)
     yield from _destination(entry, where)
 
@@ -132,6 +153,29 @@ def _filters(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
             yield Finding(ERROR, f"{path}.type", f"expected include or exclude, got {rule.get('type')!r}")
         elif not isinstance(rule.get("expression"), str) or not rule["expression"]:
             yield Finding(ERROR, f"{path}.expression", "expected a regular expression")
+        else:
+            yield from _expression(rule["expression"], f"{path}.expression")
+
+
+def _expression(pattern: object, path: str) -> Iterator[Finding]:
+    """A regular expression of Go (RE2): it has no look-around and no back-references."""
+    try:
+        re.compile(str(pattern))
+    except re.error as error:
+        if error.msg.startswith(_MALFORMED):  # Python lacks some of Go's syntax, such as (?i) within an expression
+            yield Finding(ERROR, path, f"not a regular expression: {error}")
+        return
+    foreign = re.search(r"(?<!\\)(?:\\\\)*(\(\?<?[=!]|\\[1-9])", str(pattern))
+    if foreign:
+        yield Finding(ERROR, path, f"expected a regular expression of Go (RE2), which has no {foreign[1]}")
+
+
+def _encoding(entry: Mapping[str, object], where: str) -> Iterator[Finding]:
+    name = entry.get("encoding", "utf-8")
+    try:
+        codecs.lookup(str(name))
+    except LookupError:
+        yield Finding(ERROR, f"{where}.encoding", f"expected a character encoding, as in utf-8, got {name!r}")
 
 
 def _journald(entry: Mapping[str, object], where: str) -> Iterator[Finding]:

@@ -48,6 +48,8 @@ CASES = [
         "error: agent.metrics_collection_interval: expected whole seconds from 1 to 172800, got 0",
     ),
     ({"agent": {"run_as_usr": "root"}}, "error: agent.run_as_usr: unknown key; did you mean run_as_user?"),
+    ({"agent": {"region": ""}}, "error: agent.region: expected a name, got ''"),
+    ({"agent": {"debug": "yes"}}, "error: agent.debug: expected a boolean (true or false), got 'yes'"),
     ({"logs": []}, "error: logs: expected an object, got list"),
     (metrics(lambda m: m.pop("metrics_collected")), "error: metrics.metrics_collected: no plugin"),
     (
@@ -65,7 +67,7 @@ CASES = [
     ),
     (
         metrics(lambda m: m["metrics_collected"]["nvidia_gpu"]["measurement"].append("memory_total")),
-        f"warning: {GPU}.measurement[2]: duplicate measurement 'memory_total'",
+        f"error: {GPU}.measurement[2]: duplicate measurement 'memory_total'",
     ),
     (
         metrics(lambda m: m["metrics_collected"]["nvidia_gpu"].update(interval=1)),
@@ -117,10 +119,11 @@ def test_errors_come_first() -> None:
 
 
 def test_a_finding_has_its_line() -> None:
-    text = '{\n  "agent": {},\n  "logs": {\n    "force_flush_interval": 0\n  },\n  "metrics": {}\n}'
+    text = '{\n  "agent": {},\n  "logs": {\n    "force_flush_interval": 0,\n    "metrics_collected": {}\n  },'
+    text += '\n  "metrics": {}\n}'
     assert [(finding.path, finding.line) for finding in lint_text(text)] == [
         ("logs.force_flush_interval", 4),
-        ("metrics.metrics_collected", 6),  # a missing key has the line of its section
+        ("metrics.metrics_collected", 7),  # a missing key has the line of its section
     ]
     assert str(lint_text(text)[0]).startswith("error: line 4: logs.force_flush_interval: expected whole seconds")
 

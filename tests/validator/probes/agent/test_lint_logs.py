@@ -36,6 +36,9 @@ def test_correct_sections_have_no_findings() -> None:
         assert list(logs_findings(section, FILES)) == []
     other = FILE | {"file_path": "/b", "log_stream_name": "{instance_id}-b"}
     assert list(logs_findings(logs(FILE, other, force_flush_interval=5), FILES)) == []
+    assert list(logs_findings(logs(FILE, {**other, "retention_in_days": -1}), FILES)) == []
+    inline = {"type": "include", "expression": "NVRM(?i:xid)"}
+    assert list(logs_findings(log_file(filters=[inline], encoding="utf-16"), FILES)) == []
     assert list(logs_findings(journald(log_group_name="k", priority="err", units=["a.service"]), None)) == []
 
 
@@ -45,6 +48,22 @@ def test_correct_sections_have_no_findings() -> None:
         (
             {"logs_collected": {"files": {"collect_list": 5}}},
             "logs.logs_collected.files.collect_list: expected a list, got int",
+        ),
+        ({}, "error: logs.logs_collected: missing or empty"),
+        ({"logs_collected": {"files": {"collect_list": []}}}, "files.collect_list: missing or empty"),
+        ({"logs_collected": {"journald": {}}}, "journald.collect_list: missing or empty"),
+        (log_file(encoding="klingon"), f"{ENTRY}.encoding: expected a character encoding, as in utf-8, got 'klingon'"),
+        (log_file(multi_line_start_pattern="("), f"{ENTRY}.multi_line_start_pattern: not a regular expression"),
+        (
+            log_file(filters=[{"type": "include", "expression": "(?!x)y"}]),
+            f"{ENTRY}.filters[0].expression: expected a regular expression of Go (RE2), which has no (?!",
+        ),
+        (
+            logs(
+                FILE | {"log_group_class": "STANDARD"},
+                FILE | {"file_path": "/b", "log_stream_name": "b", "log_group_class": "INFREQUENT_ACCESS"},
+            ),
+            f"error: {SECOND}.log_group_class: group /ec2/json: expected 'STANDARD' as in {ENTRY}",
         ),
         ({"logs_collected": {"journald": []}}, "logs.logs_collected.journald: expected an object, got list"),
         (log_file(file_path="gpuevent.log"), f"{ENTRY}.file_path: expected an absolute path, got 'gpuevent.log'"),
@@ -67,7 +86,7 @@ def test_correct_sections_have_no_findings() -> None:
         (log_file(timezone="Europe/Berlin"), f"error: {ENTRY}.timezone: expected UTC or Local, got 'Europe/Berlin'"),
         (log_file(timezone="utc"), f"error: {ENTRY}.timezone: expected UTC or Local, got 'utc'"),
         (log_file(time_zone="UTC"), f"error: {ENTRY}.time_zone: unknown key; did you mean timezone?"),
-        (log_file(log_group_class="CHEAP"), f"{ENTRY}.log_group_class: expected STANDARD or INFREQUENT_ACCESS or"),
+        (log_file(log_group_class="CHEAP"), f"{ENTRY}.log_group_class: expected STANDARD or INFREQUENT_ACCESS, got"),
         (log_file(filters={}), f"{ENTRY}.filters: expected a list, got dict"),
         (log_file(filters=[{"type": "drop"}]), f"{ENTRY}.filters[0].type: expected include or exclude, got 'drop'"),
         (log_file(filters=[{"type": "include"}]), f"{ENTRY}.filters[0].expression: expected a regular expression"),

@@ -1,14 +1,15 @@
 """The agent's JSON: reads a folder of parts, merges them, and refuses what the translator refuses.
 
-Rules as in aws/amazon-cloudwatch-agent (ab55b8da): translator/translate/metrics/config/registered_metrics.go
-(allow-list), translator/config/schema.json (sections), translator/jsonconfig/mergeJsonUtil (merging).
+Rules as in aws/amazon-cloudwatch-agent (v1.300071.0): translator/translate/metrics/config/registered_metrics.go
+(allow-list), translator/jsonconfig/mergeJsonUtil (merging); schema.py has those of the JSON schema.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
+
+from . import schema
 
 Section = dict[str, object]
 
@@ -55,46 +56,16 @@ FOREIGN_PLUGINS = (
     "swap",
 )
 APPENDABLE = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
-RETENTION_DAYS = (
-    -1,
-    1,
-    3,
-    5,
-    7,
-    14,
-    30,
-    60,
-    90,
-    120,
-    150,
-    180,
-    365,
-    400,
-    545,
-    731,
-    1096,
-    1827,
-    2192,
-    2557,
-    2922,
-    3288,
-    3653,
+# Objects that are merged key by key; of any other, all files must have the same.
+_MERGED = (
+    "/agent",
+    "/metrics",
+    "/metrics/metrics_collected",
+    "/logs",
+    "/logs/logs_collected",
+    "/logs/logs_collected/files",
+    "/logs/logs_collected/journald",
 )
-_METRICS_KEYS = (
-    "namespace",
-    "append_dimensions",
-    "aggregation_dimensions",
-    "force_flush_interval",
-    "metrics_collected",
-    "metrics_destinations",
-    "endpoint_override",
-    "credentials",
-    "service.name",
-    "deployment.environment",
-)
-_STREAM_NAMES = re.compile(r"\{(?!instance_id\}|hostname\}|local_hostname\}|ip_address\}|date\})[^}]*\}")
-
-
 Mistakes = list[tuple[str, str]]  # path and message
 
 
@@ -164,18 +135,28 @@ def combine(paths: list[str]) -> Section:
 def _merge_sections(first: Section, second: Section, path: str, mistakes: list[str]) -> Section:
     merged = dict(first)
     for key, value in second.items():
-        merged[key] = _merge(merged[key], value, f"{path}/{key}", mistakes) if key in merged else value
+        where = f"{path}/{key}"
+        if key in merged:
+            merged[key] = _merge(merged[key], value, where, mistakes)
+        elif isinstance(value, dict) and where in _MERGED:
+            merged[key] = _merge_sections({}, value, where, mistakes)
+        else:
+            merged[key] = _without_duplicates(value) if key == "collect_list" and isinstance(value, list) else value
     return merged
 
 
 def _merge(first: object, second: object, path: str, mistakes: list[str]) -> object:
-    if isinstance(first, dict) and isinstance(second, dict):
+    if path in _MERGED and isinstance(first, dict) and isinstance(second, dict):
         return _merge_sections(first, second, path, mistakes)
     if path.endswith("/collect_list") and isinstance(first, list) and isinstance(second, list):
-        return first + [item for item in second if item not in first]
+        return _without_duplicates(first + second)
     if first != second:
         mistakes.append(f"Under path : {path} | Error : Different values are specified: {first!r} and {second!r}")
     return first
+
+
+def _without_duplicates(items: list[object]) -> list[object]:
+    return [item for index, item in enumerate(items) if item not in items[:index]]
 
 
 def check(config: Section) -> list[str]:
@@ -184,35 +165,19 @@ def check(config: Section) -> list[str]:
     for name in ("agent", "metrics", "logs"):
         if name in config and not isinstance(config[name], dict):
             mistakes.append((f"/{name}", "expected an object"))
-    _check_interval(get_section(config, "agent"), "/agent", mistakes)
+    mistakes += schema.check(config)
     if get_section(config, "metrics"):
         _check_metrics(get_section(config, "metrics"), mistakes)
-    if get_section(config, "logs"):
-        _check_logs(get_section(config, "logs"), mistakes)
     return [f"Under path : {path} | Error : {error}" for path, error in mistakes]
 
 
-def _check_interval(config: Section, path: str, mistakes: Mistakes) -> None:
-    for key in ("metrics_collection_interval", "force_flush_interval"):
-        value = config.get(key, 1)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1:
-            mistakes.append((f"{path}/{key}", f"expected a number of seconds of at least 1, got {value!r}"))
-
-
 def _check_metrics(metrics: Section, mistakes: Mistakes) -> None:
-    unknown = [key for key in metrics if key not in _METRICS_KEYS]
-    mistakes += [(f"/metrics/{key}", "Additional property is not allowed") for key in unknown]
-    _check_interval(metrics, "/metrics", mistakes)
     collected = metrics.get("metrics_collected")
     if not isinstance(collected, dict) or not collected:
         mistakes.append(("/metrics/metrics_collected", "expected an object with at least one plugin"))
         collected = {}
-    appended = metrics.get("append_dimensions", {})
-    for key, value in appended.items() if isinstance(appended, dict) else [("", appended)]:
-        if key not in APPENDABLE or value != f"${{aws:{key}}}":
-            mistakes.append(
-                (f"/metrics/append_dimensions/{key}", f"expected one of {', '.join(APPENDABLE)}, got {value!r}")
-            )
+    if not isinstance(metrics.get("append_dimensions", {}), dict):  # a name that it does not know is left out
+        mistakes.append(("/metrics/append_dimensions", "expected an object"))
     rollups = metrics.get("aggregation_dimensions", [])
     if not isinstance(rollups, list) or not all(
         isinstance(item, list) and all(isinstance(k, str) for k in item) for item in rollups
@@ -229,11 +194,14 @@ def _check_plugin(name: str, plugin: object, mistakes: Mistakes) -> None:
     if not isinstance(plugin, dict):
         mistakes.append((path, f"expected an object, got {plugin!r}"))
         return
-    _check_interval(plugin, path, mistakes)
+    if expected := schema.seconds(plugin.get("metrics_collection_interval", 1)):
+        mistakes.append((f"{path}/metrics_collection_interval", f"expected {expected}"))
     measurements = plugin.get("measurement")
     if not isinstance(measurements, list) or not measurements:
         mistakes.append((f"{path}/measurement", "expected a list with at least one measurement"))
         return
+    if any(item in measurements[:index] for index, item in enumerate(measurements)):
+        mistakes.append((f"{path}/measurement", "array items must be unique"))
     for item in measurements:
         measurement = item.get("name") if isinstance(item, dict) else item
         if not isinstance(measurement, str) or bare_name(name, measurement) not in PLUGINS[name][1]:
@@ -243,39 +211,3 @@ def _check_plugin(name: str, plugin: object, mistakes: Mistakes) -> None:
 def bare_name(plugin: str, measurement: str) -> str:
     """Without the plugin's prefix, which the agent takes too (mem_used_percent)."""
     return measurement.removeprefix(PLUGINS[plugin][0] + "_")
-
-
-def _check_logs(logs: Section, mistakes: Mistakes) -> None:
-    _check_interval(logs, "/logs", mistakes)
-    collected = logs.get("logs_collected", {})
-    files = collected.get("files", {}) if isinstance(collected, dict) else None
-    entries = files.get("collect_list") if isinstance(files, dict) else None
-    if entries is None and isinstance(files, dict) and not files:
-        return
-    if not isinstance(entries, list):
-        mistakes.append(("/logs/logs_collected/files/collect_list", "expected a list"))
-        return
-    for index, entry in enumerate(entries):
-        _check_file(entry, f"/logs/logs_collected/files/collect_list/{index}", mistakes)
-
-
-def _check_file(entry: object, path: str, mistakes: Mistakes) -> None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("file_path"), str) or not entry["file_path"]:
-        mistakes.append((f"{path}/file_path", "file_path is required"))
-        return
-    if entry.get("retention_in_days", -1) not in RETENTION_DAYS:
-        mistakes.append((f"{path}/retention_in_days", f"{entry['retention_in_days']!r} is not one of {RETENTION_DAYS}"))
-    for key in ("log_group_name", "log_stream_name"):
-        unknown = _STREAM_NAMES.search(str(entry.get(key, "")))
-        if unknown:
-            mistakes.append((f"{path}/{key}", f"unknown placeholder {unknown.group()}"))
-    if entry.get("timezone", "Local") not in ("Local", "LOCAL", "UTC"):
-        mistakes.append((f"{path}/timezone", f"{entry['timezone']!r} is neither UTC nor Local"))
-    for index, item in enumerate(entry.get("filters", [])):
-        try:
-            re.compile(item["expression"])
-            if item["type"] not in ("include", "exclude"):
-                raise KeyError(item["type"])
-        except (KeyError, TypeError, re.error) as error:
-            message = f"expected type include or exclude, and an expression ({error})"
-            mistakes.append((f"{path}/filters/{index}", message))

@@ -95,7 +95,10 @@ class Metrics:
             )
         rollups = [names for names in get_items(metrics, "aggregation_dimensions") if isinstance(names, list)]
         self._rollups = [[str(name) for name in names] for names in rollups]
-        self._appended_names = list(get_section(metrics, "append_dimensions"))
+        appended = get_section(
+            metrics, "append_dimensions"
+        )  # the agent leaves out names and values that it does not know
+        self._appended_names = [name for name in configuration.APPENDABLE if appended.get(name) == f"${{aws:{name}}}"]
         # The agent drops `host` as soon as anything is appended (ruleTagExclude.go).
         self._own = {} if self._appended_names or agent.get("omit_hostname") else {"host": os.uname().nodename}
         self._appended: dict[str, str] | None = None
