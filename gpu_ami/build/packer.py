@@ -71,7 +71,7 @@ class Packer:
     def plugins(self) -> list[str]:
         """Installed plugins with their versions, such as `amazon 1.8.2`. BuildError: Packer did not list them."""
         shown = run([self.program, "plugins", "installed"], timeout=30, env=_quiet(), error=BuildError).stdout
-        return [f"{name} {version}" for name, version in re.findall(r"packer-plugin-(\w+?)_v([\d.]+)_", shown)]
+        return [f"{name} {version}" for name, version in re.findall(r"packer-plugin-(\w+?)_v([\d.]+(?:-\w+)?)_", shown)]
 
     def template(self, root: Path) -> Path:
         """The template's directory that this version understands; `root` is packer/."""
@@ -193,10 +193,18 @@ def _initialise(packer: Packer, root: Path) -> None:
     if done.returncode != 0:
         raise MissingTool(
             "`packer init` could not install the pinned plugins",
-            details=describe(done)[:12],
+            details=[_pinned(packer, packer.template(root)), *describe(done)[:12]],
             hint="without a network: `packer plugins install --path BINARY github.com/hashicorp/amazon`, "
             "and the same for github.com/hashicorp/ansible",
         )
+
+
+def _pinned(packer: Packer, template: Path) -> str:
+    """The plugins that the template requires, and those that are installed."""
+    text = (template / "build.pkr.hcl").read_text(encoding="utf-8")
+    required = re.findall(r'(\w+) = \{\s*source\s*=\s*"[^"]+"\s*version\s*=\s*"([^"]+)"', text)
+    expected = ", ".join(f"{name} {version}" for name, version in required)
+    return f"expected {expected}; installed: {', '.join(packer.plugins()) or 'none'}"
 
 
 def _ansible(place: Place, folder: Path) -> dict[str, str]:

@@ -47,6 +47,21 @@ def test_missing_plugins_name_the_way_without_a_network(tmp_path: Path, monkeypa
     assert any("could not get plugin" in line for line in caught.value.details)
 
 
+def test_another_version_of_a_plugin_is_named_with_the_pinned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = "\n".join(
+        f"/x/packer-plugin-{name}_x5.0_linux_amd64" for name in ("amazon_v1.7.0", "ansible_v1.1.7-dev")
+    )
+    script = f'case $1 in version) echo "Packer v1.16.0";; init) exit 1;; plugins) echo "{installed}";; esac'
+    monkeypatch.setenv("PACKER", str(program(tmp_path, script)))
+    with pytest.raises(MissingTool) as caught:
+        packer.validate(TEMPLATE, tmp_path, None)  # type: ignore[arg-type]  # not reached
+    assert (
+        caught.value.details[0] == "expected amazon ~> 1.8, ansible ~> 1.1; installed: amazon 1.7.0, ansible 1.1.7-dev"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
