@@ -1,7 +1,13 @@
-"""What is watched on running instances: alarms and their runbooks, made from a plan.
+"""What is watched on running instances: alarms and their runbooks, CloudFormation templates, the dashboard.
 
 alarms               the table of alarms: variables/alarms.yml
 runbook              what to do for an alarm, an Xid or an SXid
+measurements         what a plan measures
+instance_alarms      what the metrics of an instance are compared with
+stack                the templates telemetry.yml and instance-alarms.yml
+lab                  the template lab.yml
+dashboard            the body of the CloudWatch dashboard
+templates            writes all of them
 """
 
 from gpu_ami.telemetry.alarms import Alarm, load_alarms

@@ -4,12 +4,15 @@ ec2                  EC2: loopback networks, images with disks, instance states 
 instance             what the metadata service returns about an instance
 cloudwatch           CloudWatch metrics as the agent and the validator use them
 logs                 log events that arrive late
+log_metrics          metrics of log events: metric filters and embedded metric documents
+metric_filters       the patterns of metric filters
+cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
 security_groups      which connections the security groups of an instance allow
 delays               delays after which the region shows new data
 """
 
-from gpu_ami.local.backends import cloudwatch, logs, published_amis, security_groups
+from gpu_ami.local.backends import cloudformation, cloudwatch, log_metrics, logs, published_amis, security_groups
 from gpu_ami.local.backends.delays import NO_DELAYS, Delays
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
 from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
@@ -24,4 +27,6 @@ def install(delays: Delays = NO_DELAYS) -> None:
     """Makes moto answer as the region needs it."""
     cloudwatch.install(delays)
     logs.install(delays.log_events)
+    log_metrics.install()
+    cloudformation.install()
     published_amis.install()

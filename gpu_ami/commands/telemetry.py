@@ -1,0 +1,45 @@
+"""`gpu-ami telemetry`: the CloudFormation templates and the dashboard of a plan."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome
+
+if TYPE_CHECKING:
+    from gpu_ami.progress import Progress
+
+_EPILOG = """\
+Writes into DIR, from the plan's measurements, namespace, log groups and instance types:
+  telemetry.yml         one stack a Region: role and instance profile, the agent's configuration (SSM parameter), log
+                        groups, metric filters, alarms of GPU events, SNS topics, the dashboard My-GPU-Usage
+  instance-alarms.yml   one stack an instance: agent silent, GPU missing, clocks throttled, row remap pending, …
+  lab.yml               all of it with a network and two instances, to try it; namespace CWAgentGPU
+  dashboard.json        the dashboard alone, for aws cloudwatch put-dashboard
+
+  gpu-ami telemetry out/al2023-compute/plan.json -o telemetry/
+  aws cloudformation deploy --stack-name gpu-telemetry --template-file telemetry/telemetry.yml \\
+      --capabilities CAPABILITY_NAMED_IAM --parameter-overrides PageEmail=oncall@example.com
+  aws cloudformation delete-stack --stack-name gpu-telemetry        removes all of it
+
+docs/telemetry.md: installing, what each alarm means, removing.
+"""
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser("telemetry", help="alarms, dashboard and role of a plan's instances", epilog=_EPILOG)
+    parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or its folder")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write to")
+    parser.add_argument("--region", default="us-east-1", help="Region of dashboard.json (default: %(default)s)")
+    parser.set_defaults(execute=execute)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami.plan import PLAN_FILE, Plan
+    from gpu_ami.telemetry import templates
+
+    plan = Plan.load(args.plan / PLAN_FILE if args.plan.is_dir() else args.plan)
+    written = [str(path) for path in templates.write(plan.document, args.region, args.out)]
+    return Outcome("\n".join(written), {"image": plan.image, "files": written})

@@ -1,0 +1,126 @@
+"""The alarms of one instance, as CloudFormation resources: what its metrics are compared with.
+
+All metrics are those with the dimension InstanceId alone: the event parser's, and the agent's aggregation over the
+GPUs, whose number of samples tells how many GPUs reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_ami.telemetry import alarms
+from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE, PREFIX, Measured
+
+Value = Any  # of a template: text, number, or a function of CloudFormation
+_BUSY = 90  # percent
+_LATE_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Target:
+    """The instance: its id, the topics by urgency, and the limits of its type; values of a template."""
+
+    instance_id: Value
+    topics: dict[str, Value]
+    fewest_samples: Value
+    half_clock: Value
+    name_prefix: str
+
+
+def resources(measured: Measured, target: Target) -> dict[str, Any]:
+    """Logical id → resource of each alarm that the plan's measurements allow."""
+    made = _compared(measured, target)
+    return {
+        logical_id(alarm.name): _resource(alarm, made[alarm.name], measured, target)
+        for alarm in alarms.of_kind(alarms.INSTANCE)
+        if alarm.name in made
+    }
+
+
+def logical_id(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("-"))
+
+
+def fewest_samples(gpus: int, interval_s: int) -> int:
+    """Samples in five minutes below which a GPU is missing: half of one GPU's samples fewer than all have."""
+    return int((gpus - 0.5) * 300 / interval_s)
+
+
+def _resource(alarm: alarms.Alarm, compared: dict[str, Any], measured: Measured, target: Target) -> dict[str, Any]:
+    name = {"Fn::Sub": f"{target.name_prefix}-{alarm.name}"}
+    text = alarm.description(measured.json_log_group)
+    actions = [target.topics[alarm.urgency]]
+    properties = {"AlarmName": name, "AlarmDescription": text, "AlarmActions": actions, "OKActions": actions}
+    return {"Type": "AWS::CloudWatch::Alarm", "Properties": properties | compared}
+
+
+def _compared(measured: Measured, target: Target) -> dict[str, dict[str, Any]]:
+    """Name of each alarm → what is compared."""
+    period = measured.period
+    heartbeat = _stat("heartbeat", EVENTS_NAMESPACE, "Heartbeat", "Sum", 60, target)
+    samples = _stat("samples", measured.namespace, measured.witness, "SampleCount", period, target)
+    short = samples | {"MetricStat": samples["MetricStat"] | {"Period": 300}}
+    silent = {"EvaluationPeriods": 5, "TreatMissingData": "breaching"}
+    both = [heartbeat | {"MetricStat": heartbeat["MetricStat"] | {"Period": period}}, samples]
+    made = {
+        "agent-silent": _less(1, _expression("FILL(heartbeat, 0) + FILL(samples, 0)", *both)) | silent,
+        "event-parser-silent": _less(1, [heartbeat | {"ReturnData": True}]) | silent,
+        "gpu-metrics-missing": _less(1, [samples | {"ReturnData": True}]) | silent,
+        "gpu-series-missing": _less(target.fewest_samples, [short | {"ReturnData": True}])
+        | {"EvaluationPeriods": 2, "TreatMissingData": "notBreaching"},
+        "event-parser-behind": _behind(target),
+        "gpu-remap-after-boot": _remap(target),
+    }
+    if measured.has("utilization_gpu", "clocks_current_sm"):
+        made["gpu-clocks-throttled"] = _throttled(measured, target)
+    return made
+
+
+def _behind(target: Target) -> dict[str, Any]:
+    metrics = [
+        _stat(name, EVENTS_NAMESPACE, metric, statistic, 300, target)
+        for name, metric, statistic in (
+            ("lag", "LagSeconds", "Maximum"), ("lost", "RecordsLost", "Sum"), ("dropped", "EventsDropped", "Sum"),
+        )
+    ]  # fmt: skip
+    condition = f"IF(lag > {_LATE_SECONDS} OR lost > 0 OR dropped > 0, 1, 0)"
+    return _more(_expression(condition, *metrics)) | {"EvaluationPeriods": 1, "TreatMissingData": "notBreaching"}
+
+
+def _remap(target: Target) -> dict[str, Any]:
+    """The parser asks once after each boot: until the next boot the last answer holds."""
+    metrics = [
+        _stat(name, EVENTS_NAMESPACE, metric, "Maximum", 300, target)
+        for name, metric in (("pending", "RowRemapPending"), ("failed", "RowRemapFailure"))
+    ]
+    return _more(_expression("pending + failed", *metrics)) | {"EvaluationPeriods": 1, "TreatMissingData": "ignore"}
+
+
+def _throttled(measured: Measured, target: Target) -> dict[str, Any]:
+    """All GPUs busy, and the slowest at half of its clock: an idle GPU lowers its clock, which is no fault."""
+    metrics = [
+        _stat(name, measured.namespace, PREFIX + metric, "Minimum", 300, target)
+        for name, metric in (("busy", "utilization_gpu"), ("clock", "clocks_current_sm"))
+    ]
+    condition = f"IF(busy >= {_BUSY} AND clock <= ${{Half}}, 1, 0)"
+    expression = _expression({"Fn::Sub": [condition, {"Half": target.half_clock}]}, *metrics)
+    return _more(expression) | {"EvaluationPeriods": 3, "TreatMissingData": "notBreaching"}
+
+
+def _stat(name: str, namespace: str, metric: str, statistic: str, period: int, target: Target) -> dict[str, Any]:
+    dimensions = [{"Name": "InstanceId", "Value": target.instance_id}]
+    of = {"Namespace": namespace, "MetricName": metric, "Dimensions": dimensions}
+    return {"Id": name, "ReturnData": False, "MetricStat": {"Metric": of, "Period": period, "Stat": statistic}}
+
+
+def _expression(expression: Value, *metrics: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"Id": "result", "ReturnData": True, "Expression": expression}, *metrics]
+
+
+def _less(threshold: Value, metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"ComparisonOperator": "LessThanThreshold", "Threshold": threshold, "Metrics": metrics}
+
+
+def _more(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"ComparisonOperator": "GreaterThanOrEqualToThreshold", "Threshold": 1, "Metrics": metrics}

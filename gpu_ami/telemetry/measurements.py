@@ -1,0 +1,94 @@
+"""What a plan measures, as alarms and dashboards need it: metric names, units, groups, and the limits of its GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_ami.errors import UsageError
+from gpu_ami.recipes import PlanDocument
+
+PREFIX = "nvidia_smi_"
+EVENTS_NAMESPACE = "GpuAmi/Events"  # the event parser's embedded metrics
+ALARMS_NAMESPACE = "GpuAmi/Alarms"  # counts of the metric filters
+# The beginning of a measurement's name → the group that shows it, and its unit. The first that fits decides.
+_GROUPS = (
+    ("utilization", "Utilization", "%"),
+    ("memory", "Memory", "MiB"),
+    ("power", "Power", "W"),
+    ("temperature", "Temperature", "°C"),
+    ("fan", "Fan", "%"),
+    ("clocks", "Clocks", "MHz"),
+    ("pcie", "PCIe link", ""),
+    ("encoder", "Encoder", ""),
+)
+
+
+@dataclass(frozen=True)
+class InstanceTypeLimits:
+    """Of one instance type: number of its GPUs, half of their SM clock (MHz, whole)."""
+
+    gpus: int
+    half_clock: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """namespace, measurements (without prefix), period (s) in which each GPU has a datapoint, and the log groups."""
+
+    image: str
+    namespace: str
+    measurements: Sequence[str]
+    interval_s: int
+    raw_log_group: str
+    json_log_group: str
+    retention_days: int | None
+    limits: Mapping[str, InstanceTypeLimits]
+    absent: frozenset[str]
+
+    @property
+    def period(self) -> int:
+        """The shortest whole minute that holds a datapoint of each GPU."""
+        return 60 * math.ceil(self.interval_s / 60)
+
+    @property
+    def witness(self) -> str:
+        """A measurement that every GPU of the plan has, by which reporting GPUs are counted."""
+        preferred = ("memory_total", "memory_used", *self.measurements)
+        return PREFIX + next(name for name in preferred if name in self.measurements and name not in self.absent)
+
+    def has(self, *names: str) -> bool:
+        """Whether every GPU of the plan has these measurements."""
+        return all(name in self.measurements and name not in self.absent for name in names)
+
+    def groups(self) -> dict[str, list[str]]:
+        """Group → its measurements, in the order of a dashboard."""
+        grouped: dict[str, list[str]] = {}
+        for start, group, _ in _GROUPS:
+            names = [name for name in self.measurements if name.startswith(start)]
+            if names:
+                grouped[group] = names
+        return grouped
+
+
+def unit_of(measurement: str) -> str:
+    return next((unit for start, _, unit in _GROUPS if measurement.startswith(start)), "")
+
+
+def measured(plan: PlanDocument) -> Measured:
+    """UsageError: the plan's agent measures no GPU."""
+    telemetry = plan.get("telemetry")
+    if not telemetry or not telemetry["measurements"]:
+        hint = "the CloudWatch agent measures NVIDIA GPUs only; Neuron devices publish by neuron-monitor"
+        raise UsageError(f"plan {plan['image']}: it measures no GPU", hint=hint)
+    absent = telemetry.get("absent", {})
+    return Measured(
+        plan["image"], telemetry["namespace"], telemetry["measurements"], telemetry["interval_s"],
+        telemetry["raw_log_group"], telemetry["json_log_group"], telemetry.get("retention_days"),
+        {
+            row["name"]: InstanceTypeLimits(row["gpu_count"], row["gpu"]["max_clock_mhz"]["sm"] // 2)
+            for row in plan["instance_types"]
+        },
+        frozenset(name for names in absent.values() for name in names),
+    )  # fmt: skip

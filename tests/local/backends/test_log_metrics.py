@@ -1,0 +1,63 @@
+"""Metrics of log events: of filters with and without a default, and of embedded metric documents."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from gpu_ami.local import backends
+
+GROUP = {"logGroupName": "g"}
+STREAM = GROUP | {"logStreamName": "s"}
+
+
+@pytest.fixture
+def aws() -> Iterator[Any]:
+    backends.install()
+    with mock_aws():
+        logs = boto3.client("logs", region_name="us-east-1")
+        logs.create_log_group(**GROUP)
+        logs.create_log_stream(**STREAM)
+        yield lambda service: boto3.client(service, region_name="us-east-1")
+
+
+def put(aws: Any, *messages: str) -> None:
+    events = [{"timestamp": int(time.time() * 1000), "message": message} for message in messages]
+    aws("logs").put_log_events(**STREAM, logEvents=events)
+
+
+def values(aws: Any, namespace: str, name: str, dimensions: dict[str, str] | None = None) -> list[float]:
+    given = [{"Name": key, "Value": value} for key, value in (dimensions or {}).items()]
+    metric = {"Namespace": namespace, "MetricName": name, "Dimensions": given}
+    query = {"Id": "m", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Sum"}}
+    answer = aws("cloudwatch").get_metric_data(
+        MetricDataQueries=[query], StartTime=time.time() - 120, EndTime=time.time() + 60
+    )
+    return [sum(answer["MetricDataResults"][0]["Values"])] if answer["MetricDataResults"][0]["Values"] else []
+
+
+@pytest.mark.parametrize(("default", "expected"), [({"defaultValue": 0.0}, [0.0]), ({}, [])])
+def test_filter_counts_what_matches(aws: Any, default: dict[str, float], expected: list[float]) -> None:
+    change = {"metricName": "m", "metricNamespace": "n", "metricValue": "1", **default}
+    aws("logs").put_metric_filter(
+        **GROUP, filterName="f", filterPattern="{ $.code = 79 }", metricTransformations=[change]
+    )
+    put(aws, '{"code": 48}', "no JSON")
+    assert values(aws, "n", "m") == expected
+    put(aws, '{"code": 79}', '{"code": 79}')
+    assert values(aws, "n", "m") == [2.0]
+
+
+def test_embedded_metrics_are_put_with_their_dimensions(aws: Any) -> None:
+    directive = {"Namespace": "n", "Dimensions": [["I"], ["I", "S"]], "Metrics": [{"Name": "m", "Unit": "Count"}]}
+    described = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
+    put(aws, json.dumps({"_aws": described, "I": "i-1", "S": "fatal", "m": 3}))
+    assert values(aws, "n", "m", {"I": "i-1"}) == [3.0]
+    assert values(aws, "n", "m", {"I": "i-1", "S": "fatal"}) == [3.0]
+    assert values(aws, "n", "m") == []

@@ -1,0 +1,73 @@
+"""The alarms of one instance: which there are, and what they compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from gpu_ami.cloud import Place
+from gpu_ami.local import backends
+from gpu_ami.plan import make_plan
+from gpu_ami.recipes import find_recipe
+from gpu_ami.telemetry import alarms, instance_alarms, templates
+from gpu_ami.telemetry.measurements import measured
+
+PLAN = make_plan(find_recipe(Path("al2023-any-gpu")), Place(name="aws", region="us-east-1")).document
+TARGET = instance_alarms.Target("i-1", {"page": "arn:p", "ticket": "arn:t"}, 1, 700, "s")
+
+
+@pytest.fixture
+def aws() -> Iterator[Any]:
+    backends.install()
+    with mock_aws():
+        yield lambda service: boto3.client(service, region_name="us-east-1")
+
+
+def test_each_alarm_of_the_table_is_made() -> None:
+    made = instance_alarms.resources(measured(PLAN), TARGET)
+    assert list(made) == [instance_alarms.logical_id(alarm.name) for alarm in alarms.of_kind(alarms.INSTANCE)]
+    pages = {name for name, one in made.items() if one["Properties"]["AlarmActions"] == ["arn:p"]}
+    assert pages == {"AgentSilent", "EventParserSilent", "GpuMetricsMissing", "GpuSeriesMissing"}
+
+
+def test_clocks_are_compared_only_where_they_are_measured() -> None:
+    plan = {**PLAN, "telemetry": {**PLAN["telemetry"], "measurements": ["memory_total"]}}
+    made = instance_alarms.resources(measured(plan), TARGET)  # type: ignore[arg-type]
+    assert "GpuClocksThrottled" not in made and len(made) == 6
+
+
+@pytest.mark.parametrize(("gpus", "interval", "fewest"), [(1, 60, 2), (8, 60, 37), (4, 10, 105)])
+def test_one_missing_gpu_is_below_the_threshold_and_none_is_not(gpus: int, interval: int, fewest: int) -> None:
+    assert instance_alarms.fewest_samples(gpus, interval) == fewest
+    each = 300 // interval
+    assert (gpus - 1) * each < fewest <= gpus * each - 1
+
+
+def test_stack_of_an_instance_has_the_limits_of_its_type(aws: Any) -> None:
+    given = {
+        "InstanceId": "i-0123456789abcdef0", "InstanceType": "p5.48xlarge",
+        "PageTopicArn": "arn:aws:sns:us-east-1:1:p", "TicketTopicArn": "arn:aws:sns:us-east-1:1:t",
+    }  # fmt: skip
+    cloudformation = aws("cloudformation")
+    body = templates.render(PLAN, "us-east-1")["instance-alarms.yml"]
+    parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
+    cloudformation.create_stack(StackName="i", TemplateBody=body, Parameters=parameters)
+    made = {one["AlarmName"]: one for one in aws("cloudwatch").describe_alarms()["MetricAlarms"]}
+    assert len(made) == 7
+    assert made["i-gpu-series-missing"]["Threshold"] == 37.0
+    assert made["i-agent-silent"]["TreatMissingData"] == "breaching"
+    clock = next(one for one in made["i-gpu-clocks-throttled"]["Metrics"] if one["Id"] == "result")
+    assert clock["Expression"] == "IF(busy >= 90 AND clock <= 990, 1, 0)"
+    dimensions = {
+        (each["Name"], each["Value"])
+        for one in made.values() for metric in one["Metrics"] if "MetricStat" in metric
+        for each in metric["MetricStat"]["Metric"]["Dimensions"]
+    }  # fmt: skip
+    assert dimensions == {("InstanceId", given["InstanceId"])}
+    cloudformation.delete_stack(StackName="i")
+    assert aws("cloudwatch").describe_alarms()["MetricAlarms"] == []
