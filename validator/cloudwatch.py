@@ -74,7 +74,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Point:
-    """One datapoint: seconds since 1970 of the period's start, and the average in it."""
+    """One datapoint: seconds since 1970 of the period's start, and the statistic of it, by default the average."""
 
     time: float
     value: float
@@ -93,11 +93,19 @@ class CloudWatch:
     """CloudWatch of one region. `sleep` can be replaced, so that many checks can wait concurrently."""
 
     def __init__(
-        self, region: str, *, endpoint: str | None = None, profile: str | None = None, arrival_seconds: float = 900.0
+        self,
+        region: str,
+        *,
+        endpoint: str | None = None,
+        profile: str | None = None,
+        arrival_seconds: float = 900.0,
+        session: Any = None,
     ) -> None:
+        """session: boto3's, with credentials of its own; None: of the profile or the environment."""
         self.region = region
         self.endpoint = endpoint
         self.profile = profile
+        self._session = session
         self.arrival_seconds = arrival_seconds
         self.poll_seconds = LOCAL_POLL_SECONDS if endpoint else AWS_POLL_SECONDS
         self.sleep: Callable[[float], None] = time.sleep
@@ -106,7 +114,7 @@ class CloudWatch:
         import boto3
         from botocore.config import Config
 
-        session: Any = boto3.session.Session(region_name=self.region, profile_name=self.profile)
+        session: Any = self._session or boto3.session.Session(region_name=self.region, profile_name=self.profile)
         # botocore must not retry: it would wait in the thread that all checks share.
         config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
         return session.client(service, endpoint_url=self.endpoint, config=config)
@@ -156,18 +164,27 @@ class CloudWatch:
             self.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT)
 
-    def points(self, series: Sequence[Series], since: float, period: int) -> dict[Series, list[Point]]:
+    def points(
+        self, series: Sequence[Series], since: float, period: int, statistic: str = "Average"
+    ) -> dict[Series, list[Point]]:
         """Datapoints of each series since a time, newest first. `period` in seconds."""
         points: dict[Series, list[Point]] = {metric: [] for metric in series}
         for first in range(0, len(series), QUERIES_PER_CALL):
-            self._read_points(list(series[first : first + QUERIES_PER_CALL]), since, period, points)
+            part = list(series[first : first + QUERIES_PER_CALL])
+            self._read_points(part, since, period, statistic, points)
         return points
 
     def _read_points(
-        self, series: Sequence[Series], since: float, period: int, points: dict[Series, list[Point]]
+        self,
+        series: Sequence[Series],
+        since: float,
+        period: int,
+        statistic: str,
+        points: dict[Series, list[Point]],
     ) -> None:
         queries: list[MetricDataQueryTypeDef] = [
-            {"Id": f"q{index}", "MetricStat": _metric_stat(metric, period)} for index, metric in enumerate(series)
+            {"Id": f"q{index}", "MetricStat": _metric_stat(metric, period, statistic)}
+            for index, metric in enumerate(series)
         ]
         start = datetime.fromtimestamp(since - since % period, UTC)
         end = datetime.fromtimestamp(time.time() + 2 * period, UTC)
@@ -264,12 +281,12 @@ def _refusal(action: str, error: ClientError) -> tuple[ApiRefused, bool]:
     return ApiRefused(action, code, message, hint), code in _THROTTLED or status >= 500
 
 
-def _metric_stat(series: Series, period: int) -> MetricStatTypeDef:
+def _metric_stat(series: Series, period: int, statistic: str) -> MetricStatTypeDef:
     dimensions: list[DimensionTypeDef] = [{"Name": name, "Value": value} for name, value in series.dimensions]
     return {
         "Metric": {"Namespace": series.namespace, "MetricName": series.name, "Dimensions": dimensions},
         "Period": period,
-        "Stat": "Average",
+        "Stat": statistic,
     }
 
 

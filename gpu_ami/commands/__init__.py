@@ -12,7 +12,7 @@ from dataclasses import dataclass
 NAMES = (
     "prove", "plan", "sources", "build", "validate", "certify", "verify", "publish", "key", "diff", "sweep", "region",
     "attach", "checks", "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts", "bump", "import_",
-    "events", "xid", "runbook", "telemetry", "lint_agent",
+    "events", "xid", "runbook", "telemetry", "dashboard", "lint_agent",
 )  # fmt: skip
 
 

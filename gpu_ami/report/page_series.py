@@ -42,7 +42,7 @@ def sparklines(host: HostReport) -> list[Sparkline]:
     if not dots:
         return []
     first, last = min(time for time, _ in dots), max(time for time, _ in dots)
-    drawn = (_sparkline(host.name, metric, entries, first, last) for metric, entries in own.items())
+    drawn = (sparkline(host.name, metric, entries, first, last) for metric, entries in own.items())
     return [line for line in drawn if line.paths]
 
 
@@ -59,7 +59,8 @@ def _runs(series: MetricSeries) -> Iterator[list[_Dot]]:
         yield run
 
 
-def _sparkline(machine: str, metric: str, entries: Sequence[MetricSeries], first: float, last: float) -> Sparkline:
+def sparkline(machine: str, metric: str, entries: Sequence[MetricSeries], first: float, last: float) -> Sparkline:
+    """The curves of one measurement between two times, a path for each series."""
     runs = [run for series in entries for run in _runs(series)]
     values = [value for run in runs for _, value in run]
     low, high = min(values, default=0.0), max(values, default=0.0)

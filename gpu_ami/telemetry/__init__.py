@@ -8,6 +8,9 @@ stack                the templates telemetry.yml and instance-alarms.yml
 lab                  the template lab.yml
 dashboard            the body of the CloudWatch dashboard
 templates            writes all of them
+readings             what CloudWatch has of the last hours
+page                 the same as one HTML page
+watch                serves the page on the loopback
 """
 
 from gpu_ami.telemetry.alarms import Alarm, load_alarms

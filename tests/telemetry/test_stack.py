@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterator
@@ -36,8 +37,13 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield lambda service: boto3.client(service, region_name=REGION)
 
 
+@functools.cache
+def texts() -> dict[str, str]:
+    return templates.render(PLAN, REGION)
+
+
 def text(name: str) -> str:
-    return templates.render(PLAN, REGION)[name]
+    return texts()[name]
 
 
 def contents(aws: Any) -> dict[str, list[Any]]:

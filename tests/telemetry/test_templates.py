@@ -26,14 +26,14 @@ def test_examples_are_current(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == templates.render(plan, REGION)[name]
 
 
-@pytest.mark.parametrize("name", ["telemetry.yml", "instance-alarms.yml", "lab.yml"])
-def test_linter_finds_nothing(name: str) -> None:
+def test_linter_finds_nothing() -> None:
+    files = [str(FOLDER / name) for name in ("telemetry.yml", "instance-alarms.yml", "lab.yml")]
     code = "from cfnlint.runner import main; main()"
-    linted = run([sys.executable, "-c", code, "--regions", REGION, "--", str(FOLDER / name)], timeout=300, check=False)
+    linted = run([sys.executable, "-c", code, "--regions", REGION, "--", *files], timeout=300, check=False)
     assert (linted.stdout, linted.returncode) == ("", 0)
 
 
-@pytest.mark.parametrize("recipe", ["al2023-any-gpu", "al2023-graphics", "ubuntu2404-gb200", "debian12-gpu"])
+@pytest.mark.parametrize("recipe", ["al2023-graphics", "ubuntu2404-gb200"])
 def test_templates_are_sent_without_a_bucket(recipe: str) -> None:
     texts = templates.render(make_plan(find_recipe(Path(recipe)), PLACE).document, REGION)
     assert max(len(text.encode()) for text in texts.values()) <= templates.INLINE_CHARACTERS
