@@ -125,6 +125,24 @@ def test_what_is_downloaded_is_verified_before_it_is_used(role: str) -> None:
             assert refused and used and max(refused) < min(used), path
 
 
+@pytest.mark.parametrize("role", ["fabric_manager", "imex", "nvidia_driver", "tuning"])
+def test_enabling_a_unit_reads_all_units_once(role: str) -> None:
+    """systemctl enable makes systemd read its units again; before it, too, that is seconds on an emulated builder.
+
+    Where nothing was to be enabled, a changed unit still has to be read.
+    """
+    words = [
+        task["ansible.builtin.systemd_service"]
+        for _, task in tasks_of(role)
+        if "ansible.builtin.systemd_service" in task
+    ]
+    assert [word for word in words if "enabled" in word and "state" not in word and "daemon_reload" in word] == []
+    reloads = [
+        task for _, task in tasks_of(role) if task.get("ansible.builtin.systemd_service") == {"daemon_reload": True}
+    ]
+    assert reloads and all("is changed and" in task["when"] and "is not changed" in task["when"] for task in reloads)
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_no_role_asks_where_it_is(role: str) -> None:
     """The plan may hold other addresses; nothing in a role knows of the local region."""
