@@ -26,10 +26,15 @@ def differences(now: Entry, before: Entry, hash_since: float = 0.0) -> list[str]
     return found
 
 
-def attributes_only(found: list[str], names: str) -> str:
-    """The differences other than in content, with the names of the unchanged packages; "" if there are none."""
-    attributes = [text for text in found if not text.startswith("content")]
-    return ", ".join(attributes) + f" (package {names})" if attributes else ""
+def unchanged_package(now: Entry, before: Entry, names: str) -> str:
+    """How an entry that is as its package has it differs from the base AMI's, whose package is the same; "" if not.
+
+    Content is no difference where the base AMI's was not the package's own: then the package was installed again.
+    """
+    found = differences(now, before)
+    if before.differs:
+        found = [text for text in found if not text.startswith("content")]
+    return f"{', '.join(found)} (package {names}, the same as in the base AMI)" if found else ""
 
 
 def same_mode_and_owner(now: Entry, before: Entry | None) -> bool:

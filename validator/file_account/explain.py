@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from validator.file_account.differences import (
-    attributes_only,
     differences,
     kind_name,
     mode_and_owner,
     same_mode_and_owner,
+    unchanged_package,
 )
 from validator.file_account.grammar import Footprint, Rule, expression
 from validator.file_account.inventory import Entry, Inventory
@@ -161,7 +161,7 @@ class _Explainer:
             return f"{', '.join(entry.differs)} not as package {names} has it"
         of_changed_package = bool(self.changed_packages & set(entry.packages))
         if before is not None and not of_changed_package:
-            return None if entry.differs is None else attributes_only(differences(entry, before), names)
+            return None if entry.differs is None else unchanged_package(entry, before, names)
         if entry.kind == "l":
             return "" if self._problems.leads_to_explained(entry) else f"link to {entry.target}, which no package owns"
         if same_mode_and_owner(entry, before):
@@ -192,7 +192,7 @@ class _Explainer:
         if entry.kind == "d" and before is None:
             self._pending.append((entry, change, "; ".join(problems) or what))
             return
-        self._find(entry, change, "; ".join(problems) or what)
+        self._find(entry, change, "; ".join([what, *problems] if entry.packages else problems) or what)
 
     def explain_directories(self) -> None:
         """A directory that only holds what is explained is explained with it, if it is root's with mode 0755."""

@@ -45,6 +45,9 @@ class RuleProblems:
                 return f"mode {entry.mode:04o}: setuid, setgid or writable by every user"
         if "security.capability" in entry.attributes:
             return "file capabilities"
+        kept_attributes = dict(before.attributes) if before is not None else {}
+        if entry.kind == "f" and rule.when != "booted" and dict(entry.attributes) != kept_attributes:
+            return f"attributes {', '.join(sorted({*entry.attributes, *kept_attributes}))}"
         return self._content_problem(rule.check, entry, kept)
 
     def _content_problem(self, check: str, entry: Entry, kept: bool) -> str:
@@ -62,14 +65,24 @@ class RuleProblems:
         if check == "dkms":
             return self._dkms_problem(entry)
         if check == "package":
-            name = posixpath.basename(entry.path).rpartition(".")[0].partition(":")[0]
-            return "" if name in self._image.packages or name in ("", "format") else f"package {name} is not installed"
+            return self._package_problem(entry)
         if check == "skeleton":
             original = self._image.entries.get(f"/etc/skel/{posixpath.basename(entry.path)}")
             return "" if original is not None and original.sha256 == entry.sha256 else "not as in /etc/skel"
         if check == "module":
             return "" if self._built_by_dkms(entry) else "DKMS has built no such module"
         return self._bytecode_problem(entry) if check == "bytecode" else ""
+
+    def _package_problem(self, entry: Entry) -> str:
+        """Why nothing explains a file of the package manager about a package: it is not installed, or not new."""
+        name = posixpath.basename(entry.path).rpartition(".")[0].partition(":")[0]
+        if name in ("", "format"):
+            return ""
+        if name not in self._image.packages:
+            return f"package {name} is not installed"
+        before = self._base.entries.get(entry.path)
+        same = before is not None and before.sha256 == entry.sha256
+        return "" if same or name in self._changed_packages else f"package {name}, which no planned package brought"
 
     def _built_by_dkms(self, module: Entry) -> bool:
         """Whether one of the modules in DKMS's own tree has this name."""

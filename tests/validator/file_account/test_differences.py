@@ -28,5 +28,5 @@ def test_changed_base_files(now: Entry, what: str) -> None:
 def test_a_mode_that_changed_on_a_file_of_an_unchanged_package() -> None:
     before = file("/usr/bin/sudo", mode=0o4755, packages=("sudo",), differs=())
     assert findings(system(replace(before, mode=0o755)), system(before)) == [
-        "/usr/bin/sudo changed: mode 0755, base 4755 (package sudo)"
+        "/usr/bin/sudo changed: mode 0755, base 4755 (package sudo, the same as in the base AMI)"
     ]

@@ -57,3 +57,14 @@ def test_alternatives_lead_to_what_is_explained(target: str, explained: bool) ->
     alternatives = rule("/etc/alternatives/*", kinds=("l",), check="link")
     found = findings(system(gcc, link, file("/opt/gcc/bin/gcc")), system(gcc), alternatives)
     assert ("/etc/alternatives/cc" not in " ".join(found)) is explained
+
+
+def test_an_access_control_list_is_not_what_a_rule_s_program_writes() -> None:
+    """One that lets another user read the passwords leaves mode and owner as they were."""
+    before = file("/etc/shadow", mode=0o640)
+    opened = replace(before, attributes={"system.posix_acl_access": "x"})
+    allowed = rule("/etc/shadow", check="kept")
+    assert findings(system(replace(before, sha256="2" * 64)), system(before), allowed) == []
+    assert findings(system(opened), system(before), allowed) == [
+        "/etc/shadow changed: attributes system.posix_acl_access (rule rule)"
+    ]
