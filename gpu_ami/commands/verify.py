@@ -25,6 +25,7 @@ exit codes: 0 verified Â· 6 refused, each reason by its name (docs/release.md) Â
 examples:
   gpu-ami verify out/debian12-gpu --key release.key.pub --level rehearsed
   gpu-ami verify ami-0123456789abcdef0 --trust trust.yml --where aws.yml --max-age 30d
+  gpu-ami verify ami-0fedcba9876543210 --copy --certificate out/debian12-gpu --trust trust.yml --where us-east-1.yml
   gpu-ami verify out/debian12-gpu --trust trust.yml --offline --path /usr/bin/nvidia-smi
   gpu-ami verify out/debian12-gpu --trust trust.yml --where aws.yml --host admin@10.0.0.7 -i key.pem
 """
@@ -36,6 +37,8 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("verify", help="verify a signed certificate, its AMI or a machine", epilog=_EPILOG)
     parser.add_argument("target", metavar="TARGET", help="folder of a certificate, a file in it, or an AMI")
     parser.add_argument("--certificate", type=Path, metavar="DIR", help="with an AMI: the folder of its certificate")
+    text = "TARGET is a copy of the AMI of --certificate: verify what EC2 says of its origin"
+    parser.add_argument("--copy", action="store_true", help=text)
     trust = parser.add_argument_group("whom to trust")
     text = "public key (PEM) or awskms:///ID whose signature is accepted (repeatable)"
     trust.add_argument("--key", action="append", default=[], metavar="PUB", help=text)
@@ -69,12 +72,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     if args.offline and args.where:
         raise UsageError("--offline and --where exclude each other")
+    if args.copy and (args.offline or not args.certificate or not _AMI.fullmatch(args.target)):
+        hint = "gpu-ami verify AMI --copy --certificate DIR --where FILE (the copy's region)"
+        raise UsageError("--copy takes an AMI, its place and the certificate of its source AMI", hint=hint)
     options.check_identity(args)
     place = _place(args)
     trusted = keys.trusted(args.key, args.trust, place)
     ami = args.target if _AMI.fullmatch(args.target) else ""
     folder = _folder(args, ami)
-    asked = verification.Requirements(args.level, ami, args.max_age)
+    copy = ami if args.copy else ""
+    asked = verification.Requirements(args.level, "" if copy else ami, args.max_age)
     now = datetime.datetime.now(datetime.UTC)
     with progress.stage(f"verify {folder}"):
         findings, verified = verification.verify(folder, trusted, asked, now)
@@ -84,7 +91,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             if place is None:
                 findings.skip("place", "state, snapshots and tags of the AMI (--offline)")
             else:
-                verification_place.compare(verified, Cloud(place), findings)
+                verification_place.compare(verified, Cloud(place), findings, copy)
             if args.host:
                 _compare_host(args, verified, findings)
     return Outcome(findings.text(), findings.to_json(), findings.exit_code)

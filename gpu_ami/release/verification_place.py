@@ -1,4 +1,4 @@
-"""Compares a certificate with its AMI in the region: state, snapshots and the tags of the build."""
+"""Compares a certificate with its AMI in the region, or with a copy in another: state, origin, snapshots and tags."""
 
 from __future__ import annotations
 
@@ -13,17 +13,26 @@ if TYPE_CHECKING:
     from gpu_ami.release.verification import Verified
 
 
+_TAG_SOURCE = "gpu-ami:source-ami"  # of a copy; gpu_ami.publish writes it
+
+
 def snapshots_of(image: ImageTypeDef) -> tuple[str, ...]:
     """Ids of the snapshots behind an AMI."""
     devices = image.get("BlockDeviceMappings", [])
     return tuple(sorted(device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})))
 
 
-def compare(verified: Verified, cloud: Cloud, findings: Findings) -> None:
-    """Refuses an AMI that is not there, or whose snapshots or tags are not the certificate's. CloudError."""
+def compare(verified: Verified, cloud: Cloud, findings: Findings, copy: str = "") -> None:
+    """Refuses an AMI that is not there, or whose snapshots or tags are not the certificate's. CloudError.
+
+    copy: an AMI of the place's region that should be a copy of the certified one.
+    """
     certified = verified.certificate.image
     if not certified.ami:
         findings.skip("place", "the certificate is of a host, not of an AMI")
+        return
+    if copy and copy != certified.ami:
+        _compare_copy(verified, copy, cloud, findings)
         return
     if cloud.place.region != certified.region:
         text = f"the certificate is of {certified.ami} in {certified.region}, the place is in {cloud.place.region}"
@@ -37,6 +46,32 @@ def compare(verified: Verified, cloud: Cloud, findings: Findings) -> None:
     if image.get("State") != "available":
         findings.refuse("ami-state", f"{certified.ami} is {image.get('State')}", "take an AMI that is available")
     _compare_snapshots(verified, image, findings)
+    _compare_tags(verified, image, findings)
+
+
+def _compare_copy(verified: Verified, copy: str, cloud: Cloud, findings: Findings) -> None:
+    """What EC2 says of a copy's origin. Its content is not compared: its snapshots are its own, without digests."""
+    certified = verified.certificate.image
+    image = cloud.image(copy)
+    if image is None:
+        text = f"{copy} is not in {cloud.place.region}, or is not shared with this account"
+        findings.refuse("ami-missing", text, "ask the publisher which AMI replaces it")
+        return
+    if image.get("State") != "available":
+        findings.refuse("ami-state", f"{copy} is {image.get('State')}", "take an AMI that is available")
+    origin = (image.get("SourceImageId", ""), image.get("SourceImageRegion", ""))
+    expected = f"{certified.ami} in {certified.region}"
+    tagged = tags_of(image).get(_TAG_SOURCE, "")
+    if origin == (certified.ami, certified.region):
+        findings.hold("copy", f"{copy} in {cloud.place.region} was copied by EC2 from {expected}")
+        findings.skip("snapshots", "a copy has snapshots of its own: that their content is the same is EC2's word")
+    elif not any(origin) and tagged == certified.ami:
+        text = f"{copy} has a tag that names {expected}, which its owner can write; EC2 does not say its origin"
+        findings.refuse("other-ami", text, "ask as the account that owns the copy, or launch the certified AMI")
+    else:
+        found = " in ".join(filter(None, origin)) or tagged or "no origin"
+        text = f"{copy}: expected a copy of {expected}, got {found}"
+        findings.refuse("other-ami", text, "do not launch it: ask the publisher for the copy of this region")
     _compare_tags(verified, image, findings)
 
 

@@ -127,3 +127,13 @@ def test_a_key_that_cannot_sign_stops_before_anything_is_written(folder: Path) -
     (folder / "certificate.json").unlink()
     assert cli.main(["certify", "out/demo", "--sign", "release.key.pub"]) == 2
     assert not (folder / "certificate.json").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["out/demo"], [examples.AMI], [examples.AMI, "--certificate", "out/demo", "--offline"]]
+)
+def test_a_copy_needs_its_ami_place_and_certificate(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(*words, "--copy", "--key", "release.key.pub") == 2
+    assert "--copy takes an AMI, its place and the certificate" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from moto import mock_aws
@@ -109,3 +110,42 @@ def test_a_shared_ami_shows_no_tags(folder: Path, cloud: Cloud) -> None:
     findings = compare(folder, cloud)
     assert findings.exit_code == 0
     assert [point.name for point in findings.points if point.state == "not looked at"] == ["tags"]
+
+
+def compare_copy(folder: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, origin: str, tagged: str) -> Findings:
+    """An image in another region. origin: what EC2 says of it, which moto does not; tagged: what its tag says."""
+    other = Cloud(replace(cloud.place, region="eu-central-1"))
+    ami = publish(other)
+    if tagged:
+        other.ec2.create_tags(Resources=[ami], Tags=[{"Key": "gpu-ami:source-ami", "Value": tagged}])
+    source, _, region = origin.partition(" in ")
+    said = {"SourceImageId": source, "SourceImageRegion": region} if origin else {}
+    answer: Any = {**(other.image(ami) or {}), **said}
+    monkeypatch.setattr(other, "image", lambda _: answer)
+    trusted = [keys.TrustedKey("release", keys.load_public(str(folder.parent / "release.key.pub")))]
+    findings, verified = verification.verify(folder, trusted, verification.Requirements(), NOW)
+    assert verified is not None
+    verification_place.compare(verified, other, findings, ami)
+    return findings
+
+
+def test_a_copy_is_accepted_by_the_origin_that_ec2_names(
+    folder: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = compare_copy(folder, cloud, monkeypatch, f"{ami_of(folder)} in us-east-1", "")
+    assert findings.exit_code == 0, findings.text()
+    assert [point.name for point in findings.points[-3:]] == ["copy", "snapshots", "tags"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "tagged"),
+    [("ami-0fff in us-east-1", ""), ("", "CERTIFIED"), ("", ""), ("CERTIFIED in us-west-2", "CERTIFIED")],
+    ids=["another origin", "a tag alone", "no origin", "another region"],
+)
+def test_another_copy_is_refused(
+    folder: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, origin: str, tagged: str
+) -> None:
+    certified = ami_of(folder)
+    words = [text.replace("CERTIFIED", certified) for text in (origin, tagged)]
+    findings = compare_copy(folder, cloud, monkeypatch, *words)
+    assert [point.name for point in findings.refused] == ["other-ami"], findings.text()
