@@ -134,7 +134,8 @@ def run_step(folder: Path, step: Mapping[str, Any], **variables: str) -> subproc
     files = {
         name: str(folder.parent / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH")
     }
-    environment = {**os.environ, **files, "RUNNER_TEMP": str(folder.parent), "CI": "true", **variables}
+    settings = {"PLACE": "aws.yml", "LEVEL": "certified", "RUNNER_TEMP": str(folder.parent), "CI": "true"}
+    environment = {**os.environ, **files, **settings, **variables}
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 

@@ -15,17 +15,17 @@ _RECIPE = "gpu-ami:recipe"
 
 
 def previous(cloud: Cloud, ami: str) -> str:
-    """The newest available image of the same recipe and account that is older than `ami`.
+    """The newest available image of the same recipe and account that is older than `ami`; "" if it is the first.
 
-    UsageError: the AMI is not there, has no tag of its recipe, or is the first of it. CloudError.
+    UsageError: the AMI is not there, or has no tag of its recipe. CloudError.
     """
     image = cloud.image(ami)
     if image is None:
         raise UsageError(f"{ami} is not in {cloud.place.region}", hint="--where names the place of another region")
     recipe = tags_of(image).get(_RECIPE, "")
-    explicit = "name the image before it: gpu-ami diff --notes BEFORE AFTER"
     if not recipe:
-        raise UsageError(f"{ami} has no tag {_RECIPE}: the image before it is not known", hint=explicit)
+        hint = "name the image before it: gpu-ami diff --notes BEFORE AFTER"
+        raise UsageError(f"{ami} has no tag {_RECIPE}: the image before it is not known", hint=hint)
     filters: list[FilterTypeDef] = [
         {"Name": f"tag:{_RECIPE}", "Values": [recipe]},
         {"Name": "state", "Values": ["available"]},
@@ -37,6 +37,4 @@ def previous(cloud: Cloud, ami: str) -> str:
         images = [entry for page in pages for entry in page["Images"]]
     created = image.get("CreationDate", "")
     older = [entry for entry in images if entry["ImageId"] != ami and entry.get("CreationDate", "") < created]
-    if not older:
-        raise UsageError(f"{cloud.place.region} has no image of {recipe} before {ami}", hint=explicit)
-    return max(older, key=lambda entry: entry.get("CreationDate", ""))["ImageId"]
+    return max(older, key=lambda entry: entry.get("CreationDate", ""))["ImageId"] if older else ""

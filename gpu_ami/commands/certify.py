@@ -40,7 +40,7 @@ def register(subparsers: Any) -> None:
         "file (YAML) of the AWS region: of a KMS key without ARN, of the AMI of --before, and of an AMI's snapshots if"
         " build.json is not there"
     )
-    parser.add_argument("--where", type=Path, metavar="FILE", help=text)
+    options.add_where(parser, text)
     parser.set_defaults(execute=execute)
 
 

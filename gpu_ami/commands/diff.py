@@ -12,6 +12,7 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud
     from gpu_ami.progress import Progress
+    from gpu_ami.release.image_description import ImageDescription
 
 _EPILOG = """\
 An image is a plan.json, report.json or certificate.json, the folder of a run, or an AMI id: its files are those under
@@ -25,6 +26,7 @@ examples:
   gpu-ami diff ami-0aaa ami-0bbb --where aws.yml --format html > diff.html
   gpu-ami diff --notes old/certificate.json out/debian12-gpu       release notes in Markdown
   gpu-ami diff --notes ami-0bbb --where aws.yml                    since the image of this recipe before it
+  gpu-ami diff --notes out/debian12-gpu --where aws.yml            the same, of the AMI that was proven there
 """
 
 
@@ -32,7 +34,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("diff", help="show how two images differ; write release notes", epilog=_EPILOG)
     parser.add_argument("image", nargs="+", metavar="IMAGE", help="the image before, and the one after")
     parser.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text", help="[text]")
-    text = "release notes in Markdown; of one AMI, since the image of its recipe before it in the place"
+    text = "release notes in Markdown; of one image, since the AMI of its recipe before it in the place"
     parser.add_argument("--notes", action="store_true", help=text)
     options.add_where(parser)
     parser.set_defaults(execute=execute)
@@ -42,9 +44,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.release import comparison, image_description, rendering
 
     cloud = _cloud(args)
-    names = _names(args, cloud)
-    before, after = (image_description.describe(name, cloud) for name in names)
-    compared = comparison.compare(before, after)
+    *others, after = (image_description.describe(name, cloud) for name in _named(args))
+    before = others[0] if others else _before(after, cloud)
+    compared = comparison.compare(before, after) if before else comparison.first(after)
     data = rendering.to_json(compared)
     if args.notes:
         return Outcome(rendering.notes(compared), data)
@@ -56,30 +58,34 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(render(compared), data)
 
 
-def _names(args: argparse.Namespace, cloud: Cloud | None) -> list[str]:
-    """Two images; of --notes with one AMI, the one before it first. UsageError."""
-    if len(args.image) == 2:
+def _named(args: argparse.Namespace) -> list[str]:
+    """Two images; with --notes, one is enough. UsageError."""
+    if len(args.image) == 2 or (len(args.image) == 1 and args.notes):
         return list(args.image)
-    if len(args.image) != 1 or not args.notes:
-        raise UsageError(f"expected two images, got {len(args.image)}", hint="gpu-ami diff BEFORE AFTER")
-    name = args.image[0]
-    if cloud is None or Path(name).exists():
-        hint = "name the image before it: gpu-ami diff --notes BEFORE AFTER; or an AMI and --where"
-        raise UsageError(f"the image before {name} is not known", hint=hint)
-    from gpu_ami.cloud import published
+    raise UsageError(f"expected two images, got {len(args.image)}", hint="gpu-ami diff BEFORE AFTER")
 
-    return [published.previous(cloud, name), name]
+
+def _before(after: ImageDescription, cloud: Cloud | None) -> ImageDescription | None:
+    """The image before one, in its place; None if it is the first of its recipe. UsageError: its place is not known."""
+    if cloud is None or not after.ami:
+        hint = "name the image before it: gpu-ami diff --notes BEFORE AFTER; or an AMI's place with --where"
+        raise UsageError(f"the image before {after.name} is not known", hint=hint)
+    from gpu_ami.cloud import published
+    from gpu_ami.release import image_description
+
+    previous = published.previous(cloud, after.ami)
+    return image_description.describe(previous, cloud) if previous else None
 
 
 def _cloud(args: argparse.Namespace) -> Cloud | None:
-    """The place whose AMIs are asked for their tags: --where, or the local region if it is up and an AMI is named."""
+    """The place whose AMIs are asked for: --where, or the local region if it is up and may be needed."""
     from gpu_ami import pipeline
     from gpu_ami.cloud import Cloud, load_place
     from gpu_ami.files import home_dir
 
     if args.where:
         return Cloud(load_place(args.where))
-    if not any(name.startswith("ami-") and not Path(name).exists() for name in args.image):
+    if len(args.image) > 1 and not any(name.startswith("ami-") and not Path(name).exists() for name in args.image):
         return None
     place = pipeline.running_local_place(home_dir())
     return Cloud(place) if place else None

@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
     options.add_sign(parser)
     options.add_before(parser)
     text = "file (YAML) of the AWS region: of a KMS key without ARN, and of the AMI of --before"
-    parser.add_argument("--where", type=Path, metavar="FILE", help=text)
+    options.add_where(parser, text)
     parser.set_defaults(execute=execute)
 
 

@@ -40,13 +40,16 @@ def check_identity(args: argparse.Namespace) -> None:
         raise UsageError(f"{args.identity}: no such file", hint="-i takes the private key")
 
 
-def add_where(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--where",
-        type=Path,
-        metavar="FILE",
-        help="file (YAML) with the AWS region and network to use (default: the local region)",
-    )
+def add_where(
+    parser: argparse._ActionsContainer,
+    text: str = "file (YAML) with the AWS region and network to use, or `local` (default: the local region)",
+) -> None:
+    parser.add_argument("--where", type=_place_file, metavar="FILE", help=text)
+
+
+def _place_file(text: str) -> Path | None:
+    """None for the local region, as without --where: a pipeline names its place in one variable."""
+    return None if text == "local" else Path(text)
 
 
 def add_no_source_check(parser: argparse.ArgumentParser) -> None:

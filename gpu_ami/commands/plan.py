@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.commands import Outcome
+from gpu_ami.commands import Outcome, options
 from gpu_ami.progress import Progress
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "plan", help="resolve a recipe into plan.json", description="Resolves a recipe into a plan.", epilog=_EPILOG
     )
     parser.add_argument("recipe", type=Path, nargs="*", metavar="RECIPE", help="recipe files; locks: default all")
-    parser.add_argument("--where", type=Path, metavar="FILE", help="place to carry it out; default: the local region")
+    options.add_where(parser, "place to carry it out (YAML), or `local`; default: the local region")
     parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="folder to write to; default: out/<image>")
     parser.add_argument(
         "--set",

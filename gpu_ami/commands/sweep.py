@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome
+from gpu_ami.commands import Outcome, options
 
 if TYPE_CHECKING:
     from gpu_ami.progress import Progress
@@ -24,7 +23,7 @@ dead runs.
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("sweep", help="remove what dead runs left behind, and nothing else", epilog=_EPILOG)
-    parser.add_argument("--where", type=Path, metavar="FILE", help="a place on AWS (default: the local region)")
+    options.add_where(parser, "a place on AWS (YAML), or `local` (default: the local region)")
     parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be removed")
     parser.set_defaults(execute=execute)
 

@@ -81,6 +81,12 @@ def compare(before: ImageDescription, after: ImageDescription) -> Comparison:
     return Comparison(before.title, after.title, sections, remarks)
 
 
+def first(image: ImageDescription) -> Comparison:
+    """Of an image that has none before it: its versions."""
+    rows = tuple(_rows_of_maps({}, _tag_versions(image)))
+    return Comparison("", image.title, (Section("versions", rows),))
+
+
 def _top(path: str) -> str:
     return re.split(r"[.\[]", path)[0]
 

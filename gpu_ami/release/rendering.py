@@ -63,7 +63,8 @@ def _value(text: str) -> str:
 
 def notes(comparison: Comparison) -> str:
     """Release notes: what changed since the image before, in Markdown."""
-    return markdown(comparison, f"{comparison.after}: changes since {comparison.before}")
+    since = f"changes since {comparison.before}" if comparison.before else "first image"
+    return markdown(comparison, f"{comparison.after}: {since}")
 
 
 def html(comparison: Comparison) -> str:

@@ -29,12 +29,14 @@ def test_the_newest_older_one(cloud: Cloud) -> None:
     assert published.previous(cloud, second) == first
 
 
-@pytest.mark.parametrize(
-    ("recipe", "message"), [("demo", "has no image of demo before"), ("", "has no tag gpu-ami:recipe")]
-)
-def test_without_one_it_must_be_named(cloud: Cloud, recipe: str, message: str) -> None:
-    ami = register(cloud, "demo", 1, recipe)
-    with pytest.raises(UsageError, match=message) as error:
+def test_the_first_one_has_none_before_it(cloud: Cloud) -> None:
+    first, _second = (register(cloud, f"demo-{day}", day) for day in (1, 5))
+    assert published.previous(cloud, first) == ""
+
+
+def test_without_the_recipe_s_tag_it_must_be_named(cloud: Cloud) -> None:
+    ami = register(cloud, "demo", 1, recipe="")
+    with pytest.raises(UsageError, match="has no tag gpu-ami:recipe") as error:
         published.previous(cloud, ami)
     assert "gpu-ami diff --notes BEFORE AFTER" in error.value.hint
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami import cli
+from gpu_ami import cli, pipeline
+from gpu_ami.cloud import Cloud, Place, published
 from tests.release import examples
 from tests.test_json import valid
 from validator.file_account import merkle, read
@@ -56,6 +57,20 @@ def test_other_formats(images: None, capsys: pytest.CaptureFixture[str]) -> None
 def test_release_notes(images: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", "--notes", "out/old", "out/new"]) == 0
     assert capsys.readouterr().out.startswith("# demo (out/new): changes since demo (out/old)\n")
+
+
+def test_release_notes_since_the_image_before_it_in_its_place(
+    images: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {"ami-0cd": "ami-0ab", "ami-0ab": ""}
+    monkeypatch.setattr(published, "previous", lambda _cloud, ami: before[ami])
+    monkeypatch.setattr(pipeline, "running_local_place", lambda _: Place(name="local", region="us-east-1"))
+    monkeypatch.setattr(Cloud, "image", lambda *_: {"ImageId": "ami-0ab"})
+    assert cli.main(["diff", "--notes", "out/new", "--where", "local"]) == 0
+    assert capsys.readouterr().out.startswith("# demo (out/new): changes since demo (ami-0ab)\n")
+    assert cli.main(["diff", "--notes", "out/old", "--where", "local"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "# demo (out/old): first image" and "| nvidia_driver.version | - | 580.1 |" in lines
 
 
 @pytest.mark.parametrize(

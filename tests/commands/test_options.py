@@ -18,6 +18,13 @@ def options(*words: str) -> list[str]:
     return stages.validator_options(parser.parse_args(words))
 
 
+@pytest.mark.parametrize(("words", "where"), [([], None), (["--where", "local"], None), (["--where", "a"], Path("a"))])
+def test_the_local_region_can_be_named(words: list[str], where: Path | None) -> None:
+    parser = argparse.ArgumentParser()
+    stages.add_where(parser)
+    assert parser.parse_args(words).where == where
+
+
 def test_checks_that_can_be_collected(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text("def test_it(host):\n    assert host.file('/').exists\n")
     assert options("--checks", str(tmp_path)) == []
