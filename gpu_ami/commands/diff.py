@@ -12,7 +12,7 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud
     from gpu_ami.progress import Progress
-    from gpu_ami.release.image_description import ImageDescription
+    from gpu_ami.release import image_description
 
 _EPILOG = """\
 An image is a plan.json, report.json or certificate.json, the folder of a run, or an AMI id: its files are those under
@@ -65,7 +65,9 @@ def _named(args: argparse.Namespace) -> list[str]:
     raise UsageError(f"expected two images, got {len(args.image)}", hint="gpu-ami diff BEFORE AFTER")
 
 
-def _before(after: ImageDescription, cloud: Cloud | None) -> ImageDescription | None:
+def _before(
+    after: image_description.ImageDescription, cloud: Cloud | None
+) -> image_description.ImageDescription | None:
     """The image before one, in its place; None if it is the first of its recipe. UsageError: its place is not known."""
     if cloud is None or not after.ami:
         hint = "name the image before it: gpu-ami diff --notes BEFORE AFTER; or an AMI's place with --where"
