@@ -10,6 +10,13 @@ from tests.validator.checks.conftest import FakeMachine, Judge
 from validator.checks import boot
 from validator.probes.machine import Clock
 
+DEGRADED = {"systemctl is-system-running": (1, "degraded\n"), "systemctl list-units*": ""}
+MODULES_FAILED = DEGRADED | {
+    "systemctl list-units*": "systemd-modules-load.service loaded failed failed Load Modules\n"
+}
+BOARD = {"for d in *": "0000:00:1b.0 0x1af4 0x1110 0x050000 \n"}
+REAL_DRIVER = BOARD | {"modinfo *": "pci:v000010DEd*sv*sd*bc03sc02i00*\n"}
+REPLICA = BOARD | {"modinfo *": "pci:v00001AF4d00001110sv*sd*bc*sc*i*\n"}
 DONE = '{"v1": {"datasource": "DataSourceEc2Local", "errors": []}}'
 CALM = {
     "dmesg*": "Linux version 6.1\n",
@@ -54,7 +61,16 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "exited with status 1: Failed to connect to bus: Host is down",
     ),
     (boot.test_system_is_running, {"systemctl*": "running\n"}, "PASS", ""),
-    (boot.test_system_is_running, {"systemctl*": (1, "degraded\n")}, "FAIL", "expected 'running', got 'degraded'"),
+    (boot.test_system_is_running, DEGRADED, "FAIL", "expected 'running', got 'degraded'"),
+    (boot.test_system_is_running, MODULES_FAILED | REAL_DRIVER, "UNPROVEN", "the 1 boards are simulated (1af4:1110)"),
+    (
+        boot.test_no_unit_failed,
+        MODULES_FAILED | REAL_DRIVER,
+        "UNPROVEN",
+        "systemd-modules-load.service failed: no NVIDIA",
+    ),
+    (boot.test_system_is_running, MODULES_FAILED | REPLICA, "FAIL", "expected 'running', got 'degraded'"),
+    (boot.test_no_unit_failed, MODULES_FAILED | REPLICA, "FAIL", "failed units: systemd-modules-load.service"),
     (boot.test_cloud_init_is_done, {"cat*": DONE}, "PASS", ""),
     (
         boot.test_cloud_init_is_done,
