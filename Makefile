@@ -66,7 +66,7 @@ roles: setup
 	$(VENV)/bin/python -m pytest -m "sandbox and not real" -s
 
 real: setup
-	$(VENV)/bin/python -m pytest -m real -s
+	$(VENV)/bin/python -m pytest -m real -s tests/roles
 
 machine: setup
 	$(VENV)/bin/python -m pytest -m machine
