@@ -19,6 +19,7 @@ schema               the grammar of a user's files; reports all mistakes at once
 pci                  commands that list PCI devices, and say whether the GPUs are real
 evidence             logs, states and facts of a host, kept whatever the verdict
 cloudwatch           reads datapoints and log events from CloudWatch and CloudWatch Logs
+call_deadline        a time limit for each HTTP request of a boto3 client
 
 Packages: checks (one file a role), probes, engine, transport, file_account and remote.
 """

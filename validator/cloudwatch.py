@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from validator import call_deadline
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from mypy_boto3_cloudwatch.type_defs import (
         DimensionFilterTypeDef,
         DimensionTypeDef,
+        GetMetricDataOutputTypeDef,
         MetricDataQueryTypeDef,
         MetricStatTypeDef,
     )
@@ -33,6 +36,8 @@ LOCAL_POLL_SECONDS = 0.5
 AWS_POLL_SECONDS = 5.0  # GetMetricData and GetLogEvents are throttled per account
 # How long a throttled call, or one that met an error of the service, is retried, with exponential backoff.
 RETRY_SECONDS = 300.0
+_NO_END = "no end of pages after {:.0f} s"
+_COMPLETE = "Complete"  # StatusCode of a MetricDataResult: Complete, PartialData, InternalError, Forbidden
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
 _THROTTLED = {
     "Throttling", "ThrottlingException", "ThrottledException", "RequestLimitExceeded", "TooManyRequestsException",
@@ -45,6 +50,10 @@ _CREDENTIALS = {"UnrecognizedClientException", "InvalidClientTokenId", "Signatur
 
 class _IncompleteAnswer(Exception):
     """An answer lacks a key that AWS always sends: it came from something else."""
+
+
+class _PartialAnswer(Exception):
+    """CloudWatch says that it could not read all that was asked for."""
 
 
 class ApiRefused(Exception):
@@ -117,7 +126,9 @@ class CloudWatch:
         session: Any = self._session or boto3.session.Session(region_name=self.region, profile_name=self.profile)
         # botocore must not retry: it would wait in the thread that all checks share.
         config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
-        return session.client(service, endpoint_url=self.endpoint, config=config)
+        client = session.client(service, endpoint_url=self.endpoint, config=config)
+        call_deadline.limit(client)
+        return client
 
     @functools.cached_property
     def _metrics(self) -> CloudWatchClient:
@@ -143,7 +154,7 @@ class CloudWatch:
 
         action: as in IAM policies, such as `logs:GetLogEvents`. ApiRefused: AWS refused it, or the retries failed.
         """
-        from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+        from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, PaginationError
         from botocore.parsers import ResponseParserError
 
         deadline, wait = time.monotonic() + RETRY_SECONDS, _FIRST_WAIT
@@ -154,9 +165,11 @@ class CloudWatch:
                 refusal, retryable = _refusal(action, error)
             except (ConnectionError, HTTPClientError) as error:
                 refusal, retryable = ApiRefused(action, "", str(error), "is the endpoint reachable from here?"), True
-            except (ResponseParserError, _IncompleteAnswer) as error:
+            except (ResponseParserError, PaginationError, _IncompleteAnswer) as error:
                 message = f"the answer is not one of AWS: {str(error).partition(', invalid XML received')[0]}"
                 refusal, retryable = ApiRefused(action, "", message, "did a proxy answer instead?"), True
+            except _PartialAnswer as error:
+                refusal, retryable = ApiRefused(action, "", str(error), "CloudWatch failed: try again later"), True
             except BotoCoreError as error:
                 refusal, retryable = ApiRefused(action, "", str(error), "check the credentials and the region"), False
             if not retryable or time.monotonic() >= deadline:
@@ -196,17 +209,15 @@ class CloudWatch:
             EndTime=end,
             ScanBy="TimestampDescending",
         )
-        for page in self._call("cloudwatch:GetMetricData", lambda: _complete(read(), "MetricDataResults")):
-            for result in page["MetricDataResults"]:
-                pairs = zip(result["Timestamps"], result["Values"], strict=True)
-                points[series[int(result["Id"][1:])]] += [Point(start.timestamp(), value) for start, value in pairs]
+        for index, found in self._call("cloudwatch:GetMetricData", lambda: _datapoints(_bounded(read()))):
+            points[series[index]] += found
 
     def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:
         """All series with these dimensions in ListMetrics. They show unexpected series, but never prove arrival."""
         filters: list[DimensionFilterTypeDef] = [{"Name": name, "Value": value} for name, value in dimensions.items()]
         paginator = self._metrics.get_paginator("list_metrics")
         read = functools.partial(paginator.paginate, Namespace=namespace, Dimensions=filters)
-        pages = self._call("cloudwatch:ListMetrics", lambda: _complete(read(), "Metrics"))
+        pages = self._call("cloudwatch:ListMetrics", lambda: _complete(_bounded(read()), "Metrics"))
         return {
             Series(
                 metric["Namespace"],
@@ -223,7 +234,7 @@ class CloudWatch:
         request: GetLogEventsRequestTypeDef = {"logGroupName": group, "logStreamName": stream, "startFromHead": True}
         if since:
             request["startTime"] = int(since * 1000)
-        token = ""
+        token, deadline = "", time.monotonic() + RETRY_SECONDS
         while True:
             try:
                 page = self._call("logs:GetLogEvents", functools.partial(self._log_events, request))
@@ -235,19 +246,23 @@ class CloudWatch:
                 LogEvent(event["timestamp"] / 1000, event["ingestionTime"] / 1000, event["message"])
                 for event in page["events"]
             ]
+            if time.monotonic() > deadline:
+                raise ApiRefused("logs:GetLogEvents", "", _NO_END.format(RETRY_SECONDS), "did a proxy answer instead?")
             # Every page has a token. The stream is at its end when the token repeats; pages before may be empty.
             if page["nextForwardToken"] == token:
                 return events
             token = request["nextToken"] = page["nextForwardToken"]
 
     def _log_events(self, request: GetLogEventsRequestTypeDef) -> GetLogEventsResponseTypeDef:
-        return _complete([self._logs.get_log_events(**request)], "events", "nextForwardToken")[0]
+        (page,) = _complete([self._logs.get_log_events(**request)], "events", "nextForwardToken")
+        _complete(page["events"], "timestamp", "ingestionTime", "message")
+        return page
 
     def retention_days(self, group: str) -> int | None:
         """Days after which a group's events are deleted; None for never. LookupError if the group does not exist."""
         paginator = self._logs.get_paginator("describe_log_groups")
         read = functools.partial(paginator.paginate, logGroupNamePrefix=group)
-        for page in self._call("logs:DescribeLogGroups", lambda: _complete(read(), "logGroups")):
+        for page in self._call("logs:DescribeLogGroups", lambda: _complete(_bounded(read()), "logGroups")):
             for log_group in page["logGroups"]:
                 if log_group["logGroupName"] == group:
                     return log_group.get("retentionInDays")
@@ -256,12 +271,44 @@ class CloudWatch:
 
 def _complete(pages: Iterable[Page], *keys: str) -> list[Page]:
     """The pages of an answer. _IncompleteAnswer: one lacks a key."""
-    complete = list(pages)
-    for page in complete:
+    complete = []
+    for page in pages:
         for key in keys:
             if key not in page:
                 raise _IncompleteAnswer(f"it has no {key!r}")
+        complete.append(page)
     return complete
+
+
+def _bounded(pages: Iterable[Page]) -> Iterator[Page]:
+    """The pages, for as long as an action may take. _IncompleteAnswer: they have no end."""
+    deadline = time.monotonic() + RETRY_SECONDS
+    for number, page in enumerate(pages):
+        if number and time.monotonic() > deadline:
+            raise _IncompleteAnswer(_NO_END.format(RETRY_SECONDS))
+        yield page
+
+
+def _datapoints(pages: Iterable[GetMetricDataOutputTypeDef]) -> list[tuple[int, list[Point]]]:
+    """Number of each query, and points of it. _PartialAnswer: CloudWatch's last word on a query is not `Complete`."""
+    status: dict[str, str] = {}
+    points: list[tuple[int, list[Point]]] = []
+    for page in _complete(pages, "MetricDataResults"):
+        for result in _complete(page["MetricDataResults"], "Id", "Timestamps", "Values"):
+            reasons = [f": {message.get('Value', '')}" for message in result.get("Messages", [])]
+            status[result["Id"]] = f"{result.get('StatusCode', _COMPLETE)}{''.join(reasons)}"
+            pairs = list(zip(result["Timestamps"], result["Values"], strict=False))
+            points.append((_number(result["Id"]), [Point(start.timestamp(), value) for start, value in pairs]))
+    partial = sorted({text for text in status.values() if text.partition(":")[0] != _COMPLETE})
+    if partial:
+        raise _PartialAnswer(f"not all datapoints were read: {', '.join(partial)}")
+    return points
+
+
+def _number(query: str) -> int:
+    if not query[1:].isdigit():
+        raise _IncompleteAnswer(f"no query had the id {query!r}")
+    return int(query[1:])
 
 
 def _refusal(action: str, error: ClientError) -> tuple[ApiRefused, bool]:

@@ -11,11 +11,15 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
 
 ACTION_SECONDS = 300.0
 _CAPACITY = {
+    "InsufficientFreeAddressesInSubnet",
+    "SpotInstanceTermination",
+    "SpotInstanceShutdown",
     "InsufficientInstanceCapacity",
     "InsufficientHostCapacity",
     "InsufficientReservedInstanceCapacity",
@@ -24,9 +28,11 @@ _CAPACITY = {
     "InvalidCapacityReservationState",  # cancelled, expired, or a Capacity Block that has not begun
     "SpotMaxPriceTooLow",
 }
-_QUOTA = {"InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"}
+_STORAGE_QUOTA = {"VolumeLimitExceeded", "SnapshotLimitExceeded", "MaxIOPSLimitExceeded"}
+_QUOTA = {"InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", *_STORAGE_QUOTA}
 _DENIED = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "Client.UnauthorizedOperation"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+_KMS_HINT = "the KMS key is disabled, pending deletion, or not usable by the caller: kms_key_id of the --where file"
 _THROTTLED = {
     "RequestLimitExceeded",
     "Throttling",
@@ -36,6 +42,13 @@ _THROTTLED = {
     "EC2ThrottledException",
 }
 _HINTS: Mapping[str, str] = {
+    "Blocked": "AWS has blocked the account: contact AWS Support",
+    "PendingVerification": "AWS still verifies the account for this region (minutes to four hours): wait",
+    "InternalError": "AWS failed to launch it: try again",
+    "InvalidKMSKey.InvalidState": _KMS_HINT,
+    "KMSKeyNotAccessibleFault": _KMS_HINT,
+    "InvalidSignatureException": "check the secret access key and the clock of this machine",
+    "UnrecognizedClientException": "check the credentials: AWS does not know this access key",
     "AuthFailure": "check the credentials and the clock of this machine",
     "InvalidClientTokenId": "check the credentials: AWS does not know this access key",
     "SignatureDoesNotMatch": "check the secret access key and the clock of this machine",
@@ -47,7 +60,20 @@ _HINTS: Mapping[str, str] = {
     "InvalidKeyPair.NotFound": "the temporary key pair is gone: did a `gpu-ami sweep` run at the same time?",
     "InvalidParameterValue": "AWS names the parameter: compare it with the --where file",
 }
+# Codes of an instance's StateReason that say something else than the same code of a refused call.
+_REASONS: Mapping[str, str] = {
+    "Client.InternalError": f"EC2 could not use the root volume's key, or lost the instance; {_KMS_HINT}",
+    "Client.InvalidSnapshot.NotFound": "a snapshot of the AMI is gone: `gpu-ami build` makes the AMI anew",
+    "Client.InstanceInitiatedShutdown": "the guest shut down by itself: its console, in evidence/, says why",
+    "Client.UserInitiatedShutdown": "somebody, or a `gpu-ami sweep` elsewhere, terminated it",
+}
+_CAPACITY_HINTS: Mapping[str, str] = {
+    "InsufficientFreeAddressesInSubnet": "the subnet has no free address: name further subnets in subnet_ids",
+    "SpotInstanceTermination": "AWS took the Spot Instance back: add on-demand to its ways (capacity)",
+    "SpotInstanceShutdown": "AWS took the Spot Instance back: add on-demand to its ways (capacity)",
+}
 CAPACITY_HINT = "try another Availability Zone, a capacity reservation or Capacity Block, or wait"
+_STORAGE_HINT = "request a higher quota of volumes and snapshots (Service Quotas, Amazon EBS), or delete some"
 _QUOTA_HINT = "request a higher quota for this instance family (Service Quotas, Amazon EC2), or terminate what runs"
 _NOT_AWS_HINT = "did a proxy or a login page answer? look at HTTPS_PROXY, AWS_ENDPOINT_URL and the place's endpoint"
 _DENIED_HINT = (
@@ -81,6 +107,16 @@ def from_code(action: str, code: str, message: str) -> GpuAmiError:
     """
     kind, hint = _classify(code, message)
     return kind(f"{action}: {code}", details=[message] if message else [], hint=hint, code=code)
+
+
+def from_state_reason(text: str, code: str, message: str) -> GpuAmiError:
+    """The error for an instance that has ended, by the code and message of its StateReason ("" where it has none)."""
+    # EC2 reports lack of capacity on this path too, in either of them.
+    short = "InsufficientInstanceCapacity" in f"{code} {message}"
+    bare = "InsufficientInstanceCapacity" if short else code.partition(".")[2]
+    kind, hint = (CloudError, _REASONS[code]) if code in _REASONS else _classify(bare, message)
+    detail = message if message.startswith(code) else f"{code}: {message}"
+    return kind(text, details=[detail] if detail else [], hint=hint, code=code)
 
 
 def from_text(action: str, text: str) -> GpuAmiError | None:
@@ -121,12 +157,33 @@ def check_limit(**_: object) -> None:
         raise CloudError(text, hint=_NOT_AWS_HINT)
 
 
+def check_origin(http_response: Any, parsed: Mapping[str, Any], **_: object) -> None:
+    """Handler of botocore's event `after-call`. CloudError: a success without a request id, which AWS always sends.
+
+    A proxy's login page would else be taken for an answer: for the termination of an instance, for one.
+    """
+    if http_response.status_code < 300 and not parsed.get("ResponseMetadata", {}).get("RequestId"):
+        raise _not_aws(_limit.action or "calling AWS", "it has no request id")
+
+
+def _not_aws(action: str, why: str) -> CloudError:
+    return CloudError(f"{action}: the answer is not one of AWS: {why}", hint=_NOT_AWS_HINT)
+
+
+def _from_client_error(action: str, response: Mapping[str, Any], text: str) -> GpuAmiError:
+    answer = response.get("Error", {})
+    code = answer.get("Code", "")
+    if not code or code.isdigit():  # botocore found no error of AWS in it
+        return _not_aws(action, f"HTTP status {response.get('ResponseMetadata', {}).get('HTTPStatusCode', '?')}")
+    return from_code(action, code, answer.get("Message", text))
+
+
 @contextmanager
 def translated(action: str) -> Iterator[None]:
     """Botocore's errors as this program's: the action that failed, what AWS said, what to do.
 
-    What the block does with an answer belongs into it: an answer without the keys that AWS always sends (KeyError) did
-    not come from AWS.
+    What the block does with an answer belongs into it: an answer without the keys that AWS always sends (KeyError), or
+    with values of another kind (ValueError), did not come from AWS.
     """
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
@@ -135,28 +192,31 @@ def translated(action: str) -> Iterator[None]:
         with _limited(action):
             yield
     except exceptions.ClientError as error:
-        answer = error.response.get("Error", {})
-        raise from_code(action, answer.get("Code", "?"), answer.get("Message", str(error))) from error
+        raise _from_client_error(action, error.response, str(error)) from error
     except (exceptions.NoCredentialsError, exceptions.ProfileNotFound, exceptions.PartialCredentialsError) as error:
         raise UsageError(f"{action}: {error}", hint="set profile in the --where file, or AWS_PROFILE") from error
     except exceptions.NoRegionError as error:
         raise UsageError(f"{action}: no region", hint="set region in the --where file") from error
     except exceptions.PaginationError as error:
-        raise CloudError(f"{action}: the answer is not one of AWS: {error}", hint=_NOT_AWS_HINT) from error
+        raise _not_aws(action, str(error)) from error
     except exceptions.BotoCoreError as error:
         raise CloudError(f"{action}: {error}", hint="is the endpoint reachable from this machine?") from error
     except ResponseParserError as error:
         reason = str(error).partition(", invalid XML received")[0].partition(":\n")[0]
-        raise CloudError(f"{action}: the answer is not one of AWS: {reason}", hint=_NOT_AWS_HINT) from error
+        raise _not_aws(action, reason) from error
     except KeyError as error:
-        raise CloudError(f"{action}: the answer is not one of AWS: it has no {error}", hint=_NOT_AWS_HINT) from error
+        raise _not_aws(action, f"it has no {error}") from error
+    except (IndexError, ValueError) as error:
+        raise _not_aws(action, str(error)) from error
 
 
 def _classify(code: str, message: str) -> tuple[type[GpuAmiError], str]:
     if code in _CAPACITY:
-        return CapacityError, CAPACITY_HINT
+        return CapacityError, _CAPACITY_HINTS.get(code, CAPACITY_HINT)
     if code in _QUOTA:
-        return CapacityError, _QUOTA_HINT
+        return CapacityError, _STORAGE_HINT if code in _STORAGE_QUOTA else _QUOTA_HINT
+    if code == "RequestExpired":
+        return CloudError, "the credentials have expired, or the clock of this machine is wrong: log in again"
     if code == "Unsupported":  # either the zone has no such type, or the request asks for what the type cannot do
         if "Availability Zone" in message:
             return CapacityError, "this zone does not offer the instance type: set subnet_id to a zone that AWS names"

@@ -16,6 +16,7 @@ from gpu_ami.cloud import aws_errors, capacity, dead_man, runs
 from gpu_ami.cloud.launches import Launch, request, tag_list
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
+from validator import call_deadline
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -83,6 +84,8 @@ class Cloud:
         config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10, read_timeout=60)
         client = self.session().client(service, endpoint_url=self.place.endpoint or None, config=config)
         client.meta.events.register("before-send", aws_errors.check_limit)
+        client.meta.events.register("after-call", aws_errors.check_origin)
+        call_deadline.limit(client)
         return self._clients.setdefault(service, client)
 
     def import_key(self, name: str, public_key: str, tags: Mapping[str, str]) -> None:
@@ -197,10 +200,13 @@ class Cloud:
     def _describe(self, instance_id: str) -> InstanceTypeDef:
         with _translated(f"describing {instance_id}"):
             reservations = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
-        if not reservations or not reservations[0]["Instances"]:
+            instances = [instance for row in reservations for instance in row.get("Instances", [])]
+            if any(not instance["State"]["Name"] for instance in instances):
+                raise KeyError("Name")
+        if not instances:
             code = "InvalidInstanceID.NotFound"  # an empty answer means the same
             raise aws_errors.from_code(f"describing {instance_id}", code, "DescribeInstances returned no instance")
-        return reservations[0]["Instances"][0]
+        return instances[0]
 
     def ingress_of_instance(self, instance_id: str) -> Ingress:
         """Who may connect to the SSH port of an instance, through any of its interfaces."""
@@ -215,8 +221,7 @@ class Cloud:
             return Ingress((), self.place.ssh_port)
         with _translated(f"looking up {', '.join(group_ids)}"):
             named: list[FilterTypeDef] = [{"Name": "group-id", "Values": list(group_ids)}]
-            groups = self.ec2.describe_security_groups(Filters=named)["SecurityGroups"]
-        return Ingress.of(groups, self.place.ssh_port)
+            return Ingress.of(self.ec2.describe_security_groups(Filters=named)["SecurityGroups"], self.place.ssh_port)
 
     def shutting_down(self, run_id: str) -> list[str]:
         """Ids of the run's instances that were told to terminate and have not ended yet."""
@@ -247,17 +252,11 @@ class Cloud:
             if state == expected:
                 return instance
             why = instance.get("StateReason", {})
-            reason = why.get("Message", "")
             # A start that fails goes back to `stopped`; the reason of the stop before it is the user's (Client.…).
             failed = state == "stopped" and expected == "running" and why.get("Code", "").startswith("Server.")
             if failed or (state in ("terminated", "shutting-down") and expected != "terminated"):
-                # EC2 reports lack of capacity on this path too (Server.InsufficientInstanceCapacity).
-                short = "InsufficientInstanceCapacity" in f"{why.get('Code', '')} {reason}"
-                kind = CapacityError if short else CloudError
-                hint = aws_errors.CAPACITY_HINT if kind is CapacityError else ""
                 text = f"{instance_id} is {state}, expected {expected}"
-                code = why.get("Code", "") if kind is CapacityError else ""
-                raise kind(text, details=[reason] if reason else [], hint=hint, code=code)
+                raise aws_errors.from_state_reason(text, why.get("Code", ""), why.get("Message", ""))
             if cancelled():
                 raise CloudError(f"the wait for {instance_id} was cancelled")
             if time.monotonic() > deadline:

@@ -85,7 +85,7 @@ HTML = b"<html><body>Please log in</body></html>"
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        ("200 OK", HTML, "it has no 'Images'"),
+        ("200 OK", HTML, "it has no request id"),
         ("200 OK", b"<DescribeImagesResponse><ima", "Unable to parse response (unclosed token"),
         ("200 OK", b"", "Unable to parse response (no element found"),
         ("200 OK", b'{"message": null}', "Unable to parse response (not well-formed"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -17,10 +19,11 @@ from gpu_ami import cli
 from gpu_ami.cloud import Cloud, Place, aws_errors
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError
+from validator import call_deadline
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 PAGE = (
-    f'<?xml version="1.0"?><DescribeInstancesResponse xmlns="{NAMESPACE}"><reservationSet/>'
+    f'<?xml version="1.0"?><DescribeInstancesResponse xmlns="{NAMESPACE}"><requestId>1</requestId><reservationSet/>'
     "<nextToken>TOKEN</nextToken></DescribeInstancesResponse>"
 )
 ERROR = "<Response><Errors><Error><Code>InternalError</Code></Error></Errors><RequestID>1</RequestID></Response>"
@@ -46,6 +49,16 @@ def reset(handler: Handler) -> None:
     handler.close_connection = True
 
 
+def drip(handler: Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000000")
+    handler.end_headers()
+    with contextlib.suppress(OSError):
+        for _ in range(1_000):
+            handler.wfile.write(b" ")
+            time.sleep(0.1)
+
+
 ANSWERS: dict[str, tuple[Callable[[Handler], None], str]] = {
     "half a document": (lambda handler: send(handler, PAGE[: len(PAGE) // 2]), "the answer is not one of AWS"),
     "an error with status 200": (lambda handler: send(handler, ERROR), "the answer is not one of AWS: it has no"),
@@ -56,6 +69,7 @@ ANSWERS: dict[str, tuple[Callable[[Handler], None], str]] = {
         "no end of answers after 5 s",
     ),
     "connections reset in the middle": (reset, "listing instances of run r: "),
+    "one byte after the other": (drip, "no complete answer from "),
     "nothing": (lambda handler: send(handler, ""), "the answer is not one of AWS"),
 }
 
@@ -72,6 +86,8 @@ def odd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
         def log_message(self, *_: Any) -> None: ...
 
+    if request.param == "one byte after the other":
+        monkeypatch.setattr(call_deadline, "CALL_SECONDS", 0.5)
     if request.param == "pages without an end":
         monkeypatch.setattr(aws_errors, "ACTION_SECONDS", 5.0)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd)

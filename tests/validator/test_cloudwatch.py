@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -173,3 +176,70 @@ def test_an_answer_that_cannot_be_parsed_is_retried(cloudwatch: CloudWatch, monk
 
     monkeypatch.setattr(cloudwatch._logs, "get_log_events", answer)
     assert cloudwatch.events("group", "stream") == []
+
+
+def metric_data(*results: dict[str, Any]) -> Any:
+    """A stand-in of the client of CloudWatch, whose one page has these results."""
+    pages = SimpleNamespace(paginate=lambda **_: [{"MetricDataResults": list(results)}])
+    return SimpleNamespace(get_paginator=lambda _: pages)
+
+
+@pytest.mark.parametrize("status", ["PartialData", "InternalError", "Forbidden"])
+def test_datapoints_that_cloudwatch_could_not_read_are_not_missing(
+    cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
+    result = {"Id": "q0", "Timestamps": [], "Values": [], "StatusCode": status}
+    cloudwatch.__dict__["_metrics"] = metric_data(result | {"Messages": [{"Code": "x", "Value": "said AWS"}]})
+    with pytest.raises(ApiRefused, match=f"not all datapoints were read: {status}: said AWS"):
+        cloudwatch.points([Series("CWAgent", "m", ())], 0, 10)
+
+
+def test_a_partial_page_before_a_complete_one_is_complete(cloudwatch: CloudWatch) -> None:
+    now = datetime.now(UTC)
+    first = {"Id": "q0", "Timestamps": [now], "Values": [1.0], "StatusCode": "PartialData"}
+    cloudwatch.__dict__["_metrics"] = metric_data(first, first | {"StatusCode": "Complete", "Values": [2.0]})
+    series = Series("CWAgent", "m", ())
+    assert [point.value for point in cloudwatch.points([series], 0, 10)[series]] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "result", [{}, {"Id": "q0"}, {"Id": "other", "Timestamps": [], "Values": []}], ids=["empty", "no values", "id"]
+)
+def test_metric_data_that_lacks_something_is_refused(
+    cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
+    cloudwatch.__dict__["_metrics"] = metric_data(result)
+    with pytest.raises(ApiRefused, match="the answer is not one of AWS"):
+        cloudwatch.points([Series("CWAgent", "m", ())], 0, 10)
+
+
+def test_log_pages_without_an_end_are_given_up(cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.1)
+    numbers = count()
+    page = lambda **_: {"events": [], "nextForwardToken": f"t{next(numbers)}"}  # noqa: E731
+    cloudwatch._logs.get_log_events = page  # type: ignore[method-assign]
+    with pytest.raises(ApiRefused, match="no end of pages after 0 s"):
+        cloudwatch.events(GROUP, STREAM)
+
+
+def test_empty_pages_before_events_are_read_on(cloudwatch: CloudWatch) -> None:
+    """CloudWatch Logs sends pages without events and with another token, as a stream is searched."""
+    event = {"timestamp": 1000, "ingestionTime": 2000, "message": "NVRM: Xid"}
+    pages: list[Any] = [
+        {"events": [], "nextForwardToken": "a"},
+        {"events": [], "nextForwardToken": "b"},
+        {"events": [event], "nextForwardToken": "c"},
+        {"events": [], "nextForwardToken": "c"},
+    ]
+    cloudwatch._logs.get_log_events = lambda **_: pages.pop(0)  # type: ignore[method-assign]
+    assert [one.message for one in cloudwatch.events(GROUP, STREAM) or []] == ["NVRM: Xid"]
+
+
+def test_a_log_event_without_its_times_is_refused(cloudwatch: CloudWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("validator.cloudwatch.RETRY_SECONDS", 0.0)
+    page = {"events": [{"message": "x"}], "nextForwardToken": "a"}
+    cloudwatch._logs.get_log_events = lambda **_: page  # type: ignore[method-assign]
+    with pytest.raises(ApiRefused, match="the answer is not one of AWS: it has no 'timestamp'"):
+        cloudwatch.events(GROUP, STREAM)

@@ -1,0 +1,228 @@
+"""Each way in which AWS, or something in its place, may answer: an error that says what it is, never a traceback.
+
+A refusal or a broken answer says nothing about an image: exit code 4, or 5 where there is no capacity or quota.
+"""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from gpu_ami.cloud import Cloud, Launch, Place, resources, runs
+from gpu_ami.cloud.place import Credentials
+from gpu_ami.errors import GpuAmiError
+
+NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+Answer = tuple[int, str]
+
+
+class Scripted:
+    """An endpoint that answers each action as `answers` says; "" is the answer to every other one."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.calls: list[str] = []
+        scripted = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                action = form.get("Action", [""])[0]
+                scripted.calls.append(action)
+                status, body = scripted.answers.get(action) or scripted.answers[""]
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{self.server.server_port}"
+        self.cloud = Cloud(Place("odd", "us-east-1", endpoint=endpoint, credentials=Credentials("a", "b")))
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Scripted]:
+    scripted = Scripted()
+    yield scripted
+    scripted.server.shutdown()
+
+
+@pytest.fixture
+def api(endpoint: Scripted, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # between botocore's attempts
+    endpoint.answers.clear()
+    return endpoint
+
+
+def answer(action: str, body: str) -> Answer:
+    return 200, (
+        f'<?xml version="1.0"?><{action}Response xmlns="{NAMESPACE}"><requestId>1</requestId>{body}</{action}Response>'
+    )
+
+
+def refusal(code: str, status: int = 400) -> Answer:
+    error = f"<Error><Code>{code}</Code><Message>said AWS</Message></Error>"
+    return status, f"<Response><Errors>{error}</Errors><RequestID>1</RequestID></Response>"
+
+
+def instances(*described: str) -> Answer:
+    items = "".join(f"<item><instanceId>i-1</instanceId>{each}</item>" for each in described)
+    return answer(
+        "DescribeInstances", f"<reservationSet><item><instancesSet>{items}</instancesSet></item></reservationSet>"
+    )
+
+
+def state(name: str, code: str = "", message: str = "") -> str:
+    reason = f"<stateReason><code>{code}</code><message>{message}</message></stateReason>" if code else ""
+    return f"<instanceState><code>0</code><name>{name}</name></instanceState>{reason}"
+
+
+def failure(call: Callable[[], object]) -> GpuAmiError:
+    with pytest.raises(GpuAmiError) as caught:
+        call()
+    return caught.value
+
+
+LAUNCH = Launch("ami-1", "p5.48xlarge", "", {runs.TAG_RUN: "r"}, "")
+REFUSALS = {
+    "InsufficientFreeAddressesInSubnet": (5, "subnet_ids"),
+    "InstanceLimitExceeded": (5, "quota"),
+    "VcpuLimitExceeded": (5, "quota"),
+    "MaxSpotInstanceCountExceeded": (5, "quota"),
+    "VolumeLimitExceeded": (5, "EBS"),
+    "SnapshotLimitExceeded": (5, "EBS"),
+    "Unsupported": (4, "does not support"),
+    "OptInRequired": (4, "terms"),
+    "Blocked": (4, "AWS Support"),
+    "PendingVerification": (4, "verif"),
+    "AuthFailure": (4, "clock"),
+    "SignatureDoesNotMatch": (4, "clock"),
+    "RequestExpired": (4, "clock"),
+    "InvalidClientTokenId": (4, "access key"),
+    "ExpiredToken": (4, "log in again"),
+    "InvalidKMSKey.InvalidState": (4, "kms_key_id"),
+    "KMSKeyNotAccessibleFault": (4, "kms_key_id"),
+    "UnauthorizedOperation": (4, "policy"),
+}
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_a_refused_launch_says_what_it_means(code: str, api: Scripted) -> None:
+    exit_code, words = REFUSALS[code]
+    api.answers["RunInstances"] = refusal(code)
+    error = failure(lambda: api.cloud.launch(LAUNCH))
+    assert error.exit_code == exit_code and code in str(error) and "said AWS" in str(error)
+    assert words in error.hint
+
+
+REASONS = {
+    "Server.InsufficientInstanceCapacity": (5, "Availability Zone"),
+    "Server.SpotInstanceTermination": (5, "on-demand"),
+    "Client.VolumeLimitExceeded": (5, "EBS"),
+    "Server.InternalError": (4, "again"),
+    "Client.InternalError": (4, "kms_key_id"),
+    "Client.InvalidKMSKey.InvalidState": (4, "kms_key_id"),
+    "Client.InvalidSnapshot.NotFound": (4, "snapshot"),
+    "Client.InstanceInitiatedShutdown": (4, "shut down"),
+    "Client.UserInitiatedShutdown": (4, "somebody"),
+}
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_an_instance_that_ends_while_it_is_pending_says_why(code: str, api: Scripted) -> None:
+    exit_code, words = REASONS[code]
+    api.answers["DescribeInstances"] = instances(state("terminated", code, "said AWS"))
+    error = failure(lambda: api.cloud.wait_for_state("i-1", "running", 5))
+    assert error.exit_code == exit_code and f"{code}: said AWS" in str(error)
+    assert words in error.hint and error.code == code
+
+
+def list_tagged(cloud: Cloud) -> object:
+    return resources.tagged(cloud, runs.TAG_RUN)
+
+
+CALLS: dict[str, Callable[[Cloud], object]] = {
+    "RunInstances": lambda cloud: cloud.launch(LAUNCH),
+    "DescribeInstances": lambda cloud: cloud.wait_for_state("i-1", "running", 5),
+    "TerminateInstances": lambda cloud: cloud.terminate(["i-1"]),
+    "StopInstances": lambda cloud: cloud.stop("i-1"),
+    "StartInstances": lambda cloud: cloud.start("i-1"),
+    "DescribeImages": lambda cloud: cloud.image("ami-1"),
+    "ModifyImageAttribute": lambda cloud: cloud.require_imds_v2("ami-1"),
+    "DeleteKeyPair": lambda cloud: cloud.delete_key("k"),
+    "GetConsoleOutput": lambda cloud: cloud.console("i-1"),
+    "DescribeSecurityGroups": lambda cloud: cloud.ingress(["sg-1"]),
+    "": list_tagged,
+}
+ERROR = refusal("InternalError")[1]
+BODIES: dict[str, Answer] = {
+    "a login page": (200, "<html><body><form>Sign in</form></body></html>"),
+    "a login page that is no XML": (200, "<!doctype html><p>Sign in<br>"),
+    "an error document with status 200": (200, ERROR),
+    "nothing": (200, ""),
+    "half a document": (200, ERROR[:50]),
+    "JSON": (200, '{"Reservations": []}'),
+    "a proxy's 407": (407, "<html>Proxy Authentication Required</html>"),
+    "a 404 of a web server": (404, "Not Found"),
+    "a redirect": (302, ""),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("action", CALLS)
+def test_what_is_no_answer_of_aws_is_no_success(action: str, body: str, api: Scripted) -> None:
+    api.answers[action] = BODIES[body]
+    error = failure(lambda: CALLS[action](api.cloud))
+    assert error.exit_code == 4 and error.hint, str(error)
+
+
+RESERVATION = "<reservationSet><item><instancesSet/></item></reservationSet>"
+MISSING: dict[str, tuple[str, Answer]] = {
+    "no instance was launched": ("RunInstances", answer("RunInstances", "<instancesSet/>")),
+    "the instance has no id": ("RunInstances", answer("RunInstances", "<instancesSet><item/></instancesSet>")),
+    "an instance without a state": ("DescribeInstances", instances("")),
+    "a state without a name": ("DescribeInstances", instances("<instanceState><code>16</code></instanceState>")),
+    "a number that is none": ("DescribeInstances", instances("<instanceState><code>x</code></instanceState>")),
+    "a time that is none": ("DescribeInstances", instances(f"{state('running')}<launchTime>soon</launchTime>")),
+    "a reservation without instances": ("DescribeInstances", answer("DescribeInstances", RESERVATION)),
+    "a group without rules": (
+        "DescribeSecurityGroups",
+        answer("DescribeSecurityGroups", "<securityGroupInfo><item/></securityGroupInfo>"),
+    ),
+    "no end of pages": (
+        "",
+        answer("DescribeInstances", "<reservationSet/><nextToken>again</nextToken>"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_a_well_formed_answer_that_lacks_something_is_an_error(case: str, api: Scripted) -> None:
+    action, body = MISSING[case]
+    api.answers[action] = body
+    error = failure(lambda: CALLS[action](api.cloud))
+    assert error.exit_code == 4 and (error.hint or "returned no instance" in str(error)), str(error)
+
+
+def test_an_unknown_state_is_waited_for_until_the_deadline(api: Scripted) -> None:
+    api.answers["DescribeInstances"] = instances(state("thinking"))
+    error = failure(lambda: api.cloud.wait_for_state("i-1", "running", 0.1))
+    assert error.exit_code == 4 and "i-1 is thinking after 0 s, expected running" in str(error)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://gpu-ami.invalid", "https://127.0.0.1:{port}", "http://127.0.0.1:1"], ids=["DNS", "TLS", "port"]
+)
+def test_an_endpoint_that_cannot_be_reached_is_named(url: str, api: Scripted) -> None:
+    url = url.format(port=api.server.server_port)
+    cloud = Cloud(Place("odd", "us-east-1", endpoint=url, credentials=Credentials("a", "b")))
+    error = failure(lambda: cloud.launch(LAUNCH))
+    assert error.exit_code == 4 and url in str(error) and "reachable" in error.hint
