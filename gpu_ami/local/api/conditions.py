@@ -106,10 +106,14 @@ class LaunchFailure:
 
 @dataclass(frozen=True)
 class Consistency:
-    """For how long (seconds, between `least` and `most`) a created resource is unknown to other calls."""
+    """For how long (seconds, between `least` and `most`) a created resource is unknown to other calls.
+
+    known_at_once: actions of EC2 whose new resources every call knows.
+    """
 
     least: float = 0.0
     most: float = 0.0
+    known_at_once: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,7 @@ _RULE: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "ports": ("ssh, all, a port or a range such as 8000-8080", lambda text: security_groups.range_of(text, 22)),
     "cidr": ("a network such as 127.0.0.0/8", ipaddress.ip_network),
 }
-_TEXT_LISTS = ("actions", "instance_types", "zones", "caller", "instance")
+_TEXT_LISTS = ("actions", "instance_types", "zones", "caller", "instance", "known_at_once")
 
 
 def _build(kind: type[Any], document: object, where: str) -> Any:
@@ -305,6 +309,8 @@ class Decisions:
     def unknown_seconds(self, action: str) -> float:
         """For how long what this call of `action` created is unknown to others."""
         window = self.conditions.consistency
+        if action in window.known_at_once:
+            return 0.0
         with self._lock:
             number = self._created[action] = self._created[action] + 1
         return window.least + (window.most - window.least) * self._draw(f"consistency {action} {number}")

@@ -143,6 +143,17 @@ def test_a_new_image_and_group_are_unknown_for_some_seconds(region: Region) -> N
     assert ec2.describe_security_groups(GroupIds=[group_id])["SecurityGroups"][0]["GroupName"] == "g"
 
 
+def test_the_image_of_a_build_is_known_at_once(region: Region) -> None:
+    """The waiter of Packer's plugin 1.8.2 ends at the first InvalidAMIID.NotFound."""
+    world, endpoint = region("consistency")
+    ec2 = client(endpoint)
+    instance_id = ec2.run_instances(**LAUNCH)["Instances"][0]["InstanceId"]
+    world.clock.now = 5
+    world.settle()
+    image_id = ec2.create_image(InstanceId=instance_id, Name="made")["ImageId"]
+    assert [row["ImageId"] for row in ec2.describe_images(ImageIds=[image_id])["Images"]] == [image_id]
+
+
 def test_capacity_may_be_missing_after_the_launch(region: Region) -> None:
     world, endpoint = region("no-capacity-later")
     ec2 = client(endpoint)
