@@ -112,7 +112,7 @@ def allowed(*names: str) -> set[str]:
 
 CALLERS = (
     "caller-build.json", "caller-preflight.json", "caller-prove.json", "caller-publish.json", "caller-sign.json",
-    "caller-sweep.json",
+    "caller-sweep.json", "caller-fleet.json",
 )  # fmt: skip
 
 

@@ -90,6 +90,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
         ["xid", "79"],
         ["events", "dmesg"],
         ["xid", "12028", "48", "149"],
+        ["launch-template", "ami-0123456789abcdef0", "--instance-type", "g5.xlarge", "--where", "aws.yml"],
         ["runbook"],
         ["runbook", "79"],
         ["runbook", "43"],
@@ -213,8 +214,9 @@ def loose(schema: Any, path: str = "") -> Iterator[str]:
 
 
 def test_schemas_name_every_key() -> None:
-    """Open are only what another document describes: a recipe, and CloudWatch's own part of an event."""
-    assert set(loose(COMMANDS)) == {"/import/properties/recipe", "/events/properties/_aws"}
+    """Open are only what another document describes: a recipe, EC2's launch template, CloudWatch's part of an event."""
+    described = {"/import/properties/recipe", "/launch-template/items/properties/data", "/events/properties/_aws"}
+    assert set(loose(COMMANDS)) == described
 
 
 def test_every_command_has_a_schema() -> None:

@@ -7,6 +7,7 @@ dead_man     ends an instance at its expiry from outside
 interfaces   network interfaces of a launch: one, or EFA on every network card that takes one
 kms          keys that sign
 launches     what a launch asks RunInstances for
+launch_templates  the same as launch templates
 log_groups   log groups of a proof: names, listing, deletion
 login        how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
 mfa          credentials of a profile that asks for an MFA code, once a run

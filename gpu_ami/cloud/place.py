@@ -18,7 +18,7 @@ from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
 SESSION_MANAGER = "session_manager"
 SSH_INTERFACES = ("public_ip", "private_ip", "public_dns", "private_dns", SESSION_MANAGER)
 JUMP_HOST_PATTERN = r"(?P<user>[\w.-]+)@(?P<host>[\w.-]+)(:(?P<port>\d{1,5}))?"
-_WAY_PATTERN = r"on-demand|spot|(reservation|capacity-block):cr-[0-9a-f]{8,17}"
+WAY_PATTERN = r"on-demand|spot|(reservation|capacity-block):cr-[0-9a-f]{8,17}"
 LOG_GROUPS = ("proof", "production")
 _MAX_TAGS = 40  # EC2 allows 50 on a resource; ours (run id, recipe, digest, expiry, …) need room
 
@@ -108,7 +108,7 @@ def _like(pattern: str, example: str) -> Text:
 _URL = _like(r"https?://[^\s/]+(/\S*)?", "https://host:port")
 _TAGS = MapOf(r"(?!aws:).{1,128}", "team (at most 128 characters, not aws:…)", Text('"4711"', r".{0,256}"))
 _SUBNET = _like(r"subnet-[0-9a-f]{8,17}", "subnet-0123456789abcdef0")
-_WAY = _like(_WAY_PATTERN, "on-demand, spot, reservation:cr-0123456789abcdef0 or capacity-block:cr-0123456789abcdef0")
+_WAY = _like(WAY_PATTERN, "on-demand, spot, reservation:cr-0123456789abcdef0 or capacity-block:cr-0123456789abcdef0")
 _GRAMMAR = Keys(
     {
         "name": Text("production"),
