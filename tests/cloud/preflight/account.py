@@ -139,6 +139,11 @@ def good_account(cloud: Cloud) -> Account:
     return account
 
 
+def answer(content: dict[str, Any]) -> tuple[SimpleNamespace, dict[str, Any]]:
+    """What an endpoint of AWS answers: every success has a request id."""
+    return SimpleNamespace(status_code=200), {**content, "ResponseMetadata": {"RequestId": "1"}}
+
+
 def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     """Service Quotas, the policy simulator, refused dry runs and an image's attributes, none of which moto has."""
     real = Cloud.client
@@ -165,10 +170,10 @@ def answer_what_moto_lacks(account: Account, monkeypatch: pytest.MonkeyPatch) ->
 
     def refuse(params: Any, model: Any, **_: Any) -> Any:
         if model.name == "DescribeCapacityReservations":  # moto has none
-            return SimpleNamespace(status_code=200), {"CapacityReservations": account.reservations}
+            return answer({"CapacityReservations": account.reservations})
         if model.name == "DescribeInstanceConnectEndpoints":
             row = {"InstanceConnectEndpointId": "eice-00000001", "State": "create-complete"}
-            return SimpleNamespace(status_code=200), {"InstanceConnectEndpoints": [row]}
+            return answer({"InstanceConnectEndpoints": [row]})
         if params.get("body", {}).get("DryRun") and model.name in account.dry_run_refusals:
             raise refusal(account.dry_run_refusals[model.name], model.name)
         return None
