@@ -85,7 +85,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("name", "commands"),
     [
-        ("gpu-ami", ["build", "matrix", "merge", "plan", "prove", "publish", "sweep", "validate", "verify"]),
+        ("gpu-ami", ["build", "diff", "matrix", "merge", "plan", "prove", "publish", "sweep", "validate", "verify"]),
         ("bump", ["bump"]),
     ],
 )
@@ -97,6 +97,7 @@ def test_commands_of_the_workflows_are_understood(folder: Path, name: str, comma
     values = {
         '"${since[@]}"': "--since HEAD", "shards/*": "shards/a shards/b", "recipes/*.yml": "recipes/my-gpu-image.yml",
         '"$recipe"': "recipes/my-gpu-image.yml", "$RECIPE": "recipes/my-gpu-image.yml", "${KEY:+": "", "}": "",
+        '"$LEVEL"': "certified",
     }  # fmt: skip
     for variable, value in values.items():
         text = text.replace(variable, value)

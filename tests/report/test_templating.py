@@ -58,5 +58,6 @@ def test_every_template_is_there_and_used() -> None:
     names = {path.name for path in templating.TEMPLATES.iterdir()}
     texts = "".join(path.read_text() for path in templating.TEMPLATES.iterdir())
     entries = {"page.html.j2", "certificate.md.j2", "job_summary.md.j2", "diff.html.j2", "matrix.md.j2"}
+    entries.add("dashboard.html.j2")  # gpu_ami/telemetry/page.py
     assert entries <= names
     assert all(f'"{name}"' in texts for name in names - entries)

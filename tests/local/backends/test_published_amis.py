@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from gpu_ami.local.backends import published_amis
 from tests.local.api.test_application import client
 from tests.local.conftest import BASE_ID, World
 
@@ -37,7 +38,6 @@ def snapshot_of(image: dict[str, Any]) -> str:
 
 
 def complete(ec2: Any, ami: str) -> dict[str, Any]:
-    assert described(ec2, ami)["State"] == "pending"
     while (image := described(ec2, ami))["State"] == "pending":
         time.sleep(0.05)
     return image
@@ -49,8 +49,11 @@ def refused(code: str, call: Any, **arguments: Any) -> None:
     assert caught.value.response["Error"]["Code"] == code
 
 
-def test_a_copy_is_pending_and_then_has_source_tags_and_size(ec2: Any) -> None:
-    image = complete(ec2, copy(ec2))
+def test_a_copy_is_pending_and_then_has_source_tags_and_size(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published_amis, "_COPY_SECONDS", 5.0)
+    made = copy(ec2)
+    assert described(ec2, made)["State"] == "pending"
+    image = complete(ec2, made)
     assert image["State"] == "available" and image["SourceImageId"] == BASE_ID
     assert image["SourceImageRegion"] == "us-east-1" and image["Tags"] == [{"Key": "a", "Value": "1"}]
     snapshot = ec2.describe_snapshots(SnapshotIds=[snapshot_of(image)])["Snapshots"][0]
