@@ -38,27 +38,30 @@ def compare(verified: Verified, cloud: Cloud, findings: Findings, copy: str = ""
         text = f"the certificate is of {certified.ami} in {certified.region}, the place is in {cloud.place.region}"
         findings.refuse("other-region", text, "AMI ids are of one region: name the place of this one with --where")
         return
-    image = cloud.image(certified.ami)
+    image = _image(certified.ami, cloud, findings)
     if image is None:
-        text = f"{certified.ami} is not in {cloud.place.region}, or is not shared with this account"
-        findings.refuse("ami-missing", text, "ask the publisher which AMI replaces it")
         return
-    if image.get("State") != "available":
-        findings.refuse("ami-state", f"{certified.ami} is {image.get('State')}", "take an AMI that is available")
     _compare_snapshots(verified, image, findings)
     _compare_tags(verified, image, findings)
+
+
+def _image(ami: str, cloud: Cloud, findings: Findings) -> ImageTypeDef | None:
+    """What EC2 says of an AMI; refuses one that is not there, or not available."""
+    image = cloud.image(ami)
+    if image is None:
+        text = f"{ami} is not in {cloud.place.region}, or is not shared with this account"
+        findings.refuse("ami-missing", text, "ask the publisher which AMI replaces it")
+    elif image.get("State") != "available":
+        findings.refuse("ami-state", f"{ami} is {image.get('State')}", "take an AMI that is available")
+    return image
 
 
 def _compare_copy(verified: Verified, copy: str, cloud: Cloud, findings: Findings) -> None:
     """What EC2 says of a copy's origin. Its content is not compared: its snapshots are its own, without digests."""
     certified = verified.certificate.image
-    image = cloud.image(copy)
+    image = _image(copy, cloud, findings)
     if image is None:
-        text = f"{copy} is not in {cloud.place.region}, or is not shared with this account"
-        findings.refuse("ami-missing", text, "ask the publisher which AMI replaces it")
         return
-    if image.get("State") != "available":
-        findings.refuse("ami-state", f"{copy} is {image.get('State')}", "take an AMI that is available")
     origin = (image.get("SourceImageId", ""), image.get("SourceImageRegion", ""))
     expected = f"{certified.ami} in {certified.region}"
     tagged = tags_of(image).get(_TAG_SOURCE, "")
