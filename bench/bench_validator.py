@@ -41,8 +41,8 @@ AuthorizedKeysFile {folder}/key.pub
 StrictModes no
 UsePAM no
 PermitRootLogin yes
-MaxStartups 200
-MaxSessions 200
+MaxStartups 1000
+MaxSessions 1000
 SetEnv HOME={folder}/home
 """
 # The mix of a usual suite: files, packages, users, commands, a content, an owner, kernel settings.

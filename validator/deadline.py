@@ -18,7 +18,17 @@ def arm(deadline: float) -> None:
     """Raises CheckTimeout in the main thread at `deadline` (time.monotonic()); 0 disarms it."""
     if threading.current_thread() is not threading.main_thread():
         return
+    install()
+    move(deadline)
+
+
+def install() -> None:
+    """Handles the alarm of `move` in this process."""
     signal.signal(signal.SIGALRM, _interrupt)
+
+
+def move(deadline: float) -> None:
+    """`arm` where the alarm is handled already, in the main thread."""
     signal.setitimer(signal.ITIMER_REAL, max(0.001, deadline - time.monotonic()) if deadline else 0.0)
 
 
@@ -32,7 +42,7 @@ def pause() -> float:
 def resume(seconds: float) -> None:
     """Arms the deadline again with what `pause` returned."""
     if seconds:
-        arm(time.monotonic() + seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _interrupt(_signum: int, _frame: object) -> None:

@@ -47,6 +47,7 @@ pytest_plugins = ["testinfra.plugin"] if os.environ.get("PYTEST_DISABLE_PLUGIN_A
 
 RUN = pytest.StashKey["Run"]()
 CHECK = pytest.StashKey[RunningCheck]()
+HOST = pytest.StashKey["HostRun"]()
 _CHECKS = Path(__file__).parent / "checks"
 _twins: dict[backend.HostLink, Any] = {}
 _BACKEND = "validator.transport.backend.BatchBackend"
@@ -60,6 +61,7 @@ class HostRun:
     name: str
     host: Any
     checks: dict[str, RunningCheck] = field(default_factory=dict)  # by id
+    journal: Path | None = None  # None before its first line
 
     @property
     def records(self) -> list[CheckRecord]:
@@ -77,7 +79,6 @@ class Run:
         self.waiver_remarks: list[str] = []
         self.engine: ModuleType | None = None  # validator.engine, if checks run concurrently
         self.mode = ""  # how checks run, for the header
-        self.journals: set[Path] = set()  # written by this process
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -146,6 +147,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             host_run.host = host
         record = identity.make_distinct(identity.describe(item), item, host_run.checks)
         item.stash[CHECK] = host_run.checks[record.id] = RunningCheck(record)
+        item.stash[HOST] = host_run
+    gc.set_threshold(50_000, 20, 20)  # little of what checks make is garbage in cycles
     gc.freeze()  # modules and items stay; garbage collection in them would take longer than the checks
 
 
@@ -196,26 +199,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     check = item.stash.get(CHECK, None)
     if check is not None:
         engine = item.config.stash[RUN].engine
-        if engine is not None:
-            check.update(attempts=max(check.record.attempts, engine.attempts()))
+        if engine is not None and engine.attempts() > check.record.attempts:
+            check.update(attempts=engine.attempts())
         outcomes.judge(check, report, call)
-        if report.when == "teardown":
-            _append_to_journal(check, item.config)
+        if report.when == "teardown" and item.config.getoption("results") is not None:
+            _append_to_journal(check, item.stash[HOST], item.config)
     return report  # type: ignore[return-value]
 
 
-def _append_to_journal(check: RunningCheck, config: pytest.Config) -> None:
+def _append_to_journal(check: RunningCheck, host_run: HostRun, config: pytest.Config) -> None:
     """Appends the check to the journal, so that an interrupted run keeps the results of finished checks."""
     run: Run = config.stash[RUN]
-    host_run = next((entry for entry in run.hosts.values() if entry.checks.get(check.record.id) is check), None)
-    if host_run is None or config.getoption("results") is None:
-        return
-    path = journal_of(_of_host(config.getoption("results"), host_run.name, run) or Path())
-    if path not in run.journals:
-        run.journals.add(path)
-        path.unlink(missing_ok=True)
+    if host_run.journal is None:
+        host_run.journal = journal_of(_of_host(config.getoption("results"), host_run.name, run) or Path())
+        host_run.journal.unlink(missing_ok=True)
     (record,), _ = waivers.apply(run.waivers, [check.record], _where(run, host_run.host), datetime.date.today())
-    append_to_journal(path, record)
+    append_to_journal(host_run.journal, record)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:

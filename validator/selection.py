@@ -69,6 +69,6 @@ def _is_offline(item: pytest.Item) -> bool:
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], applies: Callable[[pytest.Item], bool]) -> None:
-    selected = [item for item in items if applies(item)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
-    items[:] = selected
+    kept = [(item, applies(item)) for item in items]
+    config.hook.pytest_deselected(items=[item for item, keep in kept if not keep])
+    items[:] = [item for item, keep in kept if keep]

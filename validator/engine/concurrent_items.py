@@ -187,15 +187,15 @@ class _SharedState:
             _restore(self.fixtures.get(node, {}))
 
     def save_values(self, item: pytest.Item, known: set[Any]) -> None:
-        for node in item.listchain():
+        known = {fixture for fixture in known if scope_of(fixture) in _OF_A_HOST}
+        for node in item.listchain() if self.fixtures else ():
             known |= self.fixtures.get(node, {}).keys()
         for fixture in known:
-            if scope_of(fixture) in _OF_A_HOST:
-                self.fixtures.setdefault(scope_node(item, fixture), {}).update(_save({fixture}))
+            self.fixtures.setdefault(scope_node(item, fixture), {}).update(_save({fixture}))
 
     def stack(self, item: pytest.Item) -> dict[Any, Any]:
-        known = self.session_entry | self.entries
-        return {node: known[node] for node in item.listchain() if node in known}
+        entries = (self.entries, self.session_entry)
+        return {node: known[node] for node in item.listchain() for known in entries if node in known}
 
     def save_stack(self, item: pytest.Item, stack: dict[Any, Any]) -> None:
         for node in item.listchain():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ class ConcurrentChecks:
     def __init__(self, trusted: Path) -> None:
         self._trusted = trusted
         self._reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of items that have run and not reported
+        self._not_run: deque[pytest.Item] = deque()  # later items that did not run with them, in order
         self._mutating: set[pytest.Item] | None = None  # which items may change their host; None: not analysed yet
 
     @pytest.hookimpl(tryfirst=True)
@@ -41,8 +43,9 @@ class ConcurrentChecks:
         """The next item that has not run yet, so that fixtures of finished items are torn down."""
         if nextitem not in self._reports:
             return nextitem
-        items = item.session.items
-        return next((later for later in items[items.index(nextitem) :] if later not in self._reports), None)
+        if self._not_run and self._not_run[0] is item:
+            self._not_run.popleft()
+        return self._not_run[0] if self._not_run else None
 
     def _run_from(self, first: pytest.Item) -> None:
         """Runs `first` and all later items that can run at the same time."""
@@ -53,9 +56,11 @@ class ConcurrentChecks:
             self._mutating = mutation.MutationAnalysis().mutating(users)
         concurrent: Sequence[pytest.Function] = mutation.concurrent_now(remaining, self._mutating)
         chosen = set(concurrent)
-        nextitem = next((item for item in remaining if item not in chosen), None)
+        self._not_run = deque(item for item in remaining if item not in chosen)
+        nextitem = self._not_run[0] if self._not_run else None
         items = ConcurrentItems(session, list(concurrent), nextitem)
         tasks = items.tasks(self._mutating, session.config.getoption("check_deadline"))
+        deadline.install()
         with items.exclusive_setup():
-            scheduler.Scheduler(limit=lambda task: deadline.arm(task.deadline)).run(tasks)
+            scheduler.Scheduler(limit=lambda task: deadline.move(task.deadline)).run(tasks)
         self._reports.update(items.reports)

@@ -9,12 +9,14 @@ See docs/engine.md.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import queue
 import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +73,9 @@ class Task:
         return self._greenlet is not None and bool(self._greenlet.dead)
 
 
+_UNLIMITED = Task("", lambda: None)
+
+
 @dataclass
 class Scheduler:
     """Runs tasks to completion and batches their commands."""
@@ -81,42 +86,50 @@ class Scheduler:
     _hub: Any = None
     _current: Task | None = None
     _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by host: tasks that have not started
-    _begun: dict[object, list[Task]] = field(default_factory=dict)  # by host: tasks that have not ended
-    _sent: dict[backend.HostLink, _SentBatches] = field(default_factory=dict)  # batches without an answer yet
+    _begun: dict[object, dict[Task, None]] = field(default_factory=dict)  # by host: tasks that have not ended, in order
+    _sleeping: dict[Task, None] = field(default_factory=dict)
+    _asking: dict[backend.HostLink, list[Task]] = field(default_factory=dict)  # their commands are not sent yet
+    _sent: dict[backend.HostLink, list[_Batch]] = field(default_factory=dict)  # without an answer; [] while connecting
+    _answered: queue.SimpleQueue[tuple[backend.HostLink, Future[Any]]] = field(default_factory=queue.SimpleQueue)
+    _several: bool = False  # whether tasks have different hosts
 
     def run(self, tasks: Iterable[Task]) -> None:
         """Runs all tasks and returns when all have ended. An exception of `run` itself ends all of them."""
         global _active
         self.tasks = list(tasks)
         self._hub = greenlet.getcurrent()
-        self._queues, self._begun = defaultdict(deque), defaultdict(list)
+        self._queues = defaultdict(deque)
         for task in self.tasks:
             self._queues[task.host].append(task)
+        self._begun = {host: {} for host in self._queues}
+        self._several = len(self._queues) > 1
         _active, backend.runner = self, self.execute
         try:
-            while waiting := self._begin():
-                self._advance(waiting)
+            while self._begin():
+                self._advance()
         finally:
             _active, backend.runner = None, backend.run_at_once
             for task in self.tasks:
                 if task._greenlet is not None and not task.done:
                     task._greenlet.throw(greenlet.GreenletExit)
 
-    def _begin(self) -> list[Task]:
-        """Starts the tasks that can start now; returns all that have started and not ended."""
-        for host, queue in self._queues.items():
-            while queue:
-                busy = self._begun[host] = [task for task in self._begun[host] if not task.done]
-                if busy and (queue[0].mutates or busy[0].mutates):
-                    break
-                task = queue.popleft()
-                busy.append(task)
-                task.deadline = time.monotonic() + task.seconds if task.seconds else 0.0
-                task._greenlet = greenlet.greenlet(task.run)
-                self._resume(task)
-            if len(self._queues) > 1:  # while the next host is being connected
-                self._send(self._begun[host])
-        return [task for begun in self._begun.values() for task in begun if not task.done]
+    def _begin(self) -> bool:
+        """Starts the tasks that can start now; returns whether there are any that have not ended."""
+        for host, queued in list(self._queues.items()):
+            begun = self._begun[host]
+            while queued and not (begun and (queued[0].mutates or next(iter(begun)).mutates)):
+                self._start(queued.popleft())
+            if not queued:
+                del self._queues[host]
+            if self._several:  # while the next host is being connected
+                self._send()
+        return any(self._begun.values())
+
+    def _start(self, task: Task) -> None:
+        self._begun[task.host][task] = None
+        task.deadline = time.monotonic() + task.seconds if task.seconds else 0.0
+        task._greenlet = greenlet.greenlet(task.run)
+        self._resume(task)
 
     def execute(self, request: backend.Request) -> tuple[Answer, int]:
         """The answer to a command of `host.run`, after its batch has returned."""
@@ -127,6 +140,7 @@ class Scheduler:
         if task is None:
             return backend.run_at_once(request)
         task.request = request
+        self._ask(task)
         answer: Answer = self._suspend(task)
         return answer, task.attempts
 
@@ -137,6 +151,7 @@ class Scheduler:
             time.sleep(seconds)
             return
         task.wake = time.monotonic() + seconds
+        self._sleeping[task] = None
         self._suspend(task)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
@@ -157,22 +172,22 @@ class Scheduler:
         self._hub.switch()
         if task._throw is not None:
             error, task._throw = task._throw, None
-            raise error
+            raise error.with_traceback(None)  # all checks of a lost host get the same: its traceback would grow
         value, task._value = task._value, None
         return value
 
-    def _advance(self, waiting: list[Task]) -> None:
-        if self._send(waiting):
+    def _advance(self) -> None:
+        if self._send():
             return
         now = time.monotonic()
-        idle = [task for task in waiting if task.request is None]
-        late = [task for task in idle if task.deadline and task.deadline <= now]
-        due = late or [task for task in idle if task.wake is not None and task.wake <= now]
+        late = [task for task in self._sleeping if task.deadline and task.deadline <= now]
+        due = late or [task for task in self._sleeping if task.wake is not None and task.wake <= now]
         if not due:
-            self._wait(min((task.wake - now for task in idle if task.wake is not None), default=None))
+            self._wait(min((task.wake - now for task in self._sleeping if task.wake is not None), default=None))
             return
         for task in due:
             task.wake = None
+            del self._sleeping[task]
             if task in late:
                 task._throw = CheckTimeout()
                 task.deadline = now + task.seconds  # what it tears down has a deadline of its own
@@ -183,12 +198,12 @@ class Scheduler:
         if not self._sent:
             time.sleep(max(0.0, seconds or 0.0))
             return
-        answered, _ = wait([sent.answered for sent in self._sent.values()], seconds, FIRST_COMPLETED)
-        for link, sent in list(self._sent.items()):
-            if sent.answered in answered:
-                del self._sent[link]
-                sent.answered.result()
-                self._deliver(sent.batches)
+        with contextlib.suppress(queue.Empty):
+            link, answered = self._answered.get(timeout=None if seconds is None else max(0.0, seconds))
+            batches = self._sent.pop(link)
+            if batches:  # the error of a connection is raised by its first command
+                answered.result()
+                self._deliver(batches)
 
     def _resume(self, task: Task) -> None:
         self._current = task
@@ -197,29 +212,57 @@ class Scheduler:
             self.limit(task)
             task._greenlet.switch()
         finally:
-            self.limit(Task("", lambda: None))
+            self.limit(_UNLIMITED)
             task.after()
             self._current = None
         if task.done:
+            del self._begun[task.host][task]
             self.finished(task)
 
-    def _send(self, waiting: Iterable[Task]) -> bool:
+    def _send(self) -> bool:
         """Sends batches to the hosts that have no batch under way; returns whether answers were delivered at once."""
-        groups: dict[backend.HostLink, dict[bool, list[Task]]] = defaultdict(lambda: defaultdict(list))
-        for task in waiting:
-            if task.request is not None and task.request.link not in self._sent:
-                groups[task.request.link][task.request.root].append(task)
-        apart = len(self._queues) > 1 or len(groups) > 1
-        for link, shells in groups.items():
-            batches = [_Batch(link, root, tasks) for root, tasks in shells.items()]
+        sent = [batches for link in list(self._asking) if link not in self._sent and (batches := self._batches(link))]
+        for batches in sent:
             for batch in batches:
                 batch.compose()
-            if apart:
-                self._sent[link] = _SentBatches(batches, backend.in_background(_execute, batches))
+            if self._several or len(sent) > 1:
+                self._await(batches[0].link, backend.in_background(_execute, batches), batches)
             else:  # no other check could run meanwhile
                 _execute(batches)
                 self._deliver(batches)
-        return bool(groups) and not apart
+                return True
+        return False
+
+    def _batches(self, link: backend.HostLink) -> list[_Batch]:
+        """The batches of the tasks that wait for a host, one for each shell; none while it is being connected."""
+        if link.connecting is not None:
+            self._await(link, link.connecting, [])
+            return []
+        self._answer_constants(link)
+        shells: dict[bool, list[Task]] = defaultdict(list)
+        for task in self._asking.pop(link, ()):
+            assert task.request is not None
+            shells[task.request.root].append(task)
+        return [_Batch(link, root, tasks) for root, tasks in shells.items()]
+
+    def _answer_constants(self, link: backend.HostLink) -> None:
+        """Resumes the tasks that wait for what is known since the host was connected."""
+        for task in self._asking.pop(link):
+            assert task.request is not None
+            task._value = (link.known(task.request.root) or {}).get(task.request.command.text)
+            if task._value is None:
+                self._ask(task)
+            else:
+                task.request = None
+                self._resume(task)
+
+    def _ask(self, task: Task) -> None:
+        assert task.request is not None
+        self._asking.setdefault(task.request.link, []).append(task)
+
+    def _await(self, link: backend.HostLink, answered: Future[Any], batches: list[_Batch]) -> None:
+        self._sent[link] = batches
+        answered.add_done_callback(lambda future: self._answered.put((link, future)))
 
     def _deliver(self, batches: Iterable[_Batch]) -> None:
         for batch in batches:
@@ -235,8 +278,9 @@ class Scheduler:
                     task._value = batch.answers[slot]
                 elif task.request.command.text in constants:
                     task._value = constants[task.request.command.text]
-                else:
-                    continue  # not a constant on this host: sent as an ordinary command
+                else:  # not a constant on this host: sent as an ordinary command
+                    self._ask(task)
+                    continue
                 task.request = None
                 task.attempts = max(task.attempts, batch.attempts)
                 self._resume(task)
@@ -274,14 +318,6 @@ class _Batch:
             places[command.text] = len(self.commands)
         self.commands.append(command)
         return len(self.commands) - 1
-
-
-@dataclass
-class _SentBatches:
-    """The batches sent to a host, one for each shell. answered: is done when the host has answered."""
-
-    batches: list[_Batch]
-    answered: Future[None]
 
 
 def _execute(batches: list[_Batch]) -> None:

@@ -86,6 +86,11 @@ class HostLink:
             early.shell = shell
         return early
 
+    @property
+    def connecting(self) -> Future[_EarlyConnection] | None:
+        """The early connection until it is made or has failed."""
+        return self._early if self._early is not None and not self._early.done() else None
+
     def _finish_early_connection(self) -> None:
         """Waits for the early connection, if there is one, and uses it."""
         if self._early is None:
@@ -108,8 +113,9 @@ class HostLink:
         self._known[self._is_root(root)] = answers
 
     def known(self, root: bool) -> Mapping[str, Answer] | None:
-        """The answers to constant commands; None before host_constants.ASK has run."""
-        self._finish_early_connection()
+        """The answers to constant commands; None before host_constants.ASK has run. Does not wait for a connection."""
+        if self.connecting is None:
+            self._finish_early_connection()
         return self._known.get(self._is_root(root))
 
     def _is_root(self, root: bool) -> bool:
@@ -119,7 +125,7 @@ class HostLink:
     def connection(self) -> Connection | Entered:
         self._finish_early_connection()
         if self.fault is not None:
-            raise self.fault
+            raise self.fault.with_traceback(None)
         if self._connection is None:
             try:
                 self._connection = self._connect()

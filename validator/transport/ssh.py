@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import logging
 import shlex
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ __all__ = [
 ]  # fmt: skip
 
 _CHUNK = 1 << 16
+_POLL_SECONDS = 2.0  # paramiko's thread wakes so often when nothing comes; its own 0.1 s costs with many hosts
 _SLACK_SECONDS = 1.0  # after a command's deadline, for the host to kill it and to answer
 
 
@@ -169,6 +171,8 @@ class Connection:
 
     def close(self) -> None:
         self._closed = True
+        with contextlib.suppress(OSError):  # ends the thread that reads; paramiko would wait for its next look
+            self.transport.sock.shutdown(socket.SHUT_RDWR)
         self.transport.close()
         if self.proxy is not None:
             self.proxy.close()
@@ -264,6 +268,7 @@ def connect(where: Target | str, **options: object) -> Connection:
         transport.banner_timeout = target.banner_timeout
         transport.auth_timeout = target.auth_timeout
         host_key = greet(transport, target, stages)
+        sock.settimeout(_POLL_SECONDS)
     except BaseException as error:
         failed = proxy.failure() if proxy and isinstance(error, ConnectionDropped | HostSilent) else ""
         if transport is not None:

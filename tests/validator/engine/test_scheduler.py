@@ -133,6 +133,29 @@ def test_it(host):
     assert ended["quick"] < ended["slow"] - 2
 
 
+def test_silent_host_holds_up_no_other(
+    run: Run, sshd: Sshd, tmp_path: Path, serve: Callable[[Callable[[socket.socket], None]], int]
+) -> None:
+    """A host that accepts the connection and says nothing, named first: the other's checks do not wait for it."""
+    port = serve(lambda _client: time.sleep(30))
+    both = f"--hosts=ssh://{sshd.target().user}@127.0.0.1:{port},ssh://{sshd.target().user}@127.0.0.1:{sshd.port}"
+    source = f"""
+import pathlib, time
+def test_it(host):
+    try:
+        for number in range(3):
+            assert host.run(f"echo {{number}}").rc == 0
+    finally:
+        (pathlib.Path({str(tmp_path)!r}) / str(host.backend.port)).write_text(str(time.monotonic()))
+"""
+    file = tmp_path / "test_two.py"
+    file.write_text(source)
+    with pytest.raises(AssertionError):  # two hosts have a file of results each
+        run(file, both, "--connect-timeout=6")
+    ended = {name: float((tmp_path / str(name)).read_text()) for name in (port, sshd.port)}
+    assert ended[sshd.port] < ended[port] - 2
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_interrupt_kills_running_commands(sshd: Sshd, tmp_path: Path, hosts: int) -> None:
     file = tmp_path / "test_long.py"

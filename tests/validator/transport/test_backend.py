@@ -49,9 +49,11 @@ def test_deadline_of_one_command(sshd: Sshd) -> None:
 def test_early_connection_is_used(sshd: Sshd) -> None:
     link = backend.HostLink(sshd.target())
     link.connect_early(root=False)
+    assert link.known(root=False) is None  # it does not wait
+    link.execute([], root=False)
     assert link.known(root=False)  # what is always asked has been answered
     assert link.execute([Command("echo here")], root=False)[0][0].stdout == b"here\n"
-    assert link.cost == {"connections": 1, "executions": 1, "round_trips": 2, "commands": 2}
+    assert link.cost == {"connections": 1, "executions": 1, "round_trips": 3, "commands": 2}
     link.close()
 
 
