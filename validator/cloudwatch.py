@@ -99,7 +99,7 @@ class LogEvent:
 
 
 class CloudWatch:
-    """CloudWatch of one region. `sleep` can be replaced, so that many checks can wait concurrently."""
+    """CloudWatch of one region. `sleep` and `park` can be replaced, so that many checks can wait concurrently."""
 
     def __init__(
         self,
@@ -118,6 +118,7 @@ class CloudWatch:
         self.arrival_seconds = arrival_seconds
         self.poll_seconds = LOCAL_POLL_SECONDS if endpoint else AWS_POLL_SECONDS
         self.sleep: Callable[[float], None] = time.sleep
+        self.park: Callable[[float], None] = time.sleep  # in a check that does not need its host meanwhile
 
     def _client(self, service: str) -> Any:
         import boto3
@@ -140,14 +141,18 @@ class CloudWatch:
         client: CloudWatchLogsClient = self._client("logs")
         return client
 
-    def wait(self, look: Callable[[], T | None], seconds: float) -> T | None:
-        """Calls `look` until it returns a value, for at most `seconds`; None if it returned none."""
+    def wait(self, look: Callable[[], T | None], seconds: float, *, parked: bool = False) -> T | None:
+        """Calls `look` until it returns a value, for at most `seconds`; None if it returned none.
+
+        parked: `look` does not depend on the host, which other checks may change meanwhile.
+        """
+        sleep = self.park if parked else self.sleep
         deadline = time.monotonic() + seconds
         while True:
             value = look()
             if value is not None or time.monotonic() >= deadline:
                 return value
-            self.sleep(min(self.poll_seconds, max(0.0, deadline - time.monotonic())))
+            sleep(min(self.poll_seconds, max(0.0, deadline - time.monotonic())))
 
     def _call(self, action: str, call: Callable[[], T]) -> T:
         """The result of an API call. It is retried for RETRY_SECONDS if it is throttled or the service fails.

@@ -166,7 +166,7 @@ def _use_engine(config: pytest.Config, run: Run) -> None:
         reason = engine.unavailable()
         if not reason:
             run.engine, run.mode = engine, "checks run concurrently"
-            config.pluginmanager.register(engine.ConcurrentChecks(_CHECKS), "validator-engine")
+            config.pluginmanager.register(engine.ConcurrentChecks(), "validator-engine")
             return
     run.mode = f"checks run one after the other, with one round trip for each command: {reason}"
 
@@ -345,5 +345,5 @@ def cloudwatch(request: pytest.FixtureRequest) -> CloudWatch:
     )
     run = config.stash[RUN]
     if run.engine is not None:
-        client.sleep = run.engine.sleep
+        client.sleep, client.park = run.engine.sleep, run.engine.park
     return client

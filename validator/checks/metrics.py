@@ -149,7 +149,7 @@ def collect(
         newest.update({series: points[0] if points else None for series, points in arrived.items()})
         return True if all(point for series, point in newest.items() if series not in never) else None
 
-    cloudwatch.wait(look, cloudwatch.arrival_seconds)
+    cloudwatch.wait(look, cloudwatch.arrival_seconds, parked=True)
     seconds = max(0.0, time.time() - since)
     history = _history({series: expected[series] for series in newest if newest[series]}, machine, cloudwatch, period)
     return Arrival(expected, newest, seconds, never, absent or (), history)

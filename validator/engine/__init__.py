@@ -1,7 +1,8 @@
 """Runs checks concurrently to save round trips. Optional: without it checks run one after the other.
 
 plugin               the engine's part in pytest
-scheduler            runs checks concurrently and sends their commands in batches
+scheduler            runs checks concurrently
+batches              the commands that are sent at once to a host, and their answers
 concurrent_items     pytest items as concurrent tasks
 pytest_internals     all undocumented parts of pytest that the engine uses
 mutation             checks that may change a host, which keep their order
@@ -11,9 +12,9 @@ coalesce             package queries of one batch, answered by one process
 
 from validator.engine import pytest_internals, scheduler
 from validator.engine.plugin import ConcurrentChecks
-from validator.engine.scheduler import sleep
+from validator.engine.scheduler import park, sleep
 
-__all__ = ["ConcurrentChecks", "attempts", "running", "sleep", "unavailable"]
+__all__ = ["ConcurrentChecks", "attempts", "park", "running", "sleep", "unavailable"]
 
 
 def unavailable() -> str:

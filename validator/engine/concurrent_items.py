@@ -13,6 +13,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Set
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,13 +30,14 @@ _ALONE = frozenset(
 )
 _PHASE = pytest_internals.PHASE_VARIABLE
 _NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt)
+CHECKS = Path(__file__).parent.parent / "checks"  # ours, which change no host unless they are marked live
 _OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
 _HIGHER = (*_OF_A_HOST, Scope.Session)
 
 
 def can_run_concurrently(item: pytest.Item) -> bool:
-    """Whether an item uses a host of this plugin, is not marked live, and has no fixture of _ALONE."""
-    if not isinstance(item, pytest.Function) or item.get_closest_marker("live") is not None:
+    """Whether an item uses a host of this plugin, is not a user's marked live, and has no fixture of _ALONE."""
+    if not isinstance(item, pytest.Function) or (is_live(item) and item.path.parent != CHECKS):
         return False
     callspec = getattr(item, "callspec", None)
     host = callspec.params.get("_testinfra_host") if callspec else None
@@ -45,6 +47,11 @@ def can_run_concurrently(item: pytest.Item) -> bool:
         return False
     shared = {name for name, scope in pytest_internals.parameter_scopes(item).items() if scope in _HIGHER}
     return shared <= {"_testinfra_host"}
+
+
+def is_live(item: pytest.Item) -> bool:
+    """Whether an item is marked live: it changes its host."""
+    return item.get_closest_marker("live") is not None
 
 
 class ConcurrentItems:
@@ -78,6 +85,7 @@ class ConcurrentItems:
                 state.leave,
                 state.shared,
                 mutates=item in mutating,
+                live=is_live(item),  # a user's is not among these items
                 seconds=seconds,
             )
             for item, state in self._states.items()

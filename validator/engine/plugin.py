@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from validator import deadline
 from validator.engine import mutation, pytest_internals, scheduler
-from validator.engine.concurrent_items import ConcurrentItems, can_run_concurrently
+from validator.engine.concurrent_items import CHECKS, ConcurrentItems, can_run_concurrently, is_live
 
 
 class ConcurrentChecks:
-    """A pytest plugin. trusted: the folder whose checks change no host unless they are marked live."""
+    """A pytest plugin."""
 
-    def __init__(self, trusted: Path) -> None:
-        self._trusted = trusted
+    def __init__(self) -> None:
         self._reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of items that have run and not reported
         self._not_run: deque[pytest.Item] = deque()  # later items that did not run with them, in order
         self._mutating: set[pytest.Item] | None = None  # which items may change their host; None: not analysed yet
@@ -52,8 +50,9 @@ class ConcurrentChecks:
         session = first.session
         remaining = session.items[session.items.index(first) :]
         if self._mutating is None:
-            users = (item for item in remaining if item.path.parent != self._trusted)
-            self._mutating = mutation.MutationAnalysis().mutating(users)
+            users = (item for item in remaining if item.path.parent != CHECKS)
+            live = {item for item in remaining if item.path.parent == CHECKS and is_live(item)}
+            self._mutating = mutation.MutationAnalysis().mutating(users) | live
         concurrent: Sequence[pytest.Function] = mutation.concurrent_now(remaining, self._mutating)
         chosen = set(concurrent)
         self._not_run = deque(item for item in remaining if item not in chosen)

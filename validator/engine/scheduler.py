@@ -3,16 +3,14 @@
 Each check runs in a greenlet. A check that runs a command is suspended; when every check of a host is suspended, all
 their commands are sent as one batch per shell, and the answers resume the checks. Hosts do not wait for each other. A
 check that sleeps is suspended too. A check that may change its host (`mutates`) starts after all earlier checks of that
-host have ended, and ends before the next starts. Checks are ordinary functions and need no change.
-See docs/engine.md.
+host have ended, and ends before the next starts; one of our own live checks does not wait for those that are parked.
+Checks are ordinary functions and need no change. See docs/engine.md.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import queue
-import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -26,16 +24,8 @@ except ImportError:  # checks then run one after the other, with one round trip 
     greenlet = None
 
 from validator.deadline import CheckTimeout
-from validator.engine import coalesce, commands
-from validator.transport import Answer, Command, SshError, backend, host_constants
-
-# Duplicates of these commands in a batch run once. Other commands, or any with shell syntax, may have an effect.
-_PURE = re.compile(
-    r"(test|stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|modinfo"
-    r"|rpm -q|command -v|sysctl -n|apt-mark showhold"
-    r"|systemctl (is-active|is-enabled|is-failed|is-system-running|show|cat|list-\S+))"
-    r"( [^;&|<>$`\n]*)?"
-)
+from validator.engine.batches import Batch, execute
+from validator.transport import Answer, backend, host_constants
 
 
 def available() -> bool:
@@ -59,6 +49,8 @@ class Task:
     after: Callable[[], None] = lambda: None
     host: object = None  # tasks of the same host share fixtures and keep the order of changes
     mutates: bool = False  # it may change what other tasks of its host read
+    live: bool = False  # one of our own that mutate: it may run beside parked tasks
+    parked: bool = False  # it waits, but not for its host
     seconds: float = 0.0  # its time limit; 0 for none
     deadline: float = 0.0  # time.monotonic(), set when it starts; 0 for none
     attempts: int = 1
@@ -89,7 +81,7 @@ class Scheduler:
     _begun: dict[object, dict[Task, None]] = field(default_factory=dict)  # by host: tasks that have not ended, in order
     _sleeping: dict[Task, None] = field(default_factory=dict)
     _asking: dict[backend.HostLink, list[Task]] = field(default_factory=dict)  # their commands are not sent yet
-    _sent: dict[backend.HostLink, list[_Batch]] = field(default_factory=dict)  # without an answer; [] while connecting
+    _sent: dict[backend.HostLink, list[Batch[Task]]] = field(default_factory=dict)  # [] while connecting
     _answered: queue.SimpleQueue[tuple[backend.HostLink, Future[Any]]] = field(default_factory=queue.SimpleQueue)
     _several: bool = False  # whether tasks have different hosts
 
@@ -117,7 +109,7 @@ class Scheduler:
         """Starts the tasks that can start now; returns whether there are any that have not ended."""
         for host, queued in list(self._queues.items()):
             begun = self._begun[host]
-            while queued and not (begun and (queued[0].mutates or next(iter(begun)).mutates)):
+            while queued and _may_start(queued[0], begun):
                 self._start(queued.popleft())
             if not queued:
                 del self._queues[host]
@@ -144,20 +136,23 @@ class Scheduler:
         answer: Answer = self._suspend(task)
         return answer, task.attempts
 
-    def sleep(self, seconds: float) -> None:
-        """Suspends the running check for at least `seconds`."""
+    def sleep(self, seconds: float, *, parked: bool = False) -> None:
+        """Suspends the running check for at least `seconds`. parked: see Task."""
         task = self._task()
         if task is None:
             time.sleep(seconds)
             return
-        task.wake = time.monotonic() + seconds
+        task.wake, task.parked = time.monotonic() + seconds, parked and not task.mutates
         self._sleeping[task] = None
-        self._suspend(task)
+        try:
+            self._suspend(task)
+        finally:
+            task.parked = False
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Suspends the running check until `ready` returns true."""
+        """Suspends the running check until `ready`, which depends on other checks alone, returns true."""
         while not ready():
-            self.sleep(0.02)
+            self.sleep(0.02, parked=True)
 
     @property
     def task(self) -> Task | None:
@@ -225,15 +220,15 @@ class Scheduler:
         for batches in sent:
             for batch in batches:
                 batch.compose()
-            if self._several or len(sent) > 1:
-                self._await(batches[0].link, backend.in_background(_execute, batches), batches)
+            if self._several or len(sent) > 1 or self._sleeping:
+                self._await(batches[0].link, backend.in_background(execute, batches), batches)
             else:  # no other check could run meanwhile
-                _execute(batches)
+                execute(batches)
                 self._deliver(batches)
                 return True
         return False
 
-    def _batches(self, link: backend.HostLink) -> list[_Batch]:
+    def _batches(self, link: backend.HostLink) -> list[Batch[Task]]:
         """The batches of the tasks that wait for a host, one for each shell; none while it is being connected."""
         if link.connecting is not None:
             self._await(link, link.connecting, [])
@@ -243,7 +238,7 @@ class Scheduler:
         for task in self._asking.pop(link, ()):
             assert task.request is not None
             shells[task.request.root].append(task)
-        return [_Batch(link, root, tasks) for root, tasks in shells.items()]
+        return [Batch(link, root, tasks) for root, tasks in shells.items()]
 
     def _answer_constants(self, link: backend.HostLink) -> None:
         """Resumes the tasks that wait for what is known since the host was connected."""
@@ -260,11 +255,11 @@ class Scheduler:
         assert task.request is not None
         self._asking.setdefault(task.request.link, []).append(task)
 
-    def _await(self, link: backend.HostLink, answered: Future[Any], batches: list[_Batch]) -> None:
+    def _await(self, link: backend.HostLink, answered: Future[Any], batches: list[Batch[Task]]) -> None:
         self._sent[link] = batches
         answered.add_done_callback(lambda future: self._answered.put((link, future)))
 
-    def _deliver(self, batches: Iterable[_Batch]) -> None:
+    def _deliver(self, batches: Iterable[Batch[Task]]) -> None:
         for batch in batches:
             constants: Mapping[str, Answer] = {}
             if batch.asks and batch.fault is None:
@@ -286,50 +281,9 @@ class Scheduler:
                 self._resume(task)
 
 
-@dataclass
-class _Batch:
-    """The commands of one batch to a shell of a host, and the answers or the transport error of all."""
-
-    link: backend.HostLink
-    root: bool
-    tasks: list[Task]
-    commands: list[Command] = field(default_factory=list)
-    slots: list[int | None] = field(default_factory=list)  # index of each task's answer; None for a constant
-    asks: bool = False  # whether host_constants.ASK is the last command
-    answers: list[Answer] = field(default_factory=list)
-    attempts: int = 1
-    fault: SshError | None = None
-
-    def compose(self) -> None:
-        self.asks = self.link.fault is None and self.link.known(self.root) is None
-        places: dict[str, int] = {}
-        self.slots = [self._slot(task, places) for task in self.tasks]
-        if self.asks:
-            self.commands.append(host_constants.ASK)
-
-    def _slot(self, task: Task, places: dict[str, int]) -> int | None:
-        assert task.request is not None
-        command = task.request.command
-        if self.asks and command.text in host_constants.CONSTANT:
-            return None
-        if command.text in places and self.commands[places[command.text]].deadline >= command.deadline:
-            return places[command.text]
-        if task.request.pure or _PURE.fullmatch(command.text):
-            places[command.text] = len(self.commands)
-        self.commands.append(command)
-        return len(self.commands) - 1
-
-
-def _execute(batches: list[_Batch]) -> None:
-    for batch in batches:
-        try:
-            resend = not any(
-                commands.changes(command.text) for command in batch.commands if command is not host_constants.ASK
-            )
-            send = functools.partial(batch.link.execute, root=batch.root, resend=resend)
-            batch.answers, batch.attempts = coalesce.execute(batch.commands, send)
-        except SshError as fault:
-            batch.fault = fault
+def _may_start(task: Task, begun: Iterable[Task]) -> bool:
+    """Whether a task can start beside those of its host that have not ended."""
+    return all((other.parked and task.live) or not (task.mutates or other.mutates) for other in begun)
 
 
 _active: Scheduler | None = None
@@ -344,5 +298,13 @@ def sleep(seconds: float) -> None:
     """Sleeps; if checks run concurrently, the others continue."""
     if _active is not None:
         _active.sleep(seconds)
+    else:
+        time.sleep(seconds)
+
+
+def park(seconds: float) -> None:
+    """Sleeps like `sleep`, in a check that does not need its host meanwhile: our own live checks may run."""
+    if _active is not None:
+        _active.sleep(seconds, parked=True)
     else:
         time.sleep(seconds)

@@ -34,7 +34,7 @@ class FakeCloudWatch:
         events = self.streams.get((group, stream))
         return events if events is None else events[: self.looks]
 
-    def wait(self, look: Callable[[], Any], seconds: float) -> Any:
+    def wait(self, look: Callable[[], Any], seconds: float, *, parked: bool = False) -> Any:
         self.waited.append(seconds)
         return next((answer for answer in (look() for _ in range(10)) if answer is not None), None)
 

@@ -47,7 +47,7 @@ class FakeCloudWatch:
         values = {each: self.values(each, look) for each in series}
         return {each: [] if value is None else [Point(since, value)] for each, value in values.items()}
 
-    def wait(self, look: Callable[[], Any], seconds: float) -> Any:
+    def wait(self, look: Callable[[], Any], seconds: float, *, parked: bool = False) -> Any:
         return next((answer for answer in (look() for _ in range(5)) if answer is not None), None)
 
     def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:

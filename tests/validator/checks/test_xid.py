@@ -91,7 +91,7 @@ class World:
         lines = {"raw": self.raw, "json": self.json}[group]
         return [LogEvent(100.5, 110.0, line) for line in lines for _ in range(self.broken.get("delivered", 1))]
 
-    def wait(self, look: Callable[[], Any], seconds: float) -> Any:
+    def wait(self, look: Callable[[], Any], seconds: float, *, parked: bool = False) -> Any:
         return look()
 
 

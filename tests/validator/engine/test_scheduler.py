@@ -15,6 +15,7 @@ import pytest
 
 from tests.validator.conftest import ROOT, Breakable, Run, Sshd
 from validator.deadline import CheckTimeout
+from validator.engine import scheduler
 
 MANY = """
 import pytest
@@ -154,6 +155,36 @@ def test_it(host):
         run(file, both, "--connect-timeout=6")
     ended = {name: float((tmp_path / str(name)).read_text()) for name in (port, sshd.port)}
     assert ended[sshd.port] < ended[port] - 2
+
+
+@pytest.mark.parametrize(("ours", "order"), [(True, ["changed", "arrived"]), (False, ["arrived", "changed"])])
+def test_only_our_own_live_checks_pass_parked_ones(ours: bool, order: list[str]) -> None:
+    """A check that waits for CloudWatch alone holds up a user's check that changes the host, but not our own."""
+    ended: list[str] = []
+    engine = scheduler.Scheduler()
+
+    def arrive() -> None:
+        until = time.monotonic() + (30 if ours else 0.2)
+        while "changed" not in ended and time.monotonic() < until:
+            engine.sleep(0.01, parked=True)
+        ended.append("arrived")
+
+    change = scheduler.Task("change", lambda: ended.append("changed"), mutates=True, live=ours)
+    engine.run([scheduler.Task("arrive", arrive), change])
+    assert ended == order
+
+
+def test_live_check_waits_for_checks_that_need_their_host() -> None:
+    ended: list[str] = []
+    engine = scheduler.Scheduler()
+
+    def read() -> None:
+        engine.sleep(0.1)
+        ended.append("read")
+
+    change = scheduler.Task("change", lambda: ended.append("changed"), mutates=True, live=True)
+    engine.run([scheduler.Task("read", read), change])
+    assert ended == ["read", "changed"]
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

@@ -1,0 +1,77 @@
+"""Batches of commands: what the checks that wait for a host ask of one of its shells, and the answers to each."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from validator.engine import coalesce, commands
+from validator.transport import Answer, Command, SshError, backend, host_constants
+
+# Duplicates of these commands in a batch run once. Other commands, or any with shell syntax, may have an effect.
+_PURE = re.compile(
+    r"(test|stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|modinfo"
+    r"|rpm -q|command -v|sysctl -n|apt-mark showhold"
+    r"|systemctl (is-active|is-enabled|is-failed|is-system-running|show|cat|list-\S+))"
+    r"( [^;&|<>$`\n]*)?"
+)
+
+
+class Asker(Protocol):
+    """A check that waits for the answer to its command. live: it changes its host."""
+
+    request: backend.Request | None
+    live: bool
+
+
+_Asker = TypeVar("_Asker", bound=Asker)
+
+
+@dataclass
+class Batch(Generic[_Asker]):
+    """The commands of one batch to a shell of a host, and the answers or the transport error of all."""
+
+    link: backend.HostLink
+    root: bool
+    tasks: list[_Asker]
+    commands: list[Command] = field(default_factory=list)
+    slots: list[int | None] = field(default_factory=list)  # index of each task's answer; None for a constant
+    asks: bool = False  # whether host_constants.ASK is the last command
+    answers: list[Answer] = field(default_factory=list)
+    attempts: int = 1
+    fault: SshError | None = None
+
+    def compose(self) -> None:
+        self.asks = self.link.fault is None and self.link.known(self.root) is None
+        places: dict[str, int] = {}
+        self.slots = [self._slot(task, places) for task in self.tasks]
+        if self.asks:
+            self.commands.append(host_constants.ASK)
+
+    def _slot(self, task: _Asker, places: dict[str, int]) -> int | None:
+        assert task.request is not None
+        command = task.request.command
+        if self.asks and command.text in host_constants.CONSTANT:
+            return None
+        if command.text in places and self.commands[places[command.text]].deadline >= command.deadline:
+            return places[command.text]
+        if task.request.pure or _PURE.fullmatch(command.text):
+            places[command.text] = len(self.commands)
+        self.commands.append(command)
+        return len(self.commands) - 1
+
+
+def execute(batches: Sequence[Batch[Any]]) -> None:
+    """Sends the batches to their host, one after the other. A batch that may change it is not sent again."""
+    for batch in batches:
+        try:
+            resend = not any(task.live for task in batch.tasks) and not any(
+                commands.changes(command.text) for command in batch.commands if command is not host_constants.ASK
+            )
+            send = functools.partial(batch.link.execute, root=batch.root, resend=resend)
+            batch.answers, batch.attempts = coalesce.execute(batch.commands, send)
+        except SshError as fault:
+            batch.fault = fault
