@@ -128,6 +128,9 @@ def test_a_flavour_without_a_module_is_an_error(boot: Boot) -> None:
 CLOCKS = "# comment\n6250,1710 NVIDIA A10G\n1215,1410 NVIDIA A100-SXM4-40GB\n"
 
 
+_EIGHT = "0 1 2 3 4 5 6 7"
+
+
 def clocks(boot: Boot, name: str, has: str) -> Completed:
     """`has`: memory and graphics clock that the GPU shows afterwards."""
     boot.tools = {
@@ -144,6 +147,21 @@ def test_planned_clocks_are_set_and_read_back(boot: Boot) -> None:
     done = clocks(boot, "NVIDIA A10G", "6251, 1710")
     assert (done.returncode, done.stdout) == (0, "GPU 0 (NVIDIA A10G): memory,graphics 6250,1710 MHz\n")
     assert "nvidia-smi -i 0 --applications-clocks=6250,1710" in boot.calls
+
+
+def test_clocks_of_all_gpus_are_read_back_at_once(boot: Boot) -> None:
+    """Eight GPUs: ten calls of nvidia-smi. One a GPU more than that prolongs each boot by seconds."""
+    boot.tools = {
+        "nvidia-smi": f"""case "$*" in
+            *index,name*) for n in {_EIGHT}; do echo "$n, NVIDIA A10G"; done ;;
+            *clocks.applications*) for n in {_EIGHT}; do echo "$n, 6251, $((1710 - (n == 5)  * 390))"; done ;;
+            *) echo "set"; echo "but not taken" ;;
+        esac"""
+    }
+    done = boot.run(ROLES / "tuning/files/nvidia-clocks", CLOCKS)
+    assert (done.returncode, len(boot.calls)) == (1, 10)
+    assert done.stdout.count("memory,graphics 6250,1710 MHz") == 7
+    assert done.stderr == "GPU 5 (NVIDIA A10G): did not accept 6250,1710 MHz: set but not taken\n"
 
 
 def test_clocks_that_a_gpu_did_not_take_are_an_error(boot: Boot) -> None:
