@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +57,34 @@ def test_boot_without_an_end_says_where_it_stopped(world: World, answers: Any, m
     with pytest.raises(MachineError) as caught:
         settle(*answers, seconds=-1.0)
     assert message in str(caught.value)
+
+
+def await_cloud_init(folder: Path) -> str:
+    """Output of the command with `folder` as /run/cloud-init and a `cloud-init` that says what it was asked."""
+    program = folder.parent / "bin" / "cloud-init"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "asked: $*"\n')
+    program.chmod(0o755)
+    command = login.CLOUD_INIT.script.replace("/run/cloud-init", str(folder))
+    environment = {"PATH": f"{program.parent}:/usr/bin:/bin"}
+    return subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_end_of_cloud_init_is_seen_without_its_program(tmp_path: Path) -> None:
+    """Each `cloud-init status` takes seconds of an emulated processor, from the boot that is waited for."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    threading.Timer(0.2, (folder / "result.json").touch).start()
+    assert await_cloud_init(folder) == "status: done\n"
+
+
+@pytest.mark.parametrize("state", ["absent", "disabled"])
+def test_cloud_init_that_does_not_run_is_asked(tmp_path: Path, state: str) -> None:
+    folder = tmp_path / "run"
+    if state == "disabled":
+        folder.mkdir()
+        (folder / "disabled").touch()
+    assert await_cloud_init(folder) == "asked: status\n"
 
 
 def test_panic_that_only_the_console_tail_shows_is_the_images(world: World) -> None:
