@@ -117,6 +117,7 @@ def build_image(
 
     def on_builder(instance_id: str) -> None:
         builders.append(instance_id)
+        run.note_builder(instance_id)
         cloud.end_at(instance_id, run.expiry())
         cloud.harden(instance_id)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors, log_groups
 from gpu_ami.cloud.client import Cloud, tags_of
+from gpu_ami.cloud.launches import tag_list
 from gpu_ami.errors import CloudError
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 # A group or volume stays in use for a moment after its instance has ended, a snapshot after its image.
 _IN_USE = {"DependencyViolation", "InvalidGroup.InUse", "InvalidSnapshot.InUse", "VolumeInUse"}
 _IN_USE_SECONDS, _POLL_SECONDS = 60.0, 2.0
+# A tag that was just set may not count yet in the policy of whoever removes the resource.
+_NOT_TAGGED_YET = {"UnauthorizedOperation"}
+IMAGE_PREFIX = "gpu-ami"  # packer/source.pkr.hcl, image_name
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Resource:
     """One thing in the cloud.
 
     attached: temporary key pairs and security groups that a Packer builder came with; snapshots of an image.
+    untagged: it has no tags yet; `tags` are those that it gets before it is removed.
     """
 
     kind: str
@@ -31,6 +37,7 @@ class Resource:
     tags: Mapping[str, str]
     state: str = ""
     attached: tuple[tuple[str, str], ...] = ()
+    untagged: bool = False
 
 
 def tagged(cloud: Cloud, key: str) -> list[Resource]:
@@ -70,6 +77,35 @@ def named_keys(cloud: Cloud, name: str) -> list[str]:
     return [pair["KeyName"] for pair in pairs]
 
 
+def untagged_of(cloud: Cloud, builder: str, tags: Mapping[str, str]) -> list[Resource]:
+    """Images of a builder that have no tag of a run, and snapshots that images left: Packer before 1.7 tags them late.
+
+    tags: those that they would get. What somebody made of the builder by hand has another name and is left alone.
+    """
+    of_image: list[FilterTypeDef] = [{"Name": "source-instance-id", "Values": [builder]}]
+    text = f"Created by CreateImage({builder}) for "  # EC2's description of such a snapshot
+    of_snapshot: list[FilterTypeDef] = [{"Name": "description", "Values": [f"{text}*"]}]
+    with aws_errors.translated(f"looking for images of builder {builder}"):
+        pages = cloud.ec2.get_paginator("describe_images").paginate(Owners=["self"], Filters=of_image)
+        images = [image for page in pages for image in page["Images"]]
+        listed = cloud.ec2.get_paginator("describe_snapshots").paginate(OwnerIds=["self"], Filters=of_snapshot)
+        snapshots = [snapshot for page in listed for snapshot in page["Snapshots"]]
+    half_made = [image for image in images if image.get("Name", "").startswith(IMAGE_PREFIX) and not tags_of(image)]
+    complete = {image["ImageId"] for image in images if image not in half_made}
+    resources = [replace(_image_resource(image), tags=tags, untagged=True) for image in half_made]
+    for snapshot in snapshots:
+        image_id = re.match(r"[\w-]*", snapshot.get("Description", "").removeprefix(text))
+        if image_id and image_id[0] not in complete and not tags_of(snapshot):
+            resources.append(Resource("snapshot", snapshot["SnapshotId"], tags, snapshot["State"], untagged=True))
+    return resources
+
+
+def _claim(cloud: Cloud, resource: Resource) -> None:
+    """Tags what has no tags: the caller's policy allows the removal of tagged resources alone."""
+    with aws_errors.translated(f"tagging {resource.kind} {resource.id}"):
+        cloud.ec2.create_tags(Resources=[resource.id], Tags=tag_list(resource.tags))
+
+
 def remove(cloud: Cloud, resource: Resource) -> None:
     """Ends one leftover; instances are waited for, since what hangs on them can go only afterwards."""
     if resource.kind == "instance":
@@ -79,12 +115,15 @@ def remove(cloud: Cloud, resource: Resource) -> None:
     if resource.kind == "log-group":
         log_groups.delete(cloud, resource.id)
         return
+    if resource.untagged:
+        _claim(cloud, resource)
+    passing = _IN_USE | (_NOT_TAGGED_YET if resource.untagged else set())
     deadline = time.monotonic() + _IN_USE_SECONDS
     while True:
         try:
             return _remove(cloud, resource)
         except CloudError as error:
-            if error.code not in _IN_USE or time.monotonic() > deadline:
+            if error.code not in passing or time.monotonic() > deadline:
                 raise
         time.sleep(_POLL_SECONDS)
 

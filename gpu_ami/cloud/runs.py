@@ -30,6 +30,7 @@ TAG_PLAN = "gpu-ami:plan"
 LIFETIME = timedelta(hours=4)
 _LEFT_BEHIND = "left-behind"
 REMEDY = "`gpu-ami sweep` (on AWS with --where) removes the rest"
+_BUILDERS = "builders"  # ids of instances, one a line
 _ALIVE = "alive"  # its time is when the run was last alive
 _BEAT_SECONDS = 5.0
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -60,6 +61,11 @@ class Run:
         """When something that is created now expires: a machine after a long build lives as long as any other."""
         return as_text(now() + self.lifetime)
 
+    def note_builder(self, instance_id: str) -> None:
+        """Keeps a builder's id: Packer before 1.7 makes an image that has no tags until it is complete."""
+        with (self.folder / _BUILDERS).open("a", encoding="utf-8") as file:
+            file.write(f"{instance_id}\n")
+
     def tags(self, *, recipe: str = "", plan_digest: str = "") -> dict[str, str]:
         """The tags that everything of this run carries from its creating call."""
         tags = {TAG_RUN: self.id, TAG_EXPIRES: self.expiry(), "Name": f"gpu-ami {recipe or 'run'} {self.id}"}
@@ -69,7 +75,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Record:
-    """What `sweep` reads of a run that may be dead. last_alive: seconds since 1970; 0.0 where it is not known."""
+    """What `sweep` reads of a run that may be dead.
+
+    last_alive: seconds since 1970; 0.0 where it is not known. builders: instances that Packer made images of.
+    """
 
     id: str
     expires: str
@@ -77,6 +86,7 @@ class Record:
     alive: bool
     place: str = field(default="local")
     last_alive: float = 0.0
+    builders: tuple[str, ...] = ()
 
 
 def now() -> datetime:
@@ -169,11 +179,18 @@ def records(home: Path) -> list[Record]:
             data = json.loads(path.read_text())
             process = ProcessIdentity.from_json(data.get("process"))
             alive = process is not None and process.alive()
-            place, last_alive = data.get("place", "local"), _last_alive(path.parent)
-            registered.append(Record(data["id"], data["expires"], path.parent, alive, place, last_alive))
+            known = data.get("place", "local"), _last_alive(path.parent), _builders(path.parent)
+            registered.append(Record(data["id"], data["expires"], path.parent, alive, *known))
         except (ValueError, KeyError):  # cut off while it was written: nothing had been created yet
             registered.append(Record(path.parent.name, "", path.parent, False))
     return registered
+
+
+def _builders(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple((folder / _BUILDERS).read_text(encoding="utf-8").split())
+    except OSError:
+        return ()
 
 
 def _last_alive(folder: Path) -> float:

@@ -1,11 +1,12 @@
 """Removes what dead runs left behind, and nothing else.
 
-A leftover carries our run tag and either its expiry has passed, or its run is registered on this machine for this
-place and its process has ended. What a living run of this machine owns is never touched. A complete image is a product
-and stays until its own expiry (`image_expires`; the tag is `never` without one); its snapshots go with it. Processes of
-this machine that a dead run left (Packer, its plugins, Ansible) are ended first: they would go on creating things.
-Log groups of proofs have no tags; the run's id is in their names. AWS may not list yet what a run made a moment before
-it died: where one was alive a moment ago, all is looked for a second time.
+A leftover carries our run tag and either its expiry has passed, or its run is registered on this machine for this place
+and its process has ended. What a living run of this machine owns is never touched. A complete image is a product and
+stays until its own expiry (`image_expires`; the tag is `never` without one); its snapshots go with it. Packer before
+1.7 tags an image when it is complete: until then it is known by the builder that it was made of. Processes of this
+machine that a dead run left (Packer, its plugins, Ansible) are ended first: they would go on creating things. Log
+groups of proofs have no tags; the run's id is in their names. AWS may not list yet what a run made a moment before it
+died: where one was alive a moment ago, all is looked for a second time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gpu_ami.cloud.resources import Resource
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
 
+_BUILDER = " builder"  # how a builder's Name ends (packer/source.pkr.hcl)
 _ORDER = {"instance": 0, "image": 1}
 
 
@@ -85,6 +87,7 @@ def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> 
         reason = why_leftover(dict(resource.tags), records, cloud.place.name, complete_image=_is_complete(resource))
         if reason:
             found.append((resource, reason))
+    found += _untagged(cloud, records, found)
     for record in records:  # the builder's key pair: by name, since old Packer releases do not tag it
         if not record.alive and record.place == cloud.place.name:
             for name in (key_name(record.id), f"{key_name(record.id)}-builder"):
@@ -94,6 +97,26 @@ def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> 
     swept = [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
     swept += [] if dry_run else _sweep_schedules(cloud, records, progress)
     return [*swept, *_sweep_log_groups(cloud, records, progress, dry_run)]
+
+
+def _untagged(
+    cloud: Cloud, records: Iterable[runs.Record], found: Iterable[tuple[Resource, str]]
+) -> list[tuple[Resource, str]]:
+    """Images that Packer before 1.7 had not tagged, of builders of dead runs and of builders that are leftovers."""
+    builders = {
+        resource.id: (resource.tags[runs.TAG_RUN], reason)
+        for resource, reason in found
+        if resource.kind == "instance" and resource.tags.get("Name", "").endswith(_BUILDER)
+    }
+    for record in records:
+        if not record.alive and record.place == cloud.place.name:
+            builders |= dict.fromkeys(record.builders, (record.id, "its run has died"))
+    untagged = []
+    for builder, (run, reason) in builders.items():
+        tags = {runs.TAG_RUN: run, runs.TAG_EXPIRES: runs.as_text(runs.now()), "Name": f"gpu-ami {run}{_BUILDER}"}
+        reason = f"{reason}; not tagged, made of builder {builder}"
+        untagged += [(resource, reason) for resource in resources.untagged_of(cloud, builder, tags)]
+    return untagged
 
 
 def _sweep_schedules(cloud: Cloud, records: Iterable[runs.Record], progress: Progress) -> Iterator[Swept]:
@@ -137,7 +160,7 @@ def _sweep_log_groups(
 
 def _is_complete(resource: Resource) -> bool:
     """Whether it is a complete image or a snapshot of one: Packer replaces the builder's tags when the image is."""
-    if resource.kind not in ("image", "snapshot") or resource.tags.get("Name", "").endswith(" builder"):
+    if resource.kind not in ("image", "snapshot") or resource.tags.get("Name", "").endswith(_BUILDER):
         return False
     return resource.kind == "snapshot" or resource.state == "available"
 

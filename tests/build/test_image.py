@@ -106,7 +106,7 @@ def test_a_throttled_packer_is_started_again_if_it_has_no_builder(
     """Packer 1.6.6 does not retry its first call, the look for an AMI of the same name."""
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
     builder = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-    started: list[str] = []
+    started, noted = list[str](), list[str]()
 
     def build(*_: object, on_builder: Callable[[str], None], **__: object) -> packer.Made:
         started.append("packer")
@@ -121,8 +121,10 @@ def test_a_throttled_packer_is_started_again_if_it_has_no_builder(
     with runs.begin(home, "aws") as run, contextlib.ExitStack() as expected:
         if has_builder:
             expected.enter_context(pytest.raises(CloudError, match="RequestLimitExceeded"))
+            expected.callback(lambda: noted.extend(runs.records(home)[0].builders))
         assert image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET).ami == made
     assert len(started) == calls
+    assert noted == ([builder] if has_builder else [])  # for `sweep`, should this process be killed
 
 
 def test_a_failed_build_leaves_no_build_file(

@@ -74,7 +74,7 @@ with runs.begin(home, cloud.place.name) as run:
     tags = run.tags(recipe="r", plan_digest="sha256:0")
     (run.folder / "packer").mkdir()
     reached("registered")
-    if stage in ("builder", "image"):
+    if stage in ("builder", "untagged", "image"):
         # As Packer does: a group and a key of the build, tags of the run on the builder, its volumes and the image.
         child(run.folder / "packer")
         listed = [{"Key": key, "Value": value} for key, value in (tags | {"Name": "gpu-ami r builder"}).items()]
@@ -87,11 +87,14 @@ with runs.begin(home, cloud.place.name) as run:
             KeyName=f"{key_name(run.id)}-builder",
             TagSpecifications=[{"ResourceType": kind, "Tags": listed} for kind in ("instance", "volume")],
         ))["Instances"][0]["InstanceId"]
+        run.note_builder(builder)
         cloud.end_at(builder, run.expiry())
         reached("builder")
         cloud.created(builder)
         cloud.wait_for_state(builder, "running", 120)
-        made = until(lambda: cloud.ec2.create_image(InstanceId=builder, Name="half-made"))["ImageId"]
+        # Packer 1.6.6 makes an image without tags, and tags it when it is complete.
+        made = until(lambda: cloud.ec2.create_image(InstanceId=builder, Name="gpu-ami_r-1"))["ImageId"]
+        reached("untagged")
         (device,) = until(lambda: cloud.ec2.describe_images(ImageIds=[made]))["Images"][0]["BlockDeviceMappings"]
         cloud.ec2.create_tags(Resources=[made, device["Ebs"]["SnapshotId"]], Tags=listed)
         reached("image")
@@ -199,13 +202,15 @@ def left(cloud: Cloud, home: Path) -> dict[str, list[str]]:
     reservations = ec2.describe_instances()["Reservations"]
     instances = [instance for row in reservations for instance in row["Instances"]]
     images = ec2.describe_images(Owners=["self"])["Images"]
+    of_images = [{"Name": "description", "Values": ["Created by CreateImage(*"]}]
+    made = ec2.describe_snapshots(OwnerIds=["self"], Filters=of_images)["Snapshots"]
     names = {
         "instances": [row["InstanceId"] for row in instances if row["State"]["Name"] != "terminated"],
         "key pairs": [row["KeyName"] for row in ec2.describe_key_pairs()["KeyPairs"]],
         "groups": [row["GroupName"] for row in ec2.describe_security_groups()["SecurityGroups"]],
         "volumes": [resource.id for resource in resources.tagged(cloud, runs.TAG_RUN) if resource.kind == "volume"],
         "images": [row["ImageId"] for row in images if row["Name"] != "source"],
-        "snapshots": [row.id for row in resources.tagged(cloud, runs.TAG_RUN) if row.kind == "snapshot"],
+        "snapshots": [row["SnapshotId"] for row in made],
         "log groups": log_groups.of_proofs(cloud),
         "schedules": [row["Name"] for row in cloud.client("scheduler").list_schedules()["Schedules"]],
         "records": [record.id for record in runs.records(home)],
@@ -217,6 +222,7 @@ def left(cloud: Cloud, home: Path) -> dict[str, list[str]]:
 MADE = {
     "registered": {"records"},
     "builder": {"records", "instances", "key pairs", "groups", "schedules"},
+    "untagged": {"records", "instances", "key pairs", "groups", "schedules", "images", "snapshots"},
     "image": {"records", "instances", "key pairs", "groups", "schedules", "images", "snapshots"},
     "booting": {"records", "instances", "key pairs", "schedules"},
     "proof": {"records", "instances", "key pairs", "schedules", "log groups"},

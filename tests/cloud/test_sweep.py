@@ -161,6 +161,51 @@ def test_images_go_when_they_are_half_made_or_past_their_time(cloud: Cloud, home
     assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
 
 
+def an_untagged_image(cloud: Cloud, builder: str, name: str) -> tuple[str, str]:
+    """What Packer 1.6.6 has made of a builder before it tags anything: image and snapshot."""
+    image = str(cloud.ec2.create_image(InstanceId=builder, Name=name)["ImageId"])
+    (device,) = cloud.ec2.describe_images(ImageIds=[image])["Images"][0]["BlockDeviceMappings"]
+    return image, str(device["Ebs"]["SnapshotId"])
+
+
+def test_an_image_that_was_not_tagged_yet_goes_with_its_builder(cloud: Cloud, home: Path) -> None:
+    """By its source instance: the builder that a dead run's record names, or that is a leftover itself."""
+    cloud.import_key("k", PUBLIC_KEY, {"for": "tests"})
+    dead_record(home, "dead-run")
+    future, past = "2999-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
+
+    def builder(run: str, expires: str) -> str:
+        tags = {runs.TAG_RUN: run, runs.TAG_EXPIRES: expires, "Name": f"gpu-ami r {run} builder"}
+        return cloud.launch(Launch(an_ami(cloud), "g5.12xlarge", "k", tags, ""))
+
+    with runs.begin(home, "aws") as living:
+        noted, expired, alive = builder("unlisted", future), builder("gone", past), builder(living.id, future)
+        living.note_builder(alive)
+        (home / "runs" / "dead-run" / "builders").write_text(f"{noted}\n")  # EC2 lists it with no tag of the run
+        cloud.ec2.terminate_instances(InstanceIds=[noted])
+        of_noted, of_expired = (
+            an_untagged_image(cloud, noted, "gpu-ami_r-1"),
+            an_untagged_image(cloud, expired, "gpu-ami_r-2"),
+        )
+        without_image = an_untagged_image(cloud, noted, "gpu-ami_r-3")
+        cloud.ec2.deregister_image(ImageId=without_image[0])
+        kept = [an_untagged_image(cloud, alive, "gpu-ami_r-4"), an_untagged_image(cloud, noted, "by hand")]
+        tagged = an_untagged_image(cloud, noted, "gpu-ami_r-5")  # complete; its snapshot is tagged after it
+        product: Any = [{"Key": runs.TAG_RUN, "Value": "dead-run"}, {"Key": runs.TAG_EXPIRES, "Value": "never"}]
+        cloud.ec2.create_tags(Resources=[tagged[0]], Tags=product)
+        plan = sweep.sweep_cloud(cloud, home, Progress("quiet"), dry_run=True)
+        swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    gone = {*of_noted, *of_expired, without_image[1]}
+    for entries, outcome in ((plan, "would be removed"), (swept, "removed")):
+        images = [entry for entry in entries if entry.kind in ("image", "snapshot")]
+        assert {entry.id for entry in images} == gone and {entry.outcome for entry in images} == {outcome}
+    (reason,) = {entry.reason for entry in swept if entry.id == of_noted[0]}
+    assert reason == f"its run has died; not tagged, made of builder {noted}"
+    assert {entry.run for entry in swept if entry.id == of_expired[1]} == {"gone"}
+    left = {image["ImageId"] for image in cloud.ec2.describe_images(Owners=["self"])["Images"]}
+    assert left - {an_ami(cloud)} == {kept[0][0], kept[1][0], tagged[0]}
+
+
 def test_processes_of_a_dead_run_are_ended(home: Path, tmp_path: Path) -> None:
     """After a kill -9 of the driver Packer's plugins go on for minutes; the stand-in even ignores SIGTERM."""
     dead_record(home, "dead-run")

@@ -202,10 +202,13 @@ class Line:
         image = backend.create_image(instance.id, "expired", "", [])
         for resource in (volume.id, image.id, image.ebs_snapshot.id):
             backend.create_tags([resource], tags)
+        backend.create_tags([instance.id], {"Name": f"gpu-ami r {dead} builder"})
+        untagged = backend.create_image(instance.id, "gpu-ami_r-1", "", [])  # by Packer 1.6.6
         self.log_group_of_a_proof(dead)
         self.settle()
         sweep_cloud(self.cloud, self.home, Progress("quiet"))
         assert self.cloud.instance(instance.id)["State"]["Name"] == "terminated"
+        assert untagged.id not in backend.amis and untagged.ebs_snapshot.id not in backend.snapshots
 
     def preflight(self) -> None:
         found = preflight.examine(self.cloud, PLAN, resolve_source_ami)

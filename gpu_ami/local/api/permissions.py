@@ -62,6 +62,9 @@ def _ec2(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
     for resource_type in _CREATED.get(call.action, ()):
         context = {f"aws:RequestTag/{key}": value for key, value in on_tags.get(resource_type, {}).items()}
         resources[_arn(ec2, resource_type, "*")] = context
+    if call.action == "CreateTags":
+        requested = {f"aws:RequestTag/{key}": value for key, value in _tags(call, "Tag.").items()}
+        resources = {arn: {**keys, **requested} for arn, keys in resources.items()}
     for arn, keys in resources.items():
         yield policies.Request(call.name, arn, keys)
     if not resources:
@@ -114,12 +117,13 @@ def _tags_at_creation(call: ServiceCall) -> Iterator[tuple[str, dict[str, str]]]
     for key, resource_type in call.parameters.items():
         match = re.fullmatch(r"(TagSpecification\.\d+)\.ResourceType", key)
         if match:
-            prefix = f"{match[1]}.Tag."
-            names = [name for name in call.parameters if name.startswith(prefix) and name.endswith(".Key")]
-            yield (
-                resource_type,
-                {call.parameters[name]: call.parameters.get(name[:-3] + "Value", "") for name in names},
-            )
+            yield resource_type, _tags(call, f"{match[1]}.Tag.")
+
+
+def _tags(call: ServiceCall, prefix: str) -> dict[str, str]:
+    """The tags that a call lists under a prefix."""
+    names = [name for name in call.parameters if name.startswith(prefix) and name.endswith(".Key")]
+    return {call.parameters[name]: call.parameters.get(name[:-3] + "Value", "") for name in names}
 
 
 def _launch(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
