@@ -18,6 +18,7 @@ IMPORTS = {
         "validator/transport/proxy.py",  # the program through which SSH reaches a host
         "validator/transport/image_files.py",  # enters an image, as ssh.py does a host
         "validator/remote/inventory.py",  # is sent to a host and asks rpm there
+        "validator/remote/initial_ramdisk.py",  # the same: decompressors
         "validator/remote/materials.py",  # the same
         "validator/remote/diagnose.py",  # the same
     },

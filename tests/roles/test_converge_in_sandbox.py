@@ -73,10 +73,13 @@ class Entered:
 def inventory(machine: Machine) -> Inventory:
     """The inventory of the sandbox, as that of a machine which has booted: hygiene does not run here."""
     words = ["ssh", "-i", str(machine.key), "-p", str(machine.port), *_SSH, f"{machine.user}@{machine.address}"]
-    program = collect.PROGRAM.read_bytes()
-    command = [*words, "sudo python3 -IS - --running"]
-    done = subprocess.run(command, input=program, capture_output=True, timeout=300, check=True)
-    return account.read(done.stdout)
+
+    def run(program: Path, *options: str) -> bytes:
+        command = [*words, " ".join(["sudo python3 -IS -", *options])]
+        return subprocess.run(command, input=program.read_bytes(), capture_output=True, timeout=300, check=True).stdout
+
+    ramdisks = account.read_ramdisks(run(collect.PROGRAM.with_name("initial_ramdisk.py")).decode())
+    return replace(account.read(run(collect.PROGRAM, "--running")), ramdisks=ramdisks)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.image)
@@ -123,7 +126,10 @@ def test_every_file_has_an_explanation(entered: Entered) -> None:
         footprints.values(),
         changed_packages=packages.explained,
     )
-    print(f"{plan['image']}: {dict(result.explained)}; {dict(account.widest(result))}")
+    print(f"{plan['image']}: {dict(result.explained)}; {dict(account.widest(result))}; {result.not_compared}")
+    assert [account.unexplained_in_ramdisk(ramdisk, image) for ramdisk in image.ramdisks.values()].count([]) == len(
+        image.ramdisks
+    )
     left = [finding for finding in result.findings if not _EMPTIED_BY_HYGIENE.fullmatch(finding.path)]
     assert "\n".join(finding.text() for finding in left) == ""
     login = plan["os"]["ssh_user"]

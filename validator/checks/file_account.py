@@ -109,6 +109,7 @@ def test_every_file_is_explained(subject: Subject, observe: Observe, request: py
             "image": len(subject.image.entries),
             **result.explained,
             "unexplained": len(lines),
+            **({"not compared": result.not_compared} if result.not_compared else {}),
         },
         f"every entry explained; base inventory: {subject.base.source}",
     )

@@ -3,6 +3,8 @@
 inventory       reads what validator/remote/inventory.py lists of a system
 grammar         rules.yml and the roles' footprint.yml
 explain         each entry's explanation, and what has none
+recorded        what GRUB's environment and dpkg's diversions and overrides say
+initial_ramdisk an initial ramdisk compared with the image's files
 rule_problems   an entry compared with a rule of its path
 differences     an entry compared with the base AMI's
 packages        new and changed packages: planned, or required by planned ones
@@ -27,6 +29,8 @@ from validator.file_account.grammar import (
     load_footprints,
     load_rules,
 )
+from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
+from validator.file_account.initial_ramdisk import unexplained as unexplained_in_ramdisk
 from validator.file_account.inventory import Entry, InvalidInventory, Inventory, Package, read
 from validator.file_account.packages import PackageAccount, account_packages, plan_variables, planned_names
 from validator.file_account.settings import (
@@ -51,6 +55,7 @@ __all__ = [
     "Finding",
     "Footprint",
     "InvalidInventory",
+    "InvalidRamdisk",
     "InvalidRules",
     "Inventory",
     "NotTaken",
@@ -71,10 +76,12 @@ __all__ = [
     "plan_variables",
     "planned_names",
     "read",
+    "read_ramdisks",
     "role_times",
     "take",
     "unexplained_accounts",
     "unexplained_boot_options",
+    "unexplained_in_ramdisk",
     "unexplained_kernel_options",
     "unexplained_listeners",
     "unexplained_mounts",

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from validator import remote
 from validator.file_account.explain import RoleTime
-from validator.file_account.inventory import InvalidInventory, Inventory, read
+from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
+from validator.file_account.inventory import InvalidInventory, Inventory, Ramdisk, read
 
 PROGRAM = Path(__file__).parents[1] / "remote" / "inventory.py"
 FILE = "base-inventory.jsonl.gz"
 KEPT_FILE = "inventory.jsonl.gz"  # of a host under test, in its folder of the evidence
 IN_IMAGE = f"/usr/share/gpu-ami/{FILE}"
 SECONDS = 900.0  # every file is read, on a new volume for the first time
+_RAMDISK_SECONDS = 90.0
 _NO_PYTHON = 127
 
 
@@ -53,7 +56,19 @@ def take(host: Any, *, running: bool, hash_since: float = 0.0, keep: Path | None
         raise NotTaken(f"the inventory could not be read: {error}") from error
     if keep is not None and not hash_since:
         (keep / KEPT_FILE).write_bytes(done.stdout_bytes)
-    return inventory
+    # Without the digests of all files there is nothing to compare a ramdisk with.
+    return inventory if hash_since else replace(inventory, ramdisks=_ramdisks(host))
+
+
+def _ramdisks(host: Any) -> Mapping[str, Ramdisk]:
+    """The initial ramdisks of a host; one without a path says why they are not known."""
+    done = host.run(remote.python("initial_ramdisk"), timeout=_RAMDISK_SECONDS, pure=True)
+    try:
+        if done.rc != 0:
+            raise InvalidRamdisk((done.stderr.strip().splitlines() or ["no output"])[-1])
+        return read_ramdisks(done.stdout)
+    except InvalidRamdisk as error:
+        return {"": Ramdisk("the initial ramdisks", unknown=str(error))}
 
 
 def find_base(host: Any, build: Path | None) -> Base:

@@ -20,6 +20,7 @@ from validator.file_account.differences import (
     unchanged_package,
 )
 from validator.file_account.grammar import Footprint, Rule, expression
+from validator.file_account.initial_ramdisk import not_compared
 from validator.file_account.inventory import Entry, Inventory
 from validator.file_account.rule_problems import RuleProblems
 
@@ -55,11 +56,15 @@ class Finding:
 
 @dataclass
 class Account:
-    """The result: entries by class, entries by rule (for the widest ones) and what nothing explains."""
+    """The result: entries by class, entries by rule (for the widest ones) and what nothing explains.
+
+    not_compared: initial ramdisks of the image whose files could not be compared with its own, with the reason.
+    """
 
     explained: Counter[str] = field(default_factory=Counter)
     by_rule: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
+    not_compared: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ def explain(
     """
     explainer = _Explainer(image, base, rules, list(footprints), changed_packages)
     account = explainer.account
+    account.not_compared = [f"{one.path}: {why}" for one in image.ramdisks.values() if (why := not_compared(one))]
     for entry in image.entries.values():
         explainer.explain_entry(entry)
     explainer.explain_directories()

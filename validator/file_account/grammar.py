@@ -15,7 +15,10 @@ from types import MappingProxyType
 import yaml
 
 KINDS = {"file": "f", "directory": "d", "link": "l", "fifo": "p", "socket": "s"}
-CHECKS = ("alternative", "bytecode", "dkms", "empty", "kept", "link", "module", "package", "skeleton", "unit")
+CHECKS = (
+    "alternative", "bytecode", "diversions", "dkms", "empty", "grubenv", "kept", "link", "module", "overrides",
+    "package", "ramdisk", "skeleton", "unit",
+)  # fmt: skip
 WHEN = ("built", "booted", "first_boot", "always")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,9 +69,27 @@ class Account:
 
 
 @dataclass(frozen=True)
+class Ramdisk:
+    """An initial ramdisk. files: name, type, mode, SHA-256 or link target, size. texts: of files that tools generate.
+
+    error: why it ends there; unknown: why it could not be read at all by the system's programs.
+    """
+
+    path: str
+    files: Sequence[Sequence[Any]] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+    unknown: str = ""
+
+
+@dataclass(frozen=True)
 class Inventory:
     """A system's files and what else was recorded with them. missing: packaged path → packages, where no file is.
     mounted: paths on which other file systems were mounted, so that nothing is known of what is below.
+
+    ramdisks: of an image, path → its files (initial_ramdisk.py). grubenv: path → variables of the boot loader.
+    diversions (path, to, package or ":"), overrides (owner, group, mode, path), marked (names that apt has as installed
+    automatically): None in an inventory that does not record them.
 
     groups: name → (id, members). boot_time (epoch seconds), command_line, mounts (mount point, type) and listeners
     (protocol, port, program) are of a system that ran; else 0 and empty. hash_since: older files have no digest.
@@ -92,6 +110,11 @@ class Inventory:
     command_line: tuple[str, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
     listeners: tuple[tuple[str, int, str], ...] = ()
+    ramdisks: Mapping[str, Ramdisk] = field(default_factory=dict)
+    grubenv: Mapping[str, Mapping[str, str]] | None = None
+    diversions: tuple[tuple[str, ...], ...] | None = None
+    overrides: tuple[tuple[str, ...], ...] | None = None
+    marked: frozenset[str] | None = None
 
 
 def read(data: bytes) -> Inventory:
@@ -126,7 +149,15 @@ def read(data: bytes) -> Inventory:
         command_line=tuple(header.get("command_line", ())),
         mounts=tuple((row[0], row[1]) for row in header.get("mounts", ())),
         listeners=tuple((row[0], row[1], row[2]) for row in header.get("listeners", ())),
+        grubenv=header.get("grubenv"),
+        diversions=_rows(header, "diversions"),
+        overrides=_rows(header, "overrides"),
+        marked=frozenset(header["marked"]) if "marked" in header else None,
     )
+
+
+def _rows(header: Mapping[str, Any], key: str) -> tuple[tuple[str, ...], ...] | None:
+    return tuple(tuple(row) for row in header[key]) if key in header else None
 
 
 def _entry(record: dict[str, Any], users: Mapping[int, str], groups: Mapping[int, str]) -> Entry:

@@ -80,7 +80,24 @@ def account_packages(
         for name, before in sorted(base.packages.items())
         if name not in image.packages and not any(fnmatchcase(name, pattern) for pattern in removable)
     ]
+    findings += _marks(image, base, patterns)
     return PackageAccount(frozenset(explained), tuple(findings))
+
+
+def _marks(image: Inventory, base: Inventory, patterns: Iterable[str]) -> list[str]:
+    """Marks of apt that differ from the base AMI's: autoremove removes what was not asked for."""
+    patterns = list(patterns)
+    found = []
+    for name, package in sorted(image.packages.items()):
+        before = base.packages.get(name)
+        if before is None or before.automatic == package.automatic:
+            continue
+        if package.automatic:
+            found.append(f"{name} {package.version} (marked as installed automatically: autoremove may remove it)")
+        elif not any(fnmatchcase(name, pattern) for pattern in patterns):
+            found.append(f"{name} {package.version} (marked as installed on request: nothing planned names it)")
+    gone = (image.marked or frozenset()) - (base.marked or frozenset()) - image.packages.keys() - base.packages.keys()
+    return [*found, *(f"{name} (marked as installed automatically, and not installed)" for name in sorted(gone))]
 
 
 def _closure(packages: Mapping[str, Package], patterns: Iterable[str]) -> set[str]:

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 
 from validator.file_account.differences import kind_name, mode_and_owner, same_mode_and_owner
 from validator.file_account.grammar import Rule
+from validator.file_account.initial_ramdisk import unexplained
 from validator.file_account.inventory import Entry, Inventory
+from validator.file_account.recorded import RECORDED
 
+_SHOWN = 5
 _SONAME = re.compile(r"lib.+\.so\.[0-9]+")
 
 
@@ -46,6 +49,10 @@ class RuleProblems:
         if "security.capability" in entry.attributes:
             return "file capabilities"
         kept_attributes = dict(before.attributes) if before is not None else {}
+        if flags := sorted(
+            name for name in entry.attributes if name.startswith("inode.") and name not in kept_attributes
+        ):
+            return f"attributes {', '.join(flags)}"
         if entry.kind == "f" and rule.when != "booted" and dict(entry.attributes) != kept_attributes:
             return f"attributes {', '.join(sorted({*entry.attributes, *kept_attributes}))}"
         return self._content_problem(rule.check, entry, kept)
@@ -66,12 +73,27 @@ class RuleProblems:
             return self._dkms_problem(entry)
         if check == "package":
             return self._package_problem(entry)
+        if check == "ramdisk":
+            return self._ramdisk_problem(entry)
+        if check in ("grubenv", "diversions", "overrides"):
+            wrong = RECORDED[check](entry.path, self._image, self._base, self._changed_packages)
+            return "; ".join(wrong[:_SHOWN])
         if check == "skeleton":
             original = self._image.entries.get(f"/etc/skel/{posixpath.basename(entry.path)}")
             return "" if original is not None and original.sha256 == entry.sha256 else "not as in /etc/skel"
         if check == "module":
             return "" if self._built_by_dkms(entry) else "DKMS has built no such module"
         return self._bytecode_problem(entry) if check == "bytecode" else ""
+
+    def _ramdisk_problem(self, entry: Entry) -> str:
+        """What in an initial ramdisk is neither a file of the image nor generated; "" where it was not listed."""
+        ramdisk = self._image.ramdisks.get(entry.path)
+        wrong = unexplained(ramdisk, self._image) if ramdisk else []
+        return (
+            f"in it: {'; '.join(wrong[:_SHOWN])}" + (f"; {len(wrong) - _SHOWN} more" if wrong[_SHOWN:] else "")
+            if wrong
+            else ""
+        )
 
     def _package_problem(self, entry: Entry) -> str:
         """Why nothing explains a file of the package manager about a package: it is not installed, or not new."""

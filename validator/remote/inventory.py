@@ -6,6 +6,7 @@ inventory.py reads it.
 """
 
 import argparse
+import fcntl
 import gzip
 import hashlib
 import json
@@ -35,6 +36,9 @@ TYPES = {
 IGNORED_ATTRIBUTES = ("security.selinux", "security.ima", "security.evm")
 MERGED = re.compile(r"^/(bin|sbin|lib|lib32|lib64|libx32)/")
 RPM_GHOST, RPM_CONFIG = 64, 1
+# ioctl_iflags(2): FS_IOC_GETFLAGS, and the flags that keep a file from being changed.
+GET_FLAGS = 0x80086601
+FLAGS = {0x10: "inode.immutable", 0x20: "inode.append-only"}
 
 
 class Packages:
@@ -326,6 +330,9 @@ def describe(
             entry["x"] = {name: os.getxattr(path, name, follow_symlinks=False).hex() for name in sorted(attributes)}
     except OSError:
         pass
+    if kind in "fd":
+        for name in flags(path):
+            entry.setdefault("x", {})[name] = ""
     if inside in packages.owners:
         entry["o"] = packages.owners[inside]
         if inside in packages.settings:
@@ -334,6 +341,43 @@ def describe(
         if differs is not None:
             entry["v"] = differs
     return entry
+
+
+def flags(path: str) -> List[str]:
+    """The inode flags (chattr) that keep a file or directory as it is; none where the file system has no such flags."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return []
+    try:
+        buffer = bytearray(8)
+        fcntl.ioctl(file, GET_FLAGS, buffer)
+    except OSError:
+        return []
+    finally:
+        os.close(file)
+    value = int.from_bytes(buffer[:4], sys.byteorder)
+    return [name for bit, name in sorted(FLAGS.items()) if value & bit]
+
+
+def settings(packages: Packages) -> Record:
+    """What small files say that programs write: of the boot loader, of dpkg, of apt."""
+    rows = packages.read("/var/lib/dpkg/diversions").splitlines()
+    overrides = packages.read("/var/lib/dpkg/statoverride").splitlines()
+    automatic = re.findall(
+        r"(?m)^Package: (\S+)\n(?:.+\n)*?Auto-Installed: 1", packages.read("/var/lib/apt/extended_states")
+    )
+    return {
+        "grubenv": {
+            path: dict(line.partition("=")[::2] for line in text.splitlines() if "=" in line and line[0] != "#")
+            for path in ("/boot/grub/grubenv", "/boot/grub2/grubenv")
+            for text in [packages.read(path)]
+            if text
+        },
+        "diversions": list(zip(rows[::3], rows[1::3], rows[2::3])),
+        "overrides": [line.split(None, 3) for line in overrides if len(line.split(None, 3)) == 4],
+        "marked": sorted(set(automatic)),
+    }
 
 
 def accounts(packages: Packages) -> Record:
@@ -415,6 +459,7 @@ def inventory(
     )
     header = state(packages, running)
     header.update(named, hash_since=hash_since)
+    header.update(settings(packages))
     write(header)
     for package in packages.packages:
         write({"package": package})

@@ -12,7 +12,8 @@ import pytest
 from tests.validator.checks.conftest import table_host
 from tests.validator.file_account import tree
 from validator.file_account import RoleTime, find_base, role_times
-from validator.file_account.collect import FILE
+from validator.file_account.collect import FILE, take
+from validator.file_account.initial_ramdisk import not_compared
 from validator.remote import inventory as program
 
 
@@ -38,6 +39,21 @@ def test_the_copy_of_the_build_is_preferred(tmp_path: Path, kept: bytes) -> None
 def test_another_images_copy_is_not_used(tmp_path: Path, kept: bytes) -> None:
     base = find_base(table_host({"sha256sum*": "00  x\n", "cat*": gzip.decompress(kept).decode()}), tmp_path)
     assert (base.source, base.role_times) == ("the image's own copy", ())
+
+
+def test_ramdisks_that_cannot_be_listed_say_why(tmp_path: Path, kept: bytes) -> None:
+    inventory = gzip.decompress(kept).decode()
+    failed = table_host(
+        {"*inventory.py reads*": inventory, "*initial ramdisk below*": (1, "", "Traceback\nOSError: x\n")}
+    )
+    taken = take(failed, running=False)
+    assert [not_compared(ramdisk) for ramdisk in taken.ramdisks.values()] == ["OSError: x"]
+    line = json.dumps({"ramdisk": "/boot/initrd.img-1", "files": [], "texts": {}, "error": "cut off", "unknown": ""})
+    listed = table_host({"*inventory.py reads*": inventory, "*initial ramdisk below*": line})
+    assert take(listed, running=False).ramdisks["/boot/initrd.img-1"].error == "cut off"
+    assert (
+        take(listed, running=False, hash_since=1.0).ramdisks == {}
+    )  # without digests there is nothing to compare with
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"ansible": null}', '{"ansible": {"roles": [["x"]]}}'])

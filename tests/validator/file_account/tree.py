@@ -6,16 +6,20 @@ are the test user's own; `take` shows them as root's, so that no test needs to b
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from validator.file_account import Inventory, read
+from tests.validator.file_account.ramdisks import FILE, cpio
+from validator.file_account import Inventory, read, read_ramdisks
+from validator.remote import initial_ramdisk
 from validator.remote import inventory as program
 
 PASSWD = (
@@ -135,6 +139,8 @@ def build(root: Path, work: Path) -> None:
     }.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(content)
+    ramdisk = cpio({"usr/bin/planned": (FILE | 0o755, (root / "usr/bin/planned").read_bytes())})
+    (root / "boot/initrd.img-6.1.0-1-amd64").write_bytes(gzip.compress(ramdisk))
     source = root / "usr/lib/python3/dist-packages/planned.py"
     folder = source.parent / "__pycache__"
     folder.mkdir()
@@ -161,7 +167,9 @@ def take(root: Path, **options: Any) -> Inventory:
         path: replace(entry, owner="root", group="root") if entry.owner in mine else entry
         for path, entry in taken.entries.items()
     }
-    return replace(taken, entries=entries)
+    command = [sys.executable, "-IS", initial_ramdisk.__file__, "--root", str(root)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return replace(taken, entries=entries, ramdisks=read_ramdisks(listed))
 
 
 def line(record: dict[str, Any]) -> bytes:
