@@ -6,7 +6,8 @@ GpuAmiError            (never raised itself)
 │   └── MissingTool    2  a program or package that this stage needs is not installed
 ├── BuildError         3  Packer or Ansible did not produce an image
 ├── CloudError         4  the cloud, the network or a machine failed
-│   └── MachineError   4  a machine did not boot or stopped answering
+│   ├── MachineError   4  a machine did not boot or stopped answering
+│   └── ForeignAnswer  4  something that is not AWS answered: a proxy, a login page
 └── CapacityError      5  no capacity for an instance type (never green)
 
 The library raises; only `cli.py` prints and exits.
@@ -69,6 +70,10 @@ class CloudError(GpuAmiError):
 
 
 class MachineError(CloudError):
+    pass
+
+
+class ForeignAnswer(CloudError):
     pass
 
 

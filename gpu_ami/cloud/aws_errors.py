@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
+from gpu_ami.errors import CapacityError, CloudError, ForeignAnswer, GpuAmiError, UsageError
 
 ACTION_SECONDS = 300.0
 _CAPACITY = {
@@ -76,6 +76,10 @@ CAPACITY_HINT = "try another Availability Zone, a capacity reservation or Capaci
 _STORAGE_HINT = "request a higher quota of volumes and snapshots (Service Quotas, Amazon EBS), or delete some"
 _QUOTA_HINT = "request a higher quota for this instance family (Service Quotas, Amazon EC2), or terminate what runs"
 _NOT_AWS_HINT = "did a proxy or a login page answer? look at HTTPS_PROXY, AWS_ENDPOINT_URL and the place's endpoint"
+_PROXY_HINT = (
+    "HTTPS_PROXY names this proxy: correct it (http://USER:PASSWORD@HOST:PORT where it asks for a login), "
+    "or name AWS's endpoints in NO_PROXY"
+)
 _DENIED_HINT = (
     "the caller's policy lacks the action that the message names "
     "(`aws sts decode-authorization-message` decodes an encoded message)"
@@ -158,7 +162,7 @@ def check_limit(**_: object) -> None:
 
 
 def check_origin(http_response: Any, parsed: Mapping[str, Any], **_: object) -> None:
-    """Handler of botocore's event `after-call`. CloudError: a success without a request id, which AWS always sends.
+    """Handler of botocore's event `after-call`. ForeignAnswer: a success without a request id, which AWS always sends.
 
     A proxy's login page would else be taken for an answer: for the termination of an instance, for one.
     """
@@ -166,8 +170,8 @@ def check_origin(http_response: Any, parsed: Mapping[str, Any], **_: object) -> 
         raise _not_aws(_limit.action or "calling AWS", "it has no request id")
 
 
-def _not_aws(action: str, why: str) -> CloudError:
-    return CloudError(f"{action}: the answer is not one of AWS: {why}", hint=_NOT_AWS_HINT)
+def _not_aws(action: str, why: str) -> ForeignAnswer:
+    return ForeignAnswer(f"{action}: the answer is not one of AWS: {why}", hint=_NOT_AWS_HINT)
 
 
 def _from_client_error(action: str, response: Mapping[str, Any], text: str) -> GpuAmiError:
@@ -183,7 +187,7 @@ def translated(action: str) -> Iterator[None]:
     """Botocore's errors as this program's: the action that failed, what AWS said, what to do.
 
     What the block does with an answer belongs into it: an answer without the keys that AWS always sends (KeyError), or
-    with values of another kind (ValueError), did not come from AWS.
+    with values of another kind (ValueError, TypeError, AttributeError), did not come from AWS.
     """
     from botocore import exceptions
     from botocore.parsers import ResponseParserError
@@ -199,6 +203,8 @@ def translated(action: str) -> Iterator[None]:
         raise UsageError(f"{action}: no region", hint="set region in the --where file") from error
     except exceptions.PaginationError as error:
         raise _not_aws(action, str(error)) from error
+    except exceptions.ProxyConnectionError as error:
+        raise CloudError(f"{action}: {error}{_reason(error)}", hint=_PROXY_HINT) from error
     except exceptions.BotoCoreError as error:
         raise CloudError(f"{action}: {error}", hint="is the endpoint reachable from this machine?") from error
     except ResponseParserError as error:
@@ -206,8 +212,14 @@ def translated(action: str) -> Iterator[None]:
         raise _not_aws(action, reason) from error
     except KeyError as error:
         raise _not_aws(action, f"it has no {error}") from error
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, TypeError, AttributeError) as error:
         raise _not_aws(action, str(error)) from error
+
+
+def _reason(error: Any) -> str:
+    """What a proxy answered to CONNECT, which botocore keeps and does not say; "" where it did not answer."""
+    cause = getattr(error.kwargs.get("error"), "original_error", None)
+    return f": {cause}" if cause else ""
 
 
 def _classify(code: str, message: str) -> tuple[type[GpuAmiError], str]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpu_ami.cloud.place import Place
 
 _POLL_SECONDS = 1.0
+_FORMER_STATE = {"IncorrectInstanceState", "IncorrectState"}
 _SPOT_STOP = "a Spot Instance of a one-time request cannot be stopped"
 
 
@@ -193,6 +194,17 @@ class Cloud:
                     raise
             time.sleep(_POLL_SECONDS)
 
+    def _settled(self, call: Callable[[], None]) -> None:
+        """The call; again each second where the server that got it knows the former state of the instance alone."""
+        deadline = time.monotonic() + self.place.consistent_seconds
+        while True:
+            try:
+                return call()
+            except CloudError as error:
+                if error.code not in _FORMER_STATE or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_POLL_SECONDS)
+
     def instance(self, instance_id: str) -> InstanceTypeDef:
         """The instance as DescribeInstances has it. CloudError: there is none."""
         return self._consistent([instance_id], lambda: self._describe(instance_id))
@@ -289,11 +301,17 @@ class Cloud:
 
     def stop(self, instance_id: str) -> None:
         """Orders StopInstances; the guest shuts down by itself."""
+        self._settled(lambda: self._stop(instance_id))
+
+    def _stop(self, instance_id: str) -> None:
         with _translated(f"stopping {instance_id}"):
             self.ec2.stop_instances(InstanceIds=[instance_id])
 
     def start(self, instance_id: str) -> None:
         """Orders StartInstances; on AWS the instance comes up on another host. CapacityError where there is none."""
+        self._settled(lambda: self._start(instance_id))
+
+    def _start(self, instance_id: str) -> None:
         with _translated(f"starting {instance_id}"):
             self.ec2.start_instances(InstanceIds=[instance_id])
 
@@ -341,7 +359,7 @@ class Cloud:
         """Makes a new instance ask for IMDSv2 (ModifyInstanceMetadataOptions): a builder of a Packer before 1.7."""
         self.created(instance_id)  # by Packer, just now
         self.wait_for_state(instance_id, "running", 300)  # EC2 refuses the call while the instance is pending
-        self._consistent([instance_id], lambda: self._require_tokens(instance_id))
+        self._settled(lambda: self._consistent([instance_id], lambda: self._require_tokens(instance_id)))
 
     def _require_tokens(self, instance_id: str) -> None:
         with _translated(f"requiring IMDSv2 on {instance_id}"):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_ami.cloud import Cloud, aws_errors
-from gpu_ami.errors import CloudError
+from gpu_ami.errors import CloudError, ForeignAnswer
 from gpu_ami.progress import Progress
 from gpu_ami.publish import parameters, retirement, sharing
 from gpu_ami.publish.policy import ReleasePolicy
@@ -113,6 +113,8 @@ class Execution:
         """The image; None while it is not visible yet, or AWS throttles the look."""
         try:
             return self.image()
+        except ForeignAnswer:
+            raise
         except CloudError as error:
             is_new = not error.code and time.monotonic() - began < _APPEAR_SECONDS
             if is_new or aws_errors.is_throttled(error.code):

@@ -108,7 +108,7 @@ def _check_sharing(
 def _shared(cloud: Cloud, image: Image) -> frozenset[str]:
     with aws_errors.translated(f"reading the launch permissions of {image.id}"):
         rows = cloud.ec2.describe_image_attribute(ImageId=image.id, Attribute="launchPermission")["LaunchPermissions"]
-    return frozenset(sharing.grantee_of({key: str(value) for key, value in row.items()}) for row in rows)
+        return frozenset(sharing.grantee_of({key: str(value) for key, value in row.items()}) for row in rows)
 
 
 def _older(cloud: Cloud, release: Release, image: Image | None) -> tuple[Image, ...]:

@@ -36,7 +36,7 @@ def read(cloud: Cloud, names: Sequence[str]) -> dict[str, Parameter]:
     for start in range(0, len(names), _AT_A_TIME):
         with aws_errors.translated(f"reading SSM parameters in {cloud.place.region}"):
             rows = ssm.get_parameters(Names=list(names[start : start + _AT_A_TIME]))["Parameters"]
-        found |= {row["Name"]: Parameter(row["Value"], row.get("DataType", "text")) for row in rows}
+            found |= {row["Name"]: Parameter(row["Value"], row.get("DataType", "text")) for row in rows}
     return found
 
 
@@ -49,8 +49,8 @@ def naming_images(cloud: Cloud) -> Mapping[str, Parameter]:
 def _names(cloud: Cloud) -> Iterator[str]:
     with aws_errors.translated(f"listing SSM parameters in {cloud.place.region}"):
         pages: Any = cloud.client("ssm").get_paginator("describe_parameters").paginate()
-        rows = [row for page in pages for row in page["Parameters"]]
-    yield from (row["Name"] for row in rows if row.get("Type") == "String")
+        names = [row["Name"] for page in pages for row in page["Parameters"] if row.get("Type") == "String"]
+    yield from names
 
 
 def write(cloud: Cloud, name: str, ami: str, *, overwrite: bool) -> None:

@@ -116,7 +116,9 @@ def snapshots(cloud: Cloud, image: Image) -> dict[str, tuple[dict[str, str], str
         return {}
     with aws_errors.translated(f"describing the snapshots of {image.id}"):
         rows = cloud.ec2.describe_snapshots(SnapshotIds=list(image.snapshots.values()))["Snapshots"]
-    found = {row["SnapshotId"]: (tags_of(row), row.get("KmsKeyId", "") if row.get("Encrypted") else "") for row in rows}
+        found = {
+            row["SnapshotId"]: (tags_of(row), row.get("KmsKeyId", "") if row.get("Encrypted") else "") for row in rows
+        }
     return {device: found.get(identity, ({}, "")) for device, identity in image.snapshots.items()}
 
 

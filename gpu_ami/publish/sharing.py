@@ -37,12 +37,12 @@ def read_key(cloud: Cloud, name: str) -> Key:
     kms = cloud.client("kms")
     with aws_errors.translated(f"describing KMS key {name} in {cloud.place.region}"):
         row = kms.describe_key(KeyId=name)["KeyMetadata"]
-    key = Key(row["Arn"], row.get("KeyManager") == "AWS", bool(row.get("Enabled", True)))
+        key = Key(row["Arn"], row.get("KeyManager") == "AWS", bool(row.get("Enabled", True)))
     if key.is_managed_by_aws:
         return key
     with aws_errors.translated(f"reading the policy of KMS key {name} in {cloud.place.region}"):
         document = json.loads(kms.get_key_policy(KeyId=row["Arn"], PolicyName="default")["Policy"] or "{}")
-    statements = policies.statements_of(document) if document.get("Statement") else []
+        statements = policies.statements_of(document) if document.get("Statement") else []
     return Key(key.arn, False, key.is_enabled, tuple(statements))
 
 

@@ -53,11 +53,13 @@ def _instances(cloud: Cloud, amis: Sequence[str]) -> Iterator[tuple[str, str]]:
     with aws_errors.translated(f"listing instances in {cloud.place.region}"):
         pages = cloud.ec2.get_paginator("describe_instances").paginate(Filters=filters)
         rows = [instance for page in pages for row in page["Reservations"] for instance in row["Instances"]]
-    yield from ((row["ImageId"], f"instance {row['InstanceId']}") for row in rows)
+        found = [(row["ImageId"], f"instance {row['InstanceId']}") for row in rows]
+    yield from found
 
 
-def _launch_templates(cloud: Cloud) -> Iterator[tuple[str, str]]:
+def _launch_templates(cloud: Cloud) -> list[tuple[str, str]]:
     """Name with version, and image, of each version of each launch template."""
+    found = []
     with aws_errors.translated(f"listing launch templates in {cloud.place.region}"):
         pages = cloud.ec2.get_paginator("describe_launch_templates").paginate()
         templates = [row for page in pages for row in page["LaunchTemplates"]]
@@ -67,12 +69,14 @@ def _launch_templates(cloud: Cloud) -> Iterator[tuple[str, str]]:
             )
             for row in (row for page in versions for row in page["LaunchTemplateVersions"]):
                 name = f"{template['LaunchTemplateName']} version {row['VersionNumber']}"
-                yield name, row.get("LaunchTemplateData", {}).get("ImageId", "")
+                found.append((name, row.get("LaunchTemplateData", {}).get("ImageId", "")))
+    return found
 
 
-def _groups(cloud: Cloud) -> Iterator[tuple[str, str]]:
+def _groups(cloud: Cloud) -> list[tuple[str, str]]:
     """Launch configurations, and overrides of Auto Scaling groups; their templates are looked at anyway."""
     client = cloud.client("autoscaling")
+    found = []
     with aws_errors.translated(f"listing Auto Scaling groups in {cloud.place.region}"):
         pages = client.get_paginator("describe_auto_scaling_groups").paginate()
         groups: list[Any] = [row for page in pages for row in page["AutoScalingGroups"]]
@@ -80,11 +84,12 @@ def _groups(cloud: Cloud) -> Iterator[tuple[str, str]]:
         configurations = {
             row["LaunchConfigurationName"]: row["ImageId"] for page in pages for row in page["LaunchConfigurations"]
         }
-    for name, ami in configurations.items():
-        used_by = [row["AutoScalingGroupName"] for row in groups if row.get("LaunchConfigurationName") == name]
-        of = f" of Auto Scaling group {', '.join(used_by)}" if used_by else ""
-        yield ami, f"launch configuration {name}{of}"
-    for group in groups:
-        template = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {})
-        for override in template.get("Overrides", []):
-            yield override.get("ImageId", ""), f"Auto Scaling group {group['AutoScalingGroupName']}"
+        for name, ami in configurations.items():
+            used_by = [row["AutoScalingGroupName"] for row in groups if row.get("LaunchConfigurationName") == name]
+            of = f" of Auto Scaling group {', '.join(used_by)}" if used_by else ""
+            found.append((ami, f"launch configuration {name}{of}"))
+        for group in groups:
+            template = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {})
+            text = f"Auto Scaling group {group['AutoScalingGroupName']}"
+            found += [(override.get("ImageId", ""), text) for override in template.get("Overrides", [])]
+    return found

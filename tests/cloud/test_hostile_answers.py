@@ -8,14 +8,16 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 
-from gpu_ami.cloud import Cloud, Launch, Place, resources, runs
+from gpu_ami.cloud import Cloud, Launch, Place, preflight, resources, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import GpuAmiError
+from gpu_ami.plan import resolve_source_ami
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 Answer = tuple[int, str]
@@ -25,7 +27,7 @@ class Scripted:
     """An endpoint that answers each action as `answers` says; "" is the answer to every other one."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, Answer | list[Answer]] = {}  # of a list one after the other, the last for ever
         self.calls: list[str] = []
         scripted = self
 
@@ -34,7 +36,10 @@ class Scripted:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 action = form.get("Action", [""])[0]
                 scripted.calls.append(action)
-                status, body = scripted.answers.get(action) or scripted.answers[""]
+                found = scripted.answers.get(action) or scripted.answers[""]
+                if isinstance(found, list):
+                    found = found.pop(0) if len(found) > 1 else found[0]
+                status, body = found
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -226,3 +231,55 @@ def test_an_endpoint_that_cannot_be_reached_is_named(url: str, api: Scripted) ->
     cloud = Cloud(Place("odd", "us-east-1", endpoint=url, credentials=Credentials("a", "b")))
     error = failure(lambda: cloud.launch(LAUNCH))
     assert error.exit_code == 4 and url in str(error) and "reachable" in error.hint
+
+
+def test_an_instance_that_is_pending_again_is_waited_for(api: Scripted) -> None:
+    """EC2's answers come from several servers: a later one may be older."""
+    running, pending = instances(state("running")), instances(state("pending"))
+    modified = answer("ModifyInstanceMetadataOptions", "<instanceId>i-1</instanceId>")
+    refused = refusal("IncorrectInstanceState")
+    api.answers |= {
+        "DescribeInstances": [pending, running, pending, pending, running],
+        "ModifyInstanceMetadataOptions": [refused, refused, modified],
+    }
+    api.calls.clear()
+    api.cloud.harden("i-1")
+    assert api.calls.count("ModifyInstanceMetadataOptions") == 3
+
+
+def test_a_state_that_ec2_refuses_for_good_is_an_error(api: Scripted) -> None:
+    api.answers |= {
+        "DescribeInstances": instances(state("running")),
+        "ModifyInstanceMetadataOptions": refusal("IncorrectInstanceState"),
+    }
+    api.cloud.place = replace(api.cloud.place, consistent_seconds=0.1)
+    error = failure(lambda: api.cloud.harden("i-1"))
+    assert error.exit_code == 4 and "IncorrectInstanceState" in str(error)
+
+
+def test_a_proxy_that_refuses_the_connection_is_named_with_its_answer(
+    api: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its password. A build and the preflight say it before anything is launched."""
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            self.send_response(407, "Proxy Authentication Required")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    where = f"127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HTTPS_PROXY", f"http://somebody:secret@{where}")
+    cloud = Cloud(Place("odd", "us-east-1", credentials=Credentials("a", "b")))
+    plan: Any = {"source_ami": {"id": "ami-1"}, "architecture": "x86_64"}
+    error = failure(lambda: resolve_source_ami(cloud, plan))  # a build's first call
+    (finding,) = preflight.examine(cloud)
+    server.shutdown()
+    assert error.exit_code == preflight.exit_code([finding]) == 4
+    for text, hint in ((str(error), error.hint), (finding.found, finding.remedy)):
+        assert where in text and "407 Proxy Authentication Required" in text and "secret" not in text
+        assert "HTTPS_PROXY" in hint

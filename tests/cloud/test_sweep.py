@@ -122,6 +122,16 @@ def test_what_is_gone_or_in_use_for_a_moment_is_no_error(
     assert (row.outcome, row.error) == ("removed", "") and not refusals
 
 
+def test_a_volume_that_ebs_has_lost_is_removed(cloud: Cloud, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State `error`: its hardware failed; it is deleted as any other, and costs until then."""
+    tags: Any = [{"Key": runs.TAG_RUN, "Value": "gone"}, {"Key": runs.TAG_EXPIRES, "Value": "2020-01-01T00:00:00Z"}]
+    specification: Any = [{"ResourceType": "volume", "Tags": tags}]
+    volume = cloud.ec2.create_volume(Size=8, AvailabilityZone="us-east-1a", TagSpecifications=specification)["VolumeId"]
+    monkeypatch.setattr("moto.ec2.models.elastic_block_store.Volume.status", property(lambda _: "error"))
+    swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert [(entry.kind, entry.id, entry.outcome) for entry in swept] == [("volume", volume, "removed")]
+
+
 def an_image(cloud: Cloud, name: str, **tags: str) -> str:
     """An AMI of an instance, with the tags on it and its snapshot."""
     instance = cloud.launch(Launch(an_ami(cloud), "g5.12xlarge", "k", {"Name": "builder of it"}, ""))

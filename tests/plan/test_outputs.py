@@ -13,6 +13,7 @@ from gpu_ami.plan.document import Plan, with_digest
 from gpu_ami.plan.outputs import ansible_variables, packer_variables
 from gpu_ami.plan.resolution import make_plan
 from gpu_ami.process import find_tool, run
+from gpu_ami.recipes import load_facts
 from tests.plan.conftest import AWS, DEBIAN, LOCAL, RECIPES, ROOT
 
 
@@ -25,6 +26,22 @@ def test_ansible_variables_are_the_roles_keys_and_nothing_else() -> None:
     assert variables["cuda_version"] == "13.0"
     kept = make_plan(ROOT / "variables" / "recipes" / "pcluster-3.16-ubuntu2404.yml", LOCAL)
     assert "efa_version" not in ansible_variables(kept.document)  # the base AMI's: recorded, not installed
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_builder_has_no_gpu_and_the_image_s_architecture(recipe: Path) -> None:
+    """A build needs none: such a builder has a quota, scarce capacity and a price for nothing.
+
+    A recipe may name one itself, as those for Neuron do: its drivers are installed where they can be loaded.
+    """
+    document = make_plan(recipe, AWS).document
+    name = packer_variables(document, AWS, Path("/x"))["instance_type"]
+    family, _, size = str(name).partition(".")
+    accelerated = load_facts().instance_types
+    named_by_the_recipe = str(name) in recipe.read_text(encoding="utf-8")
+    assert named_by_the_recipe or (name not in accelerated["instance_types"] and family not in accelerated["families"])
+    graviton = re.fullmatch(r"[a-z]+\d+g[a-z]*", family) is not None
+    assert graviton == (document["architecture"] == "arm64") and size
 
 
 def declared_variables() -> set[str]:

@@ -1,7 +1,7 @@
 """Examines the account and the place before anything is launched: every finding at once, none of them a crash.
 
 Nothing is created: look-ups, IAM's policy simulator, and calls with DryRun. A look-up that AWS refuses or throttles is
-itself a finding, since the run may succeed without it.
+itself a finding, since the run may succeed without it. Where something else than AWS answers, no run can succeed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpu_ami.cloud import Cloud, aws_errors
 from gpu_ami.cloud.preflight import access, capacity, identity, instances, login, network, resources
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, error, warning
-from gpu_ami.errors import CloudError, GpuAmiError, UsageError
+from gpu_ami.errors import CloudError, ForeignAnswer, GpuAmiError, UsageError
 from validator.plan_document import PlanDocument
 
 Check = Callable[[Scope], Iterable[Finding]]
@@ -58,7 +58,7 @@ def _run(name: str, check: Check, scope: Scope, *, decisive: bool = False) -> li
     except UsageError as wrong:  # no credentials, no such profile, no such source AMI
         findings.append(error(name, _sentence(wrong), remedy=wrong.hint))
     except GpuAmiError as refusal:
-        make = error if decisive else warning
+        make = error if decisive or isinstance(refusal, ForeignAnswer) else warning
         findings.append(make(name, f"not examined: {_sentence(refusal)}", remedy=refusal.hint, refused=True))
     return findings
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.cloud import aws_errors
 from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 from gpu_ami.cloud.preflight.network import zones as zones_of_place
-from gpu_ami.errors import CloudError
+from gpu_ami.errors import CloudError, ForeignAnswer
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef, InstanceTypeInfoTypeDef
@@ -123,6 +123,8 @@ def _quota(scope: Scope, code: str, name: str, needed: int, running: int) -> Fin
     try:
         with aws_errors.translated(subject):
             value = client.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
+    except ForeignAnswer:
+        raise
     except CloudError as refusal:
         text = f"{name}: not examined: {refusal.code or refusal.message}"
         return warning(subject, text, f"at least {needed} vCPUs", "allow servicequotas:GetServiceQuota", refused=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_ami.validate.machines.deadlines import deadlines
+from gpu_ami.validate.validator_process import HOST_SECONDS
 from tests.validator.conftest import Run, folder_of
 
 MIXED = """
@@ -73,3 +75,40 @@ def test_check_past_its_deadline_ends_and_the_others_pass(run: Run) -> None:
     assert outcome.verdicts["test_looks"] == "PASS"
     assert outcome.verdicts["test_hangs"] != "PASS"
     assert "the check did not complete within its deadline" in outcome.check("test_hangs")["message"]
+
+
+WAITS = """
+import time, pytest
+from pathlib import Path
+@pytest.mark.parametrize("number", range(3))
+def test_waits(host, cloudwatch, number):
+    assert host.run("true").rc == 0
+    began = time.time()
+    assert cloudwatch.wait(lambda: None, cloudwatch.arrival_seconds) is None
+    Path({log!r}).open("a").write(f"{{began}} {{time.time()}}\\n")
+"""
+
+
+def test_waits_for_cloudwatch_overlap(run: Run, tmp_path: Path) -> None:
+    """Where nothing arrives, each wait has 900 s: one after another they would take more than a host's time."""
+    log = tmp_path / "log"
+    outcome = run(WAITS.format(log=str(log)), "--aws-region=us-east-1", "--arrival-seconds=2")
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
+    began, ended = zip(*(map(float, line.split()) for line in log.read_text().splitlines()), strict=True)
+    assert len(began) == 3 and max(began) < min(ended)
+    assert deadlines("").arrival_seconds < HOST_SECONDS
+
+
+CONCURRENT = """
+from validator.checks import logs, metrics, xid
+from validator.engine.mutation import MutationAnalysis
+def test_it():
+    checks = [getattr(module, name) for module in (logs, metrics, xid) for name in dir(module) if name[:5] == "test_"]
+    assert len(checks) > 8 and not [check for check in checks if MutationAnalysis()._may(check)]
+"""
+
+
+def test_no_check_of_telemetry_runs_alone(run: Run) -> None:
+    """One that did would begin its wait when all others have ended theirs."""
+    outcome = run(CONCURRENT)
+    assert outcome.verdicts == {"test_it": "PASS"}, outcome.text

@@ -1,0 +1,88 @@
+"""The order of playbooks/image.yml, on this machine: its roles, the commands of the system and the programs are ours.
+
+In a folder of its own, so that no role of the project is within reach: hygiene would empty this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_ami.build.ansible import ansible_playbook
+
+ROOT = Path(__file__).resolve().parents[2]
+STOPPED = [
+    "apt-daily.timer", "apt-daily-upgrade.timer", "apt-daily.service", "apt-daily-upgrade.service",
+    "unattended-upgrades.service",
+]  # fmt: skip
+SYSTEMCTL = """#!/bin/sh
+case "$1 $2" in
+show*unattended*) echo LoadState=not-found ;;
+show*) printf 'LoadState=loaded\\nActiveState=active\\n' ;;
+stop*) echo "$@" >>{log} ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What happened, in order; exit code and output."""
+
+    steps: list[str]
+    code: int
+    text: str
+
+
+def play(folder: Path, cloud_init: int) -> Played:
+    """Runs the playbook with a cloud-init that ends with this exit code."""
+    log, programs = folder / "log", folder / "bin"
+    for path in ("playbooks/roles/marker/tasks", "playbooks/roles/hygiene/tasks", "validator/remote", "bin"):
+        (folder / path).mkdir(parents=True)
+    shutil.copy(ROOT / "playbooks/image.yml", folder / "playbooks")
+    for name in ("marker", "hygiene"):
+        task = f'- name: Ensure it is noted\n  ansible.builtin.command: sh -c "echo role {name} >>{log}"\n'
+        (folder / f"playbooks/roles/{name}/tasks/main.yml").write_text(task)
+    for name in ("inventory", "materials"):
+        source = f"import pathlib\npathlib.Path({str(log)!r}).open('a').write('{name}\\n')\n"
+        (folder / f"validator/remote/{name}.py").write_text(source)
+    for name, text in {
+        "cloud-init": f'#!/bin/sh\necho "cloud-init $*" >>{log}\nexit {cloud_init}\n',
+        "systemctl": SYSTEMCTL.format(log=log),
+        "df": "#!/bin/sh\necho Avail\necho 99999\n",
+    }.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    variables = {
+        "gpu_ami_roles": ["marker", "hygiene"], "ansible_become": False, "gpu_ami_base_inventory": f"{folder}/none",
+        "ansible_python_interpreter": shutil.which("python3", path="/usr/bin"),
+        "gpu_ami_bill_of_materials": f"{folder}/bom",
+    }  # fmt: skip
+    done = subprocess.run(
+        [ansible_playbook(), "-i", "localhost,", "-c", "local", "-e", json.dumps(variables), "playbooks/image.yml"],
+        cwd=folder,
+        env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), "ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return Played(log.read_text().splitlines(), done.returncode, done.stdout + done.stderr)
+
+
+def test_nothing_is_done_before_cloud_init_has_finished(tmp_path: Path) -> None:
+    """It may still write package sources; exit code 2 is `done, with warnings`."""
+    played = play(tmp_path, 2)
+    assert played.code == 0, played.text
+    like_debian = {"debian", "ubuntu"} & set(platform.freedesktop_os_release().get("ID", "").split())
+    stops = [f"stop {unit}" for unit in STOPPED[:-1]] if like_debian else []
+    expected = ["cloud-init status --wait", *stops, "inventory", "role marker", "materials", "role hygiene"]
+    assert played.steps == expected, played.text
+
+
+def test_a_cloud_init_that_fails_ends_the_build(tmp_path: Path) -> None:
+    played = play(tmp_path, 1)
+    assert played.code != 0 and played.steps == ["cloud-init status --wait"]
+    assert "Wait until cloud-init has finished" in played.text
