@@ -284,6 +284,17 @@ class EventParser(TypedDict):
     log_buf_len: NotRequired[str]
 
 
+class NeuronMonitor(TypedDict):
+    """How neuron-monitor's reports are published; `dimensions` in the order of instance, type, image, runtime tag."""
+
+    namespace: str
+    dimensions: list[str]
+    high_resolution: bool
+    interval_s: int
+    log: str
+    log_group: str
+
+
 class Hygiene(TypedDict):
     """The last role of a build; it takes no variables."""
 
@@ -330,6 +341,7 @@ class Components(TypedDict):
     dcgm: NotRequired[PackagedComponent]
     container_toolkit: NotRequired[ContainerToolkit]
     neuron: NotRequired[PackagedComponent]
+    neuron_monitor: NotRequired[NeuronMonitor]
     mkl: NotRequired[Mkl]
     lustre: NotRequired[Lustre]
     tuning: NotRequired[Tuning]

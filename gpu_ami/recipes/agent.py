@@ -8,25 +8,25 @@ is in the second: the agent's schema has no `metrics` without something collecte
 from __future__ import annotations
 
 from validator.agent_document import AgentConfig, AgentGpuConfig, AgentLogFile, AgentLogs, AgentMetrics
-from validator.plan_document import EventParser, Telemetry
+from validator.plan_document import EventParser, NeuronMonitor, Telemetry
 
-# What the event parser writes into "time" of its JSON lines: RFC 3339 in UTC with microseconds.
+# What event parser and Neuron's publisher write into "time" of their JSON lines: RFC 3339 in UTC with microseconds.
 JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
 
 _APPENDED = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
 
 
-def agent_config(telemetry: Telemetry, parser: EventParser, endpoint: str | None) -> AgentConfig:
+def agent_config(
+    telemetry: Telemetry, parser: EventParser, endpoint: str | None, neuron: NeuronMonitor | None = None
+) -> AgentConfig:
     """The agent's own section and the log files. `endpoint`: where the guest reaches the AWS API (None: AWS)."""
     files: list[AgentLogFile] = [
         # The kernel's line has no wall-clock time, so the raw stream is stamped when it arrives.
         _log_file(parser["raw_log"], telemetry["raw_log_group"], telemetry),
-        {
-            **_log_file(parser["json_log"], telemetry["json_log_group"], telemetry),
-            "timestamp_format": JSON_TIMESTAMP,
-            "timezone": "UTC",
-        },
+        _json_lines(parser["json_log"], telemetry["json_log_group"], telemetry),
     ]
+    if neuron:
+        files.append(_json_lines(neuron["log"], neuron["log_group"], telemetry))
     logs: AgentLogs = {
         "logs_collected": {"files": {"collect_list": files}},
         "force_flush_interval": _flush(telemetry),
@@ -63,6 +63,11 @@ def _log_file(path: str, group: str, telemetry: Telemetry) -> AgentLogFile:
     if telemetry.get("retention_days"):
         entry["retention_in_days"] = telemetry["retention_days"]
     return entry
+
+
+def _json_lines(path: str, group: str, telemetry: Telemetry) -> AgentLogFile:
+    """JSON lines with their own time. CloudWatch makes metrics of those that are embedded metric documents."""
+    return {**_log_file(path, group, telemetry), "timestamp_format": JSON_TIMESTAMP, "timezone": "UTC"}
 
 
 def _flush(telemetry: Telemetry) -> int:

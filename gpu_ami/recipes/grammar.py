@@ -8,6 +8,8 @@ from validator.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, N
 FLAVOURS = ("open", "proprietary", "boot")
 # NVIDIA's repository, or the operating system's own archive.
 DRIVER_SOURCES = ("vendor", "distribution")
+# Of neuron-monitor's metrics; each further one makes more series.
+NEURON_DIMENSIONS = ("instance_id", "instance_type", "ami_id", "neuron_runtime_tag")
 # What a recipe must say itself; everything else may come from the layers below it.
 OF_THE_RECIPE = ("flag", "os", "instance_types")
 
@@ -104,13 +106,23 @@ def _source_ami() -> Keys:
 
 
 def _observed(facts: Facts) -> dict[str, Kind]:
-    """The event parser's and the telemetry's keys."""
+    """The keys of event parser, telemetry and Neuron's metrics."""
     absolute = Text("/var/log/gpuevent.log", r"/[\w./+-]+")
     group = Text("/ec2/accelerated/accel-event-log", r"[\w./#-]{1,512}")
     return {
         "event_parser": Keys(
             {"raw_log": absolute, "json_log": absolute, "log_buf_len": Text("4M", r"\d+[KMG]?")},
             needed=("raw_log", "json_log"),
+        ),
+        "neuron_monitor": Keys(
+            {
+                "namespace": Text("GpuAmi/Neuron", r"[\w./#:-]{1,255}"),
+                "dimensions": ListOf(Choice(NEURON_DIMENSIONS)),
+                "high_resolution": Flag(),
+                "log": Text("/var/log/neuron-metrics.jsonl", r"/[\w./+-]+"),
+                "log_group": Text("/ec2/accelerated/neuron-metrics", r"[\w./#-]{1,512}"),
+            },
+            needed=("namespace", "dimensions", "high_resolution", "log", "log_group"),
         ),
         "telemetry": Keys(
             {

@@ -16,8 +16,8 @@ def remark(context: ResolveContext, versions: Mapping[str, str], sources: Source
     _kernel_modules(context, versions, sources)
     _network(context, versions, sources)
     _neuron_kernel(context, versions, sources)
-    if "neuron" in context.accelerators:
-        sources.note("Neuron metrics are not published: nvidia_gpu is the only accelerator input of the agent")
+    if "neuron" in context.provided or ("neuron" in context.accelerators and "neuron" not in versions):
+        sources.note("Neuron metrics are not published: the plan installs no neuron-monitor")
 
 
 def _ended(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:

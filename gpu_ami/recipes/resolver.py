@@ -13,7 +13,13 @@ from gpu_ami.recipes.packages import agent_section, sections
 from gpu_ami.recipes.rules import Conflict, ResolveContext, python_for
 from gpu_ami.recipes.site import digest, files, site_roles
 from gpu_ami.recipes.solver import solve
-from gpu_ami.recipes.system_sections import kernel_section, lustre_section, node_section, tuning_section
+from gpu_ami.recipes.system_sections import (
+    kernel_section,
+    lustre_section,
+    neuron_monitor_section,
+    node_section,
+    tuning_section,
+)
 from validator.plan_document import (
     CloudWatchAgent,
     Components,
@@ -52,10 +58,11 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
         **lustre_section(context, sources),
         **tuning_section(context, sources),
     }
+    components = {**components, **neuron_monitor_section(context, components)}
     telemetry = _telemetry(context)
     agent: CloudWatchAgent = {
         **agent_section(context, sources),
-        "config": agent_config(telemetry, values["event_parser"], None),
+        "config": agent_config(telemetry, values["event_parser"], None, components.get("neuron_monitor")),
         "gpu_config": gpu_config(telemetry, None) if telemetry["measurements"] else {},
     }
     sources.add(f"metric set {telemetry['profile']}", facts.telemetry[telemetry["profile"]])

@@ -1,12 +1,13 @@
-"""The plan's sections of kernel, node family, Lustre client and tuning."""
+"""The plan's sections of kernel, node family, Lustre client, tuning and Neuron's metrics."""
 
 from __future__ import annotations
 
 from typing import cast
 
 from gpu_ami.recipes.facts import ARCHITECTURES, Row, Sources
+from gpu_ami.recipes.grammar import NEURON_DIMENSIONS
 from gpu_ami.recipes.rules import ResolveContext
-from validator.plan_document import Components, Kernel, Lustre, NodeRole, Tuning
+from validator.plan_document import Components, Kernel, Lustre, NeuronMonitor, NodeRole, Tuning
 
 
 def kernel_section(system: Row, series: str, architecture: str) -> Kernel:
@@ -79,3 +80,19 @@ def tuning_section(context: ResolveContext, sources: Sources) -> Components:
         sources.add("limit of locked memory", facts["memlock"])
         section["memlock"] = facts["memlock"]["value"]
     return {"tuning": section}
+
+
+def neuron_monitor_section(context: ResolveContext, components: Components) -> Components:
+    """How neuron-monitor's reports are published, where the plan installs Neuron's tools."""
+    if "aws-neuronx-tools" not in components.get("neuron", {}).get("packages", {}):
+        return {}
+    asked = context.values["neuron_monitor"]
+    section: NeuronMonitor = {
+        "namespace": asked["namespace"],
+        "dimensions": [name for name in NEURON_DIMENSIONS if name in asked["dimensions"]],
+        "high_resolution": asked["high_resolution"],
+        "interval_s": context.values["telemetry"]["interval_s"],
+        "log": asked["log"],
+        "log_group": asked["log_group"],
+    }
+    return {"neuron_monitor": section}

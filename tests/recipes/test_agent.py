@@ -61,3 +61,16 @@ def test_endpoint_overrides_both_services_or_none() -> None:
     assert gpu_config(TELEMETRY, endpoint)["metrics"]["endpoint_override"] == endpoint
     assert "endpoint_override" not in agent_config(TELEMETRY, PARSER, None)["logs"]
     assert "endpoint_override" not in gpu_config(TELEMETRY, None)["metrics"]
+
+
+def test_neuron_s_metrics_are_a_log_file_with_its_own_time() -> None:
+    neuron: Any = {"log": "/var/log/neuron.jsonl", "log_group": "/neuron"}
+    files = agent_config(TELEMETRY, PARSER, None, neuron)["logs"]["logs_collected"]["files"]["collect_list"]
+    assert files[2] == {
+        "file_path": "/var/log/neuron.jsonl",
+        "log_group_name": "/neuron",
+        "log_stream_name": "{instance_id}",
+        "retention_in_days": 30,
+        "timestamp_format": JSON_TIMESTAMP,
+        "timezone": "UTC",
+    }

@@ -145,15 +145,58 @@ def test_neuron_monitor_reports_a_line(
     hardware = report["neuron_hardware_info"]
     assert (hardware["neuron_device_count"], hardware["error"]) == (count, error)
     assert report["system_data"]["memory_info"]["memory_used_bytes"] == 400 * 1024
-    assert report["system_data"]["vcpu_usage"]["average_usage"]["idle"] == 80.0
+    usage = report["system_data"]["vcpu_usage"]
+    assert (usage["average_usage"]["idle"], usage["context_switch_count"]) == (80.0, 0)
+    counters = report["system_data"]["neuron_hw_counters"]
+    assert [row["neuron_device_index"] for row in counters["neuron_devices"]] == list(range(count))
+    assert report["neuron_runtime_data"] == []
 
 
-def test_neuron_monitor_takes_its_period_from_a_configuration(tmp_path: Path) -> None:
+def test_neuron_monitor_reports_an_application_and_the_driver_s_counters(
+    machine: Any, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keys of each part as in the Neuron Monitor User Guide."""
+    module: Any = program("neuron/tools/bin/neuron-monitor")
+    process = root / "proc/77"
+    (process / "fd").mkdir(parents=True)
+    (process / "fd/3").symlink_to("/dev/neuron1")
+    (process / "environ").write_bytes(b"PATH=/bin\0NEURON_PROCESS_TAG=train\0")
+    (process / "status").write_text("Name:\tpython\nVmRSS:\t  2048 kB\n")
+    hardware = root / "sys/devices/virtual/neuron_device/neuron1/stats/hardware"
+    hardware.mkdir(parents=True)
+    (hardware / "mem_ecc_uncorrected").write_text("3\n")
+    assert module.main([], machine("trn2.48xlarge", 2), 1) == 0
+    report = json.loads(capsys.readouterr().out)
+    (runtime,) = report["neuron_runtime_data"]
+    assert (runtime["pid"], runtime["neuron_runtime_tag"], runtime["error"]) == (77, "train", "")
+    groups = runtime["report"]
+    assert list(groups) == ["neuroncore_counters", "memory_used", "neuron_runtime_vcpu_usage", "execution_stats"]
+    cores = groups["neuroncore_counters"]["neuroncores_in_use"]
+    assert list(cores) == ["4", "5", "6", "7"]
+    assert {"neuroncore_utilization", "flops", "v3d"} == set(cores["4"]) and set(cores["4"]["v3d"]) == {
+        "nc_v3.8",
+        "nc_v3.9",
+    }
+    used = groups["memory_used"]["neuron_runtime_used_bytes"]
+    assert (used["host"], used["neuron_device"]) == (2048 * 1024, 4 * 3 * (128 << 20))
+    assert set(groups["execution_stats"]) == {
+        "period", "error_summary", "execution_summary", "latency_stats", "error",
+    }  # fmt: skip
+    assert report["system_data"]["neuron_hw_counters"]["neuron_devices"][1] == {
+        "neuron_device_index": 1, "mem_ecc_corrected": 0, "mem_ecc_uncorrected": 3, "sram_ecc_uncorrected": 0,
+        "sram_ecc_corrected": 0,
+    }  # fmt: skip
+
+
+def test_neuron_monitor_takes_period_and_groups_from_a_configuration(tmp_path: Path) -> None:
     module: Any = program("neuron/tools/bin/neuron-monitor")
     file = tmp_path / "monitor.conf"
     for text, seconds in (('{"period": "1s"}', 1.0), ('{"period": "500ms"}', 0.5), ("{}", 5.0)):
         file.write_text(text)
-        assert module.period_of(str(file)) == seconds
+        assert module.configuration_of(str(file)) == (seconds, (), ())
+    groups = [{"type": "execution_stats"}]
+    file.write_text(json.dumps({"neuron_runtimes": [{"metrics": groups}], "system_metrics": [{"type": "vcpu_usage"}]}))
+    assert module.configuration_of(str(file)) == (5.0, ("execution_stats",), ("vcpu_usage",))
 
 
 MODULES = [

@@ -51,13 +51,15 @@ def test_agent_sends_to_the_log_groups_of_the_proof(
 def test_planned_streams_are_configured(
     files: list[LogFile], machine: MachineUnderTest, plan: PlanDocument, observe: Observe
 ) -> None:
-    """The parser's two logs are sent to the planned groups, in this instance's stream, and nothing else is sent."""
+    """The planned logs are sent to their groups, in this instance's stream, and nothing else is sent."""
     parser, telemetry = plan["event_parser"], plan["telemetry"]
     stream = telemetry["log_stream"].replace("{instance_id}", machine.instance_id)
     planned = {
         parser["raw_log"]: (telemetry["raw_log_group"], stream),
         parser["json_log"]: (telemetry["json_log_group"], stream),
     }
+    if "neuron_monitor" in plan:
+        planned[plan["neuron_monitor"]["log"]] = (plan["neuron_monitor"]["log_group"], stream)
     observe.same({file.path: (file.group, file.stream) for file in files}, planned, "log files, groups and streams")
 
 

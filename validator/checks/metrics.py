@@ -21,7 +21,7 @@ from validator.probes.agent import log as agent_log
 from validator.probes.agent import way_out
 from validator.results import MetricSeries
 
-# A Neuron image has no metric: the agent measures only NVIDIA GPUs.
+# The agent measures only NVIDIA GPUs; a Neuron image's metrics are those of neuron_monitor.
 pytestmark = pytest.mark.planned("nvidia_driver")
 
 _PREFIX = "nvidia_smi_"

@@ -13,6 +13,7 @@ kernel_modules       kernel modules on disk
 kernel_panics        kernel panic, oops or lockup on a console or in the kernel log
 driver_locked        programs that need a driver of exactly their own version
 base_ami             what a node's base AMI installed
+neuron_monitor       neuron-monitor's own report, and the series that follow from it
 environment          environment of login shells and services
 event_policy         an operator's policy over the catalogue of Xids
 logrotate            rotation rules that lose lines

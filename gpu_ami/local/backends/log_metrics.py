@@ -59,15 +59,15 @@ def _embedded(message: str) -> Iterator[tuple[str, _Datum]]:
         for names in directive["Dimensions"]:
             dimensions = [{"Name": name, "Value": document[name]} for name in names]
             for metric in directive["Metrics"]:
-                yield directive["Namespace"], _datum(metric, document, dimensions, _time(described["Timestamp"]))
+                value = document[metric["Name"]]  # a number, or several
+                for number in value if isinstance(value, list) else [value]:
+                    yield directive["Namespace"], _datum(metric, number, dimensions, _time(described["Timestamp"]))
 
 
-def _datum(
-    metric: Mapping[str, Any], document: Mapping[str, Any], dimensions: list[Any], time: datetime.datetime
-) -> _Datum:
+def _datum(metric: Mapping[str, Any], value: float, dimensions: list[Any], time: datetime.datetime) -> _Datum:
     return {
         "MetricName": metric["Name"],
-        "Value": float(document[metric["Name"]]),
+        "Value": float(value),
         "Unit": metric.get("Unit", "None"),
         "Dimensions": dimensions,
         "Timestamp": time,

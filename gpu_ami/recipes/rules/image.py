@@ -197,8 +197,15 @@ def mkl_has_architecture(context: ResolveContext, chosen: Assignment) -> Iterato
 
 
 def logs_are_apart(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
-    parser, telemetry = context.values["event_parser"], context.values["telemetry"]
+    parser, telemetry, neuron = (context.values[key] for key in ("event_parser", "telemetry", "neuron_monitor"))
     source = "two writers of one file or stream mix raw lines with JSON"
+    if neuron["log"] in (parser["raw_log"], parser["json_log"]):
+        text = f"log is {neuron['log']}, which the event parser writes"
+        yield Conflict("neuron_monitor.log", text, source, nearest="log /var/log/neuron-metrics.jsonl")
+    if neuron["log_group"] in (telemetry["raw_log_group"], telemetry["json_log_group"]):
+        text = f"log_group is {neuron['log_group']}, that of the event parser's log"
+        nearest = "log_group /ec2/accelerated/neuron-metrics"
+        yield Conflict("neuron_monitor.log_group", text, source, nearest=nearest)
     if parser["raw_log"] == parser["json_log"]:
         text = f"raw_log and json_log are both {parser['raw_log']}"
         yield Conflict("event_parser.json_log", text, source, nearest="json_log /var/log/gpuevent.jsonl")
@@ -209,13 +216,17 @@ def logs_are_apart(context: ResolveContext, _chosen: Assignment) -> Iterator[Con
 
 
 def logs_are_kept(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
-    for key, file in (("raw_log", "gpuevent.log"), ("json_log", "gpuevent.jsonl")):
-        path = PurePosixPath(str(context.values["event_parser"][key]))
+    for section, key, file in (
+        ("event_parser", "raw_log", "gpuevent.log"),
+        ("event_parser", "json_log", "gpuevent.jsonl"),
+        ("neuron_monitor", "log", "neuron-metrics.jsonl"),
+    ):
+        path = PurePosixPath(str(context.values[section][key]))
         if path.parts[1] in _NOT_KEPT or ".." in path.parts:
             folders = ", ".join(f"/{name}" for name in _NOT_KEPT)
             text = f"{key} is {path}; a log needs a path without .. and outside {folders}"
             source = "Filesystem Hierarchy Standard 3.0: these are of devices, the kernel, or emptied at boot"
-            yield Conflict(f"event_parser.{key}", text, source, nearest=f"{key} /var/log/{file}")
+            yield Conflict(f"{section}.{key}", text, source, nearest=f"{key} /var/log/{file}")
 
 
 def hygiene_is_last(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
@@ -229,11 +240,12 @@ def hygiene_is_last(context: ResolveContext, _chosen: Assignment) -> Iterator[Co
 
 
 def namespace_is_not_reserved(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
-    namespace = str(context.values["telemetry"]["namespace"])
-    if namespace.startswith("AWS/"):
-        text = f"namespace {namespace}: CloudWatch reserves namespaces that begin with AWS/ for AWS services"
-        source = "https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricData.html"
-        yield Conflict("telemetry.namespace", text, source, nearest="CWAgent, or a name of your own")
+    for section, own in (("telemetry", "CWAgent"), ("neuron_monitor", "GpuAmi/Neuron")):
+        namespace = str(context.values[section]["namespace"])
+        if namespace.startswith("AWS/"):
+            text = f"namespace {namespace}: CloudWatch reserves namespaces that begin with AWS/ for AWS services"
+            source = "https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricData.html"
+            yield Conflict(f"{section}.namespace", text, source, nearest=f"{own}, or a name of your own")
 
 
 # Checked once: they do not depend on the chosen versions.

@@ -61,3 +61,10 @@ def test_embedded_metrics_are_put_with_their_dimensions(aws: Any) -> None:
     assert values(aws, "n", "m", {"I": "i-1"}) == [3.0]
     assert values(aws, "n", "m", {"I": "i-1", "S": "fatal"}) == [3.0]
     assert values(aws, "n", "m") == []
+
+
+def test_embedded_metric_with_several_values_puts_each(aws: Any) -> None:
+    directive = {"Namespace": "n", "Dimensions": [["I"]], "Metrics": [{"Name": "m", "StorageResolution": 1}]}
+    described = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
+    put(aws, json.dumps({"_aws": described, "I": "i-1", "m": [3, 4.5]}))
+    assert values(aws, "n", "m", {"I": "i-1"}) == [7.5]
