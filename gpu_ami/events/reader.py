@@ -30,7 +30,7 @@ class Event(TypedDict):
     """An event as the parser writes it; the keys that this module reads (docs/event-parser.md has all)."""
 
     kind: str
-    code: int
+    code: int | str
     pci: str | None
     severity: str
     name: str
@@ -137,6 +137,7 @@ def open_host(url: str, *, follow: bool = False, key_file: Path | None = None) -
 
 
 _COLOURS = {"fatal": "\x1b[1;31m", "critical": "\x1b[31m", "warning": "\x1b[33m", "app": "\x1b[36m", "info": "\x1b[2m"}
+_KINDS = {"xid": "Xid", "sxid": "SXid", "gpu_lost": "lost ~Xid", "neuron": "Neuron"}
 _COLUMNS = (("TIME", 27), ("GPU", 14), ("EVENT", 10), ("SEVERITY", 8), ("WHAT", 34), ("DO", 19))
 
 
@@ -156,7 +157,7 @@ def table(events: Iterator[Event], *, colour: bool) -> Iterator[str]:
 
 def _row(event: Event, colour: bool) -> str:
     when = event.get("time") or event.get("stamp") or _uptime(event.get("monotonic_us")) or f"line {event.get('line')}"
-    code = {"xid": "Xid", "sxid": "SXid", "gpu_lost": "lost ~Xid"}[event["kind"]] + f" {event['code']}"
+    code = f"{_KINDS[event['kind']]} {event['code']}"
     by = event.get("process") or ""
     if event.get("pid") is not None:
         by = f"{by}[{event['pid']}]"
@@ -186,8 +187,10 @@ def _fit(text: str, width: int) -> str:
 
 
 def _rank(event: Event) -> tuple[int, int]:
+    """Severity, then the code's number; Neuron's errors have names."""
     severities: Sequence[str] = parser_module("catalogue").SEVERITIES
-    return severities.index(event["severity"]) if event["severity"] in severities else 0, event["code"]
+    code = event["code"] if isinstance(event["code"], int) else 0
+    return severities.index(event["severity"]) if event["severity"] in severities else 0, code
 
 
 def _keep_worst(worst: dict[str, Event], event: Event) -> None:
@@ -198,8 +201,8 @@ def _keep_worst(worst: dict[str, Event], event: Event) -> None:
 
 def _summary(worst: dict[str, Event], count: int) -> Iterator[str]:
     if not count:
-        yield "No Xid, SXid or lost GPU in this log."
+        yield "No Xid, SXid, lost GPU or error of Neuron in this log."
     for gpu, event in sorted(worst.items(), key=lambda item: _rank(item[1]), reverse=True):
         identity = f" ({event['uuid']})" if event.get("uuid") else ""
-        kind = "SXid" if event["kind"] == "sxid" else "Xid"
+        kind = {"sxid": "SXid", "neuron": "Neuron"}.get(event["kind"], "Xid")
         yield f"{gpu}{identity}: {event['ec2_meaning']}. Cause: {kind} {event['code']}, {event['name']}."

@@ -128,7 +128,7 @@ def _rank(severity: str) -> int:
 
 
 def _event_row(event: Event) -> EventRow:
-    label = f"{'SXid' if event.kind == 'sxid' else 'Xid'} {event.code}"
+    label = f"{ {'sxid': 'SXid', 'neuron': 'Neuron'}.get(event.kind, 'Xid') } {event.code}"
     try:
         found = catalogue.explain(label)
     except UsageError:

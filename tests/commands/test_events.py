@@ -71,7 +71,7 @@ def test_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_log_without_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log").write_text("nothing\n")
     code, out, _ = run(capsys, "events", str(tmp_path / "log"))
-    assert code == 0 and "No Xid, SXid or lost GPU in this log." in out
+    assert code == 0 and "No Xid, SXid, lost GPU or error of Neuron in this log." in out
 
 
 def test_help_shows_a_pipe_into_jq(capsys: pytest.CaptureFixture[str]) -> None:

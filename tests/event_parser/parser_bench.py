@@ -76,7 +76,7 @@ class Bench:
         return [json.loads(line) for line in _lines(self.folder, "gpuevent.jsonl")]
 
     def events(self) -> list[dict[str, Any]]:
-        return [event for event in self.documents() if event["kind"] in ("xid", "sxid", "gpu_lost")]
+        return [event for event in self.documents() if event["kind"] in ("xid", "sxid", "gpu_lost", "neuron")]
 
     def seqs(self) -> list[int]:
         return [event["seq"] for event in self.events()]

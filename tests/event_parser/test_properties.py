@@ -21,7 +21,8 @@ FRAGMENTS = st.sampled_from([
     b"<4>", b"4,1,2,-;", b"\n", b"\\x0a", b"\x00", b"\xff", b"{", b"}", b'"MESSAGE":', b'"', b"Jan  5 10:00:00 host ",
     b"The NVIDIA GPU ", b"GPU ", b"fallen off the bus and is not responding to commands.", b"caused by previous Xid ",
     b"154, GPU recovery action changed from 0x", b"149, NETIR Fatal XC0 i0 Link -1 (0x1 0x2)", b"9" * 30,
-    b"2024-01-03T12:00:00Z ", b"\x1b[31m",
+    b"2024-01-03T12:00:00Z ", b"\x1b[31m", b"NEURON_HW_ERR=", b"DMA_ERROR ", b"nd-id=3",
+    b"neuron:nr_reset_thread_fn: nd0: ", b"reset request 1 failed",
 ])  # fmt: skip
 SOUP = st.one_of(st.binary(max_size=400), st.lists(FRAGMENTS, max_size=25).map(b"".join))
 
@@ -43,7 +44,7 @@ def test_any_text_gives_valid_events(data: bytes) -> None:
     lines = data.count(b"\n") + 1
     for event in events_of(data):
         assert json.loads(json.dumps(event))["line"] in range(1, lines + 1)
-        assert event["kind"] in ("xid", "sxid", "gpu_lost")
+        assert event["kind"] in ("xid", "sxid", "gpu_lost", "neuron")
         assert event["severity"] in ("info", "app", "warning", "critical", "fatal")
 
 

@@ -237,13 +237,13 @@ def events(machine: Machine) -> Tuple[Any, List[Finding]]:
             raise Unanswered("missing", "the event parser is not installed: no events to read") from None
         source = "kernel log"
         lines = machine.run("sh", "-c", "dmesg | python3 -sSE %s parse -" % (machine.root + PARSER)).splitlines()
-    read = [event for event in map(_document, lines) if event.get("kind") in ("xid", "sxid", "gpu_lost")]
+    read = [event for event in map(_document, lines) if event.get("kind") in ("xid", "sxid", "gpu_lost", "neuron")]
     current = [event for event in read if event.get("boot_id") in (None, boot)]
     findings = {}
     for event in current:
         action = str(event.get("ec2_action"))
         if action not in _NO_ACTION and event.get("origin") != "userland":
-            subject = "GPU " + str(event.get("pci"))
+            subject = ("" if event["kind"] == "neuron" else "GPU ") + (str(event.get("pci")) or "Neuron")
             text = "%s %s: %s" % (str(event["kind"]).upper(), event.get("code"), event.get("name"))
             findings[subject, text] = Finding("action", subject, text, action, str(event.get("ec2_meaning")))
     newest = [{name: event.get(name) for name in _EVENT_FIELDS} for event in current[-20:]]

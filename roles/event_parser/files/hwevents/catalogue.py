@@ -1,6 +1,7 @@
 """Meaning of a code: name, severity, action, and what that action is on EC2. CSV tables, overridden by the operator's policy file.
 
-Policy file: `{"xid": {"63": {"severity": "fatal", "action": "RESET_GPU"}}, "sxid": {…}, "gpu_lost": {…}}`.
+Policy file: `{"xid": {"63": {"severity": "fatal", "action": "RESET_GPU"}}, "sxid": {…}, "gpu_lost": {…},
+"neuron": {"DMA_ERROR": {…}}}`.
 An invalid entry is ignored and reported in `Catalogue.policy_errors`; the service keeps running.
 """
 
@@ -10,7 +11,7 @@ import csv
 import json
 import os
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 DATA_VERSION = "2026.11.22"
@@ -18,7 +19,7 @@ SEVERITIES = ("info", "app", "warning", "critical", "fatal")
 POLICY_PATH = "/etc/gpu-ami/xid-policy.json"
 # Stands for the GPU's address in text that is not about one event.
 ANY_PCI = "PCI_ADDRESS"
-_FILES = ("xid.csv", "sxid.csv", "nvlink5.csv", "actions.csv", "branches.csv", "sxid_branches.csv")
+_FILES = ("xid.csv", "sxid.csv", "nvlink5.csv", "actions.csv", "branches.csv", "sxid_branches.csv", "neuron.csv")
 # SXids that the Fabric Manager user guide does not list: the driver's own word decides (severity, action).
 _SXID_WORDS = {
     "": ("warning", "CONTACT_SUPPORT"),
@@ -86,9 +87,10 @@ class Catalogue:
             for row in _rows("branches.csv", data)
         ]
         self._sxid_branches = _rows("sxid_branches.csv", data)
+        self._neuron = {row["error"]: row for row in _rows("neuron.csv", data)}
         self.version = _version(data)
         self.policy_errors = []  # type: List[str]
-        self._policy = {}  # type: Dict[Tuple[str, int], Dict[str, str]]
+        self._policy = {}  # type: Dict[Tuple[str, Union[int, str]], Dict[str, str]]
         if policy_path:
             self._load_policy(policy_path)
 
@@ -141,7 +143,22 @@ class Catalogue:
         name, severity, action = self._xid[79]
         return self.with_policy("gpu_lost", 79, Meaning(name + " (no Xid printed)", severity, action, "catalogue"))
 
-    def with_policy(self, kind: str, code: int, meaning: Meaning) -> Meaning:
+    def neuron(self, code: str, asked: str = "") -> Meaning:
+        """`asked`: the action that the runtime named. Unknown errors are warnings for support, unless it asks for another host."""
+        row = self._neuron.get(code)
+        if row:
+            meaning = Meaning(row["name"], row["severity"], row["action"], "catalogue")
+        else:
+            meaning = Meaning("Neuron %s (not in the catalogue)" % code, "warning", "CONTACT_SUPPORT", "unknown")
+        if asked == "TERMINATE_INSTANCE" and meaning.action != "NEURON_REPLACE":
+            meaning = meaning._replace(severity="fatal", action="NEURON_REPLACE", decided_by="message")
+        return self.with_policy("neuron", code, meaning)
+
+    def explain_neuron(self, code: str) -> Optional[Dict[str, str]]:
+        """All columns of an error's row; None for an unknown one."""
+        return self._neuron.get(code)
+
+    def with_policy(self, kind: str, code: Union[int, str], meaning: Meaning) -> Meaning:
         """The policy overrides both the catalogue and what the message says."""
         entry = self._policy.get((kind, code))
         if not entry:
@@ -191,13 +208,17 @@ class Catalogue:
             self.policy_errors.append("%s: expected an object, got %s" % (path, type(document).__name__))
             return
         for kind, entries in document.items():
-            if kind not in ("xid", "sxid", "gpu_lost") or not isinstance(entries, dict):
-                self.policy_errors.append('%s: %s: expected "xid", "sxid" or "gpu_lost" with an object' % (path, kind))
+            if kind not in ("xid", "sxid", "gpu_lost", "neuron") or not isinstance(entries, dict):
+                expected = '"xid", "sxid", "gpu_lost" or "neuron" with an object'
+                self.policy_errors.append("%s: %s: expected %s" % (path, kind, expected))
                 continue
             for code, entry in entries.items():
                 where = "%s: %s.%s" % (path, kind, code)
                 checked = self._policy_entry(where, entry)
-                if checked and code.isdigit():
+                if kind == "neuron":
+                    if checked:
+                        self._policy[(kind, code)] = checked
+                elif checked and code.isdigit():
                     self._policy[(kind, int(code))] = checked
                 elif not code.isdigit():
                     self.policy_errors.append("%s: expected a number as code" % where)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import SCHEMA, details
 from .catalogue import Catalogue, Meaning
 from .grammar import MESSAGE_LIMIT, Lost, Sxid, Xid
+from .neuron import NeuronError
 from .nvlink5 import Nvlink5
 
 _NVLINK5 = range(144, 151)
@@ -83,13 +84,24 @@ class Builder:
         _put_message(event, fact.message)
         return event
 
+    def neuron(self, moment: Moment, fact: NeuronError) -> Dict[str, Any]:
+        """The device's name stands where a GPU has its PCI address."""
+        event = self._event("neuron", moment, fact.code, self.catalogue.neuron(fact.code, fact.asked), None)
+        event.update(pci=fact.device, pci_raw=fact.device, pid=None, process=None)
+        self._put_action(event, event["action"])
+        _put_message(event, fact.message)
+        event["details"] = dict(fact.details, **({"asked": fact.asked} if fact.asked else {}))
+        return event
+
     def set_action(self, event: Dict[str, Any], severity: str, action: str) -> None:
         """Changes the judgement by what other events say; the operator's policy still overrides it."""
         if event["decided_by"] != "policy":
             event.update(severity=severity, action=action, decided_by="context")
             self._put_action(event, action)
 
-    def _event(self, kind: str, moment: Moment, code: int, meaning: Meaning, driver: Optional[str]) -> Dict[str, Any]:
+    def _event(
+        self, kind: str, moment: Moment, code: Union[int, str], meaning: Meaning, driver: Optional[str]
+    ) -> Dict[str, Any]:
         event = {"time": None, "schema": SCHEMA, "kind": kind, "code": code, "name": meaning.name}  # type: Dict[str, Any]
         event.update(severity=meaning.severity, action=meaning.action, decided_by=meaning.decided_by)
         event.update(ec2_action=None, ec2_meaning=None)  # keeps the order of the members; filled when the address is known

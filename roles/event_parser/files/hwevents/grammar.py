@@ -1,4 +1,4 @@
-"""What the NVIDIA drivers print: the text of one kernel record in, one fact out. Pure functions.
+"""What the NVIDIA drivers print: the text of one kernel record in, one fact out. Pure functions. Neuron: neuron.py.
 
 Xid: `NVRM: Xid (<device>): <code>[, [pid=<pid>, ][name=<process>, ]<message>]` with `<device>` = `[PCI:]dddd:bb:dd[.f]
 [ GPU-I:nn[ GPU-CI:nn]]` (open-gpu-kernel-modules, kernel_rc.c; R304 to R615; before R304 `bbbb:dd` or no device).
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple, Optional, Tuple, Union
+
+from .neuron import NeuronError, parse_neuron
 
 _PCI = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 # Before R304 the driver printed bus and device only, as `0001:00`.
@@ -127,7 +129,7 @@ class Broken(NamedTuple):
     text: str
 
 
-Fact = Union[Xid, Sxid, Lost, Identity, Driver, RateLimit, Broken]
+Fact = Union[Xid, Sxid, Lost, Identity, Driver, RateLimit, Broken, NeuronError]
 
 
 def normalise_pci(device: str) -> str:
@@ -215,7 +217,9 @@ def parse(text: str) -> Optional[Fact]:
     match = _SXID.match(text)
     if match:
         return _sxid(match)
-    return Broken(text[:200]) if re.match(r"(?:nvidia-)?nvswitch\d+:\s*SXid\b", text) else None
+    if re.match(r"(?:nvidia-)?nvswitch\d+:\s*SXid\b", text):
+        return Broken(text[:200])
+    return parse_neuron(text)
 
 
 def _parse_nvrm(text: str) -> Optional[Fact]:

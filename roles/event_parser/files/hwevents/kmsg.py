@@ -11,6 +11,8 @@ import os
 import re
 from typing import Iterator, NamedTuple, Optional
 
+from .neuron import may_hold
+
 # Larger than the kernel's limit for one record (8 KiB); with a smaller buffer read(2) fails with EINVAL for ever.
 READ_SIZE = 16384
 KERNEL_FACILITY = 0
@@ -60,7 +62,7 @@ def parse_record(raw: bytes) -> Optional[Record]:
 
 def interesting(raw: bytes) -> bool:
     """A fast test whether a record can hold an event; most records need no more work."""
-    return b"NVRM" in raw or b"SXid" in raw
+    return b"NVRM" in raw or b"SXid" in raw or may_hold(raw)
 
 
 def to_raw_line(record: Record, several: bool) -> bytes:

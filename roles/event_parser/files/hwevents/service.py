@@ -15,6 +15,7 @@ from .catalogue import Catalogue
 from .environment import read_boot_id, read_driver, read_instance
 from .event import Builder, Moment
 from .grammar import Broken, Lost, Sxid, Xid, parse
+from .neuron import NeuronError
 from .notify import Notifier, watchdog_seconds
 from .options import Options
 from .outbox import Batch, Outbox
@@ -215,8 +216,8 @@ class Service:
             return
         fact = parse(record.text)
         kernel = record.facility == kmsg.KERNEL_FACILITY
-        if record.seq > self.raw_seq and (kernel or isinstance(fact, (Xid, Sxid, Lost))):
-            if "NVRM:" in record.text or isinstance(fact, Sxid):
+        if record.seq > self.raw_seq and (kernel or isinstance(fact, (Xid, Sxid, Lost, NeuronError))):
+            if "NVRM:" in record.text or isinstance(fact, (Sxid, NeuronError)):
                 raw_lines.append(kmsg.to_raw_line(record, isinstance(fact, Lost)))
         if isinstance(fact, Broken):
             self.counts["malformed"] += 1

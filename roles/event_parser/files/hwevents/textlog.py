@@ -13,6 +13,7 @@ from . import emf
 from .catalogue import POLICY_PATH, Catalogue
 from .event import Builder, Moment
 from .grammar import parse
+from .neuron import may_hold
 from .prefix import Line
 from .tracker import Tracker
 from .wrappers import Item, parse_document, parse_journal, parse_text
@@ -46,7 +47,7 @@ class _Entry:
             self.lines.append(text)
         else:
             return False
-        if not self.number and ("Xid" in text or "NVRM:" in text):
+        if not self.number and ("Xid" in text or "NVRM:" in text or may_hold(text.encode())):
             self.number = number
         return True
 
@@ -82,7 +83,7 @@ class TextParser:
         self._number += 1
         lines = []  # type: List[Tuple[int, Item]]
         may_start = b"[s=" in raw or b"__CURSOR=" in raw or raw.rstrip().endswith(b"{")
-        if self._entry or may_start or b"Xid" in raw or b"NVRM" in raw or b"gpu-ami/event" in raw:
+        if self._entry or may_start or b"Xid" in raw or b"NVRM" in raw or b"gpu-ami/event" in raw or may_hold(raw):
             lines = self._take(raw.decode("utf-8", "replace").rstrip("\r\n"))
         for number, line in lines:
             yield from self._feed_line(line, number)

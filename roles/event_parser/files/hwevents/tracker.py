@@ -13,6 +13,7 @@ from typing import Any, Deque, Dict, List, Optional, Tuple
 from .catalogue import SEVERITIES
 from .event import Builder, Moment, heaviest
 from .grammar import Driver, Fact, Identity, Lost, RateLimit, Sxid, Xid
+from .neuron import NeuronError
 
 LOST_WINDOW_US = 300 * 1000000
 INCIDENT_SILENCE_US = 180 * 1000000
@@ -65,6 +66,8 @@ class Tracker:
             self._feed_sxid(moment, fact, now_us)
         elif isinstance(fact, Lost):
             self._feed_lost(moment, fact, now_us)
+        elif isinstance(fact, NeuronError):
+            self._queue.append(_Open(moment, self.builder.neuron(moment, fact)))
         elif moment.origin != "userland":  # any process can write such a line to /dev/kmsg: only the driver's count
             self._learn(moment, fact)
 
