@@ -81,7 +81,8 @@ def command_line(spec: MachineSpec) -> list[str]:
 
 # la57 off: five-level page tables make each emulated TLB miss slower, and no guest has that much memory. erms off: with
 # it Linux copies and clears memory by `rep movsb` and `rep stosb`, which TCG does byte by byte; without it, by words.
-_EMULATION = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off,erms=off"]
+# svm off: as on EC2, where virtual instances cannot run machines of their own; with it udev loads KVM at each boot.
+_EMULATION = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off,erms=off,svm=off"]
 
 
 def _identity(spec: MachineSpec) -> list[str]:

@@ -75,6 +75,11 @@ def test_emulated_processors_do_not_copy_byte_by_byte(spec: MachineSpec) -> None
     assert options(command_line(replace(spec, kvm=True)), "-cpu") == ["host"]
 
 
+def test_emulated_processors_run_no_machines_of_their_own(spec: MachineSpec) -> None:
+    """As virtual instances of EC2; with the feature udev loads KVM at each boot."""
+    assert "svm=off" in options(command_line(spec), "-cpu")[0].split(",")
+
+
 def test_files_are_named_relative_to_the_folder(spec: MachineSpec) -> None:
     assert str(spec.folder) not in " ".join(command_line(spec))
 
