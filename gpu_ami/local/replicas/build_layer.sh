@@ -52,12 +52,22 @@ if [ -d replicas ]; then
         chroot root env LD_PRELOAD=/run/uname.so sh -c "$1"
     }
     if ls replicas/*.deb >/dev/null 2>&1; then inside "dpkg --install /run/replicas/*.deb"; fi
-    if ls replicas/*.rpm >/dev/null 2>&1; then inside "rpm --install /run/replicas/*.rpm"; fi
+    # What a layer below has stays as it is: rpm would install the replica beside it, and replace the files of the system's.
+    missing=
+    for file in replicas/*.rpm; do
+        [ -e "$file" ] || continue
+        name=$(chroot root rpm --query --package --nosignature --queryformat '%{NAME}' "/run/$file")
+        chroot root rpm --query --quiet "$name" || missing="$missing /run/$file"
+    done
+    if [ -n "$missing" ]; then inside "rpm --install $missing"; fi
+    # dnf reads the index of each repository, also for the files of an installer; no repository answers here.
+    if [ -d root/etc/yum.repos.d ]; then mount -t tmpfs -o mode=755 repositories root/etc/yum.repos.d; fi
     for archive in replicas/aws-efa-installer-*.tar.gz; do
         [ -e "$archive" ] || continue
         tar -C root/run -xf "$archive"
         inside "cd /run/aws-efa-installer && ./efa_installer.sh --yes --no-verify"
     done
+    if mountpoint -q root/etc/yum.repos.d; then umount root/etc/yum.repos.d; fi
     umount root/run/replicas
 fi
 if [ -f overlay.tar ]; then
