@@ -277,11 +277,12 @@ class CloudWatchAgent(AgentPackage):
 
 
 class EventParser(TypedDict):
-    """Where Xid and SXid events are written."""
+    """Where events are written; `seed_metrics_s`: period of the former system's metrics, if they are published."""
 
     raw_log: str
     json_log: str
     log_buf_len: NotRequired[str]
+    seed_metrics_s: NotRequired[int]
 
 
 class NeuronMonitor(TypedDict):

@@ -111,7 +111,12 @@ def _observed(facts: Facts) -> dict[str, Kind]:
     group = Text("/ec2/accelerated/accel-event-log", r"[\w./#-]{1,512}")
     return {
         "event_parser": Keys(
-            {"raw_log": absolute, "json_log": absolute, "log_buf_len": Text("4M", r"\d+[KMG]?")},
+            {
+                "raw_log": absolute,
+                "json_log": absolute,
+                "log_buf_len": Text("4M", r"\d+[KMG]?"),
+                "seed_metrics_s": Integer(1, 3600, "seconds"),
+            },
             needed=("raw_log", "json_log"),
         ),
         "neuron_monitor": Keys(

@@ -67,6 +67,7 @@ DESCRIPTIONS = {
     "event_parser.raw_log": "file with the kernel's Xid and SXid lines",
     "event_parser.json_log": "file with the events as JSON lines",
     "event_parser.log_buf_len": "size of the kernel's log buffer",
+    "event_parser.seed_metrics_s": "seconds between points of `AcceleratorMetrics` and `EFAMetrics`; none without",
     "neuron_monitor.namespace": "CloudWatch namespace of neuron-monitor's metrics; not one that begins with `AWS/`",
     "neuron_monitor.dimensions": "their dimensions; `neuron_runtime_tag` makes series for each application",
     "neuron_monitor.high_resolution": "true: stored by the second, with `telemetry.interval_s` below 60; costs more",

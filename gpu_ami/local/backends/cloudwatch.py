@@ -1,7 +1,8 @@
 """CloudWatch's metrics as the vendor's agent and the validator use them, where moto answers otherwise than AWS.
 
-moto drops the metrics of an entity silently, answers a query for one namespace with datapoints of another, and searches
-all datapoints for each query: after an hour of one machine, a million.
+moto drops the metrics of an entity silently, answers a query for one namespace with datapoints of another, compares
+dimensions in an order that depends on how they were sent, and searches all datapoints for each query: after an hour of
+one machine, a million.
 
 Source: the API's PutMetricData (`EntityMetricData`) and GetMetricData; plugins/outputs/cloudwatch of
 https://github.com/aws/amazon-cloudwatch-agent v1.300060.0, which puts every metric of an instance into entities.
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from moto.cloudwatch.models import CloudWatchBackend, MetricDatumBase
+from moto.cloudwatch.models import CloudWatchBackend, Dimension, MetricDatumBase
 from moto.cloudwatch.responses import CloudWatchResponse
 
 from gpu_ami.local.backends.delays import NO_DELAYS, Delays
@@ -36,6 +37,7 @@ def install(delays: Delays = NO_DELAYS) -> None:
     if CloudWatchResponse.put_metric_data is _put_metric_data:
         return
     CloudWatchResponse.put_metric_data = _put_metric_data  # type: ignore[method-assign]
+    Dimension.__lt__ = _is_before  # type: ignore[method-assign]
     CloudWatchBackend.metric_data = property(_kept, _keep)  # type: ignore[assignment]
     CloudWatchBackend.get_all_metrics = _get_all_metrics  # type: ignore[method-assign]
     CloudWatchBackend.get_metric_data = _get_metric_data  # type: ignore[method-assign]
@@ -45,6 +47,11 @@ def install(delays: Delays = NO_DELAYS) -> None:
 _plain_put = CloudWatchResponse.put_metric_data
 _plain_all = CloudWatchBackend.get_all_metrics
 _plain_get = CloudWatchBackend.get_metric_data
+
+
+def _is_before(one: Dimension, other: Dimension) -> bool:
+    """A total order, so that equal sets of dimensions are equal when they are sorted."""
+    return (str(one.name), str(one.value)) < (str(other.name), str(other.value))
 
 
 class Kept:

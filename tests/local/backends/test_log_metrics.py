@@ -68,3 +68,11 @@ def test_embedded_metric_with_several_values_puts_each(aws: Any) -> None:
     described = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
     put(aws, json.dumps({"_aws": described, "I": "i-1", "m": [3, 4.5]}))
     assert values(aws, "n", "m", {"I": "i-1"}) == [7.5]
+
+
+def test_series_is_found_whatever_the_order_of_its_dimensions(aws: Any) -> None:
+    dimensions = {"Id": "i-1", "InstanceType": "g5.12xlarge", "EFAIndex": "0", "EFAName": "rdmap0s6", "EFADriver": "3"}
+    directive = {"Namespace": "n", "Dimensions": [list(dimensions)], "Metrics": [{"Name": "m"}]}
+    described = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
+    put(aws, json.dumps({"_aws": described, "m": 3, **dimensions}))
+    assert values(aws, "n", "m", dict(sorted(dimensions.items()))) == [3.0]

@@ -28,6 +28,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--policy", default=Options.policy, help="severities and actions of your own (default: %(default)s)")
     run.add_argument("--nvidia-smi", default=Options.nvidia_smi, help="default: %(default)s")
     run.add_argument("--heartbeat", dest="heartbeat_s", type=float, default=Options.heartbeat_s, metavar="SECONDS")
+    seed = "publish the former system's AcceleratorMetrics and EFAMetrics with this period (default: not)"
+    run.add_argument("--seed-metrics", dest="seed_metrics_s", type=float, default=Options.seed_metrics_s, metavar="SECONDS", help=seed)
     status = verbs.add_parser("status", help="print the status of the running service as JSON; exit code 1 if it is not alive")
     status.add_argument("--status-path", default=Options.status_path)
     parse = verbs.add_parser("parse", help="print the events of a log file (- is standard input), one JSON object for each event")

@@ -15,5 +15,6 @@ class Options:
     nvidia_smi = "/usr/bin/nvidia-smi"
     driver_version = "/proc/driver/nvidia/version"
     heartbeat_s = 60.0
+    seed_metrics_s = 0.0  # 0: not published
     raw_cap = 64 * 1024 * 1024
     json_cap = 256 * 1024 * 1024

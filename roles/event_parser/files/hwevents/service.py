@@ -19,6 +19,7 @@ from .neuron import NeuronError
 from .notify import Notifier, watchdog_seconds
 from .options import Options
 from .outbox import Batch, Outbox
+from .seed import SeedMetrics
 from .sinks import FileSink
 from .snapshot import Snapshot
 from .state import StateFile, last_logged
@@ -55,6 +56,7 @@ class Service:
         self._next_beat = float("inf")
         self._snapshot = None  # type: Optional[Snapshot]
         self._snapshot_done = False
+        self._seed = SeedMetrics(options.nvidia_smi, options.seed_metrics_s) if options.seed_metrics_s else None
         self._lost_before = 0  # in this boot, by the processes before this one
         self._reported = {}  # type: Dict[str, int]
         self._last_lag = 0.0
@@ -127,6 +129,7 @@ class Service:
                 _empty(wake_read)
             if self._snapshot and any(fd == self._snapshot.fd for fd, _ in ready):
                 self._read_snapshot(poller)
+            self._publish_seed(poller, [fd for fd, _ in ready])
             self._drain()
             now = time.monotonic()
             if self._snapshot and now >= self._snapshot.deadline:
@@ -175,6 +178,8 @@ class Service:
             due.append(self.outbox.retry_at)
         if self._snapshot:
             due.append(self._snapshot.deadline)
+        if self._seed:
+            due.append(self._seed.next_due())
         if self._unsaved() or self._status_due:
             due.append(self._last_save + _SETTLE_S)
         return max(0, int((min(due) - now) * 1000) + 1)
@@ -318,6 +323,15 @@ class Service:
         except OSError as error:
             if self._since("status", self._reported.get("status", 0) + 1) and self._reported["status"] == 1:
                 _report("cannot write %s: %s" % (self.options.status_path, error.strerror))
+
+    def _publish_seed(self, poller: "select.poll", ready: List[int]) -> None:
+        """The former system's metrics, where they are asked for."""
+        if self._seed is None:
+            return
+        lines = [emf.to_line(made) for made in self._seed.step(poller, ready, self.instance, time.monotonic())]
+        if lines:
+            self.outbox.put(Batch([], lines, self.cursor()))
+            self.outbox.commit(time.monotonic())
 
     def _start_snapshot(self, poller: "select.poll") -> None:
         if not self._snapshot_done:

@@ -32,14 +32,14 @@ class Snapshot:
         self._output = []  # type: List[bytes]
 
     @classmethod
-    def start(cls, program: str) -> Optional["Snapshot"]:
+    def start(cls, program: str, arguments: Tuple[str, ...] = ("-q", "-x")) -> Optional["Snapshot"]:
         """None if nvidia-smi is not installed."""
         if not os.access(program, os.X_OK):
             return None
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         pid = os.fork()
         if pid == 0:
-            _become(program, write_end)
+            _become(program, arguments, write_end)
         os.close(write_end)
         return cls(pid, read_end)
 
@@ -54,20 +54,26 @@ class Snapshot:
         except BlockingIOError:
             return False
 
-    def finish(self) -> List[Tuple[Dict[str, Any], Dict[str, str]]]:
-        """(fields, metrics) of each GPU; one entry with the reason where nvidia-smi failed or missed the deadline."""
+    def output(self) -> Tuple[Optional[bytes], str]:
+        """What nvidia-smi printed; None with the reason where it failed or missed the deadline."""
         os.close(self.fd)
         late = time.monotonic() >= self.deadline
         if late:
             os.kill(self.pid, signal.SIGKILL)
         status = _reap(self.pid)
         if late or status != 0:
-            why = "no answer within %d s" % DEADLINE_S if late else "exit status %d" % status
+            return None, "no answer within %d s" % DEADLINE_S if late else "exit status %d" % status
+        return b"".join(self._output), ""
+
+    def finish(self) -> List[Tuple[Dict[str, Any], Dict[str, str]]]:
+        """(fields, metrics) of each GPU; one entry with the reason where nvidia-smi failed or missed the deadline."""
+        document, why = self.output()
+        if document is None:
             return [({"answered": False, "why": "nvidia-smi: " + why, "RecoveryUnknown": 1}, {"RecoveryUnknown": "Count"})]
-        return [(_with_metrics(board), {"RowRemapPending": "Count", "RowRemapFailure": "Count"}) for board in boards(b"".join(self._output))]
+        return [(_with_metrics(board), {"RowRemapPending": "Count", "RowRemapFailure": "Count"}) for board in boards(document)]
 
 
-def _become(program: str, write_end: int) -> None:
+def _become(program: str, arguments: Tuple[str, ...], write_end: int) -> None:
     """Runs in the child: nvidia-smi with its output in the pipe. Does not return."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
@@ -78,7 +84,7 @@ def _become(program: str, write_end: int) -> None:
         signal.set_wakeup_fd(-1)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             signal.signal(signum, signal.SIG_DFL)
-        os.execve(program, [program, "-q", "-x"], {"LC_ALL": "C", "PATH": "/usr/bin:/bin"})
+        os.execve(program, [program, *arguments], {"LC_ALL": "C", "PATH": "/usr/bin:/bin"})
     finally:
         os._exit(127)
 
