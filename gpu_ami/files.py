@@ -6,11 +6,13 @@ disk, then renamed. A reader never sees half a file, and neither a crash nor a f
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,19 @@ def cache_dir() -> Path:
     if named := os.environ.get("GPU_AMI_HOME"):
         return Path(named) / "cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-ami"
+
+
+@contextmanager
+def locked(path: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """One process at a time is inside the block. path: of the lock; on_wait: called if another is inside."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def write_text(path: Path, text: str, *, mode: int = _OWNER_AND_UMASK) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.build import image as builds
+from gpu_ami.build import layering, layers
 from gpu_ami.cloud import Cloud, Place, load_place, mfa, preflight, runs
 from gpu_ami.data import data_root
 from gpu_ami.errors import BuildError, CloudError, UsageError
@@ -155,10 +156,19 @@ def plan_stage(recipe: Path, overrides: Sequence[str], out: Path, session: Sessi
     return plan
 
 
-def build_stage(plan: Plan, out: Path, session: Session, *, fresh: bool, source_check: bool = True) -> builds.Build:
+def build_stage(
+    plan: Plan,
+    out: Path,
+    session: Session,
+    *,
+    fresh: bool,
+    source_check: bool = True,
+    layered: layering.Layering = layering.FROM_NOTHING,
+) -> builds.Build:
     """plan.json → build.json. An AMI that the same plan and roles made here is used again, unless `fresh`.
 
-    source_check: on AWS, first ask the sources of the plan whether everything is there (UsageError, CloudError).
+    layered: whether it starts from layer images, and makes them. source_check: on AWS, first ask the sources of the
+    plan whether everything is there (UsageError, CloudError).
     """
     root = data_root()
     kept = None if fresh else builds.reusable(out, plan, session.cloud, root)
@@ -170,20 +180,33 @@ def build_stage(plan: Plan, out: Path, session: Session, *, fresh: bool, source_
     session.publish_source_ami(plan.document)
     plan.write(out, session.place)  # the place's endpoint may have moved since the plan was made
     with session.progress.stage(f"build {plan.image}"):
-        made = _build_within(plan, out, session, root, checked)
+        made = _build_within(plan, out, session, root, checked, layered)
         session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
     return made
 
 
+def explain_layers(plan: Plan, out: Path, session: Session) -> list[layering.LayerState]:
+    """The layers of a plan: which have an image in the place, and what changed since the last build in the folder."""
+    session.publish_source_ami(plan.document)
+    base = resolve_source_ami(session.cloud, plan.document)["id"]
+    before = builds.load(out).layers if (out / builds.BUILD_FILE).exists() else ()
+    return layering.explain(session.cloud, layers.cut(plan, base, session.place, data_root()), before)
+
+
 def _build_within(
-    plan: Plan, out: Path, session: Session, root: Path, checked: Mapping[str, object] | None
+    plan: Plan,
+    out: Path,
+    session: Session,
+    root: Path,
+    checked: Mapping[str, object] | None,
+    layered: layering.Layering = layering.FROM_NOTHING,
 ) -> builds.Build:
     """The build, ended when the builder has cost what --max-cost allows (CloudError). Its cost is in the budget."""
     builder, budget = plan["build"]["instance_type"], session.budget
     limit, started = budget.seconds_left(builder), time.monotonic()
-    limits = {} if limit is None else {"max_seconds": limit}
+    asked: dict[str, Any] = {"layered": layered} | ({} if limit is None else {"max_seconds": limit})
     try:
-        return builds.build_image(plan, out, session.cloud, session.run, root, session.progress, checked, **limits)
+        return builds.build_image(plan, out, session.cloud, session.run, root, session.progress, checked, **asked)
     except BuildError as error:
         if limit is None or time.monotonic() - started < limit:
             raise
@@ -259,7 +282,7 @@ def certify_stage(
     no build.json says them. comparison: with the image before, for report.html. A signature of another certificate is
     removed.
     """
-    statement = certificate.certify(report, _build_remarks(report, out), _source_ami(report, out))
+    statement = certificate.certify(report, *_of_build(report, out))
     _write_bom(report, out)
     old = _bytes_of(out / certificate.CERTIFICATE_FILE)
     statement.write(out)
@@ -324,19 +347,18 @@ def _bytes_of(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _source_ami(report: document.Report, out: Path) -> str:
-    """What the image was built on, by the record of its build; "" where another image was proven."""
+def _of_build(report: document.Report, out: Path) -> tuple[list[str], str, list[certificate.CertifiedLayer]]:
+    """What the record of the image's build says: remarks on what it leaves unproven, the source AMI, and its layers.
+
+    Nothing where another image was proven.
+    """
     made = builds.load(out) if (out / builds.BUILD_FILE).exists() else None
-    if made is None or made.ami != report.image or not made.source_ami:
-        return ""
+    if made is None or made.ami != report.image:
+        return [], "", []
     how = "; ".join(text for text in (made.source_ami_name, made.source_ami_through) if text)
-    return f"{made.source_ami} ({how})" if how else made.source_ami
-
-
-def _build_remarks(report: document.Report, out: Path) -> list[str]:
-    """What the record of the build leaves unproven of this image."""
-    if not (out / builds.BUILD_FILE).exists():
-        return []
-    made = builds.load(out)
-    skipped = made.ami == report.image and bool((made.source_check or {}).get("skipped"))
-    return ["sources: not asked before the build (--no-source-check)"] if skipped else []
+    source_ami = f"{made.source_ami} ({how})" if how and made.source_ami else made.source_ami
+    skipped = (made.source_check or {}).get("skipped")
+    remarks = ["sources: not asked before the build (--no-source-check)"] if skipped else []
+    rows = [row for row in made.layers if row["from_image"]]
+    keys = ("name", "digest", "ami", "created")
+    return remarks, source_ami, [certificate.CertifiedLayer(*(str(row[key]) for key in keys)) for row in rows]

@@ -6,15 +6,17 @@ locals {
   expires = var.expires != "" ? var.expires : timeadd(local.started, "${var.builder_lifetime_minutes}m")
 
   image_name = join("-", [
-    join("_", compact(["gpu-ami", var.flag, var.nvidia_version])),
+    join("_", compact(var.layer == "" ? ["gpu-ami", var.flag, var.nvidia_version] : ["gpu-ami-layer", var.layer, var.flag])),
     formatdate("YYYYMMDDhhmmss", local.started),
   ])
 
-  # Components that the plan does not have get no tag.
+  # Components that the plan does not have get no tag. A layer image is of no single recipe or plan, and has no versions of one.
   origin_tags = merge(var.tags, { for key, value in {
-    "gpu-ami:run"    = local.run_id
-    "gpu-ami:recipe" = var.recipe
-    "gpu-ami:plan"   = var.plan_digest
+    "gpu-ami:run"          = local.run_id
+    "gpu-ami:recipe"       = var.layer == "" ? var.recipe : ""
+    "gpu-ami:plan"         = var.layer == "" ? var.plan_digest : ""
+    "gpu-ami:layer"        = var.layer
+    "gpu-ami:layer-digest" = var.layer_digest
   } : key => value if value != "" })
 
   builder_tags = merge(local.origin_tags, {
@@ -33,7 +35,7 @@ locals {
     "nccl_version"      = var.nccl_version
     "efa_version"       = var.efa_version
     "intel_mkl_version" = var.intel_mkl_version
-  } : key => value if value != "" })
+  } : key => value if value != "" && (var.layer == "" || contains(["Name", "gpu-ami:expires"], key)) })
 }
 
 source "amazon-ebs" "image" {

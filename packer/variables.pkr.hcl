@@ -287,6 +287,39 @@ variable "ansible_env_vars" {
   default     = []
 }
 
+variable "roles" {
+  type        = list(string)
+  description = "Roles to run, hygiene last: those that a layer image as source_ami does not have yet. Empty: all roles of the plan."
+  default     = []
+
+  validation {
+    condition     = length(var.roles) == 0 || contains(var.roles, "hygiene")
+    error_message = "The roles must end with hygiene, which removes the builder's keys and logs."
+  }
+}
+
+variable "layer" {
+  type        = string
+  description = "Name of the layer image to make (docs/layers.md). Empty: the image of the plan."
+  default     = ""
+
+  validation {
+    condition     = regex_replace(var.layer, "^[a-z][a-z0-9_]{0,31}$", "") == ""
+    error_message = "The layer must be a name of variables/layers.yml, or empty."
+  }
+}
+
+variable "layer_digest" {
+  type        = string
+  description = "Digest of the layer to make (sha256:<64 hex digits>); a tag by which later builds find it."
+  default     = ""
+
+  validation {
+    condition     = regex_replace(var.layer_digest, "^sha256:[0-9a-f]{64}$", "") == ""
+    error_message = "The layer's digest must have the form sha256:<64 hex digits>."
+  }
+}
+
 # --- Run --------------------------------------------------------------------------------------------------------
 
 variable "run_id" {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.files import home_dir, parse_yaml, read_document, read_json, read_yaml, write_json, write_text
+from gpu_ami.files import home_dir, locked, parse_yaml, read_document, read_json, read_yaml, write_json, write_text
 
 
 def test_home_is_private_and_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,3 +169,22 @@ def test_byte_that_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.yml").write_bytes("a: 1\nb: café\n".encode("latin-1"))
     with pytest.raises(UsageError, match=r"a\.yml: not UTF-8: byte 0xe9 in line 2"):
         read_yaml(tmp_path / "a.yml", "the policy")
+
+
+def test_one_at_a_time_is_inside_a_lock(tmp_path: Path) -> None:
+    """Locks of two open files are two, also within one process."""
+    order: list[str] = []
+    path = tmp_path / "locks" / "x.lock"
+    waits = threading.Event()
+
+    def second() -> None:
+        with locked(path, waits.set):
+            order.append("second")
+
+    with locked(path, lambda: order.append("had to wait")):
+        other = threading.Thread(target=second)
+        other.start()
+        assert waits.wait(30)
+        order.append("first")
+    other.join(30)
+    assert order == ["first", "second"]

@@ -17,6 +17,7 @@ from gpu_ami.cloud.preflight.findings import Finding, Level
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan
 from gpu_ami.progress import Progress
+from gpu_ami.report import certificate
 from gpu_ami.sources.survey import Finding as SourceFinding
 from gpu_ami.sources.survey import ReadIndex
 from tests.report.examples import a_host, a_report
@@ -47,7 +48,7 @@ def test_build_stage_uses_an_ami_of_the_same_plan_again(tmp_path: Path, monkeypa
     plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
     kept = image.Build("ami-1", (), plan.digest, "sha256:0", "aws", "eu-central-1", "r-0", "2026-01-01T00:00:00Z")
     monkeypatch.setattr(image, "reusable", lambda *_: kept)
-    monkeypatch.setattr(image, "build_image", lambda *_: pytest.fail("built anew"))
+    monkeypatch.setattr(image, "build_image", lambda *_, **__: pytest.fail("built anew"))
     assert pipeline.build_stage(plan, tmp_path, session(), fresh=False) == kept
 
 
@@ -69,7 +70,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> list[Any]:
     """What the build keeps of the sources."""
     kept: list[Any] = []
 
-    def build(*arguments: Any) -> image.Build:
+    def build(*arguments: Any, **_: Any) -> image.Build:
         kept.append(arguments[-1])
         return image.Build("ami-2", (), plan.digest, "sha256:0", "aws", "eu-central-1", "r-1", "2026-01-01T00:00:00Z")
 
@@ -112,7 +113,7 @@ def test_nothing_is_launched_where_a_source_lacks_something(
     finding = SourceFinding("nvidia_driver", "nvidia-smi", "1", state, "https://v/", near=("nvidia-smi 2",))
     found = sources.Survey("debian12-gpu", "", "2026-11-22T00:00:00Z", [finding])
     monkeypatch.setattr(sources, "survey", lambda *_, **__: found)
-    monkeypatch.setattr(image, "build_image", lambda *_: pytest.fail("built"))
+    monkeypatch.setattr(image, "build_image", lambda *_, **__: pytest.fail("built"))
     plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
     with pytest.raises(error) as caught:
         pipeline.build_stage(plan, tmp_path, session(), fresh=True)
@@ -141,6 +142,24 @@ def test_certificate_names_the_source_ami_and_how_it_was_found(tmp_path: Path, a
     assert ("| source AMI |" in (tmp_path / "certificate.md").read_text()) is named
 
 
+LAYER = {"digest": "sha256:1", "parts": {}, "created": "2026-11-23T00:00:00.000Z"}
+
+
+@pytest.mark.parametrize(("ami", "named"), [("ami-1", True), ("ami-2", False)])
+def test_certificate_names_the_layers_that_came_with_a_layer_image(tmp_path: Path, ami: str, named: bool) -> None:
+    rows = (
+        {"name": "driver", "from_image": True, "ami": "ami-7", **LAYER},
+        {"name": "telemetry", "from_image": False, "ami": "", **LAYER},
+    )
+    image.Build(ami, (), "sha256:1", "sha256:0", "aws", "r", "r-1", "now", layers=rows).write(tmp_path)
+    statement = pipeline.certify_stage(a_report(a_host()), tmp_path)
+    names = [(layer.name, layer.ami, layer.created) for layer in statement.image.layers]
+    assert names == ([("driver", "ami-7", "2026-11-23T00:00:00.000Z")] if named else [])
+    line = "| layer driver | `sha256:1` from ami-7 of 2026-11-23T00:00:00.000Z, not built with this image |"
+    assert (line in (tmp_path / "certificate.md").read_text()) is named
+    assert certificate.load(tmp_path / "certificate.json") == statement
+
+
 def test_fresh_builds_anew_after_mirror_and_source_ami_are_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +167,7 @@ def test_fresh_builds_anew_after_mirror_and_source_ami_are_ready(
     made = image.Build("ami-2", (), plan.digest, "sha256:0", "aws", "eu-central-1", "r-1", "2026-01-01T00:00:00Z")
     order: list[str] = []
     monkeypatch.setattr(image, "reusable", lambda *_: pytest.fail("looked for one"))
-    monkeypatch.setattr(image, "build_image", lambda *_: order.append("build") or made)
+    monkeypatch.setattr(image, "build_image", lambda *_, **__: order.append("build") or made)
     prepared = session(
         prepare_mirror=lambda document: order.append("mirror"),
         publish_source_ami=lambda document: order.append("source AMI"),
@@ -219,7 +238,7 @@ def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest
     limits: list[float] = []
     own = session()
 
-    def build(*_: Any, max_seconds: float) -> Any:
+    def build(*_: Any, max_seconds: float, **__: Any) -> Any:
         limits.append(max_seconds)
         clock[0] += max_seconds / 2
         return SimpleNamespace(ami="ami-1")
@@ -242,7 +261,7 @@ def test_a_builder_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pyt
     own = session()
     own.budget.max_cost = 0.01
 
-    def build(*_: Any, max_seconds: float) -> None:
+    def build(*_: Any, max_seconds: float, **__: Any) -> None:
         clock[0] += max_seconds
         raise BuildError("packer did not complete within 90 s")
 

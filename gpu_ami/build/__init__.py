@@ -1,6 +1,9 @@
 """Packer and Ansible: a plan becomes an AMI, or converges a machine that runs.
 
-image                one build: the template run once, build.json, reuse of an AMI that the same plan and roles made
+image                one build: build.json, reuse of an AMI that the same plan and roles made
+builder              runs Packer in a place until an image is complete
+layers               the layers of a plan, each with a digest of all that decides what it installs
+layering             layer images: which a build starts from, and which it makes on the way
 packer               Packer's command line, its plugins and its manifest
 packer_output        Packer's machine-readable output as progress, log and cause of a failure
 ansible              ansible-playbook's command line; a plan's roles on a running machine
@@ -8,6 +11,7 @@ ansible_output       ansible-playbook's output as tasks, changes, times and fail
 """
 
 from gpu_ami.build.ansible import Machine, converge
+from gpu_ami.build.layering import Layering
 from gpu_ami.build.packer import Packer
 
-__all__ = ["Machine", "Packer", "converge"]
+__all__ = ["Layering", "Machine", "Packer", "converge"]

@@ -106,34 +106,37 @@ def build(
     poll_seconds: int = _POLL_SECONDS,
     timeout: float = BUILD_SECONDS,
     on_builder: Callable[[str], None] | None = None,
-    source: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    records: Path | None = None,
 ) -> Made:
     """Runs the template in `root` with the plan's files in `folder`; leaves packer-manifest.json and build.log there.
 
-    expires: RFC 3339. on_builder: called with the builder's instance id as soon as it is known. source: variables of
-    the source AMI, where it was looked up before. On Ctrl-C and on a deadline Packer removes what it created before it
-    ends. BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
+    expires: RFC 3339. on_builder: called with the builder's instance id as soon as it is known. variables: override the
+    plan's, such as the source AMI that was looked up. records: folder of manifest and log, if another. On Ctrl-C and on
+    a deadline Packer removes what it created before it ends. BuildError: Packer or Ansible failed. CapacityError,
+    CloudError: AWS refused a call.
     """
     packer = Packer.find()
     folder = folder.resolve()
+    records = (records or folder).resolve()
     _initialise(packer, root)
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    variables = {
+    (records / MANIFEST_FILE).unlink(missing_ok=True)
+    values = {
         "run_id": run_id,
         "expires": expires,
         "key_pair_name": key_name,
-        "manifest_file": str(folder / MANIFEST_FILE),
+        "manifest_file": str(records / MANIFEST_FILE),
         **_ansible(place, folder),
-        **(source or {}),
+        **(variables or {}),
     }
     command: list[str | Path] = [packer.program, "build", "-machine-readable", "-color=false"]
-    command += [f"-var-file={folder / PACKER_FILE}", *(f"-var={name}={value}" for name, value in variables.items())]
+    command += [f"-var-file={folder / PACKER_FILE}", *(f"-var={name}={value}" for name, value in values.items())]
     run_folder = _run_folder(run_id)
     # A Packer that was killed has left its builder, key and group: the run's record stays for `sweep`.
     on_kill = functools.partial(runs.leave_behind, run_folder) if run_folder else None
     with (
         tempfile.TemporaryDirectory(prefix="packer-", dir=run_folder) as private,
-        (folder / LOG_FILE).open("w", encoding="utf-8") as log,
+        (records / LOG_FILE).open("w", encoding="utf-8") as log,
     ):
         reader = Reader(log, progress.note, on_builder, lambda number, task: progress.update(task, step=number))
         done = run(
@@ -149,11 +152,11 @@ def build(
         )
         reader.end()
     if done.returncode != 0:
-        raise _failure(done.returncode, reader, folder / LOG_FILE)
+        raise _failure(done.returncode, reader, records / LOG_FILE)
     converged = reader.play.converged
     if converged:
         progress.note(f"Ansible: {converged.text()}")
-    return dataclasses.replace(read_manifest(folder / MANIFEST_FILE, run_id), converged=converged)
+    return dataclasses.replace(read_manifest(records / MANIFEST_FILE, run_id), converged=converged)
 
 
 def _failure(returncode: int, reader: Reader, log: Path) -> GpuAmiError:

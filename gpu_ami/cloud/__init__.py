@@ -5,6 +5,7 @@ capacity     subnets and ways of a place, tried in order until one has capacity
 client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
 interfaces   network interfaces of a launch: one, or EFA on every network card that takes one
+layer_images layers of images, by the digest in their tags
 kms          keys that sign
 launches     what a launch asks RunInstances for
 launch_templates  the same as launch templates

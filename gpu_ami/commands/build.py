@@ -16,6 +16,8 @@ the same roles made in the same place is used again. By hand: packer build -var-
 
   gpu-ami build                                  the only plan under out/, in the local region
   gpu-ami build out/debian12-gpu --where aws.yml
+  gpu-ami build --layers all                     leaves layer images, from which --layers auto starts later
+  gpu-ami build --explain                        which layer images there are, and what has changed; builds nothing
 """
 
 
@@ -25,6 +27,9 @@ def register(subparsers: Any) -> None:
     options.add_where(parser)
     options.add_agent_package(parser)
     options.add_no_source_check(parser)
+    options.add_layers(parser)
+    text = "show the layers of the plan, which of them have an image, and what changed since the last build; no build"
+    parser.add_argument("--explain", action="store_true", help=text)
     parser.add_argument("--fresh", action="store_true", help="build anew even if this plan has an AMI")
     parser.set_defaults(execute=execute)
 
@@ -38,6 +43,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
     with pipeline.open_session(args.where, progress, options.agent_package(args, progress)) as session:
-        source_check = not args.no_source_check
-        made = pipeline.build_stage(plan, out, session, fresh=args.fresh, source_check=source_check)
+        if args.explain:
+            states = pipeline.explain_layers(plan, out, session)
+            return Outcome("\n".join(state.text for state in states), [asdict(state) for state in states])
+        made = pipeline.build_stage(
+            plan,
+            out,
+            session,
+            fresh=args.fresh,
+            source_check=not args.no_source_check,
+            layered=options.layers(args),
+        )
     return Outcome(f"{made.ami} in {made.region} ({made.place}) → {out}/build.json", asdict(made))

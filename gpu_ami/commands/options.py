@@ -12,12 +12,14 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer
 
+    from gpu_ami.build import Layering
     from gpu_ami.cloud import Cloud
     from gpu_ami.progress import Progress
     from gpu_ami.release import comparison as comparisons
     from gpu_ami.release import image_description
 
 _COLLECT_SECONDS = 120.0
+LAYERS = ("none", "auto", "all")  # of gpu_ami.build.layering
 LOG_GROUPS = ("proof", "production")  # of gpu_ami.cloud.place, which would import the AWS packages for --help
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 CONDITIONS_HELP = (
@@ -55,6 +57,23 @@ def _place_file(text: str) -> Path | None:
 def add_no_source_check(parser: argparse.ArgumentParser) -> None:
     text = "on AWS: build without asking the sources of the plan first (gpu-ami sources); the certificate names it"
     parser.add_argument("--no-source-check", action="store_true", help=text)
+
+
+def add_layers(parser: argparse.ArgumentParser) -> None:
+    text = (
+        "start from the deepest layer image that exists (auto), and make those that are missing, too (all); default:"
+        " build from nothing (none) (docs/layers.md)"
+    )
+    parser.add_argument("--layers", choices=LAYERS, default="none", help=text)
+    text = "take no layer image that exists; with --layers all, make all of them anew"
+    parser.add_argument("--refresh", action="store_true", help=text)
+
+
+def layers(args: argparse.Namespace) -> Layering:
+    """What --layers and --refresh say."""
+    from gpu_ami.build import Layering
+
+    return Layering(args.layers, args.refresh)
 
 
 def add_agent_package(parser: argparse.ArgumentParser) -> None:

@@ -37,6 +37,7 @@ def register(subparsers: Any) -> None:
         help="override a value of the recipe (repeatable)",
     )
     parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
+    stages.add_layers(parser)
     stages.add_no_source_check(parser)
     stages.add_where(parser)
     stages.add_agent_package(parser)
@@ -70,8 +71,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with pipeline.open_session(*where) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
         pipeline.check_cost(plan, asked, session, build=True)
-        source_check = not args.no_source_check
-        made = pipeline.build_stage(plan, out, session, fresh=args.fresh, source_check=source_check)
+        made = pipeline.build_stage(
+            plan,
+            out,
+            session,
+            fresh=args.fresh,
+            source_check=not args.no_source_check,
+            layered=stages.layers(args),
+        )
         report = pipeline.validate_stage(plan, made.ami, out, session, asked)
     report = pipeline.scan_stage(report, out, scans, args.waivers)
     certificate = pipeline.certify_stage(report, out, signers)

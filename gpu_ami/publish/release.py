@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import Cloud, aws_errors, runs, tags_of
+from gpu_ami.cloud import Cloud, aws_errors, layer_images, runs, tags_of
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ def read_release(cloud: Cloud, ami: str, recipe: str) -> Release:
     (image,) = found
     if image.state != AVAILABLE:
         raise UsageError(f"{ami} is {image.state}, expected {AVAILABLE}")
+    if layer := layer_images.layer_of(image.tags):
+        hint = "publish the AMI of its build.json; a layer image is private and expires (docs/layers.md)"
+        raise UsageError(f"{ami} is the image of layer {layer}, not a finished image", hint=hint)
     described = snapshots(cloud, image)
     return Release(
         image=image,

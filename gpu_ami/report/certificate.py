@@ -46,14 +46,33 @@ _COMPONENTS = ("cuda", "cudnn", "nccl", "efa", "mkl")
 
 
 @dataclass(frozen=True)
+class CertifiedLayer:
+    """A layer that was not built with the image but came with a layer image. ami, created: of that image, if known."""
+
+    name: str
+    digest: str
+    ami: str = ""
+    created: str = ""
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "layer") -> Self:
+        """Raises InvalidRecord."""
+        return results.construct(cls, data, where)
+
+
+@dataclass(frozen=True)
 class CertifiedImage:
-    """The image that the statement is about. source_ami: what it was built on, with name and how that was found."""
+    """The image that the statement is about. source_ami: what it was built on, with name and how that was found.
+
+    layers: that came with a layer image; none for an image that was built from nothing.
+    """
 
     ami: str
     name: str
     region: str
     place: str
     source_ami: str = ""
+    layers: tuple[CertifiedLayer, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,7 +156,12 @@ class Certificate:
             content,
             where,
             verdict=Verdict,
-            image=lambda value: results.construct(CertifiedImage, value, f"{where}: image"),
+            image=lambda value: results.construct(
+                CertifiedImage,
+                value,
+                f"{where}: image",
+                layers=lambda rows: results.each(rows, CertifiedLayer, f"{where}: image: layers"),
+            ),
             proven_on=lambda value: results.each(value, CertifiedHost, f"{where}: proven_on"),
             stages=lambda value: results.each(value, Stage, f"{where}: stages"),
             replicas=tuple,
@@ -167,17 +191,21 @@ def load(path: Path) -> Certificate:
         raise UsageError(str(error), hint="`gpu-ami certify` writes a new one") from error
 
 
-def certify(report: Report, remarks: Sequence[str] = (), source_ami: str = "") -> Certificate:
+def certify(
+    report: Report, remarks: Sequence[str] = (), source_ami: str = "", layers: Sequence[CertifiedLayer] = ()
+) -> Certificate:
     """The certificate of a report. Its level is `none` where the report is not a PASS.
 
-    remarks: what else is not proven, a sentence each, as the record of the build says. source_ami: of the
-    image.
+    remarks: what else is not proven, a sentence each, as the record of the build says. source_ami, layers:
+    of the image.
     """
     replicas = _replicas(report)
     return Certificate(
         verdict=report.verdict,
         level=level_of(report),
-        image=CertifiedImage(report.image, str(report.plan.get("image", "")), report.region, report.place, source_ami),
+        image=CertifiedImage(
+            report.image, str(report.plan.get("image", "")), report.region, report.place, source_ami, tuple(layers)
+        ),
         plan_digest=str(report.plan.get("digest", "")),
         report_sha256=report_digest(report),
         run=report.run,

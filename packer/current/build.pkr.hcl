@@ -57,6 +57,8 @@ build {
     extra_arguments = [
       "--extra-vars", "@${abspath(var.ansible_vars_file)}",
       "--extra-vars", "gpu_ami_build_folder=${dirname(abspath(var.ansible_vars_file))}",
+      # The last --extra-vars win: the roles that are left to run where source_ami is a layer image, or those of a layer.
+      "--extra-vars", jsonencode(merge({ gpu_ami_layer = var.layer }, { for name, roles in { gpu_ami_roles = var.roles } : name => roles if length(roles) > 0 })),
     ]
   }
 

@@ -107,6 +107,9 @@ def test_template_is_valid(plan: Plan, tmp_path: Path) -> None:
         ("run_id", "a b", "The run id must be"),
         ("expires", "tomorrow", "The expiry must be"),
         ("image_expires", "tomorrow", "The image's expiry must"),
+        ("roles", ["kernel"], "The roles must end with hygiene"),
+        ("layer", "Driver!", "The layer must be a name"),
+        ("layer_digest", "sha256:12", "The layer's digest must"),
         ("spot_price", "cheap", "The Spot price must be"),
     ],
 )
@@ -259,10 +262,8 @@ class Built:
         return dict(found)
 
 
-@pytest.fixture(scope="module")
-def built(region: Region, tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Iterator[Built]:
+def build_in(region: Region, folder: Path, plan: Plan, run_id: str = "r-1", **variables: str) -> Built:
     """One build from end to end, but for what Ansible does: in its place, a program that notes how it was called."""
-    folder = tmp_path_factory.mktemp("build")
     plan.write(folder, region.place)
     ansible = folder / "ansible-playbook"
     ansible.write_text(
@@ -283,15 +284,21 @@ def built(region: Region, tmp_path_factory: pytest.TempPathFactory, plan: Plan) 
             TEMPLATE,
             folder,
             region.place,
-            run_id="r-1",
+            run_id=run_id,
             expires="2030-01-31T12:00:00Z",
-            key_name="gpu-ami-r-1-builder",
+            key_name=f"gpu-ami-{run_id}-builder",
             progress=Progress(stream=notes),
             poll_seconds=1,
             timeout=120,
             on_builder=builder,
+            variables=variables,
         )
-    yield Built(made, region, folder, notes.getvalue())
+    return Built(made, region, folder, notes.getvalue())
+
+
+@pytest.fixture(scope="module")
+def built(region: Region, tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Built:
+    return build_in(region, tmp_path_factory.mktemp("build"), plan)
 
 
 def test_build_ends_with_the_image_of_the_manifest(built: Built) -> None:
@@ -385,6 +392,7 @@ def test_ansible_gets_the_plan_and_this_project_s_configuration(built: Built) ->
     config, *words = (built.folder / "called").read_text().splitlines()
     assert config == str(ROOT / "ansible.cfg")
     assert f"@{built.folder}/ansible.json" in words
+    assert json.loads(next(word for word in words if word.startswith("{"))) == {"gpu_ami_layer": ""}
     assert Path(words[-1]).resolve() == ROOT / "playbooks" / "image.yml"
 
 
@@ -430,7 +438,7 @@ def test_spot_builder_is_tagged_by_the_call_that_makes_it(region: Region, tmp_pa
     run_options: dict[str, Any] = {"run_id": "r-3", "expires": "2030-01-31T12:00:00Z", "key_name": "k-3", "timeout": 90}
     with pytest.raises(BuildError):
         source = {"spot_price": "auto"}
-        packer.build(TEMPLATE, tmp_path, region.place, progress=Progress("quiet"), source=source, **run_options)
+        packer.build(TEMPLATE, tmp_path, region.place, progress=Progress("quiet"), variables=source, **run_options)
     template = region.call("CreateLaunchTemplate")
     assert template["LaunchTemplateData.InstanceMarketOptions.MarketType"] == "spot"
     assert template["LaunchTemplateData.MetadataOptions.HttpTokens"] == "required"
@@ -449,3 +457,20 @@ def test_failing_build_says_why(region: Region, tmp_path: Path, plan: Plan) -> N
         )
     assert "InvalidAMIID" in caught.value.message
     assert caught.value.hint.endswith("build.log")
+
+
+def test_a_layer_image_is_tagged_as_one_expires_and_runs_its_roles(region: Region, tmp_path: Path, plan: Plan) -> None:
+    """No tag of a recipe or plan, by which finished images are found, and no version of what it does not have."""
+    region.calls.clear()
+    digest, roles = f"sha256:{'1' * 64}", ["kernel", "hygiene"]
+    layer = {"layer": "kernel", "layer_digest": digest, "image_expires": "2030-01-31T12:00:00Z"}
+    built = build_in(region, tmp_path, plan, "r-9", **layer, roles=json.dumps(roles))
+    assert re.fullmatch(r"gpu-ami-layer_kernel_debian12-gpu-\d{14}", built.image["Name"])
+    shared = {"gpu-ami:run": "r-9", "gpu-ami:layer": "kernel", "gpu-ami:layer-digest": digest, "team": "vision"}
+    tags = {tag["Key"]: tag["Value"] for tag in built.image["Tags"]}
+    assert tags == {"Name": built.image["Name"], "gpu-ami:expires": "2030-01-31T12:00:00Z", **shared}
+    of_builder = built.region.tags(built.region.call("RunInstances"), "instance")
+    assert {key: value for key, value in of_builder.items() if key not in ("Name", "gpu-ami:expires")} == shared
+    words = (tmp_path / "called").read_text().splitlines()
+    given = json.loads(next(word for word in words if word.startswith("{")))
+    assert given == {"gpu_ami_layer": "kernel", "gpu_ami_roles": roles}

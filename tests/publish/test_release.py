@@ -56,3 +56,11 @@ def test_a_published_image_does_not_expire(account: Account) -> None:
     account.world.ec2.set_image_state(account.world.ec2.images()["ami-00000000000000001"], "pending")
     with pytest.raises(UsageError, match="is pending, expected available"):
         read_release(Cloud(account.place()), "ami-00000000000000001", "demo")
+
+
+def test_a_layer_image_is_not_published(account: Account) -> None:
+    account.build()
+    ami, tag = "ami-00000000000000001", {"Key": "gpu-ami:layer", "Value": "driver"}
+    account.client("ec2").create_tags(Resources=[ami], Tags=[tag])
+    with pytest.raises(UsageError, match="is the image of layer driver, not a finished image"):
+        read_release(Cloud(account.place()), ami, "demo")

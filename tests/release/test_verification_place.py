@@ -89,8 +89,9 @@ def tag(key: str, value: str) -> Callable[[Cloud, str], object]:
         (tag("gpu-ami:recipe", "another"), "other-tags"),
         (lambda cloud, ami: cloud.ec2.deregister_image(ImageId=ami), "ami-missing"),
         (other_snapshot, "other-snapshot"),
+        (tag("gpu-ami:layer", "driver"), "layer-image"),
     ],
-    ids=["plan tag", "recipe tag", "deregistered", "snapshot"],
+    ids=["plan tag", "recipe tag", "deregistered", "snapshot", "layer"],
 )
 def test_another_ami_is_refused(
     folder: Path, cloud: Cloud, forge: Callable[[Cloud, str], object], refusal: str

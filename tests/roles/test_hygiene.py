@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,13 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def remove_files(machine: Path, workspace: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the role's last task with patterns below a folder; `workspace`: the task's TMPDIR."""
+def remove_files(machine: Path, workspace: Path, kept: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """Runs the role's last task with patterns below a folder; workspace: the task's TMPDIR; kept: patterns."""
     task = yaml.safe_load((ROLES / "hygiene" / "tasks" / "main.yml").read_text())[-1]
     variables = {
         "hygiene_emptied": [str(machine / "var" / "log")],
         "hygiene_removed": [str(machine / name) for name in ("tmp/*", "tmp/.[!.]*", "home/.cache")],
+        "hygiene_kept": [str(machine / name) for name in kept],
         "__hygiene_tmpdir": str(workspace),
     }
     play = {"hosts": "localhost", "gather_facts": False, "vars": variables, "tasks": [task]}
@@ -50,6 +52,22 @@ def test_the_last_task_removes_everything_and_succeeds(machine: Path) -> None:
     assert not (machine / "home" / ".cache").exists()
     assert [path.name for path in (machine / "var" / "log").rglob("*")] == ["apt"]
     assert list((machine / "run").iterdir()) == []  # Ansible removed its modules
+
+
+def test_a_layer_image_keeps_what_it_names_and_nothing_else(machine: Path) -> None:
+    done = remove_files(machine, machine / "run", kept=["home/.cache"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (machine / "home" / ".cache" / "x").exists()
+    assert [path.name for path in (machine / "tmp").iterdir()] == []
+
+
+def test_the_playbook_names_patterns_that_hygiene_has() -> None:
+    """A pattern that hygiene does not have keeps nothing: the bill of materials would lose repositories' names."""
+    (play,) = yaml.safe_load((ROLES.parent / "playbooks" / "image.yml").read_text())
+    kept = play["vars"]["__gpu_ami_package_lists"]
+    assert kept and set(kept) <= set(
+        yaml.safe_load((ROLES / "hygiene" / "defaults" / "main.yml").read_text())["hygiene_removed"]
+    )
 
 
 def test_modules_in_the_folder_that_it_empties_would_fail_the_build(machine: Path) -> None:

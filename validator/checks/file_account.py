@@ -96,6 +96,7 @@ def test_every_file_is_explained(subject: Subject, observe: Observe, request: py
         subject.footprints,
         changed_packages=subject.packages.explained,
         role_times=subject.base.role_times,
+        boots=subject.base.boots,
     )
     lines = [finding.text() for finding in result.findings]
     folder = request.config.getoption("evidence")

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from validator.file_account import merkle
 from validator.file_account.collect import KEPT_FILE, Base, NotTaken, find_base, role_times, take
 from validator.file_account.differences import differences
-from validator.file_account.explain import Account, Finding, RoleTime, explain, widest
+from validator.file_account.explain import Account, BuilderBoot, Finding, RoleTime, explain, widest
 from validator.file_account.grammar import (
     Footprint,
     InvalidRules,
@@ -51,6 +51,7 @@ __all__ = [
     "KEPT_FILE",
     "Account",
     "Base",
+    "BuilderBoot",
     "Entry",
     "Finding",
     "Footprint",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from validator import remote
-from validator.file_account.explain import RoleTime
+from validator.file_account.explain import BuilderBoot, RoleTime
 from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
 from validator.file_account.inventory import InvalidInventory, Inventory, Ramdisk, read
 
@@ -18,6 +18,7 @@ PROGRAM = Path(__file__).parents[1] / "remote" / "inventory.py"
 FILE = "base-inventory.jsonl.gz"
 KEPT_FILE = "inventory.jsonl.gz"  # of a host under test, in its folder of the evidence
 IN_IMAGE = f"/usr/share/gpu-ami/{FILE}"
+BOOTS_IN_IMAGE = "/usr/share/gpu-ami/builder-boots.jsonl"
 SECONDS = 900.0  # every file is read, on a new volume for the first time
 _RAMDISK_SECONDS = 90.0
 _NO_PYTHON = 127
@@ -29,11 +30,12 @@ class NotTaken(Exception):
 
 @dataclass(frozen=True)
 class Base:
-    """The base AMI's inventory, where it is from, and when each role ran in the build."""
+    """The base AMI's inventory, where it is from, when each role ran in the build, and boots of further builders."""
 
     inventory: Inventory
     source: str
     role_times: tuple[RoleTime, ...] = ()
+    boots: tuple[BuilderBoot, ...] = ()
 
 
 def take(host: Any, *, running: bool, hash_since: float = 0.0, keep: Path | None = None) -> Inventory:
@@ -83,11 +85,23 @@ def find_base(host: Any, build: Path | None) -> Base:
         )
     data = _kept(build)
     if data is not None and found.stdout.split()[0] == hashlib.sha256(data).hexdigest():
-        return Base(_read(data), f"{build}/{FILE}", role_times(build))
+        return Base(_read(data), f"{build}/{FILE}", role_times(build), builder_boots(host))
     own = host.run(f"cat {IN_IMAGE}", timeout=SECONDS, pure=True)
     if own.rc != 0:
         raise NotTaken(f"{IN_IMAGE}: {own.stderr.strip()}")
-    return Base(_read(own.stdout_bytes), "the image's own copy")
+    return Base(_read(own.stdout_bytes), "the image's own copy", boots=builder_boots(host))
+
+
+def builder_boots(host: Any) -> tuple[BuilderBoot, ...]:
+    """The boots of builders that began with a layer image; none where the image was built from nothing. NotTaken."""
+    noted = host.run(f"cat {BOOTS_IN_IMAGE}", pure=True)
+    if noted.rc != 0:
+        return ()
+    try:
+        rows = [json.loads(line) for line in noted.stdout.splitlines()]
+        return tuple(BuilderBoot(float(row["booted"]), float(row["roles"])) for row in rows)
+    except (ValueError, LookupError, TypeError) as error:
+        raise NotTaken(f"{BOOTS_IN_IMAGE}: expected a JSON object with booted and roles a line, got {error}") from error
 
 
 def _kept(build: Path | None) -> bytes | None:

@@ -28,6 +28,7 @@ BASE, PACKAGE, ROLE, DERIVED, MACHINE = "base", "package", "role", "derived", "m
 CLASSES = (BASE, PACKAGE, ROLE, DERIVED, MACHINE)
 # Paths that minimal images exclude by settings of their package manager (dpkg.cfg path-exclude, rpm --nodocs).
 _MAY_BE_MISSING = tuple(f"/usr/share/{name}/" for name in ("doc", "man", "locale", "info", "lintian", "help"))
+_FIRST_BOOT = "first boot"
 _PLAIN_MODES = {"d": (0o755,), "f": (0o644, 0o755, 0o444, 0o555)}
 
 
@@ -76,6 +77,14 @@ class RoleTime:
     ended: float
 
 
+@dataclass(frozen=True)
+class BuilderBoot:
+    """A builder that began with a layer image: when it booted, and when its first role began; epoch seconds."""
+
+    booted: float
+    roles: float
+
+
 def explain(
     image: Inventory,
     base: Inventory,
@@ -84,13 +93,15 @@ def explain(
     *,
     changed_packages: frozenset[str] = frozenset(),
     role_times: Sequence[RoleTime] = (),
+    boots: Sequence[BuilderBoot] = (),
 ) -> Account:
     """Explains every entry of `image`.
 
     base: taken before the first role. rules: the system's own. changed_packages: explained packages that are new in the
-    image, or of another version there. On a running image (`image.running`) rules of a booted machine count.
+    image, or of another version there. boots: of builders after the one of the base. On a running image
+    (`image.running`) rules of a booted machine count.
     """
-    explainer = _Explainer(image, base, rules, list(footprints), changed_packages)
+    explainer = _Explainer(image, base, rules, list(footprints), changed_packages, boots)
     account = explainer.account
     account.not_compared = [f"{one.path}: {why}" for one in image.ramdisks.values() if (why := not_compared(one))]
     for entry in image.entries.values():
@@ -114,8 +125,9 @@ class _Explainer:
         rules: Sequence[Rule],
         footprints: Sequence[Footprint],
         changed_packages: frozenset[str],
+        boots: Sequence[BuilderBoot],
     ) -> None:
-        self.image, self.base, self.changed_packages = image, base, changed_packages
+        self.image, self.base, self.changed_packages, self._boots = image, base, changed_packages, boots
         self.account = Account()
         unwanted = "built" if image.running else "booted"
         role_rules = [rule for footprint in footprints for rule in footprint.files]
@@ -133,7 +145,7 @@ class _Explainer:
         before = self.base.entries.get(entry.path)
         if before is not None and not (differs := differences(entry, before, self.image.hash_since)):
             if self._is_first_boot(before) and not (entry.packages and entry.differs == ()):
-                self._explain_by_rule(entry, before, "new", "written by the builder's first boot")
+                self._explain_by_rule(entry, before, "new", f"written by the builder's {_FIRST_BOOT}")
             else:
                 self._count(BASE, "base AMI, unchanged", entry)
             return
@@ -147,6 +159,8 @@ class _Explainer:
         if package == "":
             self._count(PACKAGE, "package", entry)
             return
+        if self._is_later_boot(entry):
+            what = f"{what}, written by a later builder's {_FIRST_BOOT}"
         self._explain_by_rule(entry, before, change, package or what)
 
     def _was_hidden(self, path: str) -> bool:
@@ -157,6 +171,10 @@ class _Explainer:
     def _is_first_boot(self, before: Entry) -> bool:
         """Whether the builder itself wrote what the base inventory has: since it booted, before the first role."""
         return bool(self.base.running and before.kind != "d" and before.changed >= self.base.boot_time - 1)
+
+    def _is_later_boot(self, entry: Entry) -> bool:
+        """Whether a builder that began with a layer image wrote it: since it booted, before its first role."""
+        return entry.kind != "d" and any(boot.booted - 1 <= entry.changed <= boot.roles for boot in self._boots)
 
     def _package_problem(self, entry: Entry, before: Entry | None) -> str | None:
         """How a packaged entry differs from its package; "" if it does not; None if no package owns it."""
@@ -186,7 +204,7 @@ class _Explainer:
 
     def _explain_by_rule(self, entry: Entry, before: Entry | None, change: str, what: str) -> None:
         problems = []
-        first_boot = self._first_boot_rules if what.endswith("first boot") else ()
+        first_boot = self._first_boot_rules if what.endswith(_FIRST_BOOT) else ()
         for rule in (*self._role_rules, *self._rules, *first_boot):
             if rule.matches(entry.path):
                 problem = self._problems.of(rule, entry, before)

@@ -12,7 +12,6 @@ is no boot loader in it; whoever boots it reads kernel, initrd and command line 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.errors import CloudError, MissingTool
+from gpu_ami.files import locked
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 
@@ -127,9 +127,7 @@ def _forget_old(base: Path) -> None:
 @contextlib.contextmanager
 def only_one(base: Path) -> Iterator[Path]:
     """`base`, made where it is not there; one process at a time is inside the block."""
-    base.mkdir(parents=True, exist_ok=True)
-    with (base / "lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked(base / "lock"):
         yield base
 
 

@@ -142,7 +142,8 @@ def text(root: Path) -> str:
 def examine(table: dict[str, Reply], **others: Any) -> file_account.Subject:
     options: dict[str, Any] = {"roles_path": ROLES, "build": None, "running": False, "restarted": False} | others
     plan = PLAN | {"roles": options.pop("roles", ["cuda"])}
-    return file_account.examine(table_host(table), plan, **options)
+    from_nothing: dict[str, Reply] = {"cat */builder-boots.jsonl": (1, "")}
+    return file_account.examine(table_host({**from_nothing, **table}), plan, **options)
 
 
 def test_the_subject_is_taken_from_host_and_build_folder(tmp_path: Path) -> None:

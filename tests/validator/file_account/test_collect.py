@@ -11,10 +11,12 @@ import pytest
 
 from tests.validator.checks.conftest import table_host
 from tests.validator.file_account import tree
-from validator.file_account import RoleTime, find_base, role_times
-from validator.file_account.collect import FILE, take
+from validator.file_account import BuilderBoot, NotTaken, RoleTime, find_base, role_times
+from validator.file_account.collect import BOOTS_IN_IMAGE, FILE, IN_IMAGE, take
 from validator.file_account.initial_ramdisk import not_compared
 from validator.remote import inventory as program
+
+FROM_NOTHING = {f"cat {BOOTS_IN_IMAGE}": (1, "")}
 
 
 @pytest.fixture
@@ -31,13 +33,15 @@ def kept(tmp_path: Path) -> bytes:
 
 
 def test_the_copy_of_the_build_is_preferred(tmp_path: Path, kept: bytes) -> None:
-    base = find_base(table_host({"sha256sum*": f"{hashlib.sha256(kept).hexdigest()}  x\n"}), tmp_path)
+    same = {"sha256sum*": f"{hashlib.sha256(kept).hexdigest()}  x\n", **FROM_NOTHING}
+    base = find_base(table_host(same), tmp_path)
     assert base.source == f"{tmp_path}/{FILE}"
     assert base.role_times == (RoleTime("cuda", 1.0, 2.5), RoleTime("efa", 2.5, 4.0))
 
 
 def test_another_images_copy_is_not_used(tmp_path: Path, kept: bytes) -> None:
-    base = find_base(table_host({"sha256sum*": "00  x\n", "cat*": gzip.decompress(kept).decode()}), tmp_path)
+    own = {"sha256sum*": "00  x\n", f"cat {IN_IMAGE}": gzip.decompress(kept).decode()}
+    base = find_base(table_host({**own, **FROM_NOTHING}), tmp_path)
     assert (base.source, base.role_times) == ("the image's own copy", ())
 
 
@@ -60,3 +64,13 @@ def test_ramdisks_that_cannot_be_listed_say_why(tmp_path: Path, kept: bytes) -> 
 def test_a_build_without_times_of_roles(tmp_path: Path, text: str) -> None:
     (tmp_path / "build.json").write_text(text)
     assert role_times(tmp_path) == role_times(None) == ()
+
+
+def test_boots_of_builders_that_began_with_a_layer_image(tmp_path: Path, kept: bytes) -> None:
+    image = {"sha256sum*": f"{hashlib.sha256(kept).hexdigest()}  x\n"}
+    assert find_base(table_host({**image, **FROM_NOTHING}), tmp_path).boots == ()
+    noted = '{"booted": 10, "roles": 20}\n{"booted": 30, "roles": 40}\n'
+    boots = find_base(table_host({**image, f"cat {BOOTS_IN_IMAGE}": noted}), tmp_path).boots
+    assert boots == (BuilderBoot(10.0, 20.0), BuilderBoot(30.0, 40.0))
+    with pytest.raises(NotTaken, match="expected a JSON object with booted and roles a line"):
+        find_base(table_host({**image, f"cat {BOOTS_IN_IMAGE}": '{"booted": 10}\n'}), tmp_path)

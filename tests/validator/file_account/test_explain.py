@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.validator.file_account.entries import file, findings, rule, system
-from validator.file_account import Entry, Finding, Package, RoleTime, explain
+from validator.file_account import BuilderBoot, Entry, Finding, Package, RoleTime, explain
 
 
 def test_packaged_files() -> None:
@@ -102,3 +102,17 @@ def test_rules_of_the_first_boot_are_for_what_no_role_changed() -> None:
     assert findings(system(file("/etc/hosts")), system(), settings) == [
         "/etc/hosts new: no package, role or rule has this file"
     ]
+
+
+def test_later_builders_rewrite_at_their_first_boot_what_the_first_one_wrote() -> None:
+    """An image that was built on a layer image: its builder wrote its own network settings, before any role ran."""
+    settings = rule("/etc/hosts", when="first_boot")
+    base = system(file("/etc/hosts", changed=2000), running=True, boot_time=1000.0)
+    image = system(file("/etc/hosts", sha256="2" * 64, changed=5000))
+    boots = (BuilderBoot(4990.0, 5010.0),)
+    assert findings(image, base, settings, boots=boots) == []
+    assert findings(image, system(), settings, boots=boots) == []
+    unexplained = "content (1 bytes, base 1), written by a later builder's first boot"
+    assert findings(image, base, boots=boots) == [f"/etc/hosts changed: {unexplained}"]
+    after_a_role = (BuilderBoot(4000.0, 4999.0),)
+    assert findings(image, base, settings, boots=after_a_role) == ["/etc/hosts changed: content (1 bytes, base 1)"]

@@ -1,0 +1,137 @@
+"""A builder of a plan: Packer run in a place, wherever there is capacity, until its image is complete."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_ami.build import packer
+from gpu_ami.cloud import Cloud, aws_errors, capacity, key_name, login, runs
+from gpu_ami.errors import BuildError, CloudError, GpuAmiError
+from gpu_ami.plan import Plan
+from gpu_ami.progress import Progress
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import ImageTypeDef
+
+_NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
+# Waits after which Packer is started again where AWS throttled a call that Packer does not retry.
+_THROTTLED_SECONDS = (5.0, 15.0, 45.0)
+
+
+@dataclass
+class Builder:
+    """Makes images of a plan whose files are in `folder`. root: of template, playbooks and roles.
+
+    seconds: for all images together, each at most packer.BUILD_SECONDS. attempts: to launch instances, so far.
+    """
+
+    plan: Plan
+    folder: Path
+    cloud: Cloud
+    run: runs.Run
+    root: Path
+    progress: Progress
+    seconds: float = packer.BUILD_SECONDS
+    attempts: list[capacity.Attempt] = field(default_factory=list)
+    _instances: list[str] = field(default_factory=list)
+    _started: float = field(default_factory=time.monotonic)
+
+    def make(
+        self, variables: Mapping[str, str], description: str, records: Path | None = None
+    ) -> tuple[packer.Made, ImageTypeDef]:
+        """Runs Packer once. variables: override the plan's. records: folder of manifest and log, if another.
+
+        BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
+        """
+        builder_type = self.plan.document["build"]["instance_type"]
+        search = self.cloud.search(builder_type, capacity.ways_of_builder(self.cloud.place, builder_type))
+        search.on_attempt = self.attempts.append
+
+        def build_in(_way: capacity.Way, subnet_id: str) -> packer.Made:
+            subnet = {"subnet_id": subnet_id} if self.cloud.place.subnet_ids else {}
+            with self._ingress_on_silence():
+                return self._run_packer({**self._security_groups(), **variables, **subnet}, records)
+
+        made = search.run(build_in)
+        for attempt in search.attempts:
+            self.progress.note(str(attempt))
+        for instance in self._instances:  # Packer has terminated it; after a failure, the schedule ends what is left
+            self.cloud.forget_end(instance)
+        self._instances.clear()
+        return made, self._complete(made.ami, description)
+
+    def _run_packer(self, variables: Mapping[str, str], records: Path | None) -> packer.Made:
+        for seconds in _THROTTLED_SECONDS:
+            had = len(self._instances)
+            try:
+                return self._start_packer(variables, records)
+            except CloudError as error:
+                if len(self._instances) > had or not aws_errors.is_throttled(error.code):
+                    raise
+                self.progress.note(f"{error.message} before Packer had a builder: again in {seconds:.0f} s")
+                time.sleep(seconds)
+        return self._start_packer(variables, records)
+
+    def _start_packer(self, variables: Mapping[str, str], records: Path | None) -> packer.Made:
+        left = self.seconds - (time.monotonic() - self._started)
+        return packer.build(
+            self.root / "packer",
+            self.folder,
+            self.cloud.place,
+            run_id=self.run.id,
+            expires=self.run.expiry(),
+            key_name=f"{key_name(self.run.id)}-builder",
+            progress=self.progress,
+            on_builder=self._on_instance,
+            timeout=max(1.0, min(left, packer.BUILD_SECONDS)),
+            variables=variables,
+            records=records,
+        )
+
+    def _on_instance(self, instance_id: str) -> None:
+        self._instances.append(instance_id)
+        self.run.note_builder(instance_id)
+        self.cloud.end_at(instance_id, self.run.expiry())
+        self.cloud.harden(instance_id)
+
+    def _security_groups(self) -> dict[str, str]:
+        """Without groups, Packer would make one that is open to the world; the builder gets the VPC's default group,
+        as the machines of a proof do.
+        """
+        if self.cloud.place.security_group_ids:
+            return {}
+        return {"security_group_ids": json.dumps([self.cloud.default_security_group()])}
+
+    def _complete(self, ami: str, description: str) -> ImageTypeDef:
+        """The new image as soon as EC2 lists it: described, and launched with IMDSv2 alone. BuildError: not listed."""
+        self.cloud.created(ami)
+        self.cloud.require_imds_v2(ami)
+        self.cloud.describe_image(ami, description)
+        image = self.cloud.wait_for_image(ami)
+        if image is None:
+            raise BuildError(f"{ami}, which Packer reported, does not appear in {self.cloud.place.region}")
+        return image
+
+    @contextmanager
+    def _ingress_on_silence(self) -> Iterator[None]:
+        """CloudError with the security groups where Packer's SSH login got no answer and they let nobody in."""
+        cloud = self.cloud
+        try:
+            yield
+        except BuildError as error:
+            if _NO_LOGIN not in error.message or login.proxy_command(cloud.place, ""):
+                raise
+            try:
+                ingress = cloud.ingress(cloud.place.security_group_ids or [cloud.default_security_group()])
+            except GpuAmiError:
+                raise error from None
+            if not ingress.is_closed:
+                raise BuildError(error.message, details=[*error.details, str(ingress)], hint=error.hint) from error
+            text = f"Packer's SSH login to the builder timed out: {ingress}"
+            raise CloudError(text, details=error.details, hint=ingress.remedy) from error

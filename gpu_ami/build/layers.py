@@ -1,0 +1,138 @@
+"""The layers of a build: roles that change equally often, and a digest of what decides what they install.
+
+Two plans that have a layer with the same digest can start from the same image of it (docs/layers.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+import validator
+from gpu_ami.cloud import Place
+from gpu_ami.data import data_dir
+from gpu_ami.files import read_yaml
+from gpu_ami.plan import Plan
+from gpu_ami.recipes import section
+
+SCHEMA = "gpu-ami/layer/1"
+HYGIENE = "hygiene"
+BELOW = "layer below"
+_IGNORED = {"__pycache__", ".pytest_cache"}
+# What every layer is made with. The lowest layer has their digests, those above have them through it.
+_COMMON = ("packer", "playbooks", "ansible.cfg", f"roles/{HYGIENE}")
+_INVENTORY = Path(validator.__file__).parent / "remote" / "inventory.py"  # taken before the first role
+_INCLUDE = re.compile(r"(?:include|import)_role:\s+name: (\w+)\s")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """variables/layers.yml. roles: name of a layer → roles, in the order of the build; max_age: of a layer image."""
+
+    roles: Mapping[str, tuple[str, ...]]
+    max_age: timedelta
+
+    def names(self, roles: Iterable[str]) -> Iterator[str]:
+        """The layer of each role, in the plan's order; a layer never lies below that of the role before it."""
+        order = list(self.roles)
+        current = order[0]
+        for role in roles:
+            named = next((name for name, members in self.roles.items() if role in members), current)
+            current = max(current, named, key=order.index)
+            yield current
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A part of a build. roles: without hygiene. parts: what the digest is of, by name. is_top: the finished image."""
+
+    name: str
+    roles: tuple[str, ...]
+    digest: str
+    parts: Mapping[str, str]
+    is_top: bool = False
+
+    def changes(self, before: Mapping[str, str]) -> list[str]:
+        """Names of the parts that differ from those of an earlier build."""
+        names = [*self.parts, *(name for name in before if name not in self.parts)]
+        return [name for name in names if self.parts.get(name) != before.get(name)]
+
+
+@cache
+def load_definition() -> Definition:
+    """The layers that come with gpu-ami."""
+    table = read_yaml(data_dir("variables", "layers.yml"), "it belongs to gpu-ami: reinstall it")
+    roles = {row["name"]: tuple(row["roles"]) for row in table["layers"]}
+    return Definition(roles, timedelta(days=table["max_age_days"]))
+
+
+def cut(plan: Plan, base_ami: str, place: Place, root: Path) -> tuple[Layer, ...]:
+    """The layers of a plan, the lowest first; the last one is the finished image.
+
+    base_ami: what the plan's source AMI is now. root: of roles, playbooks and template.
+    """
+    roles = [role for role in plan.document["roles"] if role != HYGIENE]
+    named = zip(load_definition().names(roles), roles, strict=True)
+    groups = [(name, tuple(role for _, role in pairs)) for name, pairs in groupby(named, key=lambda pair: pair[0])]
+    layers: list[Layer] = []
+    for number, (name, members) in enumerate(groups or [("image", ())]):
+        parts = {BELOW: layers[-1].digest} if layers else _common(plan, base_ami, place, root)
+        for role in members:
+            parts[f"plan: {role}"] = _digest(section(plan.document, role))
+            parts[f"role {role}"] = files_digest(_folders(role, plan, root))
+        digest = _digest({"schema": SCHEMA, "name": name, "roles": members, "parts": parts})
+        layers.append(Layer(name, members, digest, parts, is_top=number == len(groups) - 1))
+    return tuple(layers)
+
+
+def _common(plan: Plan, base_ami: str, place: Place, root: Path) -> dict[str, str]:
+    """Parts of the lowest layer: what the layers above are made of and with, too."""
+    document = plan.document
+    system = {key: document[key] for key in ("architecture", "os", "node", "build")}
+    return {
+        "base AMI": base_ami,
+        "system and builder": _digest({**system, "kms_key_id": place.kms_key_id or ""}),
+        "template, playbook and hygiene": files_digest([*(root / name for name in _COMMON), _INVENTORY]),
+    }
+
+
+def files_digest(paths: Iterable[Path]) -> str:
+    """`sha256:` over names and contents of files and of everything in folders."""
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            if file.is_file() and not _IGNORED & set(file.parts):
+                content = hashlib.sha256(file.read_bytes()).hexdigest()
+                digest.update(f"{file.relative_to(path.parent)}\0{content}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _folders(role: str, plan: Plan, root: Path) -> list[Path]:
+    """The folders of a role and of all that it includes, the site's own before ours."""
+    sites = [plan.site / "roles"] if plan.site else []
+    pending, found = [role], dict[str, Path]()
+    while pending:
+        name = pending.pop()
+        folder = next((path / name for path in sites if (path / name).is_dir()), root / "roles" / name)
+        if name not in found:
+            found[name] = folder
+            pending += included_roles(folder)
+    return [found[name] for name in sorted(found)]
+
+
+def included_roles(folder: Path) -> list[str]:
+    """Names of the roles that the tasks of a role include."""
+    tasks = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("tasks/*.yml"))]
+    return sorted({name for text in tasks for name in _INCLUDE.findall(text)})
+
+
+def _digest(value: object) -> str:
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"

@@ -1,0 +1,108 @@
+"""Packer run in a place: subnets in turn, throttled calls, a builder that nobody can log in to, one deadline."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.build import builder, image, packer
+from gpu_ami.cloud import Cloud, aws_errors, runs
+from gpu_ami.errors import BuildError, CapacityError, CloudError
+from tests.build.conftest import QUIET, a_plan, an_ami
+
+
+def test_the_builder_is_tried_in_each_subnet(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    subnets = [row["SubnetId"] for row in cloud.ec2.describe_subnets()["Subnets"][:2]]
+    cloud.place = replace(cloud.place, subnet_id=subnets[0], subnet_ids=tuple(subnets))
+    tried: list[str] = []
+    full = {subnets[0]}
+
+    def build(*_: object, variables: dict[str, str], **__: object) -> packer.Made:
+        tried.append(variables["subnet_id"])
+        if tried[-1] in full:
+            raise aws_errors.from_code("Packer", "InsufficientInstanceCapacity", "no capacity in this zone")
+        return packer.Made(made, "us-east-1", {})
+
+    monkeypatch.setattr(packer, "build", build)
+    with runs.begin(home, "aws") as run:
+        assert image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET).ami == made
+        assert tried == subnets
+        full.add(subnets[1])
+        with pytest.raises(CapacityError, match=r"no capacity for c7i\.2xlarge in 2 attempts") as caught:
+            image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+    assert caught.value.exit_code == 5
+    assert [subnet for subnet in subnets if any(subnet in line for line in caught.value.details)] == subnets
+
+
+@pytest.mark.parametrize(("has_builder", "calls"), [(False, 2), (True, 1)])
+def test_a_throttled_packer_is_started_again_if_it_has_no_builder(
+    has_builder: bool, calls: int, cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packer 1.6.6 does not retry its first call, the look for an AMI of the same name."""
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    instance = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    started, noted = list[str](), list[str]()
+
+    def build(*_: object, on_builder: Callable[[str], None], **__: object) -> packer.Made:
+        started.append("packer")
+        if len(started) > 1:
+            return packer.Made(made, "us-east-1", {})
+        if has_builder:
+            on_builder(instance)
+        raise aws_errors.from_code("Packer", "RequestLimitExceeded", "Request limit exceeded.")
+
+    monkeypatch.setattr(packer, "build", build)
+    monkeypatch.setattr(builder, "_THROTTLED_SECONDS", (0.0,))
+    with runs.begin(home, "aws") as run, contextlib.ExitStack() as expected:
+        if has_builder:
+            expected.enter_context(pytest.raises(CloudError, match="RequestLimitExceeded"))
+            expected.callback(lambda: noted.extend(runs.records(home)[0].builders))
+        assert image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET).ami == made
+    assert len(started) == calls
+    assert noted == ([instance] if has_builder else [])  # for `sweep`, should this process be killed
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_builder_that_no_security_group_lets_in_is_not_a_failed_build(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, opened: bool
+) -> None:
+    group = cloud.default_security_group()
+    if opened:
+        ssh: Any = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "192.0.2.0/24"}]}
+        cloud.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[ssh])
+
+    def build(*_: object, **__: Any) -> packer.Made:
+        raise BuildError("Packer failed (exit code 1): Timeout waiting for SSH.", details=["the last lines"])
+
+    monkeypatch.setattr(packer, "build", build)
+    with runs.begin(home, "aws") as run, pytest.raises(BuildError if opened else CloudError) as caught:
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+    said = "TCP 22 is allowed from 192.0.2.0/24" if opened else "no rule lets TCP 22 in"
+    assert f"security group {group}: {said}" in str(caught.value) and "the last lines" in str(caught.value)
+    assert caught.value.exit_code == (3 if opened else 4)
+
+
+def test_all_images_of_a_build_share_one_deadline(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    def build(*_: object, timeout: float, **__: object) -> packer.Made:
+        given.append(timeout)
+        return packer.Made(an_ami(cloud, f"made-{len(given)}"), "us-east-1", {})
+
+    monkeypatch.setattr(packer, "build", build)
+    with runs.begin(home, "aws") as run:
+        made = builder.Builder(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET, seconds=1000.0)
+        made.make({}, "the first")
+        made._started -= 600.0
+        made.make({}, "the second")
+    assert 900.0 < given[0] <= 1000.0 and 300.0 < given[1] <= 400.0
