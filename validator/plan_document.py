@@ -155,7 +155,8 @@ class NvidiaDriver(PackagedComponent):
     """The driver; flavour `boot` carries both kernel modules and loads one by instance type or PCI id.
 
     `source` distribution: the operating system's own archive. `module`: name of the module's file, if not nvidia.
-    `persistence_daemon`: its version, if not the driver's.
+    `persistence_daemon`: its version, if not the driver's. `source` grid: NVIDIA's GRID driver, by the installer at
+    `url`, with the recipe's `sha256` of it; `licence_settings`: of /etc/nvidia/gridd.conf.
     """
 
     flavour: NotRequired[str]
@@ -168,6 +169,10 @@ class NvidiaDriver(PackagedComponent):
     source: NotRequired[str]
     module: NotRequired[str]
     persistence_daemon: NotRequired[str]
+    url: NotRequired[str]
+    sha256: NotRequired[str]
+    licence_settings: NotRequired[dict[str, str]]
+    system_packages: NotRequired[list[str]]
 
 
 class DriverCompanion(PackagedComponent):

@@ -86,8 +86,38 @@ def _distribution_section(context: ResolveContext, version: str, sources: Source
     return section
 
 
+def _grid_section(context: ResolveContext, version: str, sources: Sources) -> NvidiaDriver:
+    """NVIDIA's GRID driver: one installer of AWS's bucket, and the settings of its licence daemon."""
+    facts, asked = context.facts.grid_drivers, context.section("nvidia_driver")
+    row = facts["releases"][version]
+    file = facts["file"].format(version=version)
+    sources.add("AWS's bucket of GRID drivers", facts)
+    sources.add(f"GRID driver {version} (vGPU {row['vgpu']})", row)
+    sources.note(f"GRID driver {version}: {facts['licence']}")
+    sources.note(
+        f"{file} is proven on AWS alone: the local region has a replica of it, and no simulated board takes a licence"
+    )
+    section: NvidiaDriver = {
+        "version": version,
+        "source": "grid",
+        "flavour": context.flavour,
+        "url": f"{facts['base_url']}/{row['folder']}/{file}",
+        "licence_settings": {"EnableUI": "FALSE"},
+        "system_packages": _modules_extra(context),
+    }
+    if "sha256" in asked:
+        section["sha256"] = asked["sha256"]
+    else:
+        sources.note(f"not established: a digest of {file}; AWS publishes none (nvidia_driver.sha256 pins your own)")
+    if asked.get("virtual_applications"):
+        section["licence_settings"] |= facts["settings"]["virtual_applications"]
+        sources.add("GRID virtual applications", facts["settings"])
+    return section
+
+
 def driver_section(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
-    section_of = _distribution_section if context.distribution else _vendor_section
+    of_source = {"distribution": _distribution_section, "grid": _grid_section}
+    section_of = of_source.get(context.driver_source, _vendor_section)
     section = section_of(context, versions["nvidia_driver"], sources)
     if "gsp" in context.section("nvidia_driver"):
         section["gsp"] = context.section("nvidia_driver")["gsp"]
@@ -152,11 +182,16 @@ def _add_subnet_manager(
     """nvlsm in its own version, and the system's packages that it needs ({release}: what `uname -r` prints)."""
     row = _last_from(context.facts.driver_packages["nvlsm"], section["version"])
     sources.add("version of nvlsm", row)
-    kernels = context.os["kernel_packages"]
-    modules = (kernels.get(context.kernel) or kernels["default"]).get("modules_extra")
     section["nvlsm_instance_types"] = instance_types
     section["packages"] = {"nvlsm": row["version"]}
-    section["system_packages"] = [*([modules] if modules else []), *_INFINIBAND[context.os["family"]]]
+    section["system_packages"] = [*_modules_extra(context), *_INFINIBAND[context.os["family"]]]
+
+
+def _modules_extra(context: ResolveContext) -> list[str]:
+    """The system's package of further kernel modules, where it has one ({release}: what `uname -r` prints)."""
+    kernels = context.os["kernel_packages"]
+    package = (kernels.get(context.kernel) or kernels["default"]).get("modules_extra")
+    return [package] if package else []
 
 
 def provided_companions(context: ResolveContext, _driver: str, _sources: Sources) -> dict[str, DriverCompanion]:

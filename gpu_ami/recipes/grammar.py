@@ -6,8 +6,8 @@ from gpu_ami.recipes.facts import ARCHITECTURES, NEWEST, Facts
 from validator.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Text
 
 FLAVOURS = ("open", "proprietary", "boot")
-# NVIDIA's repository, or the operating system's own archive.
-DRIVER_SOURCES = ("vendor", "distribution")
+# NVIDIA's repository, the operating system's own archive, or AWS's bucket with NVIDIA's GRID driver.
+DRIVER_SOURCES = ("vendor", "distribution", "grid")
 # Of neuron-monitor's metrics; each further one makes more series.
 NEURON_DIMENSIONS = ("instance_id", "instance_type", "ami_id", "neuron_runtime_tag")
 # What a recipe must say itself; everything else may come from the layers below it.
@@ -49,6 +49,8 @@ def recipe_keys(facts: Facts, roles: tuple[str, ...], nodes: tuple[str, ...]) ->
                     "flavour": Choice(FLAVOURS),
                     "gsp": Flag(),
                     "source": Choice(DRIVER_SOURCES),
+                    "sha256": Text("0123456789abcdef" * 4, r"[0-9a-f]{64}", "64 hexadecimal digits"),
+                    "virtual_applications": Flag(),
                 }
             ),
             "fabric_manager": Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),

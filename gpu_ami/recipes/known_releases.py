@@ -20,6 +20,8 @@ def seen(context: ResolveContext, component: str) -> frozenset[str]:
     """Releases that were seen in the repository for the recipe's system; empty where none was."""
     if component == "nvidia_driver" and context.distribution:
         return frozenset(context.distribution["releases"])
+    if component == "nvidia_driver" and context.is_grid_driver:
+        return frozenset(context.facts.grid_drivers["releases"])
     row = _systems(context, component).get("seen", {}).get(context.os_name, {})
     return frozenset(str(release) for release in row.get("releases", ()))
 
@@ -53,7 +55,9 @@ def remark(context: ResolveContext, versions: Mapping[str, str], sources: Source
 def _undocumented(context: ResolveContext, component: str) -> str:
     systems = _systems(context, component)
     names = systems.get("names", ())
-    if component == "efa":
+    if component == "nvidia_driver" and context.is_grid_driver:
+        is_known = context.os_name in context.facts.grid_drivers["systems"]
+    elif component == "efa":
         is_known = context.os_name in systems
     else:
         is_known = not names or context.os_name in names or bool(seen(context, component))

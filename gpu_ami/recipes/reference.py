@@ -41,7 +41,12 @@ DESCRIPTIONS = {
     "nvidia_driver.version": _VERSION,
     "nvidia_driver.flavour": "kernel module; `boot` installs both and loads one at boot, by the GPU",
     "nvidia_driver.gsp": "false: GSP firmware off (proprietary module only)",
-    "nvidia_driver.source": "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive",
+    "nvidia_driver.source": (
+        "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive; "
+        "`grid`: AWS's bucket with NVIDIA's GRID driver"
+    ),
+    "nvidia_driver.sha256": "digest of the GRID driver's installer, as you have checked it (AWS publishes none)",
+    "nvidia_driver.virtual_applications": "true: GRID virtual applications instead of a virtual workstation",
     "fabric_manager.version": "the driver's version; installed by itself where an instance type has an NVSwitch",
     "imex.version": "the driver's version; installed by itself where memory spans machines",
     "cuda.version": _VERSION,

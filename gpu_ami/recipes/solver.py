@@ -66,7 +66,7 @@ def solve(context: ResolveContext) -> Solution:
 
 def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
     known = list(context.releases(name))
-    where = f"the archive of {context.os_name}" if name == "nvidia_driver" and context.distribution else "the facts"
+    where = _where(context) if name == "nvidia_driver" else "the facts"
     text = f"no {LABELS[name]} {constraint} in {where}; {around(constraint, known)}"
     return Conflict(f"{name}.version", text, f"variables/facts/{_table(context, name)}.yml")
 
@@ -74,7 +74,13 @@ def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
 def _table(context: ResolveContext, name: str) -> str:
     if name != "nvidia_driver":
         return name
-    return "distribution_drivers" if context.distribution else "nvidia_drivers"
+    return {"grid": "grid_drivers", "distribution": "distribution_drivers"}.get(context.driver_source, "nvidia_drivers")
+
+
+def _where(context: ResolveContext) -> str:
+    if context.is_grid_driver:
+        return "AWS's bucket of GRID drivers, as far as the facts know it"
+    return f"the archive of {context.os_name}" if context.distribution else "the facts"
 
 
 def _judge(context: ResolveContext, chosen: Assignment, *, only: str | None = None) -> Iterator[Conflict]:

@@ -32,6 +32,16 @@ class PlannedFile:
 
 
 @dataclass(frozen=True)
+class PlannedDownload:
+    """A file whose vendor publishes neither a signature nor a digest. sha256: the recipe's own digest, or ""."""
+
+    component: str
+    version: str
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class PlannedTag:
     """A git repository's tag, and the commit that is built."""
 
@@ -51,7 +61,7 @@ class Unasked:
     reason: str
 
 
-Planned = PlannedPackages | PlannedFile | PlannedTag | Unasked
+Planned = PlannedPackages | PlannedFile | PlannedDownload | PlannedTag | Unasked
 _SYSTEM = "the operating system's own archive"
 
 
@@ -76,6 +86,8 @@ def _of_role(document: ResolvedPlan, role: str) -> Iterator[Planned]:
     elif "signature_url" in content:
         keys = ("url", "signature_url", "key_url", "key_fingerprint")
         yield PlannedFile(role, version, *(str(content[key]) for key in keys))
+    elif "url" in content:
+        yield PlannedDownload(role, version, str(content["url"]), str(content.get("sha256", "")))
     elif "package" in content:
         yield Unasked(role, str(content["package"]), _SYSTEM)
     systems = [content.get("runtime_package", ""), *content.get("system_packages", ())]

@@ -14,7 +14,15 @@ from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import ResolvedPlan
 from gpu_ami.sources import git
 from gpu_ami.sources.http import Client, SourceError
-from gpu_ami.sources.planned import Planned, PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
+from gpu_ami.sources.planned import (
+    Planned,
+    PlannedDownload,
+    PlannedFile,
+    PlannedPackages,
+    PlannedTag,
+    Unasked,
+    planned,
+)
 from gpu_ami.sources.repositories import (
     Key,
     ReadRepository,
@@ -110,6 +118,8 @@ def survey(
     for item in items:
         if isinstance(item, PlannedFile):
             tasks.append(_task(_ask_file, item, client, item.url, item.version, deadline_s))
+        elif isinstance(item, PlannedDownload):
+            tasks.append(_task(_ask_download, item, client, item.url, item.version, deadline_s))
         elif isinstance(item, PlannedTag):
             tasks.append(_task(_ask_tag, item, client, item.url, item.tag, deadline_s))
     if resolve_ami:
@@ -256,6 +266,15 @@ def _ask_file(item: PlannedFile, client: Client) -> _Result:
     details = (shown, *_ends_soon(key))
     finding = Finding(item.component, _last(item.url), item.version, "there", item.url, details, **_signed_by(key))
     return _Result([finding])
+
+
+def _ask_download(item: PlannedDownload, client: Client) -> _Result:
+    """Checks that the file exists. Its ETag tells a later file of the same name from this one."""
+    answer = client.describe(item.url)
+    shown = _size(answer.size) if answer.size is not None else "size not given"
+    pinned = f"sha256 {item.sha256} is compared when it is installed" if item.sha256 else "no digest is planned"
+    details = (shown, f"ETag {answer.headers.get('etag', 'not given')}", pinned, "the vendor publishes no signature")
+    return _Result([Finding(item.component, _last(item.url), item.version, "there", item.url, details)])
 
 
 def _size(size: int) -> str:

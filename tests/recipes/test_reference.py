@@ -42,7 +42,7 @@ def test_page_without_markers_is_refused() -> None:
 
 
 def test_examples_of_the_page_resolve() -> None:
-    whole, source, mig = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    whole, source, grid, mig = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     recipe = yaml.safe_load(whole)
     plan = resolve(layered(Path("training.yml"), recipe, "0" * 64, load_facts()), load_facts())
     assert plan["telemetry"]["namespace"] == "Training"
@@ -50,6 +50,9 @@ def test_examples_of_the_page_resolve() -> None:
     archives = {key: value for key, value in archives.items() if key not in ("cuda", "nccl")}
     plan = resolve(layered(Path("training.yml"), archives, "0" * 64, load_facts()), load_facts())
     assert plan["nvidia_driver"]["source"] == "distribution"
+    workstation = {"flag": "x", "os": "ubuntu2404", "instance_types": ["g6.xlarge"]} | yaml.safe_load(grid)
+    plan = resolve(layered(Path("training.yml"), workstation, "0" * 64, load_facts()), load_facts())
+    assert plan["nvidia_driver"]["source"] == "grid"
     divided = recipe | {"instance_types": ["p4d.24xlarge", "p5.48xlarge"]} | yaml.safe_load(mig)
     plan = resolve(layered(Path("training.yml"), divided, "0" * 64, load_facts()), load_facts())
     assert plan["tuning"]["mig"]["p4d.24xlarge"] == "3g.20gb,3g.20gb"

@@ -55,6 +55,7 @@ CASES = [
     Case("al2023-compute", Devices(gpu=8, nvswitch=6, efa=4)),
     Case("ubuntu2404-compute", Devices(gpu=8, nvswitch=6, efa=4)),
     Case("ubuntu2404-neuron", Devices(efa=8, neuron=16)),
+    Case("ubuntu2404-workstation", Devices(gpu=1)),
 ]
 
 

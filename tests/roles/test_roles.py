@@ -120,7 +120,7 @@ def test_what_is_downloaded_is_verified_before_it_is_used(role: str) -> None:
         fetched = [index for index, text in enumerate(tasks) if "ansible.builtin.get_url" in text]
         if fetched:
             refused = [index for index, text in enumerate(tasks) if "Refuse" in text and index > fetched[-1]]
-            uses = re.compile("--import |_install.yml|unarchive")
+            uses = re.compile("--import |_install.yml|unarchive|--extract-only")
             used = [index for index, text in enumerate(tasks) if uses.search(text)]
             assert refused and used and max(refused) < min(used), path
 

@@ -10,7 +10,7 @@ import pytest
 from gpu_ami.cloud import Place
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
-from gpu_ami.sources.planned import PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
+from gpu_ami.sources.planned import PlannedDownload, PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
 
 
 def items(recipe: str, *overrides: str) -> list[Any]:
@@ -69,3 +69,13 @@ def test_packages_of_an_archive_are_asked_for_in_the_suite_that_has_them() -> No
         ("bookworm", True, 1),
     ]
     assert {item.repository.keyring for item in driver} == {"/usr/share/keyrings/debian-archive-keyring.gpg"}
+
+
+def test_installer_without_a_signature_is_asked_for_by_its_address() -> None:
+    (driver,) = [item for item in items("ubuntu2404-workstation") if isinstance(item, PlannedDownload)]
+    assert driver == PlannedDownload(
+        "nvidia_driver",
+        "580.65.06",
+        "https://ec2-linux-nvidia-drivers.s3.amazonaws.com/grid-19.0/NVIDIA-Linux-x86_64-580.65.06-grid-aws.run",
+        "",
+    )

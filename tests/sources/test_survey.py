@@ -231,3 +231,22 @@ def test_sources_are_asked_at_the_same_time(served: Web, vendor: Signer) -> None
     assert len(result.indexes) == 10 and result.exit_code == 0
     # 1 key, 10 times InRelease and Packages: 21 requests
     assert len(served.requests) == 21 and result.seconds < 21 * 0.5
+
+
+def test_file_without_a_signature_is_shown_by_size_and_etag(served: Web, client: Client, vendor: Signer) -> None:
+    driver = {"version": "580.65.06", "url": f"{served.url}/driver.run"}
+    document = plan(served, vendor, roles=["nvidia_driver"], nvidia_driver=driver)
+    missing = survey(document, client)
+    assert (finding_of(missing, "nvidia_driver").state, missing.exit_code) == ("missing", 2)
+    served.put("/driver.run", b"x" * 3_000_000, headers={"ETag": '"0123-45"'})
+    result = survey(document, Client(limits=PATIENT))
+    found = finding_of(result, "nvidia_driver")
+    assert (found.item, found.state, result.exit_code) == ("driver.run", "there", 0)
+    assert found.details == ("3.0 MB", 'ETag "0123-45"', "no digest is planned", "the vendor publishes no signature")
+
+
+def test_planned_digest_of_such_a_file_is_shown(served: Web, client: Client, vendor: Signer) -> None:
+    served.put("/driver.run", b"x")
+    driver = {"version": "580.65.06", "url": f"{served.url}/driver.run", "sha256": "0123456789abcdef" * 4}
+    result = survey(plan(served, vendor, roles=["nvidia_driver"], nvidia_driver=driver), client)
+    assert f"sha256 {driver['sha256']} is compared when it is installed" in finding_of(result, "nvidia_driver").details

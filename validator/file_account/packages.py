@@ -35,11 +35,21 @@ def planned_names(plan: Mapping[str, object]) -> set[str]:
     return names
 
 
+# NVIDIA's installer leaves these libraries, too; the others are named libnvidia-*.
+_GRID_LIBRARIES = (
+    "libcuda", "libcudadebugger", "libnvcuvid", "libvdpau_nvidia", "libnvoptix", "libGLX_nvidia", "libEGL_nvidia",
+    "libGLESv1_CM_nvidia", "libGLESv2_nvidia", "libglxserver_nvidia", "nvidia-drm_gbm", "libOpenCL",
+)  # fmt: skip
+
+
 def plan_variables(plan: Mapping[str, object]) -> dict[str, list[str]]:
-    """Values of {names} in patterns: files of planned repositories, fingerprints of planned keys, roles, login user."""
+    """Values of {names} in patterns: files of planned repositories, fingerprints of planned keys, roles, login user,
+    and of the GRID driver, where it is planned.
+    """
     sections = [value for value in plan.values() if isinstance(value, Mapping)]
     repositories = [section["repository"] for section in sections if isinstance(section.get("repository"), Mapping)]
-    system = plan.get("os", {})
+    system, driver = plan.get("os", {}), plan.get("nvidia_driver", {})
+    is_grid = isinstance(driver, Mapping) and driver.get("source") == "grid"
     return {
         "source": sorted({_slug(str(row.get("url", "")), str(row.get("suite", "./"))) for row in repositories}),
         "key": sorted(
@@ -47,6 +57,8 @@ def plan_variables(plan: Mapping[str, object]) -> dict[str, list[str]]:
         ),
         "role": [str(role).replace("_", "-") for role in plan.get("roles", ())],  # type: ignore[attr-defined]
         "login": [str(system.get("ssh_user", ""))] if isinstance(system, Mapping) else [],
+        "grid": ["nvidia"] if is_grid else [],
+        "gridlib": list(_GRID_LIBRARIES) if is_grid else [],
     }
 
 

@@ -26,7 +26,7 @@ _MAY_BE_MISSING = (
 
 
 def planned(plan: PlanDocument, component: str) -> dict[str, str]:
-    """Package name → full version of a planned component. UNPROVEN if the base AMI provides the component."""
+    """Package name → full version of a planned component. UNPROVEN if the base AMI or an installer provides it."""
     if component not in plan:
         unproven(f"the plan has no {component}")
     row = section(plan, component)
@@ -34,6 +34,8 @@ def planned(plan: PlanDocument, component: str) -> dict[str, str]:
         unproven(f"{component} is the base AMI's ({row['provided_by']}): the plan names no packages of it")
     package = {row["package"]: row.get("package_version", row["version"])} if "package" in row else {}
     packages = row.get("packages", {})
+    if not package and not packages and "url" in row:
+        unproven(f"{component} is installed by {str(row['url']).rpartition('/')[2]}, not from packages")
     versions = package | (packages if isinstance(packages, dict) else {})
     return {str(name): str(version) for name, version in versions.items()}
 

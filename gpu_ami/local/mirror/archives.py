@@ -1,4 +1,7 @@
-"""Installers made of replicas: a .tar.gz with scripts and, in its folders, packages (as EFA's installer has them)."""
+"""Installers made of replicas: a .tar.gz with scripts and, in its folders, packages (as EFA's installer has them).
+
+With a script before it, it extracts itself (as NVIDIA's .run).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,19 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from gpu_ami.local.mirror import staging
 from gpu_ami.local.mirror.package_requests import Requested
-from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Package, Row, fill, find_row, version_values
+from gpu_ami.local.mirror.table import (
+    SOURCE_DATE_EPOCH,
+    Package,
+    Row,
+    fill,
+    find_row,
+    substitute,
+    version_values,
+)
 from gpu_ami.recipes import ARCHITECTURES
 
 # Builds packages, or finds them built: the files, in the packages' order.
@@ -81,13 +93,23 @@ def write(archive: Archive, path: Path, build: Builder) -> Path:
             _write_list(tree / archive.row.entry["list"], [target for target, _ in held])
         staging.normalise(tree)
         with (
-            path.open("wb") as raw,
+            _opened(path, archive) as raw,
             gzip.GzipFile("", "wb", fileobj=raw, mtime=SOURCE_DATE_EPOCH) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as file,
         ):
             for item in sorted(tree.rglob("*")):
                 file.add(item, item.relative_to(tree).as_posix(), recursive=False, filter=_owned_by_root)
     return path
+
+
+def _opened(path: Path, archive: Archive) -> BinaryIO:
+    """The archive's file, with the row's header in it, if it has one: the shell script that the rest follows."""
+    file = path.open("wb")
+    if "header" in archive.row.entry:
+        script = (archive.row.folder / archive.row.entry["header"]).read_text(encoding="utf-8")
+        lines = {"lines": str(script.count("\n") + 1)}
+        file.write(substitute(script, {**archive.values, **lines}).encode())
+    return file
 
 
 def _write_list(path: Path, files: list[Path]) -> None:

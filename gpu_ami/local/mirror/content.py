@@ -184,5 +184,6 @@ def _write_file(download: Download, item: Package | Archive | Path, pool: Pool, 
         os.link(pool.get_archive(item, gpg), target)
     else:
         os.link(pool.get([item], gpg)[0], target)
-    (root / download.signature_path).parent.mkdir(parents=True, exist_ok=True)
-    gpg.sign(target, root / download.signature_path)
+    if download.signature_path:
+        (root / download.signature_path).parent.mkdir(parents=True, exist_ok=True)
+        gpg.sign(target, root / download.signature_path)

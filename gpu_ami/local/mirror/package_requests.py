@@ -83,10 +83,10 @@ class Repository:
 
 @dataclass(frozen=True)
 class Download:
-    """One file by its address, with a signature beside it."""
+    """One file by its address, with a signature beside it, where the plan has one ("" if not)."""
 
     path: str
-    signature_path: str
+    signature_path: str = ""
 
 
 def sections(plan: PlanDocument, only: Collection[str] | None = None) -> list[Section]:
@@ -177,10 +177,11 @@ def packages(section: Section) -> Iterator[Package]:
 
 def download(section: Section) -> Download | None:
     content = section.content
-    if "signature_url" not in content:
+    if "url" not in content or "tag" in content:
         return None
     asked_by = f"plan key {section.component}"
-    return Download(path_of(content["url"], asked_by), path_of(content["signature_url"], asked_by))
+    signature_url = content.get("signature_url")
+    return Download(path_of(content["url"], asked_by), path_of(signature_url, asked_by) if signature_url else "")
 
 
 def key_paths(section: Section) -> Iterator[str]:

@@ -111,5 +111,7 @@ def _sources(row: Row) -> Iterator[Path]:
     yield from (row.folder / source for source in entry.get("trees", {}))
     if entry.get("scripts"):
         yield row.folder / entry["scripts"]
+    if entry.get("header"):
+        yield (row.folder / entry["header"]).parent
     # A source may include files of its folder.
     yield from sorted({(row.folder / library["source"]).parent for library in entry.get("libraries", {}).values()})

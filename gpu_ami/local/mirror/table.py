@@ -69,6 +69,8 @@ _ARCHIVE: Mapping[str, Kind] = {
     "holds": _by_kind(_by_path(ListOf(Text("tool-data={other}", r"\S+")))),
     "distributions": _by_kind(ListOf(Text("DEBIAN12", r"\S+"))),
     "list": _PATH,
+    "libraries": _by_path(_LIBRARY),
+    "header": _PATH,
 }
 _NEEDED = ("name", "summary", "does")
 # Sort of row → its keys.
@@ -125,9 +127,10 @@ class Entry(TypedDict):
 
 
 class RowEntry(Entry):
-    """list: the file of an archive with the paths of its packages."""
+    """list: the file of an archive with the paths of its packages. header: the script before a self-extracting one."""
 
     list: NotRequired[str]
+    header: NotRequired[str]
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class Facts:
     nvidia_drivers: Row
     driver_packages: Row
     distribution_drivers: Row
+    grid_drivers: Row
     cuda: Row
     cudnn: Row
     nccl: Row

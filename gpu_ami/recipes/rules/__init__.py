@@ -3,6 +3,7 @@
 resolve_context      what rules are given: recipe, system, node family, accelerators, facts
 driver               rules of the driver and of the libraries built on it
 distribution         rules of a driver from the operating system's own archive
+grid                 rules of NVIDIA's GRID driver from AWS's bucket
 network              rules of EFA, aws-ofi-nccl and NCCL
 image                rules of instance types, system, node family and accelerators
 system               rules of the Lustre client and of MIG

@@ -119,7 +119,7 @@ def gsp_can_be_off(context: ResolveContext, chosen: Assignment) -> Iterator[Conf
 
 
 def repository_has_driver(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
-    if "nvidia_driver" not in context.provided and not context.is_distribution_driver:
+    if context.driver_source == "vendor":
         yield from _repository_has(context, "nvidia_driver", "driver", chosen["nvidia_driver"])
 
 
@@ -139,11 +139,7 @@ def _repository_has(context: ResolveContext, component: str, kind: str, version:
 
 def repository_has_architecture(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     repository, architecture = context.os["nvidia_repository"], context.values["architecture"]
-    if (
-        "nvidia_driver" in context.provided
-        or context.is_distribution_driver
-        or architecture in repository["architectures"]
-    ):
+    if context.driver_source != "vendor" or architecture in repository["architectures"]:
         return
     others = [
         name

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from gpu_ami.recipes.facts import at_least, at_most
 from gpu_ami.recipes.rules.distribution import distribution_has_driver
+from gpu_ami.recipes.rules.grid import GRID_RULES
 from gpu_ami.recipes.rules.resolve_context import LABELS, Assignment, Conflict, ResolveContext
 from gpu_ami.recipes.rules.system import SYSTEM_RULES
 from gpu_ami.recipes.rules.volume import VOLUME_RULES
@@ -265,6 +266,7 @@ IMAGE_RULES = (
     hygiene_is_last,
     namespace_is_not_reserved,
     distribution_has_driver,
+    *GRID_RULES,
     *SYSTEM_RULES,
     *VOLUME_RULES,
 )

@@ -143,9 +143,19 @@ class ResolveContext:
         return str(self.values.get("nvidia_driver", {}).get("flavour", "open"))
 
     @property
+    def driver_source(self) -> str:
+        """vendor, distribution or grid; base where the base AMI brings the driver."""
+        return "base" if "nvidia_driver" in self.provided else self.section("nvidia_driver").get("source", "vendor")
+
+    @property
     def is_distribution_driver(self) -> bool:
         """Whether the driver is the operating system's own archive's, not of NVIDIA's repository."""
-        return self.section("nvidia_driver").get("source") == "distribution" and "nvidia_driver" not in self.provided
+        return self.driver_source == "distribution"
+
+    @property
+    def is_grid_driver(self) -> bool:
+        """Whether the driver is NVIDIA's GRID driver of AWS's bucket."""
+        return self.driver_source == "grid"
 
     @cached_property
     def distribution(self) -> Row:
@@ -161,7 +171,7 @@ class ResolveContext:
         """Known releases of a component, of the driver those that its source has."""
         if component == "nvidia_driver":
             vendors = self.facts.vendor_driver_releases
-            packaged = self.distribution.get("releases")
+            packaged = self.facts.grid_drivers["releases"] if self.is_grid_driver else self.distribution.get("releases")
             return {name: self.facts.driver_releases[name] for name in packaged} if packaged else vendors
         return self.facts.releases(component)
 

@@ -76,7 +76,15 @@ def test_variables_of_a_plan() -> None:
         "key": ["AB12", "CD34"],
         "role": ["fabric-manager"],
         "login": ["admin"],
+        "grid": [],
+        "gridlib": [],
     }
+
+
+def test_files_of_the_grid_driver_are_explained_only_where_it_is_planned() -> None:
+    variables = plan_variables({"nvidia_driver": {"source": "grid"}})
+    assert variables["grid"] == ["nvidia"] and "libcuda" in variables["gridlib"]
+    assert plan_variables({"nvidia_driver": {"source": "distribution"}})["grid"] == []
 
 
 def test_source_names_are_those_of_the_role() -> None:
