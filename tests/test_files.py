@@ -188,3 +188,21 @@ def test_one_at_a_time_is_inside_a_lock(tmp_path: Path) -> None:
         order.append("first")
     other.join(30)
     assert order == ["first", "second"]
+
+
+def test_yaml_of_a_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "recipe.yml")
+    with pytest.raises(UsageError, match=r"recipe\.yml: expected a regular file, got a named pipe"):
+        read_yaml(tmp_path / "recipe.yml", "a recipe")
+
+
+def test_document_of_a_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")
+    with pytest.raises(UsageError, match=r"plan\.json: cannot be read: expected a regular file, got a named pipe"):
+        read_document(tmp_path / "plan.json", "gpu-ami/plan/1", "plan")
+
+
+def test_yaml_has_a_size_limit(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yml").write_text("".join(f"key{number}: 1\n" for number in range(200_000)))
+    with pytest.raises(UsageError, match=r"recipe\.yml: expected at most 1,048,576 bytes, got 2,488,890"):
+        read_yaml(tmp_path / "recipe.yml", "a recipe")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from validator import inputs
 from validator.observe import unproven
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def load_plan(path: Path, log_group_suffix: str = "") -> PlanDocument:
     log_group_suffix: appended to the log groups of `telemetry`, for a machine that sends to groups of a proof. The
     agent's configuration in the plan stays that of the image.
     """
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = json.loads(inputs.read_text(path))
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"{path}: expected schema {SCHEMA}, got {schema}")

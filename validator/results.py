@@ -17,6 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
+from validator import inputs
+
 SCHEMA = "gpu-ami/checks/2"
 
 
@@ -212,7 +214,7 @@ class HostResults:
     def load(cls, path: Path) -> HostResults:
         """Reads checks.json. Raises OSError, or InvalidRecord if `write` did not write it."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(inputs.read_text(path))
         except ValueError as error:
             raise InvalidRecord(f"{path}: not JSON: {error}") from error
         return cls.from_json(data, str(path))

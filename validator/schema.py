@@ -12,6 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Similar names take a millisecond a key: a file that is something else may have any number of keys.
+_SHOWN_UNKNOWN = 50
+
 
 def did_you_mean(value: object, known: Iterable[str]) -> str:
     """`; did you mean X?` with the most similar of the known names; "" if none is similar."""
@@ -164,13 +167,17 @@ class Keys:
             allowed = f"; allowed: {', '.join(self.keys)}" if path else ""
             yield Mistake(path or "(whole file)", f"expected keys and values, got {_shown(value)}{allowed}")
             return
+        unknown = 0
         for key, item in value.items():
             below = key_path(path, key)
             kind = self.keys.get(key) if isinstance(key, str) else None
-            if kind is None:
-                yield Mistake(below, f"unknown key{did_you_mean(key, self.keys)}; allowed: {', '.join(self.keys)}")
-            else:
+            if kind is not None:
                 yield from kind.check(item, below)
+            elif (unknown := unknown + 1) <= _SHOWN_UNKNOWN:
+                yield Mistake(below, f"unknown key{did_you_mean(key, self.keys)}; allowed: {', '.join(self.keys)}")
+        if unknown > _SHOWN_UNKNOWN:
+            more = unknown - _SHOWN_UNKNOWN
+            yield Mistake(path or "(whole file)", f"{more:,} more unknown keys; allowed: {', '.join(self.keys)}")
 
     def missing(self, value: Any, path: str = "") -> Iterator[Mistake]:
         """The needed keys that are missing, here and in every nested mapping that exists."""

@@ -18,6 +18,7 @@ from gpu_ami.errors import UsageError
 from gpu_ami.files import parse_yaml
 from gpu_ami.recipes.facts import NEWEST, Facts, parts
 from gpu_ami.recipes.template_leftovers import environment_lines, leftovers, root_volume_gib, shown
+from validator import inputs
 
 _DEFAULT_TYPES = ["g5.12xlarge", "p4d.24xlarge"]
 _SYSTEMS = {
@@ -85,7 +86,7 @@ def import_template(path: Path, facts: Facts) -> Imported:
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = inputs.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path}: cannot be read: {error}", hint="gpu-ami import takes a Packer JSON template"

@@ -18,6 +18,7 @@ from gpu_ami.release import strict_json
 from gpu_ami.report import PASS, Report, page_materials
 from gpu_ami.report import certificate as certificates
 from gpu_ami.report import document as reports
+from validator import inputs
 from validator.file_account import KEPT_FILE
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -136,7 +137,7 @@ def _inventory(folder: Path, report: Report) -> tuple[str, str]:
 
 def _sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(inputs.read_bytes(path)).hexdigest()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint="`gpu-ami certify` writes the certificate") from error
 

@@ -7,7 +7,20 @@ from typing import Any
 import pytest
 
 from gpu_ami.files import parse_yaml
-from validator.schema import Choice, Day, Flag, Integer, Keys, ListOf, MapOf, Named, Text, did_you_mean, key_path
+from validator.schema import (
+    Choice,
+    Day,
+    Flag,
+    Integer,
+    Keys,
+    ListOf,
+    MapOf,
+    Mistake,
+    Named,
+    Text,
+    did_you_mean,
+    key_path,
+)
 
 GRAMMAR = Keys(
     {
@@ -104,3 +117,10 @@ def test_unusual_key_is_quoted() -> None:
 def test_suggestion_only_for_similar_names() -> None:
     assert did_you_mean("CUDAA", ["cuda"]) == "; did you mean cuda?"
     assert did_you_mean("zzz", ["cuda"]) == ""
+
+
+def test_any_number_of_unknown_keys_is_a_few_lines() -> None:
+    keys = Keys({"version": Text("1.0")})
+    mistakes = list(keys.check({f"key{number}": 1 for number in range(20_000)}, ""))
+    assert len(mistakes) == 51
+    assert mistakes[-1] == Mistake("(whole file)", "19,950 more unknown keys; allowed: version")

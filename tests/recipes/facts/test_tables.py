@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from collections.abc import Iterator
 from importlib import resources
@@ -279,7 +280,9 @@ def test_file_that_is_no_recipe_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "folder.yml" / "other.yml").write_text("a: 1\n")
     (tmp_path / "latin.yml").write_bytes(b"a: 1\nb: caf\xe9\n")
     (tmp_path / "huge.yml").write_text("a" * (1024 * 1024 + 1))
+    os.mkfifo(tmp_path / "pipe.yml")
     expected = {
+        "pipe.yml": ("cannot be read: expected a regular file, got a named pipe", "a YAML file"),
         "folder.yml": ("cannot be read: Is a directory", "other.yml"),
         "latin.yml": ("not UTF-8: byte 0xe9 in line 2", "save it as UTF-8"),
         "huge.yml": ("expected at most 1 MiB, got 1.0 MiB", "is this the right file?"),

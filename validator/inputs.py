@@ -1,0 +1,35 @@
+"""Files that a person names: read only where they are regular files of a sensible size, so that no read ever waits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+# A plan or report of hundreds of machines has some MiB.
+LARGEST = 256 << 20
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def read_bytes(path: Path, limit: int = LARGEST) -> bytes:
+    """The content of a file. OSError: not there, not a regular file, or of more than `limit` bytes."""
+    status = path.stat()
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if kind != stat.S_IFREG:
+        raise OSError(errno.EINVAL, f"expected a regular file, got {_KINDS.get(kind, 'something else')}", str(path))
+    if status.st_size > limit:
+        raise OSError(errno.EFBIG, f"expected at most {limit:,} bytes, got {status.st_size:,}", str(path))
+    return path.read_bytes()
+
+
+def read_text(path: Path, limit: int = LARGEST) -> str:
+    """As `read_bytes`; UnicodeDecodeError (a ValueError): not UTF-8."""
+    return read_bytes(path, limit).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
