@@ -57,8 +57,8 @@ def test_lustre_repository_is_trusted_by_the_recipes_fingerprint() -> None:
 
 def test_lustre_kernel_that_was_not_verified_is_noted() -> None:
     sources = Sources()
-    system.lustre_section(context("{lustre: {}, kernel: {version: '6.12'}}"), sources)
-    assert sources.notes == ["not verified: a module of al2023's Lustre client for kernel 6.12"]
+    system.lustre_section(context("{lustre: {}, kernel: {version: '6.18'}}"), sources)
+    assert sources.notes == ["not verified: a module of al2023's Lustre client for kernel 6.18"]
 
 
 def test_tuning_has_the_facts_values_below_the_recipes() -> None:
