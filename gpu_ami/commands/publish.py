@@ -13,7 +13,6 @@ from gpu_ami.errors import UsageError
 if TYPE_CHECKING:
     from gpu_ami.cloud import Place
     from gpu_ami.progress import Progress
-    from gpu_ami.publish import policy as policies
     from gpu_ami.publish import record as records
     from gpu_ami.release import findings as points
     from gpu_ami.release import verification
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
 _EPILOG = """\
 OUT is the folder of a certificate that `gpu-ami verify` accepts; nothing else is published. The policy (YAML,
 docs/release.md) names the regions, their KMS keys, whom the image is shared with, SSM parameters, and how long images
-stay. In each region: copy, wait until it is available, tags, protection, deprecation date, sharing, the parameter of
-this version. When all regions have that, PREFIX/latest moves; then older images are deprecated and retired.
+stay; `images` has what differs for an image, by the name of its recipe. In each region: copy, wait until it is
+available, tags, protection, deprecation date, sharing, the parameter of this version. When all regions have that,
+PREFIX/latest moves; then older images are deprecated and retired.
 
 A second run finds nothing to do, and a run that was ended in any way goes on where it stopped. OUT/publication.json
 says what was done. If a region fails, the others go on, and PREFIX/latest moves nowhere.
@@ -64,27 +64,21 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.publish import policy
 
     folder = _folder(args.out)
-    release_policy = policy.load_policy(args.policy)
+    policy.load_policy(args.policy)  # its mistakes first; which image's keys hold is known from the certificate
     place = _place(args)
     if args.to:
-        return _roll_back(args, folder, release_policy, place, progress)
+        return _roll_back(args, folder, place, progress)
     if args.level == "rehearsed" and not place.simulated:
         hint = "prove the image on real hardware; a rehearsal can be published in the local region, to try the policy"
         raise UsageError(f"--level rehearsed: {place.name} is no simulated place", hint=hint)
     findings, verified = _verify(args, folder, place, progress)
     if findings.refused or verified is None:
         return Outcome(f"{findings.text()}\nnot published", findings.to_json(), findings.exit_code)
-    return _publish(args, verified, release_policy, place, progress)
+    return _publish(args, verified, place, progress)
 
 
-def _publish(
-    args: argparse.Namespace,
-    verified: verification.Verified,
-    policy: policies.ReleasePolicy,
-    place: Place,
-    progress: Progress,
-) -> Outcome:
-    from gpu_ami.publish import publication
+def _publish(args: argparse.Namespace, verified: verification.Verified, place: Place, progress: Progress) -> Outcome:
+    from gpu_ami.publish import policy, publication
     from gpu_ami.release import envelope
 
     certificate = verified.certificate
@@ -100,24 +94,23 @@ def _publish(
         ami=certificate.image.ami,
         recipe=certificate.image.name,
         image=image,
-        policy=policy,
+        policy=policy.load_policy(args.policy, certificate.image.name),
         policy_sha256=_sha256(args.policy),
         folder=None if args.dry_run else verified.folder,
     )
     return _outcome(publication.publish(place, request, progress))
 
 
-def _roll_back(
-    args: argparse.Namespace, folder: Path, policy: policies.ReleasePolicy, place: Place, progress: Progress
-) -> Outcome:
+def _roll_back(args: argparse.Namespace, folder: Path, place: Place, progress: Progress) -> Outcome:
     """The certificate names the recipe; the image that `latest` gets was verified when it was published."""
     from gpu_ami.files import read_document
-    from gpu_ami.publish import rollback
+    from gpu_ami.publish import policy, rollback
     from gpu_ami.report import certificate as certificates
 
     document = read_document(folder / certificates.CERTIFICATE_FILE, certificates.SCHEMA, "certify")
     recipe = str(document["image"]["name"])
-    request = rollback.Request(recipe, args.to, policy, _sha256(args.policy), None if args.dry_run else folder)
+    own = policy.load_policy(args.policy, recipe)
+    request = rollback.Request(recipe, args.to, own, _sha256(args.policy), None if args.dry_run else folder)
     return _outcome(rollback.roll_back(place, request, progress))
 
 

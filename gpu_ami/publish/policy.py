@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import read_yaml
-from validator.schema import Flag, Integer, Keys, ListOf, Mistake, Text
+from validator.schema import Flag, Integer, Keys, Kind, ListOf, MapOf, Mistake, Text, key_path
 
 LATEST = "latest"
 # EC2 API reference, EnableImageDeprecation: at most 10 years from now, of a public AMI 2 years from its creation.
@@ -17,7 +18,7 @@ _MOST_DAYS, _MOST_DAYS_PUBLIC = 3650, 730
 _ARN = r"arn:aws[a-z-]*:organizations::\d{12}:(organization/o-[a-z0-9]{10,32}|ou/o-[a-z0-9]{10,32}/ou-[a-z0-9-]{8,68})"
 # SSM user guide, "Creating parameter names": a name may not begin with aws or ssm, and has at most 15 levels.
 _PREFIX = r"/(?!(?i:aws|ssm))[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+){0,12}"
-_GRAMMAR = Keys(
+_KEYS: Mapping[str, Kind] = MappingProxyType(
     {
         "regions": ListOf(
             Keys(
@@ -42,9 +43,10 @@ _GRAMMAR = Keys(
         "deregistration_protection": Flag(),
         "keep": Integer(1, 1000, "images"),
         "retire_after": Integer(1, _MOST_DAYS, "days"),
-    },
-    needed=("regions",),
+    }
 )
+IMAGES = "images"
+_GRAMMAR = Keys({**_KEYS, IMAGES: MapOf(r"[A-Za-z0-9][\w.-]*", "debian12-gpu", Keys(_KEYS))}, needed=("regions",))
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,23 @@ class ReleasePolicy:
         return f"{self.prefix}/{version}" if self.prefix else ""
 
 
-def load_policy(path: Path) -> ReleasePolicy:
-    """Reads a release policy (YAML). UsageError names every mistake with its key path."""
+def load_policy(path: Path, image: str = "") -> ReleasePolicy:
+    """Reads a release policy (YAML): that of an image, by its recipe's name; "" for the common keys.
+
+    UsageError names every mistake with its key path, those of other images too.
+    """
     document = read_yaml(path, "--policy takes a YAML file; see docs/release.md")
     mistakes = [f"{mistake.path}: {mistake.message}" for mistake in _mistakes(document)]
     if mistakes:
         hint = f"a release policy has the keys {', '.join(_GRAMMAR.keys)} (docs/release.md)"
         raise UsageError(f"{path}: {counted(len(mistakes), 'mistake')}", details=mistakes, hint=hint)
-    return _policy(document)
+    return _policy(_merged(document, image))
+
+
+def _merged(document: dict[str, Any], image: str) -> dict[str, Any]:
+    """The keys that hold for an image: its own, each in place of the common one."""
+    common = {key: value for key, value in document.items() if key != IMAGES}
+    return common | document.get(IMAGES, {}).get(image, {})
 
 
 def _policy(document: dict[str, Any]) -> ReleasePolicy:
@@ -117,6 +128,42 @@ def _mistakes(document: Any) -> Iterator[Mistake]:
     yield from _GRAMMAR.missing(document)
     if not isinstance(document, dict):
         return
+    common = list(_common_mistakes(document))
+    yield from common
+    images = document.get(IMAGES)
+    for name, own in images.items() if isinstance(images, dict) else ():
+        if isinstance(own, dict):
+            yield from _image_mistakes(document, str(name), own, common)
+    yield from _prefix_mistakes(document)
+
+
+def _image_mistakes(
+    document: dict[str, Any], name: str, own: dict[str, Any], common: list[Mistake]
+) -> Iterator[Mistake]:
+    """What is wrong with the keys of one image together, and is not wrong without them."""
+    merged = _merged(document, name)
+    known = {(mistake.path, mistake.message) for mistake in (*common, *_GRAMMAR.missing(document))}
+    for mistake in (*_GRAMMAR.missing(merged), *_common_mistakes(merged)):
+        if (mistake.path, mistake.message) not in known:
+            yield Mistake(f"{key_path(IMAGES, name)}.{mistake.path}", mistake.message)
+
+
+def _prefix_mistakes(document: dict[str, Any]) -> Iterator[Mistake]:
+    """Two images with one prefix would take PREFIX/latest from each other."""
+    images = document.get(IMAGES)
+    seen: dict[str, str] = {}
+    for name, own in images.items() if isinstance(images, dict) else ():
+        ssm = own.get("ssm") if isinstance(own, dict) else None
+        prefix = ssm.get("prefix") if isinstance(ssm, dict) else None
+        if isinstance(prefix, str) and prefix in seen:
+            text = f"{prefix!r} is also that of {seen[prefix]}: {LATEST} would name either image"
+            yield Mistake(f"{IMAGES}.{name}.ssm.prefix", text)
+        elif isinstance(prefix, str):
+            seen[prefix] = str(name)
+
+
+def _common_mistakes(document: dict[str, Any]) -> Iterator[Mistake]:
+    """What is wrong with keys together."""
     regions = document.get("regions")
     if isinstance(regions, list):
         yield from _region_mistakes(regions)

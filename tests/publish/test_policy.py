@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,26 @@ def test_regions_alone_share_nothing_and_retire_nothing(tmp_path: Path) -> None:
     assert not policy.is_shared and policy.keep == 0 and policy.latest == "" and policy.pinned("v1") == ""
 
 
+OF_IMAGES = """
+images:
+  other:
+    regions: [{region: us-west-2}]
+    share: {}
+    ssm: {prefix: /images/other}
+    keep: 10
+  same: {deprecate_after: 30}
+"""
+
+
+def test_an_image_s_own_keys_replace_the_common_ones(tmp_path: Path) -> None:
+    path = write(tmp_path, WHOLE + OF_IMAGES)
+    other, same, common = (load_policy(path, image) for image in ("other", "same", "demo"))
+    assert common == load_policy(path) == load_policy(write(tmp_path, WHOLE))
+    assert same == replace(common, deprecate_after=30)
+    assert other.regions == (RegionPolicy("us-west-2"),) and not other.is_shared
+    assert (other.latest, other.keep, other.retire_after) == ("/images/other/latest", 10, 14)
+
+
 MISTAKES = {
     "regoins: []": ["regoins: unknown key; did you mean regions?", "regions: missing"],
     "regions: [{region: europe, kms: alias/x}]": ["regions[0].region: expected", "did you mean kms_key?"],
@@ -58,6 +79,17 @@ MISTAKES = {
     "{regions: [{region: us-east-1}], share: {public: true}, deprecate_after: 900}": ["at most 730 days"],
     "regions: [{region: us-east-1, kms_key: 'arn:aws:kms:eu-west-1:111122223333:key/1'}]": ["a key in us-east-1"],
     "{regions: [{region: us-east-1}], keep: 0}": ["keep: expected a whole number from 1"],
+    "{regions: [{region: us-east-1}], images: {a: {keeep: 3}}}": ["images.a.keeep: unknown key; did you mean keep?"],
+    "{regions: [{region: us-east-1}], images: {a: {ssm: {}}}}": ["images.a.ssm.prefix: missing"],
+    "{regions: [{region: us-east-1}], images: {a: {retire_after: 3}}}": ["images.a.retire_after: expected keep beside"],
+    "{regions: [{region: us-east-1, kms_key: alias/x}], images: {a: {share: {public: true}}}}": [
+        "1 mistake", "images.a.regions[0].kms_key: an encrypted AMI cannot be public",
+    ],
+    "{regions: [{region: us-east-1}], images: {a: {ssm: {prefix: /i/x}}, b: {ssm: {prefix: /i/x}}}}": [
+        "images.b.ssm.prefix: '/i/x' is also that of a",
+    ],
+    "{regions: [{region: us-east-1}], images: {a: {images: {}}}}": ["images.a.images: unknown key"],
+    "{regions: [{region: us-east-1}], images: {a: 3}}": ["images.a: expected keys and values, got 3"],
     "": ["(whole file): expected keys and values"],
 }  # fmt: skip
 

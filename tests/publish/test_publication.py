@@ -185,3 +185,15 @@ def test_a_later_image_supersedes_and_an_earlier_certificate_still_says_what_it_
     assert account.parameters(OTHER)[LATEST] == account.images(OTHER)[1]["ImageId"]
     assert len(account.parameters(OTHER)) == 3
     assert Path(first / "publication.json").exists()
+
+
+def test_an_image_is_published_as_its_own_keys_say(account: Account) -> None:
+    """The certificate names the recipe; the keys of another image do not hold."""
+    own = {"demo": {"regions": [{"region": OTHER}], "ssm": {"prefix": "/images/own"}, "share": {}}}
+    account.policy(images=own | {"another": {"ssm": {"prefix": "/images/another"}}})
+    out = account.build()
+    assert account.publish(out) == 0
+    (image,) = account.images(OTHER)
+    assert account.parameters(OTHER)["/images/own/latest"] == image["ImageId"]
+    assert account.shared(OTHER, image["ImageId"]) == [] and account.parameters(HOME) == {}
+    assert account.publish(out, "--to", "previous") == 2  # of these regions and parameters too: there is no other
