@@ -105,7 +105,8 @@ def load_policy(path: Path, image: str = "") -> ReleasePolicy:
 def _merged(document: dict[str, Any], image: str) -> dict[str, Any]:
     """The keys that hold for an image: its own, each in place of the common one."""
     common = {key: value for key, value in document.items() if key != IMAGES}
-    return common | document.get(IMAGES, {}).get(image, {})
+    own: dict[str, Any] = document.get(IMAGES, {}).get(image, {})
+    return common | own
 
 
 def _policy(document: dict[str, Any]) -> ReleasePolicy:
