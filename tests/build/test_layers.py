@@ -101,7 +101,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("roles/nvidia_driver/files/new", ALL[1:]),
         ("roles/tuning/tasks/main.yml", ["node", "telemetry"]),
-        ("roles/vendor_key/tasks/main.yml", ALL[1:]),  # through vendor_packages
+        ("roles/vendor_key/tasks/main.yml", ALL),  # through vendor_packages, which holds kernels too
         ("roles/event_parser/tasks/main.yml", ["telemetry"]),
         ("roles/hygiene/tasks/main.yml", ALL),
         ("roles/dcgm/tasks/main.yml", []),  # a role that the plan has not
