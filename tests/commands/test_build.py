@@ -37,7 +37,7 @@ def test_result_names_ami_region_and_file(
     made = image.Build("ami-1", ("snap-1",), "sha256:0", "sha256:1", "aws", "eu-central-1", "r", "2026-01-01T00:00:00Z")
     monkeypatch.setattr(pipeline.preflight, "examine", lambda cloud: [])  # no account to look at
     monkeypatch.setattr(
-        pipeline, "build_stage", lambda *_, fresh, source_check: made if fresh else pytest.fail("not --fresh")
+        pipeline, "build_stage", lambda *_, fresh, source_check, layered: made if fresh else pytest.fail("not --fresh")
     )
     command = ["build", str(tmp_path / "o"), "--where", str(where), "--fresh", "-q"]
     assert cli.main(command) == 0

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import cli, pipeline
+from gpu_ami.build import layering
 from gpu_ami.errors import BuildError
 from gpu_ami.report.document import Report
 from tests.report.examples import a_host, a_report
@@ -44,9 +45,11 @@ class Stages:
         out.mkdir(parents=True)
         return "the plan"
 
-    def build(self, plan: str, _out: Path, _session: str, *, fresh: bool, source_check: bool) -> SimpleNamespace:
+    def build(
+        self, plan: str, _out: Path, _session: str, *, fresh: bool, source_check: bool, layered: layering.Layering
+    ) -> SimpleNamespace:
         self.calls.append("build")
-        self.received["build"] = (plan, fresh)
+        self.received["build"] = (plan, fresh, layered)
         if self.build_error:
             raise self.build_error
         return SimpleNamespace(ami="ami-1")
@@ -73,7 +76,7 @@ def test_stages_run_in_order_and_write_the_certificate(stages: Stages, capsys: p
     assert cli.main(["prove", str(RECIPE), "--json"]) == 0
     assert stages.calls == ["open", "plan", "build", "validate", "close"]
     assert stages.received["plan"] == (RECIPE, [], Path("out/debian12-gpu"))
-    assert stages.received["build"] == ("the plan", False)
+    assert stages.received["build"] == ("the plan", False, layering.FROM_NOTHING)
     assert stages.received["validate"][:2] == ("the plan", "ami-1")
     certificate = json.loads(Path("out/debian12-gpu/certificate.json").read_text())
     assert certificate["level"] == "certified" and certificate == json.loads(capsys.readouterr().out)

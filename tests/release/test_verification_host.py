@@ -148,7 +148,8 @@ def test_traces_that_the_file_account_knows_are_refused(tmp_path: Path) -> None:
     certified = tree.take(tmp_path / "root")
     variables = {"login": ["admin"], "source": [], "key": [], "role": ["cuda"]}
     footprints = [load_footprint(data_dir("roles") / "cuda/meta/footprint.yml", "cuda", variables)]
-    traces = [trace for trace in TRACES if not trace.get("needs")]
+    # Marks of apt are not among what is compared: they change what a later autoremove removes, not what runs.
+    traces = [trace for trace in TRACES if not trace.get("needs") and "extended_states" not in trace["plant"]]
     for trace in traces:
         tree.plant(tmp_path / "root", trace["plant"])
     running = tree.take(tmp_path / "root")

@@ -47,7 +47,9 @@ def play(folder: Path, cloud_init: int) -> Played:
         task = f'- name: Ensure it is noted\n  ansible.builtin.command: sh -c "echo role {name} >>{log}"\n'
         (folder / f"playbooks/roles/{name}/tasks/main.yml").write_text(task)
     for name in ("inventory", "materials"):
-        source = f"import pathlib\npathlib.Path({str(log)!r}).open('a').write('{name}\\n')\n"
+        out = folder / "none" if name == "inventory" else folder / "bom"
+        noted = f"Path({str(log)!r}).open('a').write('{name}\\n')"
+        source = f"from pathlib import Path\n{noted}\nPath({str(out)!r}).touch()\n"
         (folder / f"validator/remote/{name}.py").write_text(source)
     for name, text in {
         "cloud-init": f'#!/bin/sh\necho "cloud-init $*" >>{log}\nexit {cloud_init}\n',
@@ -59,7 +61,7 @@ def play(folder: Path, cloud_init: int) -> Played:
     variables = {
         "gpu_ami_roles": ["marker", "hygiene"], "ansible_become": False, "gpu_ami_base_inventory": f"{folder}/none",
         "ansible_python_interpreter": shutil.which("python3", path="/usr/bin"),
-        "gpu_ami_bill_of_materials": f"{folder}/bom",
+        "gpu_ami_bill_of_materials": f"{folder}/bom", "gpu_ami_builder_boots": f"{folder}/boots",
     }  # fmt: skip
     done = subprocess.run(
         [ansible_playbook(), "-i", "localhost,", "-c", "local", "-e", json.dumps(variables), "playbooks/image.yml"],

@@ -120,6 +120,7 @@ class Link:
     """Stands for a host: keeps what it was told of sending again."""
 
     fault = None
+    connecting = None
 
     def __init__(self) -> None:
         self.told: list[tuple[list[str], bool]] = []

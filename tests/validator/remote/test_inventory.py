@@ -175,7 +175,8 @@ def rpm_inventory(root: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
     original = subprocess.Popen
 
     def popen(command: list[str], **options: object) -> object:
-        return original([*command[:3], "--dbpath", "/usr/lib/sysimage/rpm", *command[3:]], **options)  # type: ignore[call-overload]
+        words = [*command[:3], "--dbpath", "/usr/lib/sysimage/rpm", *command[3:]] if command[0] == "rpm" else command
+        return original(words, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(program.subprocess, "Popen", popen)
     return tree.take(root)

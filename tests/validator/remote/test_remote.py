@@ -30,9 +30,12 @@ def test_sent_program_is_complete(program: Path, shell: list[str]) -> None:
     subprocess.run([*shell, "-n"], input=sent, text=True, check=True, timeout=60)
 
 
+PYTHON = ("diagnose", "initial_ramdisk", "inventory", "materials", "provoke_xid", "support_bundle")
+
+
 def test_every_program_is_described() -> None:
     described = [line.split()[0] for line in (remote.__doc__ or "").splitlines() if line and line[0].islower()]
-    python = [Path(f"{name}.py") for name in ("diagnose", "inventory", "materials", "provoke_xid", "support_bundle")]
+    python = [Path(f"{name}.py") for name in PYTHON]
     assert sorted(described) == sorted(path.stem for path in [*PROGRAMS, *python])
 
 
