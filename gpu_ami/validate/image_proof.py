@@ -6,6 +6,7 @@ Each machine is terminated as soon as its own proof has ended; the report is on 
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,17 +51,17 @@ def prove_image(
         key = stack.enter_context(launch.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         futures: list[Future[Any]] = []
+        under_way = _UnderWay()
         # Before the pool waits for its threads, or Ctrl-C would wait for what their validators wait for.
-        stack.push(functools.partial(_abandon, proof, recorder, futures))
+        stack.push(functools.partial(_abandon, proof, recorder, under_way))
         launcher = _Launcher(proof, cloud, run, recorder, ami, key)
         if files:
-            futures.append(
-                pool.submit(check_files, recorder.add(HostReport("", host=IMAGE_FILES, offline=True)), files)
-            )
+            image = recorder.add(HostReport("", host=IMAGE_FILES, offline=True))
+            futures.append(pool.submit(under_way.run, check_files, image, files))
         for instance_type in instance_types:
             within = asdict(deadlines(instance_type, cloud.place))
             host = recorder.add(HostReport(instance_type, restarts=restarts.RESTARTS, deadlines=within))
-            futures.append(pool.submit(_prove_instance_type, launcher, host))
+            futures.append(pool.submit(under_way.run, _prove_instance_type, launcher, host))
         for future in futures:
             while not future.done():  # a wait without end would not see Ctrl-C
                 _end_at_limit(proof, recorder)
@@ -133,16 +134,41 @@ def _note_leftover(proof: Proof, error: GpuAmiError) -> None:
     proof.progress.note(f"not removed: {error.message}; `gpu-ami sweep` removes it")
 
 
+class _UnderWay:
+    """Counts the jobs of a pool that have begun and not ended, in their own threads.
+
+    Ctrl-C while the pool starts a thread leaves a thread that the pool does not know, and no future of its job: the
+    proof would end before that job's machine has been terminated.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._jobs = threading.Lock(), 0
+
+    def __bool__(self) -> bool:
+        return self._jobs > 0
+
+    def run(self, job: Callable[..., object], *arguments: object) -> None:
+        with self._lock:
+            self._jobs += 1
+        try:
+            job(*arguments)
+        finally:
+            with self._lock:
+                self._jobs -= 1
+
+
 def _abandon(
-    proof: Proof, recorder: Recorder, futures: Sequence[Future[Any]], _: object, error: BaseException | None, __: object
+    proof: Proof, recorder: Recorder, under_way: _UnderWay, _: object, error: BaseException | None, __: object
 ) -> None:
     """After Ctrl-C: writes the report, then ends what the threads still do. Nothing else is left to end."""
     proof.cancelled.set()  # before anything that may fail or be interrupted again: threads that wait end at once
-    if error is not None:
-        recorder.interrupted(error)
-    while not all(future.done() for future in futures):
-        process.stop_all()  # again, for a thread may have been about to start one
-        time.sleep(0.1)
+    try:
+        if error is not None:
+            recorder.interrupted(error)
+    finally:
+        while under_way:  # a thread that only starts now sees that the run is cancelled, and launches nothing
+            process.stop_all()  # again, for a thread may have been about to start one
+            time.sleep(0.1)
 
 
 def choose_types(plan: PlanDocument, requested: Sequence[str]) -> list[str]:

@@ -251,6 +251,40 @@ def test_ctrl_c_leaves_what_was_judged(waiting: None, tmp_path: Path) -> None:
     assert [host.checks[0].id for host in report.hosts] == ["boot::test_it"] * 2
 
 
+def test_ctrl_c_while_a_thread_is_started_ends_its_machine_too(
+    booted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool does not wait for a thread whose start was interrupted; the proof does."""
+    cloud, start = Ec2(), threading.Thread.start
+    workers: list[threading.Thread] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name.startswith("ThreadPoolExecutor"):
+            workers.append(thread)
+            if len(workers) == len(TYPES):
+                wait_for_calls(cloud, [f"launch {name}" for name in TYPES])
+                raise KeyboardInterrupt
+
+    def wait_for_login(proof: Proof, *_: object) -> None:
+        proof.cancelled.wait(60)
+        if threading.current_thread() in workers[1:]:
+            time.sleep(1.0)  # its machine is still there when a proof that does not wait for it has ended
+
+    monkeypatch.setattr(image_proof, "_prove_host", wait_for_login)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prove_ami(a_plain_proof(tmp_path), cloud)
+    assert sorted(cloud.calls[-3:]) == ["delete_key", "terminate i-g5.12xlarge", "terminate i-p4d.24xlarge"]
+
+
+def wait_for_calls(cloud: Ec2, calls: list[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not set(calls) <= set(cloud.calls):
+        assert time.monotonic() < deadline, cloud.calls
+        time.sleep(0.02)
+
+
 def test_second_ctrl_c_while_the_report_is_written_ends_the_machines_too(
     booted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
