@@ -15,6 +15,7 @@ observe              what a check records for the report beside its verdict
 deadline             the alarm that ends a check past its deadline
 results              check records, verdicts and the file checks.json
 waivers              named checks that may fail until a named day
+inputs               what a user's file must be before it is read: a regular file of a bounded size
 schema               the grammar of a user's files; reports all mistakes at once
 pci                  commands that list PCI devices, and say whether the GPUs are real
 evidence             logs, states and facts of a host, kept whatever the verdict

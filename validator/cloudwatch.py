@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -272,6 +272,27 @@ class CloudWatch:
                 if log_group["logGroupName"] == group:
                     return log_group.get("retentionInDays")
         raise LookupError(group)
+
+
+def arrivals(
+    cloudwatch: CloudWatch, series: Collection[Series], after: float, period: int, never: Collection[Series] = ()
+) -> tuple[dict[Series, Point | None], float]:
+    """The newest datapoint of each series (None: none came in time), and the seconds from the first counted period.
+
+    Counted are periods (of `period` seconds) that begin after now and after `after` (Unix time): the current one has
+    datapoints from before the proof, possibly of the previous boot. never: series that are looked at, not waited for.
+    """
+    since = -(-max(time.time(), after) // period) * period
+    newest: dict[Series, Point | None] = dict.fromkeys(series)
+
+    def look() -> bool | None:
+        missing = [one for one, point in newest.items() if point is None]
+        arrived = cloudwatch.points(missing, since, period)
+        newest.update({one: points[0] if points else None for one, points in arrived.items()})
+        return True if all(point for one, point in newest.items() if one not in never) else None
+
+    cloudwatch.wait(look, cloudwatch.arrival_seconds, parked=True)
+    return newest, max(0.0, time.time() - since)
 
 
 def _complete(pages: Iterable[Page], *keys: str) -> list[Page]:

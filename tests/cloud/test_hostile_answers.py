@@ -18,6 +18,7 @@ from gpu_ami.cloud import Cloud, Launch, Place, preflight, resources, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.plan import resolve_source_ami
+from tests.cloud.foreign_answers import BODIES
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 Answer = tuple[int, str]
@@ -166,18 +167,6 @@ CALLS: dict[str, Callable[[Cloud], object]] = {
     "GetConsoleOutput": lambda cloud: cloud.console("i-1"),
     "DescribeSecurityGroups": lambda cloud: cloud.ingress(["sg-1"]),
     "": list_tagged,
-}
-ERROR = refusal("InternalError")[1]
-BODIES: dict[str, Answer] = {
-    "a login page": (200, "<html><body><form>Sign in</form></body></html>"),
-    "a login page that is no XML": (200, "<!doctype html><p>Sign in<br>"),
-    "an error document with status 200": (200, ERROR),
-    "nothing": (200, ""),
-    "half a document": (200, ERROR[:50]),
-    "JSON": (200, '{"Reservations": []}'),
-    "a proxy's 407": (407, "<html>Proxy Authentication Required</html>"),
-    "a 404 of a web server": (404, "Not Found"),
-    "a redirect": (302, ""),
 }
 
 

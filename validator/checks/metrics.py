@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from validator.cloudwatch import ApiRefused, CloudWatch, Point, Series
+from validator.cloudwatch import ApiRefused, CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import Gpu as PlannedGpu
@@ -139,18 +138,7 @@ def collect(
         for series, gpu in expected.items()
         if series.name.removeprefix(_PREFIX) not in (shown if gpu is None else gpu.values)
     }
-    # The current period has datapoints from before the proof, possibly of the previous boot: start with the next one.
-    since = -(-max(time.time(), machine.boot_time) // period) * period
-    newest: dict[Series, Point | None] = dict.fromkeys(expected)
-
-    def look() -> bool | None:
-        missing = [series for series, point in newest.items() if point is None]
-        arrived = cloudwatch.points(missing, since, period)
-        newest.update({series: points[0] if points else None for series, points in arrived.items()})
-        return True if all(point for series, point in newest.items() if series not in never) else None
-
-    cloudwatch.wait(look, cloudwatch.arrival_seconds, parked=True)
-    seconds = max(0.0, time.time() - since)
+    newest, seconds = arrivals(cloudwatch, expected, machine.boot_time, period, never)
     history = _history({series: expected[series] for series in newest if newest[series]}, machine, cloudwatch, period)
     return Arrival(expected, newest, seconds, never, absent or (), history)
 

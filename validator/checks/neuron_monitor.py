@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from validator.cloudwatch import CloudWatch, Point, Series
+from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
 from validator.plan_document import NeuronMonitor, PlanDocument
 from validator.probes import MachineUnderTest, losses, neuron_monitor
@@ -146,18 +145,7 @@ def collect(planned: NeuronMonitor, machine: MachineUnderTest, cloudwatch: Cloud
         unproven(f"{report}: see neuron::test_monitor_reports_every_device")
     metadata = {**machine.metadata, "instance-id": machine.instance_id, "instance-type": machine.instance_type}
     expected = neuron_monitor.expected_series(report, planned, metadata)
-    period = period_of(planned)
-    since = -(-max(time.time(), machine.boot_time) // period) * period
-    newest: dict[Series, Point | None] = dict.fromkeys(expected)
-
-    def look() -> bool | None:
-        missing = [series for series, point in newest.items() if point is None]
-        found = cloudwatch.points(missing, since, period)
-        newest.update({series: points[0] if points else None for series, points in found.items()})
-        return True if all(newest.values()) else None
-
-    cloudwatch.wait(look, cloudwatch.arrival_seconds)
-    return Arrival(expected, newest, max(0.0, time.time() - since))
+    return Arrival(expected, *arrivals(cloudwatch, expected, machine.boot_time, period_of(planned)))
 
 
 @pytest.mark.tier("T3")

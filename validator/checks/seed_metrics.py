@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from validator.cloudwatch import CloudWatch, Point, Series
+from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest
@@ -95,17 +94,7 @@ def collect(host: Any, machine: MachineUnderTest, cloudwatch: CloudWatch) -> Arr
     expected = expected_series(host, machine.instance_id, machine.instance_type)
     if not expected:
         unproven("nvidia-smi shows no GPU: see nvidia_driver")
-    since = -(-max(time.time(), machine.boot_time) // 60) * 60
-    newest: dict[Series, Point | None] = dict.fromkeys(expected)
-
-    def look() -> bool | None:
-        missing = [series for series, point in newest.items() if point is None]
-        found = cloudwatch.points(missing, since, 60)
-        newest.update({series: points[0] if points else None for series, points in found.items()})
-        return True if all(newest.values()) else None
-
-    cloudwatch.wait(look, cloudwatch.arrival_seconds)
-    return Arrival(expected, newest, max(0.0, time.time() - since))
+    return Arrival(expected, *arrivals(cloudwatch, expected, machine.boot_time, 60))
 
 
 @pytest.mark.tier("T3")
