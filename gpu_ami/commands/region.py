@@ -29,6 +29,7 @@ it up, so that the next command starts at once and other tools (aws, boto3, pack
   gpu-ami region console i-…            what the instance wrote to its serial port
   gpu-ami region ssh i-…                a shell on an instance of a run that is still going on
   gpu-ami region ssh i-… dmesg -T       one command on it
+  gpu-ami region user-data > ssm.sh     run-instances --user-data file://ssm.sh: Systems Manager manages the instance
   gpu-ami region down                   ends every instance; images stay
 """
 _KEY_FILE_TAG = "gpu-ami:key-file"
@@ -37,7 +38,7 @@ _KEY_FILE_TAG = "gpu-ami:key-file"
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "region",
-        help="the local region: up, down, status, ssh, console",
+        help="the local region: up, down, status, ssh, console, user-data",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,6 +53,8 @@ def register(subparsers: Any) -> None:
     verbs.add_parser("status", help="instances, images, how to reach it")
     console = verbs.add_parser("console", help="an instance's serial console")
     console.add_argument("instance", metavar="INSTANCE", help="i-…")
+    agent = "user data that puts the SSM Agent (a replica) on an instance of the local region (docs/fleet.md)"
+    verbs.add_parser("user-data", help=agent)
     ssh = verbs.add_parser("ssh", help="a shell, or a command, on an instance")
     ssh.add_argument("instance", metavar="INSTANCE", help="i-…")
     ssh.add_argument("--user", default="admin", help="default: %(default)s")
@@ -62,7 +65,7 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    verbs = {"up": _up, "down": _down, "status": _status, "console": _console, "ssh": _ssh}
+    verbs = {"up": _up, "down": _down, "status": _status, "console": _console, "user-data": _user_data, "ssh": _ssh}
     return verbs[args.verb](args, progress)
 
 
@@ -128,6 +131,13 @@ def _console(args: argparse.Namespace, _progress: Progress) -> Outcome:
 
     text = region.console(None, args.instance)
     return Outcome(text, {"instance": args.instance, "console": text})
+
+
+def _user_data(_args: argparse.Namespace, _progress: Progress) -> Outcome:
+    from gpu_ami.local.images import ssm_agent
+
+    text = ssm_agent.user_data()
+    return Outcome(text, {"user_data": text})
 
 
 def _ssh(args: argparse.Namespace, _progress: Progress) -> Outcome:

@@ -7,6 +7,7 @@ a daemon that was killed. Other threads serve the API, the instances' metadata, 
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -107,9 +108,12 @@ class Daemon:
 
     def run(self, ready: IO[str]) -> None:
         """Serves until `stop` is set, then removes every machine and disk of an instance."""
-        from gpu_ami.local.api import Api, Authorization, ConditionsLayer
+        from gpu_ami.local.api import Api, Authorization, ConditionsLayer, SystemsManagerLayer
+        from gpu_ami.local.backends.systems_manager import SystemsManager
 
-        api = Api(self._moto, self.reconciler, self.images, self.layout)
+        systems_manager = SystemsManager(self.ec2, packages=functools.partial(_distributed, self.layout.home))
+        moto = SystemsManagerLayer(self._moto, systems_manager)
+        api = Api(moto, self.reconciler, self.images, self.layout)
         judge = Authorization.of(self.decisions.conditions, self.ec2)
         layer = ConditionsLayer(api, self.decisions, authorization=judge, zone_of=self.ec2.zone_of)
         self.api = layer if self.settings.conditions else api
@@ -191,6 +195,15 @@ def _serve_mirror(home: Path) -> tuple[int, str] | None:
 
     port, fingerprint = mirror.serve(home)
     return int(port), str(fingerprint)
+
+
+def _distributed(home: Path, name: str) -> dict[str, str]:
+    """Where a guest finds a package of Distributor in the mirror: format → URL."""
+    tree = home / "mirror" / "current"
+    files = {"AmazonCloudWatchAgent": "amazoncloudwatch-agent.s3.amazonaws.com/*/amd64/*/amazon-cloudwatch-agent"}
+    pattern = files.get(name, "")
+    found = {kind: sorted(tree.glob(f"{pattern}.{kind}")) for kind in ("deb", "rpm")} if pattern else {}
+    return {kind: f"http://{MIRROR_ADDRESS}/{paths[-1].relative_to(tree)}" for kind, paths in found.items() if paths}
 
 
 def main(argv: list[str]) -> int:

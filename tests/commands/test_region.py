@@ -106,3 +106,8 @@ def test_a_key_may_be_named_by_tag(tmp_path: Path) -> None:
 def test_console_of_nothing(home: Path) -> None:
     with pytest.raises(UsageError, match="has no instance i-1"):
         execute("console", "i-1")
+
+
+def test_user_data_installs_the_ssm_agent() -> None:
+    outcome = execute("user-data")
+    assert outcome.text.startswith("#!/bin/sh") and outcome.data == {"user_data": outcome.text}

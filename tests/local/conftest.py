@@ -19,6 +19,7 @@ from gpu_ami.progress import Progress
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp test"
 CIDR = "127.99.0.0/16"
 SSH_PORT = 2222
+SILENT_SECONDS = 4.0  # until an agent that does not ask counts as lost
 
 
 class FakeMachine:
@@ -124,6 +125,8 @@ class World:
         self.images.register(base_image(self.layout))
         self.images.register_saved()
 
+    systems_manager: Any = None  # of `served`
+
     def settle(self, rounds: int = 4) -> None:
         for _ in range(rounds):
             self.reconciler.absorb()
@@ -182,7 +185,7 @@ def empty_moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from moto.backends import get_backend
 
     def reset() -> None:
-        for service in ("ec2", "iam", "kms", "logs", "cloudwatch"):
+        for service in ("ec2", "iam", "kms", "logs", "cloudwatch", "ssm"):
             get_backend(service).reset()  # type: ignore[arg-type]
 
     reset()
@@ -207,11 +210,14 @@ def served(world: World, *, conditions: bool = False) -> Iterator[str]:
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    from gpu_ami.local.api import Api, Authorization, ConditionsLayer
+    from gpu_ami.local.api import Api, Authorization, ConditionsLayer, SystemsManagerLayer
     from gpu_ami.local.backends import install
+    from gpu_ami.local.backends.systems_manager import SystemsManager
 
     install(world.decisions.conditions.delays)
-    api: Any = Api(DomainDispatcherApplication(create_backend_app), world.reconciler, world.images, world.layout)
+    world.systems_manager = SystemsManager(world.ec2, silent_seconds=SILENT_SECONDS, poll_seconds=1)
+    moto = SystemsManagerLayer(DomainDispatcherApplication(create_backend_app), world.systems_manager)
+    api: Any = Api(moto, world.reconciler, world.images, world.layout)
     if conditions:
         judge = Authorization.of(world.decisions.conditions, world.ec2)
         api = ConditionsLayer(api, world.decisions, world.clock, judge, world.ec2.zone_of)

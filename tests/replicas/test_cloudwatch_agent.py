@@ -13,7 +13,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent import agent, aws, gpu, logs, metrics
+from gpu_ami.local.replicas.cloudwatch_agent.cwagent import agent, aws, ctl, gpu, logs, metrics, parameters
 from gpu_ami.local.replicas.cloudwatch_agent.cwagent.journal import Journal
 from gpu_ami.local.replicas.cloudwatch_agent.cwagent.metadata import Credentials, Metadata
 from gpu_ami.local.replicas.cloudwatch_agent.cwagent.tail import Tail
@@ -348,3 +348,31 @@ def test_what_is_queued_is_sent_at_the_end(here: Here, endpoint: str, monkeypatc
     here.stop.set()
     thread.join(10)
     assert len(_client("cloudwatch", endpoint).list_metrics(Namespace="Last")["Metrics"]) == 1
+
+
+class OfTheRegion(Metadata):
+    """Metadata of an instance with a role."""
+
+    def document(self) -> dict[str, object]:
+        return {"region": "us-east-1"}
+
+    def credentials(self) -> Credentials:
+        return Credentials("ASIA0", "secret", "token", float("inf"))
+
+
+def test_a_configuration_comes_from_parameter_store(endpoint: str, tmp_path: Path) -> None:
+    _client("ssm", endpoint).put_parameter(Name="AmazonCloudWatch-x", Value='{"agent": {}}', Type="String")
+    log = str(tmp_path / "log")
+    assert parameters.fetch("AmazonCloudWatch-x", log, endpoint, OfTheRegion()) == '{"agent": {}}'
+    with pytest.raises(parameters.NotFetched, match="ParameterNotFound"):
+        parameters.fetch("AmazonCloudWatch-y", log, endpoint, OfTheRegion())
+
+
+def test_a_part_is_named_by_its_source() -> None:
+    given = ("default", "file:/a/base.json", "ssm:AmazonCloudWatch-x", "ssm:/team/x")
+    assert [ctl._part_name(source) for source in given] == [
+        "default",
+        "file_base.json",
+        "ssm_AmazonCloudWatch-x",
+        "ssm_x",
+    ]

@@ -6,6 +6,7 @@ conditions           how the region differs from one where every call succeeds (
 layer                applies conditions to calls
 listings             EC2's lists without what is still unknown
 permissions          the authorizations that a call needs: actions, resources, condition keys
+systems_manager      calls of Systems Manager that moto does not answer
 protocol             AWS's wire protocols: the call in a request, errors
 """
 
@@ -13,5 +14,6 @@ from gpu_ami.local.api import conditions
 from gpu_ami.local.api.application import Api
 from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.layer import ConditionsLayer
+from gpu_ami.local.api.systems_manager import SystemsManagerLayer
 
-__all__ = ["Api", "Authorization", "ConditionsLayer", "conditions"]
+__all__ = ["Api", "Authorization", "ConditionsLayer", "SystemsManagerLayer", "conditions"]

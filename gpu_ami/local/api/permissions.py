@@ -38,6 +38,9 @@ _CREATED = {
     "CreateSecurityGroup": ("security-group",),
 }
 _OF_PARAMETERS = ("DeleteParameter", "GetParameter", "GetParameters", "PutParameter")
+_OF_DOCUMENTS = (
+    "CreateDocument", "DeleteDocument", "DescribeDocument", "UpdateDocument", "UpdateDocumentDefaultVersion",
+)  # fmt: skip
 _KEY_FOR_VOLUME = (
     "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:Decrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo",
 )  # fmt: skip
@@ -188,6 +191,15 @@ def _ssm(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
         document = parameters.get("DocumentName", "SSM-SessionManagerRunShell")
         account = "" if document.startswith("AWS-") else ec2.account
         yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:document/{document}")
+    elif call.action == "SendCommand":
+        document = parameters.get("DocumentName", "*")
+        account = "" if document.startswith(("AWS-", "AmazonCloudWatch-Manage")) else ec2.account
+        yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{account}:document/{document}")
+        named = call.body.get("InstanceIds")
+        for target in named if isinstance(named, list) and named else ["*"]:
+            yield policies.Request(call.name, _arn(ec2, "instance", str(target)), _tags_of(ec2, str(target)))
+    elif call.action in _OF_DOCUMENTS:
+        yield policies.Request(call.name, f"arn:aws:ssm:{REGION}:{ec2.account}:document/{parameters.get('Name', '*')}")
     elif call.action == "TerminateSession":
         yield policies.Request(
             call.name, f"arn:aws:ssm:{REGION}:{ec2.account}:session/{parameters.get('SessionId', '*')}"

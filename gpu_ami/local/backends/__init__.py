@@ -9,6 +9,7 @@ metric_filters       the patterns of metric filters
 cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
 security_groups      which connections the security groups of an instance allow
+systems_manager/     managed nodes, Run Command and State Manager
 delays               delays after which the region shows new data
 """
 

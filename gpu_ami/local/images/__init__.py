@@ -4,6 +4,7 @@ store                AMIs and their disks: create, copy, register, remove
 base_image           Debian 12, made by mmdebstrap
 source_ami           the AMIs of base images, as plans find them
 rootfs_layers        the layers of a base image as folders
+ssm_agent            user data that installs the replica of the SSM Agent
 base_ami_packages    packages that a node family's base AMI contains
 """
 

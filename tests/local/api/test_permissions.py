@@ -56,6 +56,11 @@ def pairs(world: World, one: ServiceCall) -> list[tuple[str, str]]:
             f"arn:aws:ssm:us-east-1:{A}:parameter/images/x/latest",
         ),
         (
+            call("ssm:CreateDocument", "json", Name="mine"),
+            "ssm:CreateDocument",
+            f"arn:aws:ssm:us-east-1:{A}:document/mine",
+        ),
+        (
             call("ssm:GetParameters", "json", {"Names": ["/images/x"]}),
             "ssm:GetParameters",
             f"arn:aws:ssm:us-east-1:{A}:parameter/images/x",
@@ -137,3 +142,13 @@ def test_a_copy_needs_its_key_and_a_deregistration_its_snapshots(world: World) -
     assert ("kms:CreateGrant", f"arn:aws:kms:us-east-1:{A}:key/k") in needs
     removed = call("ec2:DeregisterImage", ImageId=BASE_ID, DeleteAssociatedSnapshots="true")
     assert ("ec2:DeleteSnapshot", "arn:aws:ec2:us-east-1::snapshot/snap-0000000000000000b") in pairs(world, removed)
+
+
+@pytest.mark.parametrize(("document", "account"), [("AWS-RunShellScript", ""), ("mine", A)])
+def test_a_command_needs_its_document_and_its_machines(world: World, document: str, account: str) -> None:
+    sent = call("ssm:SendCommand", "json", {"InstanceIds": ["i-1", "i-2"]}, DocumentName=document)
+    assert pairs(world, sent) == [
+        ("ssm:SendCommand", f"arn:aws:ssm:us-east-1:{account}:document/{document}"),
+        ("ssm:SendCommand", f"arn:aws:ec2:us-east-1:{A}:instance/i-1"),
+        ("ssm:SendCommand", f"arn:aws:ec2:us-east-1:{A}:instance/i-2"),
+    ]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from . import HOME, UNIT, configuration, version
+from . import HOME, UNIT, configuration, parameters, version
 
 _PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
 _TRANSLATED = (HOME + "/etc/amazon-cloudwatch-agent.toml", HOME + "/etc/amazon-cloudwatch-agent.yaml")
@@ -17,11 +17,11 @@ USAGE = """
 usage:  amazon-cloudwatch-agent-ctl -a
         stop|start|status|fetch-config|append-config|remove-config|set-log-level|help
         [-m ec2|onPremise|onPrem|auto]
-        [-c default|all|file:<file-path>]
+        [-c default|all|ssm:<parameter-store-name>|file:<file-path>]
         [-s]
         [-l INFO|DEBUG|WARN|ERROR|OFF]
 
-(gpu-ami replica; ssm: configurations are not fetched by it.)
+(gpu-ami replica)
 """
 # What `-c default` means: memory and disk use, as the agent's own default.
 _DEFAULT = {
@@ -134,13 +134,24 @@ def _source(config: str | None) -> tuple[str, str]:
     if config == "default":
         return "default", json.dumps(_DEFAULT, indent=2) + "\n"
     kind, _, path = config.partition(":")
+    if kind == "ssm" and path:
+        try:
+            return _part_name(config), parameters.fetch(path, HOME + "/logs/amazon-cloudwatch-agent.log")
+        except parameters.NotFetched as error:
+            raise UsageError(f"Fail to fetch the config: {path}: {error}") from error
     if kind != "file" or not path:
-        raise UsageError(f"-c {config}: this replica takes default, all, and file:<path>")
+        raise UsageError(f"-c {config}: this replica takes default, all, ssm:<name> and file:<path>")
     try:
         with open(path, encoding="utf-8") as file:
-            return f"file_{os.path.basename(path)}", file.read()
+            return _part_name(config), file.read()
     except OSError as error:
         raise UsageError(f"Fail to fetch the config: {error}") from error
+
+
+def _part_name(config: str) -> str:
+    """The file in the agent's folder that a source is kept in."""
+    kind, _, path = config.partition(":")
+    return f"{kind}_{os.path.basename(path)}" if path else config
 
 
 def _configure(action: str, options: dict[str, str]) -> int:
@@ -175,10 +186,7 @@ def _remove(config: str | None) -> int:
     if config == "all":
         gone = _parts()
     else:
-        name = (
-            _source(config)[0] if config == "default" else f"file_{os.path.basename((config or '').partition(':')[2])}"
-        )
-        gone = [path for path in _parts() if os.path.basename(path) == name]
+        gone = [path for path in _parts() if os.path.basename(path) == _part_name(config or "")]
         if not gone:
             print(f"E! {config}: no such part in {_PARTS}", file=sys.stderr)
             return 1
