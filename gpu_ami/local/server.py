@@ -93,10 +93,12 @@ class Daemon:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
         from werkzeug.serving import make_server
 
+        from gpu_ami.local import alarms
         from gpu_ami.local.backends import install
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         install(self.decisions.conditions.delays)
+        alarms.install()
         moto = DomainDispatcherApplication(create_backend_app)
 
         def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -108,6 +110,7 @@ class Daemon:
 
     def run(self, ready: IO[str]) -> None:
         """Serves until `stop` is set, then removes every machine and disk of an instance."""
+        from gpu_ami.local import alarms
         from gpu_ami.local.api import Api, Authorization, ConditionsLayer, SystemsManagerLayer
         from gpu_ami.local.backends.systems_manager import SystemsManager
 
@@ -118,6 +121,7 @@ class Daemon:
         layer = ConditionsLayer(api, self.decisions, authorization=judge, zone_of=self.ec2.zone_of)
         self.api = layer if self.settings.conditions else api
         threading.Thread(target=self._api.serve_forever, name="api", daemon=True).start()
+        threading.Thread(target=alarms.run, args=(self.stop,), name="alarms", daemon=True).start()
         if self.settings.lifeline is not None:
             threading.Thread(target=self.holders.watch_pipe, args=(self.settings.lifeline,), daemon=True).start()
         control = Control(self)

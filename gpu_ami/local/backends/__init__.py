@@ -14,13 +14,14 @@ delays               delays after which the region shows new data
 """
 
 from gpu_ami.local.backends import cloudformation, cloudwatch, log_metrics, logs, published_amis, security_groups
+from gpu_ami.local.backends.cloudwatch import metric_data, metric_series
 from gpu_ami.local.backends.delays import NO_DELAYS, Delays
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
 from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
 
 __all__ = [
     "INSTANCE_TYPES", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "install",
-    "instance_access_key", "instance_of_access_key", "security_groups",
+    "instance_access_key", "instance_of_access_key", "metric_data", "metric_series", "security_groups",
 ]  # fmt: skip
 
 

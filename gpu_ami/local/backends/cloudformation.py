@@ -87,7 +87,10 @@ class AlarmResource(_Named, CloudFormationModel):
             given["ComparisonOperator"], int(given["EvaluationPeriods"]), given.get("Period"),
             float(given["Threshold"]), given.get("Statistic"), given.get("AlarmDescription", ""),
             given.get("Dimensions", []), given.get("AlarmActions", []), queries or None,
-            ok_actions=given.get("OKActions", []), treat_missing_data=given.get("TreatMissingData"),
+            datapoints_to_alarm=given.get("DatapointsToAlarm"), extended_statistic=given.get("ExtendedStatistic"),
+            ok_actions=given.get("OKActions", []), unit=given.get("Unit"),
+            insufficient_data_actions=given.get("InsufficientDataActions", []),
+            actions_enabled=given.get("ActionsEnabled", True), treat_missing_data=given.get("TreatMissingData"),
         )  # fmt: skip
         return cls(alarm.name, alarm.alarm_arn)
 

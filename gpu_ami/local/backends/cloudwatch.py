@@ -104,6 +104,30 @@ def _keep(backend: CloudWatchBackend, data: Iterable[MetricDatumBase]) -> None:
     backend.__dict__["kept_metrics"] = Kept(data)
 
 
+def metric_data(backend: CloudWatchBackend, metric: dict[str, Any]) -> list[MetricDatumBase]:
+    """The datapoints of exactly this metric (`Namespace`, `MetricName`, `Dimensions`) that can be read by now."""
+    own = [] if not str(metric["Namespace"]).startswith("AWS/") else backend.aws_metric_data
+    wanted = sorted((each["Name"], each["Value"]) for each in metric.get("Dimensions") or ())
+    of_aws = [
+        datum
+        for datum in own
+        if (datum.namespace, datum.name) == (metric["Namespace"], metric["MetricName"])
+        and sorted((str(each.name), str(each.value)) for each in datum.dimensions) == wanted
+    ]
+    return [*_kept(backend).of(metric), *of_aws]
+
+
+def metric_series(
+    backend: CloudWatchBackend, namespace: str, name: str
+) -> Iterator[tuple[dict[str, str], list[MetricDatumBase]]]:
+    """Dimensions and datapoints of each metric with this name."""
+    for (of_namespace, of_name, dimensions), _ in list(_kept(backend).series.items()):
+        if (of_namespace, of_name) == (namespace, name):
+            named = [{"Name": key, "Value": value} for key, value in dimensions]
+            data = _kept(backend).of({"Namespace": namespace, "MetricName": name, "Dimensions": named})
+            yield dict(dimensions), data
+
+
 def _put_metric_data(self: CloudWatchResponse) -> Any:
     """All metrics of the call: those that belong to nothing, and those of each entity."""
     namespace = self._get_param("Namespace")

@@ -12,17 +12,45 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moto.cloudwatch.models import cloudwatch_backends
+from moto.logs.exceptions import InvalidParameterException
 from moto.logs.models import LogsBackend
 
 from gpu_ami.local.backends import metric_filters
 
 _plain_put = LogsBackend.put_log_events
+_plain_filter = LogsBackend.put_metric_filter
 _Datum = dict[str, Any]
 
 
 def install() -> None:
-    """Makes each PutLogEvents put the metrics of its events. Idempotent."""
+    """Makes each PutLogEvents put the metrics of its events, and PutMetricFilter refuse patterns. Idempotent."""
     LogsBackend.put_log_events = _put_log_events  # type: ignore[method-assign]
+    LogsBackend.put_metric_filter = _put_metric_filter  # type: ignore[method-assign]
+
+
+def _put_metric_filter(
+    self: LogsBackend, filter_name: str, filter_pattern: str, log_group_name: str, metric_transformations: Any
+) -> None:
+    """A pattern that is not evaluated here is refused: its metric would stay without data. So are values of fields."""
+    try:
+        metric_filters.check(filter_pattern)
+    except ValueError as refusal:
+        raise InvalidParameterException(f"Invalid metric filter pattern: {refusal}") from None
+    for transformation in metric_transformations:
+        if transformation.get("dimensions"):
+            raise InvalidParameterException("The local region does not evaluate dimensions of metric filters")
+        if not _is_number(transformation["metricValue"]):
+            given = transformation["metricValue"]
+            raise InvalidParameterException(f"The local region does not evaluate the metricValue {given}: use a number")
+    _plain_filter(self, filter_name, filter_pattern, log_group_name, metric_transformations)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _put_log_events(self: LogsBackend, log_group_name: str, log_stream_name: str, log_events: list[Any]) -> Any:

@@ -1,24 +1,44 @@
-"""Filter patterns of JSON log events, as CloudWatch Logs' metric filters evaluate them.
+"""Filter patterns, as CloudWatch Logs' metric filters evaluate them.
 
-Objects, strings, numbers, `&&`, `||` and parentheses: what this project's filters use. Source: CloudWatch Logs user
-guide, "Filter pattern syntax for metric filters" (JSON log events), read 2026-11-22. `&&` binds more tightly than `||`.
+JSON log events: selectors of members, strings (=, !=), numbers (= != < > <= >=), `&&`, `||` and parentheses. Other log
+events: terms and quoted phrases (all of them), `?term` (any of them), `-term` (none of them); "" matches every event.
+What else AWS has (wildcards, array elements, IS, NOT EXISTS, regular expressions, delimited columns) is refused.
+Source: CloudWatch Logs user guide, "Filter pattern syntax for metric filters", read 2026-11-23. `&&` binds more tightly
+than `||`.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 Test = Callable[[Mapping[str, Any]], bool]
-_TOKEN = re.compile(r'\s*(?:(\(|\)|&&|\|\||!=|=)|"((?:[^"\\]|\\.)*)"|(\$(?:\.[\w@]+)+)|(-?\d+(?:\.\d+)?))')
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
+}  # fmt: skip
+_TERM = re.compile(r'\s*([?-]?)(?:"((?:[^"\\]|\\.)+)"|(\w+))(?=\s|$)')
+_TOKEN = re.compile(r'\s*(?:(\(|\)|&&|\|\||!=|<=|>=|=|<|>)|"((?:[^"\\]|\\.)*)"|(\$(?:\.[\w@]+)+)|(-?\d+(?:\.\d+)?))')
 
 
 def matches(pattern: str, message: str) -> bool:
-    """Whether a log event matches. ValueError: the pattern is none for JSON, or uses what is not evaluated here."""
-    test = _compiled(pattern)
+    """Whether a log event matches. ValueError: as of `check`."""
+    return check(pattern)(message)
+
+
+@functools.lru_cache
+def check(pattern: str) -> Callable[[str], bool]:
+    """The test of a log event's message. ValueError: the pattern is none, or uses what is not evaluated here."""
+    inside = pattern.strip()
+    if inside.startswith("{") and inside.endswith("}"):
+        return functools.partial(_json_matches, _compiled(inside[1:-1], pattern))
+    return _terms(inside)
+
+
+def _json_matches(test: Test, message: str) -> bool:
     try:
         document = json.loads(message)
     except ValueError:
@@ -26,12 +46,27 @@ def matches(pattern: str, message: str) -> bool:
     return isinstance(document, Mapping) and test(document)
 
 
-@functools.lru_cache
-def _compiled(pattern: str) -> Test:
-    inside = pattern.strip()
-    if not (inside.startswith("{") and inside.endswith("}")):
-        raise ValueError(f"not a pattern for JSON log events: {pattern}")
-    parser = _Parser(inside[1:-1])
+def _terms(pattern: str) -> Callable[[str], bool]:
+    groups: dict[str, list[str]] = {"": [], "?": [], "-": []}
+    position = 0
+    while pattern[position:].strip():
+        match = _TERM.match(pattern, position)
+        if match is None:
+            raise ValueError(f"cannot be read: {pattern[position:].strip()}")
+        groups[match[1]].append(match[2] or match[3])
+        position = match.end()
+    if groups["?"] and (groups[""] or groups["-"]):
+        raise ValueError(f"terms with ? beside others: {pattern}")
+    return functools.partial(_terms_match, groups)
+
+
+def _terms_match(groups: Mapping[str, list[str]], message: str) -> bool:
+    optional = not groups["?"] or any(term in message for term in groups["?"])
+    return optional and all(term in message for term in groups[""]) and not any(t in message for t in groups["-"])
+
+
+def _compiled(inside: str, pattern: str) -> Test:
+    parser = _Parser(inside)
     test = parser.either()
     if parser.tokens:
         raise ValueError(f"unexpected {parser.tokens[0]!r} in {pattern}")
@@ -71,11 +106,13 @@ class _Parser:
             if not self._taken(")"):
                 raise ValueError("expected ) in the pattern")
             return inside
-        if len(self.tokens) < 3 or self.tokens[0][0] != "field" or self.tokens[1] not in ("=", "!="):
-            raise ValueError(f"expected a comparison with = or !=, got {self.tokens[:3]}")
-        (_, field), operator, (kind, value) = (self.tokens.pop(0) for _ in range(3))
+        if len(self.tokens) < 3 or self.tokens[0][0] != "field" or self.tokens[1] not in _COMPARISONS:
+            raise ValueError(f"expected a comparison, got {self.tokens[:3]}")
+        (_, field), comparison, (kind, value) = (self.tokens.pop(0) for _ in range(3))
+        if kind == "text" and (comparison not in ("=", "!=") or "*" in value or "%" in value):
+            raise ValueError(f"{comparison} with {value!r}: strings are compared by = and !=, without wildcards")
         expected = value if kind == "text" else float(value)
-        return functools.partial(_compare, field.split(".")[1:], operator == "=", expected)
+        return functools.partial(_compare, field.split(".")[1:], comparison, expected)
 
     def _taken(self, mark: str) -> bool:
         if self.tokens[:1] != [mark]:
@@ -84,13 +121,13 @@ class _Parser:
         return True
 
 
-def _compare(path: list[str], wanted: bool, expected: str | float, document: Mapping[str, Any]) -> bool:
-    """A field that is missing equals nothing, and differs from nothing."""
+def _compare(path: list[str], comparison: str, expected: str | float, document: Mapping[str, Any]) -> bool:
+    """A field that is missing, or of another type, compares with nothing."""
     value: Any = document
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
             return False
         value = value[name]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str if isinstance(expected, str) else int | float):
         return False
-    return (value == expected) is wanted
+    return _COMPARISONS[comparison](value, expected)

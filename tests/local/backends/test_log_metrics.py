@@ -9,6 +9,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from gpu_ami.local import backends
@@ -52,6 +53,26 @@ def test_filter_counts_what_matches(aws: Any, default: dict[str, float], expecte
     assert values(aws, "n", "m") == expected
     put(aws, '{"code": 79}', '{"code": 79}')
     assert values(aws, "n", "m") == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "change", "named"),
+    [
+        ('{ $.a = "x*" }', {}, "Invalid metric filter pattern: = with 'x*'"),
+        ("{ $.a[0] = 1 }", {}, "Invalid metric filter pattern: cannot be read: [0] = 1"),
+        ("", {"metricValue": "$.duration"}, "the metricValue $.duration"),
+        ("", {"dimensions": {"I": "$.i"}}, "dimensions"),
+    ],
+)
+def test_filter_that_is_not_evaluated_is_refused(aws: Any, pattern: str, change: dict[str, Any], named: str) -> None:
+    transformation = {"metricName": "m", "metricNamespace": "n", "metricValue": "1", **change}
+    with pytest.raises(ClientError) as refusal:
+        aws("logs").put_metric_filter(
+            **GROUP, filterName="f", filterPattern=pattern, metricTransformations=[transformation]
+        )
+    assert refusal.value.response["Error"]["Code"] == "InvalidParameterException"
+    assert named in refusal.value.response["Error"]["Message"]
+    assert aws("logs").describe_metric_filters()["metricFilters"] == []
 
 
 def test_embedded_metrics_are_put_with_their_dimensions(aws: Any) -> None:
