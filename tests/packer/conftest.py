@@ -1,0 +1,28 @@
+"""The plan of the main recipe for plain moto, which the tests of Packer's template share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.cloud.place import Credentials, Place
+from gpu_ami.plan import Plan, make_plan
+
+ROOT = Path(__file__).parents[2]
+TEMPLATE = ROOT / "packer"
+RECIPE = ROOT / "variables" / "recipes" / "debian12-gpu.yml"
+PLACE = Place(
+    name="moto",
+    region="us-east-1",
+    credentials=Credentials("testing", "testing"),
+    ssh_interface="private_ip",
+    ssh_port=9,
+    tags={"team": "vision"},
+    source_ami="ami-03cf127a",  # one of those that moto knows
+)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(RECIPE, PLACE)
