@@ -25,12 +25,22 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def remove_files(machine: Path, workspace: Path, kept: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+REMOVED = ("/tmp/*", "/tmp/.[!.]*", "/home/.cache")
+
+
+def default_patterns() -> list[str]:
+    defaults = yaml.safe_load((ROLES / "hygiene" / "defaults" / "main.yml").read_text())
+    return list(defaults["hygiene_removed"])
+
+
+def remove_files(
+    machine: Path, workspace: Path, kept: Sequence[str] = (), removed: Sequence[str] = REMOVED
+) -> subprocess.CompletedProcess[str]:
     """Runs the role's last task with patterns below a folder; workspace: the task's TMPDIR; kept: patterns."""
     task = yaml.safe_load((ROLES / "hygiene" / "tasks" / "main.yml").read_text())[-1]
     variables = {
         "hygiene_emptied": [str(machine / "var" / "log")],
-        "hygiene_removed": [str(machine / name) for name in ("tmp/*", "tmp/.[!.]*", "home/.cache")],
+        "hygiene_removed": [f"{machine}{name}" for name in removed],
         "hygiene_kept": [str(machine / name) for name in kept],
         "__hygiene_tmpdir": str(workspace),
     }
@@ -61,13 +71,22 @@ def test_a_layer_image_keeps_what_it_names_and_nothing_else(machine: Path) -> No
     assert [path.name for path in (machine / "tmp").iterdir()] == []
 
 
+def test_the_login_users_rules_are_left_to_the_next_first_boot(machine: Path) -> None:
+    """cloud-init appends the same rules at each first boot: an image that was made in layers would have more of them."""
+    folder = machine / "etc" / "sudoers.d"
+    folder.mkdir(parents=True)
+    for name in ("90-cloud-init-users", "README", "50-site"):
+        (folder / name).write_text("# a rule\n")
+    done = remove_files(machine, machine / "run", removed=default_patterns())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["50-site", "README"]
+
+
 def test_the_playbook_names_patterns_that_hygiene_has() -> None:
     """A pattern that hygiene does not have keeps nothing: the bill of materials would lose repositories' names."""
     (play,) = yaml.safe_load((ROLES.parent / "playbooks" / "image.yml").read_text())
     kept = play["vars"]["__gpu_ami_package_lists"]
-    assert kept and set(kept) <= set(
-        yaml.safe_load((ROLES / "hygiene" / "defaults" / "main.yml").read_text())["hygiene_removed"]
-    )
+    assert kept and set(kept) <= set(default_patterns())
 
 
 def test_modules_in_the_folder_that_it_empties_would_fail_the_build(machine: Path) -> None:
