@@ -13,17 +13,19 @@ if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud
     from gpu_ami.progress import Progress
     from gpu_ami.release import image_description
+    from validator.file_account import Inventory
 
 _EPILOG = """\
 An image is a plan.json, report.json or certificate.json, the folder of a run, or an AMI id: its files are those under
-out/ that are of it, or of the plan that its tags name (--where). Compared are versions, the rest of the plan,
-packages, files by component, units, accounts, kernel settings, metrics and streams, checks and times. What is not at
-hand is said.
+out/ that are of it, or of the plan that its tags name (--where). It may also be its files: a raw disk image (.raw,
+.img) or a mounted tree, read by root. Compared are versions, the rest of the plan, packages, files by component, units,
+accounts, kernel settings, metrics and streams, checks and times. What is not at hand is said.
 Two recipes that were not built: gpu-ami plan --diff A B.
 
 examples:
   gpu-ami diff out/debian12-gpu out/debian12-gpu-new
   gpu-ami diff ami-0aaa ami-0bbb --where aws.yml --format html > diff.html
+  gpu-ami diff --same out/full out/layered                         are two builds of a plan the same? exit code 1: no
   gpu-ami diff --notes old/certificate.json out/debian12-gpu       release notes in Markdown
   gpu-ami diff --notes ami-0bbb --where aws.yml                    since the image of this recipe before it
   gpu-ami diff --notes out/debian12-gpu --where aws.yml            the same, of the AMI that was proven there
@@ -36,6 +38,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text", help="[text]")
     text = "release notes in Markdown; of one image, since the AMI of its recipe before it in the place"
     parser.add_argument("--notes", action="store_true", help=text)
+    text = "compare two builds of one plan: exit code 1 if more differs than in any two builds (docs/layers.md)"
+    parser.add_argument("--same", action="store_true", help=text)
     options.add_where(parser)
     parser.set_defaults(execute=execute)
 
@@ -44,6 +48,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.release import comparison, image_description, rendering
 
     cloud = _cloud(args)
+    if args.same:
+        return _same(args, cloud)
     *others, after = (image_description.describe(name, cloud) for name in _named(args))
     before = others[0] if others else _before(after, cloud)
     compared = comparison.compare(before, after) if before else comparison.first(after)
@@ -56,6 +62,33 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return Outcome(json.dumps(data, indent=2, ensure_ascii=False), data)
     render = {"text": rendering.text, "markdown": rendering.markdown, "html": rendering.html}[args.format]
     return Outcome(render(compared), data)
+
+
+def _same(args: argparse.Namespace, cloud: Cloud | None) -> Outcome:
+    """Whether two builds have the same content: of their inventories, or of disks in the local region. UsageError."""
+    from dataclasses import asdict
+
+    from gpu_ami.release import image_description, rebuild
+
+    if args.notes or args.format != "text":
+        raise UsageError("--same prints text, or JSON with --json: leave out --notes and --format")
+    before, after = (image_description.describe(name, cloud) for name in _named(args))
+    judged = rebuild.judge(_inventory(before), _inventory(after))
+    return Outcome(rebuild.text(judged), {"same": judged.is_same, **asdict(judged)}, 0 if judged.is_same else 1)
+
+
+def _inventory(image: image_description.ImageDescription) -> Inventory:
+    """The inventory of the proof; without a proof, of the AMI's disk where the local region keeps it."""
+    from gpu_ami.files import home_dir
+    from gpu_ami.release import image_description
+
+    disk = home_dir() / "images" / (image.ami or "none") / "disk.raw"
+    if image.inventory is None and disk.is_file():
+        return image_description.take_inventory(disk)
+    if image.inventory is None:
+        hint = "prove it, or name its files: a raw disk image or a mounted tree"
+        raise UsageError(f"{image.title}: no inventory of its files is at hand", hint=hint)
+    return image.inventory
 
 
 def _named(args: argparse.Namespace) -> list[str]:

@@ -1,7 +1,8 @@
 """What is known of an image: its plan, report, certificate, build and inventory, from the files that are at hand.
 
-An image is named by plan.json, report.json, certificate.json, the folder of its run, or its AMI id. An AMI's files are
-those under out/ that are of it or of the plan that its tags name; what is not at hand is said.
+An image is named by plan.json, report.json, certificate.json, the folder of its run, its AMI id, or its files (a raw
+disk image or a mounted tree). An AMI's files are those under out/ that are of it or of the plan that its tags name.
+What is not at hand is said.
 """
 
 from __future__ import annotations
@@ -63,14 +64,34 @@ def describe(text: str, cloud: Cloud | None = None, runs: Path = Path("out")) ->
     cloud: is asked for the tags of an AMI. runs: the folder with the folders of runs.
     """
     path = Path(text)
+    if is_files(path):
+        return ImageDescription(text, inventory=take_inventory(path))
     if path.is_dir():
         return _of_folder(text, path)
     if path.is_file():
         return _of_file(text, path)
     if _AMI.fullmatch(text):
         return _of_ami(text, cloud, runs)
-    hint = "an image is a plan.json, report.json, certificate.json, the folder of a run, or an AMI id"
+    hint = "an image is a plan.json, report.json, certificate.json, the folder of a run, an AMI id, or a disk (.raw)"
     raise UsageError(f"{text}: no such file, folder or AMI id", hint=hint)
+
+
+def is_files(path: Path) -> bool:
+    """Whether a path is a raw disk image, or the root of a mounted system."""
+    return (path / "etc" / "passwd").is_file() if path.is_dir() else path.suffix in (".raw", ".img")
+
+
+def take_inventory(path: Path) -> Inventory:
+    """The inventory of an image's files. UsageError: they cannot be read."""
+    from validator.transport import TransportFault
+    from validator.transport.image_files import Image
+
+    try:
+        return file_account.take_over(Image(path), running=False)
+    except TransportFault as fault:
+        raise UsageError(str(fault), hint=fault.hint) from fault
+    except file_account.NotTaken as reason:
+        raise UsageError(f"{path}: {reason}") from reason
 
 
 def _of_file(text: str, path: Path) -> ImageDescription:

@@ -7,7 +7,7 @@ account or a role's declaration (docs/file-account.md). The machine itself lists
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from gpu_ami.errors import MachineError
 from gpu_ami.release.findings import Findings
 from validator import file_account
 from validator.file_account import Footprint, Inventory, NotTaken, Rule
-from validator.transport import Command, TransportFault, backend
+from validator.transport import TransportFault
 
 if TYPE_CHECKING:
     from gpu_ami.release.verification import Verified
@@ -27,43 +27,14 @@ _SHOWN = 20
 _REWRITTEN_AT_BOOT = ("accounts", "account-backups", "login-user")
 
 
-@dataclass(frozen=True)
-class _Done:
-    """What file_account.take reads of a command."""
-
-    rc: int
-    stdout_bytes: bytes
-    stderr: str
-
-
-class _Host:
-    """A host as file_account.take uses it, over SSH and as root."""
-
-    def __init__(self, target: Target) -> None:
-        self._link = backend.HostLink(target)
-
-    def run(self, command: str, timeout: float, pure: bool) -> _Done:
-        answers, _ = self._link.execute([Command(command, timeout)], root=True)
-        answer = answers[0]
-        if answer.expired:
-            raise NotTaken(f"the inventory took more than {timeout:.0f} s")
-        return _Done(answer.rc, answer.stdout, answer.stderr.decode("utf-8", "replace"))
-
-    def close(self) -> None:
-        self._link.close()
-
-
 def take(target: Target) -> Inventory:
     """The inventory of a running host; every file is read. MachineError: it cannot be reached or listed."""
-    host = _Host(target)
     try:
-        return file_account.take(host, running=True)
+        return file_account.take_over(target, running=True)
     except TransportFault as fault:
         raise MachineError(f"{target.address}: {fault.message}", hint=fault.hint) from fault
     except NotTaken as reason:
         raise MachineError(f"{target.address}: {reason}", hint="it needs python3, and sudo for the login") from reason
-    finally:
-        host.close()
 
 
 def compare(verified: Verified, running: Inventory, roles_folders: Sequence[Path], findings: Findings) -> None:

@@ -86,3 +86,24 @@ def test_release_notes_since_the_image_before_it_in_its_place(
 def test_mistakes(images: None, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_two_builds_of_a_plan(images: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["diff", "--same", "out/old", "out/old"]) == 0
+    assert capsys.readouterr().out.startswith("the same: ")
+    assert cli.main(["diff", "--same", "out/old", "out/new", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    valid(data, "diff-same")
+    assert [row["subject"] for row in data["differences"]] == ["nvidia-utils", "/usr/bin/nvidia-smi"]
+
+
+def test_two_builds_need_inventories(images: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out/new/evidence/image-files/inventory.jsonl.gz").unlink()
+    assert cli.main(["diff", "--same", "out/old", "out/new"]) == 2
+    assert "no inventory of its files is at hand" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_none(images: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "disk.raw").write_bytes(b"x" * 512)
+    assert cli.main(["diff", "--same", "disk.raw", "out/new"]) == 2
+    assert "disk.raw cannot be entered" in capsys.readouterr().err

@@ -2,8 +2,8 @@
 
     pytest -m machine -s tests/machine/test_layers_live.py
 
-Four builds of one recipe in the local region: from nothing, with `--layers all`, and with `--layers auto` after a change
-of telemetry and of the driver. GPU_AMI_LAYERS_OUT names a folder that keeps them: a build that is there is used again.
+Four builds of one recipe in the local region: from nothing, with `--layers all`, and with `--layers auto` after a
+change of telemetry and of the driver. GPU_AMI_LAYERS_OUT names a folder that keeps them: a build there is used again.
 By hand: gpu-ami diff --same FOLDER FOLDER.
 """
 

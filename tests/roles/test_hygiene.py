@@ -72,7 +72,7 @@ def test_a_layer_image_keeps_what_it_names_and_nothing_else(machine: Path) -> No
 
 
 def test_the_login_users_rules_are_left_to_the_next_first_boot(machine: Path) -> None:
-    """cloud-init appends the same rules at each first boot: an image that was made in layers would have more of them."""
+    """cloud-init appends the same rules at each first boot: an image in layers would have more of them."""
     folder = machine / "etc" / "sudoers.d"
     folder.mkdir(parents=True)
     for name in ("90-cloud-init-users", "README", "50-site"):

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from validator.file_account import merkle
-from validator.file_account.collect import KEPT_FILE, Base, NotTaken, find_base, role_times, take
+from validator.file_account.collect import KEPT_FILE, Base, NotTaken, find_base, role_times, take, take_over
 from validator.file_account.differences import differences
 from validator.file_account.explain import Account, BuilderBoot, Finding, RoleTime, explain, widest
 from validator.file_account.grammar import (
@@ -80,6 +80,7 @@ __all__ = [
     "read_ramdisks",
     "role_times",
     "take",
+    "take_over",
     "unexplained_accounts",
     "unexplained_boot_options",
     "unexplained_in_ramdisk",

@@ -13,6 +13,8 @@ from validator import remote
 from validator.file_account.explain import BuilderBoot, RoleTime
 from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
 from validator.file_account.inventory import InvalidInventory, Inventory, Ramdisk, read
+from validator.transport import Command, Target, backend
+from validator.transport.image_files import Image
 
 PROGRAM = Path(__file__).parents[1] / "remote" / "inventory.py"
 FILE = "base-inventory.jsonl.gz"
@@ -60,6 +62,45 @@ def take(host: Any, *, running: bool, hash_since: float = 0.0, keep: Path | None
         (keep / KEPT_FILE).write_bytes(done.stdout_bytes)
     # Without the digests of all files there is nothing to compare a ramdisk with.
     return inventory if hash_since else replace(inventory, ramdisks=_ramdisks(host))
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What `take` reads of a command."""
+
+    rc: int
+    stdout_bytes: bytes
+    stderr: str
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_bytes.decode("utf-8", "replace")
+
+
+class _Host:
+    """A host or the files of an image as `take` uses them, over a link of their own and as root."""
+
+    def __init__(self, target: Target | Image) -> None:
+        self._link = backend.HostLink(target)
+
+    def run(self, command: str, timeout: float, pure: bool) -> _Done:
+        answers, _ = self._link.execute([Command(command, timeout)], root=True)
+        answer = answers[0]
+        if answer.expired:
+            raise NotTaken(f"the inventory took more than {timeout:.0f} s")
+        return _Done(answer.rc, answer.stdout, answer.stderr.decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def take_over(target: Target | Image, *, running: bool) -> Inventory:
+    """The inventory of a host, or of the files of an image, outside of the validator. NotTaken, TransportFault."""
+    host = _Host(target)
+    try:
+        return take(host, running=running)
+    finally:
+        host.close()
 
 
 def _ramdisks(host: Any) -> Mapping[str, Ramdisk]:
