@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import validator
 from gpu_ami.build import image as builds
 from gpu_ami.build import layering, layers
 from gpu_ami.cloud import Cloud, Place, load_place, mfa, preflight, runs
@@ -24,7 +25,7 @@ from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, job_summary, page, page_materials, writer
-from gpu_ami.validate import Proof, image_files, image_proof, validator_process
+from gpu_ami.validate import Proof, carried, image_files, image_proof, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 
     from gpu_ami.release import bom
     from gpu_ami.release import comparison as comparisons
+    from gpu_ami.release import keys as release_keys
 
+# What decides how an image is judged, beside the checks of the site and the user.
+_SUITE = (Path(validator.__file__).parent, Path(image_proof.__file__).parent)
 # Written by gpu_ami.release, whose libraries are imported only where there is something to sign or to list.
 ENVELOPE_FILE, BOM_FILE = "certificate.dsse.json", page_materials.BOM_FILE
 
@@ -233,7 +237,8 @@ def _check_sources(plan: Plan, session: Session, wanted: bool) -> dict[str, Any]
 class ProofOptions:
     """Options of a proof beside plan and AMI: instance types, the user's checks, options of the validator, restarts.
 
-    max_cost: US dollars that the run may cost, its builder included; None for no limit.
+    max_cost: US dollars that the run may cost, its builder included; None for no limit. earlier: a proof whose checks
+    need not run on what has not changed since.
     """
 
     instance_types: Sequence[str] = ()
@@ -241,6 +246,7 @@ class ProofOptions:
     options: Sequence[str] = ()
     restarts: Sequence[str] = restart.RESTARTS
     max_cost: float | None = None
+    earlier: carried.Earlier | None = None
 
 
 def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool) -> None:
@@ -263,10 +269,47 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
     options = (asked.checks, asked.options, asked.restarts)
     proof = Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
     proof.max_cost = asked.max_cost
+    proof.layers = _layers_of(ami, out)
+    proof.suite = layers.files_digest([*_SUITE, *proof.site_checks(), *asked.checks])
+    if asked.earlier:
+        max_age = layers.load_definition().max_age
+        plan_document = dict(plan.document)
+        proof.carried = carried.carry_over(asked.earlier, plan_document, proof.layers, proof.suite, max_age)
+        for note in proof.carried.notes:
+            session.progress.note(note)
     files = image_files.find(session.images, ami)
     look = functools.partial(image_files.check, proof, files.path) if files.path else None
     with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):
         return image_proof.prove_image(proof, session.cloud, session.run, ami, instance_types, look, files.reason)
+
+
+def _layers_of(ami: str, out: Path) -> list[document.ReportLayer]:
+    """The layers of an image that was built in this folder; none where another one is proven."""
+    made = builds.load(out) if (out / builds.BUILD_FILE).exists() else None
+    if made is None or made.ami != ami:
+        return []
+    return [
+        document.ReportLayer(str(row["name"]), str(row["digest"]), layers.roles_of(row["parts"])) for row in made.layers
+    ]
+
+
+def find_earlier(
+    source: str, plan: Plan, place: Place, trusted: Sequence[release_keys.TrustedKey] = ()
+) -> carried.Earlier:
+    """The proof that `prove --changed` goes on from. UsageError names why it is refused.
+
+    source: a report, certificate, folder or AMI. trusted: keys one of which must have signed its certificate.
+    """
+    folder = carried.find(source)
+    if trusted:
+        from gpu_ami.release import verification
+
+        asked = verification.Requirements(certificate.REHEARSED)
+        findings, _ = verification.verify(folder, trusted, asked, runs.now())
+        for point in findings.refused:
+            raise UsageError(f"--since {source}: refused: {point.name}: {point.text}", hint=point.hint)
+    max_age = layers.load_definition().max_age
+    return carried.load(source, folder, image=plan.image, simulated=place.simulated, max_age=max_age)
 
 
 def certify_stage(

@@ -122,6 +122,25 @@ class WaiverRecord:
 
 
 @dataclass(frozen=True)
+class CarriedOver:
+    """Where a check was proven that did not run on this image (docs/layers.md).
+
+    date: the end of that proof (RFC 3339, UTC); report: its digest; image: its AMI. layer, digest: of both images.
+    """
+
+    date: str
+    report: str
+    image: str
+    layer: str
+    digest: str
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "carried") -> CarriedOver:
+        """Raises InvalidRecord."""
+        return construct(cls, data, where)
+
+
+@dataclass(frozen=True)
 class CheckRecord:
     """One promise and the verdict on it.
 
@@ -129,6 +148,7 @@ class CheckRecord:
     observed, planned, event: any JSON value; event is a captured GPU event with all its fields.
     after: the restart after which the check ran again ("" for none); the id then ends in "@" and that name.
     waived: the waiver that covers a failed check. series: datapoints of the metrics that the check waited for.
+    carried: the earlier proof that this record is from; the check did not run on this image.
     """
 
     id: str
@@ -146,6 +166,7 @@ class CheckRecord:
     event: Mapping[str, object] | None = None
     waived: WaiverRecord | None = None
     series: tuple[MetricSeries, ...] = ()
+    carried: CarriedOver | None = None
 
     @property
     def first_line(self) -> str:
@@ -168,6 +189,7 @@ class CheckRecord:
             hops=lambda value: each(value, Hop, f"{where}.hops"),
             waived=lambda value: None if value is None else WaiverRecord.from_json(value, f"{where}.waived"),
             series=lambda value: each(value, MetricSeries, f"{where}.series"),
+            carried=lambda value: None if value is None else CarriedOver.from_json(value, f"{where}.carried"),
         )
 
 

@@ -29,6 +29,9 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument |
         _keep(config, items, lambda item: item.get_closest_marker("offline") is None or _is_offline(item))
     if after:
         _keep(config, items, lambda item: item.get_closest_marker("survives") is not None)
+    if config.getoption("carried"):
+        carried = set(config.getoption("carried").read_text(encoding="utf-8").splitlines())
+        _keep(config, items, lambda item: identity.describe(item).id not in carried)
     if only:
         _keep(config, items, lambda item: identity.tier_of(item) == only)
     # Live checks change the machine, so read-only checks must run before them.

@@ -92,6 +92,12 @@ def cut(plan: Plan, base_ami: str, place: Place, root: Path) -> tuple[Layer, ...
     return tuple(layers)
 
 
+def roles_of(parts: object) -> tuple[str, ...]:
+    """The roles of a layer, by its parts in build.json."""
+    names = parts if isinstance(parts, Mapping) else {}
+    return tuple(str(name).removeprefix("role ") for name in names if str(name).startswith("role "))
+
+
 def _common(plan: Plan, base_ami: str, place: Place, root: Path) -> dict[str, str]:
     """Parts of the lowest layer: what the layers above are made of and with, too."""
     document = plan.document

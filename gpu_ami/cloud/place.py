@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import read_yaml
-from validator.schema import Choice, Integer, Keys, ListOf, MapOf, Mistake, Text
+from validator.schema import Choice, Flag, Integer, Keys, ListOf, MapOf, Mistake, Text
 
 # What Packer's amazon-ebs takes for `ssh_interface`.
 SESSION_MANAGER = "session_manager"
@@ -62,7 +62,8 @@ class Place:
     (groups of its own, removed afterwards) or `production` (the plan's). deadlines: seconds that override
     variables/facts/deadlines.yml: boot_seconds, stop_seconds, arrival_seconds. jump_host, jump_key,
     proxy_command, instance_connect_endpoint: ways to log in (login.py). consistent_seconds: how long AWS may not know
-    what has just been created, and leave it out of lists.
+    what has just been created, and leave it out of lists. certify_carried: whether a certificate of level `certified`
+    may have checks that were carried over from an earlier proof (docs/layers.md).
     """
 
     name: str
@@ -94,6 +95,7 @@ class Place:
     capacity_minutes: int = 0
     deadlines: Mapping[str, int] = field(default_factory=dict)
     consistent_seconds: float = 120.0  # EC2 API reference, "Eventual consistency", read 2026-11-22: retry for minutes
+    certify_carried: bool = False
 
     @property
     def subnets(self) -> tuple[str, ...]:
@@ -136,6 +138,7 @@ _GRAMMAR = Keys(
         ),
         "guest_endpoint": _URL,
         "log_groups": Choice(LOG_GROUPS),
+        "certify_carried": Flag(),
         "deadlines": Keys({f"{name}_seconds": Integer(1, 86400, "seconds") for name in ("boot", "stop", "arrival")}),
         "dead_man_role": _like(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", "a role's ARN"),
     },

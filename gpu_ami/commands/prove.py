@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
 from gpu_ami.commands import options as stages
+from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_ami.progress import Progress
+    from gpu_ami.release import keys as release_keys
 
 _EPILOG = """\
 Plans, builds, boots the AMI on every instance type, checks it and writes the certificate, all in OUT. An AMI that the
@@ -21,6 +23,7 @@ examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml
   gpu-ami prove variables/recipes/debian12-gpu.yml --set telemetry.profile=graphics
   gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml
+  gpu-ami prove variables/recipes/debian12-gpu.yml --layers auto --changed    after a change: what it can have touched
   gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster, but the verdict is UNPROVEN
 """
 
@@ -38,6 +41,12 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
     stages.add_layers(parser)
+    text = "run only the checks that a change since an earlier proof can have touched (docs/layers.md)"
+    parser.add_argument("--changed", action="store_true", help=text)
+    text = "the earlier proof of --changed: a report.json, its folder, or a proven AMI (default: the last one in OUT)"
+    parser.add_argument("--since", metavar="PROOF", help=text)
+    text = "public key that must have signed the certificate of --since (repeatable)"
+    parser.add_argument("--since-key", action="append", default=[], metavar="KEY", help=text)
     stages.add_no_source_check(parser)
     stages.add_where(parser)
     stages.add_agent_package(parser)
@@ -54,10 +63,16 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from dataclasses import replace
+
     from gpu_ami import pipeline
     from gpu_ami.recipes import find_recipe
     from gpu_ami.report import summary
 
+    if (args.since or args.since_key) and not args.changed:
+        raise UsageError(
+            "--since and --since-key are of --changed", hint="gpu-ami prove RECIPE --changed --since PROOF"
+        )
     recipe = find_recipe(args.recipe)
     deadlines = stages.deadlines(args)
     options = stages.validator_options(args)
@@ -70,6 +85,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     where = (args.where, progress, agent, args.conditions, args.log_groups, deadlines)
     with pipeline.open_session(*where) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
+        if args.changed:
+            earlier = pipeline.find_earlier(args.since or str(out), plan, session.place, _keys(args))
+            asked = replace(asked, earlier=earlier)
         pipeline.check_cost(plan, asked, session, build=True)
         made = pipeline.build_stage(
             plan,
@@ -83,3 +101,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     report = pipeline.scan_stage(report, out, scans, args.waivers)
     certificate = pipeline.certify_stage(report, out, signers)
     return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)
+
+
+def _keys(args: argparse.Namespace) -> list[release_keys.TrustedKey]:
+    """The keys of --since-key. UsageError: one is no public key."""
+    if not args.since_key:
+        return []
+    from gpu_ami.release import keys
+
+    return keys.trusted(args.since_key, None)

@@ -8,6 +8,7 @@ bom                  bom.cdx.json: packages, kernel modules and files
 scan                 a scanner of the user's on the bill of materials
 image_description    what is known of an image, from the files that are at hand
 comparison           how two images differ
+rebuild              whether two builds of one plan have the same content
 rendering            a comparison as text, Markdown, HTML or JSON
 findings             what a verification found: held, refused or not looked at
 verification         verifies a certificate: signature, files, level, age, waivers

@@ -83,11 +83,10 @@ def is_files(path: Path) -> bool:
 
 def take_inventory(path: Path) -> Inventory:
     """The inventory of an image's files. UsageError: they cannot be read."""
-    from validator.transport import TransportFault
-    from validator.transport.image_files import Image
+    from validator.transport import TransportFault, image_files
 
     try:
-        return file_account.take_over(Image(path), running=False)
+        return file_account.take_over(image_files.Image(path), running=False)
     except TransportFault as fault:
         raise UsageError(str(fault), hint=fault.hint) from fault
     except file_account.NotTaken as reason:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import UsageError, counted
 from gpu_ami.release import envelope, statement, strict_json
 from gpu_ami.release.findings import Findings
 from gpu_ami.release.keys import TrustedKey
@@ -209,8 +209,25 @@ def _judge(verified: Verified, asked: Requirements, now: datetime.datetime, find
         findings.refuse("level", text, hint)
     else:
         findings.hold("level", certificate.level)
+    _judge_carried(report, findings)
     _judge_age(certificate, asked, now, findings)
     _judge_waivers(certificate, now.date(), findings)
+
+
+def _judge_carried(report: Report, findings: Findings) -> None:
+    """Checks that did not run on the image name a layer that it has."""
+    digests = {(layer.name, layer.digest) for layer in report.layers}
+    carried = [check for _, check in report.carried]
+    foreign = [
+        check.id for check in carried if check.carried and (check.carried.layer, check.carried.digest) not in digests
+    ]
+    if foreign:
+        text = f"{foreign[0]} was carried over with a layer that the image does not have ({len(foreign)} such checks)"
+        findings.refuse("carried", text, "do not use it; ask the signer how it was made")
+    elif carried:
+        policy = "allowed" if report.certify_carried else "not allowed"
+        text = f"{counted(len(carried), 'check')} did not run on this image; level certified is {policy} with them"
+        findings.hold("carried", "; ".join([text, *certificates.carried_lines(report)]))
 
 
 def _judge_age(

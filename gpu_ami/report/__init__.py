@@ -25,6 +25,7 @@ from gpu_ami.report.document import (
     HostReport,
     LaunchAttempt,
     Report,
+    ReportLayer,
     Stage,
     evidence_folder,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "HostReport",
     "LaunchAttempt",
     "Report",
+    "ReportLayer",
     "Stage",
     "evidence_folder",
 ]

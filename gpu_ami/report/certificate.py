@@ -31,7 +31,7 @@ from gpu_ami.report.document import (
     TierResult,
 )
 from validator import results
-from validator.results import CheckRecord, InvalidRecord, Verdict, WaiverState
+from validator.results import CarriedOver, CheckRecord, InvalidRecord, Verdict, WaiverState
 
 SCHEMA = "gpu-ami/certificate/2"
 CERTIFICATE_FILE, MARKDOWN_FILE = "certificate.json", "certificate.md"
@@ -246,7 +246,8 @@ def level_of(report: Report) -> str:
     real = (
         not report.simulated and not _replicas(report) and all(host.facts.get("hardware") == "real" for host in booted)
     )
-    return CERTIFIED if real and report.image else REHEARSED
+    whole = report.certify_carried or not report.carried
+    return CERTIFIED if real and report.image and whole else REHEARSED
 
 
 def _planned_only(report: Report) -> list[str]:
@@ -263,6 +264,7 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
     """Everything that a reader might take for proven and that is not, a sentence each."""
     lines = [f"the proof is incomplete: {report.incomplete}"] if report.incomplete else []
     lines += [f"instance type {name}: not booted" for name in report.unproven_instance_types]
+    lines += carried_lines(report)
     lines += [_tier_line(tier) for tier in report.tiers]
     machines: dict[str, list[str]] = {}  # machines by sentence, so that each sentence stands once
     for host in report.hosts:
@@ -275,6 +277,20 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
     lines += [f"{name}: planned, installed by no role of this image" for name in _planned_only(report)]
     lines += [f"noted in the plan: {note}" for note in report.notes]
     return [*lines, *NOT_COVERED]
+
+
+def carried_lines(report: Report) -> list[str]:
+    """A sentence for each earlier proof and layer whose checks did not run on this image."""
+    groups: dict[tuple[str, CarriedOver], int] = {}
+    for host, check in report.carried:
+        assert check.carried
+        key = (host.name, check.carried)
+        groups[key] = groups.get(key, 0) + 1
+    return [
+        f"{name}: {templating.plural(count, 'check')} of layer {earlier.layer} did not run on this image: proven on"
+        f" {earlier.date[:10]} on {earlier.image} by report {earlier.report}, layer digest {earlier.digest}"
+        for (name, earlier), count in groups.items()
+    ]
 
 
 def _tier_line(tier: TierResult) -> str:

@@ -246,6 +246,20 @@ def counts(checks: Sequence[CheckRecord]) -> str:
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ORDER if verdict in verdicts)
 
 
+@dataclass(frozen=True)
+class ReportLayer:
+    """A layer of the image, with its digest and roles (docs/layers.md)."""
+
+    name: str
+    digest: str
+    roles: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "layer") -> Self:
+        """Raises InvalidRecord."""
+        return results.construct(cls, data, where, roles=tuple)
+
+
 class TierResult(TypedDict):
     """A tier (validator.tiers.Tier) with its verdict over all machines, the reason, and how many checks ran."""
 
@@ -264,7 +278,9 @@ class Report:
 
     no_files: why tier T0 was not tried. incomplete: why the proof did not end ("" where it did). conditions: name and
     seed of what the local region did as AWS does (docs/conditions.md), "" for none. price_basis: of cost_usd.
-    log_groups: to which the machines sent, and what was changed for it.
+    log_groups: to which the machines sent, and what was changed for it. layers: of the image, the lowest first, if its
+    build is known. suite: digest of the checks. certify_carried: the place lets a certificate of level `certified` have
+    checks that were carried over from an earlier proof.
     """
 
     plan: Mapping[str, object]
@@ -283,6 +299,9 @@ class Report:
     conditions: str = ""
     price_basis: str = ""
     log_groups: str = ""
+    layers: tuple[ReportLayer, ...] = ()
+    suite: str = ""
+    certify_carried: bool = False
 
     @property
     def machine_seconds(self) -> float:
@@ -365,6 +384,11 @@ class Report:
         reason = f"on {', '.join(where)}" if where else self.incomplete
         return f"{reason}: only a drill was seen, no Xid of the kernel driver (--provoke-xid)" if drill else reason
 
+    @property
+    def carried(self) -> list[tuple[HostReport, CheckRecord]]:
+        """Checks that did not run on this image: an earlier proof has them."""
+        return [(host, check) for host in self.hosts for check in host.checks if check.carried]
+
     def failures(self) -> list[tuple[HostReport, CheckRecord]]:
         """Checks that failed or were flaky and that no waiver covers, with their machines."""
         return [
@@ -390,6 +414,7 @@ class Report:
             hosts=lambda value: results.each(value, HostReport, f"{where}: hosts"),
             stages=lambda value: results.each(value, Stage, f"{where}: stages"),
             unproven_instance_types=tuple,
+            layers=lambda value: results.each(value, ReportLayer, f"{where}: layers"),
         )
 
 

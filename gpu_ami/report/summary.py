@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_ami.report.certificate import carried_lines
 from gpu_ami.report.document import counts
 from validator import waivers
 
@@ -23,7 +24,7 @@ def text(report: Report, certificate: Certificate | None, out: Path) -> str:
         lines += [f"    {line}" for line in _shortened(check.message.splitlines())]
     reasons = _reasons(report)
     lines += ["", *reasons] if reasons else []
-    remarks = [*_waived(report), *_waiver_remarks(report)]
+    remarks = [*carried_lines(report), *_waived(report), *_waiver_remarks(report)]
     lines += ["", *remarks] if remarks else []
     lines += ["", "tiers: " + ", ".join(f"{tier['name']} {tier['verdict']}" for tier in report.tiers)]
     lines += [f"not removed: {host.left_behind.splitlines()[0]}" for host in report.hosts if host.left_behind]

@@ -4,6 +4,7 @@ image_proof          boots an AMI on each instance type and runs the validator o
 host_proof           runs the validator on a host that gpu-ami did not launch, or on image files
 proof                what the hosts of a proof share; one pass of the checks; the report
 validator_process    the validator as a process: command line, deadline, results
+carried              checks that an earlier proof has: carried over where a change cannot have touched them
 recorder             keeps report.json on disk while a proof runs
 machines/            an instance: launch, boot, login, restarts, console
 proof_log_groups     the log groups of a proof: their removal, and what the report says of them

@@ -239,6 +239,10 @@ def _prove_restarts(proof: Proof, boot: Boot, host: HostRecord, machine: Machine
     for how in restarts.RESTARTS:
         if proof.cancelled.is_set():
             return
+        earlier = proof.carried.of(host.report.name, how) if how in proof.restarts else ()
+        if earlier:
+            host.report = host.report.with_checks(*earlier)
+            continue
         refused = boot.cloud.cannot_stop(host.report.instance_id) if how == restarts.STOP_START else ""
         if how not in proof.restarts or machine is None or refused:
             reason = f"not tried: {gone or refused}" if how in proof.restarts else "not requested (--restarts)"

@@ -9,17 +9,19 @@ import functools
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami import process
 from gpu_ami.cloud import Cloud, Place, runs
 from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, counted
+from gpu_ami.files import write_text
 from gpu_ami.plan import cost, site_files
 from gpu_ami.progress import Progress
-from gpu_ami.report import FAIL, UNAVAILABLE, UNPROVEN, HostReport, Report, Stage, evidence_folder
+from gpu_ami.report import FAIL, UNAVAILABLE, UNPROVEN, HostReport, Report, ReportLayer, Stage, evidence_folder
 from gpu_ami.validate import proof_log_groups, validator_process
+from gpu_ami.validate.carried import NOTHING, Carried
 from gpu_ami.validate.check_output import CheckOutput
 from gpu_ami.validate.machines import Watch, deadlines, is_at_fault
 from gpu_ami.validate.recorder import HostRecord
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 
 _AGENT_INTERVAL = 60.0
+CARRIED_FILE = "carried.txt"  # ids of checks that do not run on a host, in its folder of the evidence
 IMAGE_FILES = "image-files"  # name and evidence folder of an image's files in a report
 
 
@@ -42,6 +45,8 @@ class Proof:
 
     plan: None for a host that is checked without one. restarts: those that are done and checked, of restarts.RESTARTS.
     max_cost: US dollars after which the machines end. spent: what the run had cost before, its builder above all.
+    layers: of the image, if its build is known. suite: digest of the checks. carried: checks that an earlier proof has,
+    and that do not run.
     """
 
     plan: PlanDocument | None
@@ -55,6 +60,9 @@ class Proof:
     cancelled: threading.Event = field(default_factory=threading.Event)
     max_cost: float | None = None
     spent: float = 0.0
+    layers: Sequence[ReportLayer] = ()
+    suite: str = ""
+    carried: Carried = NOTHING
 
     def evidence(self, target: Target, after: str = "") -> Path:
         """The folder of a host's evidence, made. MachineError: it cannot be made."""
@@ -81,6 +89,10 @@ class Proof:
             raise MachineError(f"{target.url} was not checked: the run was interrupted")
         folder = self.evidence(target, after)
         further = [*self.options, *([f"--after={after}"] if after else []), *options]
+        earlier = self.carried.of(target.instance_type or target.name, after)
+        if earlier:
+            write_text(folder / CARRIED_FILE, "".join(f"{record.id}\n" for record in earlier))
+            further.append(f"--carried={folder / CARRIED_FILE}")
         checks = [*self.site_checks(), *self.checks]
         command = validator_process.command_line(target, folder, self.plan_file, self.place, further, checks)
         environment = validator_process.environment(self.place)
@@ -94,7 +106,7 @@ class Proof:
         more = max(0.0, own - default)
         results = validator_process.run_checks(command, environment, target, folder, on_start, read, more)
         self._note_counts(results, target, after)
-        return results
+        return replace(results, checks=(*results.checks, *earlier))
 
     def _note_counts(self, results: HostResults, target: Target, after: str) -> None:
         verdicts = [check.verdict for check in results.checks]
@@ -197,5 +209,8 @@ def assemble(
         incomplete=incomplete,
         conditions=place.conditions if place else "",
         price_basis=cost.basis() if any(report.machine_seconds for report in reports) else "",
+        layers=tuple(proof.layers),
+        suite=proof.suite,
+        certify_carried=place.certify_carried if place else False,
         log_groups="" if offline else proof_log_groups.described(proof.plan, place, run, launched=bool(ami)),
     )

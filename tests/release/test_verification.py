@@ -17,11 +17,11 @@ from gpu_ami.release import envelope as envelopes
 from gpu_ami.release import keys, verification
 from gpu_ami.release import statement as statements
 from gpu_ami.release.findings import Findings
+from gpu_ami.report import ReportLayer, document, writer
 from gpu_ami.report import certificate as certificates
-from gpu_ami.report import document, writer
 from tests.release import examples
 from tests.report.examples import a_check, a_host
-from validator.results import WaiverRecord, WaiverState
+from validator.results import CarriedOver, WaiverRecord, WaiverState
 
 NOW = datetime.datetime(2026, 11, 22, 12, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -263,3 +263,30 @@ def test_without_an_inventory_it_says_so(tmp_path: Path) -> None:
     findings = verify(folder)
     assert findings.exit_code == 0
     assert [point.name for point in findings.points if point.state == "not looked at"] == ["inventory"]
+
+
+def carried_over(folder: Path, digest: str, **changes: bool) -> Path:
+    """A signed certificate with a check of an earlier proof, of a layer with this digest."""
+    folder.mkdir()
+    report = examples.write_folder(folder)
+    earlier = CarriedOver("2026-11-19T00:00:00Z", "sha256:r", "ami-0", "driver", digest)
+    host = report.hosts[0].with_checks(a_check("cuda", carried=earlier))
+    layers = (ReportLayer("driver", "sha256:d", ("nvidia_driver", "cuda")),)
+    report = replace(report, hosts=(host, *report.hosts[1:]), layers=layers, **changes)
+    return examples.signed_folder(folder, folder.parent, report)
+
+
+def test_checks_of_an_earlier_proof_are_named(tmp_path: Path) -> None:
+    findings = verify(carried_over(tmp_path / "a", "sha256:d"))
+    assert [point.name for point in findings.refused] == ["level"]  # rehearsed
+    findings = verify(carried_over(tmp_path / "b", "sha256:d", certify_carried=True))
+    assert findings.exit_code == 0, findings.text()
+    (point,) = [point for point in findings.points if point.name == "carried"]
+    assert "1 checks did not run" not in point.text
+    assert "1 check did not run on this image" in point.text
+    assert "proven on 2026-11-19 on ami-0 by report sha256:r, layer digest sha256:d" in point.text
+
+
+def test_a_check_of_a_layer_that_the_image_does_not_have_is_refused(tmp_path: Path) -> None:
+    findings = verify(carried_over(tmp_path / "a", "sha256:other", certify_carried=True))
+    assert [point.name for point in findings.refused] == ["carried"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpu_ami.report.document import CORE, UNAVAILABLE, UNPROVEN, HostReport, LaunchAttempt, Report, Stage
-from validator.results import CheckRecord, Hop, Replica, Verdict, WaiverRecord, WaiverState
+from gpu_ami.report.document import CORE, UNAVAILABLE, UNPROVEN, HostReport, LaunchAttempt, Report, ReportLayer, Stage
+from validator.results import CarriedOver, CheckRecord, Hop, Replica, Verdict, WaiverRecord, WaiverState
 
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser", "hygiene"]
 KERNEL_XID = {"kind": "xid", "code": 31, "origin": "kernel"}
@@ -68,7 +68,9 @@ def tiered(**verdicts: str) -> HostReport:
 def everything() -> Report:
     """A report with a value in every field."""
     hops = (Hop("kernel → file", 1.0), Hop("file → agent", 3.0))
+    earlier = CarriedOver("2025-12-31T00:00:00Z", "sha256:2", "ami-0", "driver", "sha256:3")
     host = a_host("g5.12xlarge", a_check("hygiene", "FAIL", waived=WAIVER), a_check("xid", "FAIL", hops=hops))
+    host = host.with_checks(a_check("cuda", carried=earlier))
     host = replace(
         host, replicas=(Replica("nvidia-smi", "550", "a replica"),), waivers=(WAIVER,), restarts=("reboot",),
         left_behind="terminating i-1: RequestLimitExceeded", deadlines={"boot_seconds": 900.0},
@@ -79,4 +81,5 @@ def everything() -> Report:
         host, error_host(), unavailable_host(), simulated=True, unproven=("p5.48xlarge",),
         incomplete="the run was interrupted", cuda={"version": "12.4"}, notes=["not established: the A10G"],
     )  # fmt: skip
-    return replace(report, no_files="the disk is on AWS")
+    layers = (ReportLayer("driver", "sha256:3", ("nvidia_driver", "cuda")),)
+    return replace(report, no_files="the disk is on AWS", layers=layers, suite="sha256:4", certify_carried=True)

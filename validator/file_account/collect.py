@@ -13,8 +13,7 @@ from validator import remote
 from validator.file_account.explain import BuilderBoot, RoleTime
 from validator.file_account.initial_ramdisk import InvalidRamdisk, read_ramdisks
 from validator.file_account.inventory import InvalidInventory, Inventory, Ramdisk, read
-from validator.transport import Command, Target, backend
-from validator.transport.image_files import Image
+from validator.transport import Command, Target, backend, image_files
 
 PROGRAM = Path(__file__).parents[1] / "remote" / "inventory.py"
 FILE = "base-inventory.jsonl.gz"
@@ -80,7 +79,7 @@ class _Done:
 class _Host:
     """A host or the files of an image as `take` uses them, over a link of their own and as root."""
 
-    def __init__(self, target: Target | Image) -> None:
+    def __init__(self, target: Target | image_files.Image) -> None:
         self._link = backend.HostLink(target)
 
     def run(self, command: str, timeout: float, pure: bool) -> _Done:
@@ -94,7 +93,7 @@ class _Host:
         self._link.close()
 
 
-def take_over(target: Target | Image, *, running: bool) -> Inventory:
+def take_over(target: Target | image_files.Image, *, running: bool) -> Inventory:
     """The inventory of a host, or of the files of an image, outside of the validator. NotTaken, TransportFault."""
     host = _Host(target)
     try:
