@@ -11,7 +11,7 @@ from gpu_ami.release import rebuild
 from tests.release.test_comparison import file, link, taken
 from validator.file_account.inventory import Ramdisk
 
-UNIT, BOM, BOOTS = "/etc/systemd/system/x.service", "/usr/share/gpu-ami/bom.cdx.json", rebuild.BUILDER_BOOTS
+UNIT, BASE, BOOTS = "/etc/systemd/system/x.service", "/usr/share/gpu-ami/base-inventory.jsonl.gz", rebuild.BUILDER_BOOTS
 MODULE = "/usr/lib/modules/6.1.0-40-cloud-amd64/updates/dkms/nvidia.ko"
 FOLDER = {"p": "/opt/x", "t": "d", "m": 0o755, "u": 0, "g": 0, "a": 1, "c": 2}
 
@@ -37,8 +37,8 @@ def test_times_alone_are_no_difference() -> None:
         ([link("/x", "/a")], [link("/x", "/b")], "/x"),
         ([FOLDER], [FOLDER | {"m": 0o777}], "/opt/x"),
         # The reason is of content alone.
-        ([file(BOM)], [file(BOM, "cd", m=0o666)], BOM),
-        ([file(BOM)], [], BOM),
+        ([file(BASE)], [file(BASE, "cd", m=0o666)], BASE),
+        ([file(BASE)], [], BASE),
     ],
 )
 def test_what_tells_two_images_apart(before: list[dict[str, Any]], after: list[dict[str, Any]], subject: str) -> None:
@@ -51,10 +51,10 @@ def test_packages_and_accounts_are_compared() -> None:
 
 
 def test_what_differs_between_any_two_builds_is_named_with_its_reason() -> None:
-    before = taken(file(BOM), file(MODULE))
-    judged = rebuild.judge(before, taken(file(BOM, "cd"), file(MODULE, "cd"), file(BOOTS)))
+    before = taken(file(BASE), file(MODULE))
+    judged = rebuild.judge(before, taken(file(BASE, "cd"), file(MODULE, "cd"), file(BOOTS)))
     assert judged.is_same
-    assert sorted(path for row in judged.expected for path in row.paths) == sorted([BOM, MODULE, BOOTS])
+    assert sorted(path for row in judged.expected for path in row.paths) == sorted([BASE, MODULE, BOOTS])
     text = rebuild.text(judged)
     assert text.splitlines()[1] == "differ between any two builds:"
     assert f"  1: DKMS signs modules with a key that it makes on each builder ({MODULE})" in text.splitlines()
