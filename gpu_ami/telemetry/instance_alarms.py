@@ -1,11 +1,14 @@
 """The alarms of one instance, as CloudFormation resources: what its metrics are compared with.
 
 All metrics are those with the dimension InstanceId alone: the event parser's, and the agent's aggregation over the
-GPUs, whose number of samples tells how many GPUs reported.
+GPUs, whose number of samples tells how many GPUs reported. Metric math takes a value that is missing in one of two
+series as 0, and has no datapoint where both are missing: `heartbeat + 0 * samples` has one as long as the instance
+sends anything, so each silence has one alarm.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,7 @@ from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE, PREFIX, Measured
 Value = Any  # of a template: text, number, or a function of CloudFormation
 _BUSY = 90  # percent
 _LATE_SECONDS = 60
+_WINDOW_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,32 @@ def logical_id(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("-"))
 
 
+@dataclass(frozen=True)
+class SampleWindow:
+    """In which GPUs are counted: a period (s) that holds whole samples of each GPU if five minutes can, how many of
+    them are compared (about ten minutes), and how many must be short.
+
+    Three may be short without a fault: the newest, whose data is on its way, and the two around a gap or a boot.
+    """
+
+    period: int
+    periods: int
+    to_alarm: int
+
+
+def sample_window(interval_s: int) -> SampleWindow:
+    period = math.lcm(60, interval_s)
+    period = period if period <= _WINDOW_SECONDS else _WINDOW_SECONDS * math.ceil(interval_s / _WINDOW_SECONDS)
+    periods = max(4, 600 // period)
+    return SampleWindow(period, periods, max(4, math.ceil(0.7 * periods)))
+
+
 def fewest_samples(gpus: int, interval_s: int) -> int:
-    """Samples in five minutes below which a GPU is missing: half of one GPU's samples fewer than all have."""
-    return int((gpus - 0.5) * 300 / interval_s)
+    """Samples in a period below which a GPU is missing: half of one GPU's samples fewer than all have."""
+    each, rest = divmod(sample_window(interval_s).period, interval_s)
+    if rest:
+        return int((gpus - 0.5) * sample_window(interval_s).period / interval_s)
+    return gpus * each - each // 2
 
 
 def _resource(alarm: alarms.Alarm, compared: dict[str, Any], measured: Measured, target: Target) -> dict[str, Any]:
@@ -57,24 +84,33 @@ def _resource(alarm: alarms.Alarm, compared: dict[str, Any], measured: Measured,
 
 def _compared(measured: Measured, target: Target) -> dict[str, dict[str, Any]]:
     """Name of each alarm → what is compared."""
-    period = measured.period
-    heartbeat = _stat("heartbeat", EVENTS_NAMESPACE, "Heartbeat", "Sum", 60, target)
-    samples = _stat("samples", measured.namespace, measured.witness, "SampleCount", period, target)
-    short = samples | {"MetricStat": samples["MetricStat"] | {"Period": 300}}
-    silent = {"EvaluationPeriods": 5, "TreatMissingData": "breaching"}
-    both = [heartbeat | {"MetricStat": heartbeat["MetricStat"] | {"Period": period}}, samples]
+    heartbeat = _stat("heartbeat", EVENTS_NAMESPACE, "Heartbeat", "Sum", measured.period, target)
+    samples = _stat("samples", measured.namespace, measured.witness, "SampleCount", measured.period, target)
+    both = [heartbeat, samples]
     made = {
-        "agent-silent": _less(1, _expression("FILL(heartbeat, 0) + FILL(samples, 0)", *both)) | silent,
-        "event-parser-silent": _less(1, [heartbeat | {"ReturnData": True}]) | silent,
-        "gpu-metrics-missing": _less(1, [samples | {"ReturnData": True}]) | silent,
-        "gpu-series-missing": _less(target.fewest_samples, [short | {"ReturnData": True}])
-        | {"EvaluationPeriods": 2, "TreatMissingData": "notBreaching"},
+        "agent-silent": _silent("heartbeat + samples", both, missing="breaching"),
+        "event-parser-silent": _silent("heartbeat + 0 * samples", both, missing="notBreaching"),
+        "gpu-metrics-missing": _silent("samples + 0 * heartbeat", both, missing="notBreaching"),
+        "gpu-series-missing": _short(measured, target),
         "event-parser-behind": _behind(target),
         "gpu-remap-after-boot": _remap(target),
     }
     if measured.has("utilization_gpu", "clocks_current_sm"):
         made["gpu-clocks-throttled"] = _throttled(measured, target)
     return made
+
+
+def _silent(expression: str, metrics: list[dict[str, Any]], *, missing: str) -> dict[str, Any]:
+    return _less(1, _expression(expression, *metrics)) | {"EvaluationPeriods": 5, "TreatMissingData": missing}
+
+
+def _short(measured: Measured, target: Target) -> dict[str, Any]:
+    """Fewer samples than the GPUs of the type send; no sample at all is another alarm."""
+    window = sample_window(measured.interval_s)
+    samples = _stat("samples", measured.namespace, measured.witness, "SampleCount", window.period, target)
+    return _less(target.fewest_samples, [samples | {"ReturnData": True}]) | {
+        "EvaluationPeriods": window.periods, "DatapointsToAlarm": window.to_alarm, "TreatMissingData": "notBreaching",
+    }  # fmt: skip
 
 
 def _behind(target: Target) -> dict[str, Any]:

@@ -227,6 +227,7 @@ def _filter(alarm: alarms.Alarm, facts: Measured) -> Template:
 
 
 def _event_alarm(alarm: alarms.Alarm, facts: Measured) -> Template:
+    """One event in five minutes: an event has the time at which it happened, and may arrive minutes later."""
     topic = [{"Ref": _TOPICS[alarm.urgency]}]
     return {
         "Type": "AWS::CloudWatch::Alarm",
@@ -239,7 +240,8 @@ def _event_alarm(alarm: alarms.Alarm, facts: Measured) -> Template:
             "MetricName": {"Fn::Sub": f"${{AWS::StackName}}-{alarm.metric}"},
             "Statistic": "Sum",
             "Period": 60,
-            "EvaluationPeriods": 1,
+            "EvaluationPeriods": 5,
+            "DatapointsToAlarm": 1,
             "ComparisonOperator": "GreaterThanOrEqualToThreshold",
             "Threshold": 1,
             "TreatMissingData": "notBreaching",

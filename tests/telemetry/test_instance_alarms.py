@@ -41,11 +41,28 @@ def test_clocks_are_compared_only_where_they_are_measured() -> None:
     assert "GpuClocksThrottled" not in made and len(made) == 6
 
 
-@pytest.mark.parametrize(("gpus", "interval", "fewest"), [(1, 60, 2), (8, 60, 37), (4, 10, 105)])
-def test_one_missing_gpu_is_below_the_threshold_and_none_is_not(gpus: int, interval: int, fewest: int) -> None:
-    assert instance_alarms.fewest_samples(gpus, interval) == fewest
-    each = 300 // interval
-    assert (gpus - 1) * each < fewest <= gpus * each - 1
+@pytest.mark.parametrize(
+    ("interval", "window"),
+    [
+        (10, (60, 10, 7)),
+        (60, (60, 10, 7)),
+        (45, (180, 4, 4)),
+        (120, (120, 5, 4)),
+        (31, (300, 4, 4)),
+        (700, (900, 4, 4)),
+    ],
+)
+def test_more_periods_must_be_short_than_are_at_a_boot(interval: int, window: tuple[int, int, int]) -> None:
+    made = instance_alarms.sample_window(interval)
+    assert (made.period, made.periods, made.to_alarm) == window
+
+
+@pytest.mark.parametrize("interval", [1, 7, 10, 15, 30, 31, 45, 60, 90, 120, 300])
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_one_missing_gpu_is_below_the_threshold_and_none_is_not(gpus: int, interval: int) -> None:
+    """A period that does not hold whole samples has one more in some windows than in others."""
+    fewest, period = instance_alarms.fewest_samples(gpus, interval), instance_alarms.sample_window(interval).period
+    assert (gpus - 1) * -(-period // interval) < fewest <= gpus * (period // interval)
 
 
 def test_stack_of_an_instance_has_the_limits_of_its_type(aws: Any) -> None:
@@ -59,7 +76,7 @@ def test_stack_of_an_instance_has_the_limits_of_its_type(aws: Any) -> None:
     cloudformation.create_stack(StackName="i", TemplateBody=body, Parameters=parameters)
     made = {one["AlarmName"]: one for one in aws("cloudwatch").describe_alarms()["MetricAlarms"]}
     assert len(made) == 7
-    assert made["i-gpu-series-missing"]["Threshold"] == 37.0
+    assert made["i-gpu-series-missing"]["Threshold"] == 8.0
     assert made["i-agent-silent"]["TreatMissingData"] == "breaching"
     clock = next(one for one in made["i-gpu-clocks-throttled"]["Metrics"] if one["Id"] == "result")
     assert clock["Expression"] == "IF(busy >= 90 AND clock <= 990, 1, 0)"

@@ -15,9 +15,14 @@ from gpu_ami.local import alarms, backends
 
 
 class Account:
-    """Clients by service; `now` is the minute that was evaluated last (UTC without a zone)."""
+    """Clients by service; `now` is the minute that was evaluated last (UTC without a zone).
 
-    def __init__(self) -> None:
+    endpoint: of a server, None for moto in this process.
+    """
+
+    def __init__(self, endpoint: str | None = None) -> None:
+        self.endpoint = endpoint
+        self.clients: dict[str, Any] = {}
         now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None, second=0, microsecond=0)
         self.now = now - datetime.timedelta(minutes=60)
         self.topic = self("sns").create_topic(Name="t")["TopicArn"]
@@ -26,7 +31,11 @@ class Account:
         self("sns").subscribe(TopicArn=self.topic, Protocol="sqs", Endpoint=queue_arn)
 
     def __call__(self, service: str) -> Any:
-        return boto3.client(service, region_name="us-east-1")  # type: ignore[call-overload]
+        if service not in self.clients:
+            keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+            client: Any = boto3.client
+            self.clients[service] = client(service, region_name="us-east-1", endpoint_url=self.endpoint, **keys)
+        return self.clients[service]
 
     def put(self, value: float, name: str = "m", namespace: str = "n", age_s: int = 30, **dimensions: str) -> None:
         """A datapoint in the minute that is evaluated next."""
