@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import write_bytes
@@ -150,7 +151,16 @@ def _joined(shards: Sequence[Shard]) -> Report:
         unproven_instance_types=(),
         no_files="" if files else next(iter(reasons), ""),
         incomplete="; ".join(incomplete),
+        layers=_common(reports, "layers"),
+        suite=_common(reports, "suite"),
+        certify_carried=all(report.certify_carried for report in reports),
     )
+
+
+def _common(reports: Sequence[Report], name: str) -> Any:
+    """The value that all reports have; an empty one where they differ, from which nothing is carried over."""
+    values = [getattr(report, name) for report in reports]
+    return values[0] if all(value == values[0] for value in values) else type(values[0])()
 
 
 def _image_files(reports: Sequence[Report]) -> list[HostReport]:

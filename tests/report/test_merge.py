@@ -11,7 +11,7 @@ import pytest
 
 from gpu_ami import cli
 from gpu_ami.errors import UsageError
-from gpu_ami.report import Report, merge, writer
+from gpu_ami.report import Report, ReportLayer, merge, writer
 from gpu_ami.report.document import UNAVAILABLE, HostReport, Stage
 from gpu_ami.report.merge import Shard
 from tests.report.examples import a_host, a_report, offline
@@ -49,6 +49,15 @@ def test_what_a_shard_did_not_boot_is_not_missing_if_another_did(tmp_path: Path)
         tmp_path, {"unproven_instance_types": ("p4d.24xlarge",)}, {"unproven_instance_types": ("g5.12xlarge",)}
     )
     assert str(merge.merge(shards).verdict) == "PASS"
+
+
+def test_what_all_shards_have_is_that_of_the_whole_proof(tmp_path: Path) -> None:
+    """Layers and checks that differ are not known; one place without `certify_carried` decides."""
+    known = {"layers": (ReportLayer("driver", "sha256:1", ("cuda",)),), "suite": "sha256:2", "certify_carried": True}
+    merged = merge.merge(two(tmp_path, known, known))
+    assert (merged.layers, merged.suite, merged.certify_carried) == tuple(known.values())
+    merged = merge.merge(two(tmp_path, known))
+    assert (merged.layers, merged.suite, merged.certify_carried) == ((), "", False)
 
 
 def test_stages_count_from_the_first_shard(tmp_path: Path) -> None:
