@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpu_ami.progress import Progress
 from gpu_ami.report import certificate, document, writer
 from gpu_ami.report.document import COMES_BACK, CORE, HostReport, Report
 from gpu_ami.validate import image_proof, recorder
+from gpu_ami.validate.carried import Carried
 from gpu_ami.validate.machines import login
 from gpu_ami.validate.machines import restarts as restart
 from gpu_ami.validate.machines.machine import Machine
@@ -24,6 +26,7 @@ from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, STOP_START
 from gpu_ami.validate.proof import Proof
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
+from tests.report.examples import a_check
 from tests.validate.conftest import World, a_boot, a_machine
 from tests.validate.scripted_proof import (
     ROLES,
@@ -37,7 +40,7 @@ from tests.validate.scripted_proof import (
     verdicts,
     wait_for,
 )
-from validator.results import HostResults
+from validator.results import CarriedOver, HostResults
 
 
 def prove(world: World, scripted: Scripted, gone: bool = False) -> HostReport:
@@ -333,3 +336,17 @@ def test_a_proof_ends_when_its_machines_have_cost_the_limit(
     report = document.load(tmp_path / "report.json")
     assert "--max-cost 20" in report.incomplete and report.exit_code == 4
     assert [host.checks[0].id for host in report.hosts] == ["boot::test_it"] * 2
+
+
+def test_a_restart_that_an_earlier_proof_has_is_not_done(world: World, tmp_path: Path) -> None:
+    proof = a_proof(tmp_path)
+    first = CarriedOver("2026-01-01T00:00:00Z", "sha256:1", "ami-0", "driver", "sha256:2")
+    roles = ("boot", *CORE)
+    records = [a_check(role, id=f"{role}::test_it@{REBOOT}", after=REBOOT, carried=first) for role in roles]
+    records[0] = replace(records[0], id=f"{COMES_BACK}@{REBOOT}")
+    proof.carried = Carried({("g5.12xlarge", REBOOT): tuple(records)})
+    host = prove(world, proof)
+    assert f"after {REBOOT}" not in host.facts
+    assert f"after {STOP_START}" in host.facts
+    assert host.unproven_restarts(ROLES) == []
+    assert {check.id for check in host.checks if check.carried} == {record.id for record in records}
