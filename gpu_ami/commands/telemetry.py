@@ -16,6 +16,7 @@ Writes into DIR, from the plan's measurements, namespace, log groups and instanc
   telemetry.yml         one stack a Region: role and instance profile, the agent's configuration (SSM parameter), log
                         groups, metric filters, alarms of GPU events, SNS topics, the dashboard My-GPU-Usage
   instance-alarms.yml   one stack an instance: agent silent, GPU missing, clocks throttled, row remap pending, …
+  fleet-alarms.yml      one stack a Region: alarms for instances that come and go, as of an Auto Scaling group
   lab.yml               all of it with a network and two instances, to try it; namespace CWAgentGPU
   dashboard.json        the dashboard alone, for aws cloudwatch put-dashboard
 

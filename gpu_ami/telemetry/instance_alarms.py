@@ -17,7 +17,7 @@ from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE, PREFIX, Measured
 
 Value = Any  # of a template: text, number, or a function of CloudFormation
 _BUSY = 90  # percent
-_LATE_SECONDS = 60
+LATE_SECONDS = 60
 _WINDOW_SECONDS = 300
 
 
@@ -120,7 +120,7 @@ def _behind(target: Target) -> dict[str, Any]:
             ("lag", "LagSeconds", "Maximum"), ("lost", "RecordsLost", "Sum"), ("dropped", "EventsDropped", "Sum"),
         )
     ]  # fmt: skip
-    condition = f"IF(lag > {_LATE_SECONDS} OR lost > 0 OR dropped > 0, 1, 0)"
+    condition = f"IF(lag > {LATE_SECONDS} OR lost > 0 OR dropped > 0, 1, 0)"
     return _more(_expression(condition, *metrics)) | {"EvaluationPeriods": 1, "TreatMissingData": "notBreaching"}
 
 

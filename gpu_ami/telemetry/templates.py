@@ -9,12 +9,13 @@ from typing import Any
 
 from gpu_ami.files import write_text
 from gpu_ami.recipes import PlanDocument
-from gpu_ami.telemetry import dashboard, lab, stack
+from gpu_ami.telemetry import dashboard, fleet_alarms, lab, stack
 
 INLINE_CHARACTERS = 51_200  # of a template that is sent with the call (CloudFormation quotas); larger ones need S3
 _MADE: dict[str, Callable[[PlanDocument], stack.Template]] = {
     "telemetry.yml": stack.telemetry,
     "instance-alarms.yml": stack.instance_alarms_template,
+    "fleet-alarms.yml": fleet_alarms.fleet_alarms,
     "lab.yml": lab.lab,
 }
 DASHBOARD_FILE = "dashboard.json"

@@ -19,7 +19,9 @@ REGION = "us-east-1"
 PLACE = Place(name="aws", region=REGION)
 
 
-@pytest.mark.parametrize("name", ["telemetry.yml", "instance-alarms.yml", "lab.yml", "dashboard.json"])
+@pytest.mark.parametrize(
+    "name", ["telemetry.yml", "instance-alarms.yml", "fleet-alarms.yml", "lab.yml", "dashboard.json"]
+)
 def test_examples_are_current(name: str) -> None:
     """Made by `gpu-ami telemetry OUT -o cloudformation` of a plan of al2023-any-gpu in us-east-1."""
     plan = make_plan(find_recipe(Path("al2023-any-gpu")), PLACE).document
@@ -27,7 +29,7 @@ def test_examples_are_current(name: str) -> None:
 
 
 def test_linter_finds_nothing() -> None:
-    files = [str(FOLDER / name) for name in ("telemetry.yml", "instance-alarms.yml", "lab.yml")]
+    files = [str(FOLDER / name) for name in ("telemetry.yml", "instance-alarms.yml", "fleet-alarms.yml", "lab.yml")]
     code = "from cfnlint.runner import main; main()"
     linted = run([sys.executable, "-c", code, "--regions", REGION, "--", *files], timeout=300, check=False)
     assert (linted.stdout, linted.returncode) == ("", 0)
@@ -43,5 +45,6 @@ def test_templates_are_sent_without_a_bucket(recipe: str) -> None:
 def test_files_are_written(tmp_path: Path) -> None:
     plan = make_plan(find_recipe(Path("debian12-gpu")), PLACE).document
     written = templates.write(plan, "eu-central-1", tmp_path / "new")
-    assert [path.name for path in written] == ["telemetry.yml", "instance-alarms.yml", "lab.yml", "dashboard.json"]
+    names = ["telemetry.yml", "instance-alarms.yml", "fleet-alarms.yml", "lab.yml", "dashboard.json"]
+    assert [path.name for path in written] == names
     assert json.loads(written[-1].read_text())["widgets"][2]["properties"]["region"] == "eu-central-1"
