@@ -25,6 +25,10 @@ Writes into DIR, from the plan's measurements, namespace, log groups and instanc
       --capabilities CAPABILITY_NAMED_IAM --parameter-overrides PageEmail=oncall@example.com
   aws cloudformation delete-stack --stack-name gpu-telemetry        removes all of it
 
+Of a plan with Neuron devices:
+  neuron-alarms.yml             one stack a Region: topics, alarms of all instances, the dashboard My-Neuron-Usage
+  neuron-instance-alarm.yml     one stack an instance: neuron-monitor is silent
+
 docs/telemetry.md: installing, what each alarm means, removing.
 """
 

@@ -5,6 +5,7 @@ runbook              what to do for an alarm, an Xid or an SXid
 measurements         what a plan measures
 instance_alarms      what the metrics of an instance are compared with
 fleet_alarms         the template fleet-alarms.yml
+neuron               the templates and the dashboard of instances with Neuron devices
 stack                the templates telemetry.yml and instance-alarms.yml
 lab                  the template lab.yml
 dashboard            the body of the CloudWatch dashboard

@@ -14,7 +14,7 @@ from typing import Any
 from gpu_ami.data import data_dir
 from gpu_ami.files import read_yaml
 
-EVENTS, INSTANCE = "events", "instance"
+EVENTS, INSTANCE, NEURON = "events", "instance", "neuron"
 URGENCIES = ("page", "ticket")
 DESCRIPTION_CHARACTERS = 1024  # limit of AlarmDescription (CloudWatch API reference, PutMetricAlarm)
 # Lines that the driver caused. A drill has the origin userland; a snapshot of nvidia-smi at boot has no origin.
@@ -23,7 +23,7 @@ _NOT_A_DRILL = '($.origin = "kernel" || $.kind = "recovery")'
 
 @dataclass(frozen=True)
 class Alarm:
-    """One alarm. kind: EVENTS or INSTANCE; actions: of the event catalogue; codes: further Xids that raise it."""
+    """One alarm. kind: EVENTS, INSTANCE, NEURON; actions: of the event catalogue; codes: further Xids that raise it."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class Alarm:
 def load_alarms() -> tuple[Alarm, ...]:
     """All alarms, in the order of the table."""
     table = read_yaml(data_dir("variables", "alarms.yml"), "it belongs to gpu-ami: reinstall it")
-    return tuple(_alarm(name, kind, row) for kind in (EVENTS, INSTANCE) for name, row in table[kind].items())
+    return tuple(_alarm(name, kind, row) for kind in (EVENTS, INSTANCE, NEURON) for name, row in table[kind].items())
 
 
 def _alarm(name: str, kind: str, row: dict[str, Any]) -> Alarm:

@@ -80,7 +80,7 @@ def measured(plan: PlanDocument) -> Measured:
     """UsageError: the plan's agent measures no GPU."""
     telemetry = plan.get("telemetry")
     if not telemetry or not telemetry["measurements"]:
-        hint = "alarms and dashboard are for NVIDIA GPUs; docs/telemetry.md has the metrics of Neuron devices"
+        hint = "for Neuron devices there are the files of gpu-ami telemetry alone (docs/telemetry.md)"
         raise UsageError(f"plan {plan['image']}: it measures no GPU", hint=hint)
     absent = telemetry.get("absent", {})
     return Measured(

@@ -115,8 +115,8 @@ def resources(plan: PlanDocument, facts: Measured, *, by_gpu: bool) -> Template:
         "AgentConfiguration": _agent_configuration(plan, facts),
         "RawLogGroup": _log_group(facts.raw_log_group),
         "JsonLogGroup": _log_group(facts.json_log_group),
-        "PageTopic": _topic("Page"),
-        "TicketTopic": _topic("Ticket"),
+        "PageTopic": topic("Page"),
+        "TicketTopic": topic("Ticket"),
     }
     for alarm in alarms.of_kind(alarms.EVENTS):
         name = instance_alarms.logical_id(alarm.name)
@@ -202,7 +202,8 @@ def _log_group(name: str) -> Template:
     }
 
 
-def _topic(urgency: str) -> Template:
+def topic(urgency: str) -> Template:
+    """A topic with an e-mail subscription where the parameter names an address."""
     mail = [{"Protocol": "email", "Endpoint": {"Ref": f"{urgency}Email"}}]
     subscription = {"Fn::If": [f"Has{urgency}Email", mail, {"Ref": "AWS::NoValue"}]}
     return {"Type": "AWS::SNS::Topic", "Properties": {"Subscription": subscription}}

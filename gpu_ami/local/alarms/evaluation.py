@@ -72,7 +72,8 @@ def evaluate(backend: CloudWatchBackend, alarm: Alarm, now: datetime.datetime) -
     if watched and watched.expression and _is_query(watched.expression):
         query = insights.parse(watched.expression)
         found = insights.contributors(query, backends.metric_series(backend, query.namespace, query.metric), within)
-        return [_outcome(alarm, labels, values, within, now) for labels, values in found.items()]
+        series = found if query.group else {(): found.get((), {})}
+        return [_outcome(alarm, labels, values, within, now) for labels, values in series.items()]
     return [_outcome(alarm, (), _values(backend, alarm, within), within, now)]
 
 

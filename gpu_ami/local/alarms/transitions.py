@@ -27,14 +27,10 @@ def apply(backend: CloudWatchBackend, alarm: Alarm, outcomes: list[Outcome], now
     """Changes the alarm's state as the outcomes say, and carries out the actions; returns the changes."""
     if evaluation.is_grouped(alarm):
         return _apply_contributors(backend, alarm, outcomes, now)
-    [outcome] = outcomes or [_nothing()]
+    [outcome] = outcomes
     if outcome.state in (None, alarm.state_value):
         return []
     return [change_state(backend, alarm, str(outcome.state), outcome.reason, json.dumps(outcome.data), now)]
-
-
-def _nothing() -> Outcome:
-    return Outcome((), None, "", {})
 
 
 def change_state(

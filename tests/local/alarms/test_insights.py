@@ -68,6 +68,14 @@ def test_query_without_groups_is_one_time_series(aws: Account) -> None:
     assert "[2.0 (" in alarm["StateReason"]
 
 
+def test_query_without_groups_and_data_is_missing_data(aws: Account) -> None:
+    metric = {"Id": "q", "Expression": "SELECT SUM(m) FROM n WHERE I = 'i-1'", "Period": 60, "ReturnData": True}
+    aws.alarm(Metrics=[metric], TreatMissingData="breaching", ComparisonOperator="LessThanThreshold")
+    aws.put(1.0, I="i-1")
+    assert aws.step() == [("a", "OK")]
+    assert aws.step(3) == [("a", "ALARM")]
+
+
 def test_query_is_read() -> None:
     text = """select avg("x y") from "A/B" where I != 'i-1' and G='t' group by I, G order by avg() asc limit 5"""
     query = insights.parse(text)
