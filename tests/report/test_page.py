@@ -392,3 +392,9 @@ def test_text_has_contrast(scheme: str) -> None:
     for ink, paper in pairs:
         bright, dim = sorted((luminance(colours[ink]), luminance(colours[paper])), reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 4.5, f"{scheme}: {ink} {colours[ink]} on {paper} {colours[paper]}"
+
+
+def test_a_check_of_an_earlier_proof_says_so() -> None:
+    text = drawn(everything())
+    assert "carried over: did not run on this image; proven on 2025-12-31 on ami-0 by report sha256:2" in text
+    assert "1 check of layer driver did not run on this image" in text
