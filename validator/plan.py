@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from validator.plan_document import InstanceType, PlanDocument
 
 SCHEMA = "gpu-ami/plan/1"
-_LOG_GROUPS = ("raw_log_group", "json_log_group")
+# The keys of a plan that name a log group, by their section.
+LOG_GROUPS = {"telemetry": ("raw_log_group", "json_log_group"), "neuron_monitor": ("log_group",)}
 
 
 class _Object(dict[str, object]):
@@ -43,17 +44,19 @@ def _label(item: object, index: int) -> object:
 def load_plan(path: Path, log_group_suffix: str = "") -> PlanDocument:
     """plan.json for checks. ValueError if the file is not a plan.
 
-    log_group_suffix: appended to the log groups of `telemetry`, for a machine that sends to groups of a proof. The
+    log_group_suffix: appended to the log groups of LOG_GROUPS, for a machine that sends to groups of a proof. The
     agent's configuration in the plan stays that of the image.
     """
     document = json.loads(inputs.read_text(path))
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"{path}: expected schema {SCHEMA}, got {schema}")
-    telemetry = document.get("telemetry")
-    if log_group_suffix and isinstance(telemetry, dict):
-        named = {key: f"{telemetry[key]}{log_group_suffix}" for key in _LOG_GROUPS if key in telemetry}
-        document["telemetry"] = telemetry | named
+    if log_group_suffix:
+        for name, keys in LOG_GROUPS.items():
+            section = document.get(name)
+            if isinstance(section, dict):
+                named = {key: f"{section[key]}{log_group_suffix}" for key in keys if key in section}
+                document[name] = section | named
     return as_plan(document)
 
 

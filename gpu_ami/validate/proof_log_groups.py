@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import log_groups
 from gpu_ami.validate.machines import Leftover, clean_up
+from validator.plan import LOG_GROUPS
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Place, Run
@@ -55,8 +56,8 @@ def described(plan: PlanDocument | None, place: Place | None, run: Run, *, launc
 
     launched: by gpu-ami; a machine that somebody else booted is never reconfigured.
     """
-    telemetry = plan.get("telemetry") if plan else None
-    names = [telemetry["raw_log_group"], telemetry["json_log_group"]] if telemetry else []
+    sections: Mapping[str, Any] = plan or {}
+    names = [sections[name][key] for name, keys in LOG_GROUPS.items() if name in sections for key in keys]
     if not launched:
         own = ", ".join(names) or "those of its configuration"
         return f"the host's own ({own}): nothing on it was reconfigured, so injected events went there"

@@ -100,4 +100,6 @@ def test_report_says_where_the_machines_sent() -> None:
     assert production == "the plan's (/raw, /json): injected events went there"
     host = described(PLAN, Place("aws", "us-east-1"), run, launched=False)
     assert "nothing on it was reconfigured" in host and "-proof/" not in host
+    neuron: Any = {**PLAN, "neuron_monitor": {"log_group": "/neuron"}}
+    assert "/neuron-proof/20260101" in described(neuron, Place("aws", "us-east-1"), run, launched=True)
     assert json.dumps(described(None, None, run, launched=False))

@@ -63,7 +63,10 @@ def test_log_groups_are_those_of_the_proof(tmp_path: Path) -> None:
     """The checks look where the machine sends; the agent's configuration stays that of the image."""
     agent = {"config": {"logs": {"log_group_name": "/raw"}}}
     telemetry = {"raw_log_group": "/raw", "json_log_group": "/json", "namespace": "CWAgent"}
-    document = {"schema": "gpu-ami/plan/1", "telemetry": telemetry, "cloudwatch_agent": agent}
+    neuron = {"log_group": "/neuron", "log": "/var/log/neuron-metrics.jsonl"}
+    document = {
+        "schema": "gpu-ami/plan/1", "telemetry": telemetry, "cloudwatch_agent": agent, "neuron_monitor": neuron,
+    }  # fmt: skip
     (tmp_path / "plan.json").write_text(json.dumps(document))
     plan: Any = load_plan(tmp_path / "plan.json", "-proof/1")
     assert plan["telemetry"] == {
@@ -71,6 +74,7 @@ def test_log_groups_are_those_of_the_proof(tmp_path: Path) -> None:
         "json_log_group": "/json-proof/1",
         "namespace": "CWAgent",
     }
+    assert plan["neuron_monitor"] == neuron | {"log_group": "/neuron-proof/1"}
     assert plan["cloudwatch_agent"] == agent and load_plan(tmp_path / "plan.json")["telemetry"] == telemetry
     (tmp_path / "plan.json").write_text('{"schema": "gpu-ami/plan/1"}')
     assert "telemetry" not in load_plan(tmp_path / "plan.json", "-proof/1")
