@@ -21,6 +21,7 @@ IMPORTS = {
         "validator/remote/initial_ramdisk.py",  # the same: decompressors
         "validator/remote/materials.py",  # the same
         "validator/remote/diagnose.py",  # the same
+        "validator/remote/telemetry_attachment.py",  # the same
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
     "paramiko": {"validator/transport/ssh.py", "validator/transport/ssh_config.py", "validator/transport/handshake.py"},

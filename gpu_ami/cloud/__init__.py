@@ -6,6 +6,7 @@ client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
 interfaces   network interfaces of a launch: one, or EFA on every network card that takes one
 layer_images layers of images, by the digest in their tags
+fleet/       Systems Manager: machines in service, commands, documents
 kms          keys that sign
 launches     what a launch asks RunInstances for
 launch_templates  the same as launch templates

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 # In the order of `gpu-ami --help`: the line from recipe to certificate first, then what surrounds it.
 NAMES = (
     "prove", "plan", "sources", "build", "validate", "certify", "verify", "publish", "key", "diff", "sweep", "region",
-    "attach", "launch_template", "checks", "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts",
+    "attach", "fleet", "launch_template",
+    "checks", "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts",
     "bump", "import_", "events", "xid", "runbook", "telemetry", "dashboard", "lint_agent",
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from gpu_ami.progress import Progress
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWYzBqkHRmSXLcSVp test"
 CIDR = "127.99.0.0/16"
 SSH_PORT = 2222
-SILENT_SECONDS = 4.0  # until an agent that does not ask counts as lost
+SILENT_SECONDS = 12.0  # until an agent that does not ask counts as lost
 
 
 class FakeMachine:
@@ -126,6 +126,7 @@ class World:
         self.images.register_saved()
 
     systems_manager: Any = None  # of `served`
+    packages: Mapping[str, Mapping[str, str]] = {}
 
     def settle(self, rounds: int = 4) -> None:
         for _ in range(rounds):
@@ -215,7 +216,9 @@ def served(world: World, *, conditions: bool = False) -> Iterator[str]:
     from gpu_ami.local.backends.systems_manager import SystemsManager
 
     install(world.decisions.conditions.delays)
-    world.systems_manager = SystemsManager(world.ec2, silent_seconds=SILENT_SECONDS, poll_seconds=1)
+    world.systems_manager = SystemsManager(
+        world.ec2, silent_seconds=SILENT_SECONDS, poll_seconds=1, packages=lambda name: world.packages.get(name, {})
+    )
     moto = SystemsManagerLayer(DomainDispatcherApplication(create_backend_app), world.systems_manager)
     api: Any = Api(moto, world.reconciler, world.images, world.layout)
     if conditions:

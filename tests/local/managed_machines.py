@@ -77,6 +77,10 @@ class ManagedMachine:
         path.write_text(text)
         path.chmod(0o755)
 
+    @property
+    def is_started(self) -> bool:
+        return self._agent is not None
+
     def start(self) -> None:
         self._agent = load_agent().Agent(self.environment)
         self._thread = threading.Thread(target=self._agent.run, daemon=True)

@@ -20,9 +20,9 @@ MAX_BYTES = 64 * 1024
 RUN_SHELL, CONFIGURE_PACKAGE, RUN_DOCUMENT = "aws:runShellScript", "aws:configurePackage", "aws:runDocument"
 _MAX_NESTED = 3  # user guide, "aws:runDocument": documents that run documents
 _REFERENCE = re.compile(r"\{\{\s*([\w.:/-]+)\s*\}\}")
-_CTL = "/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
+_CTL = "$GPU_AMI_ROOT/opt/aws/amazon-cloudwatch-agent/bin/amazon-cloudwatch-agent-ctl"
 _MANAGE_AGENT = f"""\
-ctl={_CTL}
+ctl="{_CTL}"
 [ -x "$ctl" ] || {{ echo 'the CloudWatch agent is not installed' >&2; exit 1; }}
 restart=
 [ '{{{{ optionalRestart }}}}' = no ] || restart=-s

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +22,7 @@ from typing import Any
 
 VERSION = "3.3.0.0"
 _CREDENTIALS_S = 300.0
+_BEAT_S = 5.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 15.0
 _KEPT = 24000  # characters of output that Systems Manager keeps
 _TARGETS = {"ssm": "AmazonSSM", "ec2messages": "EC2WindowsMessageDeliveryService_v20150611"}
@@ -58,12 +60,29 @@ class Agent:
         self.call("ssm", "UpdateInstanceInformation", {"AgentVersion": VERSION, **platform(self.root)})
 
     def answer(self, message: Mapping[str, Any]) -> None:
+        """Runs the steps of a message, while another thread says that the agent is there."""
+        done = threading.Event()
+        threading.Thread(target=self.beat, args=(done,), daemon=True).start()
+        try:
+            results = self.steps(message)
+        finally:
+            done.set()
+        self.call("ec2messages", "SendReply", {"MessageId": message["MessageId"], "Results": results})
+
+    def beat(self, done: threading.Event) -> None:
+        while not done.wait(_BEAT_S):
+            try:
+                self.register()
+            except (OSError, ValueError, KeyError):
+                pass
+
+    def steps(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         results: list[dict[str, Any]] = []
         for step in message["Steps"]:
             results.append(self.step(step))
             if results[-1]["status"] != "Success" and step["inputs"].get("onFailure") == "exit":
                 break
-        self.call("ec2messages", "SendReply", {"MessageId": message["MessageId"], "Results": results})
+        return results
 
     def step(self, step: Mapping[str, Any]) -> dict[str, Any]:
         inputs = step["inputs"]

@@ -1,0 +1,150 @@
+"""One command on many machines: sent to 50 at a time, and followed to its end on each.
+
+What became of it is a machine's own (Success, Failed, TimedOut), or says that it never began (Undeliverable, Cancelled
+after too many errors, Silent where no command was sent). A call that AWS refuses is a CloudError and says nothing about
+a machine; a throttled look is repeated. Sources: Systems Manager API reference, SendCommand (at most 50 instance ids)
+and CommandInvocation; user guide, "Understanding command statuses"; read 2026-11-23.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.cloud import aws_errors
+from gpu_ami.errors import CloudError
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Cloud
+    from gpu_ami.cloud.fleet.machines import FleetMachine
+
+SUCCESS, FAILED, TIMED_OUT, CANCELLED = "Success", "Failed", "TimedOut", "Cancelled"
+UNDELIVERABLE, SILENT = "Undeliverable", "Silent"
+_AT_A_TIME = 50
+_OVER = (SUCCESS, FAILED, TIMED_OUT, CANCELLED)
+_POLL_SECONDS = 1.0
+_LAST_LINES = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """max_concurrency, max_errors: a number or a percentage. delivery_seconds: SendCommand's TimeoutSeconds."""
+
+    max_concurrency: str = "50"
+    max_errors: str = "0"
+    delivery_seconds: int = 120
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a command on one machine. text: its output; for a failure what it said last, or what AWS says."""
+
+    status: str
+    text: str = ""
+    code: int = 0
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The last line of output as JSON; empty where there is none."""
+        lines = self.text.strip().splitlines()
+        try:
+            found = json.loads(lines[-1]) if lines and self.status == SUCCESS else {}
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass
+class Running:
+    """A command that was sent, and the machines that are not done."""
+
+    id: str
+    pending: set[str]
+    ends: float
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+
+def run(
+    cloud: Cloud,
+    machines: Sequence[FleetMachine],
+    document: str,
+    parameters: Mapping[str, str],
+    limits: Limits = Limits(),
+    on_update: Callable[[int, int], object] = lambda _done, _total: None,
+    seconds: float = 1200.0,
+) -> dict[str, Outcome]:
+    """What became of a document on each machine, by instance id. on_update: how many are done, of how many."""
+    outcomes = {each.instance_id: Outcome(SILENT, each.silence) for each in machines if each.silence}
+    reachable = [each.instance_id for each in machines if not each.silence]
+    for start in range(0, len(reachable), _AT_A_TIME):
+        chunk = reachable[start : start + _AT_A_TIME]
+        command = Running(_send(cloud, chunk, document, parameters, limits), set(chunk), time.monotonic() + seconds)
+        for done in _follow(cloud, command):
+            on_update(len(outcomes) + done, len(machines))
+        outcomes |= command.outcomes
+    return outcomes
+
+
+def _send(cloud: Cloud, instance_ids: list[str], document: str, parameters: Mapping[str, str], limits: Limits) -> str:
+    with aws_errors.translated(f"sending {document} to {len(instance_ids)} machines"):
+        answer = cloud.client("ssm").send_command(
+            InstanceIds=instance_ids,
+            DocumentName=document,
+            Parameters={name: [value] for name, value in parameters.items()},
+            TimeoutSeconds=limits.delivery_seconds,
+            MaxConcurrency=limits.max_concurrency,
+            MaxErrors=limits.max_errors,
+        )
+        return str(answer["Command"]["CommandId"])
+
+
+def _follow(cloud: Cloud, command: Running) -> Iterator[int]:
+    """Looks until every machine is done, or the time is over; how many are done after each look."""
+    while command.pending:
+        for row in _invocations(cloud, command):
+            name = row["InstanceId"]
+            if row["Status"] in _OVER and name in command.pending:
+                command.outcomes[name] = _outcome(cloud, command.id, row)
+                command.pending.discard(name)
+        yield len(command.outcomes)
+        if command.pending and time.monotonic() > command.ends:
+            late = Outcome(TIMED_OUT, "no result before the deadline")
+            command.outcomes |= dict.fromkeys(command.pending, late)
+            return
+        if command.pending:
+            time.sleep(_POLL_SECONDS)
+
+
+def _invocations(cloud: Cloud, command: Running) -> list[Any]:
+    """The command's invocations; none where AWS throttles this look and there is time for another."""
+    try:
+        with aws_errors.translated(f"reading the results of command {command.id}"):
+            pages = cloud.client("ssm").get_paginator("list_command_invocations")
+            return [
+                row for page in pages.paginate(CommandId=command.id, Details=True) for row in page["CommandInvocations"]
+            ]
+    except CloudError as error:
+        if not aws_errors.is_throttled(error.code) or time.monotonic() > command.ends:
+            raise
+        return []
+
+
+def _outcome(cloud: Cloud, command_id: str, row: Any) -> Outcome:
+    """Output and errors of the plugin that failed, else of the last."""
+    plugins = row.get("CommandPlugins", [])
+    failed = next((each for each in plugins if each["Status"] != SUCCESS), plugins[-1] if plugins else None)
+    details = str(row["StatusDetails"])
+    if details == UNDELIVERABLE or failed is None or int(failed["ResponseCode"]) == -1:
+        return Outcome(UNDELIVERABLE if details == UNDELIVERABLE else str(row["Status"]), details, -1)
+    with aws_errors.translated(f"reading the result of command {command_id}"):
+        result = cloud.client("ssm").get_command_invocation(
+            CommandId=command_id, InstanceId=row["InstanceId"], PluginName=failed["Name"]
+        )
+        code, out, err = int(result["ResponseCode"]), result["StandardOutputContent"], result["StandardErrorContent"]
+    if row["Status"] == SUCCESS:
+        return Outcome(SUCCESS, out, code)
+    said = "\n".join((err or out).strip().splitlines()[-_LAST_LINES:])
+    return Outcome(str(row["Status"]), said or details, code)

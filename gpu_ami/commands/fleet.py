@@ -1,0 +1,217 @@
+"""`gpu-ami fleet`: telemetry on machines in service, through AWS Systems Manager."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome, options
+from gpu_ami.errors import UsageError, counted
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import fleet as machines
+    from gpu_ami.fleet import Attachment, Check, Condition, MachineProof
+    from gpu_ami.plan import Plan
+    from gpu_ami.progress import Progress
+
+_EPILOG = """\
+Machines that Systems Manager manages get the plan's CloudWatch agent configuration and event parser without SSH and
+without a new image, and give them back (docs/fleet.md).
+
+exit codes: 0 done or proven on every machine · 1 a machine failed · 4 cloud or network, or a machine is silent
+
+  gpu-ami fleet attach out/al2023-compute --where aws.yml --tag fleet=training --dry-run
+  gpu-ami fleet attach out/al2023-compute --where aws.yml --auto-scaling-group train --future
+  gpu-ami fleet status out/al2023-compute --where aws.yml --tag fleet=training
+  gpu-ami fleet prove  out/al2023-compute --where aws.yml --tag fleet=training -i key.pem
+  gpu-ami fleet detach out/al2023-compute --where aws.yml --tag fleet=training
+"""
+_LIMIT = re.compile(r"[1-9]\d{0,6}|[1-9]\d?%|100%|0")
+
+
+def register(subparsers: Any) -> None:
+    formatter = argparse.RawDescriptionHelpFormatter
+    text = "telemetry on machines in service: attach, status, prove, detach"
+    parser = subparsers.add_parser("fleet", help=text, epilog=_EPILOG, formatter_class=formatter)
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="VERB", required=True, help="gpu-ami fleet VERB --help says more"
+    )
+    attach = _verb(verbs, "attach", "put a plan's telemetry on machines")
+    attach.add_argument("--dry-run", action="store_true", help="print what would be made and sent")
+    text = "also on machines to come: a State Manager association of the tags"
+    attach.add_argument("--future", action="store_true", help=text)
+    text = "take back all that attach made, as `fleet detach`"
+    attach.add_argument("--detach", action="store_true", help=text)
+    _verb(verbs, "status", "which plan each machine runs, and whether its services run")
+    _verb(verbs, "detach", "take back all that attach made")
+    prove = _verb(verbs, "prove", "run the telemetry's checks on machines in service")
+    options.add_identity(prove)
+    prove.add_argument("--ssh-user", default="", metavar="USER", help="default: the plan's login user")
+    text = "do not log in: judge by Systems Manager and CloudWatch alone"
+    prove.add_argument("--no-login", action="store_true", help=text)
+    parser.set_defaults(execute=execute)
+
+
+def _verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text)
+    options.add_out(parser)
+    options.add_where(parser)
+    parser.add_argument("--instance-id", action="append", default=[], metavar="ID", help="this machine (repeatable)")
+    text = "machines with this tag (repeatable: with all of them)"
+    parser.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help=text)
+    parser.add_argument("--auto-scaling-group", default="", metavar="NAME", help="the machines of this group")
+    text = "machines at the same time, a number or a percentage (default: %(default)s)"
+    parser.add_argument("--max-concurrency", type=_limit, default="10", metavar="N", help=text)
+    text = "send a command to no further machine after so many failed, a number or a percentage (default: %(default)s)"
+    parser.add_argument("--max-errors", type=_limit, default="0", metavar="N", help=text)
+    return parser
+
+
+def _limit(text: str) -> str:
+    if not _LIMIT.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"expected a number or a percentage, such as 10 or 25%, got {text!r}")
+    return text
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from gpu_ami.cloud import Cloud, fleet
+    from gpu_ami.cloud.fleet import machines
+    from gpu_ami.fleet import attachment, documents
+    from gpu_ami.plan import PLAN_FILE, Plan
+
+    selection = fleet.Selection.of(args.instance_id, args.tag, args.auto_scaling_group)
+    if getattr(args, "future", False):
+        attachment.require_future(selection)
+    plan = Plan.load(options.existing_plan(args.out) / PLAN_FILE)
+    if "cloudwatch_agent" not in plan.document or "event_parser" not in plan.document:
+        raise UsageError(f"{plan.image}: the plan has no telemetry", hint="roles cloudwatch_agent and event_parser")
+    cloud = Cloud(_place(args))
+    found = machines.find(cloud, selection)
+    limits = fleet.Limits(args.max_concurrency, args.max_errors)
+    task = attachment.Attachment(cloud, documents.bundle(plan), found, limits, progress)
+    verbs = {"attach": _attach, "status": _status, "detach": _detach, "prove": _prove}
+    return verbs[args.verb](args, task, plan, selection)
+
+
+def _place(args: argparse.Namespace) -> Any:
+    from gpu_ami import pipeline
+    from gpu_ami.cloud import load_place
+    from gpu_ami.files import home_dir
+
+    place = load_place(args.where) if args.where else pipeline.running_local_place(home_dir())
+    if place is None:
+        raise UsageError("the local region is not up", hint="--where FILE names a place on AWS; or: gpu-ami region up")
+    return place
+
+
+def _attach(args: argparse.Namespace, task: Attachment, plan: Plan, selection: machines.Selection) -> Outcome:
+    from gpu_ami.fleet import attachment
+
+    if args.detach:
+        return _detach(args, task, plan, selection)
+    if args.dry_run:
+        lines = attachment.plan_steps(task.bundle, task.machines, args.future)
+        return Outcome("\n".join(lines), {"dry_run": lines})
+    outcomes = task.attach()
+    association = task.follow_future(selection) if args.future else ""
+    return _of_outcomes(task, outcomes, {"plan": task.bundle.digest, "association": association})
+
+
+def _detach(_: argparse.Namespace, task: Attachment, _plan: Plan, _selection: machines.Selection) -> Outcome:
+    return _of_outcomes(task, task.detach(), {"plan": task.bundle.digest, "association": ""})
+
+
+def _of_outcomes(task: Attachment, outcomes: dict[str, machines.Outcome], more: dict[str, str]) -> Outcome:
+    """Exit code 1: a machine failed; 4: none failed, and one did not answer."""
+    from gpu_ami.cloud.fleet import run_command
+
+    rows = [
+        {"instance_id": each.instance_id, "instance_type": each.instance_type, "name": each.name,
+         "status": outcomes[each.instance_id].status, "text": outcomes[each.instance_id].text}
+        for each in task.machines
+    ]  # fmt: skip
+    for row in rows:
+        row["text"] = "" if row["status"] == run_command.SUCCESS else row["text"]
+    statuses = {row["status"] for row in rows}
+    code = 1 if run_command.FAILED in statuses else 0 if statuses == {run_command.SUCCESS} else 4
+    lines = [_line(row["instance_id"], row["instance_type"], row["status"], row["text"]) for row in rows]
+    done = sum(row["status"] == run_command.SUCCESS for row in rows)
+    lines.append(f"{done} of {counted(len(rows), 'machine')}")
+    return Outcome("\n".join(lines), {**more, "machines": rows}, code)
+
+
+def _line(instance_id: str, instance_type: str, state: str, text: str = "") -> str:
+    line = f"{instance_id}  {instance_type:14}  {state}"
+    return f"{line}: {text}" if text else line
+
+
+def _status(_: argparse.Namespace, task: Attachment, plan: Plan, _selection: machines.Selection) -> Outcome:
+    from gpu_ami.fleet import condition
+
+    rows = condition.ask(task.cloud, task.bundle, task.machines, task.limits)
+    lines = [_line(each.machine.instance_id, each.machine.instance_type, each.state, each.reason) for each in rows]
+    lines += [f"plan {plan.digest} ({plan.image}): {_counts(each.state for each in rows)}"]
+    return Outcome("\n".join(lines), {"plan": plan.digest, "machines": [each.to_json() for each in rows]})
+
+
+def _counts(words: Iterable[str]) -> str:
+    listed = list(words)
+    return ", ".join(f"{listed.count(word)} {word}" for word in sorted(set(listed)))
+
+
+def _prove(args: argparse.Namespace, task: Attachment, plan: Plan, _selection: machines.Selection) -> Outcome:
+    from gpu_ami.cloud import runs
+    from gpu_ami.files import home_dir
+    from gpu_ami.fleet import condition, proof
+
+    options.check_identity(args)
+    with task.progress.stage(f"ask {counted(len(task.machines), 'machine')}"):
+        conditions = condition.ask(task.cloud, task.bundle, task.machines, task.limits, plan.document)
+    with runs.begin(home_dir(), task.cloud.place.name) as run:
+        check = None if args.no_login else _check(args, task, plan, run)
+        proofs = proof.prove(conditions, check, _workers(args.max_concurrency, len(conditions)))
+    lines = [
+        _line(each.condition.machine.instance_id, each.condition.machine.instance_type, each.verdict, _why(each))
+        for each in proofs
+    ]
+    lines.append(f"plan {plan.digest} ({plan.image}): {_counts(each.verdict for each in proofs)}")
+    data = {"plan": plan.digest, "machines": [each.to_json() for each in proofs]}
+    return Outcome("\n".join(lines), data, proof.exit_code(proofs))
+
+
+def _why(proof: MachineProof) -> str:
+    state = proof.condition.state
+    return "" if proof.verdict == "PASS" else "\n    ".join([state, *proof.reasons] if state != "ok" else proof.reasons)
+
+
+def _workers(limit: str, machines: int) -> int:
+    number = machines * int(limit[:-1]) // 100 if limit.endswith("%") else int(limit)
+    return max(1, min(number, 16))  # a process each, on this machine
+
+
+def _check(args: argparse.Namespace, task: Attachment, plan: Plan, run: Any) -> Check:
+    """Runs the telemetry's checks on one machine, over SSH or the tunnel of the place."""
+    from gpu_ami.cloud import login
+    from gpu_ami.fleet import proof
+    from gpu_ami.plan import PLAN_FILE
+    from gpu_ami.validate import Proof, Target
+
+    out, place = options.existing_plan(args.out), task.cloud.place
+    shared = Proof(plan.document, out / PLAN_FILE, place, out / "fleet", task.progress, options=["-k", proof.SELECTION])
+    user = args.ssh_user or plan.document["os"]["ssh_user"]
+    interface = place.ssh_interface
+
+    def check(condition: Condition) -> Any:
+        machine = condition.machine
+        target = Target(
+            f"ssh://{user}@{machine.addresses.get(interface, '')}:{place.ssh_port}", machine.instance_type,
+            machine.instance_id, args.identity, Path(run.folder) / f"known_hosts.{machine.instance_id}",
+            name=machine.instance_id, proxy_command=login.proxy_command(place, machine.instance_id),
+        )  # fmt: skip
+        with task.progress.stage(f"check {machine.instance_id}", machine.instance_id):
+            return shared.check(target)
+
+    return check

@@ -1,0 +1,106 @@
+"""What a machine answers of its telemetry, what CloudWatch has of it, and what is wrong with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, arrivals, documents, run_command
+from gpu_ami.errors import GpuAmiError
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Cloud
+    from gpu_ami.fleet.documents import Bundle
+    from gpu_ami.recipes import PlanDocument
+
+# Heartbeats come every 60 s; the agent sends within 60 s of them; CloudWatch shows events within seconds.
+BEHIND_SECONDS = 300.0
+OK, SILENT, BEHIND, OTHER_PLAN, BROKEN, UNPROVEN = "ok", "silent", "behind", "other plan", "broken", "unproven"
+_NEVER_BEGAN = (run_command.SILENT, run_command.UNDELIVERABLE, run_command.TIMED_OUT)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One machine. state: ok, silent, behind, other plan, broken or unproven; reason: why it is not ok."""
+
+    machine: FleetMachine
+    outcome: Outcome
+    state: str
+    reason: str = ""
+    answer: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        machine = {"instance_id": self.machine.instance_id, "instance_type": self.machine.instance_type}
+        names = ("plan", "image", "origin", "agent", "agent_version", "parser")
+        told = {key: str(self.answer.get(key, "")) for key in names}
+        return {**machine, "name": self.machine.name, "state": self.state, "reason": self.reason, **told,
+                "command": asdict(self.outcome)["status"]}  # fmt: skip
+
+
+def ask(
+    cloud: Cloud, bundle: Bundle, machines: Sequence[FleetMachine], limits: Limits, plan: PlanDocument | None = None
+) -> list[Condition]:
+    """The condition of each machine. plan: CloudWatch is asked, too, when each was heard of last. CloudError."""
+    name = bundle.names.document
+    documents.ensure_document(cloud, name, bundle.documents[name])
+    # An error of one machine must not keep the others from being asked.
+    unlimited = Limits(limits.max_concurrency, "100%", limits.delivery_seconds)
+    outcomes = run_command.run(cloud, machines, name, {"action": "status"}, unlimited)
+    return [judge(cloud, bundle, each, outcomes[each.instance_id], plan) for each in machines]
+
+
+def judge(
+    cloud: Cloud, bundle: Bundle, machine: FleetMachine, outcome: Outcome, plan: PlanDocument | None
+) -> Condition:
+    """What its answer and CloudWatch say of one machine. What AWS refuses to tell makes it unproven."""
+    answer = outcome.answer
+    state, reason = _of_answer(outcome, answer, bundle.digest)
+    if state == OK and plan is not None:
+        try:
+            state, reason = _of_cloudwatch(cloud, machine, plan)
+        except GpuAmiError as error:
+            state, reason = UNPROVEN, "; ".join([error.message, *error.details])
+    return Condition(machine, outcome, state, reason, answer)
+
+
+def _of_answer(outcome: Outcome, answer: Mapping[str, Any], digest: str) -> tuple[str, str]:
+    if outcome.status in _NEVER_BEGAN:
+        return SILENT, outcome.text
+    if outcome.status == run_command.CANCELLED:
+        return UNPROVEN, outcome.text
+    if outcome.status != run_command.SUCCESS or not answer:
+        return BROKEN, outcome.text or "the program on the machine printed no answer"
+    if not answer["origin"]:
+        return OTHER_PLAN, "nothing is attached to it"
+    if answer["origin"] == "fleet" and answer["plan"] != digest:
+        return OTHER_PLAN, f"it runs {answer['plan']} ({answer['image']}), expected {digest}"
+    inactive = [f"{name} is {answer[name]}" for name in ("agent", "parser") if answer[name] != "active"]
+    if inactive:
+        return BROKEN, ", ".join(inactive)
+    return _of_parser(answer.get("parser_status", {}))
+
+
+def _of_parser(status: Mapping[str, Any]) -> tuple[str, str]:
+    age, period = status.get("heartbeat_age_s"), float(status.get("heartbeat_period_s", 60))
+    if age is None:
+        return BROKEN, "the event parser has written no status"
+    if age > 2 * period + 5:
+        return BEHIND, f"the event parser's last heartbeat was {age:.0f} s ago, expected within {2 * period + 5:.0f} s"
+    return OK, ""
+
+
+def _of_cloudwatch(cloud: Cloud, machine: FleetMachine, plan: PlanDocument) -> tuple[str, str]:
+    telemetry = plan["telemetry"]
+    group, stream = telemetry["json_log_group"], telemetry["log_stream"].replace("{instance_id}", machine.instance_id)
+    newest = arrivals.newest_event(cloud, group, stream)
+    if newest is None:
+        return SILENT, f"log group {group} has no event of the last day in stream {stream}"
+    age = time.time() - newest
+    if age > BEHIND_SECONDS:
+        return (
+            BEHIND,
+            f"its newest event in log group {group} is {age:.0f} s old, expected at most {BEHIND_SECONDS:.0f} s",
+        )
+    return OK, ""
