@@ -54,6 +54,8 @@ def test_what_differs_between_any_two_builds_is_named_with_its_reason() -> None:
     before = taken(file(BASE), file(MODULE))
     judged = rebuild.judge(before, taken(file(BASE, "cd"), file(MODULE, "cd"), file(BOOTS)))
     assert judged.is_same
+    assert rebuild.judge(taken(file("/etc/shadow-")), taken(file("/etc/shadow-", "cd"))).is_same
+    assert not rebuild.judge(taken(file("/etc/shadow")), taken(file("/etc/shadow", "cd"))).is_same
     assert sorted(path for row in judged.expected for path in row.paths) == sorted([BASE, MODULE, BOOTS])
     text = rebuild.text(judged)
     assert text.splitlines()[1] == "differ between any two builds:"
