@@ -5,6 +5,7 @@ base_image           Debian 12, made by mmdebstrap
 source_ami           the AMIs of base images, as plans find them
 rootfs_layers        the layers of a base image as folders
 ssm_agent            user data that installs the replica of the SSM Agent
+tree_ami             an AMI made of a tree of files
 base_ami_packages    packages that a node family's base AMI contains
 """
 

@@ -126,17 +126,19 @@ def _ensure_disk(base: Base, digest: str, home: Path, progress: Progress) -> Pat
         with base_image.only_one(home / "base") as folder:
             if not disk.exists():
                 with progress.stage(f"base image {base.name}: write the disk"), base_image.scratch(folder) as work:
-                    _write_disk(tree, work)
+                    write_disk(tree, work)
                     (work / "disk.raw").rename(disk)
     os.utime(disk)
     return disk
 
 
-def _write_disk(tree: Tree, work: Path) -> None:
+def write_disk(tree: Tree, work: Path) -> None:
+    """Writes `disk.raw` of a tree's layers in the folder `work` (root)."""
     base_image.start_disk(work / "disk.raw")
     for index, layer in enumerate(tree.layers):
         (work / f"layer{index}").symlink_to(layer)
-    stack = ":".join(f"layer{index}" for index in range(len(tree.layers)))
+    # overlayfs takes no single layer: the empty folder `none` is below.
+    stack = ":".join([*(f"layer{index}" for index in range(len(tree.layers))), "none"])
     mke2fs = find_tool("mke2fs", package="e2fsprogs")
     offset, size = base_image.PARTITION_OFFSET, base_image.DISK_BYTES - base_image.PARTITION_OFFSET
     arguments = ["disk", stack, mke2fs, base_image.root_uuid(), str(offset), "disk.raw", str(size // 1024)]
