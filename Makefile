@@ -19,7 +19,7 @@ help:
 	@echo "make test    linters and tests (no machine is booted)"
 	@echo "make faults  inject faults into the image that make prove built;  make machine   the tests that boot machines"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
-	@echo "make real    install Debian's real NVIDIA driver in a sandbox, and judge the image's files (root, network; no machine is booted)"
+	@echo "make real    install Debian's real NVIDIA driver in a sandbox, judge the image's files, and boot it (root, network)"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
 
 setup: packages venv

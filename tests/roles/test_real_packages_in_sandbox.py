@@ -1,6 +1,7 @@
 """An image of real packages alone: Debian's NVIDIA driver is installed in a sandbox, and the image's files are judged.
 
-`make real` runs this (marker `real`; root, the network, some minutes): no replica, no emulation, no GPU.
+`make real` runs this (marker `real`; root, the network, some minutes): no replica, no GPU. The image is then booted,
+emulated, and what needs a board is UNPROVEN by name.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import pytest
 import yaml
 
 import validator
+from gpu_ami import pipeline
 from gpu_ami.build.ansible import Machine, converge
 from gpu_ami.build.ansible_output import Converged
 from gpu_ami.files import home_dir
 from gpu_ami.local import region
-from gpu_ami.local.images import rootfs_layers
+from gpu_ami.local.images import rootfs_layers, tree_ami
 from gpu_ami.local.images.source_ami import base_of
 from gpu_ami.local.machines.devices import Devices
 from gpu_ami.local.mirror import mirror
@@ -27,13 +29,16 @@ from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables, make_plan
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
-from gpu_ami.report import HostReport
+from gpu_ami.report import HostReport, Report, certificate
 from gpu_ami.validate import Proof, image_files
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSCRIPT = ROOT / "tests" / "transcripts" / "nvidia_smi_without_driver.yml"
+WITHOUT_BOARD = ROOT / "tests" / "transcripts" / "nvidia_driver_without_board.yml"
 _ENTER = Path(validator.__file__).parent / "remote" / "enter_image.sh"
 # Role hygiene does not run in a sandbox, and no inventory of the base AMI is taken: their checks are left out.
+_NOT_OF_A_SANDBOX = ("hygiene", "image.py", "inventory", "file_account")
+_OF_THE_AGENT = ("cloudwatch_agent", "logs.py", "metrics.py", "diagnosis")
 _CHECKS = ("-k", "nvidia_driver or kernel or event_parser or boot")
 # What a sandbox puts into its tree (sandbox_init.py), and no image has.
 _OF_THE_SANDBOX = ("etc/ld.so.preload", "usr/lib/x86_64-linux-gnu/libsandbox-uname.so", "usr/sbin/grub-probe")
@@ -139,3 +144,52 @@ def test_files_of_the_image_hold(report: HostReport) -> None:
 
 def test_report_names_no_replica(report: HostReport) -> None:
     assert report.replicas == ()
+
+
+# Runs the transcript's commands on the booted machine, and compares what they print with it.
+_ASK = """
+import re
+
+
+def test_the_real_driver_says_what_is_recorded(host, observe):
+    \"\"\"The real driver's own words on a machine without an NVIDIA board are those of the transcript.\"\"\"
+    recorded = %r
+    said = []
+    for row in recorded["commands"]:
+        done = host.run(row["command"])
+        said.append({"command": row["command"], "status": done.rc, "stdout": done.stdout, "stderr": done.stderr})
+    log = host.run("journalctl -k --no-pager -o cat | grep -iE 'nvidia|NVRM|nouveau'").stdout
+    lines = list(dict.fromkeys(re.sub("number [0-9]+$", "number 244", line) for line in log.splitlines()))
+    observe.same({"kernel": lines, "commands": said}, recorded, "what the driver says")
+"""
+
+
+@pytest.fixture(scope="module")
+def booted(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The proof of the image as an AMI, on one machine that is not restarted."""
+    checks = tmp_path_factory.mktemp("checks")
+    recorded = yaml.safe_load(WITHOUT_BOARD.read_text(encoding="utf-8"))
+    (checks / "test_driver_without_board.py").write_text(_ASK % (recorded,))
+    ami = tree_ami.save(image.tree, "gpu-ami_debian12-distribution-real", home_dir(), Progress(mode="plain"))
+    left_out = _NOT_OF_A_SANDBOX + (() if "cloudwatch_agent" in image.plan.document["roles"] else _OF_THE_AGENT)
+    expression = " and ".join(f"not {name}" for name in left_out)
+    asked = pipeline.ProofOptions(["g5.12xlarge"], [checks], ("-k", expression), ())
+    with pipeline.open_session(None, Progress(mode="plain")) as session:
+        return pipeline.validate_stage(image.plan, ami, image.out, session, asked)
+
+
+def test_what_needs_a_board_is_unproven(booted: Report) -> None:
+    for host in booted.hosts:
+        print(f"{host.name} {host.error}")
+        for record in host.checks:
+            print(f"{record.verdict:9} {record.id}: {record.message}")
+    verdicts = {record.id: record.verdict for host in booted.hosts for record in host.checks}
+    assert [host.error for host in booted.hosts if host.error] == []
+    assert [name for name, verdict in verdicts.items() if verdict not in ("PASS", "UNPROVEN")] == []
+    assert verdicts["test_driver_without_board::test_the_real_driver_says_what_is_recorded"] == "PASS"
+    assert verdicts["nvidia_driver::test_loaded_driver_is_the_planned_one"] == "UNPROVEN"
+
+
+def test_certificate_names_no_replica(booted: Report) -> None:
+    statement = certificate.certify(booted)
+    assert statement.replicas == ()

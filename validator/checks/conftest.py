@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from validator import identity
-from validator.observe import unproven
 from validator.plan_document import PlanDocument
 from validator.plugin import RUN, as_root
 from validator.probes import MachineUnderTest, hardware
@@ -77,6 +76,4 @@ def golden_file(machine: MachineUnderTest, request: pytest.FixtureRequest) -> ha
 @pytest.fixture(scope="module")
 def board(host: Any, plan: PlanDocument) -> None:
     """UNPROVEN, with the reason, on a machine whose boards the installed driver cannot drive."""
-    reason = hardware.without_board(host, plan.get("nvidia_driver", {}).get("module", "nvidia"))
-    if reason:
-        unproven(reason)
+    hardware.require_board(host, plan)

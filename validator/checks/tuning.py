@@ -10,7 +10,7 @@ import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest
+from validator.probes import MachineUnderTest, hardware
 
 pytestmark = pytest.mark.planned("tuning")
 
@@ -67,6 +67,7 @@ def test_gpus_have_the_planned_clocks(host: Any, plan: PlanDocument, observe: Ob
         " --format=csv,noheader,nounits"
     )
     if done.rc != 0:
+        hardware.require_board(host, plan)
         observe.fail(f"nvidia-smi exited with status {done.rc}: {(done.stdout + done.stderr).strip()}")
     rows = [row for row in csv.reader(done.stdout.splitlines(), skipinitialspace=True) if row]
     with_clocks = [row for row in rows if row[1] in clocks]
@@ -120,7 +121,11 @@ def test_mig_devices_are_the_planned_ones(
     """Every GPU has the planned MIG devices of this instance type, or none if none are planned."""
     mig = plan["tuning"].get("mig", {})
     planned = [name for name in str(mig.get(machine.instance_type, "")).split(",") if name]
-    devices = divisions(output(host, "nvidia-smi -L"))
+    listed = host.run("nvidia-smi -L")
+    if listed.rc != 0:
+        hardware.require_board(host, plan)
+        observe.fail(f"nvidia-smi -L exited with status {listed.rc}: {(listed.stdout + listed.stderr).strip()}")
+    devices = divisions(listed.stdout)
     observe(devices, planned or "no MIG devices")
     wrong = [
         f"GPU {index}: {', '.join(names) or 'no MIG devices'}"

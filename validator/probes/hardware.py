@@ -18,6 +18,7 @@ from typing import Any
 from validator import plan_document
 from validator.observe import unproven
 from validator.pci import PCI_LIST
+from validator.plan_document import PlanDocument
 from validator.probes import nvidia_smi
 
 SCHEMA = "gpu-ami/golden/1"
@@ -186,6 +187,13 @@ def without_board(host: Any, module: str) -> str:
         f"no NVIDIA GPU on the PCI bus: the {len(boards)} boards are simulated ({':'.join(_SIMULATED_BOARD)}), and the "
         f"module {module} is NVIDIA's own, which drives real GPUs alone"
     )
+
+
+def require_board(host: Any, plan: PlanDocument) -> None:
+    """UNPROVEN, with the reason, on a machine whose boards the installed driver cannot drive."""
+    __tracebackhide__ = True
+    if reason := without_board(host, plan.get("nvidia_driver", {}).get("module", "nvidia")):
+        unproven(reason)
 
 
 def loaded_version(text: str) -> str:

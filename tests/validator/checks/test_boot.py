@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import FakeMachine, Judge
+from tests.validator.checks.conftest import REAL_DRIVER, REPLICA, FakeMachine, Judge
 from validator.checks import boot
 from validator.probes.machine import Clock
 
@@ -14,9 +14,6 @@ DEGRADED = {"systemctl is-system-running": (1, "degraded\n"), "systemctl list-un
 MODULES_FAILED = DEGRADED | {
     "systemctl list-units*": "systemd-modules-load.service loaded failed failed Load Modules\n"
 }
-BOARD = {"for d in *": "0000:00:1b.0 0x1af4 0x1110 0x050000 \n"}
-REAL_DRIVER = BOARD | {"modinfo *": "pci:v000010DEd*sv*sd*bc03sc02i00*\n"}
-REPLICA = BOARD | {"modinfo *": "pci:v00001AF4d00001110sv*sd*bc*sc*i*\n"}
 DONE = '{"v1": {"datasource": "DataSourceEc2Local", "errors": []}}'
 CALM = {
     "dmesg*": "Linux version 6.1\n",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import Judge
+from tests.validator.checks.conftest import REAL_DRIVER, REPLICA, Judge
 from validator.checks import event_parser as parser
 
 UNIT = {
@@ -200,6 +200,24 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         diagnosis(events={"status": "timeout", "why": "no answer"}, efa={"status": "absent", "why": "no EFA"}),
         "FAIL",
         "probes of gpu-ami-diagnose without an answer: events: no answer",
+    ),
+    (
+        parser.test_diagnosis_answers,
+        REAL_DRIVER | diagnosis(gpus={"status": "failed", "why": "nvidia-smi: exit status 9"}),
+        "UNPROVEN",
+        "the 1 boards are simulated",
+    ),
+    (
+        parser.test_diagnosis_answers,
+        REPLICA | diagnosis(gpus={"status": "failed", "why": "nvidia-smi: exit status 9"}),
+        "FAIL",
+        "without an answer: gpus: nvidia-smi: exit status 9",
+    ),
+    (
+        parser.test_diagnosis_answers,
+        REAL_DRIVER | diagnosis(gpus={"status": "failed", "why": "9"}, parser={"status": "failed", "why": "gone"}),
+        "FAIL",
+        "without an answer: parser: gone; gpus: 9",
     ),
     (
         parser.test_diagnosis_answers,

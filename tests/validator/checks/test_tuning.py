@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import METADATA, FakeMachine, Judge
+from tests.validator.checks.conftest import METADATA, REAL_DRIVER, REPLICA, FakeMachine, Judge
 from validator.checks import tuning
 from validator.plan import as_plan
 
@@ -59,7 +59,14 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
         tuning.test_gpus_have_the_planned_clocks, {"nvidia-smi*": CLOCKS.replace("A10G", "L4")}, {}, "UNPROVEN",
         "no clocks are planned for NVIDIA L4",
     ),
-    (tuning.test_gpus_have_the_planned_clocks, {"nvidia-smi*": (9, "no driver\n")}, {}, "FAIL", "9: no driver"),
+    (
+        tuning.test_gpus_have_the_planned_clocks, REAL_DRIVER | {"nvidia-smi*": (9, "no driver\n")}, {}, "UNPROVEN",
+        "the 1 boards are simulated",
+    ),
+    (
+        tuning.test_gpus_have_the_planned_clocks, REPLICA | {"nvidia-smi*": (9, "no driver\n")}, {}, "FAIL",
+        "9: no driver",
+    ),
     (tuning.test_gpus_have_the_planned_clocks, {}, {"plan": LIMITED}, "UNPROVEN", "the plan has no clocks"),
     (tuning.test_units_are_enabled, {"systemctl*": "enabled\n"}, {}, "PASS", ""),
     (
@@ -72,6 +79,14 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (
         tuning.test_units_have_not_failed, {"*mig*": "failed\n", "systemctl*": "active\n"}, {}, "FAIL",
         "nvidia-mig.service is failed: `journalctl -u` shows the GPU and the reason",
+    ),
+    (
+        tuning.test_mig_devices_are_the_planned_ones, REAL_DRIVER | {"nvidia-smi*": (9, "no driver\n")},
+        {"machine": P4D}, "UNPROVEN", "the 1 boards are simulated",
+    ),
+    (
+        tuning.test_mig_devices_are_the_planned_ones, REPLICA | {"nvidia-smi*": (9, "no driver\n")}, {"machine": P4D},
+        "FAIL", "nvidia-smi -L exited with status 9: no driver",
     ),
     (tuning.test_mig_devices_are_the_planned_ones, {"nvidia-smi*": DIVIDED}, {"machine": P4D}, "PASS", ""),
     (
