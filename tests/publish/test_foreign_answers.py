@@ -29,7 +29,7 @@ def test_operations_are_all_of_a_publication(account: Account, wire: Wire) -> No
 
 
 # Each body once: what they are read by is common to all calls.
-@pytest.mark.parametrize(("operation", "body"), zip(OPERATIONS, BODIES, strict=True))
+@pytest.mark.parametrize(("operation", "body"), list(zip(OPERATIONS, BODIES, strict=True)))
 def test_a_foreign_answer_ends_the_publication_by_name(
     operation: str, body: str, account: Account, wire: Wire, capsys: pytest.CaptureFixture[str]
 ) -> None:

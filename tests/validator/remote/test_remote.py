@@ -30,7 +30,9 @@ def test_sent_program_is_complete(program: Path, shell: list[str]) -> None:
     subprocess.run([*shell, "-n"], input=sent, text=True, check=True, timeout=60)
 
 
-PYTHON = ("diagnose", "initial_ramdisk", "inventory", "materials", "provoke_xid", "support_bundle")
+PYTHON = (
+    "diagnose", "initial_ramdisk", "inventory", "materials", "provoke_xid", "support_bundle", "telemetry_attachment",
+)  # fmt: skip
 
 
 def test_every_program_is_described() -> None:
