@@ -78,7 +78,7 @@ DIFFERENCES: dict[str, tuple[Callable[[Inventory], Inventory], str]] = {
     ),
     "setuid": (
         lambda taken: with_entry(replace(taken.entries["/usr/bin/nvidia-smi"], mode=0o4755))(taken),
-        "/usr/bin/nvidia-smi (changed: mode 4755, base 0755,",
+        "/usr/bin/nvidia-smi (changed: mode 4755, was 0755,",
     ),
     "new program": (with_entry(file("/usr/local/bin/miner", 0o755)), "/usr/local/bin/miner (new:"),
     "new preload": (with_entry(file("/etc/ld.so.preload")), "/etc/ld.so.preload (new:"),

@@ -1,4 +1,4 @@
-"""The differences between two states of a path: in the image and in the base AMI."""
+"""The differences between two states of a path: now, and in the base AMI or the certified image."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from validator.file_account.inventory import Entry
 
 
 def differences(now: Entry, before: Entry, hash_since: float = 0.0) -> list[str]:
-    """The differences between an entry and the base's, each with both values; empty if there are none."""
+    """The differences between an entry and what it was before, each with both values; empty if there are none."""
     if now.kind != before.kind:
-        return [f"a {kind_name(now.kind)}, the base AMI has a {kind_name(before.kind)}"]
+        return [f"a {kind_name(now.kind)}, was a {kind_name(before.kind)}"]
     found = []
     if now.mode != before.mode and now.kind != "l":
-        found.append(f"mode {now.mode:04o}, base {before.mode:04o}")
+        found.append(f"mode {now.mode:04o}, was {before.mode:04o}")
     if (now.owner, now.group) != (before.owner, before.group):
-        found.append(f"owner {now.owner}:{now.group}, base {before.owner}:{before.group}")
+        found.append(f"owner {now.owner}:{now.group}, was {before.owner}:{before.group}")
     if now.kind == "f" and (now.sha256 or now.changed >= hash_since) and now.sha256 != before.sha256:
-        found.append(f"content ({now.size} bytes, base {before.size})")
+        found.append(f"content ({now.size} bytes, was {before.size})")
     if now.target != before.target:
-        found.append(f"link to {now.target}, base {before.target}")
+        found.append(f"link to {now.target}, was {before.target}")
     if now.device != before.device:
-        found.append(f"device {now.device}, base {before.device}")
+        found.append(f"device {now.device}, was {before.device}")
     if dict(now.attributes) != dict(before.attributes):
         names = sorted(set(now.attributes.items()) ^ set(before.attributes.items()))
         found.append(f"attributes {', '.join(dict.fromkeys(name for name, _ in names))}")

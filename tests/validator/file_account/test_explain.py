@@ -97,7 +97,7 @@ def test_rules_of_the_first_boot_are_for_what_no_role_changed() -> None:
     base = system(file("/etc/hosts", changed=2000), running=True, boot_time=1000.0)
     assert findings(system(file("/etc/hosts")), base, settings) == []
     assert findings(system(file("/etc/hosts", sha256="2" * 64)), base, settings) == [
-        "/etc/hosts changed: content (1 bytes, base 1)"
+        "/etc/hosts changed: content (1 bytes, was 1)"
     ]
     assert findings(system(file("/etc/hosts")), system(), settings) == [
         "/etc/hosts new: no package, role or rule has this file"
@@ -112,7 +112,7 @@ def test_later_builders_rewrite_at_their_first_boot_what_the_first_one_wrote() -
     boots = (BuilderBoot(4990.0, 5010.0),)
     assert findings(image, base, settings, boots=boots) == []
     assert findings(image, system(), settings, boots=boots) == []
-    unexplained = "content (1 bytes, base 1), written by a later builder's first boot"
+    unexplained = "content (1 bytes, was 1), written by a later builder's first boot"
     assert findings(image, base, boots=boots) == [f"/etc/hosts changed: {unexplained}"]
     after_a_role = (BuilderBoot(4000.0, 4999.0),)
-    assert findings(image, base, settings, boots=after_a_role) == ["/etc/hosts changed: content (1 bytes, base 1)"]
+    assert findings(image, base, settings, boots=after_a_role) == ["/etc/hosts changed: content (1 bytes, was 1)"]
