@@ -11,12 +11,11 @@ import pytest
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import NeuronDevices, PlanDocument
-from validator.probes import MachineUnderTest, kernel_modules, packages, shared_libraries
+from validator.probes import MachineUnderTest, kernel_modules, neuron_monitor, packages, shared_libraries
 
 pytestmark = pytest.mark.planned("neuron")
 
 _BIN = "/opt/aws/neuron/bin"
-_MONITOR_SECONDS = 20  # the first report takes up to five seconds, longer under emulation
 # Package to the soname of its library, and how many numbers of the version the file name has.
 LIBRARIES = {"aws-neuronx-runtime-lib": ("libnrt.so.1", 4), "aws-neuronx-collectives": ("libnccom.so.2", 3)}
 
@@ -113,10 +112,10 @@ def test_monitor_reports_every_device(
     if "aws-neuronx-tools" not in _planned(plan):
         unproven("the plan has no aws-neuronx-tools")
     count = _promised(plan, machine)["count"]
-    shown = host.run(f"timeout {_MONITOR_SECONDS} {_BIN}/neuron-monitor | head -n 1")
+    shown = host.run(f"timeout {neuron_monitor.SECONDS} {neuron_monitor.PROGRAM} | head -n 1")
     if not shown.stdout.strip():
         observe.fail(
-            f"neuron-monitor printed nothing within {_MONITOR_SECONDS} s: {shown.stderr.strip() or 'no error'}"
+            f"neuron-monitor printed nothing within {neuron_monitor.SECONDS} s: {shown.stderr.strip() or 'no error'}"
         )
     hardware = _json(shown.stdout, observe).get("neuron_hardware_info", {})
     state = {"devices": hardware.get("neuron_device_count"), "error": hardware.get("error")}

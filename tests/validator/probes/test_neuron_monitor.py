@@ -22,8 +22,8 @@ def planned(*dimensions: str) -> Any:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        ((0, "", ""), "neuron-monitor printed nothing within 20 s: no error"),
-        ((124, "", "not found"), "neuron-monitor printed nothing within 20 s: not found"),
+        ((0, "", ""), "neuron-monitor printed nothing within 60 s: no error"),
+        ((124, "", "not found"), "neuron-monitor printed nothing within 60 s: not found"),
         ((0, "table\n"), "not JSON"),
         ((0, "[]\n"), "not a report: '[]'"),
         ((0, '{"a": 1}\n'), {"a": 1}),
