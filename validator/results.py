@@ -11,11 +11,11 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from validator import inputs
 
@@ -50,21 +50,33 @@ class InvalidRecord(ValueError):
     """A document that this module did not write; the message names the place in it."""
 
 
+Converters = Mapping[str, Callable[[Any], object]]
+
+
+class Record:
+    """A dataclass that is read from a JSON object with its fields.
+
+    _convert: a function for each field whose value is not the JSON value itself.
+    """
+
+    _convert: ClassVar[Converters] = {}
+
+    @classmethod
+    def from_json(cls, data: object, where: str = "record") -> Self:
+        """Raises InvalidRecord with `where` in its message."""
+        return construct(cls, data, where, **cls._convert)
+
+
 @dataclass(frozen=True)
-class Hop:
+class Hop(Record):
     """One stage between an event and CloudWatch, for the timeline. hop: its name; seconds: its duration."""
 
     hop: str
     seconds: float
 
-    @classmethod
-    def from_json(cls, data: object, where: str = "hop") -> Hop:
-        """Raises InvalidRecord."""
-        return construct(cls, data, where)
-
 
 @dataclass(frozen=True)
-class MetricSeries:
+class MetricSeries(Record):
     """The datapoints of one metric in CloudWatch, for the report.
 
     gpu: its index, None for a metric of all GPUs. start: seconds since 1970 of the first period; period: in seconds;
@@ -76,6 +88,7 @@ class MetricSeries:
     start: float
     period: int
     values: tuple[float | None, ...]
+    _convert: ClassVar[Converters] = {"values": tuple}
 
     @classmethod
     def of_points(cls, metric: str, gpu: int | None, period: int, points: Mapping[float, float]) -> Self:
@@ -84,28 +97,18 @@ class MetricSeries:
         by_period = {round((time - start) / period): round(value, 3) for time, value in points.items()}
         return cls(metric, gpu, start, period, tuple(by_period.get(n) for n in range(max(by_period) + 1)))
 
-    @classmethod
-    def from_json(cls, data: object, where: str = "series") -> MetricSeries:
-        """Raises InvalidRecord."""
-        return construct(cls, data, where, values=tuple)
-
 
 @dataclass(frozen=True)
-class Replica:
+class Replica(Record):
     """A package, kernel module or library that replaces the vendor's. what: its description."""
 
     package: str
     version: str
     what: str
 
-    @classmethod
-    def from_json(cls, data: object, where: str = "replica") -> Replica:
-        """Raises InvalidRecord."""
-        return construct(cls, data, where)
-
 
 @dataclass(frozen=True)
-class WaiverRecord:
+class WaiverRecord(Record):
     """A waiver as results and reports show it. expires: ISO date of the last day on which it counts."""
 
     check: str
@@ -114,15 +117,11 @@ class WaiverRecord:
     expires: str
     scope: Mapping[str, str]
     state: WaiverState
-
-    @classmethod
-    def from_json(cls, data: object, where: str = "waiver") -> WaiverRecord:
-        """Raises InvalidRecord."""
-        return construct(cls, data, where, state=WaiverState)
+    _convert: ClassVar[Converters] = {"state": WaiverState}
 
 
 @dataclass(frozen=True)
-class CarriedOver:
+class CarriedOver(Record):
     """Where a check was proven that did not run on this image (docs/layers.md).
 
     date: the end of that proof (RFC 3339, UTC); report: its digest; image: its AMI. layer, digest: of both images.
@@ -133,11 +132,6 @@ class CarriedOver:
     image: str
     layer: str
     digest: str
-
-    @classmethod
-    def from_json(cls, data: object, where: str = "carried") -> CarriedOver:
-        """Raises InvalidRecord."""
-        return construct(cls, data, where)
 
 
 @dataclass(frozen=True)

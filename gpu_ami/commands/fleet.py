@@ -43,8 +43,6 @@ def register(subparsers: Any) -> None:
     attach.add_argument("--dry-run", action="store_true", help="print what would be made and sent")
     text = "also on machines to come: a State Manager association of the tags"
     attach.add_argument("--future", action="store_true", help=text)
-    text = "take back all that attach made, as `fleet detach`"
-    attach.add_argument("--detach", action="store_true", help=text)
     _verb(verbs, "status", "which plan each machine runs, and whether its services run")
     _verb(verbs, "detach", "take back all that attach made")
     prove = _verb(verbs, "prove", "run the telemetry's checks on machines in service")
@@ -107,11 +105,9 @@ def _place(args: argparse.Namespace) -> Any:
     return place
 
 
-def _attach(args: argparse.Namespace, task: Attachment, plan: Plan, selection: machines.Selection) -> Outcome:
+def _attach(args: argparse.Namespace, task: Attachment, _plan: Plan, selection: machines.Selection) -> Outcome:
     from gpu_ami.fleet import attachment
 
-    if args.detach:
-        return _detach(args, task, plan, selection)
     if args.dry_run:
         lines = attachment.plan_steps(task.bundle, task.machines, args.future)
         return Outcome("\n".join(lines), {"dry_run": lines})

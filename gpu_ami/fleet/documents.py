@@ -141,9 +141,8 @@ def _future(names: Names, parts: list[str], has_gpu: bool) -> Document:
             optionalConfigurationLocation=names.base,
         ),
     ]  # fmt: skip
-    if (
-        has_gpu
-    ):  # AmazonCloudWatch-ManageAgent has no condition: the agent does not start with it and without nvidia-smi
+    # AmazonCloudWatch-ManageAgent has no condition: the agent does not start with it and without nvidia-smi
+    if has_gpu:
         append = f"{_CTL} -a append-config -m ec2 -c ssm:{names.gpu} -s"
         steps.append(_shell("gpus", f"test ! -x {_ROOT}/usr/bin/nvidia-smi || {append}"))
     return _document("Telemetry of gpu-ami on machines to come", steps)

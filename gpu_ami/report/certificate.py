@@ -46,18 +46,13 @@ _COMPONENTS = ("cuda", "cudnn", "nccl", "efa", "mkl")
 
 
 @dataclass(frozen=True)
-class CertifiedLayer:
+class CertifiedLayer(results.Record):
     """A layer that was not built with the image but came with a layer image. ami, created: of that image, if known."""
 
     name: str
     digest: str
     ami: str = ""
     created: str = ""
-
-    @classmethod
-    def from_json(cls, data: object, where: str = "layer") -> Self:
-        """Raises InvalidRecord."""
-        return results.construct(cls, data, where)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import ClassVar, Self, TypedDict
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document
@@ -40,7 +40,7 @@ def evidence_folder(instance_type: str, host: str) -> str:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(results.Record):
     """One timed stage of the run: nesting level, seconds since the run began (None: not known), seconds it took.
 
     machine: the name of the machine that it is of, "" for a stage of the run itself.
@@ -53,14 +53,9 @@ class Stage:
     start: float | None = None
     machine: str = ""
 
-    @classmethod
-    def from_json(cls, data: object, where: str = "stage") -> Self:
-        """Raises InvalidRecord."""
-        return results.construct(cls, data, where)
-
 
 @dataclass(frozen=True)
-class LaunchAttempt:
+class LaunchAttempt(results.Record):
     """One attempt to launch the machine: when (RFC 3339, UTC), where, by which way, and what AWS answered.
 
     answer: AWS's code and message, or `launched`. zone: "" where AWS did not say. instance_id: of the one that runs.
@@ -73,11 +68,6 @@ class LaunchAttempt:
     way: str
     answer: str
     instance_id: str = ""
-
-    @classmethod
-    def from_json(cls, data: object, where: str = "attempt") -> Self:
-        """Raises InvalidRecord."""
-        return results.construct(cls, data, where)
 
 
 @dataclass(frozen=True)
@@ -247,17 +237,13 @@ def counts(checks: Sequence[CheckRecord]) -> str:
 
 
 @dataclass(frozen=True)
-class ReportLayer:
+class ReportLayer(results.Record):
     """A layer of the image, with its digest and roles (docs/layers.md)."""
 
     name: str
     digest: str
     roles: tuple[str, ...]
-
-    @classmethod
-    def from_json(cls, data: object, where: str = "layer") -> Self:
-        """Raises InvalidRecord."""
-        return results.construct(cls, data, where, roles=tuple)
+    _convert: ClassVar[results.Converters] = {"roles": tuple}
 
 
 class TierResult(TypedDict):

@@ -50,7 +50,7 @@ def test_a_machine_from_nothing_to_telemetry_and_back(local: Fleet) -> None:
     local.heartbeat(machine)
     proved = run(local, "prove", "--no-login")
     assert (proved.exit_code, proved.data["machines"][0]["verdict"]) == (0, "PASS")
-    detached = run(local, "attach", "--detach")
+    detached = run(local, "detach")
     assert detached.exit_code == 0
     later = run(local, "prove", "--no-login")
     assert later.exit_code == 1 and "nothing is attached to it" in later.text

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import aws_errors
@@ -90,35 +90,27 @@ def remove_associations(cloud: Cloud, name: str) -> list[str]:
         pages = ssm.get_paginator("list_associations").paginate(AssociationFilterList=filters)
         ids = [str(row["AssociationId"]) for page in pages for row in page["Associations"]]
     for each in ids:
-        _unless_absent(f"deleting association {name}", lambda each=each: ssm.delete_association(AssociationId=each))
+        _unless_absent(f"deleting association {name}", ssm.delete_association, AssociationId=each)
     return ids
 
 
 def remove_documents(cloud: Cloud, names: Iterable[str]) -> list[str]:
     """The documents of these names that were there."""
-    ssm = cloud.client("ssm")
-    return [
-        name
-        for name in names
-        if _unless_absent(f"deleting document {name}", lambda name=name: ssm.delete_document(Name=name))
-    ]
+    delete = cloud.client("ssm").delete_document
+    return [name for name in names if _unless_absent(f"deleting document {name}", delete, Name=name)]
 
 
 def remove_parameters(cloud: Cloud, names: Iterable[str]) -> list[str]:
     """The parameters of these names that were there."""
-    ssm = cloud.client("ssm")
-    return [
-        name
-        for name in names
-        if _unless_absent(f"deleting parameter {name}", lambda name=name: ssm.delete_parameter(Name=name))
-    ]
+    delete = cloud.client("ssm").delete_parameter
+    return [name for name in names if _unless_absent(f"deleting parameter {name}", delete, Name=name)]
 
 
-def _unless_absent(action: str, call: Any) -> bool:
+def _unless_absent(action: str, call: Callable[..., object], **request: str) -> bool:
     """Whether there was something to be removed."""
     try:
         with aws_errors.translated(action):
-            call()
+            call(**request)
     except GpuAmiError as error:
         if error.code not in _ABSENT:
             raise
