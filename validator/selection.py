@@ -34,8 +34,15 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument |
         _keep(config, items, lambda item: identity.describe(item).id not in carried)
     if only:
         _keep(config, items, lambda item: identity.tier_of(item) == only)
-    # Live checks change the machine, so read-only checks must run before them.
-    items.sort(key=lambda item: item.get_closest_marker("live") is not None)
+    items.sort(key=lambda item: _turn(item, plan))
+
+
+def _turn(item: pytest.Item, plan: PlanDocument | None) -> int:
+    """Live checks change the machine, so read-only checks run before them, but for those that need what they leave."""
+    if item.get_closest_marker("live"):
+        return 1
+    needed = [str(marker.args[0]) for marker in item.iter_markers("after_live")]
+    return 2 if plan is not None and any(_has(plan, section) for section in needed) else 0
 
 
 def require_some_of_each(config: pytest.Config, items: Sequence[pytest.Item]) -> None:

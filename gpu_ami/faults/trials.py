@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _RED = ("FAIL", "FLAKY")
 _SCRIPT_SECONDS = 240.0
 _READS_ALL = "test_packaged_files_are_unchanged"
-_WAITING = ("logs", "metrics", "xid")  # they wait until a deadline for data that a fault holds back
+_WAITING = ("logs", "metrics", "neuron_error", "xid")  # they wait until a deadline for data that a fault holds back
 # What a script touches: files, entries of /run by their first name, and units that are arguments of systemctl.
 _TOUCHED = re.compile(
     r"(/run/[\w.-]+|/(?:etc|opt|var|usr|root|home|proc|sys|tmp)/[\w./@-]+)"

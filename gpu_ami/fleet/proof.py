@@ -24,13 +24,14 @@ _LEFT_OUT = (
     "test_agent_is_the_planned_version", "test_agent_does_not_restart", "test_parser_does_not_restart",
     "test_agent_log_has_no_error", "test_parser_survives_the_proof",
 )  # fmt: skip
-_MODULES = ("cloudwatch_agent", "event_parser", "logs", "metrics", "neuron_monitor", "test_drill_is_labelled")
+_MODULES = ("cloudwatch_agent", "event_parser", "logs", "metrics", "neuron_monitor", "test_drill_")
 SELECTION = f"({' or '.join(_MODULES)}) and not ({' or '.join(_LEFT_OUT)})"
 # Without these nothing is known of a machine; other checks may have nothing to look at (a log without an event).
 _REQUIRED = (
     "event_parser::test_parser_is_running_and_enabled", "event_parser::test_parser_has_a_heartbeat",
-    "xid::test_drill_is_labelled", "logs::test_file_arrives_in_its_stream[json_log]",
+    "logs::test_file_arrives_in_its_stream[json_log]",
 )  # fmt: skip
+_DRILLS = ("xid::test_drill_is_labelled", "neuron_error::test_drill_is_labelled")  # of a plan: its accelerator's
 PASS, FAIL = "PASS", "FAIL"
 _VERDICTS = {OK: PASS, BEHIND: FAIL, OTHER_PLAN: FAIL, BROKEN: FAIL, SILENT: "UNPROVEN", UNPROVEN: "UNPROVEN"}
 
@@ -52,9 +53,10 @@ class MachineProof:
     def unproven(self) -> list[str]:
         """Required checks that did not pass, and checks that could not be carried out."""
         verdicts = {each.id: each for each in self.checks}
-        wrong = [each for each in self.checks if each.verdict == "ERROR" and each.id not in _REQUIRED]
-        named = [verdicts[name] for name in _REQUIRED if name in verdicts and verdicts[name].verdict != PASS]
-        missing = [f"{name}: did not run" for name in _REQUIRED if self.checks and name not in verdicts]
+        required = (*_REQUIRED, next((name for name in _DRILLS if name in verdicts), _DRILLS[0]))
+        wrong = [each for each in self.checks if each.verdict == "ERROR" and each.id not in required]
+        named = [verdicts[name] for name in required if name in verdicts and verdicts[name].verdict != PASS]
+        missing = [f"{name}: did not run" for name in required if self.checks and name not in verdicts]
         return [f"{each.id}: {each.first_line}" for each in (*wrong, *named) if each.verdict != FAIL] + missing
 
     @property

@@ -25,7 +25,9 @@ UNAVAILABLE, UNPROVEN = Verdict.UNAVAILABLE, Verdict.UNPROVEN
 ORDER = (FAIL, FLAKY, ERROR, UNAVAILABLE, UNPROVEN, PASS)
 # A host is proven when a check of each of these roles passed on it; without one it is UNPROVEN.
 CORE = ("boot", "nvidia_driver", "cloudwatch_agent", "event_parser", "metrics", "logs", "xid")
-_PLANNED_ONLY = ("nvidia_driver", "cloudwatch_agent", "event_parser")  # core where the plan has the role
+NEURON_CORE = ("boot", "neuron", "cloudwatch_agent", "event_parser", "neuron_monitor", "logs", "neuron_error")
+# Core where the plan has the role.
+_PLANNED_ONLY = ("nvidia_driver", "cloudwatch_agent", "event_parser", "neuron_monitor")
 
 # The check that a machine comes back from a restart; the restart's name follows: …@reboot, …@stop-start.
 COMES_BACK = "boot::test_machine_comes_back"
@@ -139,7 +141,8 @@ class HostReport:
         """The roles that must pass on this host: those of the plan, and the ones that every plan has."""
         if self.offline:
             return []
-        return [role for role in CORE if role in roles or role not in _PLANNED_ONLY]
+        core = NEURON_CORE if "neuron" in roles else CORE
+        return [role for role in core if role in roles or role not in _PLANNED_ONLY]
 
     def unproven_roles(self, roles: Sequence[str], after: str = "") -> list[str]:
         """Core roles of which no check passed (or was waived), first or after a restart."""

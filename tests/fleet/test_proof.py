@@ -16,7 +16,7 @@ from tests.fleet.service_machines import Fleet
 from validator.results import CheckRecord, HostResults, Verdict
 
 ALL = Selection(tags={"fleet": "train"})
-CHECKED = [*proof._REQUIRED, "cloudwatch_agent::test_agent_is_active_and_enabled"]
+CHECKED = [*proof._REQUIRED, "xid::test_drill_is_labelled", "cloudwatch_agent::test_agent_is_active_and_enabled"]
 
 
 def results(**verdicts: str) -> HostResults:
@@ -105,6 +105,14 @@ def test_the_verdict_is_of_the_checks(check: Callable[[Condition], HostResults],
     assert json.loads(json.dumps(one.to_json()))["verdict"] == verdict
 
 
+@pytest.mark.parametrize(("verdict", "expected"), [("PASS", "PASS"), ("UNPROVEN", "UNPROVEN")])
+def test_the_drill_of_a_neuron_machine_is_its_own(verdict: str, expected: str) -> None:
+    drill = CheckRecord("neuron_error::test_drill_is_labelled", "neuron_error", "T2", "", Verdict(verdict))
+    others = [check for check in results().checks if check.role != "xid"]
+    (one,) = proof.prove([ok()], lambda _: HostResults("h", (*others, drill)), 1)
+    assert one.verdict == expected
+
+
 def test_the_selection_has_the_telemetry_s_checks() -> None:
     """The expression is pytest's, and takes the drill but no injected Xid."""
     from _pytest.mark.expression import Expression
@@ -113,5 +121,6 @@ def test_the_selection_has_the_telemetry_s_checks() -> None:
         return Expression.compile(proof.SELECTION).evaluate(lambda word, **_: word in f"{module}.py {name}")
 
     assert chosen("event_parser", "test_parser_has_a_heartbeat") and chosen("xid", "test_drill_is_labelled")
+    assert chosen("neuron_error", "test_drill_arrives_once")
     assert not chosen("xid", "test_kernel_xid_arrives_once") and not chosen("efa", "test_provider")
     assert not chosen("event_parser", "test_kernel_ring_is_large_enough")

@@ -64,6 +64,18 @@ def test_verdict(report: Report, verdict: str, exit_code: int) -> None:
     assert report.to_json()["verdict"] == verdict
 
 
+NEURON_ROLES = ["kernel", "neuron", "cloudwatch_agent", "event_parser", "neuron_monitor", "hygiene"]
+
+
+@pytest.mark.parametrize("missing", ["", *document.NEURON_CORE])
+def test_core_of_a_machine_with_neuron_devices(missing: str) -> None:
+    """It has neither NVIDIA's metrics nor Xids: without this no such image could be certified."""
+    checks = tuple(a_check(role) for role in document.NEURON_CORE if role != missing)
+    report = a_report(HostReport("inf2.48xlarge", checks=checks, facts={"hardware": "real"}), roles=NEURON_ROLES)
+    assert report.verdict == ("UNPROVEN" if missing else "PASS")
+    assert report.hosts[0].unproven(NEURON_ROLES) == ([f"{missing}: no check of it passed"] if missing else [])
+
+
 @pytest.mark.parametrize(
     ("host", "verdict", "tier_2"),
     [

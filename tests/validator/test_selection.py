@@ -107,6 +107,27 @@ def test_first_pass_runs_all_online_checks(run: Run) -> None:
     assert [check["tier"] for check in checks] == ["T1", "T1", "T0", "T1"]
 
 
+ORDERED = """
+import pytest
+@pytest.mark.after_live("neuron")
+def test_log(host): ...
+@pytest.mark.live
+def test_drill(host): ...
+def test_reads(host): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("section", "order"),
+    [("neuron", ["test_reads", "test_drill", "test_log"]), ("efa", ["test_log", "test_reads", "test_drill"])],
+)
+def test_checks_that_need_a_live_one_follow_it(run: Run, tmp_path: Path, section: str, order: list[str]) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", section: {"version": "1"}}))
+    checks = run(ORDERED, f"--plan={plan}").document["checks"]
+    assert [check["id"].partition("::")[2] for check in checks] == order
+
+
 def test_only_the_selected_tier_runs(run: Run) -> None:
     checks = run(RESTARTED, "--tier=T0").document["checks"]
     assert [check["id"] for check in checks] == ["test_given::test_of_files"]

@@ -36,6 +36,7 @@ Reply = str | tuple[int, str] | tuple[int, str, str] | Callable[[str], "Reply"]
 def pytest_configure(config: pytest.Config) -> None:
     """The checks' own markers, which `-p validator.plugin` would bring."""
     config.addinivalue_line("markers", "accounted: see validator/checks/conftest.py")
+    config.addinivalue_line("markers", "after_live(section): see validator/plugin.py")
     config.addinivalue_line("markers", "asked(option): see validator/checks/conftest.py")
     config.addinivalue_line("markers", "live: see validator/plugin.py")
     config.addinivalue_line("markers", "offline: see validator/plugin.py")
