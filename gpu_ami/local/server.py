@@ -51,7 +51,7 @@ class Daemon:
         from gpu_ami.local.api import conditions
         from gpu_ami.local.backends import Ec2
         from gpu_ami.local.images import ImageStore
-        from gpu_ami.local.machines import Reconciler
+        from gpu_ami.local.machines import reconcile
 
         self.settings = settings
         self.decisions = conditions.Decisions(conditions.load(settings.conditions))
@@ -68,7 +68,7 @@ class Daemon:
         self.mirror = _serve_mirror(self.layout.home)
         self._api = self._make_server()
         self.machines = self._make_machines()
-        self.reconciler = Reconciler(
+        self.reconciler = reconcile.Reconciler(
             self.ec2, self.machines, self.images, workers.submit, self.wake, self.progress,
             delays=self.decisions.conditions.delays, launch_failure=self.decisions.launch_failure,
         )  # fmt: skip
@@ -81,25 +81,25 @@ class Daemon:
         self.wake()
 
     def _make_machines(self) -> Any:
-        from gpu_ami.local.machines import MachineFactory
+        from gpu_ami.local.machines import factory
 
         ports = (self.network.ssh_port, self._api.port, self.mirror[0] if self.mirror else None)
         rules = self.decisions.conditions.security_groups
         self.ec2.set_group_rules(rules, self.network.ssh_port)
         filtered = rules is not None
-        return MachineFactory(self.layout, self.ec2, self.images.disk_of, self.wake, ports, filtered=filtered)
+        return factory.MachineFactory(self.layout, self.ec2, self.images.disk_of, self.wake, ports, filtered=filtered)
 
     def _make_server(self) -> Any:
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler
         from werkzeug.serving import make_server
 
         from gpu_ami.local import alarms
-        from gpu_ami.local.backends import install
+        from gpu_ami.local.backends import install, service_application
 
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        install(self.decisions.conditions.delays)
+        install(self.decisions.conditions.delays, stacks=False)
         alarms.install()
-        moto = DomainDispatcherApplication(create_backend_app)
+        moto = DomainDispatcherApplication(service_application)
 
         def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
             return self.api(environ, start_response)

@@ -13,7 +13,7 @@ from gpu_ami.errors import CloudError
 from gpu_ami.local import region, space
 from gpu_ami.local.images import source_ami
 from gpu_ami.local.images.store import ImageJob, ImageStore
-from gpu_ami.local.machines import MachineFactory
+from gpu_ami.local.machines.factory import MachineFactory
 from gpu_ami.local.state import ImageRecord, Layout
 from gpu_ami.progress import Progress
 from tests.local.conftest import World

@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
@@ -18,8 +19,11 @@ from xml.sax.saxutils import escape
 from gpu_ami.local.api.protocol import call_application, read_body, send, unpack
 from gpu_ami.local.backends import INSTANCE_TYPES, REGION
 from gpu_ami.local.images import ImageStore, Request
-from gpu_ami.local.machines import Reconciler, load_gpu_facts, read_console
+from gpu_ami.local.machines import load_gpu_facts, read_console
 from gpu_ami.local.state import Layout
+
+if TYPE_CHECKING:
+    from gpu_ami.local.machines import reconcile
 
 _CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
 _READ_ONLY = ("Describe", "Get", "List")
@@ -61,7 +65,9 @@ class Refusal:
 class Api:
     """WSGI application around moto's."""
 
-    def __init__(self, app: WSGIApplication, reconciler: Reconciler, images: ImageStore, layout: Layout) -> None:
+    def __init__(
+        self, app: WSGIApplication, reconciler: reconcile.Reconciler, images: ImageStore, layout: Layout
+    ) -> None:
         self._app, self._reconciler, self._images, self._layout = app, reconciler, images, layout
         self._ec2 = reconciler.ec2
 

@@ -13,7 +13,9 @@ systems_manager/     managed nodes, Run Command and State Manager
 delays               delays after which the region shows new data
 """
 
-from gpu_ami.local.backends import cloudformation, cloudwatch, log_metrics, logs, published_amis, security_groups
+from typing import Any
+
+from gpu_ami.local.backends import cloudwatch, log_metrics, logs, published_amis, security_groups
 from gpu_ami.local.backends.cloudwatch import metric_data, metric_series
 from gpu_ami.local.backends.delays import NO_DELAYS, Delays
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
@@ -22,13 +24,28 @@ from gpu_ami.local.backends.instance import InstanceView, instance_access_key, i
 __all__ = [
     "INSTANCE_TYPES", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "install",
     "instance_access_key", "instance_of_access_key", "metric_data", "metric_series", "security_groups",
+    "service_application",
 ]  # fmt: skip
 
 
-def install(delays: Delays = NO_DELAYS) -> None:
-    """Makes moto answer as the region needs it."""
+def install(delays: Delays = NO_DELAYS, *, stacks: bool = True) -> None:
+    """Makes moto answer as the region needs it. stacks: CloudFormation's too, with which all services are imported."""
     cloudwatch.install(delays)
     logs.install(delays.log_events)
     log_metrics.install()
-    cloudformation.install()
     published_amis.install()
+    if stacks:
+        from gpu_ami.local.backends import cloudformation
+
+        cloudformation.install()
+
+
+def service_application(service: Any) -> Any:
+    """moto's WSGI application of a service, at its first call: a region without stacks imports no CloudFormation."""
+    from moto.moto_server.werkzeug_app import create_backend_app
+
+    if service == "cloudformation":
+        from gpu_ami.local.backends import cloudformation
+
+        cloudformation.install()
+    return create_backend_app(service)

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.local import space
-from gpu_ami.local.backends import Ec2
 from gpu_ami.local.state import ImageRecord, Layout, load_images, save_image
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
+
+if TYPE_CHECKING:
+    from gpu_ami.local.backends import Ec2
 
 _COPY_SECONDS = 600.0
 

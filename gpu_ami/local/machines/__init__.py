@@ -13,21 +13,19 @@ metadata             instance metadata service (IMDSv2)
 firewall             security groups, applied to machines
 dropped_port         a port to which connections time out
 relay                connections from a guest to services of the host
+
+The region's daemon alone needs factory and reconcile, and with them moto; clients do not load it.
 """
 
 from gpu_ami.local.machines.boards import load_gpu_facts
 from gpu_ami.local.machines.console import read_console
 from gpu_ami.local.machines.devices import Devices, devices_of
-from gpu_ami.local.machines.factory import MachineFactory
 from gpu_ami.local.machines.qemu import PROCESS
 from gpu_ami.local.machines.qmp import short_path
-from gpu_ami.local.machines.reconcile import Reconciler
 
 __all__ = [
     "PROCESS",
     "Devices",
-    "MachineFactory",
-    "Reconciler",
     "devices_of",
     "load_gpu_facts",
     "read_console",

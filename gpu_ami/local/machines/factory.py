@@ -7,10 +7,9 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.local import space
-from gpu_ami.local.backends import Ec2
 from gpu_ami.local.images import copy_disk
 from gpu_ami.local.machines import kvm, relay
 from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, without_faulty, write_boards
@@ -25,6 +24,9 @@ from gpu_ami.local.machines.qemu import (
 )
 from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from gpu_ami.local.state import Layout
+
+if TYPE_CHECKING:
+    from gpu_ami.local.backends import Ec2
 
 # Enough to compile a kernel module in the guest; the instance type's memory is not provided.
 MEMORY_MIB = 2048

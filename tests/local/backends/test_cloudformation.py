@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,3 +59,20 @@ def test_alarm_and_filter_live_with_their_stack(aws: Any) -> None:
     cloudformation.delete_stack(StackName="s")
     assert cloudwatch.describe_alarms()["MetricAlarms"] == []
     assert logs.describe_metric_filters()["metricFilters"] == []
+
+
+def test_the_daemon_installs_them_with_the_first_call() -> None:
+    """In a fresh process: here, other tests have installed them."""
+    signed = "AWS4-HMAC-SHA256 Credential=x/20261123/us-east-1/cloudformation/aws4_request, Signature=x"
+    code = f"""
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+from werkzeug.test import Client
+from gpu_ami.local import backends
+backends.install(stacks=False)
+client = Client(DomainDispatcherApplication(backends.service_application))
+client.post("/", data={{"Action": "ListStacks"}}, headers={{"Authorization": "{signed}"}})
+from moto.cloudformation import parsing
+print(parsing.get_model_map()["AWS::CloudWatch::Alarm"].__module__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "gpu_ami.local.backends.cloudformation\n", done.stderr

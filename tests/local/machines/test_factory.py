@@ -9,8 +9,9 @@ import pytest
 
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.local.backends.security_groups import GroupRules
-from gpu_ami.local.machines import MachineFactory, factory, kvm
+from gpu_ami.local.machines import factory, kvm
 from gpu_ami.local.machines.boards import FAULT_TAG
+from gpu_ami.local.machines.factory import MachineFactory
 from gpu_ami.local.machines.firmware import Boot
 from gpu_ami.local.machines.qemu import MachineSpec
 from tests.local.conftest import World
