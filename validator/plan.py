@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpu-ami/plan/1"
 # The keys of a plan that name a log group, by their section.
-LOG_GROUPS = {"telemetry": ("raw_log_group", "json_log_group"), "neuron_monitor": ("log_group",)}
+LOG_GROUPS = {
+    "telemetry": ("raw_log_group", "json_log_group"),
+    "neuron_monitor": ("log_group",),
+    "drain_hook": ("log_group",),
+}
 
 
 class _Object(dict[str, object]):

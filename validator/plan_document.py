@@ -301,6 +301,15 @@ class NeuronMonitor(TypedDict):
     log_group: str
 
 
+class DrainHook(TypedDict):
+    """What runs scripts at notices of interruption; `timeout_s`: for all scripts of a notice together."""
+
+    notices: list[str]
+    timeout_s: int
+    log: str
+    log_group: str
+
+
 class Hygiene(TypedDict):
     """The last role of a build; it takes no variables."""
 
@@ -348,6 +357,7 @@ class Components(TypedDict):
     container_toolkit: NotRequired[ContainerToolkit]
     neuron: NotRequired[PackagedComponent]
     neuron_monitor: NotRequired[NeuronMonitor]
+    drain_hook: NotRequired[DrainHook]
     mkl: NotRequired[Mkl]
     lustre: NotRequired[Lustre]
     tuning: NotRequired[Tuning]

@@ -8,25 +8,27 @@ is in the second: the agent's schema has no `metrics` without something collecte
 from __future__ import annotations
 
 from validator.agent_document import AgentConfig, AgentGpuConfig, AgentLogFile, AgentLogs, AgentMetrics
-from validator.plan_document import EventParser, NeuronMonitor, Telemetry
+from validator.plan_document import DrainHook, EventParser, NeuronMonitor, Telemetry
 
-# What event parser and Neuron's publisher write into "time" of their JSON lines: RFC 3339 in UTC with microseconds.
+# What event parser, Neuron's publisher and drain hook write into "time" of their JSON lines: RFC 3339 in UTC with microseconds.
 JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
 
 _APPENDED = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
 
 
 def agent_config(
-    telemetry: Telemetry, parser: EventParser, endpoint: str | None, neuron: NeuronMonitor | None = None
+    telemetry: Telemetry, parser: EventParser, endpoint: str | None, *publishers: NeuronMonitor | DrainHook | None
 ) -> AgentConfig:
-    """The agent's own section and the log files. `endpoint`: where the guest reaches the AWS API (None: AWS)."""
+    """The agent's own section and the log files. `endpoint`: where the guest reaches the AWS API (None: AWS).
+
+    `publishers`: sections with a log of their own; None where the plan has no such section.
+    """
     files: list[AgentLogFile] = [
         # The kernel's line has no wall-clock time, so the raw stream is stamped when it arrives.
         _log_file(parser["raw_log"], telemetry["raw_log_group"], telemetry),
         _json_lines(parser["json_log"], telemetry["json_log_group"], telemetry),
     ]
-    if neuron:
-        files.append(_json_lines(neuron["log"], neuron["log_group"], telemetry))
+    files += [_json_lines(section["log"], section["log_group"], telemetry) for section in publishers if section]
     logs: AgentLogs = {
         "logs_collected": {"files": {"collect_list": files}},
         "force_flush_interval": _flush(telemetry),

@@ -10,6 +10,8 @@ FLAVOURS = ("open", "proprietary", "boot")
 DRIVER_SOURCES = ("vendor", "distribution", "grid")
 # Of neuron-monitor's metrics; each further one makes more series.
 NEURON_DIMENSIONS = ("instance_id", "instance_type", "ami_id", "neuron_runtime_tag")
+# What the drain hook can act on; the recipe chooses.
+NOTICES = ("spot-interruption", "autoscaling-termination", "rebalance-recommendation", "maintenance-event")
 # What a recipe must say itself; everything else may come from the layers below it.
 OF_THE_RECIPE = ("flag", "os", "instance_types")
 
@@ -108,7 +110,7 @@ def _source_ami() -> Keys:
 
 
 def _observed(facts: Facts) -> dict[str, Kind]:
-    """The keys of event parser, telemetry and Neuron's metrics."""
+    """The keys of event parser, telemetry, Neuron's metrics and the drain hook."""
     absolute = Text("/var/log/gpuevent.log", r"/[\w./+-]+")
     group = Text("/ec2/accelerated/accel-event-log", r"[\w./#-]{1,512}")
     return {
@@ -130,6 +132,16 @@ def _observed(facts: Facts) -> dict[str, Kind]:
                 "log_group": Text("/ec2/accelerated/neuron-metrics", r"[\w./#-]{1,512}"),
             },
             needed=("namespace", "dimensions", "high_resolution", "log", "log_group"),
+        ),
+        "drain_hook": Keys(
+            {
+                "enabled": Flag(),
+                "notices": ListOf(Choice(NOTICES)),
+                "timeout_s": Integer(1, 7200, "seconds"),
+                "log": Text("/var/log/gpu-ami-drain.jsonl", r"/[\w./+-]+"),
+                "log_group": Text("/ec2/accelerated/drain", r"[\w./#-]{1,512}"),
+            },
+            needed=("enabled", "notices", "timeout_s", "log", "log_group"),
         ),
         "telemetry": Keys(
             {

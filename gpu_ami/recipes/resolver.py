@@ -14,6 +14,7 @@ from gpu_ami.recipes.rules import Conflict, ResolveContext, python_for
 from gpu_ami.recipes.site import digest, files, site_roles
 from gpu_ami.recipes.solver import solve
 from gpu_ami.recipes.system_sections import (
+    drain_hook_section,
     kernel_section,
     lustre_section,
     neuron_monitor_section,
@@ -58,11 +59,13 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
         **lustre_section(context, sources),
         **tuning_section(context, sources),
     }
-    components = {**components, **neuron_monitor_section(context, components)}
+    components = {**components, **neuron_monitor_section(context, components), **drain_hook_section(context)}
     telemetry = _telemetry(context)
     agent: CloudWatchAgent = {
         **agent_section(context, sources),
-        "config": agent_config(telemetry, values["event_parser"], None, components.get("neuron_monitor")),
+        "config": agent_config(
+            telemetry, values["event_parser"], None, components.get("neuron_monitor"), components.get("drain_hook")
+        ),
         "gpu_config": gpu_config(telemetry, None) if telemetry["measurements"] else {},
     }
     sources.add(f"metric set {telemetry['profile']}", facts.telemetry[telemetry["profile"]])

@@ -1,13 +1,13 @@
-"""The plan's sections of kernel, node family, Lustre client, tuning and Neuron's metrics."""
+"""The plan's sections of kernel, node family, Lustre client, tuning, Neuron's metrics and drain hook."""
 
 from __future__ import annotations
 
 from typing import cast
 
 from gpu_ami.recipes.facts import ARCHITECTURES, Row, Sources
-from gpu_ami.recipes.grammar import NEURON_DIMENSIONS
+from gpu_ami.recipes.grammar import NEURON_DIMENSIONS, NOTICES
 from gpu_ami.recipes.rules import ResolveContext
-from validator.plan_document import Components, Kernel, Lustre, NeuronMonitor, NodeRole, Tuning
+from validator.plan_document import Components, DrainHook, Kernel, Lustre, NeuronMonitor, NodeRole, Tuning
 
 
 def kernel_section(system: Row, series: str, architecture: str) -> Kernel:
@@ -96,3 +96,17 @@ def neuron_monitor_section(context: ResolveContext, components: Components) -> C
         "log_group": asked["log_group"],
     }
     return {"neuron_monitor": section}
+
+
+def drain_hook_section(context: ResolveContext) -> Components:
+    """What runs scripts at notices of interruption, where the recipe asks for it."""
+    asked = context.values["drain_hook"]
+    if not asked["enabled"]:
+        return {}
+    section: DrainHook = {
+        "notices": [name for name in NOTICES if name in asked["notices"]],
+        "timeout_s": asked["timeout_s"],
+        "log": asked["log"],
+        "log_group": asked["log_group"],
+    }
+    return {"drain_hook": section}

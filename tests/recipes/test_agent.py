@@ -74,3 +74,9 @@ def test_neuron_s_metrics_are_a_log_file_with_its_own_time() -> None:
         "timestamp_format": JSON_TIMESTAMP,
         "timezone": "UTC",
     }
+
+
+def test_a_section_that_the_plan_has_not_adds_no_log() -> None:
+    drain: Any = {"log": "/var/log/drain.jsonl", "log_group": "/drain"}
+    files = agent_config(TELEMETRY, PARSER, None, None, drain)["logs"]["logs_collected"]["files"]["collect_list"]
+    assert [file["file_path"] for file in files[2:]] == ["/var/log/drain.jsonl"]

@@ -62,6 +62,8 @@ def test_planned_streams_are_configured(
     }
     if "neuron_monitor" in plan:
         planned[plan["neuron_monitor"]["log"]] = (plan["neuron_monitor"]["log_group"], stream)
+    if "drain_hook" in plan:
+        planned[plan["drain_hook"]["log"]] = (plan["drain_hook"]["log_group"], stream)
     observe.same({file.path: (file.group, file.stream) for file in files}, planned, "log files, groups and streams")
 
 

@@ -75,6 +75,7 @@ _ROLES: dict[str, tuple[str, ...]] = {
     "imex": ("/etc/systemd/system/nvidia-imex.service.d/gpu-ami.conf",),
     "mkl": ("/etc/ld.so.conf.d/intel-mkl.conf", "/opt/intel/*"),
     "neuron": ("/etc/profile.d/aws-neuron.sh", "/etc/udev/rules.d/*neuron*.rules"),
+    "drain_hook": ("/etc/systemd/system/gpu-ami-drain-hook.service",),
     "neuron_monitor": ("/etc/systemd/system/neuron-metrics.service",),
     "nvidia_driver": (
         "/etc/dracut.conf.d/nvidia-driver-nouveau.conf", "/etc/modprobe.d/nvidia-driver-*.conf",

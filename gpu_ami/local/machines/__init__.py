@@ -10,6 +10,7 @@ devices              NVSwitches, EFA interfaces and Neuron devices
 firmware             kernel, initrd and command line of a disk image
 kvm                  whether KVM works on this host
 metadata             instance metadata service (IMDSv2)
+notices              notices of an instance's end in its metadata
 firewall             security groups, applied to machines
 dropped_port         a port to which connections time out
 relay                connections from a guest to services of the host

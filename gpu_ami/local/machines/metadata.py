@@ -21,6 +21,7 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 
 from gpu_ami.local.backends import InstanceView, instance_access_key
+from gpu_ami.local.machines.notices import notice_categories
 from gpu_ami.local.machines.qmp import short_path
 
 VERSIONS = ("2009-04-04", "2016-09-02", "2018-09-24", "2021-03-23", "latest")
@@ -78,6 +79,7 @@ def _meta_data(view: InstanceView) -> dict[str, Node]:
         "reservation-id": view.reservation_id,
         "security-groups": names,
         "services": {"domain": "amazonaws.com", "partition": "aws"},
+        **notice_categories(view),
     }
     if view.public_key and view.key_name:
         tree["public-keys"] = {"0": _Labelled(f"0={view.key_name}", {"openssh-key": view.public_key.strip()})}

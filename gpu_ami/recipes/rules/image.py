@@ -197,16 +197,27 @@ def mkl_has_architecture(context: ResolveContext, chosen: Assignment) -> Iterato
         yield Conflict("mkl", text, context.facts.mkl["source"], nearest="leave out mkl")
 
 
+# Sections with a log and a log group of their own, and their usual names.
+_OWN_LOGS = {
+    "neuron_monitor": ("/var/log/neuron-metrics.jsonl", "/ec2/accelerated/neuron-metrics"),
+    "drain_hook": ("/var/log/gpu-ami-drain.jsonl", "/ec2/accelerated/drain"),
+}
+
+
 def logs_are_apart(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
-    parser, telemetry, neuron = (context.values[key] for key in ("event_parser", "telemetry", "neuron_monitor"))
+    parser, telemetry = context.values["event_parser"], context.values["telemetry"]
     source = "two writers of one file or stream mix raw lines with JSON"
-    if neuron["log"] in (parser["raw_log"], parser["json_log"]):
-        text = f"log is {neuron['log']}, which the event parser writes"
-        yield Conflict("neuron_monitor.log", text, source, nearest="log /var/log/neuron-metrics.jsonl")
-    if neuron["log_group"] in (telemetry["raw_log_group"], telemetry["json_log_group"]):
-        text = f"log_group is {neuron['log_group']}, that of the event parser's log"
-        nearest = "log_group /ec2/accelerated/neuron-metrics"
-        yield Conflict("neuron_monitor.log_group", text, source, nearest=nearest)
+    writers = dict.fromkeys((parser["raw_log"], parser["json_log"]), "the event parser")
+    groups = dict.fromkeys((telemetry["raw_log_group"], telemetry["json_log_group"]), "the event parser")
+    for section, (log, group) in _OWN_LOGS.items():
+        values = context.values[section]
+        if values["log"] in writers:
+            text = f"log is {values['log']}, which {writers[values['log']]} writes"
+            yield Conflict(f"{section}.log", text, source, nearest=f"log {log}")
+        if values["log_group"] in groups:
+            text = f"log_group is {values['log_group']}, that of {groups[values['log_group']]}'s log"
+            yield Conflict(f"{section}.log_group", text, source, nearest=f"log_group {group}")
+        writers[values["log"]] = groups[values["log_group"]] = section
     if parser["raw_log"] == parser["json_log"]:
         text = f"raw_log and json_log are both {parser['raw_log']}"
         yield Conflict("event_parser.json_log", text, source, nearest="json_log /var/log/gpuevent.jsonl")
@@ -221,6 +232,7 @@ def logs_are_kept(context: ResolveContext, _chosen: Assignment) -> Iterator[Conf
         ("event_parser", "raw_log", "gpuevent.log"),
         ("event_parser", "json_log", "gpuevent.jsonl"),
         ("neuron_monitor", "log", "neuron-metrics.jsonl"),
+        ("drain_hook", "log", "gpu-ami-drain.jsonl"),
     ):
         path = PurePosixPath(str(context.values[section][key]))
         if path.parts[1] in _NOT_KEPT or ".." in path.parts:
