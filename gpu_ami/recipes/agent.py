@@ -10,7 +10,7 @@ from __future__ import annotations
 from validator.agent_document import AgentConfig, AgentGpuConfig, AgentLogFile, AgentLogs, AgentMetrics
 from validator.plan_document import DrainHook, EventParser, NeuronMonitor, Telemetry
 
-# What event parser, Neuron's publisher and drain hook write into "time" of their JSON lines: RFC 3339 in UTC with microseconds.
+# "time" of the JSON lines of event parser, Neuron's publisher and drain hook: RFC 3339 in UTC with microseconds.
 JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
 
 _APPENDED = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")

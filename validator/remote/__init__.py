@@ -14,6 +14,7 @@ initial_ramdisk      lists the files of initial ramdisks (file_account/; Python 
 materials            packages with their sources, and kernel modules (evidence.py; Python 3.6 or newer)
 diagnose             gpu-ami-diagnose: GPUs, events, monitor, EFA (evidence.py, roles/event_parser; Python 3.7 or newer)
 telemetry_attachment puts telemetry on a machine, and takes it back (gpu_ami/fleet; Python 3.7 or newer)
+interruption_drill   plays notices to the drain hook (checks/drain_hook.py; Python 3.7 or newer)
 support_bundle       what AWS Support asks for; table of files (evidence.py, roles/event_parser)
 provoke_xid          causes a fault of one process on one GPU (Python 3.6 or newer)
 """

@@ -16,7 +16,7 @@ NOTICE_TAG = "gpu-ami:notice"
 
 
 def notice_categories(view: InstanceView) -> dict[str, Any]:
-    """Folders of meta-data: scheduled events always, as on EC2; Spot, Auto Scaling and recommendations where planted."""
+    """Folders of meta-data: scheduled events always, as on EC2; the others where they are planted."""
     planted = _planted(view)
     events: dict[str, Any] = {"maintenance": {"history": "[]", "scheduled": _scheduled(view, planted)}}
     folders: dict[str, Any] = {"events": events}
