@@ -26,7 +26,8 @@ Writes into DIR, from the plan's measurements, namespace, log groups and instanc
   aws cloudformation delete-stack --stack-name gpu-telemetry        removes all of it
 
 Of a plan with Neuron devices:
-  neuron-alarms.yml             one stack a Region: topics, alarms of all instances, the dashboard My-Neuron-Usage
+  telemetry.yml                 as above, with the dashboard My-Neuron-Usage
+  neuron-alarms.yml             one stack a Region: alarms of all instances
   neuron-instance-alarm.yml     one stack an instance: neuron-monitor is silent
 
 docs/telemetry.md: installing, what each alarm means, removing.

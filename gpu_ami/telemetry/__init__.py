@@ -5,7 +5,8 @@ runbook              what to do for an alarm, an Xid or an SXid
 measurements         what a plan measures
 instance_alarms      what the metrics of an instance are compared with
 fleet_alarms         the template fleet-alarms.yml
-neuron               the templates and the dashboard of instances with Neuron devices
+neuron               the templates neuron-alarms.yml and neuron-instance-alarm.yml
+neuron_metrics       what is shown of neuron-monitor's metrics
 stack                the templates telemetry.yml and instance-alarms.yml
 lab                  the template lab.yml
 dashboard            the body of the CloudWatch dashboard

@@ -8,20 +8,49 @@ expressions".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_ami.plan import cost
 from gpu_ami.recipes import PlanDocument
-from gpu_ami.telemetry import alarms
+from gpu_ami.telemetry import alarms, neuron_metrics
 from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, EVENTS_NAMESPACE, PREFIX, Measured, measured, unit_of
 
-NAME = "My-GPU-Usage"
 STACK = "gpu-telemetry"  # name of the stack where none is given
 ANY_INSTANCE = "i-0123456789abcdef0"  # what the dashboard's variable replaces by the chosen instance
 _COLUMNS, _WIDTH, _HEIGHT = 24, 8, 6
 _SEVERITIES = ("fatal", "critical", "warning", "app", "info")
-_COUNTED = 'MetricName=("XidEvents" OR "SxidEvents" OR "GpuLostEvents")'
 Widget = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Events of a kind of devices. metrics: condition on their names; by: dimension of the code, code: its metric."""
+
+    noun: str
+    metrics: str
+    by: str
+    code: str
+    codes: str
+
+
+_OF_GPUS = Counted(
+    "GPU", 'MetricName=("XidEvents" OR "SxidEvents" OR "GpuLostEvents")', "Xid", "XidEvents", "Xids by code"
+)
+_OF_NEURON = Counted("Neuron", 'MetricName="NeuronEvents"', "NeuronError", "NeuronEvents", "Neuron errors by name")
+
+
+def name(facts: Measured) -> str:
+    """The dashboard's, where nobody gives another one."""
+    return f"My-{noun(facts)}-Usage"
+
+
+def noun(facts: Measured) -> str:
+    return _counted(facts).noun
+
+
+def _counted(facts: Measured) -> Counted:
+    return _OF_NEURON if facts.neuron else _OF_GPUS
 
 
 def body(
@@ -36,14 +65,15 @@ def body(
     of one instance, a line for each of its GPUs."""
     facts = measured(plan)
     rows = [
-        [_text(f"# {plan['image']}\nWhat to do for an alarm or an Xid: `gpu-ami runbook NAME`, `gpu-ami runbook 79`")],
+        [_text(f"# {plan['image']}\n{_advice(facts)}")],
         *([[_alarms(alarm_arns)]] if alarm_arns else []),
-        _fleet_numbers(plan, facts),
-        _events(stack),
+        _neuron_numbers(facts) if facts.neuron else _fleet_numbers(plan, facts),
+        _events(stack, _counted(facts)),
+        _neuron(facts) if facts.neuron else
         [_metric(group, [_of_fleet(facts, name) for name in names]) for group, names in facts.groups().items()],
-        _parser(),
+        _parser(facts),
     ]  # fmt: skip
-    if not by_gpu:
+    if facts.neuron or not by_gpu:
         return {"start": "-PT3H", "widgets": _placed(rows, region)}
     rows += [
         [_text("# One instance\nChoose it above; a line for each GPU.")],
@@ -53,6 +83,12 @@ def body(
         ],
     ]
     return {"start": "-PT3H", "variables": [_variable(facts)], "widgets": _placed(rows, region)}
+
+
+def _advice(facts: Measured) -> str:
+    if facts.neuron:
+        return "What to do for an alarm: `gpu-ami runbook NAME`"
+    return "What to do for an alarm or an Xid: `gpu-ami runbook NAME`, `gpu-ami runbook 79`"
 
 
 def _placed(rows: Sequence[Sequence[Widget]], region: str) -> list[Widget]:
@@ -135,28 +171,53 @@ def _unused(plan: PlanDocument) -> list[list[Any]]:
     return lines
 
 
-def _events(stack: str) -> list[Widget]:
-    # MetricName=…Events: Xids, SXids and GPUs that are lost, and not DrillEvents or LagSeconds.
+def _search_neuron(facts: Measured, metric: str, statistic: str) -> str:
+    """By namespace and name: a recipe chooses the dimensions of its metrics."""
+    namespace = facts.neuron["namespace"] if facts.neuron else ""
+    return f"SEARCH('Namespace=\"{namespace}\" MetricName=\"{metric}\"', '{statistic}', 300)"
+
+
+def _neuron_numbers(facts: Measured) -> list[Widget]:
+    devices = _search_neuron(facts, neuron_metrics.DEVICES, "Minimum")
+    cores = _search_neuron(facts, neuron_metrics.UTILIZATION, "Average")
+    numbers = (
+        ("Instances that report Neuron devices", f"METRIC_COUNT({devices})", "instances"),
+        ("Neuron devices", f"SUM({devices})", "devices"),
+        ("Core utilization, mean of those in use (%)", f"AVG({cores})", "%"),
+    )
+    return [
+        _metric(title, [_expression(expression, label)], view="singleValue") for title, expression, label in numbers
+    ]
+
+
+def _neuron(facts: Measured) -> list[Widget]:
+    """A line for each instance, core or device."""
+    return [
+        _metric(one.title, [_expression(_search_neuron(facts, one.metric, one.statistic), "")])
+        for one in neuron_metrics.SHOWN
+    ]
+
+
+def _events(stack: str, counted: Counted) -> list[Widget]:
+    # MetricName=…Events: Xids, SXids and GPUs that are lost, or Neuron's errors; not DrillEvents or LagSeconds.
+    of_instances = f"{{{EVENTS_NAMESPACE},InstanceId,Severity}}"
     by_severity = [
-        _expression(
-            f"SUM(SEARCH('{{{EVENTS_NAMESPACE},InstanceId,Severity}} Severity=\"{severity}\" {_COUNTED}', 'Sum', 300))",
-            severity,
-        )
-        for severity in _SEVERITIES
+        _expression(f"SUM(SEARCH('{of_instances} Severity=\"{one}\" {counted.metrics}', 'Sum', 300))", one)
+        for one in _SEVERITIES
     ]
     by_action = [
         [ALARMS_NAMESPACE, f"{stack}-{alarm.metric}", {"label": alarm.name, "stat": "Sum"}]
         for alarm in alarms.of_kind(alarms.EVENTS)
     ]
-    codes = [_expression(_search(EVENTS_NAMESPACE, "InstanceId,Xid", "XidEvents", "Sum"), "Xid")]
+    codes = [_expression(_search(EVENTS_NAMESPACE, f"InstanceId,{counted.by}", counted.code, "Sum"), counted.by)]
     return [
-        _metric("GPU events by severity", by_severity),
-        _metric("GPU events by what to do", by_action),
-        _metric("Xids by code", codes),
+        _metric(f"{counted.noun} events by severity", by_severity),
+        _metric(f"{counted.noun} events by what to do", by_action),
+        _metric(counted.codes, codes),
     ]
 
 
-def _parser() -> list[Widget]:
+def _parser(facts: Measured) -> list[Widget]:
     shown = (
         ("Heartbeats of event parsers", "Heartbeat", "Sum"),
         ("Lag of events (s)", "LagSeconds", "Maximum"),
@@ -167,7 +228,7 @@ def _parser() -> list[Widget]:
     )
     return [
         _metric(title, [_expression(_search(EVENTS_NAMESPACE, "InstanceId", metric, statistic), "")])
-        for title, metric, statistic in shown
+        for title, metric, statistic in (shown[:-1] if facts.neuron else shown)
     ]
 
 

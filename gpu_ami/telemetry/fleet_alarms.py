@@ -7,6 +7,7 @@ instance joins with its first datapoint and leaves with its last one, so a silen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +46,16 @@ def fleet_alarms(plan: PlanDocument) -> Template:
 
 def resources(facts: Measured) -> Template:
     """Logical id → alarm."""
+    return _resources([*_series(facts), *_events()], facts)
+
+
+def parser_resources(facts: Measured) -> Template:
+    """Those of the event parser alone, which every instance has."""
+    return _resources([one for one in _events() if one.alarm == "event-parser-behind"], facts)
+
+
+def _resources(watched: Sequence[Watched], facts: Measured) -> Template:
     named = {alarm.name: alarm for alarm in alarms.of_kind(alarms.INSTANCE)}
-    watched = [*_series(facts), *_events()]
     return {_logical_id(one): _resource(named[one.alarm], one, facts) for one in watched}
 
 

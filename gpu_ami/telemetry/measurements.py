@@ -1,4 +1,4 @@
-"""What a plan measures, as alarms and dashboards need it: metric names, units, groups, and the limits of its GPUs."""
+"""What a plan measures, as alarms and dashboards need it: metric names, units, groups, log groups, limits of GPUs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import PlanDocument
+from validator.plan_document import NeuronMonitor
 
 PREFIX = "nvidia_smi_"
 EVENTS_NAMESPACE = "GpuAmi/Events"  # the event parser's embedded metrics
@@ -35,7 +36,10 @@ class InstanceTypeLimits:
 
 @dataclass(frozen=True)
 class Measured:
-    """namespace, measurements (without prefix), period (s) in which each GPU has a datapoint, and the log groups."""
+    """namespace, measurements (without prefix), period (s) in which each GPU has a datapoint, and the log groups.
+
+    neuron: how neuron-monitor's reports are published; such a plan measures no GPU.
+    """
 
     image: str
     namespace: str
@@ -46,6 +50,13 @@ class Measured:
     retention_days: int | None
     limits: Mapping[str, InstanceTypeLimits]
     absent: frozenset[str]
+    neuron: NeuronMonitor | None = None
+
+    @property
+    def log_groups(self) -> dict[str, str]:
+        """Logical id in a template → log group that the agent sends to."""
+        groups = {"RawLogGroup": self.raw_log_group, "JsonLogGroup": self.json_log_group}
+        return groups | ({"NeuronLogGroup": self.neuron["log_group"]} if self.neuron else {})
 
     @property
     def period(self) -> int:
@@ -77,18 +88,19 @@ def unit_of(measurement: str) -> str:
 
 
 def measured(plan: PlanDocument) -> Measured:
-    """UsageError: the plan's agent measures no GPU."""
+    """UsageError: the plan measures neither GPUs nor Neuron devices."""
     telemetry = plan.get("telemetry")
-    if not telemetry or not telemetry["measurements"]:
-        hint = "for Neuron devices there are the files of gpu-ami telemetry alone (docs/telemetry.md)"
-        raise UsageError(f"plan {plan['image']}: it measures no GPU", hint=hint)
+    neuron = None if telemetry and telemetry["measurements"] else plan.get("neuron_monitor")
+    if not telemetry or not (telemetry["measurements"] or neuron):
+        hint = "give the recipe a telemetry.profile that measures them (docs/recipes.md)"
+        raise UsageError(f"plan {plan['image']}: it measures no GPU and no Neuron device", hint=hint)
     absent = telemetry.get("absent", {})
     return Measured(
         plan["image"], telemetry["namespace"], telemetry["measurements"], telemetry["interval_s"],
         telemetry["raw_log_group"], telemetry["json_log_group"], telemetry.get("retention_days"),
         {
             row["name"]: InstanceTypeLimits(row["gpu_count"], row["gpu"]["max_clock_mhz"]["sm"] // 2)
-            for row in plan["instance_types"]
+            for row in plan["instance_types"] if not neuron
         },
-        frozenset(name for names in absent.values() for name in names),
+        frozenset(name for names in absent.values() for name in names), neuron,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""CloudFormation templates made from a plan: telemetry.yml and instance-alarms.yml.
+"""CloudFormation templates made from a plan: telemetry.yml, of GPUs and of Neuron devices, and instance-alarms.yml.
 
 Where the text of a template needs the account, the Region or the stack's name, it asks CloudFormation for it.
 """
@@ -28,7 +28,7 @@ def telemetry(plan: PlanDocument, *, by_gpu: bool = True) -> Template:
     facts = measured(plan)
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": f"GPU telemetry of instances of {facts.image}: gpu-ami telemetry made it",
+        "Description": f"{dashboard.noun(facts)} telemetry of instances of {facts.image}: gpu-ami telemetry made it",
         "Parameters": _parameters(facts),
         "Conditions": _conditions(),
         "Resources": resources(plan, facts, by_gpu=by_gpu),
@@ -89,7 +89,7 @@ def _parameters(facts: Measured) -> Template:
             "AllowedValues": ["yes", "no"],
             "Default": "yes",
         },
-        "DashboardName": {"Type": "String", "Default": dashboard.NAME, "AllowedPattern": "[A-Za-z0-9_-]{1,255}"},
+        "DashboardName": {"Type": "String", "Default": dashboard.name(facts), "AllowedPattern": "[A-Za-z0-9_-]{1,255}"},
     }
 
 
@@ -113,8 +113,7 @@ def resources(plan: PlanDocument, facts: Measured, *, by_gpu: bool) -> Template:
             },
         },
         "AgentConfiguration": _agent_configuration(plan, facts),
-        "RawLogGroup": _log_group(facts.raw_log_group),
-        "JsonLogGroup": _log_group(facts.json_log_group),
+        **{logical_id: _log_group(group) for logical_id, group in facts.log_groups.items()},
         "PageTopic": topic("Page"),
         "TicketTopic": topic("Ticket"),
     }
@@ -155,7 +154,7 @@ def statements(facts: Measured) -> list[dict[str, Any]]:
         "PublishMetrics": {"Condition": {"StringEquals": {"cloudwatch:namespace": facts.namespace}}},
         "WriteLogs": {"Resource": [
             {"Fn::Sub": f"{_ARN}:logs:${{AWS::Region}}:${{AWS::AccountId}}:log-group:{group}{end}"}
-            for group in (facts.raw_log_group, facts.json_log_group) for end in ("", ":*")
+            for group in facts.log_groups.values() for end in ("", ":*")
         ]},
     }  # fmt: skip
     read = {
@@ -166,7 +165,9 @@ def statements(facts: Measured) -> list[dict[str, Any]]:
             "Fn::Sub": f"{_ARN}:ssm:${{AWS::Region}}:${{AWS::AccountId}}:parameter/AmazonCloudWatch-${{AWS::StackName}}"
         },
     }
-    policy = [dict(statement) for statement in policies.read_policy("instance")]
+    # CloudWatch makes Neuron's metrics of a log; the agent publishes none itself.
+    unused = {"PublishMetrics"} if facts.neuron else set()
+    policy = [dict(one) for one in policies.read_policy("instance") if one["Sid"] not in unused]
     return [*(statement | narrowed.get(str(statement["Sid"]), {}) for statement in policy), read]
 
 
@@ -186,10 +187,8 @@ def _agent_configuration(plan: PlanDocument, facts: Measured) -> Template:
 def agent_document(plan: PlanDocument) -> Mapping[str, Any]:
     """The agent's whole configuration as one document, without the endpoints of a rehearsal."""
     telemetry = plan["telemetry"]
-    return {
-        **agent.agent_config(telemetry, plan["event_parser"], None),
-        **agent.gpu_config(telemetry, None),
-    }
+    of_all = agent.agent_config(telemetry, plan["event_parser"], None, plan.get("neuron_monitor"))
+    return {**of_all, **(agent.gpu_config(telemetry, None) if telemetry["measurements"] else {})}
 
 
 def _log_group(name: str) -> Template:

@@ -10,6 +10,7 @@ from typing import Any
 from gpu_ami.files import write_text
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.telemetry import dashboard, fleet_alarms, lab, neuron, stack
+from gpu_ami.telemetry.measurements import measured
 
 INLINE_CHARACTERS = 51_200  # of a template that is sent with the call (CloudFormation quotas); larger ones need S3
 _MADE: dict[str, Callable[[PlanDocument], stack.Template]] = {
@@ -19,6 +20,7 @@ _MADE: dict[str, Callable[[PlanDocument], stack.Template]] = {
     "lab.yml": lab.lab,
 }
 _MADE_FOR_NEURON: dict[str, Callable[[PlanDocument], stack.Template]] = {
+    "telemetry.yml": stack.telemetry,
     "neuron-alarms.yml": neuron.neuron_alarms,
     "neuron-instance-alarm.yml": neuron.neuron_instance_alarm,
 }
@@ -28,10 +30,9 @@ DASHBOARD_FILE = "dashboard.json"
 def render(plan: PlanDocument, region: str) -> dict[str, str]:
     """File name → its text. UsageError: the plan measures neither GPUs nor Neuron devices."""
     header = f"# Made from the plan of {plan['image']} by `gpu-ami telemetry`; docs/telemetry.md says how to use it.\n"
-    is_neuron = "neuron_monitor" in plan and not plan["telemetry"]["measurements"]
-    made = _MADE_FOR_NEURON if is_neuron else _MADE
+    made = _MADE_FOR_NEURON if measured(plan).neuron else _MADE
     texts = {name: header + _yaml(make(plan)) for name, make in made.items()}
-    body = neuron.body(plan, region) if is_neuron else dashboard.body(plan, region, stack=dashboard.STACK)
+    body = dashboard.body(plan, region, stack=dashboard.STACK)
     return texts | {DASHBOARD_FILE: json.dumps(body, indent=1) + "\n"}
 
 

@@ -29,7 +29,7 @@ def test_plan_of_neuron_devices_has_files_of_its_own(tmp_path: Path, home: Path)
     assert cli.main(["plan", "al2023-neuron", "-o", str(tmp_path / "out"), "-q"]) == 0
     assert cli.main(["telemetry", str(tmp_path / "out"), "-o", str(tmp_path / "t")]) == 0
     names = sorted(path.name for path in (tmp_path / "t").iterdir())
-    assert names == ["dashboard.json", "neuron-alarms.yml", "neuron-instance-alarm.yml"]
+    assert names == ["dashboard.json", "neuron-alarms.yml", "neuron-instance-alarm.yml", "telemetry.yml"]
 
 
 def test_plan_that_measures_nothing_is_refused(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:

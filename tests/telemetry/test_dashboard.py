@@ -24,7 +24,7 @@ def body(recipe: str, **more: Any) -> dict[str, Any]:
     return dashboard.body(plan, "us-east-1", ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:a"], "t", **more)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [*RECIPES, "al2023-neuron"])
 def test_structure_is_the_documented_one(recipe: str) -> None:
     jsonschema.Draft202012Validator(SHAPE).validate(body(recipe))
 
@@ -54,9 +54,10 @@ def test_every_measurement_is_shown_for_the_fleet_and_for_a_gpu(recipe: str) -> 
         assert re.search(by_fleet, text) and re.search(by_gpu, text), name
 
 
-def test_widgets_do_not_overlap() -> None:
+@pytest.mark.parametrize("recipe", ["al2023-any-gpu", "al2023-neuron"])
+def test_widgets_do_not_overlap(recipe: str) -> None:
     taken = set()
-    for widget in body("al2023-any-gpu")["widgets"]:
+    for widget in body(recipe)["widgets"]:
         cells = {
             (x, y)
             for x in range(widget["x"], widget["x"] + widget["width"])
@@ -82,6 +83,13 @@ def test_unused_gpus_are_counted_at_the_price_list() -> None:
     expressions = [metric[0]["expression"] for metric in widget["properties"]["metrics"]]
     assert any('InstanceType="g5.12xlarge"' in one and one.endswith("* 0.01418") for one in expressions)
     assert len(expressions) == 7
+
+
+def test_neuron_s_dashboard_has_metrics_events_and_the_parser_and_nothing_of_gpus() -> None:
+    text = json.dumps(body("al2023-neuron"))
+    for metric in ("neuroncore_utilization", "neuron_device_count", "NeuronEvents", "NeuronError", "Heartbeat"):
+        assert metric in text, metric
+    assert not re.search("XidEvents|nvidia_smi|RowRemap|GPU|runbook 79", text.replace("GpuAmi", ""))
 
 
 def test_lab_has_no_view_of_one_instance() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -42,6 +43,14 @@ def test_absent_measurements_are_not_relied_on() -> None:
     assert facts.has("utilization_gpu", "clocks_current_sm") and not facts.has("encoder_stats_session_count")
 
 
-def test_plan_without_gpus_is_refused() -> None:
-    with pytest.raises(UsageError, match="measures no GPU"):
-        measurements.measured(plan("al2023-neuron"))
+def test_plan_of_neuron_devices_has_its_log_group_and_no_limits_of_gpus() -> None:
+    facts = measurements.measured(plan("al2023-neuron"))
+    assert facts.neuron and facts.neuron["namespace"] == "GpuAmi/Neuron"
+    assert (facts.log_groups["NeuronLogGroup"], facts.limits) == ("/ec2/accelerated/neuron-metrics", {})
+    assert len(measurements.measured(plan("al2023-any-gpu")).log_groups) == 2
+
+
+def test_plan_that_measures_nothing_is_refused() -> None:
+    document = {key: value for key, value in plan("al2023-neuron").items() if key != "neuron_monitor"}
+    with pytest.raises(UsageError, match="measures no GPU and no Neuron device"):
+        measurements.measured(cast(PlanDocument, document))

@@ -16,7 +16,7 @@ from gpu_ami.local import alarms as evaluation
 from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
-from gpu_ami.telemetry import alarms, neuron, templates
+from gpu_ami.telemetry import alarms, dashboard, neuron, neuron_metrics, templates
 from gpu_ami.telemetry.runbook import find_runbook
 from tests.local.alarms.conftest import Account
 
@@ -28,26 +28,31 @@ HEALTHY = {"reports": 1, "execution_errors_hardware": 0, "executions_timed_out":
 
 @pytest.fixture
 def aws() -> Iterator[Account]:
-    """Both stacks; the topics lead to the queue."""
+    """All three stacks; the topics lead to the queue."""
     backends.install()
     evaluation.install()
     with mock_aws():
         account = Account()
         texts = templates.render(PLAN, "us-east-1")
         cloudformation = account("cloudformation")
-        cloudformation.create_stack(StackName="n", TemplateBody=texts["neuron-alarms.yml"])
-        outputs = cloudformation.describe_stacks(StackName="n")["Stacks"][0]["Outputs"]
-        for output in outputs:
+        make_stack(account, "t", texts["telemetry.yml"], {})
+        outputs = cloudformation.describe_stacks(StackName="t")["Stacks"][0]["Outputs"]
+        topics = {f"{one['OutputKey']}Arn": one["OutputValue"] for one in outputs if "Topic" in one["OutputKey"]}
+        for topic in topics.values():
             queue = "arn:aws:sqs:us-east-1:123456789012:q"
-            account("sns").subscribe(TopicArn=output["OutputValue"], Protocol="sqs", Endpoint=queue)
-        given = {"InstanceId": FIRST, "PageTopicArn": account.topic}
-        parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
-        cloudformation.create_stack(
-            StackName="i", TemplateBody=texts["neuron-instance-alarm.yml"], Parameters=parameters
-        )
-        account("logs").create_log_group(logGroupName=GROUP)
+            account("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue)
+        make_stack(account, "n", texts["neuron-alarms.yml"], topics)
+        given = {"InstanceId": FIRST, "PageTopicArn": topics["PageTopicArn"]}
+        make_stack(account, "i", texts["neuron-instance-alarm.yml"], given)
         account("logs").create_log_stream(logGroupName=GROUP, logStreamName="s")
         yield account
+
+
+def make_stack(account: Account, name: str, text: str, given: dict[str, str]) -> None:
+    parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
+    account("cloudformation").create_stack(
+        StackName=name, TemplateBody=text, Parameters=parameters, Capabilities=["CAPABILITY_NAMED_IAM"]
+    )
 
 
 def live(aws: Account, minutes: int, reports: dict[str, dict[str, float]]) -> list[tuple[str, str, str | None]]:
@@ -103,15 +108,15 @@ def test_each_alarm_of_the_table_is_made_and_has_a_runbook() -> None:
     made: dict[str, Any] = neuron.neuron_alarms(PLAN)["Resources"] | neuron.neuron_instance_alarm(PLAN)["Resources"]
     texts = [one["Properties"]["AlarmName"]["Fn::Sub"] for one in made.values() if one["Type"].endswith("::Alarm")]
     known = {find_runbook(text.replace("${AWS::StackName}", "n"), "").subject for text in texts}
-    assert known == {alarm.name for alarm in alarms.of_kind(alarms.NEURON)}
+    assert known == {alarm.name for alarm in alarms.of_kind(alarms.NEURON)} | {"event-parser-behind"}
 
 
 def test_dashboard_asks_for_metrics_that_are_published() -> None:
     source = Path(__file__).parents[2] / "roles" / "neuron_monitor" / "files" / "neuron_metrics" / "documents.py"
     page = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
     assert source.is_file()
-    for widget in neuron.body(PLAN, "us-east-1")["widgets"]:
-        expression = widget["properties"]["metrics"][0][0]["expression"]
-        name = expression.partition('MetricName="')[2].partition('"')[0]
+    shown = json.dumps(dashboard.body(PLAN, "us-east-1"))
+    for name in [one.metric for one in neuron_metrics.SHOWN]:
+        assert f'Namespace=\\"GpuAmi/Neuron\\" MetricName=\\"{name}\\"' in shown
         stem = name.removesuffix("_p99").removeprefix("execution_errors_").removeprefix("executions_")
         assert stem in page, name
