@@ -2,9 +2,9 @@
 
     pytest -m machine tests/machine/test_event_parser_live.py
 
-One machine (g5.12xlarge, emulated), from the newest image that was built here, else from the base image with the
-driver's packages and the role's files put on it. The driver's module prints the kernel's own Xids on request. Every
-test counts what was printed, written and lost, and wants the numbers to agree exactly.
+One machine (g5.12xlarge, emulated) of the newest image of debian12-gpu that was built here, with this checkout's
+parser. The driver's module prints the kernel's own Xids on request. Every test counts what was printed, written and
+lost, and wants the numbers to agree exactly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.events.reader import parser_folder
-from tests.machine.event_parser_machine import JSON_LOG, RAW, UNIT, Guest, booted
+from tests.machine.event_parser_machine import booted
+from tests.machine.guest import JSON_LOG, RAW, UNIT, Guest
 
 pytestmark = pytest.mark.machine
 
