@@ -10,7 +10,6 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from moto import mock_aws
@@ -25,6 +24,7 @@ from gpu_ami.telemetry import alarms, templates
 from tests.event_parser.parser_bench import Bench, make_bench, settle, xid  # noqa: F401  (fixture `bench`)
 from tests.local.alarms.conftest import Account
 from tests.telemetry.instance import FULL_CLOCK, HEALTHY, SILENT, Instance, Minute, raised, with_events
+from tests.telemetry.stacks import make_stack, make_telemetry
 
 PAGE = Path(__file__).parents[2] / "docs" / "telemetry.md"
 BOOT_MINUTES = 8
@@ -58,29 +58,12 @@ def instance() -> Iterator[Instance]:
 
 def launched(aws: Account) -> Instance:
     """A g5.12xlarge with both stacks, whose topics lead to the queue; it boots now."""
-    make_stack(aws, "t", "telemetry.yml", {})
-    outputs = {one["OutputKey"]: one["OutputValue"] for one in describe(aws, "t")["Outputs"]}
-    for topic in ("PageTopic", "TicketTopic"):
-        queue = "arn:aws:sqs:us-east-1:123456789012:q"
-        aws("sns").subscribe(TopicArn=outputs[topic], Protocol="sqs", Endpoint=queue)
+    outputs = make_telemetry(aws, texts()["telemetry.yml"])
     instance = Instance(aws)
     given = {"InstanceId": instance.id, "InstanceType": "g5.12xlarge"}
     topics = {f"{topic}Arn": outputs[topic] for topic in ("PageTopic", "TicketTopic")}
-    make_stack(aws, "i", "instance-alarms.yml", given | topics)
+    make_stack(aws, "i", texts()["instance-alarms.yml"], given | topics)
     return instance
-
-
-def make_stack(aws: Account, name: str, template: str, given: dict[str, str]) -> None:
-    parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
-    aws("cloudformation").create_stack(
-        StackName=name, TemplateBody=texts()[template], Parameters=parameters, Capabilities=["CAPABILITY_NAMED_IAM"]
-    )
-    assert describe(aws, name)["StackStatus"] == "CREATE_COMPLETE"
-
-
-def describe(aws: Account, name: str) -> dict[str, Any]:
-    [stack] = aws("cloudformation").describe_stacks(StackName=name)["Stacks"]
-    return dict(stack)
 
 
 def boot(instance: Instance, minutes: int = BOOT_MINUTES) -> set[str]:

@@ -57,13 +57,15 @@ class Account:
         return {alarm["AlarmName"]: alarm["StateValue"] for alarm in described}
 
     def messages(self) -> list[dict[str, Any]]:
-        """What SNS delivered since the last call; `Subject` beside the alarm's own fields."""
+        """What SNS delivered since the last call; `Subject` and `Sent` (Unix seconds) beside the alarm's own fields."""
         found = []
-        while received := self("sqs").receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10).get("Messages"):
+        query = {"QueueUrl": self.queue, "MaxNumberOfMessages": 10, "AttributeNames": ["SentTimestamp"]}
+        while received := self("sqs").receive_message(**query).get("Messages"):
             for one in received:
+                sent = int(one["Attributes"]["SentTimestamp"]) / 1000
                 self("sqs").delete_message(QueueUrl=self.queue, ReceiptHandle=one["ReceiptHandle"])
                 body = json.loads(one["Body"])
-                found.append({"Subject": body["Subject"], **json.loads(body["Message"])})
+                found.append({"Subject": body["Subject"], "Sent": sent, **json.loads(body["Message"])})
         return found
 
     def alarm(self, **given: Any) -> None:

@@ -1,0 +1,198 @@
+"""The alarm chain as a whole, from the kernel of a booted machine to the message in a queue.
+
+    pytest -m machine -s tests/machine/test_alarm_chain_live.py
+
+One machine (g5.12xlarge, emulated) of the newest image of debian12-gpu that was built here, launched with the instance
+profile of the stack that `gpu-ami telemetry` wrote. The driver's module prints the Xids: what a process writes to
+/dev/kmsg has another facility, and is a drill. The image's parser and agent and the region's alarms run by themselves,
+each at its own pace. The hop times in docs/telemetry.md are printed by this module.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_ami.cloud import Cloud, Place
+from gpu_ami.files import write_json
+from gpu_ami.plan import PLAN_FILE, make_plan
+from gpu_ami.progress import Progress
+from gpu_ami.recipes import find_recipe
+from gpu_ami.telemetry import alarms
+from tests.local.alarms.conftest import Account
+from tests.machine.guest import BUILT, GPU_TYPE, UNIT, Guest, Machine, debian_region, launched, newest_image
+from tests.telemetry.stacks import make_telemetry
+
+pytestmark = pytest.mark.machine
+
+GROUP = "/ec2/accelerated/accel-event-json"
+EVALUATIONS = 125  # seconds: two of them, one a minute
+Look = Callable[[], float | None]
+
+
+@dataclass
+class Chain:
+    """The machine, the region's account, and the messages that arrived in the queue.
+
+    ahead: seconds by which the machine's clock was ahead of the region's when the last Xid was printed.
+    """
+
+    machine: Machine
+    aws: Account
+    ahead: float = 0.0
+    received: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def guest(self) -> Guest:
+        return self.machine.guest
+
+    def xid(self, code: int) -> str:
+        """The kernel prints an Xid; the word by which it is found."""
+        tag = self.guest.tag(f"xid{code}")
+        self.ahead = self.guest.clock_ahead()
+        self.guest.xid(f"{code}, {tag}")
+        return tag
+
+    def follow(self, tag: str, name: str, seconds: float = 180) -> dict[str, float]:
+        """When the event with this tag passed each hop (Unix seconds), as far as the message of alarm `name`."""
+        deadline = time.monotonic() + seconds
+        looks: dict[str, Look] = {
+            "line in the parser's file": lambda: self.written(tag),
+            "log event in CloudWatch": lambda: self.ingested(tag),
+            "datapoint of the metric": lambda: self.counted(name),
+            "ALARM": lambda: self.alarmed(name),
+            "message in the queue": lambda: self.sent(name),
+        }
+        hops: dict[str, float] = {}
+        for hop, look in looks.items():
+            while (passed := look()) is None:
+                assert time.monotonic() < deadline, f"no {hop} within {seconds:.0f} s; passed: {list(hops)}"
+                time.sleep(0.5)
+            hops[hop] = passed
+        [document] = self.guest.documents(tag)
+        return {"record of the kernel": next(iter(hops.values())) - document["LagSeconds"], **hops}
+
+    def written(self, tag: str) -> float | None:
+        for document in self.guest.documents(tag):
+            recorded = datetime.datetime.fromisoformat(document["time"]).timestamp()
+            return recorded + float(document["LagSeconds"]) - self.ahead
+        return None
+
+    def logged(self, tag: str) -> list[dict[str, Any]]:
+        """Log events of the machine with this tag."""
+        pages = self.aws("logs").get_paginator("filter_log_events").paginate(logGroupName=GROUP)
+        events = [event for page in pages for event in page["events"]]
+        return [event for event in events if tag in event["message"]]
+
+    def ingested(self, tag: str) -> float | None:
+        return min((event["ingestionTime"] / 1000 for event in self.logged(tag)), default=None)
+
+    def counted(self, name: str) -> float | None:
+        """When the datapoint is seen: CloudWatch does not tell when it made it."""
+        metric = next(alarm.metric for alarm in alarms.load_alarms() if alarm.name == name)
+        return time.time() if self.total(Namespace="GpuAmi/Alarms", MetricName=f"t-{metric}") else None
+
+    def total(self, **metric: Any) -> float:
+        """The sum of a metric in the last ten minutes."""
+        now = datetime.datetime.now(datetime.UTC)
+        span = {"StartTime": now - datetime.timedelta(minutes=10), "EndTime": now + datetime.timedelta(minutes=1)}
+        query = {"Id": "m", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Sum"}}
+        [result] = self.aws("cloudwatch").get_metric_data(MetricDataQueries=[query], **span)["MetricDataResults"]
+        return float(sum(result["Values"]))
+
+    def events(self, counted_as: str) -> float:
+        """The machine's embedded metric of the events that are counted so."""
+        dimensions = [{"Name": "InstanceId", "Value": self.machine.instance_id}]
+        return self.total(Namespace="GpuAmi/Events", MetricName=counted_as, Dimensions=dimensions)
+
+    def alarmed(self, name: str) -> float | None:
+        history = {"AlarmName": f"t-{name}", "HistoryItemType": "StateUpdate"}
+        items = self.aws("cloudwatch").describe_alarm_history(**history)["AlarmHistoryItems"]
+        times = [item["Timestamp"].timestamp() for item in items if item["HistorySummary"].endswith("to ALARM")]
+        return max(times, default=None)
+
+    def raised(self) -> dict[str, dict[str, Any]]:
+        """The messages of alarms in ALARM, by the alarm's name."""
+        self.received += self.aws.messages()
+        return {one["AlarmName"].removeprefix("t-"): one for one in self.received if one["NewStateValue"] == "ALARM"}
+
+    def sent(self, name: str) -> float | None:
+        message = self.raised().get(name)
+        return float(message["Sent"]) if message else None
+
+
+def show(hops: dict[str, float]) -> None:
+    start = next(iter(hops.values()))
+    print("\n| hop | after the kernel's record |\n|---|---|")
+    print("\n".join(f"| {hop} | {passed - start:.2f} s |" for hop, passed in hops.items()))
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    progress = Progress("plain")
+    with debian_region(progress) as place:
+        aws = Account(place.endpoint)
+        outputs = make_telemetry(aws, template(place, tmp_path_factory.mktemp("telemetry")))
+        cloud = Cloud(replace(place, instance_profile=outputs["InstanceProfile"]))
+        with launched(cloud, newest_image(cloud, BUILT), GPU_TYPE, progress) as machine:
+            machine.guest.quiet()
+            yield Chain(machine, aws)
+
+
+def template(place: Place, folder: Path) -> str:
+    """telemetry.yml, as `gpu-ami telemetry` writes it."""
+    write_json(folder / PLAN_FILE, make_plan(find_recipe(Path("debian12-gpu")), place).document)
+    subprocess.run([sys.executable, "-m", "gpu_ami", "telemetry", folder, "-o", folder, "-q"], check=True, timeout=120)
+    return (folder / "telemetry.yml").read_text()
+
+
+def test_drill_raises_nothing(chain: Chain) -> None:
+    tag = chain.guest.tag("drill")
+    line = f"<4>NVRM: Xid (PCI:0000:00:1b): 79, pid=1, name=drill, {tag}"
+    chain.guest.sudo(f"echo {shlex.quote(line)} > /dev/kmsg")
+    chain.guest.until("the drill is in CloudWatch", lambda: bool(chain.logged(tag)), 120)
+    deadline = time.monotonic() + EVALUATIONS
+    while time.monotonic() < deadline:
+        assert chain.raised() == {}
+        time.sleep(1)
+    assert (chain.events("DrillEvents"), chain.events("XidEvents")) == (1, 0)
+
+
+def test_xid_of_the_kernel_raises_its_alarm_alone(chain: Chain) -> None:
+    tag = chain.xid(79)
+    hops = chain.follow(tag, "gpu-stop-start")
+    show(hops)
+    times = list(hops.values())
+    assert times[:2] == sorted(times[:2]) and times[2:] == sorted(times[2:]), "by the machine's and the region's clock"
+    assert list(chain.raised()) == ["gpu-stop-start"]
+    message = chain.raised()["gpu-stop-start"]
+    assert message["AlarmDescription"].endswith("Runbook: gpu-ami runbook gpu-stop-start")
+    assert message["Subject"] == 'ALARM: "t-gpu-stop-start" in US East (N. Virginia)'
+    assert chain.events("XidEvents") == 1
+
+
+def test_xid_while_the_parser_is_stopped_raises_its_alarm_when_it_starts(chain: Chain) -> None:
+    chain.guest.sudo(f"systemctl stop {UNIT}")
+    tag = chain.xid(48)
+    with pytest.raises(AssertionError, match="no line in the parser's file within 70 s"):
+        chain.follow(tag, "gpu-reset", 70)
+    assert chain.logged(tag) == [] and "gpu-reset" not in chain.raised()
+    chain.guest.sudo(f"systemctl start {UNIT}")
+    show(chain.follow(tag, "gpu-reset"))
+
+
+def test_without_the_alarm_no_message_comes(chain: Chain) -> None:
+    chain.aws("cloudwatch").delete_alarms(AlarmNames=["t-gpu-reboot"])
+    tag = chain.xid(151)
+    with pytest.raises(AssertionError, match=r"no ALARM within .*datapoint of the metric"):
+        chain.follow(tag, "gpu-reboot", EVALUATIONS)
+    assert "gpu-reboot" not in chain.raised()
