@@ -13,9 +13,9 @@ FIXTURES = ("host", "plan", "machine", "cloudwatch", "observe")
 
 def judge(check: RunningCheck, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
     """Records the outcome of one phase."""
-    check.update(seconds=round(check.record.seconds + call.duration, 3))
+    check.update(seconds=round(check.latest("seconds") + call.duration, 3))
     if report.when == "call" and report.passed:
-        if check.record.attempts == 1:
+        if check.latest("attempts") == 1:
             check.update(verdict=Verdict.PASS, message="")
         else:
             message = "passed only after the connection was lost and reopened"

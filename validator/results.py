@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from validator import inputs
 
 SCHEMA = "gpu-ami/checks/2"
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Verdict(StrEnum):
@@ -240,13 +242,13 @@ def _document(values: Mapping[str, object]) -> str:
     """A JSON object with each entry of its lists on a line of its own (json's indentation is slow)."""
     keys = []
     for key, value in values.items():
-        text = _list(value) if isinstance(value, list) and value else json.dumps(value, ensure_ascii=False)
+        text = _list(value) if isinstance(value, list) and value else _encode(value)
         keys.append(f" {json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(keys) + "\n}\n"
 
 
 def _list(values: Iterable[object]) -> str:
-    return "[\n" + ",\n".join(f"  {json.dumps(value, ensure_ascii=False)}" for value in values) + "\n ]"
+    return "[\n" + ",\n".join(f"  {_encode(value)}" for value in values) + "\n ]"
 
 
 def journal_of(results: Path) -> Path:
@@ -256,7 +258,7 @@ def journal_of(results: Path) -> Path:
 
 def append_to_journal(path: Path, record: CheckRecord) -> None:
     """Adds a check to the journal. OSError is suppressed, because a full disk must not change the verdict."""
-    line = json.dumps(record.to_json(), ensure_ascii=False) + "\n"
+    line = _encode(record.to_json()) + "\n"
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -279,14 +281,31 @@ def read_journal(path: Path) -> tuple[CheckRecord, ...]:
 
 
 class RunningCheck:
-    """A check while it runs. record: its results so far, complete after teardown."""
+    """A check while it runs."""
 
     def __init__(self, record: CheckRecord) -> None:
-        self.record = record
+        self._record = record
+        self._changes: dict[str, object] = {}
+
+    @property
+    def record(self) -> CheckRecord:
+        """Its results so far, complete after teardown."""
+        if self._changes:
+            self._record = dataclasses.replace(self._record, **self._changes)  # type: ignore[arg-type]
+            self._changes = {}
+        return self._record
+
+    @record.setter
+    def record(self, record: CheckRecord) -> None:
+        self._record, self._changes = record, {}
+
+    def latest(self, name: str) -> Any:
+        """The present value of a field."""
+        return self._changes[name] if name in self._changes else getattr(self._record, name)
 
     def update(self, **changes: object) -> None:
         """Replaces fields of the record."""
-        self.record = dataclasses.replace(self.record, **changes)  # type: ignore[arg-type]
+        self._changes.update(changes)
 
 
 class Readable(Protocol):
@@ -339,12 +358,17 @@ def each(value: object, kind: type[_Readable], where: str) -> tuple[_Readable, .
 
 def plain_fields(record: object) -> dict[str, object]:
     """A record's fields as plain JSON values."""
-    return {entry.name: _plain(getattr(record, entry.name)) for entry in dataclasses.fields(record)}  # type: ignore[arg-type]
+    return {name: _plain(getattr(record, name)) for name in _field_names(type(record))}  # type: ignore[arg-type]
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(entry.name for entry in dataclasses.fields(kind))
 
 
 def _plain(value: object) -> object:
     """The value as a JSON value; a type that JSON does not have is converted to text."""
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | int | float) or type(value) is str:
         return value
     if isinstance(value, str):
         return str(value)  # also of an enum member

@@ -12,7 +12,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ _NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt)
 CHECKS = Path(__file__).parent.parent / "checks"  # ours, which change no host unless they are marked live
 _OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
 _HIGHER = (*_OF_A_HOST, Scope.Session)
+_ByScope = tuple[Set[Any], Mapping[Any, Any]]  # fixtures of a function; of a class, module or package, with the node
 
 
 def can_run_concurrently(item: pytest.Item) -> bool:
@@ -71,9 +72,19 @@ class ConcurrentItems:
             for item in items
         }
         for item, state in self._states.items():
-            for node in item.listchain():
+            for node in state.chain:
                 state.shared.unfinished.setdefault(node, {})[item] = None
         self._hooks: dict[Any, Any] = {}
+        self._named: dict[tuple[int, int], _ByScope] = {}
+        pytest_internals.share_locations(items)
+
+    def named_fixtures(self, item: pytest.Function) -> _ByScope:
+        """The fixtures that an item names, also indirectly, by scope: the same for all items of a function."""
+        key = (id(pytest_internals.fixture_info(item)), id(item.parent))
+        if key not in self._named:
+            named = pytest_internals.definitions(item).values()
+            self._named[key] = _by_scope(item, (fixture for fixtures in named for fixture in fixtures))
+        return self._named[key]
 
     def tasks(self, mutating: Set[pytest.Item], seconds: float) -> list[scheduler.Task]:
         """One task for each item, in order. mutating: items that may change their host; seconds: deadline of each."""
@@ -114,7 +125,7 @@ class ConcurrentItems:
             finally:
                 del self._busy[key]
 
-        with pytest_internals.replaced_execute(execute):
+        with pytest_internals.replaced_execute(execute), pytest_internals.faster_lookups(self.session):
             yield
 
     def _protocol(self, item: pytest.Function) -> None:
@@ -154,7 +165,7 @@ class ConcurrentItems:
     def _next(self, item: pytest.Function) -> Any:
         """The next pending item with the deepest shared scope, so that shared fixtures stay set up."""
         shared = self._states[item].shared
-        for node in reversed(item.listchain()[1:]):
+        for node in reversed(self._states[item].chain[1:]):
             unfinished = shared.unfinished.get(node)
             if unfinished:
                 return next(iter(unfinished))
@@ -166,8 +177,9 @@ class ConcurrentItems:
 
     def _ended(self, item: pytest.Function) -> None:
         del self._unfinished[item]
-        for node in item.listchain():
-            self._states[item].shared.unfinished[node].pop(item, None)
+        state = self._states[item]
+        for node in state.chain:
+            state.shared.unfinished[node].pop(item, None)
 
 
 class _OnlySession:
@@ -190,42 +202,48 @@ class _SharedState:
         # By node (a definition can serve many modules): values and finalizers of its fixtures.
         self.fixtures: dict[Any, dict[Any, tuple[Any, list[Any]]]] = {}
 
-    def restore_values(self, item: pytest.Item) -> None:
-        for node in item.listchain():
+    def restore_values(self, chain: list[Any]) -> None:
+        for node in chain:
             _restore(self.fixtures.get(node, {}))
 
-    def save_values(self, item: pytest.Item, known: set[Any]) -> None:
-        known = {fixture for fixture in known if scope_of(fixture) in _OF_A_HOST}
-        for node in item.listchain() if self.fixtures else ():
-            known |= self.fixtures.get(node, {}).keys()
-        for fixture in known:
-            self.fixtures.setdefault(scope_node(item, fixture), {}).update(_save({fixture}))
+    def save_values(self, chain: list[Any], shared: Mapping[Any, Any]) -> None:
+        """shared: the item's fixtures of a class, module or package, each with its node."""
+        stored = {fixture: node for node in chain for fixture in self.fixtures.get(node, ())}
+        for fixture, node in {**stored, **shared}.items():
+            value = pytest_internals.take_value(fixture)
+            if value is not None:
+                self.fixtures.setdefault(node, {})[fixture] = value
+            elif fixture in stored:
+                del self.fixtures[node][fixture]
 
-    def stack(self, item: pytest.Item) -> dict[Any, Any]:
-        entries = (self.entries, self.session_entry)
-        return {node: known[node] for node in item.listchain() for known in entries if node in known}
+    def stack(self, chain: list[Any]) -> dict[Any, Any]:
+        stored = ((node, self._entries(node).get(node)) for node in chain)
+        return {node: entry for node, entry in stored if entry is not None}
 
-    def save_stack(self, item: pytest.Item, stack: dict[Any, Any]) -> None:
-        for node in item.listchain():
-            entries = self.session_entry if isinstance(node, pytest.Session) else self.entries
-            entries.pop(node, None)
-            if node in stack:
-                entries[node] = stack[node]
+    def save_stack(self, chain: list[Any], stack: dict[Any, Any]) -> None:
+        for node in chain:
+            entry = stack.get(node)
+            if entry is None:
+                self._entries(node).pop(node, None)
+            else:
+                self._entries(node)[node] = entry
+
+    def _entries(self, node: Any) -> dict[Any, Any]:
+        return self.session_entry if isinstance(node, pytest.Session) else self.entries
 
 
 def _host_of(item: pytest.Function) -> Any:
     return item.callspec.params["_testinfra_host"]
 
 
+_KINDS = ((Scope.Class, pytest.Class), (Scope.Module, pytest.Module), (Scope.Package, pytest.Package))
+
+
 def scope_node(item: pytest.Item, fixture: Any) -> Any:
     """The node of a fixture's value: the item's class, module or package, or the session."""
-    kinds = {Scope.Class: pytest.Class, Scope.Module: pytest.Module, Scope.Package: pytest.Package}
-    kind = kinds.get(scope_of(fixture))
+    scope = scope_of(fixture)
+    kind = next((kind for other, kind in _KINDS if other is scope), None)
     return (item.getparent(kind) if kind is not None else None) or (item if kind is pytest.Class else item.session)
-
-
-def _save(fixtures: set[Any]) -> dict[Any, tuple[Any, list[Any]]]:
-    return {fixture: pytest_internals.take_value(fixture) for fixture in fixtures}
 
 
 def _restore(fixtures: dict[Any, tuple[Any, list[Any]]]) -> None:
@@ -240,6 +258,7 @@ class _ItemState:
         self.owner = owner
         self.item = item
         self.shared = shared
+        self.chain = item.listchain()
         self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}
         self._out, self._err = io.StringIO(), io.StringIO()
         self._sudo: Any = None
@@ -249,8 +268,8 @@ class _ItemState:
 
     def enter(self) -> None:
         """Restores the state of this item, which resumes."""
-        pytest_internals.set_setup_stack(self.owner.session, self.shared.stack(self.item))
-        self.shared.restore_values(self.item)
+        pytest_internals.set_setup_stack(self.owner.session, self.shared.stack(self.chain))
+        self.shared.restore_values(self.chain)
         _restore(self._fixtures)
         if self._sudo is not None:
             self._backend.__dict__["get_command"] = self._sudo
@@ -264,20 +283,37 @@ class _ItemState:
         # `with host.sudo()` sets its own get_command on the backend, which all items share.
         self._sudo = self._backend.__dict__.pop("get_command", None)
         self._phase = os.environ.pop(_PHASE, None)
-        self.shared.save_stack(self.item, pytest_internals.setup_stack(self.owner.session))
-        known = self._known_fixtures() | self._fixtures.keys()
-        self._fixtures = _save({fixture for fixture in known if scope_of(fixture) is Scope.Function})
-        self.shared.save_values(self.item, known)
+        self.shared.save_stack(self.chain, pytest_internals.setup_stack(self.owner.session))
+        own, shared = self._known_fixtures()
+        values = ((fixture, pytest_internals.take_value(fixture)) for fixture in own | self._fixtures.keys())
+        self._fixtures = {fixture: value for fixture, value in values if value is not None}
+        self.shared.save_values(self.chain, shared)
 
     def add_sections(self, when: str) -> None:
         """Adds the output of the item to the report of this phase."""
         for name, stream in (("stdout", self._out), ("stderr", self._err)):
-            if stream.getvalue():
+            if stream.tell():
                 self.item.add_report_section(when, name, stream.getvalue())
                 stream.seek(0)
                 stream.truncate()
 
-    def _known_fixtures(self) -> set[Any]:
-        named = pytest_internals.definitions(self.item).values()
-        known = {fixture for fixtures in named for fixture in fixtures} | pytest_internals.requested(self.item)
-        return {fixture for fixture in known if fixture.argname != "request"}
+    def _known_fixtures(self) -> _ByScope:
+        own, shared = named = self.owner.named_fixtures(self.item)
+        extra = [one for one in pytest_internals.requested(self.item) if one not in own and one not in shared]
+        if not extra:
+            return named
+        more_own, more_shared = _by_scope(self.item, extra)
+        return own | more_own, {**shared, **more_shared}
+
+
+def _by_scope(item: pytest.Function, fixtures: Iterable[Any]) -> _ByScope:
+    own, shared = set(), {}
+    for fixture in fixtures:
+        node = item if scope_of(fixture) is Scope.Function else scope_node(item, fixture)
+        if fixture.argname == "request":
+            continue
+        if node is item:
+            own.add(fixture)
+        elif scope_of(fixture) in _OF_A_HOST:
+            shared[fixture] = node
+    return own, shared

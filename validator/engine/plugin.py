@@ -28,13 +28,14 @@ class ConcurrentChecks:
         following = self._next_to_run(item, nextitem)
         if reports is None and following is nextitem:
             return None  # pytest's own protocol
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        hook = item.ihook
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if reports is None:
             pytest_internals.runtestprotocol(item, nextitem=following)
         else:
             for report in reports:
-                item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+                hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
     def _next_to_run(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:

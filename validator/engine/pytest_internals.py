@@ -7,6 +7,7 @@ after the other. Compatible: pytest 9.2 (pyproject.toml limits the version).
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import pluggy
 import pytest
 from _pytest import fixtures, python, runner
 from _pytest.scope import Scope
+
+_fixtures: Any = fixtures  # what it imports from other modules is not part of its types
 
 __all__ = ["Scope", "runtestprotocol"]
 
@@ -25,6 +28,8 @@ PHASE_VARIABLE = "PYTEST_CURRENT_TEST"  # the running item and phase; pytest rem
 
 _PARAMETERS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
     ("FixtureDef.execute", fixtures.FixtureDef.execute, ("self", "request")),
+    ("getfuncargnames", _fixtures.getfuncargnames, ("function", "name", "cls")),
+    ("Session.gethookproxy", pytest.Session.gethookproxy, ("self", "fspath")),
     ("runtestprotocol", runner.runtestprotocol, ("item", "log", "nextitem")),
     ("CallInfo.from_call", runner.CallInfo.from_call, ("cls", "func", "when", "reraise")),
     ("PluginManager.subset_hook_caller", pluggy.PluginManager.subset_hook_caller, ("self", "name", "remove_plugins")),
@@ -69,6 +74,36 @@ def _stored_names(kind: Any) -> set[str]:
     return names
 
 
+def share_locations(items: Iterable[pytest.Function]) -> None:
+    """Gives the items of a function its file and line, which pytest would look up for each item."""
+    lines: dict[Any, Any] = {}
+    for item in items:
+        if type(item).reportinfo is not pytest.Function.reportinfo:
+            continue
+        if item.function not in lines:
+            lines[item.function] = item.location
+        else:
+            item.__dict__["location"] = (*lines[item.function][:2], item.getmodpath())
+
+
+@contextlib.contextmanager
+def faster_lookups(session: pytest.Session) -> Iterator[None]:
+    """A context in which pytest looks up once what is the same for all items.
+
+    These are the hooks that apply to a file, and the arguments of `request`, which has none.
+    """
+    names = _fixtures.getfuncargnames
+    _fixtures.getfuncargnames = lambda function, *, name="", cls=None: (
+        () if name == "request" else names(function, name=name, cls=cls)
+    )
+    session.__dict__["gethookproxy"] = functools.cache(session.gethookproxy)
+    try:
+        yield
+    finally:
+        del session.__dict__["gethookproxy"]
+        _fixtures.getfuncargnames = names
+
+
 def parameter_scopes(item: pytest.Function) -> dict[str, Scope]:
     """Name of each parameter of an item → the scope that it is set up for."""
     return dict(item.callspec._arg2scope)
@@ -86,9 +121,14 @@ def definitions(item: pytest.Item) -> dict[str, Sequence[Any]]:
     return dict(info.name2fixturedefs) if info is not None else {}
 
 
-def requested(item: pytest.Function) -> set[Any]:
+def fixture_info(item: pytest.Function) -> object:
+    """What the items of one function share: its fixtures and their definitions."""
+    return item._fixtureinfo
+
+
+def requested(item: pytest.Function) -> Iterable[Any]:
     """Definitions of the fixtures that an item has requested so far."""
-    return set(item._request._fixture_defs.values()) if item._request else set()
+    return item._request._fixture_defs.values() if item._request else ()
 
 
 def forget_arguments(item: pytest.Function) -> None:
@@ -97,8 +137,10 @@ def forget_arguments(item: pytest.Function) -> None:
     item.funcargs = None  # type: ignore[assignment]
 
 
-def take_value(fixture: Any) -> tuple[Any, list[Any]]:
-    """Removes a fixture's value and finalizers from its definition, as if it had not been set up."""
+def take_value(fixture: Any) -> tuple[Any, list[Any]] | None:
+    """Removes a fixture's value and finalizers from its definition; None if it is not set up."""
+    if fixture.cached_result is None and not fixture._finalizers:
+        return None
     saved = (fixture.cached_result, list(fixture._finalizers))
     fixture.cached_result = None
     fixture._finalizers.clear()

@@ -84,6 +84,7 @@ class Scheduler:
     _sent: dict[backend.HostLink, list[Batch[Task]]] = field(default_factory=dict)  # [] while connecting
     _answered: queue.SimpleQueue[tuple[backend.HostLink, Future[Any]]] = field(default_factory=queue.SimpleQueue)
     _several: bool = False  # whether tasks have different hosts
+    _more: bool = False  # whether tasks of another host can start
 
     def run(self, tasks: Iterable[Task]) -> None:
         """Runs all tasks and returns when all have ended. An exception of `run` itself ends all of them."""
@@ -106,16 +107,19 @@ class Scheduler:
                     task._greenlet.throw(greenlet.GreenletExit)
 
     def _begin(self) -> bool:
-        """Starts the tasks that can start now; returns whether there are any that have not ended."""
-        for host, queued in list(self._queues.items()):
-            begun = self._begun[host]
+        """Starts the tasks of one host that can start now; returns whether there are any that have not ended.
+
+        One host, because a check that waits takes memory: answers that have come are delivered before the next.
+        """
+        startable = [host for host, queued in self._queues.items() if _may_start(queued[0], self._begun[host])]
+        self._more = len(startable) > 1
+        for host in startable[:1]:
+            queued, begun = self._queues[host], self._begun[host]
             while queued and _may_start(queued[0], begun):
                 self._start(queued.popleft())
             if not queued:
                 del self._queues[host]
-            if self._several:  # while the next host is being connected
-                self._send()
-        return any(self._begun.values())
+        return bool(self._queues) or any(self._begun.values())
 
     def _start(self, task: Task) -> None:
         self._begun[task.host][task] = None
@@ -190,15 +194,20 @@ class Scheduler:
 
     def _wait(self, seconds: float | None) -> None:
         """Waits until a host has answered, for at most `seconds`, and delivers its answers."""
-        if not self._sent:
+        if self._more:  # does not wait
+            for _ in range(self._answered.qsize()):
+                self._receive(*self._answered.get())
+        elif not self._sent:
             time.sleep(max(0.0, seconds or 0.0))
-            return
-        with contextlib.suppress(queue.Empty):
-            link, answered = self._answered.get(timeout=None if seconds is None else max(0.0, seconds))
-            batches = self._sent.pop(link)
-            if batches:  # the error of a connection is raised by its first command
-                answered.result()
-                self._deliver(batches)
+        else:
+            with contextlib.suppress(queue.Empty):
+                self._receive(*self._answered.get(timeout=None if seconds is None else max(0.0, seconds)))
+
+    def _receive(self, link: backend.HostLink, answered: Future[Any]) -> None:
+        batches = self._sent.pop(link)
+        if batches:  # the error of a connection is raised by its first command
+            answered.result()
+            self._deliver(batches)
 
     def _resume(self, task: Task) -> None:
         self._current = task

@@ -60,3 +60,45 @@ def test_checks_run_one_after_the_other_under_a_changed_pytest(
     assert outcome.verdicts == {"test_looks": "PASS"}
     reason = "FixtureDef.execute takes (self, request, extra), expected (self, request)"
     assert f"this version of pytest is not supported: {reason}" in outcome.text
+
+
+LOCATIONS = """
+import functools, pytest
+
+def wrapped(function):
+    @functools.wraps(function)
+    def call(*arguments, **named):
+        return function(*arguments, **named)
+    return call
+
+def own(item):
+    return type(item).location.func(item)  # what pytest finds, not what is stored
+
+@pytest.mark.parametrize("number", range(3))
+def test_function(host, request, number):
+    assert request.node.location == own(request.node)
+
+@wrapped
+def test_wrapped(host, request):
+    assert request.node.location == own(request.node)
+
+class TestClass:
+    @pytest.mark.parametrize("number", range(2))
+    def test_method(self, host, request, number):
+        assert request.node.location == own(request.node)
+"""
+
+
+def test_items_have_the_location_that_pytest_finds(run: Run) -> None:
+    outcome = run(LOCATIONS)
+    assert len(outcome.verdicts) == 6 and set(outcome.verdicts.values()) == {"PASS"}, outcome.text
+
+
+def test_lookups_are_as_before_after_the_run(request: pytest.FixtureRequest) -> None:
+    session, names = request.session, vars(fixtures)["getfuncargnames"]
+    with pytest_internals.faster_lookups(session):
+        assert vars(fixtures)["getfuncargnames"](lambda plan: plan, name="request") == ()
+        assert vars(fixtures)["getfuncargnames"](lambda plan: plan, name="image") == ("plan",)
+        assert session.gethookproxy(request.path) is session.gethookproxy(request.path)
+    assert vars(fixtures)["getfuncargnames"] is names
+    assert "gethookproxy" not in vars(session)

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.validator.conftest import ROOT, Breakable, Run, Sshd
 from validator.deadline import CheckTimeout
 from validator.engine import scheduler
+from validator.transport import Answer, Command, backend
 
 MANY = """
 import pytest
@@ -253,3 +255,38 @@ def test_check_past_its_deadline_is_reported_however_long_that_takes(
     late = str(CheckTimeout())
     assert (outcome.check("test_loops")["verdict"], outcome.check("test_loops")["message"]) == ("FAIL", late)
     assert outcome.verdicts == {"test_waits": "FAIL", "test_loops": "FAIL", "test_other": "PASS"}
+
+
+class Answering:
+    """A host that answers at once."""
+
+    connecting = None
+    fault = None
+
+    def known(self, root: bool) -> dict[str, Answer]:
+        return {}
+
+    def execute(self, commands: list[Command], *, root: bool, resend: bool) -> tuple[list[Answer], int]:
+        return [Answer(0, b"", b"", 0.0) for _ in commands], 1
+
+
+def test_answers_are_delivered_before_another_host_begins() -> None:
+    """Checks that wait take memory: with many hosts, those of the first end while those of the last begin."""
+    events: list[str] = []
+
+    def check(name: str, seconds: float) -> Callable[[], None]:
+        link: Any = Answering()
+
+        def ask() -> None:
+            events.append(f"{name} begins")
+            time.sleep(seconds)
+            backend.runner(backend.Request(link, Command("true"), root=False))
+            events.append(f"{name} ends")
+
+        return ask
+
+    names = {"first": 0.0, "second": 0.5, "third": 0.0}
+    tasks = [scheduler.Task(name, check(name, seconds), host=name) for name, seconds in names.items()]
+    scheduler.Scheduler().run(tasks)
+    assert sorted(events) == sorted(f"{name} {what}" for name in names for what in ("begins", "ends"))
+    assert events.index("first ends") < events.index("third begins")
