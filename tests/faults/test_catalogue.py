@@ -45,7 +45,9 @@ def test_every_role_and_stage_has_two_faults() -> None:
         assert roles.count(role) >= 2, role
 
 
-@pytest.mark.parametrize("role", ["cloudwatch_agent", "event_parser", "logs", "metrics", "neuron_error", "xid"])
+@pytest.mark.parametrize(
+    "role", ["cloudwatch_agent", "drain_hook", "event_parser", "logs", "metrics", "neuron_error", "xid"]
+)
 def test_every_check_of_the_telemetry_is_shown_red(role: str) -> None:
     seen = {fault.caught_by for fault in catalogue.load(FOLDER)} | {"xid::test_real_fault_arrives"}  # real GPU
     assert {name for name in check_names() if name.startswith(f"{role}::")} <= seen

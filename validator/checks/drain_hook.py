@@ -152,7 +152,7 @@ def test_running_hook_runs_a_drill(host: Any, plan: PlanDocument, observe: Obser
 
 
 @pytest.mark.live
-def test_drill_arrives(
+def test_log_of_a_drill_arrives(
     host: Any,
     plan: PlanDocument,
     machine: MachineUnderTest,

@@ -141,11 +141,11 @@ class Cloud:
         (["start"], "FAIL", "is not in group drain, stream i-0123456789abcdef0, after 1 s"),
     ],
 )
-def test_drill_arrives(judge: Judge, messages: list[str], verdict: str, message: str) -> None:
+def test_log_of_a_drill_arrives(judge: Judge, messages: list[str], verdict: str, message: str) -> None:
     table = {"sh -c*": f"{LINE}\n", "*": ""}
     cloud = Cloud(*messages)
     given = {"plan": PLAN, "machine": FakeMachine({}), "cloudwatch": cloud, "log_group_suffix": ""}
-    found = judge(drain_hook.test_drill_arrives, table, **given)
+    found = judge(drain_hook.test_log_of_a_drill_arrives, table, **given)
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
