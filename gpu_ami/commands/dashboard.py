@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-Without --page or --watch it writes the body of the CloudWatch dashboard My-GPU-Usage, which `gpu-ami telemetry` also
-puts into its stack. With them it reads the metrics of the last hours from CloudWatch, on AWS or in the local region,
-and shows them: the fleet, each instance, GPU events and what to do, the event parsers' health, idle GPUs by money.
+Without --page or --watch it writes the body of the CloudWatch dashboard My-GPU-Usage (My-Neuron-Usage of a plan with
+Neuron devices), which `gpu-ami telemetry` also puts into its stack. With them it reads the metrics of the last hours
+from CloudWatch, on AWS or in the local region, and shows them: the fleet, each instance, events and what to do, the
+event parsers' health, and idle GPUs by money.
 
   gpu-ami dashboard out/gpu -o dashboard.json
   aws cloudwatch put-dashboard --dashboard-name My-GPU-Usage --dashboard-body file://dashboard.json
@@ -29,7 +30,9 @@ _READ_SECONDS = 30
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser("dashboard", help="GPU metrics and events, as JSON or a page", epilog=_EPILOG)
+    parser = subparsers.add_parser(
+        "dashboard", help="metrics and events of GPUs or Neuron devices, as JSON or a page", epilog=_EPILOG
+    )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or its folder")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="file of the JSON (default: dashboard.json)")
     shown = parser.add_mutually_exclusive_group()
@@ -89,16 +92,16 @@ def _pages(args: argparse.Namespace, plan: Plan, progress: Progress, refresh: in
     """Makes the page from what CloudWatch has now. CloudError: CloudWatch did not answer."""
     from gpu_ami.cloud import Cloud
     from gpu_ami.errors import CloudError
-    from gpu_ami.telemetry import measurements, page, readings
+    from gpu_ami.telemetry import devices, measurements, page, readings
     from validator.cloudwatch import ApiRefused, CloudWatch
 
-    namespace = measurements.measured(plan.document).namespace
+    of_plan = devices.of_plan(measurements.measured(plan.document))
     place = _place(args.where, progress)
     cloudwatch = CloudWatch(place.region, endpoint=place.endpoint, session=Cloud(place).session())
 
     def make() -> str:
         try:
-            read = readings.read(cloudwatch, namespace, args.hours)
+            read = readings.read(cloudwatch, of_plan, args.hours)
         except ApiRefused as error:
             raise CloudError(f"CloudWatch did not answer: {error}", code=error.code) from error
         return page.render(read, place.name, refresh)

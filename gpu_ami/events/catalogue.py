@@ -66,6 +66,22 @@ def explain(word: str, driver: str | None = None) -> Explanation:
     return explanation
 
 
+@dataclass(frozen=True)
+class NeuronError:
+    """An error of Neuron in the catalogue; one that it lacks is a warning for AWS Support, as the parser has it."""
+
+    name: str
+    severity: str
+    action: str
+    ec2_action: str
+
+
+def neuron_error(code: str) -> NeuronError:
+    catalogue = parser_module("catalogue").Catalogue(policy_path=None)
+    meaning = catalogue.neuron(code)
+    return NeuronError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
+
+
 def _xid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
     row: dict[str, str] | None = catalogue.explain(code)
     if row is None:

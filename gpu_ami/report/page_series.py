@@ -59,8 +59,10 @@ def _runs(series: MetricSeries) -> Iterator[list[_Dot]]:
         yield run
 
 
-def sparkline(machine: str, metric: str, entries: Sequence[MetricSeries], first: float, last: float) -> Sparkline:
-    """The curves of one measurement between two times, a path for each series."""
+def sparkline(
+    machine: str, metric: str, entries: Sequence[MetricSeries], first: float, last: float, noun: str = "GPU"
+) -> Sparkline:
+    """The curves of one measurement between two times, a path for each series. noun: what each series is of."""
     runs = [run for series in entries for run in _runs(series)]
     values = [value for run in runs for _, value in run]
     low, high = min(values, default=0.0), max(values, default=0.0)
@@ -68,7 +70,7 @@ def sparkline(machine: str, metric: str, entries: Sequence[MetricSeries], first:
     unit = next((unit for start, unit in _UNITS.items() if name.startswith(start)), "")
     shown = f"{low:g}" if low == high else f"{low:g} to {high:g}"
     shown = f"{shown} {unit}".rstrip()
-    gpus = templating.plural(len({series.gpu for series in entries}), "GPU")
+    gpus = templating.plural(len({series.gpu for series in entries}), noun)
     title = f"{name} of {machine}: {shown}; {gpus}, {templating.plural(len(values), 'datapoint')}"
     return Sparkline(name, shown, title, [_path(run, first, last, low, high) for run in runs], low == high)
 

@@ -11,6 +11,7 @@ stack                the templates telemetry.yml and instance-alarms.yml
 lab                  the template lab.yml
 dashboard            the body of the CloudWatch dashboard
 templates            writes all of them
+devices              how GPUs and Neuron devices stand in CloudWatch
 readings             what CloudWatch has of the last hours
 page                 the same as one HTML page
 watch                serves the page on the loopback

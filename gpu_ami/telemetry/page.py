@@ -13,16 +13,10 @@ from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
 from gpu_ami.report import page_series, templating
 from gpu_ami.telemetry import alarms
-from gpu_ami.telemetry.measurements import PREFIX
 from gpu_ami.telemetry.readings import IDLE_PERCENT, Event, Instance, Readings
 
 SEVERITIES = ("fatal", "critical", "warning", "app", "info")
 _SILENT_SECONDS = 300.0
-# Shown for the fleet: a line for each GPU of all instances.
-_FLEET = (
-    "utilization_gpu", "utilization_memory", "memory_used", "power_draw", "temperature_gpu", "clocks_current_sm",
-    "clocks_current_memory",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,12 +54,13 @@ def render(readings: Readings, place: str, refresh_seconds: int = 0) -> str:
     return templating.render(
         "dashboard.html.j2",
         readings=readings,
+        devices=readings.devices,
         place=place,
         refresh_seconds=refresh_seconds,
         made=_time(readings.end),
         hours=f"{(readings.end - readings.start) / 3600:g}",
         views=views,
-        gpus=sum(one.gpus for one in readings.instances),
+        count=sum(one.devices for one in readings.instances),
         utilization=_mean_utilization(readings),
         idle=sum(len(one.idle) for one in readings.instances),
         idle_percent=f"{IDLE_PERCENT:g}",
@@ -74,7 +69,7 @@ def render(readings: Readings, place: str, refresh_seconds: int = 0) -> str:
         severities=[(name, readings.severities.get(name, 0)) for name in SEVERITIES],
         events=_events(readings.events),
         actions=_actions(readings.events),
-        fleet=_sparklines("all instances", readings.instances, readings, _FLEET),
+        fleet=_sparklines("all instances", readings.instances, readings, readings.devices.fleet),
     )
 
 
@@ -83,20 +78,22 @@ def _time(seconds: float) -> str:
 
 
 def _mean_utilization(readings: Readings) -> str:
-    means = [mean for one in readings.instances if (mean := one.mean("utilization_gpu")) is not None]
+    metric = readings.devices.utilization
+    means = [mean for one in readings.instances if (mean := one.mean(metric)) is not None]
     return f"{sum(means) / len(means):.0f} %" if means else "not measured"
 
 
 def _sparklines(
     name: str, instances: Sequence[Instance], readings: Readings, only: Sequence[str] = ()
 ) -> list[page_series.Sparkline]:
-    """Each measurement, a line for each GPU; the same span of time for all."""
+    """Each measurement, a line for each device; the same span of time for all."""
     series = [one for instance in instances for one in instance.series]
     metrics = dict.fromkeys(one.metric for one in series)
-    shown = [metric for metric in metrics if not only or metric.removeprefix(PREFIX) in only]
+    shown = [metric for metric in metrics if not only or metric in only]
+    title, noun = readings.devices.title, "line" if readings.devices.is_neuron else "GPU"
     drawn = (
         page_series.sparkline(
-            name, metric, [one for one in series if one.metric == metric], readings.start, readings.end
+            name, title(metric), [one for one in series if one.metric == metric], readings.start, readings.end, noun
         )
         for metric in shown
     )
@@ -128,7 +125,9 @@ def _rank(severity: str) -> int:
 
 
 def _event_row(event: Event) -> EventRow:
-    label = f"{ {'sxid': 'SXid', 'neuron': 'Neuron'}.get(event.kind, 'Xid') } {event.code}"
+    if event.kind == "neuron":
+        return _neuron_row(event)
+    label = f"{'SXid' if event.kind == 'sxid' else 'Xid'} {event.code}"
     try:
         found = catalogue.explain(label)
     except UsageError:
@@ -139,6 +138,15 @@ def _event_row(event: Event) -> EventRow:
     return EventRow(
         event.instance_id, label, found.name, found.severity, found.ec2_action, alarm.name if alarm else "", event.count
     )
+
+
+def _neuron_row(event: Event) -> EventRow:
+    known = catalogue.neuron_error(event.code)
+    alarm = alarms.alarm_of_action(known.action)
+    return EventRow(
+        event.instance_id, f"Neuron {event.code}", known.name, known.severity, known.ec2_action,
+        alarm.name if alarm else "", event.count,
+    )  # fmt: skip
 
 
 def _actions(events: Sequence[Event]) -> list[tuple[str, int]]:

@@ -11,20 +11,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpu_ami.plan import cost
-from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE, PREFIX
+from gpu_ami.telemetry.devices import Devices, gpus
+from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE
 from validator.results import MetricSeries
 
 if TYPE_CHECKING:
     from validator.cloudwatch import CloudWatch, Point, Series
 
 IDLE_PERCENT = 5.0  # mean utilization below which a GPU is idle
-_COUNTED = ("XidEvents", "SxidEvents", "GpuLostEvents")
+_COUNTED = ("XidEvents", "SxidEvents", "GpuLostEvents", "NeuronEvents")
+_CODES = {"Xid": "xid", "SXid": "sxid", "NeuronError": "neuron"}  # dimension of a code → kind of its events
 _HEALTH = {"Heartbeat": "Sum", "LagSeconds": "Maximum", "RecordsLost": "Sum", "EventsDropped": "Sum"}
 
 
 @dataclass(frozen=True)
 class Event:
-    """Events of one code on one instance: `xid` or `sxid`, and how many."""
+    """Events of one code on one instance: `xid`, `sxid` or `neuron`, and how many."""
 
     instance_id: str
     kind: str
@@ -45,7 +47,10 @@ class Parser:
 
 @dataclass(frozen=True)
 class Instance:
-    """series: of each GPU; idle: indexes of its idle GPUs; idle_usd: an hour of those, None without a price."""
+    """series: of each device; idle: indexes of its idle GPUs; idle_usd: an hour of those, None without a price.
+
+    reported: the number of its devices, None where the series tell.
+    """
 
     instance_id: str
     instance_type: str
@@ -53,14 +58,15 @@ class Instance:
     parser: Parser | None = None
     idle: Sequence[int] = ()
     idle_usd: float | None = None
+    reported: int | None = None
 
     @property
-    def gpus(self) -> int:
-        return len({one.gpu for one in self.series})
+    def devices(self) -> int:
+        return len({one.gpu for one in self.series}) if self.reported is None else self.reported
 
-    def mean(self, measurement: str) -> float | None:
-        """Mean over all GPUs and the window."""
-        return _mean(value for one in self.series if one.metric == PREFIX + measurement for value in one.values)
+    def mean(self, metric: str) -> float | None:
+        """Mean over all devices and the window."""
+        return _mean(value for one in self.series if one.metric == metric for value in one.values)
 
 
 @dataclass(frozen=True)
@@ -75,32 +81,35 @@ class Readings:
     events: Sequence[Event] = ()
     severities: Mapping[str, int] = field(default_factory=dict)
     drills: int = 0
+    devices: Devices = field(default_factory=lambda: gpus(""))
 
 
-def read(cloudwatch: CloudWatch, namespace: str, hours: float, period: int = 60) -> Readings:
+def read(cloudwatch: CloudWatch, devices: Devices, hours: float, period: int = 60) -> Readings:
     """Of the last hours. ApiRefused: CloudWatch did not answer."""
     end = time.time()
     start = end - hours * 3600
-    of_gpus = [one for one in cloudwatch.known_series(namespace, {}) if _is_of_gpu(one)]
-    points = cloudwatch.points(of_gpus, start, period)
+    by_statistic: dict[str, list[Series]] = {}
+    for one in sorted(cloudwatch.known_series(devices.namespace, {})):
+        by_statistic.setdefault(devices.statistic(one), []).append(one)
+    by_statistic.pop("", None)
+    points: dict[Series, list[Point]] = {}
+    for statistic, of_devices in by_statistic.items():
+        points |= cloudwatch.points(of_devices, start, period, statistic)
     of_events = sorted(cloudwatch.known_series(EVENTS_NAMESPACE, {}))
     read_events = _EventReader(cloudwatch, of_events, start)
     by_instance: dict[str, list[Series]] = {}
-    for one in sorted(of_gpus):
+    for one in sorted(points):
         if points[one]:
-            by_instance.setdefault(_dimension(one, "InstanceId"), []).append(one)
+            by_instance.setdefault(_dimension(one, devices.instance), []).append(one)
     ids = sorted({*by_instance, *read_events.instances()})
-    instances = [_instance(name, by_instance.get(name, ()), points, period, read_events.parser(name, end))
-                 for name in ids]  # fmt: skip
+    instances = [
+        _instance(name, devices, by_instance.get(name, ()), points, period, read_events.parser(name, end))
+        for name in ids
+    ]
     return Readings(
-        cloudwatch.region, namespace, start, end, instances, read_events.by_code(), read_events.by_severity(),
-        read_events.total("DrillEvents"),
+        cloudwatch.region, devices.namespace, start, end, instances, read_events.by_code(), read_events.by_severity(),
+        read_events.total("DrillEvents"), devices,
     )  # fmt: skip
-
-
-def _is_of_gpu(series: Series) -> bool:
-    names = {name for name, _ in series.dimensions}
-    return series.name.startswith(PREFIX) and {"index", "InstanceId"} <= names
 
 
 def _dimension(series: Series, name: str) -> str:
@@ -108,18 +117,25 @@ def _dimension(series: Series, name: str) -> str:
 
 
 def _instance(
-    name: str, series: Sequence[Series], points: Mapping[Series, Sequence[Point]], period: int, parser: Parser | None
-) -> Instance:
-    instance_type = next((_dimension(one, "InstanceType") for one in series), "")
+    name: str, devices: Devices, series: Sequence[Series], points: Mapping[Series, Sequence[Point]], period: int,
+    parser: Parser | None,
+) -> Instance:  # fmt: skip
+    instance_type = next((_dimension(one, devices.instance_type) for one in series), "")
     drawn = [
-        MetricSeries.of_points(
-            one.name, int(_dimension(one, "index")), period, {point.time: point.value for point in points[one]}
-        )
+        MetricSeries.of_points(one.name, devices.index(one), period, {point.time: point.value for point in points[one]})
         for one in series
     ]
-    idle = [one.gpu for one in drawn if one.metric == f"{PREFIX}utilization_gpu" and _is_idle(one)]
+    if not devices.has_price:
+        return Instance(name, instance_type, drawn, parser, reported=_reported(devices, series, points))
+    idle = [one.gpu for one in drawn if one.metric == devices.utilization and _is_idle(one)]
     indexes = sorted(index for index in idle if index is not None)
     return Instance(name, instance_type, drawn, parser, indexes, _idle_usd(instance_type, indexes, drawn))
+
+
+def _reported(devices: Devices, series: Sequence[Series], points: Mapping[Series, Sequence[Point]]) -> int:
+    """Number of devices in the newest report; 0 without one."""
+    newest = [max(points[one], key=lambda point: point.time) for one in series if one.name == devices.count]
+    return round(max(newest, key=lambda point: point.time).value) if newest else 0
 
 
 def _is_idle(series: MetricSeries) -> bool:
@@ -173,9 +189,9 @@ class _EventReader:
 
     def by_code(self) -> list[Event]:
         found = [
-            Event(_dimension(one, "InstanceId"), key.lower(), _dimension(one, key), self._sum(one))
+            Event(_dimension(one, "InstanceId"), kind, _dimension(one, key), self._sum(one))
             for metric in _COUNTED
-            for key in ("Xid", "SXid")
+            for key, kind in _CODES.items()
             for one in self._of(metric, key)
         ]
         return [event for event in found if event.count]

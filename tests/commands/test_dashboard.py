@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import cli
-from tests.telemetry import fleet
+from tests.telemetry import fleet, neuron_fleet
 from tests.telemetry.test_stack import aws
 from tests.test_json import valid
 
@@ -38,6 +38,20 @@ def test_page_of_cloudwatch_is_written(aws: Any, plan: str, capsys: pytest.Captu
     valid(json.loads(capsys.readouterr().out), "dashboard")
     html = Path("gpu.html").read_text()
     assert fleet.BUSY in html and "Xid 48" in html and "3.36 USD" in html
+
+
+def test_json_and_page_of_neuron_devices_are_written(
+    aws: Any, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "aws.yml").write_text("region: us-east-1\n")
+    assert cli.main(["plan", "al2023-neuron", "--where", "aws.yml", "-o", "out", "-q"]) == 0
+    assert cli.main(["dashboard", "out"]) == 0
+    assert "neuroncore_utilization" in Path("dashboard.json").read_text()
+    neuron_fleet.fill(aws, time.time())
+    assert cli.main(["dashboard", "out", "--where", "aws.yml", "--page", "neuron.html", "--hours", "1"]) == 0
+    html = Path("neuron.html").read_text()
+    assert neuron_fleet.WORKS in html and "Neuron HBM_UNCORRECTABLE_ERROR" in html
 
 
 @pytest.mark.parametrize(
