@@ -13,6 +13,8 @@ from validator.plan_document import DrainHook, EventParser, NeuronMonitor, Telem
 # "time" of the JSON lines of event parser, Neuron's publisher and drain hook: RFC 3339 in UTC with microseconds.
 JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
 
+# Seconds a log event may wait, the agent's own default: nothing is sent, or paid for, while nothing is logged.
+_LOG_FLUSH = 5
 _APPENDED = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
 
 
@@ -31,7 +33,7 @@ def agent_config(
     files += [_json_lines(section["log"], section["log_group"], telemetry) for section in publishers if section]
     logs: AgentLogs = {
         "logs_collected": {"files": {"collect_list": files}},
-        "force_flush_interval": _flush(telemetry),
+        "force_flush_interval": _LOG_FLUSH,
     }
     if endpoint:
         logs["endpoint_override"] = endpoint
@@ -73,5 +75,5 @@ def _json_lines(path: str, group: str, telemetry: Telemetry) -> AgentLogFile:
 
 
 def _flush(telemetry: Telemetry) -> int:
-    """Seconds a datum may wait: as short as the interval, so that it does not double the latency."""
+    """Seconds a datum of a metric may wait: as short as the interval, so that it does not double the latency."""
     return max(5, min(60, int(telemetry["interval_s"])))
