@@ -71,12 +71,22 @@ def _variables(
     if below < 0 and last == len(stack) - 1:
         return {"source_ami": source_ami["id"], "root_device_name": source_ami["root_device"]}
     image = images[stack[below].digest] if below >= 0 else None
-    roles = [role for layer in stack[below + 1 : last + 1] for role in layer.roles]
+    roles = _roles(stack[below + 1 : last + 1])
     return {
         "source_ami": image.ami if image else source_ami["id"],
         "root_device_name": (image and image.root_device) or source_ami["root_device"],
         "roles": json.dumps([*roles, HYGIENE]),
     }
+
+
+def _roles(layers: Sequence[Layer]) -> list[str]:
+    """Roles of these layers and their early tasks, but not of roles that run here as a whole."""
+    whole = {role for layer in layers for role in layer.roles}
+    return [
+        role
+        for layer in layers
+        for role in (*layer.roles, *(tasks for tasks in layer.early if tasks.partition(":")[0] not in whole))
+    ]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -34,9 +34,13 @@ _INCLUDE = re.compile(r"(?:include|import)_role:\s+name: (\w+)\s")
 
 @dataclass(frozen=True)
 class Definition:
-    """variables/layers.yml. roles: name of a layer → roles, in the order of the build; max_age: of a layer image."""
+    """variables/layers.yml. roles: name of a layer → roles, in the order of the build; max_age: of a layer image.
+
+    early: name of a layer → role → its tasks that this layer runs before the role's own.
+    """
 
     roles: Mapping[str, tuple[str, ...]]
+    early: Mapping[str, Mapping[str, str]]
     max_age: timedelta
 
     def names(self, roles: Iterable[str]) -> Iterator[str]:
@@ -48,16 +52,32 @@ class Definition:
             current = max(current, named, key=order.index)
             yield current
 
+    def early_tasks(self, layers: Sequence[str], roles: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+        """(layer, role, tasks) of each early part: in its layer or the nearest one below, never in the finished image.
+
+        layers: those that the plan has, the lowest first; roles: of the plan.
+        """
+        order, planned = list(self.roles), set(roles)
+        for name, parts in self.early.items():
+            below = [layer for layer in layers[:-1] if order.index(layer) <= order.index(name)]
+            for role, tasks in parts.items():
+                if role in planned and layers[1:]:
+                    yield below[-1] if below else layers[0], role, tasks
+
 
 @dataclass(frozen=True)
 class Layer:
-    """A part of a build. roles: without hygiene. parts: what the digest is of, by name. is_top: the finished image."""
+    """A part of a build. roles: without hygiene. parts: what the digest is of, by name. is_top: the finished image.
+
+    early: `role:tasks`, tasks of roles of higher layers.
+    """
 
     name: str
     roles: tuple[str, ...]
     digest: str
     parts: Mapping[str, str]
     is_top: bool = False
+    early: tuple[str, ...] = ()
 
     def changes(self, before: Mapping[str, str]) -> list[str]:
         """Names of the parts that differ from those of an earlier build."""
@@ -70,7 +90,8 @@ def load_definition() -> Definition:
     """The layers that come with gpu-ami."""
     table = read_yaml(data_dir("variables", "layers.yml"), "it belongs to gpu-ami: reinstall it")
     roles = {row["name"]: tuple(row["roles"]) for row in table["layers"]}
-    return Definition(roles, timedelta(days=table["max_age_days"]))
+    early = {row["name"]: row.get("early", {}) for row in table["layers"]}
+    return Definition(roles, early, timedelta(days=table["max_age_days"]))
 
 
 def cut(plan: Plan, base_ami: str, place: Place, root: Path) -> tuple[Layer, ...]:
@@ -81,14 +102,17 @@ def cut(plan: Plan, base_ami: str, place: Place, root: Path) -> tuple[Layer, ...
     roles = [role for role in plan.document["roles"] if role != HYGIENE]
     named = zip(load_definition().names(roles), roles, strict=True)
     groups = [(name, tuple(role for _, role in pairs)) for name, pairs in groupby(named, key=lambda pair: pair[0])]
+    early = list(load_definition().early_tasks([name for name, _ in groups], roles))
     layers: list[Layer] = []
     for number, (name, members) in enumerate(groups or [("image", ())]):
         parts = {BELOW: layers[-1].digest} if layers else _common(plan, base_ami, place, root)
         for role in members:
             parts[f"plan: {role}"] = _digest(section(plan.document, role))
             parts[f"role {role}"] = files_digest(_folders(role, plan, root))
+        beforehand = dict(_early_digests([row[1:] for row in early if row[0] == name], plan, root))
+        parts |= {f"early {tasks}": value for tasks, value in beforehand.items()}
         digest = _digest({"schema": SCHEMA, "name": name, "roles": members, "parts": parts})
-        layers.append(Layer(name, members, digest, parts, is_top=number == len(groups) - 1))
+        layers.append(Layer(name, members, digest, parts, number == len(groups) - 1, tuple(beforehand)))
     return tuple(layers)
 
 
@@ -133,10 +157,27 @@ def _folders(role: str, plan: Plan, root: Path) -> list[Path]:
     return [found[name] for name in sorted(found)]
 
 
-def included_roles(folder: Path) -> list[str]:
+def _early_digests(early: Iterable[Sequence[str]], plan: Plan, root: Path) -> Iterator[tuple[str, str]]:
+    """`role:tasks`, and a digest of the options that they read, their files (by the beginning of the name) and roles.
+
+    No more is needed, since the role itself runs them again. A site's role of that name may have none.
+    """
+    for role, tasks in early:
+        folder = next(path for path in _folders(role, plan, root) if path.name == role)
+        own = sorted(folder.glob(f"tasks/{tasks}*.yml"))
+        if own:
+            specs = read_yaml(folder / "meta" / "argument_specs.yml", "the tasks' options")["argument_specs"]
+            options = {name.removeprefix(f"{role}_") for name in specs[tasks]["options"]}
+            values = {key: value for key, value in section(plan.document, role).items() if key in options}
+            used = [path for name in included_roles(folder, f"{tasks}*.yml") for path in _folders(name, plan, root)]
+            files = files_digest([*own, folder / "handlers", folder / "vars", *used])
+            yield f"{role}:{tasks}", _digest({"plan": values, "files": files})
+
+
+def included_roles(folder: Path, tasks: str = "*.yml") -> list[str]:
     """Names of the roles that the tasks of a role include."""
-    tasks = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("tasks/*.yml"))]
-    return sorted({name for text in tasks for name in _INCLUDE.findall(text)})
+    texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob(f"tasks/{tasks}"))]
+    return sorted({name for text in texts for name in _INCLUDE.findall(text)})
 
 
 def _digest(value: object) -> str:

@@ -145,6 +145,26 @@ def test_all_makes_only_what_is_missing_above_the_deepest(
     ]
 
 
+def test_early_tasks_run_in_their_layer_and_where_the_whole_role_does_not(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, packers: Packers
+) -> None:
+    tasks = root / "roles/event_parser/tasks/boot_loader.yml"
+    tasks.parent.mkdir(parents=True)
+    tasks.write_text("[]")
+    specs = root / "roles/event_parser/meta/argument_specs.yml"
+    specs.parent.mkdir()
+    specs.write_text("argument_specs: {boot_loader: {options: {event_parser_log_buf_len: {}}}}")
+    base = an_ami(cloud, "base")
+    plan = a_plan(base, event_parser={"log_buf_len": "4M"})
+    build(cloud, root, tmp_path / "a", plan, Layering(ALL))
+    shown = [roles for _, _, roles in packers.shown()]
+    assert shown[0] == ["kernel", "event_parser:boot_loader", "hygiene"]
+    assert [role for roles in shown[1:] for role in roles if "boot_loader" in role] == []
+    packers.runs.clear()
+    build(cloud, root, tmp_path / "b", a_plan(base, event_parser={"log_buf_len": "8M"}), Layering(AUTO))
+    assert packers.shown() == [("", base, [])]  # from nothing: the role runs as a whole
+
+
 @pytest.mark.parametrize(("mode", "names"), [(AUTO, [""]), (ALL, ["kernel", "driver", "libraries", "node", ""])])
 def test_refresh_takes_no_layer_that_is_there(
     cloud: Cloud, root: Path, tmp_path: Path, home: Path, packers: Packers, mode: str, names: list[str]

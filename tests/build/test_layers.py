@@ -67,6 +67,39 @@ def test_a_role_that_is_not_listed_goes_with_the_one_before_it(roles: Sequence[s
 
 
 @pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        (["kernel", "driver", "libraries", "node", "telemetry"], ["kernel", "node"]),
+        (["kernel", "driver", "telemetry"], ["kernel", "driver"]),  # the nearest one below
+        (["driver", "telemetry"], ["driver", "driver"]),  # else the lowest
+        (["telemetry"], []),  # never in the finished image, where the role runs as a whole
+    ],
+)
+def test_early_tasks_are_in_a_layer_below_the_finished_image(layers: Sequence[str], expected: list[str]) -> None:
+    roles = ["cloudwatch_agent", "event_parser"]
+    found = list(load_definition().early_tasks(layers, roles))
+    assert [layer for layer, _, _ in found] == expected
+    assert {(role, tasks) for _, role, tasks in found} <= {
+        ("event_parser", "boot_loader"),
+        ("cloudwatch_agent", "package"),
+    }
+    assert list(load_definition().early_tasks(layers, ["cuda"])) == []
+
+
+def test_a_site_s_role_of_the_name_has_no_early_tasks(checkout: Path) -> None:
+    folder = checkout / "roles" / "event_parser" / "tasks"
+    there = {path: path.read_text() for path in folder.glob("boot_loader*.yml")}
+    try:
+        for path in there:
+            path.unlink()
+        layers = cut(plan_of(), "ami-1", PLACE, checkout)
+        assert [layer.early for layer in layers] == [(), (), (), ("cloudwatch_agent:package",), ()]
+    finally:
+        for path, text in there.items():
+            path.write_text(text)
+
+
+@pytest.mark.parametrize(
     ("overrides", "expected"),
     [
         ([], []),
@@ -74,6 +107,9 @@ def test_a_role_that_is_not_listed_goes_with_the_one_before_it(roles: Sequence[s
         (["tuning.memlock=false"], ["node", "telemetry"]),
         (["nvidia_driver.version=580.159.03"], ALL[1:]),
         (["build.root_volume_gib=64"], ALL),
+        (["event_parser.json_log=/var/log/x.jsonl"], ["telemetry"]),
+        (["event_parser.log_buf_len=8M"], ALL),  # early, in the lowest layer
+        (["cloudwatch_agent.version=1.300070.0"], ["node", "telemetry"]),  # its package is early
     ],
     ids=str,
 )
@@ -103,6 +139,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("roles/tuning/tasks/main.yml", ["node", "telemetry"]),
         ("roles/vendor_key/tasks/main.yml", ALL),  # through vendor_packages, which holds kernels too
         ("roles/event_parser/tasks/main.yml", ["telemetry"]),
+        ("roles/event_parser/tasks/boot_loader_debian.yml", ALL),
+        ("roles/event_parser/handlers/main.yml", ALL),
+        ("roles/cloudwatch_agent/tasks/configure.yml", ["telemetry"]),
+        ("roles/cloudwatch_agent/tasks/package_install.yml", ["node", "telemetry"]),
         ("roles/hygiene/tasks/main.yml", ALL),
         ("roles/dcgm/tasks/main.yml", []),  # a role that the plan has not
         ("playbooks/image.yml", ALL),

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gpu_ami import process
+from gpu_ami.build.layers import load_definition
 from gpu_ami.cloud.place import Place
 from gpu_ami.plan import Plan, ansible_variables, make_plan
 
@@ -141,6 +142,35 @@ def test_enabling_a_unit_reads_all_units_once(role: str) -> None:
         task for _, task in tasks_of(role) if task.get("ansible.builtin.systemd_service") == {"daemon_reload": True}
     ]
     assert reloads and all("is changed and" in task["when"] and "is not changed" in task["when"] for task in reloads)
+
+
+@pytest.mark.parametrize("role", ["cloudwatch_agent", "event_parser"])
+def test_the_last_layer_enables_its_units_without_reading_all_units(role: str) -> None:
+    """On a builder nothing is started, and the image's next boot reads the units."""
+    services = [
+        task["ansible.builtin.systemd_service"]
+        for _, task in tasks_of(role)
+        if "ansible.builtin.systemd_service" in task
+    ]
+    assert [service for service in services if "enabled" in service] == []
+    at_once = [service for service in services if service["state"] != "restarted"]
+    assert [service["daemon_reload"] for service in at_once] == [f"{{{{ {role}_started | bool }}}}"]
+    enabling = [task for _, task in tasks_of(role) if "--no-reload" in str(task.get("ansible.builtin.command"))]
+    assert len(enabling) == 1 and "Created symlink" in enabling[0]["changed_when"]
+
+
+@pytest.mark.parametrize(
+    ("role", "tasks"), [row for parts in load_definition().early.values() for row in parts.items()]
+)
+def test_early_tasks_begin_their_role_and_specify_what_they_read(role: str, tasks: str) -> None:
+    """A layer's digest is over these options: another one that they read would go unseen."""
+    specs = read(ROOT / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]
+    options = specs["main"]["options"]
+    assert {name: options[name] for name in specs[tasks]["options"]} == specs[tasks]["options"]
+    text = "\n".join(path.read_text() for path in (ROOT / "roles" / role / "tasks").glob(f"{tasks}*.yml"))
+    assert {name for name in options if re.search(rf"\b{name}\b", text)} <= set(specs[tasks]["options"])
+    main = (ROOT / "roles" / role / "tasks" / "main.yml").read_text()
+    assert f"include_tasks: {tasks}.yml" in main
 
 
 @pytest.mark.parametrize("role", ROLES)
