@@ -29,6 +29,7 @@ _IGNORED = {"__pycache__", ".pytest_cache"}
 # What every layer is made with. The lowest layer has their digests, those above have them through it.
 _COMMON = ("packer", "playbooks", "ansible.cfg", f"roles/{HYGIENE}")
 _INVENTORY = Path(validator.__file__).parent / "remote" / "inventory.py"  # taken before the first role
+_COPIES = re.compile(r"\.copy:\s+src:")
 _INCLUDE = re.compile(r"(?:include|import)_role:\s+name: (\w+)\s")
 
 
@@ -158,7 +159,7 @@ def _folders(role: str, plan: Plan, root: Path) -> list[Path]:
 
 
 def _early_digests(early: Iterable[Sequence[str]], plan: Plan, root: Path) -> Iterator[tuple[str, str]]:
-    """`role:tasks`, and a digest of the options that they read, their files (by the beginning of the name) and roles.
+    """`role:tasks`, and a digest of the options that they read, their files (by the beginning of the name) and copies.
 
     No more is needed, since the role itself runs them again. A site's role of that name may have none.
     """
@@ -170,7 +171,8 @@ def _early_digests(early: Iterable[Sequence[str]], plan: Plan, root: Path) -> It
             options = {name.removeprefix(f"{role}_") for name in specs[tasks]["options"]}
             values = {key: value for key, value in section(plan.document, role).items() if key in options}
             used = [path for name in included_roles(folder, f"{tasks}*.yml") for path in _folders(name, plan, root)]
-            files = files_digest([*own, folder / "handlers", folder / "vars", *used])
+            copied = [folder / "files"] if any(_COPIES.search(file.read_text(encoding="utf-8")) for file in own) else []
+            files = files_digest([*own, folder / "handlers", folder / "vars", *copied, *used])
             yield f"{role}:{tasks}", _digest({"plan": values, "files": files})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,11 @@ def test_a_role_that_is_not_listed_goes_with_the_one_before_it(roles: Sequence[s
     ],
 )
 def test_early_tasks_are_in_a_layer_below_the_finished_image(layers: Sequence[str], expected: list[str]) -> None:
-    roles = ["cloudwatch_agent", "event_parser"]
-    found = list(load_definition().early_tasks(layers, roles))
-    assert [layer for layer, _, _ in found] == expected
-    assert {(role, tasks) for _, role, tasks in found} <= {
-        ("event_parser", "boot_loader"),
-        ("cloudwatch_agent", "package"),
-    }
-    assert list(load_definition().early_tasks(layers, ["cuda"])) == []
+    definition = replace(load_definition(), early={"kernel": {"x": "first"}, "node": {"y": "second"}})
+    early = [("x", "first"), ("y", "second")] if expected else []
+    found = list(definition.early_tasks(layers, ["x", "y", "z"]))
+    assert found == [(layer, *row) for layer, row in zip(expected, early, strict=True)]
+    assert list(definition.early_tasks(layers, ["z"])) == []
 
 
 def test_a_site_s_role_of_the_name_has_no_early_tasks(checkout: Path) -> None:
@@ -93,7 +91,7 @@ def test_a_site_s_role_of_the_name_has_no_early_tasks(checkout: Path) -> None:
         for path in there:
             path.unlink()
         layers = cut(plan_of(), "ami-1", PLACE, checkout)
-        assert [layer.early for layer in layers] == [(), (), (), ("cloudwatch_agent:package",), ()]
+        assert [layer.early for layer in layers] == [(), (), (), ("cloudwatch_agent:package", "event_parser:files"), ()]
     finally:
         for path, text in there.items():
             path.write_text(text)
@@ -141,6 +139,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("roles/event_parser/tasks/main.yml", ["telemetry"]),
         ("roles/event_parser/tasks/boot_loader_debian.yml", ALL),
         ("roles/event_parser/handlers/main.yml", ALL),
+        ("roles/event_parser/files/hwevents/data/xid.csv", ["node", "telemetry"]),  # copied early
+        ("roles/event_parser/files/new", ["node", "telemetry"]),
         ("roles/cloudwatch_agent/tasks/configure.yml", ["telemetry"]),
         ("roles/cloudwatch_agent/tasks/package_install.yml", ["node", "telemetry"]),
         ("roles/hygiene/tasks/main.yml", ALL),
