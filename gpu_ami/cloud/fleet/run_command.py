@@ -27,6 +27,8 @@ _AT_A_TIME = 50
 _OVER = (SUCCESS, FAILED, TIMED_OUT, CANCELLED)
 _POLL_SECONDS = 1.0
 _LAST_LINES = 5
+# Output of a plugin as ListCommandInvocations has it: so many characters at most, errors behind this line.
+_LISTED_CHARACTERS, _ERRORS_FOLLOW = 2500, "----------ERROR-------"
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,9 @@ def _outcome(cloud: Cloud, command_id: str, row: Any) -> Outcome:
     details = str(row["StatusDetails"])
     if details == UNDELIVERABLE or failed is None or int(failed["ResponseCode"]) == -1:
         return Outcome(UNDELIVERABLE if details == UNDELIVERABLE else str(row["Status"]), details, -1)
+    listed = str(failed.get("Output", ""))
+    if row["Status"] == SUCCESS and len(listed) < _LISTED_CHARACTERS and _ERRORS_FOLLOW not in listed:
+        return Outcome(SUCCESS, listed, int(failed["ResponseCode"]))  # all of it: one call a machine less
     with aws_errors.translated(f"reading the result of command {command_id}"):
         result = cloud.client("ssm").get_command_invocation(
             CommandId=command_id, InstanceId=row["InstanceId"], PluginName=failed["Name"]

@@ -81,3 +81,26 @@ def test_a_machine_that_never_ends_has_a_deadline(in_service: Fleet) -> None:
     found = machines.find(in_service.cloud, ALL)
     outcomes = run_command.run(in_service.cloud, found, "slow", {}, seconds=1.0)
     assert outcomes[machine.instance_id] == Outcome("TimedOut", "no result before the deadline")
+
+
+@pytest.mark.parametrize(
+    ("script", "calls"), [("echo here", 0), ("echo here; echo odd >&2", 1), ("yes | head -n 2000", 1)]
+)
+def test_output_that_the_list_has_is_not_asked_for_again(in_service: Fleet, script: str, calls: int) -> None:
+    """A hundred machines and nine steps would be nine hundred calls, which AWS throttles."""
+    machine = in_service.add()
+    in_service.wait()
+    documents.ensure_document(in_service.cloud, "short", {**SAY, "parameters": {}, "mainSteps": [
+        {"action": "aws:runShellScript", "name": "says", "inputs": {"runCommand": [script]}}]})  # fmt: skip
+    asked: list[str] = []
+    in_service.cloud.client("ssm").meta.events.register(
+        "before-call.ssm.GetCommandInvocation", lambda **_: asked.append("call")
+    )
+    outcome = run_command.run(in_service.cloud, machines.find(in_service.cloud, ALL), "short", {}, Limits())
+    assert len(asked) == calls
+    said = outcome[machine.instance_id]
+    assert (
+        said.status == "Success"
+        and "odd" not in said.text
+        and len(said.text.split()) == (2000 if "yes" in script else 1)
+    )
