@@ -155,7 +155,10 @@ def test_package_with_a_signature_of_something_else_is_refused(vendor: Vendor, t
     other = tmp_path / "other"
     other.write_text("something else")
     done = play(
-        tmp_path, "cloudwatch_agent", "install", **agent_variables(vendor, tmp_path, vendor.sign(other), "1.2.3")
+        tmp_path,
+        "cloudwatch_agent",
+        "package_install",
+        **agent_variables(vendor, tmp_path, vendor.sign(other), "1.2.3"),
     )
     assert done.returncode == 2
     assert "BAD signature" in done.stdout + done.stderr
@@ -167,7 +170,7 @@ def test_package_of_another_version_is_refused(vendor: Vendor, tmp_path: Path, a
     """Key and signature are the planned ones here, and verified without gpgv; 1.2 is no short form of 1.2.3."""
     signature = vendor.sign(vendor.package)
     variables = agent_variables(vendor, tmp_path, signature, "1.2")
-    done = play(tmp_path, "cloudwatch_agent", "install", path=amazon_linux_path, **variables)
+    done = play(tmp_path, "cloudwatch_agent", "package_install", path=amazon_linux_path, **variables)
     assert done.returncode == 2
     assert "expected version 1.2, got 1.2.3b4-1." in done.stdout + done.stderr
     assert "Install the package" not in done.stdout
