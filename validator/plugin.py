@@ -88,6 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     import testinfra.backend
 
+    gc.set_threshold(50_000, 20, 20)  # little of what pytest and checks make is garbage in cycles
     config.addinivalue_line("markers", "live: changes the host; runs alone, after all read-only checks")
     config.addinivalue_line("markers", "after_live(section): runs after the live checks if the plan has the section")
     config.addinivalue_line("markers", "planned(section): deselected if the plan does not have the section")
@@ -149,7 +150,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         record = identity.make_distinct(identity.describe(item), item, host_run.checks)
         item.stash[CHECK] = host_run.checks[record.id] = RunningCheck(record)
         item.stash[HOST] = host_run
-    gc.set_threshold(50_000, 20, 20)  # little of what checks make is garbage in cycles
     gc.freeze()  # modules and items stay; garbage collection in them would take longer than the checks
 
 

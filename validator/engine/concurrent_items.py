@@ -63,6 +63,7 @@ class ConcurrentItems:
         self.items = items
         self.nextitem = nextitem
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {item: [] for item in items}
+        self._not_a_verdict = (*_NOT_A_VERDICT, scheduler.killed())
         self._unfinished = dict.fromkeys(items)
         self._busy: dict[Any, scheduler.Task] = {}  # fixture being set up → its task
         self._session_entry: dict[Any, Any] = {}
@@ -148,7 +149,7 @@ class ConcurrentItems:
             finally:
                 left = deadline.pause()  # the deadline is the check's, not that of the report on it
 
-        call = pytest_internals.call_phase(run, when, (*_NOT_A_VERDICT, scheduler.killed()))
+        call = pytest_internals.call_phase(run, when, self._not_a_verdict)
         self._states[item].add_sections(when)
         report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
         self.reports[item].append(report)
