@@ -24,7 +24,7 @@ from gpu_ami.files import home_dir, read_json, write_json
 pytestmark = pytest.mark.machine
 RECIPE = Path(__file__).parents[2] / "variables" / "recipes" / "debian12-gpu.yml"
 TELEMETRY, DRIVER = "telemetry.interval_s=30", "nvidia_driver.version=580.167.08"
-ABOVE_DRIVER = ["nvidia_driver", "fabric_manager", "cuda", "cudnn", "nccl", "efa", "mkl", "tuning", "cloudwatch_agent"]
+ABOVE_DRIVER = ["nvidia_driver", "fabric_manager", "cuda", "cudnn", "nccl", "efa", "tuning", "cloudwatch_agent"]
 # Times of a build from nothing, which a change may cost at most.
 MOST_TELEMETRY, MOST_DRIVER = 0.25, 0.80
 
