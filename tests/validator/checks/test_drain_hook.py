@@ -43,14 +43,14 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (drain_hook.test_hook_is_running_and_enabled, {"systemctl*": UNIT}, "PASS", ""),
     (drain_hook.test_hook_is_running_and_enabled, {"systemctl*": UNIT.replace("=active", "=failed")}, "FAIL", "failed"),
     (drain_hook.test_hook_is_running_and_enabled, {"systemctl*": UNIT.replace("=0", "=3")}, "FAIL", "'NRestarts': '3'"),
-    (drain_hook.test_metadata_is_read, {"cat*": status(104.0)}, "PASS", ""),
-    (drain_hook.test_metadata_is_read, {"cat*": status(400.0)}, "FAIL", "was 300 s ago, expected within 30 s"),
+    (drain_hook.test_metadata_is_read, {"for*": status(104.0)}, "PASS", ""),
+    (drain_hook.test_metadata_is_read, {"for*": status(400.0)}, "FAIL", "was 300 s ago, expected within 30 s"),
     (
-        drain_hook.test_metadata_is_read, {"cat*": status(104.0, "no answer from http://x: refused")}, "FAIL",
+        drain_hook.test_metadata_is_read, {"for*": status(104.0, "no answer from http://x: refused")}, "FAIL",
         "the instance metadata cannot be read: no answer from http://x: refused",
     ),
     (
-        drain_hook.test_metadata_is_read, {"cat*": (1, "", "No such file")}, "FAIL",
+        drain_hook.test_metadata_is_read, {"for*": (1, "", "No such file")}, "FAIL",
         "the hook has not looked in this boot: No such file",
     ),
     (drain_hook.test_unit_is_the_planned_one, {"cat*": EXEC}, "PASS", ""),
@@ -147,6 +147,24 @@ def test_log_of_a_drill_arrives(judge: Judge, messages: list[str], verdict: str,
     given = {"plan": PLAN, "machine": FakeMachine({}), "cloudwatch": cloud, "log_group_suffix": ""}
     found = judge(drain_hook.test_log_of_a_drill_arrives, table, **given)
     assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_the_last_look_of_the_real_hook_is_read(tmp_path: Path) -> None:
+    """The shell program against the status that the hook writes, also where the metadata come up later."""
+    hook = Installed(tmp_path)
+    words = ["sh", "-c", drain_hook._LAST_LOOK.replace(drain_hook._STATUS, str(tmp_path / "status.json"))]
+    with FakeMetadata() as imds:
+        imds.status = 503
+        running = hook.start(imds.address)
+        reading = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        wait_for(lambda: imds.asked)
+        imds.status = 200
+        shown, _ = reading.communicate(timeout=60)
+        running.terminate()
+        running.wait(30)
+    document, uptime = shown.strip().rsplit("\n", 1)
+    assert json.loads(document)["problems"] == []
+    assert 0 <= float(uptime) - json.loads(document)["look_monotonic_s"] < 30
 
 
 def test_the_program_of_a_drill_finds_the_line_of_the_running_hook(tmp_path: Path) -> None:
