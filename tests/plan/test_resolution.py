@@ -25,12 +25,12 @@ def test_plan_on_aws_fetches_from_the_vendors() -> None:
 
 def test_agent_configuration_keeps_what_others_rely_on() -> None:
     agent = make_plan(DEBIAN, AWS)["cloudwatch_agent"]
-    raw, events = agent["config"]["logs"]["logs_collected"]["files"]["collect_list"]
+    raw, events, drain = agent["config"]["logs"]["logs_collected"]["files"]["collect_list"]
     assert (raw["file_path"], raw["log_group_name"], raw["log_stream_name"]) == (
         "/var/log/gpuevent.log", "/ec2/accelerated/accel-event-log", "{instance_id}",
     )  # fmt: skip
     assert events["timestamp_format"] == "%Y-%m-%dT%H:%M:%S.%f"
-    assert events["log_group_name"] != raw["log_group_name"]
+    assert len({raw["log_group_name"], events["log_group_name"], drain["log_group_name"]}) == 3
     assert agent["config"]["agent"]["run_as_user"] == "root"
     metrics = agent["gpu_config"]["metrics"]
     assert metrics["append_dimensions"]["AutoScalingGroupName"] == "${aws:AutoScalingGroupName}"
