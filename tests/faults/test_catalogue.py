@@ -183,3 +183,9 @@ def test_a_record_of_an_earlier_schema_is_refused(tmp_path: Path) -> None:
     path.write_text('{"schema": "gpu-ami/faults/1"}')
     with pytest.raises(UsageError, match="schema: expected gpu-ami/faults/2, got gpu-ami/faults/1"):
         Record.load(path, "ami-1", "g5.12xlarge")
+
+
+def test_no_fault_looks_for_the_driver_version_of_one_plan() -> None:
+    """`another-version-on-disk` replaced 550.163.01, and so nothing where the driver was newer (2026-11-23)."""
+    sought = re.compile(r"s/[^/]*\b[45]\d\d\\?\.\d+")
+    assert [fault.id for fault in catalogue.load(FOLDER) if sought.search(fault.inject)] == []
