@@ -144,7 +144,7 @@ def test_enabling_a_unit_reads_all_units_once(role: str) -> None:
     assert reloads and all("is changed and" in task["when"] and "is not changed" in task["when"] for task in reloads)
 
 
-@pytest.mark.parametrize("role", ["cloudwatch_agent", "drain_hook", "event_parser"])
+@pytest.mark.parametrize("role", ["cloudwatch_agent", "drain_hook", "event_parser", "neuron_monitor"])
 def test_the_last_layer_enables_its_units_without_reading_all_units(role: str) -> None:
     """On a builder nothing is started, and the image's next boot reads the units."""
     services = [
