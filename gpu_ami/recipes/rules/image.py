@@ -252,6 +252,16 @@ def hygiene_is_last(context: ResolveContext, _chosen: Assignment) -> Iterator[Co
         yield Conflict("roles", text, "roles/hygiene/tasks/main.yml", nearest="hygiene as the last of roles")
 
 
+def event_parser_is_there(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    """Both programs use modules that the event parser's role installs."""
+    roles, values = list(context.values["roles"]), context.values
+    asked = {"drain_hook": values["drain_hook"]["enabled"], "neuron_monitor": values.get("neuron")}
+    for role in (name for name, is_asked in asked.items() if is_asked and name in roles):
+        if "event_parser" not in roles[: roles.index(role)]:
+            text = f"{role} uses modules of event_parser, which is not before it in roles"
+            yield Conflict("roles", text, f"roles/{role}/files", nearest=f"event_parser before {role}")
+
+
 def namespace_is_not_reserved(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
     for section, own in (("telemetry", "CWAgent"), ("neuron_monitor", "GpuAmi/Neuron")):
         namespace = str(context.values[section]["namespace"])
@@ -276,6 +286,7 @@ IMAGE_RULES = (
     logs_are_apart,
     logs_are_kept,
     hygiene_is_last,
+    event_parser_is_there,
     namespace_is_not_reserved,
     distribution_has_driver,
     *GRID_RULES,
