@@ -130,11 +130,15 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Mod
     return None
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     if not session.testsfailed:  # otherwise pytest reports the file that it could not read
         selection.require_some_of_each(config, items)
     selection.select(config, items, config.stash[RUN].plan)
+    yield
+    selection.order(items, config.stash[RUN].plan)  # last: pytest brings the checks of a file together again
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

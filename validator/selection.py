@@ -18,7 +18,7 @@ _OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
 
 
 def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument | None) -> None:
-    """Deselects checks that do not apply, and orders live checks after all read-only checks."""
+    """Deselects checks that do not apply."""
     after, only = config.getoption("after"), config.getoption("tier")
     if plan is not None:
         _keep(config, items, lambda item: _is_planned(item, plan))
@@ -34,6 +34,10 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument |
         _keep(config, items, lambda item: identity.describe(item).id not in carried)
     if only:
         _keep(config, items, lambda item: identity.tier_of(item) == only)
+
+
+def order(items: list[pytest.Item], plan: PlanDocument | None) -> None:
+    """Orders live checks after all read-only ones, and checks that need what those leave after them."""
     items.sort(key=lambda item: _turn(item, plan))
 
 

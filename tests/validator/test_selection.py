@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.conftest import LOOKS, Run
+from tests.validator.conftest import LOOKS, Run, folder_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = """
@@ -107,25 +107,57 @@ def test_first_pass_runs_all_online_checks(run: Run) -> None:
     assert [check["tier"] for check in checks] == ["T1", "T1", "T0", "T1"]
 
 
-ORDERED = """
+LOGS = """
 import pytest
+@pytest.fixture(scope="module")
+def files(host):
+    return host.run("echo a b").stdout.split()
 @pytest.mark.after_live("neuron")
-def test_log(host): ...
+def test_log(files):
+    assert files == ["a", "b"]
+def test_reads(files):
+    assert files == ["a", "b"]
+"""
+DRILL = """
+import pytest
 @pytest.mark.live
 def test_drill(host): ...
-def test_reads(host): ...
+def test_more(host): ...
 """
 
 
 @pytest.mark.parametrize(
     ("section", "order"),
-    [("neuron", ["test_reads", "test_drill", "test_log"]), ("efa", ["test_log", "test_reads", "test_drill"])],
+    [
+        ("neuron", ["test_reads", "test_more", "test_drill", "test_log"]),
+        ("efa", ["test_log", "test_reads", "test_more", "test_drill"]),
+    ],
 )
 def test_checks_that_need_a_live_one_follow_it(run: Run, tmp_path: Path, section: str, order: list[str]) -> None:
+    """In another file, too: pytest brings the checks of a file together again."""
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", section: {"version": "1"}}))
-    checks = run(ORDERED, f"--plan={plan}").document["checks"]
-    assert [check["id"].partition("::")[2] for check in checks] == order
+    folder = folder_of(tmp_path, {"test_a_logs.py": LOGS, "test_drill.py": DRILL})
+    checks = run(folder, f"--plan={plan}").document["checks"]
+    assert [(check["id"].partition("::")[2], check["verdict"]) for check in checks] == [
+        (name, "PASS") for name in order
+    ]
+
+
+def test_the_raw_log_of_a_neuron_machine_is_judged_after_its_drill(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", "neuron": {"version": "1"}}))
+    names = ("logs", "neuron_error", "system", "xid")
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
+            "--hosts=ssh://nobody@127.0.0.1:9", f"--plan={plan}", *(f"validator/checks/{name}.py" for name in names),
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    listed = list(dict.fromkeys(line for line in done.stdout.splitlines() if "::" in line))
+    after = listed[max(n for n, line in enumerate(listed) if "/xid.py" in line or "/neuron_error.py" in line) + 1 :]
+    assert len(after) == 3 and all("raw_log" in line or "test_retention" in line for line in after), listed
 
 
 def test_only_the_selected_tier_runs(run: Run) -> None:
