@@ -90,6 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     gc.set_threshold(50_000, 20, 20)  # little of what pytest and checks make is garbage in cycles
     config.addinivalue_line("markers", "live: changes the host; runs alone, after all read-only checks")
+    config.addinivalue_line("markers", "without(section): deselected if the plan has the section")
     config.addinivalue_line("markers", "after_live(section): runs after the live checks if the plan has the section")
     config.addinivalue_line("markers", "planned(section): deselected if the plan does not have the section")
     config.addinivalue_line("markers", "tier(name): T0 offline, T1 boot, T2 one GPU, T3 all GPUs, T4 several nodes")

@@ -58,7 +58,8 @@ def require_some_of_each(config: pytest.Config, items: Sequence[pytest.Item]) ->
 
 
 def _is_planned(item: pytest.Item, plan: PlanDocument) -> bool:
-    return all(_has(plan, str(marker.args[0])) for marker in item.iter_markers("planned"))
+    planned = all(_has(plan, str(marker.args[0])) for marker in item.iter_markers("planned"))
+    return planned and not any(_has(plan, str(marker.args[0])) for marker in item.iter_markers("without"))
 
 
 def _skip_unplanned(item: pytest.Item) -> None:

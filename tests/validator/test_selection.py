@@ -21,6 +21,8 @@ def test_of_efa(host): ...
 def test_of_both(host): ...
 @pytest.mark.planned("efa.mode")
 def test_of_its_mode(host): ...
+@pytest.mark.without("nccl")
+def test_of_efa_alone(host): ...
 """
 RESTARTED = """
 import pytest
@@ -47,11 +49,11 @@ def test_offline_checks_run_only_on_images(host):
     [
         ({}, set()),
         ({"nccl": {"mode": "full"}}, set()),
-        ({"efa": {"version": "1"}}, {"test_of_efa"}),
-        ({"efa": {"mode": []}}, {"test_of_efa"}),
-        ({"efa": {"mode": "full"}}, {"test_of_efa", "test_of_its_mode"}),
+        ({"efa": {"version": "1"}}, {"test_of_efa", "test_of_efa_alone"}),
+        ({"efa": {"mode": []}}, {"test_of_efa", "test_of_efa_alone"}),
+        ({"efa": {"mode": "full"}}, {"test_of_efa", "test_of_its_mode", "test_of_efa_alone"}),
         ({"efa": {"version": "1"}, "nccl": {"mode": "full"}}, {"test_of_efa", "test_of_both"}),
-        (None, {"test_of_efa", "test_of_both", "test_of_its_mode"}),
+        (None, {"test_of_efa", "test_of_both", "test_of_its_mode", "test_of_efa_alone"}),
     ],
 )
 def test_unplanned_checks_are_deselected(tmp_path: Path, sections: dict[str, Any] | None, collected: set[str]) -> None:
@@ -70,6 +72,27 @@ def test_unplanned_checks_are_deselected(tmp_path: Path, sections: dict[str, Any
     )  # fmt: skip
     names = {line.rpartition("::")[2].partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
     assert names == collected, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "drills"),
+    [("nvidia_driver", {"xid"}), ("neuron", {"neuron_error"}), ("cloudwatch_agent", {"xid"})],
+)
+def test_every_plan_has_one_drill(tmp_path: Path, section: str, drills: set[str]) -> None:
+    """Also that of machines without accelerators: `gpu-ami fleet prove` proves nothing without one."""
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", section: {"version": "1"}}))
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-p", "validator.plugin", "-p", "no:cacheprovider", "--collect-only", "-q",
+            "--hosts=ssh://nobody@127.0.0.1:9", f"--plan={plan}", "validator/checks",
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    found = {
+        Path(line.partition("::")[0]).stem for line in done.stdout.splitlines() if "::test_drill_is_labelled" in line
+    }
+    assert found == drills, done.stdout + done.stderr
 
 
 def test_a_folder_without_checks_is_an_error(run: Run, tmp_path: Path) -> None:

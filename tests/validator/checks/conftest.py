@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "planned(section): see validator/plugin.py")
     config.addinivalue_line("markers", "survives: see validator/plugin.py")
     config.addinivalue_line("markers", "tier(name): see validator/plugin.py")
+    config.addinivalue_line("markers", "without(section): see validator/plugin.py")
 
 
 class TableBackend(base.BaseBackend):

@@ -156,6 +156,25 @@ def test_drill(judge: Judge, broken: dict[str, Any], verdict: str, message: str)
     assert (outcome.verdict, message in outcome.message) == (verdict, True), outcome
 
 
+def test_drill_on_an_image_without_nvidia_s_driver(judge: Judge) -> None:
+    """Nobody asks nvidia-smi there, which is not installed."""
+    world = World()
+    machine = NoBoards({"instance-type": "m5.xlarge"})
+    plan = as_plan({name: section for name, section in PLAN.items() if name != "nvidia_driver"})
+    xids = xid.Xids(world.host, plan, machine, world)  # type: ignore[arg-type]
+    outcome = judge(xid.test_drill_is_labelled, {}, xids=xids, machine=machine, host=world.host)
+    assert outcome.verdict == "PASS", outcome
+
+
+class NoBoards(FakeMachine):
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:  # type: ignore[override]
+        raise AssertionError("nvidia-smi was asked")
+
+    @gpus.setter
+    def gpus(self, gpus: tuple[Gpu, ...]) -> None: ...
+
+
 @pytest.mark.parametrize(("lost", "verdict"), [(0, "PASS"), (3, "FAIL")])
 def test_parser_after_all(judge: Judge, lost: int, verdict: str) -> None:
     outcome = prove(judge, xid.test_parser_survives_the_proof, World(lost=lost))
