@@ -189,3 +189,9 @@ def test_no_fault_looks_for_the_driver_version_of_one_plan() -> None:
     """`another-version-on-disk` replaced 550.163.01, and so nothing where the driver was newer (2026-11-23)."""
     sought = re.compile(r"s/[^/]*\b[45]\d\d\\?\.\d+")
     assert [fault.id for fault in catalogue.load(FOLDER) if sought.search(fault.inject)] == []
+
+
+def test_guards_of_faults_end_them() -> None:
+    """`set -e` does not end a script at `! cmp …`: a fault that had changed nothing was called missed."""
+    guards = re.compile(r"(?m)(?:^|;)\s*! ")
+    assert [fault.id for fault in catalogue.load(FOLDER) if guards.search(fault.inject)] == []
