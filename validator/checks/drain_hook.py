@@ -13,7 +13,7 @@ from validator import remote
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, output
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, losses
+from validator.probes import MachineUnderTest, logrotate
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import log as agent_log
 from validator.probes.agent import way_out
@@ -113,13 +113,7 @@ def _fault(path: str, kind: str, mode: int, owner: str) -> str:
 @pytest.mark.tier("T0")
 def test_log_is_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The log of notices is rotated without losing lines."""
-    log = plan["drain_hook"]["log"]
-    considered = set(re.findall(r"considering log (\S+)", host.run("logrotate -d /etc/logrotate.conf 2>&1").stdout))
-    observe(log in considered, True)
-    if log not in considered:
-        observe.fail(f"no logrotate rule for {log}")
-    if options := losses(output(host, "cat /etc/logrotate.conf /etc/logrotate.d/*"), log):
-        observe.fail(f"{log} is rotated with {'; and with '.join(options)}")
+    logrotate.check_rotated(host, [plan["drain_hook"]["log"]], observe)
 
 
 @pytest.mark.live

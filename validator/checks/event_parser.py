@@ -10,7 +10,7 @@ import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
-from validator.probes import event_policy, hardware, losses
+from validator.probes import event_policy, hardware, logrotate
 
 _UNIT = "aws-hw-monitor.service"
 _PATHS = f"/etc/systemd/system/{_UNIT}.d/paths.conf"
@@ -190,17 +190,7 @@ def test_diagnosis_answers(host: Any, plan: PlanDocument, observe: Observe) -> N
 def test_logs_are_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Both logs are rotated without losing lines. A flood of errors must not fill the disk."""
     logs = [plan["event_parser"]["raw_log"], plan["event_parser"]["json_log"]]
-    done = host.run("logrotate -d /etc/logrotate.conf 2>&1")
-    considered = set(re.findall(r"considering log (\S+)", done.stdout))
-    observe(sorted(considered & set(logs)), logs)
-    missing = [log for log in logs if log not in considered]
-    if missing:
-        reason = f"; logrotate exited with status {done.rc}: {done.stdout[-200:]!r}" if done.rc else ""
-        observe.fail(f"no logrotate rule for {', '.join(missing)}{reason}")
-    rules = output(host, "cat /etc/logrotate.conf /etc/logrotate.d/*")
-    for log in logs:
-        if options := losses(rules, log):
-            observe.fail(f"{log} is rotated with {'; and with '.join(options)}")
+    logrotate.check_rotated(host, logs, observe)
 
 
 @pytest.mark.survives

@@ -13,7 +13,7 @@ import pytest
 from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
 from validator.plan_document import NeuronMonitor, PlanDocument
-from validator.probes import MachineUnderTest, losses, neuron_monitor
+from validator.probes import MachineUnderTest, logrotate, neuron_monitor
 from validator.probes.agent import log as agent_log
 from validator.probes.agent import way_out
 
@@ -98,13 +98,7 @@ def test_configuration_is_the_planned_one(host: Any, plan: PlanDocument, observe
 @pytest.mark.tier("T0")
 def test_log_is_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The log is rotated without losing lines. It grows with each report."""
-    log = plan["neuron_monitor"]["log"]
-    considered = set(re.findall(r"considering log (\S+)", host.run("logrotate -d /etc/logrotate.conf 2>&1").stdout))
-    observe(log in considered, True)
-    if log not in considered:
-        observe.fail(f"no logrotate rule for {log}")
-    if options := losses(output(host, "cat /etc/logrotate.conf /etc/logrotate.d/*"), log):
-        observe.fail(f"{log} is rotated with {'; and with '.join(options)}")
+    logrotate.check_rotated(host, [plan["neuron_monitor"]["log"]], observe)
 
 
 @dataclass(frozen=True)

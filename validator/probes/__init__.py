@@ -16,7 +16,7 @@ base_ami             what a node's base AMI installed
 neuron_monitor       neuron-monitor's own report, and the series that follow from it
 environment          environment of login shells and services
 event_policy         an operator's policy over the catalogue of Xids
-logrotate            rotation rules that lose lines
+logrotate            whether logs are rotated, and by rules that lose no lines
 xid_injection        a real fault on a real GPU
 
 Package: agent (the CloudWatch agent's configuration and log, and a linter for the configuration).
@@ -26,7 +26,6 @@ from validator.probes.driver_locked import Program
 from validator.probes.environment import environments, in_login_shell
 from validator.probes.hardware import Golden, Hardware, loaded_version, require_driver
 from validator.probes.kernel_panics import PANIC, troubles
-from validator.probes.logrotate import losses
 from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest
 from validator.probes.nvidia_smi import Gpu, pci_address
 from validator.probes.unpackaged import Entry
@@ -44,7 +43,6 @@ __all__ = [
     "environments",
     "in_login_shell",
     "loaded_version",
-    "losses",
     "pci_address",
     "require_driver",
     "troubles",

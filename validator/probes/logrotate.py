@@ -5,7 +5,12 @@ Source: logrotate(8).
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import Any
+
+from validator.observe import Observe, output
 
 # Directive → the option that it sets and its value. Of two directives for an option the later applies.
 _SWITCHES = {
@@ -14,6 +19,22 @@ _SWITCHES = {
     "delaycompress": ("delaycompress", True), "nodelaycompress": ("delaycompress", False),
 }  # fmt: skip
 _SCRIPTS = ("postrotate", "prerotate", "firstaction", "lastaction", "preremove")
+
+
+def check_rotated(host: Any, logs: Sequence[str], observe: Observe) -> None:
+    """Fails unless each of these logs is rotated, by a rule under which it loses no line."""
+    __tracebackhide__ = True
+    done = host.run("logrotate -d /etc/logrotate.conf 2>&1")
+    considered = set(re.findall(r"considering log (\S+)", done.stdout))
+    observe(sorted(considered & set(logs)), list(logs))
+    missing = [log for log in logs if log not in considered]
+    if missing:
+        reason = f"; logrotate exited with status {done.rc}: {done.stdout[-200:]!r}" if done.rc else ""
+        observe.fail(f"no logrotate rule for {', '.join(missing)}{reason}")
+    rules = output(host, "cat /etc/logrotate.conf /etc/logrotate.d/*")
+    for log in logs:
+        if options := losses(rules, log):
+            observe.fail(f"{log} is rotated with {'; and with '.join(options)}")
 
 
 def losses(rules: str, log: str) -> list[str]:
