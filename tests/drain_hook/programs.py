@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpu_ami.events.reader import parser_module
+from tests.role_modules import role_module
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "roles" / "drain_hook" / "files"
@@ -26,11 +25,7 @@ ALL = "spot-interruption,autoscaling-termination,rebalance-recommendation,mainte
 
 def hook_module(name: str) -> ModuleType:
     """A module of the drain hook, for example "notices"."""
-    for module in ("notify", "sinks"):
-        parser_module(module)
-    if str(FILES) not in sys.path:
-        sys.path.append(str(FILES))
-    return importlib.import_module(f"drain_hook.{name}")
+    return role_module(FILES, f"drain_hook.{name}")
 
 
 class _Handler(BaseHTTPRequestHandler):

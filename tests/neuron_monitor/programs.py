@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpu_ami.events.reader import parser_module
+from tests.role_modules import role_module
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "roles" / "neuron_monitor" / "files"
@@ -18,11 +16,7 @@ INSTANCE = {"instance_id": "i-0011223344556677a", "instance_type": "trn1.32xlarg
 
 def publisher_module(name: str) -> ModuleType:
     """A module of the publisher, for example "documents"."""
-    for module in ("notify", "sinks"):
-        parser_module(module)
-    if str(FILES) not in sys.path:
-        sys.path.append(str(FILES))
-    return importlib.import_module(f"neuron_metrics.{name}")
+    return role_module(FILES, f"neuron_metrics.{name}")
 
 
 def runtime(tag: str, *cores: int, host: int = 1000, errors: int = 0, latency: float | None = 0.011) -> dict[str, Any]:
