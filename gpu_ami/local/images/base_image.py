@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 import shutil
 import struct
 import tarfile
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,8 @@ SSH_USER = "admin"
 DISK_BYTES = 8 * 1024**3
 _BUILD_SECONDS = 1200.0
 _KEPT_SECONDS = 7 * 24 * 3600.0
+# No flush of each file that dpkg unpacks: an interrupted build is thrown away. The first two are dpkg's defaults.
+_DPKG = {"DPKG_FORCE": "security-mac,downgrade,unsafe-io"}
 _MMDEBSTRAP = ("--variant=apt", "--architectures=amd64", "--dpkgopt=force-confold")
 # $0 tar, $1 scratch folder, $2 mke2fs, $3 UUID, $4 offset in bytes, $5 disk, $6 KiB
 _DISK_SCRIPT = (
@@ -171,8 +174,8 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
         f"--mode={'root' if is_root else 'unshare'}",
         *_MMDEBSTRAP,
         f"--include={packages}",
-        # Both before anything is unpacked: initramfs settings and dpkg filters count from the first package.
-        *(f"--dpkgopt={line}" for line in _dpkg_filters()),
+        # Both before anything is installed: initramfs settings and dpkg filters count from the first package.
+        f"--extract-hook={_filter_hook(_dpkg_filters())}",
         f"--essential-hook=tar-in {overlay} /",
         f'--customize-hook={customise} "$1" {root_uuid} {masked}',
         SUITE,
@@ -180,7 +183,18 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
         *archive_lines(),
     ]
     temporary = {"TMPDIR": str(work)} if is_root else {}  # as another user it needs a folder open to all
-    run(command, timeout=_BUILD_SECONDS, env=proxies() | temporary, error=CloudError)
+    run(command, timeout=_BUILD_SECONDS, env=proxies() | _DPKG | temporary, error=CloudError)
+
+
+def _filter_hook(filters: Sequence[str]) -> str:
+    """Adds dpkg's filters to its options in a tree, and removes what of the unpacked packages they exclude.
+
+    Given as --dpkgopt, mmdebstrap would send each package that it unpacks through a filter in Python, which takes a
+    fifth of its time. dpkg then installs the same packages and brings back what the filters include.
+    """
+    excluded = [line.removeprefix("path-exclude=") for line in filters if line.startswith("path-exclude=")]
+    lines, paths = shlex.join(filters), " ".join(f'"$1"{path}' for path in excluded)
+    return f"printf '%s\\n' {lines} >>\"$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap\"; rm -rf {paths}"
 
 
 def listed(path: Path) -> list[str]:

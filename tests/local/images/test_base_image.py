@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,3 +158,21 @@ def test_a_killed_mmdebstrap_leaves_no_mount_on_this_machine(tmp_path: Path, mon
         base_image._bootstrap(tmp_path / "overlay.tar", work, work / "tree.tar", "uuid")
     assert caught.value.details[-1] == "1", "it had mounted"
     assert (work / "tree").is_dir() and "gpu-ami-test" not in Path("/proc/self/mounts").read_text()
+
+
+def test_filters_of_dpkg_are_applied_to_what_is_already_unpacked(tmp_path: Path) -> None:
+    """As dpkg would: its options get the filters, and what they exclude goes, also from a path with a space."""
+    tree = tmp_path / "a tree"
+    for name in (
+        "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
+        "usr/share/doc/perl/README",
+        "usr/share/man/man1/ls.1",
+        "usr/bin/ls",
+    ):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("force-confold\n")
+    filters = base_image._dpkg_filters()
+    subprocess.run(["sh", "-c", base_image._filter_hook(filters), "sh", tree], check=True)
+    options = (tree / "etc/dpkg/dpkg.cfg.d/99mmdebstrap").read_text().splitlines()
+    assert options == ["force-confold", *filters]
+    assert [path.name for path in sorted((tree / "usr").rglob("*"))] == ["bin", "ls", "share", "doc", "man"]
