@@ -10,9 +10,13 @@ CONDITIONS ?=
 PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv rpm createrepo-c \
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# What the program needs, and what linters and tests need beside it.
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+# Python compiles what it imports, a fifth of what pip would.
+PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile --disable-pip-version-check
 
-.PHONY: help setup packages venv test lint unit prove roles real machine faults bench clean
+.PHONY: help setup packages python venv base-image test lint unit prove roles real machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "             make prove CONDITIONS=aws-like: the local region throttles, delays and fails as AWS does"
@@ -39,12 +43,22 @@ packages:
 	  $(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -q -y --no-install-recommends $$missing; fi
 
-venv: $(STAMP)
-$(STAMP): pyproject.toml
+python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed (make PYTHON=…)" >&2; exit 2; }
+
+venv: $(DEV_STAMP)
+$(DEV_STAMP): pyproject.toml | python
 	[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -e '.[local,dev]'
+	$(PIP_INSTALL) -e '.[local,dev]'
+	@touch $(STAMP) $@
+$(STAMP): pyproject.toml | python
+	[ -x $(VENV)/bin/python ] || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[local]'
 	@touch $@
+
+# Beside pip, by the system's Python. If it fails, it has said why, and gpu-ami makes the image when it needs it.
+base-image: | python
+	-@$(PYTHON) -m gpu_ami.local.images.prepare
 
 test: setup lint unit
 
@@ -56,10 +70,11 @@ lint:
 unit:
 	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
 
-prove: setup
+prove: packages
+	@$(MAKE) --no-print-directory -j2 $(STAMP) base-image
 	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE))) $(if $(CONDITIONS),--conditions $(CONDITIONS))
 
-faults: setup
+faults: packages $(STAMP)
 	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE))) --together
 
 roles: setup

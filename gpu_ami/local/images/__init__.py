@@ -2,6 +2,7 @@
 
 store                AMIs and their disks: create, copy, register, remove
 base_image           Debian 12, made by mmdebstrap
+prepare              makes it before it is needed, for `make prove`
 source_ami           the AMIs of base images, as plans find them
 rootfs_layers        the layers of a base image as folders
 ssm_agent            user data that installs the replica of the SSM Agent

@@ -1,0 +1,92 @@
+"""`make prove` and `make setup` at their doors: what they install, and what runs at the same time.
+
+A program in Python's place notes its calls; pip and the base image each wait until the other has begun.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Given as PYTHON: makes a virtual environment of itself. WAITS: pip and the base image wait for each other. BASE: exit
+# status of the base image.
+_PYTHON = """#!/bin/bash
+echo "$*" >> "$LOG"
+began() { touch "$LOG.$1"; for _ in {1..200}; do [ -z "$WAITS" ] || [ -e "$LOG.$2" ] && return; sleep 0.05; done
+          echo "$1 ran alone" >> "$LOG"; }
+case "$*" in
+    "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; cp "$0" "$3/bin/gpu-ami" ;;
+    "-m pip install"*) began pip base ;;
+    *images.prepare) began base pip; exit "${BASE:-0}" ;;
+esac
+"""
+_PIP = "-m pip install -q --no-compile --disable-pip-version-check -e"
+_BASE = "-m gpu_ami.local.images.prepare"
+_PROVE = "prove variables/recipes/debian12-gpu.yml -o out/debian12-gpu"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    program = tmp_path / "system-python"
+    program.write_text(_PYTHON)
+    program.chmod(0o755)
+    return tmp_path
+
+
+def make(checkout: Path, target: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a target; no Debian package is asked for."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    environment = kept | {"LOG": str(checkout / "log"), "WAITS": ""} | environment
+    command = ["make", target, "PACKAGES=", f"PYTHON={checkout / 'system-python'}"]
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def calls(checkout: Path) -> list[str]:
+    """What was run since the last look, without the question for the version."""
+    log = checkout / "log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return [line for line in lines if not line.startswith("-c")]
+
+
+def test_prove_makes_the_base_image_while_pip_installs(checkout: Path) -> None:
+    done = make(checkout, "prove", WAITS="1")
+    assert done.returncode == 0, done.stderr
+    found = calls(checkout)
+    assert sorted(found[:-1]) == sorted(["-m venv .venv", f"{_PIP} .[local]", _BASE])
+    assert found[-1] == _PROVE
+
+
+def test_prove_goes_on_where_the_base_image_failed(checkout: Path) -> None:
+    """gpu-ami makes it, or says at its own stage why it cannot."""
+    done = make(checkout, "prove", BASE="4")
+    assert done.returncode == 0, done.stderr
+    assert calls(checkout)[-1] == _PROVE
+
+
+def test_a_second_prove_installs_nothing(checkout: Path) -> None:
+    make(checkout, "prove")
+    calls(checkout)
+    make(checkout, "prove")
+    assert calls(checkout) == [_BASE, _PROVE]
+
+
+def test_setup_adds_what_tests_need_in_either_order(checkout: Path) -> None:
+    make(checkout, "prove")
+    calls(checkout)
+    assert make(checkout, "setup").returncode == 0
+    assert calls(checkout) == [f"{_PIP} .[local,dev]"]
+    make(checkout, "setup")
+    assert calls(checkout) == []
+    shutil.rmtree(checkout / ".venv")
+    make(checkout, "setup")
+    assert calls(checkout) == ["-m venv .venv", f"{_PIP} .[local,dev]"]
+    make(checkout, "prove")
+    assert calls(checkout) == [_BASE, _PROVE]
