@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import validator
+from gpu_ami.build import builder_kind, layering, layers
 from gpu_ami.build import image as builds
-from gpu_ami.build import layering, layers
 from gpu_ami.cloud import Cloud, Place, load_place, mfa, preflight, runs
 from gpu_ami.data import data_root
 from gpu_ami.errors import BuildError, CloudError, UsageError
@@ -67,13 +67,16 @@ def open_session(
     conditions: str = "",
     log_groups: str = "",
     deadlines: Mapping[str, int] | None = None,
+    builder: str = builder_kind.AUTO,
 ) -> Iterator[Session]:
     """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before.
 
-    log_groups, deadlines: override the place's (Place.log_groups, Place.deadlines).
+    log_groups, deadlines: override the place's (Place.log_groups, Place.deadlines). builder: of builder_kind.BUILDERS.
     """
     home = home_dir()
     if where:
+        if builder == builder_kind.SANDBOX:
+            raise UsageError("--builder sandbox is of the local region; it has no meaning with --where")
         if agent_package:
             raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
         if conditions:
@@ -90,6 +93,7 @@ def open_session(
         from gpu_ami.local.mirror import mirror
 
         place = _overridden(region_place, log_groups, deadlines)
+        place = replace(place, sandbox_builder=builder_kind.choose(builder, place.conditions, progress))
 
         def prepare_mirror(plan: PlanDocument | None) -> object:
             return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
@@ -402,6 +406,7 @@ def _of_build(report: document.Report, out: Path) -> tuple[list[str], str, list[
     source_ami = f"{made.source_ami} ({how})" if how and made.source_ami else made.source_ami
     skipped = (made.source_check or {}).get("skipped")
     remarks = ["sources: not asked before the build (--no-source-check)"] if skipped else []
+    remarks += [builder_kind.NOT_BOOTED] if made.sandbox else []
     rows = [row for row in made.layers if row["from_image"]]
     keys = ("name", "digest", "ami", "created")
     return remarks, source_ami, [certificate.CertifiedLayer(*(str(row[key]) for key in keys)) for row in rows]

@@ -19,7 +19,7 @@ locals {
     "gpu-ami:layer-digest" = var.layer_digest
   } : key => value if value != "" })
 
-  builder_tags = merge(local.origin_tags, {
+  builder_tags = merge(local.origin_tags, var.builder_tags, {
     "Name"            = "gpu-ami ${var.recipe} ${local.run_id} builder"
     "gpu-ami:expires" = local.expires
   })

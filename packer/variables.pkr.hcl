@@ -361,6 +361,12 @@ variable "image_expires" {
   }
 }
 
+variable "builder_tags" {
+  type        = map(string)
+  description = "Further tags of the builder."
+  default     = {}
+}
+
 variable "builder_lifetime_minutes" {
   type        = number
   description = "Time in minutes after which the builder powers off and is terminated, even if Packer no longer runs."

@@ -19,6 +19,7 @@ from gpu_ami.progress import Progress
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef
 
+SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # gpu_ami/local/machines/factory.py
 _NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
 # Waits after which Packer is started again where AWS throttled a call that Packer does not retry.
 _THROTTLED_SECONDS = (5.0, 15.0, 45.0)
@@ -56,7 +57,7 @@ class Builder:
         def build_in(_way: capacity.Way, subnet_id: str) -> packer.Made:
             subnet = {"subnet_id": subnet_id} if self.cloud.place.subnet_ids else {}
             with self._ingress_on_silence():
-                return self._run_packer({**self._security_groups(), **variables, **subnet}, records)
+                return self._run_packer({**self._security_groups(), **self._tags(), **variables, **subnet}, records)
 
         made = search.run(build_in)
         for attempt in search.attempts:
@@ -107,6 +108,10 @@ class Builder:
         if self.cloud.place.security_group_ids:
             return {}
         return {"security_group_ids": json.dumps([self.cloud.default_security_group()])}
+
+    def _tags(self) -> dict[str, str]:
+        """Tags of the builder alone: the local region is asked for a sandbox by one."""
+        return {"builder_tags": json.dumps(SANDBOX_TAGS)} if self.cloud.place.sandbox_builder else {}
 
     def _complete(self, ami: str, description: str) -> ImageTypeDef:
         """The new image as soon as EC2 lists it: described, and launched with IMDSv2 alone. BuildError: not listed."""

@@ -36,6 +36,7 @@ class Build:
     source_check: what `gpu-ami sources` found before the build (date and digests of the indexes), or that it was
     skipped; None in a place that is not AWS. attempts: to launch builders (gpu_ami.cloud.capacity.Attempt).
     layers: of the image, the lowest first, and the layer images that it was built on (layering.records).
+    sandbox: the roles ran in a sandbox of the host, not on a booted builder.
     """
 
     ami: str
@@ -54,6 +55,7 @@ class Build:
     source_ami_through: str = ""
     attempts: tuple[Mapping[str, object], ...] = ()
     layers: tuple[Mapping[str, object], ...] = ()
+    sandbox: bool = False
 
     def write(self, folder: Path) -> None:
         write_json(folder / BUILD_FILE, {"schema": SCHEMA, **asdict(self)})
@@ -73,12 +75,15 @@ def sources_digest(root: Path) -> str:
 
 
 def reusable(folder: Path, plan: Plan, cloud: Cloud, root: Path) -> Build | None:
-    """The build in `folder`, if the same plan and the same roles made it here and its AMI is still available."""
+    """The build in `folder`, if the same plan and the same roles made it here and its AMI is still available.
+
+    One of a booted builder is as good as one of a sandbox, but not the other way round.
+    """
     if not (folder / BUILD_FILE).exists():
         return None
     build = load(folder)
     same = (build.plan_digest, build.sources, build.place) == (plan.digest, sources_digest(root), cloud.place.name)
-    image = cloud.image(build.ami) if same else None
+    image = cloud.image(build.ami) if same and (cloud.place.sandbox_builder or not build.sandbox) else None
     return build if image and image.get("State") == "available" else None
 
 
@@ -126,6 +131,7 @@ def build_image(
         source_ami_through=source_ami["through"],
         attempts=tuple(asdict(attempt) for attempt in builder.attempts),
         layers=tuple(layering.records(stack, images)),
+        sandbox=cloud.place.sandbox_builder,
     )
     build.write(folder)
     return build

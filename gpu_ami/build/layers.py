@@ -127,9 +127,10 @@ def _common(plan: Plan, base_ami: str, place: Place, root: Path) -> dict[str, st
     """Parts of the lowest layer: what the layers above are made of and with, too."""
     document = plan.document
     system = {key: document[key] for key in ("architecture", "os", "node", "build")}
+    builder = {"sandbox": True} if place.sandbox_builder else {}
     return {
         "base AMI": base_ami,
-        "system and builder": _digest({**system, "kms_key_id": place.kms_key_id or ""}),
+        "system and builder": _digest({**system, "kms_key_id": place.kms_key_id or "", **builder}),
         "template, playbook and hygiene": files_digest([*(root / name for name in _COMMON), _INVENTORY]),
     }
 

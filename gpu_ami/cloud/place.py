@@ -63,7 +63,8 @@ class Place:
     variables/facts/deadlines.yml: boot_seconds, stop_seconds, arrival_seconds. jump_host, jump_key,
     proxy_command, instance_connect_endpoint: ways to log in (login.py). consistent_seconds: how long AWS may not know
     what has just been created, and leave it out of lists. certify_carried: whether a certificate of level `certified`
-    may have checks that were carried over from an earlier proof (docs/layers.md).
+    may have checks that were carried over from an earlier proof (docs/layers.md). sandbox_builder: roles run in a
+    sandbox of this host, not on a booted builder, in the local region (docs/local-region.md).
     """
 
     name: str
@@ -96,6 +97,7 @@ class Place:
     deadlines: Mapping[str, int] = field(default_factory=dict)
     consistent_seconds: float = 120.0  # EC2 API reference, "Eventual consistency", read 2026-11-22: retry for minutes
     certify_carried: bool = False
+    sandbox_builder: bool = False
 
     @property
     def subnets(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ def register(subparsers: Any) -> None:
     options.add_agent_package(parser)
     options.add_no_source_check(parser)
     options.add_layers(parser)
+    options.add_builder(parser)
     text = "show the layers of the plan, which of them have an image, and what changed since the last build; no build"
     parser.add_argument("--explain", action="store_true", help=text)
     parser.add_argument("--fresh", action="store_true", help="build anew even if this plan has an AMI")
@@ -42,7 +43,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
-    with pipeline.open_session(args.where, progress, options.agent_package(args, progress)) as session:
+    agent = options.agent_package(args, progress)
+    with pipeline.open_session(args.where, progress, agent, builder=args.builder) as session:
         if args.explain:
             states = pipeline.explain_layers(plan, out, session)
             return Outcome("\n".join(state.text for state in states), [asdict(state) for state in states])

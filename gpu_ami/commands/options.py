@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _COLLECT_SECONDS = 120.0
 LAYERS = ("none", "auto", "all")  # of gpu_ami.build.layering
+BUILDERS = ("auto", "sandbox", "machine")  # of gpu_ami.build.builder_kind
 LOG_GROUPS = ("proof", "production")  # of gpu_ami.cloud.place, which would import the AWS packages for --help
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 CONDITIONS_HELP = (
@@ -74,6 +75,14 @@ def layers(args: argparse.Namespace) -> Layering:
     from gpu_ami.build import Layering
 
     return Layering(args.layers, args.refresh)
+
+
+def add_builder(parser: argparse.ArgumentParser) -> None:
+    text = (
+        "of the local region: run the roles in a sandbox of this host (sandbox; root) or on a booted machine (machine,"
+        " minutes longer); default: in a sandbox where possible (auto), and the certificate says so"
+    )
+    parser.add_argument("--builder", choices=BUILDERS, default="auto", help=text)
 
 
 def add_agent_package(parser: argparse.ArgumentParser) -> None:

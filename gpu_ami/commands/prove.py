@@ -41,6 +41,7 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
     stages.add_layers(parser)
+    stages.add_builder(parser)
     text = "run only the checks that a change since an earlier proof can have touched (docs/layers.md)"
     parser.add_argument("--changed", action="store_true", help=text)
     text = "the earlier proof of --changed: a report.json, its folder, or a proven AMI (default: the last one in OUT)"
@@ -83,7 +84,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     pipeline.check_recipe(recipe, overrides)
     out = args.out or Path("out") / recipe.stem
     where = (args.where, progress, agent, args.conditions, args.log_groups, deadlines)
-    with pipeline.open_session(*where) as session:
+    with pipeline.open_session(*where, builder=args.builder) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
         if args.changed:
             earlier = pipeline.find_earlier(args.since or str(out), plan, session.place, _keys(args))

@@ -82,12 +82,16 @@ class Daemon:
 
     def _make_machines(self) -> Any:
         from gpu_ami.local.machines import factory
+        from gpu_ami.local.sandbox import builder
 
         ports = (self.network.ssh_port, self._api.port, self.mirror[0] if self.mirror else None)
         rules = self.decisions.conditions.security_groups
         self.ec2.set_group_rules(rules, self.network.ssh_port)
         filtered = rules is not None
-        return factory.MachineFactory(self.layout, self.ec2, self.images.disk_of, self.wake, ports, filtered=filtered)
+        sandboxes = None if filtered or builder.unusable() else builder.Sandboxes(self.layout.home)
+        return factory.MachineFactory(
+            self.layout, self.ec2, self.images.disk_of, self.wake, ports, filtered=filtered, sandboxes=sandboxes
+        )
 
     def _make_server(self) -> Any:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler

@@ -7,8 +7,9 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from gpu_ami.errors import MachineError
 from gpu_ami.local import space
 from gpu_ami.local.images import copy_disk
 from gpu_ami.local.machines import kvm, relay
@@ -26,13 +27,25 @@ from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from gpu_ami.local.state import Layout
 
 if TYPE_CHECKING:
-    from gpu_ami.local.backends import Ec2
+    from gpu_ami.local.backends import Ec2, InstanceView
+    from gpu_ami.local.machines.reconcile import Machine
 
 # Enough to compile a kernel module in the guest; the instance type's memory is not provided.
 MEMORY_MIB = 2048
 VCPUS = 2
 _METADATA_SOCKET = "metadata.sock"
 _GIB = 1024**3
+# A builder is a sandbox of the host if its launch says so (gpu_ami/local/sandbox/builder.py).
+MACHINE_TAG, SANDBOX = "gpu-ami:machine", "sandbox"
+
+
+class Sandboxes(Protocol):
+    """Machines that are sandboxes of this host (gpu_ami.local.sandbox.builder.Sandboxes)."""
+
+    def prepare(self, view: InstanceView, folder: Path, ssh_port: int) -> Any:
+        """Makes the instance's disk ready. Returns what `power_on` takes."""
+
+    def power_on(self, prepared: Any, wake: Callable[[], None]) -> Machine: ...
 
 
 class MachineFactory:
@@ -47,24 +60,35 @@ class MachineFactory:
         ports: tuple[int, int, int | None],
         *,
         filtered: bool = False,
+        sandboxes: Sandboxes | None = None,
     ) -> None:
         """`ports`: ssh (on each instance's address), API and mirror (on the host's loopback; None: no mirror).
 
-        filtered: security groups are applied.
+        filtered: security groups are applied. sandboxes: for instances with the tag MACHINE_TAG; None: there are none.
         """
+        self._sandboxes = sandboxes
         self._layout, self._ec2, self._disk_of, self._wake = layout, ec2, disk_of, wake
         self._ssh_port, self._api_port, self._mirror_port = ports
         self._services: dict[str, MetadataServer] = {}
         self._probe = threading.Lock()
         self._firewall = Firewall(ec2) if filtered else None
 
-    def prepare(self, instance: Any) -> MachineSpec:
+    def prepare(self, instance: Any) -> Any:
         """Writes what the machine needs on disk. GpuAmiError: no space, or the image or its boot menu is incomplete."""
         folder = self._layout.instance(instance.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         disk = folder / "disk.raw"
         if not disk.exists():
             self._copy_disk(instance, disk)
+        asked = self._ec2.tags(instance.id).get(MACHINE_TAG)
+        if asked is None:
+            return self._prepare_qemu(instance, folder, disk)
+        if asked != SANDBOX or self._sandboxes is None:
+            raise MachineError(f"tag {MACHINE_TAG}: {asked!r}: there are no such machines here", hint="omit the tag")
+        self._write_relays(folder)
+        return self._sandboxes.prepare(self._ec2.view(instance), folder, self._ssh_port)
+
+    def _prepare_qemu(self, instance: Any, folder: Path, disk: Path) -> MachineSpec:
         boot = read_boot(disk, folder)
         accelerated = self.kvm_usable(boot)
         faults = self._ec2.tags(instance.id).get(FAULT_TAG, "")
@@ -112,12 +136,14 @@ class MachineFactory:
             relays.append((MIRROR_ADDRESS, "to-mirror"))
         return tuple(relays)
 
-    def power_on(self, prepared: MachineSpec) -> QemuMachine:
+    def power_on(self, prepared: Any) -> Machine:
         instance_id = prepared.instance_id
         if instance_id not in self._services:
             instance = self._ec2.instance(instance_id)
             metadata = Metadata(lambda: self._ec2.view(instance))
             self._services[instance_id] = MetadataServer(prepared.folder / _METADATA_SOCKET, metadata)
+        if self._sandboxes and not isinstance(prepared, MachineSpec):
+            return self._sandboxes.power_on(prepared, self._wake)
         if self._firewall is None:
             return QemuMachine(prepared, self._wake)
         machine = QemuMachine(self._firewall.before_power_on(prepared), self._wake)

@@ -2,4 +2,5 @@
 
 sandbox              starts and ends a sandbox; `python -m gpu_ami.local.sandbox BASE`
 sandbox_init         process 1 inside
+builder              a builder of the local region: an instance's disk in a sandbox
 """

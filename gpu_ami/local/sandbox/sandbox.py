@@ -20,9 +20,10 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -31,6 +32,7 @@ from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.files import home_dir, read_json, write_json
 from gpu_ami.local.images import Base, Tree, require_root, rootfs_layers
 from gpu_ami.local.machines import Devices, devices_of
+from gpu_ami.local.sandbox import sandbox_init
 from gpu_ami.process import ProcessIdentity, find_tool, identify, run, spawn, stop
 from gpu_ami.progress import Progress
 
@@ -87,35 +89,45 @@ def _started(tree: Tree, devices: Devices, home: Path, folder: Path) -> Iterator
     key = folder / "id_ed25519"
     keygen = find_tool("ssh-keygen", package="openssh-client")
     run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", key], timeout=30, error=CloudError)
-    report_read, report_write = os.pipe()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "log").open("wb") as log:
         port = int(listener.getsockname()[1])
-        settings = {
-            "folder": str(folder),
-            "layers": [str(layer) for layer in tree.layers],
-            "kernel": tree.kernel(),
-            "home": str(home),
-            "devices": asdict(devices),
-            "public_key": key.with_suffix(".pub").read_text().strip(),
-            "listener": listener.fileno(),
-            "report": report_write,
-        }
-        with (folder / "log").open("wb") as log:
-            process = spawn(
-                [*_namespaces(), sys.executable, "-m", "gpu_ami.local.sandbox.sandbox_init", json.dumps(settings)],
-                env={"PYTHONPATH": os.pathsep.join(filter(None, [_package_root(), os.environ.get("PYTHONPATH", "")]))},
-                stdout=log.fileno(),
-                death_signal=signal.SIGKILL,
-                pass_fds=[listener.fileno(), report_write],
-            )
-    os.close(report_write)
+        public_key = key.with_suffix(".pub").read_text().strip()
+        settings: dict[str, object] = {"home": str(home), "public_key": public_key}
+        settings |= {"layers": [str(layer) for layer in tree.layers], "devices": asdict(devices)}
+        process, report_read = start(folder, settings, listener, log.fileno())
     try:
         with os.fdopen(report_read) as report:
-            started = _read_report(report.readline(), folder / "log")
+            started = read_report(report.readline(), folder / "log")
         root = f"/proc/{process.pid}/root{folder}/root"  # of the sandbox's own mount namespace
         yield Sandbox("127.0.0.1", port, started["user"], str(key), tree.kernel(), started["mirror"], root)
     finally:
         stop(process)
+
+
+def start(
+    folder: Path, settings: Mapping[str, object], listener: socket.socket, output: int
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts process 1 of a sandbox, which lives no longer than this thread; its reader of `read_report`'s line.
+
+    settings: those of sandbox_init without folder and descriptors. output: fd for what it prints.
+    """
+    sandbox_init.copy_settings(Path("/proc/sys/net"), folder / sandbox_init.OF_THE_HOST)
+    report_read, report_write = os.pipe()
+    try:
+        passed = {**settings, "folder": str(folder), "listener": listener.fileno(), "report": report_write}
+        process = spawn(
+            [*_namespaces(), sys.executable, "-m", "gpu_ami.local.sandbox.sandbox_init", json.dumps(passed)],
+            env={"PYTHONPATH": os.pathsep.join(filter(None, [_package_root(), os.environ.get("PYTHONPATH", "")]))},
+            stdout=output,
+            death_signal=signal.SIGKILL,
+            pass_fds=[listener.fileno(), report_write],
+        )
+    except BaseException:
+        os.close(report_read)
+        raise
+    finally:
+        os.close(report_write)
+    return process, report_read
 
 
 def _namespaces() -> list[str]:
@@ -128,14 +140,14 @@ def _package_root() -> str:
     return str(Path(__file__).resolve().parents[3])
 
 
-class _Started(TypedDict):
+class Started(TypedDict):
     """What process 1 reports: the login user, and the URL of the package mirror if there is one."""
 
     user: str
     mirror: str | None
 
 
-def _read_report(line: str, log: Path) -> _Started:
+def read_report(line: str, log: Path) -> Started:
     """The first line of process 1. CloudError: its reason, or the log's end if it printed nothing."""
     report = json.loads(line) if line else {"error": "exited without output"}
     if "error" in report:

@@ -6,32 +6,38 @@ inside run in a chroot: systemd's tools then change files and skip what needs a 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
 import os
+import re
 import selectors
 import signal
 import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_ami.errors import CloudError, GpuAmiError
-from gpu_ami.local.images import base_image, rootfs_layers
+from gpu_ami.local.images import Tree, base_image, rootfs_layers
 from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from gpu_ami.process import find_tool, run, spawn
 
 _PR_SET_NAME = 15
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _IFF_UP = 0x8914, 0x8916, 0x891C, 1
-# uname(2) returns the host's release; this preloaded library, built by the tree's compiler, returns the tree's.
-# The last folder has programs that the image keeps out of PATH (replicas/hide.sh), as the compiler.
-_PATH = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/libexec/gpu-ami/debian"
-_UNAME = Path(__file__).parents[1] / "replicas" / "uname.c"
-# update-grub asks for the device of /, which does not exist: the answers of a machine of this base.
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+# uname(2) returns the host's release; this preloaded library returns the tree's.
+_PRELOAD = Path(__file__).parents[1] / "replicas" / "sandbox_preload.c"
+OF_THE_HOST = "settings-of-the-host"  # in the folder: /proc/sys/net where the sandbox was started
+_OWN = "run/gpu-ami-sandbox"  # of the sandbox in the root: it goes with /run
+_PRELOADED = "etc/ld.so.preload"
+# update-grub asks for the device of /, which does not exist: the answers of a machine of this base, by the library.
+_ASKED = "/usr/sbin/grub-probe"
 _GRUB_PROBE = """\
 #!/bin/sh
 case "$*" in
@@ -47,18 +53,30 @@ esac
 """
 
 
+# cloud-init's files of a first boot that is over. Source: cloud-init 22.4, cloudinit/cmd/status.py.
+_CLOUD_INIT = {
+    "status.json": {"v1": {"stage": None, "datasource": "sandbox", "modules-final": {"errors": [], "finished": 1}}},
+    "result.json": {"v1": {"datasource": "sandbox", "errors": []}},
+}
+
+
 @dataclass(frozen=True)
 class Settings:
-    """What sandbox.py passes. layers: topmost first; listener, report: fds of a listening socket and a pipe."""
+    """What starts a sandbox. listener, report: fds of a listening socket and a pipe.
+
+    layers: of a tree, topmost first, which is not changed; or disk: a raw disk, whose partition is the root itself.
+    metadata: the program that connects to the instance's metadata service, "" for none.
+    """
 
     folder: str
-    layers: list[str]
-    kernel: str
     home: str
-    devices: dict[str, int]
     public_key: str
     listener: int
     report: int
+    layers: list[str] = field(default_factory=list)
+    devices: dict[str, int] = field(default_factory=dict)
+    disk: str = ""
+    metadata: str = ""
 
 
 class SandboxRoot:
@@ -68,6 +86,7 @@ class SandboxRoot:
         self.settings = settings
         self.folder = Path(settings.folder)
         self.root = self.folder / "root"
+        self._mounted: list[Path] = []  # files of the root on which others are mounted
 
     def mount(self, *words: str | Path) -> None:
         run([find_tool("mount", package="mount"), *words], cwd=self.folder, timeout=30, error=CloudError)
@@ -85,30 +104,32 @@ class SandboxRoot:
 
     def build(self) -> str:
         """Builds a root that accepts logins; returns the login user's name."""
-        self._lay_root()
-        self._make_dev()
-        self._make_proc()
-        self._make_sys()
-        self._preload_uname()
-        self.write("usr/sbin/grub-probe", _GRUB_PROBE.replace("UUID", base_image.root_uuid()), 0o755)
-        take_addresses(MIRROR_ADDRESS, API_ADDRESS, METADATA_ADDRESS)
-        return self._make_user()
-
-    def _lay_root(self) -> None:
-        lower = [f"layer{index}" for index in range(len(self.settings.layers))]
-        for name, layer in zip(lower, self.settings.layers, strict=True):
-            (self.folder / name).symlink_to(layer)
-        (self.folder / "memory").mkdir()
-        self.root.mkdir()
+        for name in ("memory", "root"):
+            (self.folder / name).mkdir(exist_ok=True)
         self.mount("-t", "tmpfs", "-o", "mode=755", "sandbox", "memory")
         for name in ("upper", "work", "proc-sys", "sys", "sys-upper", "sys-work"):
             (self.folder / "memory" / name).mkdir(mode=0o755)
-        self.mount(
-            "-t", "overlay", "sandbox", "root",
-            "-o", f"lowerdir={':'.join(lower)},upperdir=memory/upper,workdir=memory/work",
-        )  # fmt: skip
+        self._mount_root()
         self.mount("-t", "tmpfs", "-o", "mode=755,nosuid", "run", "root/run")
         (self.root / "run/sshd").mkdir(mode=0o755)
+        kernel = Tree((self.root,)).kernel()
+        self._make_dev()
+        self._make_proc(kernel)
+        self._make_sys()
+        self._preload(kernel)
+        self._finish_cloud_init()
+        take_addresses(MIRROR_ADDRESS, API_ADDRESS, METADATA_ADDRESS)
+        return self._make_user()
+
+    def _mount_root(self) -> None:
+        if self.settings.disk:
+            self.mount("-o", f"loop,offset={base_image.PARTITION_OFFSET}", self.settings.disk, "root")
+            return
+        lower = [f"layer{index}" for index in range(len(self.settings.layers))]
+        for name, layer in zip(lower, self.settings.layers, strict=True):
+            (self.folder / name).symlink_to(layer)
+        layers = f"lowerdir={':'.join(lower)},upperdir=memory/upper,workdir=memory/work"
+        self.mount("-t", "overlay", "sandbox", "root", "-o", layers)
 
     def _make_dev(self) -> None:
         dev = self.root / "dev"
@@ -124,16 +145,24 @@ class SandboxRoot:
             kind, _, how = options.partition(":")
             self.mount("-t", kind, "-o", how, name, f"root/dev/{name}")
         (dev / "ptmx").symlink_to("pts/ptmx")
+        (dev / "disk/by-uuid").mkdir(parents=True)
+        (dev / "disk/by-uuid" / base_image.root_uuid()).touch()  # update-grub names / by it
         for path in (*device_nodes(self.settings.devices), "kmsg"):
             (dev / path).parent.mkdir(exist_ok=True)
             (dev / path).touch(mode=0o666)
 
-    def _make_proc(self) -> None:
-        """/proc with a copy of /proc/sys: what a role sets there stays in the sandbox."""
+    def _make_proc(self, kernel: str) -> None:
+        """/proc with a copy of /proc/sys: what a role sets there stays in the sandbox. It has booted just now."""
         self.mount("-t", "proc", "proc", "root/proc")
+        stat = (self.root / "proc/stat").read_text(encoding="ascii")
+        booted = re.sub(r"(?m)^btime .*", f"btime {int(time.time())}", stat)
+        (self.folder / "memory/stat").write_text(booted, encoding="ascii")
+        self.mount("--bind", "memory/stat", "root/proc/stat")
         copy = self.folder / "memory/proc-sys"
+        # Some settings of the network are those of the whole kernel, and only its first name space shows them.
+        copy_settings(self.folder / OF_THE_HOST, copy / "net")
         copy_settings(self.root / "proc/sys", copy)
-        (copy / "kernel/osrelease").write_text(f"{self.settings.kernel}\n")
+        (copy / "kernel/osrelease").write_text(f"{kernel}\n")
         (copy / "kernel/random").mkdir(exist_ok=True)
         self.mount("--bind", "root/proc/sys/kernel/random", "memory/proc-sys/kernel/random")
         self.mount("--rbind", "memory/proc-sys", "root/proc/sys")
@@ -149,19 +178,40 @@ class SandboxRoot:
         layers = "lowerdir=memory/sys,upperdir=memory/sys-upper,workdir=memory/sys-work"
         self.mount("-t", "overlay", "sys", "root/sys", "-o", layers)
 
-    def _preload_uname(self) -> None:
-        self.write("run/uname.c", _UNAME.read_text(encoding="utf-8"))
-        library = "/usr/lib/x86_64-linux-gnu/libsandbox-uname.so"
-        release = f'-DRELEASE="{self.settings.kernel}"'
-        self.inside("gcc", "-shared", "-nostdlib", "-fPIC", "-O", release, "-o", library, "/run/uname.c")
-        (self.root / "run/uname.c").unlink()
-        self.write("etc/ld.so.preload", f"{library}\n")
+    def _preload(self, kernel: str) -> None:
+        """The library that every program in the root loads. No file of the root is changed: one is mounted over."""
+        library, stand_in, listed = (f"{_OWN}/{name}" for name in ("preload.so", "grub-probe", "ld.so.preload"))
+        self.write(stand_in, _GRUB_PROBE.replace("UUID", base_image.root_uuid()), 0o755)
+        macros = {"RELEASE": kernel, "PROGRAM": _ASKED, "STAND_IN": f"/{stand_in}"}
+        compiler: list[str | Path] = [find_tool("gcc", package="gcc"), "-shared", "-nostdlib", "-fPIC", "-O"]
+        words = [f'-D{name}="{value}"' for name, value in macros.items()]
+        run([*compiler, *words, "-o", self.root / library, _PRELOAD], timeout=60, error=CloudError)
+        self.write(listed, f"/{library}\n")
+        target = self.root / _PRELOADED
+        if not target.exists():
+            target.touch()
+            self._mounted.append(target)
+        self.mount("--bind", f"root/{listed}", f"root/{_PRELOADED}")
+
+    def _finish_cloud_init(self) -> None:
+        """The sandbox does what cloud-init would: who waits for it, waits no longer."""
+        for name, content in _CLOUD_INIT.items():
+            self.write(f"run/cloud-init/{name}", json.dumps(content))
+
+    def leave(self) -> None:
+        """Takes the sandbox's own files from the root, and unmounts it: the disk is complete."""
+        for path in self._mounted:
+            run([find_tool("umount", package="mount"), path], timeout=30, error=CloudError)
+            path.unlink()
+        run([find_tool("umount", package="mount"), "--recursive", self.root], timeout=300, error=CloudError)
 
     def _make_user(self) -> str:
         """The login user, as cloud-init makes it at a machine's first boot, and a host key."""
         user = default_user(self.root)
         name = user.name
-        self.inside("useradd", "-m", "-s", user.shell, "-c", user.gecos, "-G", ",".join(user.groups), name)
+        known = re.search(rf"(?m)^{re.escape(name)}:", (self.root / "etc/passwd").read_text(encoding="utf-8"))
+        if not known:  # a layer's image has it
+            self.inside("useradd", "-m", "-s", user.shell, "-c", user.gecos, "-G", ",".join(user.groups), name)
         lines = "".join(f"{name} {rule}\n" for rule in user.sudo)
         self.write("etc/sudoers.d/90-cloud-init-users", lines, 0o440)
         self.write(f"home/{name}/.ssh/authorized_keys", f"{self.settings.public_key}\n", 0o600)
@@ -197,7 +247,7 @@ def copy_settings(source: Path, target: Path) -> None:
     """Copies /proc/sys as plain files, without files that cannot be read and without what is bound from the host."""
     for folder, folders, files in os.walk(source):
         here = target / Path(folder).relative_to(source)
-        here.mkdir(exist_ok=True)
+        here.mkdir(exist_ok=True, parents=True)
         folders[:] = [name for name in folders if name not in ("binfmt_misc", "random")]
         for name in files:
             try:
@@ -271,6 +321,37 @@ def _serve_ssh(root: SandboxRoot, connection: socket.socket) -> None:
     )  # fmt: skip
 
 
+def serve_metadata(program: str) -> None:
+    """Connects each client of the metadata service's address to the instance's own, by a relay."""
+    listener = socket.create_server((METADATA_ADDRESS, 80))
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            relay = ["sh", "-c", 'exec "$@" <&$0 >&$0', str(connection.fileno()), program]
+            spawn(relay, cwd=Path(program).parent, death_signal=None, pass_fds=[connection.fileno()])
+
+
+def end_all(seconds: float = 5.0) -> None:
+    """Ends every other process of the namespace: SIGTERM, and SIGKILL after some seconds."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signum)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            _collect()
+            if not _others():
+                return
+            time.sleep(0.02)
+
+
+def _others() -> bool:
+    try:
+        os.kill(-1, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def _collect() -> None:
     """Reaps ended processes: process 1 is the parent of every orphan."""
     while True:
@@ -295,6 +376,8 @@ def main(argv: list[str]) -> int:
         try:
             user = root.build()
             mirror = serve_mirror(Path(settings.home))
+            if settings.metadata:
+                threading.Thread(target=serve_metadata, args=(settings.metadata,), daemon=True).start()
         except GpuAmiError as error:
             print(json.dumps({"error": error.message, "details": error.details}), file=report)
             return error.exit_code
@@ -304,6 +387,9 @@ def main(argv: list[str]) -> int:
         print(json.dumps({"user": user, "mirror": mirror}), file=report)
         report.close()
         accept_ssh(root, listener, stopped)
+        if settings.disk:
+            end_all()
+            root.leave()
     return 0
 
 
