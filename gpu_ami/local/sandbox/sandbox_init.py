@@ -47,8 +47,6 @@ case "$*" in
     *target=fs*) echo ext2 ;;
     *target=partuuid*) echo 67707561-01 ;;
     *target=partmap*) echo msdos ;;
-    *target=compatibility_hint*) echo hd0,msdos1 ;;
-    *target=hints_string*) echo "--hint-bios=hd0,msdos1" ;;
 esac
 """
 
@@ -117,6 +115,8 @@ class SandboxRoot:
         self._make_proc(kernel)
         self._make_sys()
         self._preload(kernel)
+        if self.settings.disk:
+            self._boot_files()
         self._finish_cloud_init()
         take_addresses(MIRROR_ADDRESS, API_ADDRESS, METADATA_ADDRESS)
         return self._make_user()
@@ -193,6 +193,11 @@ class SandboxRoot:
             self._mounted.append(target)
         self.mount("--bind", f"root/{listed}", f"root/{_PRELOADED}")
 
+    def _boot_files(self) -> None:
+        """Directories and attributes that systemd makes at each boot."""
+        self.inside("systemd-tmpfiles", "--create", "--remove", "--boot", "--exclude-prefix=/dev")
+        (self.root / "run/nologin").unlink(missing_ok=True)  # as systemd-user-sessions does when the boot is complete
+
     def _finish_cloud_init(self) -> None:
         """The sandbox does what cloud-init would: who waits for it, waits no longer."""
         for name, content in _CLOUD_INIT.items():
@@ -214,6 +219,7 @@ class SandboxRoot:
             self.inside("useradd", "-m", "-s", user.shell, "-c", user.gecos, "-G", ",".join(user.groups), name)
         lines = "".join(f"{name} {rule}\n" for rule in user.sudo)
         self.write("etc/sudoers.d/90-cloud-init-users", lines, 0o440)
+        (self.root / "etc/sudoers.d").chmod(0o750)
         self.write(f"home/{name}/.ssh/authorized_keys", f"{self.settings.public_key}\n", 0o600)
         self.inside("chown", "-R", f"{name}:{name}", f"/home/{name}/.ssh")
         self.inside("chmod", "700", f"/home/{name}/.ssh")
