@@ -24,6 +24,7 @@ from gpu_ami.errors import CloudError, GpuAmiError, MissingTool
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
+ChildProcess = subprocess.Popen[bytes]
 # Every process of `run` that has not ended: what Ctrl-C in the main thread must end although other threads wait for it.
 _running: set[subprocess.Popen[bytes]] = set()
 # Resolved once in the parent: looking it up between fork and exec could take a lock another thread holds.

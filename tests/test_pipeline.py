@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import pipeline, sources
-from gpu_ami.build import image
+from gpu_ami.build import builder_kind, image
 from gpu_ami.cloud import Place, preflight
 from gpu_ami.cloud.preflight.findings import Finding, Level
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
@@ -130,6 +130,28 @@ def test_certificate_names_sources_that_were_not_asked(tmp_path: Path, check: An
     statement = pipeline.certify_stage(a_report(a_host()), tmp_path)
     assert statement.image.ami == "ami-1"
     assert ("sources: not asked before the build (--no-source-check)" in statement.not_proven) is named
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "ami", "named"), [(True, "ami-1", True), (True, "ami-2", False), (False, "ami-1", False)]
+)
+def test_certificate_names_a_build_without_a_booted_builder(
+    tmp_path: Path, sandbox: bool, ami: str, named: bool
+) -> None:
+    made = image.Build(ami, (), "sha256:1", "sha256:0", "local", "r", "r-1", "now", sandbox=sandbox)
+    made.write(tmp_path)
+    statement = pipeline.certify_stage(a_report(a_host()), tmp_path)
+    assert (builder_kind.NOT_BOOTED in statement.not_proven) is named
+
+
+def test_a_sandbox_is_of_the_local_region(tmp_path: Path) -> None:
+    where = tmp_path / "aws.yml"
+    where.write_text("name: aws\nregion: us-east-1\n")
+    with (
+        pytest.raises(UsageError, match="--builder sandbox is of the local region"),
+        pipeline.open_session(where, Progress("quiet"), builder="sandbox"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(("ami", "named"), [("ami-1", True), ("ami-2", False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from gpu_ami.build import image, packer
 from gpu_ami.cloud import Cloud, runs
 from gpu_ami.errors import UsageError
+from gpu_ami.local.machines import factory
 from tests.build.conftest import QUIET, a_plan, an_ami
 
 
@@ -35,8 +37,31 @@ def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
     assert [(one["instance_type"], one["answer"]) for one in result.attempts] == [("c7i.2xlarge", "launched")]
     assert image.load(tmp_path) == result
     assert image.reusable(tmp_path, a_plan(base), cloud, root) == result
+    sandboxed = Cloud(replace(cloud.place, sandbox_builder=True))
+    assert image.reusable(tmp_path, a_plan(base), sandboxed, root) == result  # a booted builder is as good
+    replace(result, sandbox=True).write(tmp_path)
+    assert image.reusable(tmp_path, a_plan(base), cloud, root) is None  # but not the other way round
+    assert image.reusable(tmp_path, a_plan(base), sandboxed, root)
     (root / "roles/x/tasks/main.yml").write_text("[{}]")  # other roles make another image
-    assert image.reusable(tmp_path, a_plan(base), cloud, root) is None
+    assert image.reusable(tmp_path, a_plan(base), sandboxed, root) is None
+
+
+def test_a_sandbox_is_asked_for_by_a_tag_and_kept(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    given: dict[str, Any] = {}
+
+    def build(*_: object, **options: Any) -> packer.Made:
+        given.update(options["variables"])
+        return packer.Made(made, "us-east-1", {})
+
+    monkeypatch.setattr(packer, "build", build)
+    sandboxed = Cloud(replace(cloud.place, sandbox_builder=True))
+    with runs.begin(home, "aws") as run:
+        result = image.build_image(a_plan(base), tmp_path, sandboxed, run, root, QUIET)
+    assert json.loads(given["builder_tags"]) == {factory.MACHINE_TAG: factory.SANDBOX}
+    assert result.sandbox and image.load(tmp_path).sandbox
 
 
 def test_a_failed_build_leaves_no_build_file(

@@ -34,7 +34,7 @@ class Stages:
     received: dict[str, Any] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def open_session(self, *arguments: Any) -> Iterator[str]:
+    def open_session(self, *arguments: Any, builder: str) -> Iterator[str]:
         self.received["session"] = arguments
         self.calls.append("open")
         try:
@@ -148,7 +148,7 @@ def test_changed_goes_on_from_an_accepted_proof_alone(
     """Before anything is built; without --since from the last proof in the folder."""
     session = SimpleNamespace(place=Place("aws", "us-east-1"))
     plan = SimpleNamespace(image="debian12-gpu")
-    monkeypatch.setattr(pipeline, "open_session", lambda *_: contextlib.nullcontext(session))
+    monkeypatch.setattr(pipeline, "open_session", lambda *_, **__: contextlib.nullcontext(session))
     monkeypatch.setattr(pipeline, "plan_stage", lambda *_: plan)
     assert cli.main(["prove", str(RECIPE), "--changed", "-q"]) == 2
     assert "--since out/debian12-gpu: refused: missing: no report.json of it" in capsys.readouterr().err
@@ -164,7 +164,7 @@ def test_a_key_that_did_not_sign_the_earlier_proof(
     stages: Stages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session, plan = SimpleNamespace(place=Place("aws", "us-east-1")), SimpleNamespace(image="demo")
-    monkeypatch.setattr(pipeline, "open_session", lambda *_: contextlib.nullcontext(session))
+    monkeypatch.setattr(pipeline, "open_session", lambda *_, **__: contextlib.nullcontext(session))
     monkeypatch.setattr(pipeline, "plan_stage", lambda *_: plan)
     examples.signed_folder(tmp_path / "old", tmp_path)
     examples.signer(tmp_path, "other.key")

@@ -20,7 +20,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from gpu_ami.files import home_dir, read_json, write_json
 from gpu_ami.local.images import Base, Tree, require_root, rootfs_layers
 from gpu_ami.local.machines import Devices, devices_of
 from gpu_ami.local.sandbox import sandbox_init
-from gpu_ami.process import ProcessIdentity, find_tool, identify, run, spawn, stop
+from gpu_ami.process import ChildProcess, ProcessIdentity, find_tool, identify, run, spawn, stop
 from gpu_ami.progress import Progress
 
 _PROCESS = "process.json"
@@ -106,7 +105,7 @@ def _started(tree: Tree, devices: Devices, home: Path, folder: Path) -> Iterator
 
 def start(
     folder: Path, settings: Mapping[str, object], listener: socket.socket, output: int
-) -> tuple[subprocess.Popen[bytes], int]:
+) -> tuple[ChildProcess, int]:
     """Starts process 1 of a sandbox, which lives no longer than this thread; its reader of `read_report`'s line.
 
     settings: those of sandbox_init without folder and descriptors. output: fd for what it prints.

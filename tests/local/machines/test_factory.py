@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import GpuAmiError
+from gpu_ami.local.backends import InstanceView
 from gpu_ami.local.backends.security_groups import GroupRules
 from gpu_ami.local.machines import factory, kvm
 from gpu_ami.local.machines.boards import FAULT_TAG
 from gpu_ami.local.machines.factory import MachineFactory
 from gpu_ami.local.machines.firmware import Boot
 from gpu_ami.local.machines.qemu import MachineSpec
-from tests.local.conftest import World
+from gpu_ami.local.sandbox.builder import BuilderSpec
+from tests.local.conftest import FakeMachine, World
 
 GIB = 1024**3
 BOOT = Boot(Path("vmlinuz"), None, "root=/dev/vda1")
@@ -68,6 +70,38 @@ def test_a_faulty_board_is_left_out(world: World, machines: MachineFactory) -> N
     instance = world.launch(instance_type="p4d.24xlarge")
     world.ec2.backend.create_tags([instance.id], {FAULT_TAG: "missing-gpu-3"})
     assert [board.index for board in machines.prepare(instance).boards] == [0, 1, 2, 4, 5, 6, 7]
+
+
+class RecordedSandboxes:
+    def __init__(self) -> None:
+        self.made: list[object] = []
+
+    def prepare(self, view: InstanceView, folder: Path, ssh_port: int) -> BuilderSpec:
+        assert (folder / "to-metadata").exists()
+        return BuilderSpec(view.instance_id, folder, view.address, ssh_port, view.public_key or "", folder)
+
+    def power_on(self, prepared: object, wake: object) -> FakeMachine:
+        self.made.append(prepared)
+        return FakeMachine()
+
+
+def test_a_tag_asks_for_a_sandbox(world: World) -> None:
+    sandboxes = RecordedSandboxes()
+    ports = (2222, 5000, None)
+    disk_of, wake = world.images.disk_of, lambda: None
+    made = MachineFactory(world.layout, world.ec2, disk_of, wake, ports, sandboxes=sandboxes)
+    without = MachineFactory(world.layout, world.ec2, disk_of, wake, ports)
+    instance = world.launch()
+    world.ec2.backend.create_tags([instance.id], {factory.MACHINE_TAG: factory.SANDBOX})
+    spec = made.prepare(instance)
+    assert (spec.instance_id, spec.ssh_port) == (instance.id, 2222)
+    assert isinstance(made.power_on(spec), FakeMachine) and sandboxes.made == [spec]
+    made.discard(instance.id)
+    with pytest.raises(GpuAmiError, match=r"tag gpu-ami:machine: 'sandbox': there are no such machines here"):
+        without.prepare(instance)
+    world.ec2.backend.create_tags([instance.id], {factory.MACHINE_TAG: "container"})
+    with pytest.raises(GpuAmiError, match="'container'"):
+        made.prepare(instance)
 
 
 def test_an_image_that_is_not_there_is_an_error(world: World, machines: MachineFactory) -> None:
