@@ -75,7 +75,7 @@ def command_line(spec: MachineSpec) -> list[str]:
         "-chardev", f"file,id=console,path={CONSOLE},append=on", "-serial", "chardev:console",
         "-qmp", f"unix:{_QMP},server=on,wait=off",
         *device_options(spec.boards, RESERVED_SLOTS),
-        *_direct_boot(spec.boot),
+        *_direct_boot(spec),
     ]  # fmt: skip
 
 
@@ -113,11 +113,19 @@ def _forward(spec: MachineSpec) -> str:
     return f"tcp:{spec.address}:{spec.ssh_port}"
 
 
-def _direct_boot(boot: Boot | None) -> list[str]:
+# What an emulated processor does slowly and the image does not ask for: the kernel's tests of its ciphers (when udev
+# loads them), and work at each allocation, copy and system call that only a machine with attackers needs. No option may
+# be here that the checks judge (mitigations=, nokaslr, audit= and others): they would judge the region, not the image.
+EMULATED_KERNEL = ("cryptomgr.notests", "init_on_alloc=0", "hardened_usercopy=off", "randomize_kstack_offset=off")
+
+
+def _direct_boot(spec: MachineSpec) -> list[str]:
+    boot = spec.boot
     if boot is None:
         return []
     initrd = ["-initrd", boot.initrd.name] if boot.initrd else []
-    return ["-kernel", boot.kernel.name, *initrd, "-append", boot.command_line]
+    options = [] if spec.kvm else EMULATED_KERNEL
+    return ["-kernel", boot.kernel.name, *initrd, "-append", " ".join([boot.command_line, *options])]
 
 
 @dataclass(frozen=True)
