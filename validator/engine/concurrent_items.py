@@ -55,6 +55,12 @@ def is_live(item: pytest.Item) -> bool:
     return item.get_closest_marker("live") is not None
 
 
+def is_of_files(item: pytest.Item) -> bool:
+    """Whether an item is one of our own that files alone decide (tier T0)."""
+    tier = item.get_closest_marker("tier")
+    return item.path.parent == CHECKS and tier is not None and tier.args[0] == "T0" and not is_live(item)
+
+
 class ConcurrentItems:
     """Items that run concurrently. The `reports` of an item are complete once it has ended."""
 
@@ -98,6 +104,7 @@ class ConcurrentItems:
                 state.shared,
                 mutates=item in mutating,
                 live=is_live(item),  # a user's is not among these items
+                files=is_of_files(item),
                 seconds=seconds,
             )
             for item, state in self._states.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import socket
 import subprocess
@@ -189,6 +190,59 @@ def test_live_check_waits_for_checks_that_need_their_host() -> None:
     assert ended == ["read", "changed"]
 
 
+def test_checks_of_files_run_beside_live_ones() -> None:
+    """They come after the other read-only checks have begun, do not hold up live ones, and are not held up by them."""
+    events: list[str] = []
+    engine = scheduler.Scheduler()
+    link: Any = Answering()
+
+    def ask(name: str, text: str = "true") -> None:
+        backend.runner(backend.Request(link, Command(text), root=False))
+        events.append(name)
+
+    def live() -> None:
+        events.append("live begins")
+        until = time.monotonic() + 30
+        while events.count("file") < 3 and time.monotonic() < until:
+            engine.sleep(0.01)
+        ask("live ends")
+
+    files = [scheduler.Task(f"file {n}", functools.partial(ask, "file", f"cat {n}"), files=True) for n in range(9)]
+    change = scheduler.Task("change", live, mutates=True, live=True)
+    engine.run([*files, scheduler.Task("read", lambda: ask("read")), change])
+    assert events[:2] == ["read", "live begins"]
+    assert events.index("live ends") < 2 + 2 * scheduler._FILES_BESIDE + 1 and events.count("file") == 9
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_users_change_waits_for_checks_of_files(live: bool) -> None:
+    """Only our own live checks are known to write none of these files."""
+    ended: list[str] = []
+    engine = scheduler.Scheduler()
+
+    def read() -> None:
+        engine.sleep(0.2)
+        ended.append("file")
+
+    change = scheduler.Task("change", lambda: ended.append("changed"), mutates=True, live=live)
+    engine.run([scheduler.Task("file", read, files=True), change])
+    assert ended == (["changed", "file"] if live else ["file", "changed"])
+
+
+def test_equal_questions_of_files_go_in_one_batch() -> None:
+    link: Any = Answering()
+    engine = scheduler.Scheduler()
+
+    def ask(text: str) -> None:
+        backend.runner(backend.Request(link, Command(text), root=False, pure=True))
+
+    names = [str(n) for n in range(6)] + ["0"] * 5
+    tasks = [scheduler.Task(name, functools.partial(ask, f"cat {name}"), files=True) for name in names]
+    change = scheduler.Task("change", lambda: engine.sleep(0.2), mutates=True, live=True)
+    engine.run([*tasks, change])
+    assert [sorted(batch) for batch in link.batches] == [["cat 0", "cat 1", "cat 2", "cat 3"], ["cat 4", "cat 5"]]
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_interrupt_kills_running_commands(sshd: Sshd, tmp_path: Path, hosts: int) -> None:
     file = tmp_path / "test_long.py"
@@ -263,10 +317,14 @@ class Answering:
     connecting = None
     fault = None
 
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
     def known(self, root: bool) -> dict[str, Answer]:
         return {}
 
     def execute(self, commands: list[Command], *, root: bool, resend: bool) -> tuple[list[Answer], int]:
+        self.batches.append([command.text for command in commands])
         return [Answer(0, b"", b"", 0.0) for _ in commands], 1
 
 
