@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-# Address, vendor, device, class and driver of each, in a line each.
+# Address, vendor, device, class and driver of each, in a line each. Starts no process.
 PCI_LIST = (
     "for d in /sys/bus/pci/devices/*; do read -r v <$d/vendor; read -r i <$d/device; read -r c <$d/class;"
-    ' n=$(readlink $d/driver); echo "${d##*/} $v $i $c ${n##*/}"; done'
+    ' n=; cd -P $d/driver 2>/dev/null && n=$PWD; echo "${d##*/} $v $i $c ${n##*/}"; done'
 )
 # What `probes.hardware` calls simulated, as a shell command: prints "real", "simulated", or nothing without a GPU.
 KIND = (

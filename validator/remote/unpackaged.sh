@@ -4,11 +4,6 @@
 # or one that does not know the system's own programs.
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
-# With a merged /usr, packages list some files by their former path.
-merged() {
-    if [ -L /bin ]; then sed -E 's#^/(bin|sbin|lib|lib32|lib64|libx32)/#/usr/\1/#'; else cat; fi
-}
-
 owned() {
     if [ -s /var/lib/dpkg/status ] && command -v dpkg-query >/dev/null; then
         cat /var/lib/dpkg/info/*.list
@@ -19,13 +14,20 @@ owned() {
 }
 
 su=$(readlink -f "$(command -v su)")
-owned | merged | grep -qxF "$su" || exit 3
+# With a merged /usr, packages list some files by their former path.
+merged=
+[ ! -L /bin ] || merged=1
 
 {
-    owned | merged
+    owned
     echo //
     find /etc /usr /boot /opt /srv -xdev \
         \( -path /usr/share -o -path /usr/src -o -path /usr/include -o -name __pycache__ -o -path '/usr/lib/modules/*/build' \) -prune \
         -o \( -type f -o -type l \) -printf '%y\t%m\t%p\t%l\n'
-} | awk -F '\t' '$0 == "//" { found = 1; next } !found { own[$0] = 1; next } !($3 in own) { print } END { print "-\t\tend" }' |
-    sort -t "$(printf '\t')" -k 3
+} | awk -F '\t' -v su="$su" -v merged="$merged" '
+    found && !($3 in own) { print | "sort -t \"\t\" -k 3" }
+    found { next }
+    $0 == "//" { found = 1; if (!(su in own)) exit status = 3; next }
+    merged && /^\/(bin|sbin|lib|lib32|lib64|libx32)\// { own["/usr" $0] = 1; next }
+    { own[$0] = 1 }
+    END { if (!status) print "-\t\tend" | "sort -t \"\t\" -k 3"; exit status }'
