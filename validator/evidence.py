@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from validator import pci, remote
+from validator.probes import since_image
 from validator.remote import support_bundle
 from validator.remote.support_bundle import AGENT, BUG_REPORT, BUG_REPORT_BYTES, BUG_REPORT_SECONDS
 from validator.results import Replica
@@ -24,7 +25,10 @@ COMMANDS: Mapping[str, str] = {
     DIAGNOSIS_FILE: remote.python("diagnose", "--json"),
     "journal.log": "journalctl -b --no-pager -o short-precise | tail -n 20000",
     "units.txt": "systemctl list-units --all --no-pager --plain; systemctl list-unit-files --no-pager",
-    "boot-times.txt": "systemd-analyze time; systemd-analyze blame --no-pager | head -40; cloud-init analyze blame",
+    # Without `dkms status`, which test_dkms_built_for_every_kernel has, and which takes longer than all the rest.
+    "nvidia-driver.txt": support_bundle.FILES["nvidia-driver.txt"].removesuffix("; dkms status"),
+    "boot-times.txt": "systemd-analyze time; systemd-analyze blame --no-pager | head -40",
+    # `cloud-init analyze blame -i cloud-init.log` has the times of its modules.
     "cloud-init.log": "cat /var/log/cloud-init.log /var/log/cloud-init-output.log | tail -n 5000",
     "packages.txt": "dpkg-query -W 2>/dev/null || rpm -qa",
     MATERIALS_FILE: remote.python(
@@ -121,13 +125,14 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
     """The facts and files to collect: few after a restart; of an image's files those that need no running kernel."""
     names, facts = set(COMMANDS), list(_FACTS)
     if isinstance(host.backend, backend.ImageBackend):
-        names, facts = set(OF_FILES), ["os", "agent"]
+        names, facts = {*OF_FILES, since_image.FILE}, ["os", "agent"]
     elif restarted:
         names, facts = names if failed else set(OF_EACH_BOOT), ["kernel", "boot_id", "driver"]
     deadlines = {MATERIALS_FILE: _MATERIALS_DEADLINE}
     texts = dict(COMMANDS)
     if isinstance(host.backend, backend.ImageBackend):  # no emulated processor: modinfo reads every module in seconds
         texts[MATERIALS_FILE] = remote.python("materials")
+        texts[since_image.FILE] = since_image.COMMAND
     files = {name: Command(text, deadlines.get(name, _DEADLINE)) for name, text in texts.items() if name in names}
     if failed and not isinstance(host.backend, backend.ImageBackend):
         files[BUG_REPORT] = Command(_BUG_REPORT, BUG_REPORT_SECONDS)

@@ -27,7 +27,9 @@ def prove_host(proof: Proof, run: runs.Run, target: Target) -> Report:
 
 def prove_files(proof: Proof, run: runs.Run, check: Callable[[], HostReport]) -> Report:
     """Checks an image's files alone."""
-    return _prove_one(proof, run, HostReport("", host=IMAGE_FILES, offline=True), lambda host: check_files(host, check))
+    return _prove_one(
+        proof, run, HostReport("", host=IMAGE_FILES, offline=True), lambda host: check_files(proof, host, check)
+    )
 
 
 def _prove_one(proof: Proof, run: runs.Run, report: HostReport, check: Callable[[HostRecord], None]) -> Report:

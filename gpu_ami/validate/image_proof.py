@@ -57,7 +57,7 @@ def prove_image(
         launcher = _Launcher(proof, cloud, run, recorder, ami, key)
         if files:
             image = recorder.add(HostReport("", host=IMAGE_FILES, offline=True))
-            futures.append(pool.submit(under_way.run, check_files, image, files))
+            futures.append(pool.submit(under_way.run, check_files, proof, image, files))
         for instance_type in instance_types:
             within = asdict(deadlines(instance_type, cloud.place))
             host = recorder.add(HostReport(instance_type, restarts=restarts.RESTARTS, deadlines=within))

@@ -63,6 +63,7 @@ class Proof:
     layers: Sequence[ReportLayer] = ()
     suite: str = ""
     carried: Carried = NOTHING
+    image_files: Path | None = None  # evidence of the image's files once they were judged: machines need not read all
 
     def evidence(self, target: Target, after: str = "") -> Path:
         """The folder of a host's evidence, made. MachineError: it cannot be made."""
@@ -93,6 +94,8 @@ class Proof:
         if earlier:
             write_text(folder / CARRIED_FILE, "".join(f"{record.id}\n" for record in earlier))
             further.append(f"--carried={folder / CARRIED_FILE}")
+        if self.image_files and target.name != IMAGE_FILES and not after:
+            further.append(f"--image-files={self.image_files}")
         checks = [*self.site_checks(), *self.checks]
         command = validator_process.command_line(target, folder, self.plan_file, self.place, further, checks)
         environment = validator_process.environment(self.place)
@@ -129,9 +132,11 @@ class Proof:
         return float(self.plan["telemetry"]["interval_s"]) if self.plan else _AGENT_INTERVAL
 
 
-def check_files(host: HostRecord, files: Callable[[], HostReport]) -> None:
+def check_files(proof: Proof, host: HostRecord, files: Callable[[], HostReport]) -> None:
     """The pass of the checks on an image's files: its report is the host's."""
     host.report = files()
+    if not host.report.error:
+        proof.image_files = proof.out / "evidence" / IMAGE_FILES
 
 
 class MachineLost(MachineError):

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError
-from gpu_ami.report import certificate, document
+from gpu_ami.report import HostReport, certificate, document
 from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate import validator_process
 from gpu_ami.validate.machines import watch
+from gpu_ami.validate.proof import IMAGE_FILES, check_files
+from gpu_ami.validate.recorder import HostRecord
+from gpu_ami.validate.validator_process import Target
 from tests.validate.scripted_proof import TYPES, Ec2, a_plain_proof, a_proof, prove_ami, wait_for
+from validator.results import HostResults
 
 
 @pytest.mark.parametrize(
@@ -78,3 +82,26 @@ def test_validator_that_exceeds_its_deadline_leaves_what_it_judged(
     report = prove_ami(wanted, Ec2(), TYPES[:1])
     assert "did not complete within 5 s" in report.hosts[0].error and report.hosts[0].checks[0].id == "boot::test_it"
     assert report.exit_code == 4
+
+
+@pytest.mark.parametrize(("files", "passed_on"), [(HostReport(""), True), (HostReport("", error="no disk"), False)])
+def test_machines_know_what_was_judged_of_the_images_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: HostReport, passed_on: bool
+) -> None:
+    """Only once the pass over the files is complete, and only at the first boot."""
+    commands: list[list[str]] = []
+
+    def run_checks(command: list[Any], *_: Any) -> HostResults:
+        commands.append([str(word) for word in command])
+        return HostResults("host")
+
+    monkeypatch.setattr(validator_process, "run_checks", run_checks)
+    wanted = a_plain_proof(tmp_path)
+    machine = Target("ssh://admin@10.0.0.4", TYPES[0])
+    wanted.check(machine)
+    check_files(wanted, HostRecord(files), lambda: files)
+    wanted.check(Target("image://x", name=IMAGE_FILES))
+    wanted.check(machine, "reboot")
+    assert not any(word.startswith("--image-files") for command in commands for word in command)
+    wanted.check(machine)
+    assert (f"--image-files={tmp_path}/evidence/image-files" in commands[-1]) is passed_on

@@ -8,7 +8,8 @@ import pytest
 from validator import identity
 from validator.plan_document import PlanDocument
 from validator.plugin import RUN, as_root
-from validator.probes import MachineUnderTest, hardware
+from validator.probes import MachineUnderTest, SinceImage, hardware
+from validator.probes import since_image as probe
 from validator.transport import backend
 
 # Systems on whose image files the account was seen to leave nothing unexplained (docs/file-account.md).
@@ -19,6 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("validator")
     text = f"folder of golden files; the first that has the instance type counts (repeatable) [{hardware.FOLDER}]"
     group.addoption("--golden", metavar="DIR", type=Path, action="append", default=[], help=text)
+    text = "folder of the checks of this image's files in the same proof: what has not changed since is not read again"
+    group.addoption("--image-files", metavar="DIR", type=Path, help=text)
     group.addoption("--account-files", action="store_true", help="explain every file on every system, running or not")
     group.addoption(
         "--provoke-xid", action="store_true", help="cause a real fault on an idle GPU and follow its Xid to CloudWatch"
@@ -71,6 +74,33 @@ def log_group_suffix(request: pytest.FixtureRequest) -> str:
 def golden_file(machine: MachineUnderTest, request: pytest.FixtureRequest) -> hardware.Golden | None:
     """The golden file of the machine's instance type; None if there is none."""
     return hardware.find_golden(machine.instance_type, *request.config.getoption("golden"))
+
+
+@pytest.fixture(scope="session")
+def image_files(request: pytest.FixtureRequest) -> probe.ImageFiles | None:
+    """What this proof's pass over the image's files has judged; None without one."""
+    folder: Path | None = request.config.getoption("image_files")
+    return probe.load(folder) if folder else None
+
+
+@pytest.fixture(scope="session")
+def machines_since_image() -> dict[Any, SinceImage]:
+    """By host: each is asked once in a run."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def since_image(
+    _testinfra_host: Any,
+    image_files: probe.ImageFiles | None,
+    machines_since_image: dict[Any, SinceImage],
+    request: pytest.FixtureRequest,
+) -> SinceImage | None:
+    """What the machine still has of its image; None where the image's files were not judged."""
+    if image_files is None:
+        return None
+    machine = request.getfixturevalue("machine")
+    return machines_since_image.setdefault(_testinfra_host, SinceImage(image_files, machine))
 
 
 @pytest.fixture(scope="module")

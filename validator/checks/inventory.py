@@ -13,8 +13,10 @@ import pytest
 
 from validator.file_account import plan_variables
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
-from validator.probes import Entry, bill_of_materials, footprints, packages, unpackaged
+from validator.probes import Entry, SinceImage, bill_of_materials, footprints, packages, unpackaged
+from validator.probes.since_image import shown as unchanged_since_image
 
+_DPKG = "/var/lib/dpkg"
 _UNITS = ("/etc/systemd", "/usr/lib/systemd")
 _LOGIN = ("/etc/pam.d", "/etc/security", "/etc/sudoers.d", "/etc/ssh", "/etc/polkit-1")
 _ENVIRONMENT = ("/etc/profile.d", "/etc/environment.d", "/etc/ld.so.conf.d", "/etc/skel")
@@ -103,12 +105,17 @@ def _require_none(files: list[str], what: str, plan: Any, observe: Observe) -> N
 
 
 @pytest.mark.tier("T0")
-def test_packaged_files_are_unchanged(host: Any, plan: Any, observe: Observe) -> None:
+def test_packaged_files_are_unchanged(host: Any, plan: Any, since_image: SinceImage | None, observe: Observe) -> None:
     """Every file of a package has the package's content, including configuration that controls logins and startup.
 
-    Documentation may be missing. Other changed configuration files are the base AMI's.
+    Documentation may be missing. Other changed configuration files are the base AMI's. On a machine, files are not read
+    again below a directory in which nothing has changed since the image, if this check passed on the image's files.
     """
-    changed = packages.changed_files(host, plan["os"]["family"])
+    kept: list[str] = []
+    if since_image and since_image.passed("inventory::test_packaged_files_are_unchanged"):
+        kept = since_image.unchanged([*since_image.trees(), _DPKG])
+    kept = [path for path in kept if path != _DPKG] if _DPKG in kept else []
+    changed = packages.changed_files(host, plan["os"]["family"], kept)
     if changed is None:
         unproven("the package database does not own the system's programs")
     wrong = [
@@ -117,6 +124,8 @@ def test_packaged_files_are_unchanged(host: Any, plan: Any, observe: Observe) ->
         if path.startswith(_GUARDED) or not (is_configuration or "/etc/" in path or path.startswith(_NOT_COMPARED))
     ]
     observe.nothing(sorted(wrong), "files that differ from their package")
+    if kept:
+        observe(unchanged_since_image(kept, []), [])
 
 
 @pytest.mark.tier("T0")

@@ -15,6 +15,7 @@ from validator.plan_document import PlanDocument
 from validator.probes import (
     Golden,
     MachineUnderTest,
+    SinceImage,
     environments,
     hardware,
     kernel_modules,
@@ -24,11 +25,13 @@ from validator.probes import (
     require_driver,
     shared_libraries,
 )
+from validator.probes.since_image import shown as unchanged_since_image
 
 pytestmark = pytest.mark.planned("nvidia_driver")
 _NEEDS_BOARD = pytest.mark.usefixtures("board")
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"
+_DKMS = ("/usr", "/bin", "/sbin", "/lib", "/etc/dkms", "/var/lib/dkms")  # its program, its state, and the modules
 _NO_VALUE = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
 _WATTS = re.compile(r"\d+(\.\d+)?")
 _HIDES = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
@@ -197,11 +200,20 @@ def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observ
 
 
 @pytest.mark.tier("T0")
-def test_dkms_built_for_every_kernel(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """DKMS has installed the planned driver for every installed kernel, and rebuilds it for a new one."""
+def test_dkms_built_for_every_kernel(
+    host: Any, plan: PlanDocument, since_image: SinceImage | None, observe: Observe
+) -> None:
+    """DKMS has installed the planned driver for every installed kernel, and rebuilds it for a new one.
+
+    On a machine DKMS is not asked again if this check passed on the image's files, and nothing of it has changed since.
+    """
     package = plan["nvidia_driver"].get("package", "")
     if "dkms" not in package and plan["nvidia_driver"].get("source") != "grid":
         unproven(f"the plan's driver is not a DKMS package ({package})")
+    judged = since_image.passed("nvidia_driver::test_dkms_built_for_every_kernel") if since_image else None
+    if since_image and judged and len(since_image.unchanged(_DKMS)) == len(_DKMS):
+        observe(unchanged_since_image(_DKMS, judged.observed), judged.planned)
+        return
     planned = plan["nvidia_driver"]["version"]
     status = output(host, "dkms status", timeout=SCAN_SECONDS)
     kernels = output(

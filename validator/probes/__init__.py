@@ -7,6 +7,7 @@ unpackaged           files that no package owns, and which of them are expected
 alternatives         programs that packages registered with update-alternatives
 footprints           expected files, setuid programs, capabilities and listeners
 bill_of_materials    the image's own bill of materials against what is installed
+since_image          what a machine still has of its image, byte for byte
 packages             installed packages of a planned component
 shared_libraries     shared libraries as a program loads them
 kernel_modules       kernel modules on disk
@@ -28,6 +29,7 @@ from validator.probes.hardware import Golden, Hardware, loaded_version, require_
 from validator.probes.kernel_panics import PANIC, troubles
 from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest
 from validator.probes.nvidia_smi import Gpu, pci_address
+from validator.probes.since_image import SinceImage
 from validator.probes.unpackaged import Entry
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "Hardware",
     "MachineUnderTest",
     "Program",
+    "SinceImage",
     "environments",
     "in_login_shell",
     "loaded_version",

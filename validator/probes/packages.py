@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument, section
+from validator.probes import since_image
 
 MISSING = "missing"
 _RPM_VERIFY = (
@@ -88,14 +90,16 @@ def check_unchanged(host: Any, plan: PlanDocument, component: str, programs: lis
         unproven(f"{verify.split()[0]} cannot verify the files: {done.stderr.strip()[-300:]}")
 
 
-def changed_files(host: Any, family: str) -> list[tuple[str, bool, bool]] | None:
+def changed_files(host: Any, family: str, unchanged: Sequence[str] = ()) -> list[tuple[str, bool, bool]] | None:
     """Files that differ from their package, of all packages: path, whether it is missing, whether it is configuration.
 
-    None if the package manager does not own the system's programs. Reads every packaged file.
+    None if the package manager does not own the system's programs. unchanged: directories whose files need not be read
+    (dpkg alone). Otherwise reads every packaged file.
     """
     if not _owners(host, ["dpkg" if family == "debian" else "rpm"], family):
         return None
-    verify = "dpkg --verify" if family == "debian" else _RPM_VERIFY.replace(" --noconfig", " -a")
+    whole = "dpkg --verify" if family == "debian" else _RPM_VERIFY.replace(" --noconfig", " -a")
+    verify = since_image.verify_partly(unchanged) if unchanged and family == "debian" else whole
     done = host.run(verify, timeout=_VERIFY_SECONDS)
     rows = [_VERIFY_ROW.fullmatch(line.strip()) for line in done.stdout.splitlines()]
     return [

@@ -97,6 +97,23 @@ class FakeMachine:
         """The clock is right."""
 
 
+@dataclass
+class Since:
+    """What a machine still has of its image."""
+
+    kept: tuple[str, ...]
+    judged: bool = True
+
+    def passed(self, check: str) -> CheckRecord | None:
+        return CheckRecord(check, "", "T0", "", verdict=PASS, observed=["seen"], planned="x") if self.judged else None
+
+    def trees(self) -> list[str]:
+        return ["/usr", "/opt/x"]
+
+    def unchanged(self, paths: list[str]) -> list[str]:
+        return [path for path in paths if path in self.kept]
+
+
 PLAN: dict[str, Any] = {
     "schema": "gpu-ami/plan/1",
     "os": {"id": "debian", "family": "debian", "ssh_user": "admin"},
@@ -167,6 +184,7 @@ def judge() -> Judge:
             "observe": Observe(running),
             "golden_file": None,
             "log_group_suffix": "",
+            "since_image": None,
         } | others
         wanted = check.__code__.co_varnames[: check.__code__.co_argcount]
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import PLAN, Judge
+from tests.validator.checks.conftest import PLAN, Judge, Since
 from validator.checks import inventory
 from validator.plan import as_plan
 
@@ -276,3 +276,25 @@ def test_files_of_a_role_without_a_declared_footprint_are_unproven(judge: Judge)
         "systemd units and drop-ins of no package: /etc/systemd/system/acme.service (the plan has roles whose files are"
         " not declared: acme_agent)",
     )
+
+
+_OWNED = {"for p*": "dpkg: /usr/bin/dpkg\n"}
+_CHANGED = "??5??????   /opt/x/tool\n"
+
+
+@pytest.mark.parametrize(
+    ("since", "answers"),
+    [
+        (Since(("/usr", "/var/lib/dpkg")), "(*(usr)/*"),  # /opt/x has changed: dpkg reads it
+        (Since(("/usr", "/opt/x")), "dpkg --verify"),  # dpkg's database has changed
+        (Since(("/usr", "/var/lib/dpkg"), judged=False), "dpkg --verify"),  # the image's files have not passed
+        (Since(()), "dpkg --verify"),
+    ],
+)
+def test_only_what_may_have_changed_is_read_again(judge: Judge, since: Since, answers: str) -> None:
+    check = inventory.test_packaged_files_are_unchanged
+    passed = judge(check, {**_OWNED, answers: ""}, plan=WITH_NODE, since_image=since)
+    assert passed.verdict == "PASS", passed.message
+    assert ("/usr" in str(passed.check.observed)) is answers.startswith("(")
+    failed = judge(check, {**_OWNED, answers: _CHANGED}, plan=WITH_NODE, since_image=since)
+    assert (failed.verdict, "/opt/x/tool" in failed.message) == ("FAIL", True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import PLAN, Judge
+from tests.validator.checks.conftest import PLAN, Judge, Since
 from validator.checks import nvidia_driver as driver
 from validator.plan import as_plan
 
@@ -98,3 +98,18 @@ def test_rpm_verifies_only_contents(judge: Judge) -> None:
     }
     outcome = judge(driver.test_files_are_the_packages_own, table, plan=plan)
     assert outcome.message == "files that differ from the packages of nvidia_driver: /usr/bin/nvidia-smi"
+
+
+_DKMS_STATUS = "nvidia/550.163.01, 6.1.0-1, x86_64: installed\n"
+
+
+@pytest.mark.parametrize(("kept", "asked"), [(driver._DKMS, False), (driver._DKMS[1:], True), ((), True)])
+def test_dkms_is_asked_again_where_it_may_have_changed(judge: Judge, kept: tuple[str, ...], asked: bool) -> None:
+    since = Since(kept)
+    status = {"dkms status": _DKMS_STATUS.replace("installed", "built"), "cd /lib/modules*": "6.1.0-1\n"}
+    judgement = judge(driver.test_dkms_built_for_every_kernel, status if asked else {}, since_image=since)
+    assert judgement.verdict == ("FAIL" if asked else "PASS"), judgement.message
+    assert ("seen" in str(judgement.check.observed)) is not asked
+    table = {"dkms status": _DKMS_STATUS, "cd /lib/modules*": "6.1.0-1\n"}
+    judgement = judge(driver.test_dkms_built_for_every_kernel, table, since_image=Since(kept, judged=False))
+    assert judgement.verdict == "PASS" and "seen" not in str(judgement.check.observed)
