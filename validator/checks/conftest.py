@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "accounted: needs a complete file account, or --account-files")
+    config.addinivalue_line("markers", "beside_live: no live check affects it, so it runs beside them")
     config.addinivalue_line("markers", "asked(option): deselected without this option")
 
 

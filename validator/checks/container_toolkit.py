@@ -14,7 +14,7 @@ from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, packages
 
-pytestmark = pytest.mark.planned("container_toolkit")
+pytestmark = [pytest.mark.planned("container_toolkit"), pytest.mark.beside_live]
 
 _RUNTIME = "nvidia-container-runtime"
 _CDI = "nvidia.com/gpu"

@@ -11,7 +11,7 @@ from validator.observe import Observe
 from validator.plan_document import PlanDocument
 from validator.probes import in_login_shell, packages, shared_libraries
 
-pytestmark = pytest.mark.planned("cuda")
+pytestmark = [pytest.mark.planned("cuda"), pytest.mark.beside_live]
 
 _LOGIN = in_login_shell('command -v nvcc; printf %s "LD_LIBRARY_PATH=$LD_LIBRARY_PATH"')
 

@@ -10,7 +10,7 @@ from validator.observe import Observe
 from validator.plan_document import PlanDocument
 from validator.probes import packages, shared_libraries
 
-pytestmark = pytest.mark.planned("cudnn")
+pytestmark = [pytest.mark.planned("cudnn"), pytest.mark.beside_live]
 
 
 def version(code: int) -> str:

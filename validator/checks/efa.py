@@ -14,7 +14,7 @@ from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, kernel_modules, packages
 
-pytestmark = pytest.mark.planned("efa")
+pytestmark = [pytest.mark.planned("efa"), pytest.mark.beside_live]
 
 RECORD = "/opt/amazon/efa_installed_packages"
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"

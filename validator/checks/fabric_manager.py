@@ -11,7 +11,7 @@ from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, Program, packages
 
-pytestmark = pytest.mark.planned("fabric_manager")
+pytestmark = [pytest.mark.planned("fabric_manager"), pytest.mark.beside_live]
 
 _UNIT = "nvidia-fabricmanager.service"
 PROGRAM = Program("nv-fabricmanager", "Fabric Manager version is")

@@ -12,7 +12,7 @@ from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, kernel_modules, shared_libraries
 
-pytestmark = pytest.mark.planned("gdrcopy")
+pytestmark = [pytest.mark.planned("gdrcopy"), pytest.mark.beside_live]
 
 _LIBRARY = "libgdrapi.so.2"
 _SANITY = "/usr/local/bin/gdrcopy_sanity"

@@ -12,7 +12,7 @@ from validator.plan_document import PlanDocument
 from validator.probes import Golden, Hardware, MachineUnderTest
 from validator.probes import hardware as probe
 
-pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.tier("T3")]
+pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.tier("T3"), pytest.mark.beside_live]
 
 
 @pytest.fixture(scope="module")

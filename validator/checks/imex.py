@@ -10,7 +10,7 @@ from validator.observe import Observe
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, Program, packages
 
-pytestmark = pytest.mark.planned("imex")
+pytestmark = [pytest.mark.planned("imex"), pytest.mark.beside_live]
 
 _UNIT = "nvidia-imex.service"
 PROGRAM = Program("nvidia-imex", "IMEX version is")

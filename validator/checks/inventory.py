@@ -13,8 +13,15 @@ import pytest
 
 from validator.file_account import plan_variables
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
-from validator.probes import Entry, SinceImage, bill_of_materials, footprints, packages, unpackaged
-from validator.probes.since_image import shown as unchanged_since_image
+from validator.probes import (
+    Entry,
+    SinceImage,
+    bill_of_materials,
+    footprints,
+    packages,
+    unchanged_since_image,
+    unpackaged,
+)
 
 _DPKG = "/var/lib/dpkg"
 _UNITS = ("/etc/systemd", "/usr/lib/systemd")

@@ -11,7 +11,7 @@ from validator.observe import Observe, output
 from validator.plan_document import PlanDocument
 from validator.probes import packages
 
-pytestmark = pytest.mark.planned("kernel")
+pytestmark = [pytest.mark.planned("kernel"), pytest.mark.beside_live]
 
 
 def is_of_line(release: str, line: str) -> bool:

@@ -96,7 +96,7 @@ def test_file_arrives_in_its_stream(
         events = cloudwatch.events(file.group, file.stream) or []
         return None if _missing(written, events) else events
 
-    complete = cloudwatch.wait(look, cloudwatch.arrival_seconds)
+    complete = cloudwatch.wait(look, cloudwatch.arrival_seconds, parked=True)
     if complete is None:
         agent_log.raise_if_refused(host)
     events = complete if complete is not None else cloudwatch.events(file.group, file.stream) or []
@@ -156,7 +156,7 @@ def test_stream_is_this_instances_alone(
     group, path = plan["telemetry"][which], paths[which]
     stream = plan["telemetry"]["log_stream"].replace("{instance_id}", machine.instance_id)
     seconds = _arrival_seconds(host, path, cloudwatch)
-    events = cloudwatch.wait(lambda: cloudwatch.events(group, stream) or None, seconds)
+    events = cloudwatch.wait(lambda: cloudwatch.events(group, stream) or None, seconds, parked=True)
     if not events:
         unproven(f"group {group} has no events in stream {stream}" if seconds else _nothing(path))
     early = [event for event in events if event.ingested < machine.first_boot_time - 60]
@@ -189,12 +189,14 @@ def test_retention_is_the_planned_one(
     absent = {}
     for group, path in groups.items():
         seconds = _arrival_seconds(host, path, cloudwatch)
-        days = cloudwatch.wait(functools.partial(_retention, cloudwatch, group), seconds)
+        days = cloudwatch.wait(functools.partial(_retention, cloudwatch, group), seconds, parked=True)
         if days is None:
             absent[group] = f"log group {group} does not exist" if seconds else _nothing(path)
             continue
         # The agent sets the retention in a call after it has created the group.
-        retention[group] = days[0] or cloudwatch.wait(functools.partial(cloudwatch.retention_days, group), _NEXT_CALL)
+        retention[group] = days[0] or cloudwatch.wait(
+            functools.partial(cloudwatch.retention_days, group), _NEXT_CALL, parked=True
+        )
     expected = {group: days for group, days in planned.items() if group not in absent}
     observe.same(retention, expected, "retention in days")
     if absent:

@@ -11,7 +11,7 @@ from validator.observe import Observe, output
 from validator.plan_document import PlanDocument
 from validator.probes import kernel_modules, packages
 
-pytestmark = pytest.mark.planned("lustre")
+pytestmark = [pytest.mark.planned("lustre"), pytest.mark.beside_live]
 
 
 def _client(host: Any, plan: PlanDocument) -> tuple[str, str]:

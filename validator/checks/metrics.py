@@ -261,7 +261,7 @@ def test_no_unexpected_series(
         return listed if arrived <= listed else None
 
     known: set[Series] = set()
-    complete = bool(arrived) and cloudwatch.wait(look, cloudwatch.arrival_seconds) is not None
+    complete = bool(arrived) and cloudwatch.wait(look, cloudwatch.arrival_seconds, parked=True) is not None
     extra = sorted(str(series) for series in known - arrival.expected.keys())
     observe(f"{len(known)} series known, {len(extra)} unexpected", f"at most {len(arrival.expected)}")
     if extra:

@@ -11,7 +11,7 @@ from validator.observe import Observe
 from validator.plan_document import PlanDocument
 from validator.probes import packages, shared_libraries
 
-pytestmark = pytest.mark.planned("mkl")
+pytestmark = [pytest.mark.planned("mkl"), pytest.mark.beside_live]
 
 
 def version(text: str) -> str:

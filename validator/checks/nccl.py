@@ -11,7 +11,7 @@ from validator.observe import Observe
 from validator.plan_document import PlanDocument
 from validator.probes import environments, in_login_shell, packages, shared_libraries
 
-pytestmark = pytest.mark.planned("nccl")
+pytestmark = [pytest.mark.planned("nccl"), pytest.mark.beside_live]
 
 _SONAME = "libnccl.so.2"
 # Disabled transports (…_DISABLE=1, …_ENABLE=0), a forced slower transport, or a limit of channels.

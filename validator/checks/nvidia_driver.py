@@ -24,10 +24,10 @@ from validator.probes import (
     pci_address,
     require_driver,
     shared_libraries,
+    unchanged_since_image,
 )
-from validator.probes.since_image import shown as unchanged_since_image
 
-pytestmark = pytest.mark.planned("nvidia_driver")
+pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.beside_live]
 _NEEDS_BOARD = pytest.mark.usefixtures("board")
 
 _QUERY = "nvidia-smi --query-gpu=index,pci.bus_id,name,memory.total --format=csv,noheader,nounits"

@@ -11,7 +11,7 @@ from validator.observe import Observe, output
 from validator.plan_document import PlanDocument
 from validator.probes import shared_libraries
 
-pytestmark = pytest.mark.planned("ofi_nccl")
+pytestmark = [pytest.mark.planned("ofi_nccl"), pytest.mark.beside_live]
 
 # Names that NCCL loads; newer releases of the plugin install the second beside the first.
 SONAMES = ("libnccl-net.so", "libnccl-net-ofi.so")

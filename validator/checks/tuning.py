@@ -12,7 +12,7 @@ from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, hardware
 
-pytestmark = pytest.mark.planned("tuning")
+pytestmark = [pytest.mark.planned("tuning"), pytest.mark.beside_live]
 
 
 def divisions(listed: str) -> dict[int, list[str]]:

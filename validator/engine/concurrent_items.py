@@ -55,10 +55,17 @@ def is_live(item: pytest.Item) -> bool:
     return item.get_closest_marker("live") is not None
 
 
-def is_of_files(item: pytest.Item) -> bool:
-    """Whether an item is one of our own that files alone decide (tier T0)."""
+def is_beside_live(item: pytest.Item) -> bool:
+    """Whether an item is one of our own that no live check of ours can affect: by its mark, or files alone decide it.
+
+    A real fault on a GPU (--provoke-xid) may affect what the mark is for.
+    """
+    if item.path.parent != CHECKS or is_live(item):
+        return False
     tier = item.get_closest_marker("tier")
-    return item.path.parent == CHECKS and tier is not None and tier.args[0] == "T0" and not is_live(item)
+    if tier is not None and tier.args[0] == "T0":
+        return True
+    return item.get_closest_marker("beside_live") is not None and not item.config.getoption("provoke_xid", False)
 
 
 class ConcurrentItems:
@@ -104,7 +111,7 @@ class ConcurrentItems:
                 state.shared,
                 mutates=item in mutating,
                 live=is_live(item),  # a user's is not among these items
-                files=is_of_files(item),
+                beside=is_beside_live(item),
                 seconds=seconds,
             )
             for item, state in self._states.items()

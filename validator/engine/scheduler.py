@@ -4,7 +4,7 @@ Each check runs in a greenlet. A check that runs a command is suspended; when ev
 their commands are sent as one batch per shell, and the answers resume the checks. Hosts do not wait for each other. A
 check that sleeps is suspended too. A check that may change its host (`mutates`) starts after all earlier checks of that
 host have ended, and ends before the next starts; one of our own live checks does not wait for those that are parked,
-and our checks of files run beside the live ones. Checks are ordinary functions and need no change. See docs/engine.md.
+and those of our checks that live ones cannot affect run beside them. See docs/engine.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from validator.deadline import CheckTimeout
 from validator.engine.batches import Batch, execute
 from validator.transport import Answer, backend, host_constants
 
-_FILES_BESIDE = 4  # commands of checks of files in one batch while others have not ended
+_MOST_BESIDE = 4  # commands of tasks beside live ones in one batch while others have not ended
 
 
 def available() -> bool:
@@ -51,8 +51,8 @@ class Task:
     after: Callable[[], None] = lambda: None
     host: object = None  # tasks of the same host share fixtures and keep the order of changes
     mutates: bool = False  # it may change what other tasks of its host read
-    live: bool = False  # one of our own that mutate: it may run beside parked tasks and those of files
-    files: bool = False  # one of our own that files alone decide, which no live check of ours writes
+    live: bool = False  # one of our own that mutate: it may run beside parked tasks
+    beside: bool = False  # one of our own that no live one of ours affects: they may run beside each other
     parked: bool = False  # it waits, but not for its host
     seconds: float = 0.0  # its time limit; 0 for none
     deadline: float = 0.0  # time.monotonic(), set when it starts; 0 for none
@@ -81,7 +81,7 @@ class Scheduler:
     _hub: Any = None
     _current: Task | None = None
     _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by host: tasks that have not started
-    _files: dict[object, deque[Task]] = field(default_factory=dict)  # the same, of tasks that run beside live ones
+    _beside: dict[object, deque[Task]] = field(default_factory=dict)  # the same, of tasks that run beside live ones
     _begun: dict[object, dict[Task, None]] = field(default_factory=dict)  # by host: tasks that have not ended, in order
     _sleeping: dict[Task, None] = field(default_factory=dict)
     _asking: dict[backend.HostLink, list[Task]] = field(default_factory=dict)  # their commands are not sent yet
@@ -95,10 +95,10 @@ class Scheduler:
         global _active
         self.tasks = list(tasks)
         self._hub = greenlet.getcurrent()
-        self._queues, self._files = defaultdict(deque), defaultdict(deque)
-        beside = _hosts_with_live_checks(self.tasks)
+        self._queues, self._beside = defaultdict(deque), defaultdict(deque)
+        with_live = _hosts_with_live_checks(self.tasks)
         for task in self.tasks:
-            queues = self._files if task.files and task.host in beside else self._queues
+            queues = self._beside if task.beside and task.host in with_live else self._queues
             queues[task.host].append(task)
         self._begun = {task.host: {} for task in self.tasks}
         self._several = len(self._begun) > 1
@@ -119,7 +119,7 @@ class Scheduler:
         """
         startable = [
             (queues, host)
-            for queues in (self._queues, self._files)
+            for queues in (self._queues, self._beside)
             for host, queued in queues.items()
             if _may_start(queued[0], self._begun[host])
         ]
@@ -130,7 +130,7 @@ class Scheduler:
                 self._start(queued.popleft())
             if not queued:
                 del queues[host]
-        return bool(self._queues) or bool(self._files) or any(self._begun.values())
+        return bool(self._queues) or bool(self._beside) or any(self._begun.values())
 
     def _start(self, task: Task) -> None:
         self._begun[task.host][task] = None
@@ -261,24 +261,24 @@ class Scheduler:
         return [Batch(link, root, tasks) for root, tasks in shells.items()]
 
     def _take(self, link: backend.HostLink) -> list[Task]:
-        """The tasks whose commands are sent now. Those of files come last, a few at a time: the others must not wait.
+        """The tasks whose commands are sent now; those beside live ones last, a few at a time, so that none waits.
 
         A live check's command mostly waits on the host itself, so a few of them are sent beside it.
         """
         asking = self._asking.pop(link, [])
         if not any(self._has_others(task.host) for task in asking):
             return asking
-        others, files = ([task for task in asking if task.files is of_files] for of_files in (False, True))
-        room = 0 if others and not any(task.live for task in others) else _FILES_BESIDE
-        few = list(dict.fromkeys(map(_text, files)))[:room]  # equal questions are asked once
-        later = [task for task in files if _text(task) not in few]
+        others, beside = ([task for task in asking if task.beside is wanted] for wanted in (False, True))
+        room = 0 if others and not any(task.live for task in others) else _MOST_BESIDE
+        few = list(dict.fromkeys(map(_text, beside)))[:room]  # equal questions are asked once
+        later = [task for task in beside if _text(task) not in few]
         if later:
             self._asking[link] = later
-        return [*others, *(task for task in files if _text(task) in few)]
+        return [*others, *(task for task in beside if _text(task) in few)]
 
     def _has_others(self, host: object) -> bool:
-        """Whether a host has tasks that have not ended and are not of files."""
-        return host in self._queues or any(not task.files for task in self._begun[host])
+        """Whether a host has other tasks that have not ended than those beside live ones."""
+        return host in self._queues or any(not task.beside for task in self._begun[host])
 
     def _answer_constants(self, link: backend.HostLink) -> None:
         """Resumes the tasks that wait for what is known since the host was connected."""
@@ -322,14 +322,14 @@ class Scheduler:
 
 
 def _hosts_with_live_checks(tasks: Iterable[Task]) -> set[object]:
-    """Hosts whose checks that mutate are all live ones of ours: there checks of files can wait for them to begin."""
+    """Hosts whose checks that mutate are all live ones of ours: there others can wait for them to begin."""
     mutating = [task for task in tasks if task.mutates]
     return {task.host for task in mutating} - {task.host for task in mutating if not task.live}
 
 
 def _may_start(task: Task, begun: Iterable[Task]) -> bool:
     """Whether a task can start beside those of its host that have not ended."""
-    return task.files or all(_may_run_beside(task, other) for other in begun)
+    return task.beside or all(_may_run_beside(task, other) for other in begun)
 
 
 def _text(task: Task) -> str:
@@ -338,7 +338,7 @@ def _text(task: Task) -> str:
 
 
 def _may_run_beside(task: Task, other: Task) -> bool:
-    return not (task.mutates or other.mutates) or (task.live and (other.parked or other.files))
+    return not (task.mutates or other.mutates) or (task.live and (other.parked or other.beside))
 
 
 _active: Scheduler | None = None

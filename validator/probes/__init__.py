@@ -29,7 +29,7 @@ from validator.probes.hardware import Golden, Hardware, loaded_version, require_
 from validator.probes.kernel_panics import PANIC, troubles
 from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest
 from validator.probes.nvidia_smi import Gpu, pci_address
-from validator.probes.since_image import SinceImage
+from validator.probes.since_image import SinceImage, unchanged_since_image
 from validator.probes.unpackaged import Entry
 
 __all__ = [
@@ -49,4 +49,5 @@ __all__ = [
     "pci_address",
     "require_driver",
     "troubles",
+    "unchanged_since_image",
 ]

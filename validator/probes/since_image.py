@@ -94,6 +94,6 @@ def verify_partly(trees: Iterable[str]) -> str:
     return f"(\n{remote.with_arguments('verify_partly', f'({chr(124).join(escaped)})/')})"
 
 
-def shown(paths: Iterable[str], what: Any) -> dict[str, object]:
+def unchanged_since_image(paths: Iterable[str], what: Any) -> dict[str, object]:
     """What a check has observed, for the report: `what`, and which paths are the image's own."""
     return {"observed": what, "unchanged since the image, as judged in its files": sorted(paths)}

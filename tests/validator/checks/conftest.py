@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "accounted: see validator/checks/conftest.py")
     config.addinivalue_line("markers", "after_live(section): see validator/plugin.py")
     config.addinivalue_line("markers", "asked(option): see validator/checks/conftest.py")
+    config.addinivalue_line("markers", "beside_live: see validator/checks/conftest.py")
     config.addinivalue_line("markers", "live: see validator/plugin.py")
     config.addinivalue_line("markers", "offline: see validator/plugin.py")
     config.addinivalue_line("markers", "planned(section): see validator/plugin.py")

@@ -207,11 +207,12 @@ def test_checks_of_files_run_beside_live_ones() -> None:
             engine.sleep(0.01)
         ask("live ends")
 
-    files = [scheduler.Task(f"file {n}", functools.partial(ask, "file", f"cat {n}"), files=True) for n in range(9)]
+    files = [scheduler.Task(f"file {n}", functools.partial(ask, "file", f"cat {n}"), beside=True) for n in range(9)]
     change = scheduler.Task("change", live, mutates=True, live=True)
     engine.run([*files, scheduler.Task("read", lambda: ask("read")), change])
-    assert events[:2] == ["read", "live begins"]
-    assert events.index("live ends") < 2 + 2 * scheduler._FILES_BESIDE + 1 and events.count("file") == 9
+    assert events[:5] == ["read", "live begins", "file", "file", "file"]
+    assert sorted(events[5:]) == ["file"] * 6 + ["live ends"]
+    assert max(sum(text.startswith("cat") for text in batch) for batch in link.batches) == scheduler._MOST_BESIDE
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -225,7 +226,7 @@ def test_a_users_change_waits_for_checks_of_files(live: bool) -> None:
         ended.append("file")
 
     change = scheduler.Task("change", lambda: ended.append("changed"), mutates=True, live=live)
-    engine.run([scheduler.Task("file", read, files=True), change])
+    engine.run([scheduler.Task("file", read, beside=True), change])
     assert ended == (["changed", "file"] if live else ["file", "changed"])
 
 
@@ -237,7 +238,7 @@ def test_equal_questions_of_files_go_in_one_batch() -> None:
         backend.runner(backend.Request(link, Command(text), root=False, pure=True))
 
     names = [str(n) for n in range(6)] + ["0"] * 5
-    tasks = [scheduler.Task(name, functools.partial(ask, f"cat {name}"), files=True) for name in names]
+    tasks = [scheduler.Task(name, functools.partial(ask, f"cat {name}"), beside=True) for name in names]
     change = scheduler.Task("change", lambda: engine.sleep(0.2), mutates=True, live=True)
     engine.run([*tasks, change])
     assert [sorted(batch) for batch in link.batches] == [["cat 0", "cat 1", "cat 2", "cat 3"], ["cat 4", "cat 5"]]
