@@ -34,6 +34,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # Done on the way to an image, whatever it finds; and it takes the keys by which we are in.
 _NOT_AGAIN = "hygiene"
 _EMPTIED_BY_HYGIENE = re.compile(r"/(home/[^/]+|root)/\.ansible(/tmp)?|/tmp/.+|/var/lib/dkms/mok\.(key|pub)")
+# apt notes each update of its lists; dnf does not read the file.
+_COUNTER = "/etc/apt/apt.conf.d/99count-updates"
+_COUNT_UPDATES = 'APT::Update::Pre-Invoke {"echo update >> /run/apt-updates";};\n'
 _SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR")
 
 
@@ -72,13 +75,26 @@ class Entered:
         return converge(ROOT, self.variables, self.machine)
 
 
+def ssh(machine: Machine, command: str, stdin: bytes = b"") -> bytes:
+    """Standard output of a command in the sandbox; it must succeed."""
+    words = [
+        "ssh",
+        "-i",
+        str(machine.key),
+        "-p",
+        str(machine.port),
+        *_SSH,
+        f"{machine.user}@{machine.address}",
+        command,
+    ]
+    return subprocess.run(words, input=stdin, capture_output=True, timeout=300, check=True).stdout
+
+
 def inventory(machine: Machine) -> Inventory:
     """The inventory of the sandbox, as that of a machine which has booted: hygiene does not run here."""
-    words = ["ssh", "-i", str(machine.key), "-p", str(machine.port), *_SSH, f"{machine.user}@{machine.address}"]
 
     def run(program: Path, *options: str) -> bytes:
-        command = [*words, " ".join(["sudo python3 -IS -", *options])]
-        return subprocess.run(command, input=program.read_bytes(), capture_output=True, timeout=300, check=True).stdout
+        return ssh(machine, " ".join(["sudo python3 -IS -", *options]), program.read_bytes())
 
     ramdisks = account.read_ramdisks(run(collect.PROGRAM.with_name("initial_ramdisk.py")).decode())
     return replace(account.read(run(collect.PROGRAM, "--running")), ramdisks=ramdisks)
@@ -98,18 +114,27 @@ def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     file.write_text(json.dumps(variables))
     with sandbox.entered(base_of(plan.document), case.devices, home, progress) as found:
         machine = Machine(found.host, found.port, found.user, Path(found.key), simulated=True)
+        ssh(machine, f"sudo tee {_COUNTER} 2>/dev/null || true", _COUNT_UPDATES.encode())
         # The boot time is the host's, and no file is of a first boot: the sandbox made its login user just before.
         yield Entered(plan, file, machine, replace(inventory(machine), boot_time=math.inf))
+
+
+def repositories(entered: Entered) -> set[str]:
+    """Of the plan's packages, and the system's own archive."""
+    sections = (section for section in entered.plan.document.values() if isinstance(section, dict))
+    return {str(section["repository"]["url"]) for section in sections if "repository" in section} | {"the system's"}
 
 
 @pytest.mark.sandbox
 def test_the_second_converge_changes_nothing(entered: Entered) -> None:
     first = entered.converge()
+    updates = ssh(entered.machine, "cat /run/apt-updates 2>/dev/null || true").splitlines()
     again = entered.converge()
     print(f"{entered.plan.image}: {first.text()}; again {again.text()}")
     assert first.changed
     assert again.changed == ()
     assert again.ok <= first.ok
+    assert len(updates) <= len(repositories(entered)), "a repository that several roles share is downloaded once"
 
 
 @pytest.mark.sandbox
