@@ -4,6 +4,7 @@
 
 Four builds of one recipe in the local region: from nothing, with `--layers all`, and with `--layers auto` after a
 change of telemetry and of the driver. GPU_AMI_LAYERS_OUT names a folder that keeps them: a build there is used again.
+GPU_AMI_LAYERS_BUILDER=sandbox does not boot the builders (minutes instead of an hour).
 By hand: gpu-ami diff --same FOLDER FOLDER.
 """
 
@@ -23,6 +24,7 @@ from gpu_ami.files import home_dir, read_json, write_json
 
 pytestmark = pytest.mark.machine
 RECIPE = Path(__file__).parents[2] / "variables" / "recipes" / "debian12-gpu.yml"
+BUILDER = os.environ.get("GPU_AMI_LAYERS_BUILDER", "machine")
 TELEMETRY, DRIVER = "telemetry.interval_s=30", "nvidia_driver.version=580.167.08"
 ABOVE_DRIVER = ["nvidia_driver", "fabric_manager", "cuda", "cudnn", "nccl", "efa", "tuning", "cloudwatch_agent"]
 # Times of a build from nothing, which a change may cost at most.
@@ -67,7 +69,7 @@ class Builds:
         if not (out / "times.json").is_file():
             settings = [word for change in changes for word in ("--set", change)]
             gpu_ami("plan", str(RECIPE), "-o", str(out), *settings)
-            progress = gpu_ami("build", str(out), "--layers", layers, json_lines=True)
+            progress = gpu_ami("build", str(out), "--builder", BUILDER, "--layers", layers, json_lines=True)
             times = {row["text"]: row["seconds"] for row in progress if row["event"] == "done"}
             write_json(out / "times.json", times)
         times = read_json(out / "times.json") or {}
