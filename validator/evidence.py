@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from validator import pci, remote
-from validator.probes import since_image
 from validator.remote import support_bundle
 from validator.remote.support_bundle import AGENT, BUG_REPORT, BUG_REPORT_BYTES, BUG_REPORT_SECONDS
 from validator.results import Replica
 from validator.transport import Command, SshError, backend
 
 MATERIALS_FILE = "materials.json"
+INODES_FILE = "inodes.json"  # of an image's files: what machines compare (probes/since_image.py)
 DIAGNOSIS_FILE = "diagnosis.json"
 # File of the evidence folder → the command whose output it contains. Each has a time and a size limit.
 COMMANDS: Mapping[str, str] = {
@@ -125,14 +125,14 @@ def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict
     """The facts and files to collect: few after a restart; of an image's files those that need no running kernel."""
     names, facts = set(COMMANDS), list(_FACTS)
     if isinstance(host.backend, backend.ImageBackend):
-        names, facts = {*OF_FILES, since_image.FILE}, ["os", "agent"]
+        names, facts = {*OF_FILES, INODES_FILE}, ["os", "agent"]
     elif restarted:
         names, facts = names if failed else set(OF_EACH_BOOT), ["kernel", "boot_id", "driver"]
     deadlines = {MATERIALS_FILE: _MATERIALS_DEADLINE}
     texts = dict(COMMANDS)
     if isinstance(host.backend, backend.ImageBackend):  # no emulated processor: modinfo reads every module in seconds
         texts[MATERIALS_FILE] = remote.python("materials")
-        texts[since_image.FILE] = since_image.COMMAND
+        texts[INODES_FILE] = remote.text("image_inodes")
     files = {name: Command(text, deadlines.get(name, _DEADLINE)) for name, text in texts.items() if name in names}
     if failed and not isinstance(host.backend, backend.ImageBackend):
         files[BUG_REPORT] = Command(_BUG_REPORT, BUG_REPORT_SECONDS)

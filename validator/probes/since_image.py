@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from validator import remote
+from validator.evidence import INODES_FILE
 from validator.observe import SCAN_SECONDS
 from validator.probes.machine import MachineUnderTest
 from validator.results import CheckRecord, HostResults, InvalidRecord, Verdict
 
-FILE = "inodes.json"  # beside checks.json of the image's files
-COMMAND = remote.text("image_inodes")
 _LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")  # into /usr, where it is merged
 
 
@@ -35,7 +34,7 @@ def load(folder: Path) -> ImageFiles | None:
     """What a pass over the image's files has left in its folder; None where that is incomplete."""
     try:
         records = HostResults.load(folder / "checks.json").checks
-        document = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        document = json.loads((folder / INODES_FILE).read_text(encoding="utf-8"))
         inodes = {str(path): int(inode) for path, inode in document["inodes"].items()}
         newest = float(document["newest"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, InvalidRecord):

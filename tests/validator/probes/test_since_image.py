@@ -14,6 +14,7 @@ import pytest
 
 from tests.validator.checks.conftest import METADATA, FakeMachine, table_host
 from validator import remote
+from validator.evidence import INODES_FILE
 from validator.probes import since_image
 from validator.probes.since_image import ImageFiles, SinceImage
 from validator.results import FAIL, PASS, CheckRecord, HostResults
@@ -65,10 +66,10 @@ def test_results_of_the_files_are_read(tmp_path: Path) -> None:
     records = (CheckRecord("a::b", "a", "T0", "", verdict=PASS), CheckRecord("a::c", "a", "T0", "", verdict=FAIL))
     HostResults("image-files", records).write(tmp_path / "checks.json")
     assert since_image.load(tmp_path) is None
-    (tmp_path / since_image.FILE).write_text(json.dumps({"newest": 5.5, "inodes": {"/": 2}}))
+    (tmp_path / INODES_FILE).write_text(json.dumps({"newest": 5.5, "inodes": {"/": 2}}))
     files = since_image.load(tmp_path)
     assert files and (set(files.passed), files.newest, files.inodes) == ({"a::b"}, 5.5, {"/": 2})
-    (tmp_path / since_image.FILE).write_text("\n[exit status 2] awk: error")
+    (tmp_path / INODES_FILE).write_text("\n[exit status 2] awk: error")
     assert since_image.load(tmp_path) is None
 
 
