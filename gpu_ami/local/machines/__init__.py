@@ -21,6 +21,7 @@ The region's daemon alone needs factory and reconcile, and with them moto; clien
 from gpu_ami.local.machines.boards import load_gpu_facts
 from gpu_ami.local.machines.console import CONSOLE, read_console
 from gpu_ami.local.machines.devices import Devices, devices_of
+from gpu_ami.local.machines.firmware import default_entry
 from gpu_ami.local.machines.qemu import PROCESS, Exit
 from gpu_ami.local.machines.qmp import short_path
 
@@ -29,6 +30,7 @@ __all__ = [
     "PROCESS",
     "Devices",
     "Exit",
+    "default_entry",
     "devices_of",
     "load_gpu_facts",
     "read_console",

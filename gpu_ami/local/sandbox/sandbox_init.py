@@ -25,6 +25,7 @@ from pathlib import Path
 
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.local.images import Tree, base_image, rootfs_layers
+from gpu_ami.local.machines import default_entry
 from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from gpu_ami.process import find_tool, run, spawn
 
@@ -152,12 +153,19 @@ class SandboxRoot:
             (dev / path).touch(mode=0o666)
 
     def _make_proc(self, kernel: str) -> None:
-        """/proc with a copy of /proc/sys: what a role sets there stays in the sandbox. It has booted just now."""
+        """/proc with a copy of /proc/sys: what a role sets there stays in the sandbox.
+
+        It has booted just now, with the options of the tree's own boot entry.
+        """
         self.mount("-t", "proc", "proc", "root/proc")
         stat = (self.root / "proc/stat").read_text(encoding="ascii")
         booted = re.sub(r"(?m)^btime .*", f"btime {int(time.time())}", stat)
         (self.folder / "memory/stat").write_text(booted, encoding="ascii")
         self.mount("--bind", "memory/stat", "root/proc/stat")
+        config = self.root / "boot/grub/grub.cfg"
+        entry = default_entry(config.read_text(encoding="utf-8")) if config.exists() else None
+        (self.folder / "memory/cmdline").write_text(f"{entry.command_line if entry else ''}\n", encoding="utf-8")
+        self.mount("--bind", "memory/cmdline", "root/proc/cmdline")
         copy = self.folder / "memory/proc-sys"
         # Some settings of the network are those of the whole kernel, and only its first name space shows them.
         copy_settings(self.folder / OF_THE_HOST, copy / "net")

@@ -50,8 +50,8 @@ class Settling:
 # boot it waits for, seconds each time on an emulated one. Without the file it is asked once in a while.
 _AWAIT_CLOUD_INIT = """\
 n=0
-while test -d RUN && ! test -e RUN/disabled && ! test -e RUN/result.json && test $n -lt 20; do
-  sleep 1; n=$((n + 1))
+while test -d RUN && ! test -e RUN/disabled && ! test -e RUN/result.json && test $n -lt 13; do
+  sleep 2; n=$((n + 1))
 done
 if test -e RUN/result.json; then echo 'status: done'; else cloud-init status; fi""".replace("RUN", "/run/cloud-init")
 

@@ -39,6 +39,7 @@ _ACCOUNTS = {
     "etc/sudoers.d/README": "",
     "etc/cloud/cloud.cfg": "system_info: {default_user: {name: tester, shell: /bin/sh, sudo: ['ALL=(ALL) ALL']}}\n",
     "boot/vmlinuz-6.1.0-9-test": "",
+    "boot/grub/grub.cfg": "menuentry 'Linux' {\n\tlinux /boot/vmlinuz root=UUID=1 ro console=ttyS0\n}\n",
     "usr/lib/tmpfiles.d/test.conf": "d /var/lib/of-the-boot 0755 root root -\nF! /run/nologin 0644 - - - booting\n",
 }
 
@@ -192,6 +193,7 @@ def on_disk(disk: Path, path: str) -> bool:
 @mounts
 def test_what_a_login_writes_is_on_the_disk(machine: SandboxMachine) -> None:
     disk = machine.spec.folder / "disk.raw"
+    assert ssh(machine.spec, "cat /proc/cmdline") == "root=UUID=1 ro console=ttyS0\n"
     said = ssh(
         machine.spec, "id -un; uname -r; /usr/sbin/grub-probe --target=partmap /; cat /proc/sys/net/core/default_qdisc"
     )
