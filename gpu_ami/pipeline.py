@@ -47,6 +47,7 @@ class Session:
 
     prepare_mirror: adds a plan's packages to the place's mirror; publish_source_ami: registers its source AMI there.
     images: the folder of the place's AMIs, where they are files. budget: --max-cost, and what the build has cost.
+    builder_note: what kind of builder the place has, for who builds; "" where there is one kind.
     """
 
     place: Place
@@ -57,6 +58,7 @@ class Session:
     publish_source_ami: Callable[[PlanDocument], object] = lambda _plan: None
     images: Path | None = None
     budget: cost.Budget = field(default_factory=cost.Budget)
+    builder_note: str = ""
 
 
 @contextmanager
@@ -93,14 +95,16 @@ def open_session(
         from gpu_ami.local.mirror import mirror
 
         place = _overridden(region_place, log_groups, deadlines)
-        place = replace(place, sandbox_builder=builder_kind.choose(builder, place.conditions, progress))
+        sandbox, builder_note = builder_kind.choose(builder, place.conditions)
+        place = replace(place, sandbox_builder=sandbox)
 
         def prepare_mirror(plan: PlanDocument | None) -> object:
             return mirror.ensure(home, plan=plan, agent_package=agent_package, progress=progress)
 
         prepare_mirror(None)
         publish_source_ami = functools.partial(region.publish_source_ami, home=home, progress=progress)
-        yield Session(place, Cloud(place), run, progress, prepare_mirror, publish_source_ami, home / "images")
+        offered = (prepare_mirror, publish_source_ami, home / "images")
+        yield Session(place, Cloud(place), run, progress, *offered, builder_note=builder_note)
 
 
 def _overridden(place: Place, log_groups: str, deadlines: Mapping[str, int] | None) -> Place:
@@ -188,6 +192,8 @@ def build_stage(
     session.publish_source_ami(plan.document)
     plan.write(out, session.place)  # the place's endpoint may have moved since the plan was made
     with session.progress.stage(f"build {plan.image}"):
+        if session.builder_note:
+            session.progress.note(session.builder_note)
         made = _build_within(plan, out, session, root, checked, layered)
         session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,6 +143,16 @@ def test_certificate_names_a_build_without_a_booted_builder(
     made.write(tmp_path)
     statement = pipeline.certify_stage(a_report(a_host()), tmp_path)
     assert (builder_kind.NOT_BOOTED in statement.not_proven) is named
+
+
+def test_who_builds_is_told_on_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = pipeline.plan_stage(RECIPE, [], tmp_path, session())
+    recorded(monkeypatch, plan)
+    out = io.StringIO()
+    place = dataclasses.replace(AWS, endpoint="http://127.0.0.1:1")
+    told = dataclasses.replace(session(builder_note="a sandbox"), place=place, progress=Progress("plain", out))
+    pipeline.build_stage(plan, tmp_path, told, fresh=True)
+    assert "· a sandbox" in out.getvalue()
 
 
 def test_a_sandbox_is_of_the_local_region(tmp_path: Path) -> None:

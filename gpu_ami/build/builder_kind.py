@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpu_ami.errors import UsageError
-from gpu_ami.progress import Progress
 
 AUTO, SANDBOX, MACHINE = "auto", "sandbox", "machine"
 BUILDERS = (AUTO, SANDBOX, MACHINE)
@@ -14,16 +13,16 @@ NOT_BOOTED = (
 )
 
 
-def choose(asked: str, conditions: str, progress: Progress) -> bool:
-    """Whether the builder is a sandbox. UsageError: one was asked for, and it is not possible here."""
+def choose(asked: str, conditions: str) -> tuple[bool, str]:
+    """Whether the builder is a sandbox, and a line that says it. UsageError: one was asked for and is not possible."""
     if asked == MACHINE:
-        return False
+        return False, ""
     reason = _reason_against(conditions)
     if reason and asked == SANDBOX:
         raise UsageError(f"--builder sandbox: {reason}", hint="--builder machine boots a builder")
     if reason:
-        progress.note(f"the builder is a booted machine: no sandbox, because {reason}")
-    return not reason
+        return False, f"the builder is a booted machine, not a sandbox: {reason}"
+    return True, "the builder is a sandbox of this host, not a booted machine (--builder machine)"
 
 
 def _reason_against(conditions: str) -> str:
