@@ -69,7 +69,7 @@ def test_conditions_reach_the_region_and_have_no_meaning_on_aws(
     tmp_path: Path, done: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    place = Place(name="local", region="us-east-1", endpoint="http://127.0.0.1:1")
+    place = Place(name="local", region="us-east-1", endpoint="http://127.0.0.1:1", conditions="aws-like:7")
 
     def up(*_: Any, conditions: str = "", **__: Any) -> Place:
         asked.append(conditions)
