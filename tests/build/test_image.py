@@ -16,17 +16,23 @@ from gpu_ami.local.machines import factory
 from tests.build.conftest import QUIET, a_plan, an_ami
 
 
-def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
-    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+def packer_that_makes(ami: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What Packer was given, once it has run."""
     given: dict[str, Any] = {}
 
     def build(*_: object, **options: Any) -> packer.Made:
         given.update(options)
-        return packer.Made(made, "us-east-1", {})
+        return packer.Made(ami, "us-east-1", {})
 
     monkeypatch.setattr(packer, "build", build)
+    return given
+
+
+def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    given = packer_that_makes(made, monkeypatch)
     with runs.begin(home, "aws") as run:
         result = image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
     # Without groups, Packer would make one that is open to the world.
@@ -50,17 +56,11 @@ def test_a_sandbox_is_asked_for_by_a_tag_and_kept(
     cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
-    given: dict[str, Any] = {}
-
-    def build(*_: object, **options: Any) -> packer.Made:
-        given.update(options["variables"])
-        return packer.Made(made, "us-east-1", {})
-
-    monkeypatch.setattr(packer, "build", build)
+    given = packer_that_makes(made, monkeypatch)
     sandboxed = Cloud(replace(cloud.place, sandbox_builder=True))
     with runs.begin(home, "aws") as run:
         result = image.build_image(a_plan(base), tmp_path, sandboxed, run, root, QUIET)
-    assert json.loads(given["builder_tags"]) == {factory.MACHINE_TAG: factory.SANDBOX}
+    assert json.loads(given["variables"]["builder_tags"]) == {factory.MACHINE_TAG: factory.SANDBOX}
     assert result.sandbox and image.load(tmp_path).sandbox
 
 

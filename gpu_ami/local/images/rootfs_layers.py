@@ -180,7 +180,7 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path) -> None:
             base_image.pack_overlay(layer.source / "rootfs", work / "overlay.tar")
         if layer.provided:
             layer.provided.put(work / "replicas", home)
-            shutil.copy(_REPLICAS / "uname.c", work)
+            shutil.copy(_REPLICAS / "sandbox_preload.c", work)
         for index, lower in enumerate(below):
             (work / f"layer{index}").symlink_to(lower)
         stack = ":".join(f"layer{index}" for index in range(len(below)))

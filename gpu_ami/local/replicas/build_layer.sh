@@ -44,8 +44,8 @@ if [ -s packages ]; then
 fi
 if [ -d replicas ]; then
     # Vendors' scripts build for the kernel that uname reports. The compiler may be out of PATH (hide.sh).
-    cp uname.c root/run/
-    chroot root env "PATH=$PATH:/usr/libexec/gpu-ami/debian" gcc -shared -nostdlib -fPIC -O "-DRELEASE=\"$release\"" -o /run/uname.so /run/uname.c
+    cp sandbox_preload.c root/run/
+    chroot root env "PATH=$PATH:/usr/libexec/gpu-ami/debian" gcc -shared -nostdlib -fPIC -O "-DRELEASE=\"$release\"" -o /run/uname.so /run/sandbox_preload.c
     mkdir root/run/replicas
     mount --bind replicas root/run/replicas
     inside() {

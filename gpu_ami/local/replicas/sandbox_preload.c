@@ -1,6 +1,6 @@
 /*
- * gpu-ami: what a program in a sandbox is told by this library instead of by the host: uname(2) has the release of the tree's own
- * kernel, and PROGRAM is another one, STAND_IN, whenever it is executed. No C library's headers are needed.
+ * gpu-ami: what a program in a tree is told by this library instead of by the host: uname(2) has the release of the tree's own
+ * kernel, and PROGRAM, if one is named, is another one, STAND_IN, whenever it is executed. No C library's headers are needed.
  * 63 and 59: SYS_uname and SYS_execve on x86_64; uname fills six fields of 65 bytes, of which the third is the release.
  */
 long syscall(long number, ...);
@@ -16,7 +16,9 @@ int uname(char (*fields)[65])
 	return failed;
 }
 
+#ifdef PROGRAM
 int execve(const char *path, char *const arguments[], char *const environment[])
 {
 	return syscall(59, strcmp(path, PROGRAM) ? path : STAND_IN, arguments, environment);
 }
+#endif
