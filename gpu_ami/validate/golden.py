@@ -6,8 +6,6 @@ can follow from it.
 
 from __future__ import annotations
 
-import json
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,12 +76,12 @@ def look(connection: Connection, instance_type: str, where: str) -> Golden:
 
 
 def _instance_type(run: hardware.Run) -> str:
-    from validator.probes import METADATA
+    from validator.probes import METADATA, metadata_of
 
-    rc, out = run(f"python3 -c {shlex.quote(METADATA)}")
+    rc, out = run(METADATA)
     try:
-        return str(json.loads(out)["instance-type"]) if rc == 0 else _no_type()
-    except (ValueError, KeyError):
+        return metadata_of(out)["instance-type"] if rc == 0 else _no_type()
+    except ValueError:
         return _no_type()
 
 

@@ -120,8 +120,8 @@ def test_an_ami_is_booted_recorded_and_ended(
     ("answers", "words", "exit_code", "message"),
     [
         ({"nvidia-smi -q -x": ""}, [], MachineError.exit_code, "does not report its hardware: `nvidia-smi -q -x`"),
-        ({"python3 -c": ""}, [], 2, "the host's instance metadata does not have its instance type"),
-        ({"python3 -c": "{}"}, [], 2, "the host's instance metadata does not have its instance type"),
+        ({"python3 -IS -c": ""}, [], 2, "the host's instance metadata does not have its instance type"),
+        ({"python3 -IS -c": "{}"}, [], 2, "the host's instance metadata does not have its instance type"),
         ({}, ["--ami", "ami-1"], 2, "--host excludes --ami and --where"),
         ({}, ["--instance-type", "a", "--instance-type", "b"], 2, "--host is one machine, of one type"),
         ({}, ["-i", "/nonexistent"], 2, "/nonexistent: no such file"),

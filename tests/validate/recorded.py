@@ -24,7 +24,7 @@ ANSWERS = {
     "nvidia-smi -q -x": f"<nvidia_smi_log>{XML}</nvidia_smi_log>",
     "nvidia-smi topo": "\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n",
     "cat /proc/driver": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.163.01  Release\n",
-    "python3 -c": json.dumps({"instance-type": "g5.12xlarge"}),
+    "python3 -IS -c": "i-1\36g5.12xlarge\36ami-1\36{}\n",
 }
 SIMULATED = {"for d in": PCI.format(*["0x1af4 0x1110 0x050000"] * 2)}
 SEEN = Golden(

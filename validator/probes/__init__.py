@@ -27,7 +27,7 @@ from validator.probes.driver_locked import Program
 from validator.probes.environment import environments, in_login_shell
 from validator.probes.hardware import Golden, Hardware, loaded_version, require_driver
 from validator.probes.kernel_panics import PANIC, troubles
-from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest
+from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest, metadata_of
 from validator.probes.nvidia_smi import Gpu, pci_address
 from validator.probes.since_image import SinceImage, unchanged_since_image
 from validator.probes.unpackaged import Entry
@@ -46,6 +46,7 @@ __all__ = [
     "environments",
     "in_login_shell",
     "loaded_version",
+    "metadata_of",
     "pci_address",
     "require_driver",
     "troubles",

@@ -14,28 +14,37 @@ from validator.probes import nvidia_smi
 
 CLOCK_SECONDS = 2.0  # the agent sends the host's time: with a larger offset, arrival times prove nothing
 
-# One Python process reads all metadata of the checks from the instance metadata service (IMDSv2).
-METADATA = """
-import json, urllib.error, urllib.request as u
-base = "http://169.254.169.254/latest/"
+# One Python process reads all metadata of the checks from the instance metadata service (IMDSv2), a connection each.
+# Without http.client and urllib: their import is most of what such a program costs.
+_METADATA = """
+import socket, sys
+ADDRESS = ("169.254.169.254", 80)
 def get(path, method="GET", **headers):
-    request = u.Request(base + path, method=method, headers={k.replace("_", "-"): v for k, v in headers.items()})
-    try:
-        return u.build_opener(u.ProxyHandler({})).open(request, timeout=5).read().decode()
-    except urllib.error.HTTPError as error:
-        if error.code != 404: raise
+    service = socket.socket()
+    service.settimeout(5)
+    service.connect(ADDRESS)
+    headers.update(Host="%s:%d" % ADDRESS, Connection="close")
+    lines = [method + " /latest/" + path + " HTTP/1.1"]
+    lines += [name.replace("_", "-") + ": " + value for name, value in headers.items()]
+    service.sendall(("\\r\\n".join(lines) + "\\r\\n\\r\\n").encode())
+    head, _, body = service.makefile("rb").read().partition(b"\\r\\n\\r\\n")
+    service.close()
+    status = head.partition(b"\\r\\n")[0].decode(errors="replace")
+    if status.split()[1:2] == ["404"]:
         return ""
+    if status.split()[1:2] != ["200"] or b"\\ntransfer-encoding:" in head.lower():
+        sys.exit(path + ": " + (status or "no answer"))
+    return body.decode()
 token = get("api/token", "PUT", X_aws_ec2_metadata_token_ttl_seconds="60")
 read = lambda path: get(path, X_aws_ec2_metadata_token=token).strip()
-values = {name: read("meta-data/" + name) for name in ("instance-id", "instance-type", "ami-id")}
-values["region"] = json.loads(read("dynamic/instance-identity/document") or "{}").get("region", "")
-rows = [row.partition("=")[0] for row in read("meta-data/public-keys/").splitlines()]
-values["public-keys"] = [read("meta-data/public-keys/%s/openssh-key" % row) for row in rows]
-print(json.dumps(values))
+keys = [row.partition("=")[0] for row in read("meta-data/public-keys/").splitlines()]
+paths = ["meta-data/instance-id", "meta-data/instance-type", "meta-data/ami-id", "dynamic/instance-identity/document"]
+print("\\36".join(map(read, paths + ["meta-data/public-keys/%s/openssh-key" % key for key in keys])))
 """
+METADATA = f"python3 -IS -c {shlex.quote(_METADATA)}"  # the command; metadata_of reads its output
 
 
-# What METADATA prints. region is "" if the identity document has none; public-keys: a line of authorized_keys each.
+# The instance metadata. region is "" if the identity document has none; public-keys: a line of authorized_keys each.
 Metadata = TypedDict(
     "Metadata",
     {"instance-id": str, "instance-type": str, "ami-id": str, "region": str, "public-keys": list[str]},
@@ -55,6 +64,14 @@ class Clock:
         return self.least if self.least > 0 else min(self.most, 0.0)
 
 
+def metadata_of(printed: str) -> Metadata:
+    """What METADATA has printed."""
+    instance_id, instance_type, ami_id, document, *keys = printed.rstrip("\n").split("\36")
+    region = str(json.loads(document or "{}").get("region", ""))
+    values = {"instance-id": instance_id, "instance-type": instance_type, "ami-id": ami_id, "region": region}
+    return {**values, "public-keys": keys}  # type: ignore[typeddict-item]
+
+
 class MachineUnderTest:
     """A host as EC2 and its kernel describe it. Id and type come from the metadata unless the caller sets them."""
 
@@ -65,13 +82,15 @@ class MachineUnderTest:
 
     @functools.cached_property
     def metadata(self) -> Metadata:
-        """What METADATA prints. UNPROVEN if the metadata service does not answer."""
-        done = self.host.run(f"python3 -c {shlex.quote(METADATA)}", pure=True)
+        """The instance metadata. UNPROVEN if the metadata service does not answer."""
+        done = self.host.run(METADATA, pure=True)
         if done.rc != 0:
             last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             unproven(f"the instance metadata service does not answer on the host ({last})")
-        metadata: Metadata = json.loads(done.stdout)
-        return metadata
+        try:
+            return metadata_of(done.stdout)
+        except ValueError as error:
+            unproven(f"the instance metadata service has no identity document of JSON ({error})")
 
     @property
     def instance_id(self) -> str:
