@@ -17,7 +17,21 @@ _PURE = re.compile(
     r"|rpm -q|command -v|sysctl -n|apt-mark showhold"
     r"|systemctl (is-active|is-enabled|is-failed|is-system-running|show|cat|list-\S+))"
     r"( [^;&|<>$`\n]*)?"
+    r"|nvidia-smi (-L|-q|-q -x|topo -m|--version|--query-gpu=[\w.,]+ --format=[\w,]+)|ldconfig -p|modprobe --showconfig"
 )
+
+
+Question = tuple[backend.HostLink, bool, str]  # host, whether root asks, command
+
+
+def is_pure(request: backend.Request) -> bool:
+    """Whether a command only reads, so that one answer serves all who ask it at the same time."""
+    return request.pure or _PURE.fullmatch(request.command.text) is not None
+
+
+def question(request: backend.Request) -> Question:
+    """What a request asks, whatever its deadline."""
+    return request.link, request.root, request.command.text
 
 
 class Asker(Protocol):
@@ -58,7 +72,7 @@ class Batch(Generic[_Asker]):
             return None
         if command.text in places and self.commands[places[command.text]].deadline >= command.deadline:
             return places[command.text]
-        if task.request.pure or _PURE.fullmatch(command.text):
+        if is_pure(task.request):
             places[command.text] = len(self.commands)
         self.commands.append(command)
         return len(self.commands) - 1

@@ -24,7 +24,7 @@ except ImportError:  # checks then run one after the other, with one round trip 
     greenlet = None
 
 from validator.deadline import CheckTimeout
-from validator.engine.batches import Batch, execute
+from validator.engine.batches import Batch, Question, execute, is_pure, question
 from validator.transport import Answer, backend, host_constants
 
 _MOST_BESIDE = 4  # commands of tasks beside live ones in one batch while others have not ended
@@ -87,6 +87,8 @@ class Scheduler:
     _asking: dict[backend.HostLink, list[Task]] = field(default_factory=dict)  # their commands are not sent yet
     _sent: dict[backend.HostLink, list[Batch[Task]]] = field(default_factory=dict)  # [] while connecting
     _answered: queue.SimpleQueue[tuple[backend.HostLink, Future[Any]]] = field(default_factory=queue.SimpleQueue)
+    _with_live: set[object] = field(default_factory=set)  # see _hosts_with_live_checks
+    _learned: dict[Question, Answer] = field(default_factory=dict)  # by tasks beside live ones, which affect none of it
     _several: bool = False  # whether tasks have different hosts
     _more: bool = False  # whether tasks of another host can start
 
@@ -96,9 +98,9 @@ class Scheduler:
         self.tasks = list(tasks)
         self._hub = greenlet.getcurrent()
         self._queues, self._beside = defaultdict(deque), defaultdict(deque)
-        with_live = _hosts_with_live_checks(self.tasks)
+        self._with_live, self._learned = _hosts_with_live_checks(self.tasks), {}
         for task in self.tasks:
-            queues = self._beside if task.beside and task.host in with_live else self._queues
+            queues = self._beside if self._is_beside(task) else self._queues
             queues[task.host].append(task)
         self._begun = {task.host: {} for task in self.tasks}
         self._several = len(self._begun) > 1
@@ -141,15 +143,26 @@ class Scheduler:
     def execute(self, request: backend.Request) -> tuple[Answer, int]:
         """The answer to a command of `host.run`, after its batch has returned."""
         task = self._task()
-        constant = (request.link.known(request.root) or {}).get(request.command.text)
-        if constant is not None:
-            return constant, 1
+        known = self._known(task, request)
+        if known is not None:
+            return known, 1
         if task is None:
             return backend.run_at_once(request)
         task.request = request
         self._ask(task)
         answer: Answer = self._suspend(task)
         return answer, task.attempts
+
+    def _known(self, task: Task | None, request: backend.Request) -> Answer | None:
+        """The answer that needs no command: a constant of the host, or what another task beside live ones was told."""
+        constant = (request.link.known(request.root) or {}).get(request.command.text)
+        if constant is not None or task is None or not self._is_beside(task):
+            return constant
+        return self._learned.get(question(request))
+
+    def _is_beside(self, task: Task) -> bool:
+        """Whether a task runs beside live ones: nothing changes what it reads for as long as checks run."""
+        return task.beside and task.host in self._with_live
 
     def sleep(self, seconds: float, *, parked: bool = False) -> None:
         """Suspends the running check for at least `seconds`. parked: see Task."""
@@ -253,7 +266,7 @@ class Scheduler:
         if link.connecting is not None:
             self._await(link, link.connecting, [])
             return []
-        self._answer_constants(link)
+        self._answer_known(link)
         shells: dict[bool, list[Task]] = defaultdict(list)
         for task in self._take(link):
             assert task.request is not None
@@ -280,11 +293,11 @@ class Scheduler:
         """Whether a host has other tasks that have not ended than those beside live ones."""
         return host in self._queues or any(not task.beside for task in self._begun[host])
 
-    def _answer_constants(self, link: backend.HostLink) -> None:
-        """Resumes the tasks that wait for what is known since the host was connected."""
+    def _answer_known(self, link: backend.HostLink) -> None:
+        """Resumes the tasks that wait for what has become known since they asked."""
         for task in self._asking.pop(link):
             assert task.request is not None
-            task._value = (link.known(task.request.root) or {}).get(task.request.command.text)
+            task._value = self._known(task, task.request)
             if task._value is None:
                 self._ask(task)
             else:
@@ -311,6 +324,7 @@ class Scheduler:
                     task._throw = batch.fault
                 elif slot is not None:
                     task._value = batch.answers[slot]
+                    self._learn(task, batch.answers[slot])
                 elif task.request.command.text in constants:
                     task._value = constants[task.request.command.text]
                 else:  # not a constant on this host: sent as an ordinary command
@@ -319,6 +333,11 @@ class Scheduler:
                 task.request = None
                 task.attempts = max(task.attempts, batch.attempts)
                 self._resume(task)
+
+    def _learn(self, task: Task, answer: Answer) -> None:
+        assert task.request is not None
+        if self._is_beside(task) and is_pure(task.request) and not answer.expired:
+            self._learned[question(task.request)] = answer
 
 
 def _hosts_with_live_checks(tasks: Iterable[Task]) -> set[object]:

@@ -50,9 +50,8 @@ def call(host: Any, observe: Observe, soname: str, function: str, kind: str) -> 
     """
     __tracebackhide__ = True
     # With an empty environment, as for a service: without the settings of a login shell.
-    done = host.run(
-        "env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin python3 -c %s %s %s %s", _PROGRAM, soname, function, kind
-    )
+    program = "env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin python3 -IS -c %s %s %s %s"
+    done = host.run(program, _PROGRAM, soname, function, kind, pure=True)
     if done.rc != 0:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         observe(lines[-1])

@@ -244,6 +244,26 @@ def test_equal_questions_of_files_go_in_one_batch() -> None:
     assert [sorted(batch) for batch in link.batches] == [["cat 0", "cat 1", "cat 2", "cat 3"], ["cat 4", "cat 5"]]
 
 
+def test_checks_beside_live_ones_are_told_what_others_were_told() -> None:
+    """What no live check affects does not change while checks run: a later batch need not ask it again."""
+    link: Any = Answering()
+    engine = scheduler.Scheduler()
+
+    def ask(*texts: str, pure: bool = True) -> None:
+        for text in texts:
+            backend.runner(backend.Request(link, Command(text), root=False, pure=pure))
+
+    checks = [
+        scheduler.Task("one", lambda: ask("cat same"), beside=True),
+        scheduler.Task("two", lambda: ask("cat other", "cat same", "cat same"), beside=True),
+        scheduler.Task("not pure", lambda: ask("count", "count", pure=False), beside=True),
+        scheduler.Task("live", lambda: ask("cat fresh", "cat fresh"), mutates=True, live=True),
+    ]
+    engine.run(checks)
+    asked = [text for batch in link.batches for text in batch]
+    assert [asked.count(text) for text in ("cat same", "cat fresh", "count")] == [1, 2, 2]
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_interrupt_kills_running_commands(sshd: Sshd, tmp_path: Path, hosts: int) -> None:
     file = tmp_path / "test_long.py"
