@@ -162,6 +162,18 @@ def test_a_command_that_writes_too_much_output_is_killed(
     assert connected.execute([Command("echo again")])[0].stdout == b"again\n"
 
 
+@pytest.mark.parametrize(("seconds", "most"), [("0", 4), ("0.2", 2)])
+def test_slow_host_is_looked_at_less_often(start: Start, tmp_path: Path, seconds: str, most: int) -> None:
+    """On an emulated processor a look each second took a tenth of the time of all commands."""
+    connected = start()
+    slow = f"validator_large() {{ large=' '; echo >>{tmp_path}/looks; sleep {seconds}; }}\n"
+    connected._channel.sendall(slow.encode())
+    (answer, late) = connected.execute([Command("sleep 4.5; echo done"), Command("sleep 30", deadline=2)])
+    looks = len((tmp_path / "looks").read_text().splitlines())
+    assert answer.stdout == b"done\n" and looks <= most + 1 and (seconds != "0" or looks >= 3)
+    assert late.expired and late.seconds < 4
+
+
 def test_commands_run_in_parallel_and_answers_are_in_order(start: Start) -> None:
     shell = start()
     answers = shell.execute([Command(f"echo {number}; echo e{number} >&2; exit {number}") for number in range(50)])
