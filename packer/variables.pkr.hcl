@@ -281,6 +281,12 @@ variable "ansible_command" {
   default     = "ansible-playbook"
 }
 
+variable "skip_ansible_check" {
+  type        = bool
+  description = "Launch the builder without running ansible-playbook --version before. For callers that have found the program themselves."
+  default     = false
+}
+
 variable "ansible_env_vars" {
   type        = list(string)
   description = "Further environment variables of ansible-playbook, as NAME=value."

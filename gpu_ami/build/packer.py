@@ -211,8 +211,8 @@ def _pinned(packer: Packer, template: Path) -> str:
 
 
 def _ansible(place: Place, folder: Path) -> dict[str, str]:
-    """Variables for our own ansible-playbook; its environment is the plan's and the place's."""
-    variables = {"ansible_command": ansible_playbook()}
+    """Variables for our own ansible-playbook, which was found here; its environment is the plan's and the place's."""
+    variables = {"ansible_command": ansible_playbook(), "skip_ansible_check": "true"}
     settings = [
         *(read_json(folder / PACKER_FILE) or {}).get("ansible_env_vars", []),
         *ansible_settings(simulated=place.simulated),

@@ -52,6 +52,9 @@ build {
     playbook_file = "${path.root}/../../playbooks/image.yml"
     user          = var.ssh_username
     use_proxy     = false
+    # Otherwise twice a build, and the inventory's form depends on what it finds.
+    skip_version_check      = var.skip_ansible_check
+    inventory_file_template = "{{ .HostAlias }} ansible_host={{ .Host }} ansible_user={{ .User }} ansible_port={{ .Port }}\n"
     # ansible.cfg sets pipelining, connection reuse and the path of the roles.
     ansible_env_vars = concat(["ANSIBLE_CONFIG=${abspath("${path.root}/../../ansible.cfg")}"], var.ansible_env_vars)
     extra_arguments = [

@@ -152,8 +152,9 @@ def build_in(region: Region, folder: Path, plan: Plan, run_id: str = "r-1", **va
     plan.write(folder, region.place)
     ansible = folder / "ansible-playbook"
     ansible.write_text(
-        f'#!/bin/sh\n[ "$1" != --version ] || {{ echo ansible-playbook 2.19.0; exit; }}\n'
+        f'#!/bin/sh\n[ "$1" != --version ] || {{ echo ansible-playbook 2.19.0 | tee {folder}/asked; exit; }}\n'
         f'printf "%s\\n" "$ANSIBLE_CONFIG" "$@" >{folder}/called\n'
+        f'while [ $# -gt 1 ]; do [ "$1" != -i ] || cp "$2" {folder}/inventory; shift; done\n'
     )
     ansible.chmod(0o755)
 
@@ -164,7 +165,7 @@ def build_in(region: Region, folder: Path, plan: Plan, run_id: str = "r-1", **va
     notes = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPU_AMI_HOME", str(folder))
-        patch.setattr(packer, "_ansible", lambda *_: {"ansible_command": str(ansible)})
+        patch.setattr(packer, "ansible_playbook", lambda: str(ansible))
         made = packer.build(
             TEMPLATE,
             folder,
@@ -193,6 +194,14 @@ def test_build_ends_with_the_image_of_the_manifest(built: Built) -> None:
         built.made.record["custom_data"]["plan_digest"]
         == json.loads((built.folder / PACKER_FILE).read_text())["plan_digest"]
     )
+
+
+def test_ansible_is_started_once_with_the_builder_s_address(built: Built) -> None:
+    """Packer would ask for its version twice, a start of Python each, to choose the inventory's form."""
+    assert (built.folder / "called").exists() and not (built.folder / "asked").exists()
+    port = built.region.place.ssh_port
+    inventory = (built.folder / "inventory").read_text()
+    assert re.fullmatch(rf"default ansible_host=127\.90\.1\.\d+ ansible_user=admin ansible_port={port}\n", inventory)
 
 
 def test_builder_is_tagged_and_bounded_by_the_call_that_makes_it(built: Built, plan: Plan) -> None:
