@@ -206,8 +206,11 @@ def endpoint(world: World) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def served(world: World, *, conditions: bool = False) -> Iterator[str]:
-    """The API of `world` on a port; with its conditions, by the world's clock, where asked for."""
+def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -> Iterator[str]:
+    """The API of `world` on a port; with its conditions, by the world's clock, where asked for.
+
+    hold_seconds: of calls that describe what is changing; it changes in `settle` alone.
+    """
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
@@ -220,7 +223,7 @@ def served(world: World, *, conditions: bool = False) -> Iterator[str]:
         world.ec2, silent_seconds=SILENT_SECONDS, poll_seconds=1, packages=lambda name: world.packages.get(name, {})
     )
     moto = SystemsManagerLayer(DomainDispatcherApplication(create_backend_app), world.systems_manager)
-    api: Any = Api(moto, world.reconciler, world.images, world.layout)
+    api: Any = Api(moto, world.reconciler, world.images, world.layout, hold_seconds)
     if conditions:
         judge = Authorization.of(world.decisions.conditions, world.ec2)
         api = ConditionsLayer(api, world.decisions, world.clock, judge, world.ec2.zone_of)

@@ -1,7 +1,9 @@
 """The region's API: moto's server, with EC2 calls carried out on machines before they are answered.
 
 A WSGI middleware around moto's application. It refuses what moto accepts (an unknown image, an unknown key pair),
-unpacks gzipped requests, calls the reconciler after each change, and answers with the machine's own console.
+unpacks gzipped requests, calls the reconciler after each change, and answers with the machine's own console. A call
+that describes an instance or image by its id while it is between two states is answered when it has settled, or after
+some seconds, so that a waiter goes on at once.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 _CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
 _READ_ONLY = ("Describe", "Get", "List")
+# Calls of waiters, and their parameter: answered late while what they name is between two states. A waiter polls each
+# second or two, and gives a call a minute.
+_WAITED_FOR = {"DescribeInstances": "InstanceId", "DescribeImages": "ImageId"}
+HOLD_SECONDS = 5.0
 # Calls that other regions answer, beside those that read: copies of AMIs are published there, and nothing runs.
 _ELSEWHERE = {
     "CopyImage", "CreateTags", "DeleteSnapshot", "DeleteTags", "DeregisterImage", "DisableImageDeprecation",
@@ -66,10 +72,16 @@ class Api:
     """WSGI application around moto's."""
 
     def __init__(
-        self, app: WSGIApplication, reconciler: reconcile.Reconciler, images: ImageStore, layout: Layout
+        self,
+        app: WSGIApplication,
+        reconciler: reconcile.Reconciler,
+        images: ImageStore,
+        layout: Layout,
+        hold_seconds: float = HOLD_SECONDS,
     ) -> None:
+        """hold_seconds: for how long a call of `_WAITED_FOR` may wait."""
         self._app, self._reconciler, self._images, self._layout = app, reconciler, images, layout
-        self._ec2 = reconciler.ec2
+        self._ec2, self._hold_seconds = reconciler.ec2, hold_seconds
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         unpack(environ)
@@ -84,6 +96,8 @@ class Api:
         snapshot_tags = _take_snapshot_tags(call)
         if call.action == "RunInstances":
             self._fill_launch(call)
+        if call.action in _WAITED_FOR:
+            self._ec2.settled(call.members(_WAITED_FOR[call.action]), self._hold_seconds)
         _write_call(call, environ)
         status, headers, body = call_application(self._app, environ)
         if status.startswith("200"):

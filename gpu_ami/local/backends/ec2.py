@@ -11,6 +11,8 @@ import contextlib
 import ipaddress
 import json
 import re
+import threading
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ PROFILE = "gpu-ami-local"
 INSTANCE_TYPES = frozenset(_MOTO_TYPES)  # EC2's, as of moto's release
 # EC2's codes: docs.aws.amazon.com, API reference, InstanceState.
 _CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+_TRANSITIONS = ("pending", "shutting-down", "stopping")
 _ASSUME = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],
@@ -66,6 +69,7 @@ class Ec2:
 
     def __init__(self, cidr: str) -> None:
         self.account = DEFAULT_ACCOUNT_ID
+        self._changed = threading.Condition()  # a state
         self.backend: Any = ec2_backends[self.account][REGION]
         self._iam: Any = iam_backends[self.account]["aws"]
         self.cidr = cidr
@@ -122,6 +126,21 @@ class Ec2:
         if code:
             self.set_reason(instance, code, message)
             instance._reason = f"{message} ({datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC)"
+        self._tell_change()
+
+    def _tell_change(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def settled(self, resource_ids: Iterable[str], seconds: float) -> bool:
+        """Waits until none of these instances and images is between two states, at most so long; whether it is so."""
+        named = set(resource_ids)
+        with self._changed:
+            return self._changed.wait_for(lambda: not any(map(self._is_changing, named)), seconds)
+
+    def _is_changing(self, resource_id: str) -> bool:
+        resource = self.instance(resource_id) or self.backend.amis.get(resource_id)
+        return resource is not None and resource.state in _TRANSITIONS
 
     def set_reason(self, instance: Any, code: str = "", message: str = "") -> None:
         """The StateReason of an instance whose state stays as it is; none without `code`."""
@@ -322,6 +341,7 @@ class Ec2:
     def set_image_state(self, image: Any, state: str) -> None:
         image.state = state
         image.ebs_snapshot.status = {"pending": "pending", "available": "completed"}.get(state, "error")
+        self._tell_change()
 
 
 def _user_data(data: Any) -> bytes | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import urllib.request
 from typing import Any
 
@@ -11,7 +13,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from gpu_ami.local.api.application import Call, _take_snapshot_tags, read_call
-from tests.local.conftest import BASE_ID, PUBLIC_KEY, World
+from tests.local.conftest import BASE_ID, PUBLIC_KEY, World, served
 
 
 def client(endpoint: str, service: str = "ec2", region: str = "us-east-1") -> Any:
@@ -63,6 +65,28 @@ def test_launch_answers_pending_and_needs_tokens(ec2: Any, world: World) -> None
     assert instance["PrivateIpAddress"].startswith("127.99.")
     world.settle()
     assert state(ec2, instance) == "running"
+
+
+def test_a_waiter_is_answered_as_soon_as_the_state_has_changed(world: World) -> None:
+    with served(world, hold_seconds=60) as endpoint:
+        ec2 = client(endpoint)
+        instance = launch(ec2)
+        threading.Timer(0.3, world.settle).start()
+        started = time.monotonic()
+        assert state(ec2, instance) == "running"
+        image = ec2.create_image(InstanceId=instance["InstanceId"], Name="made", NoReboot=True)["ImageId"]
+        threading.Timer(0.3, world.settle).start()
+        assert ec2.describe_images(ImageIds=[image])["Images"][0]["State"] == "available"
+        assert time.monotonic() - started >= 0.6
+
+
+def test_a_waiter_is_answered_after_a_while_although_nothing_has_changed(world: World) -> None:
+    with served(world, hold_seconds=0.2) as endpoint:
+        ec2 = client(endpoint)
+        instance = launch(ec2)
+        assert state(ec2, instance) == "pending"
+        other = ec2.describe_instances(Filters=[{"Name": "instance-state-name", "Values": ["pending"]}])
+        assert len(other["Reservations"]) == 1
 
 
 def test_a_launch_may_ask_for_the_old_metadata_service(ec2: Any) -> None:
