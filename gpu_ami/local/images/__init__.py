@@ -11,6 +11,6 @@ base_ami_packages    packages that a node family's base AMI contains
 """
 
 from gpu_ami.local.images.rootfs_layers import Base, Tree, require_root
-from gpu_ami.local.images.store import ImageJob, ImageStore, Request, copy_disk
+from gpu_ami.local.images.store import ImageJob, ImageStore, Request, copy_disk, own_disk
 
-__all__ = ["Base", "ImageJob", "ImageStore", "Request", "Tree", "copy_disk", "require_root"]
+__all__ = ["Base", "ImageJob", "ImageStore", "Request", "Tree", "copy_disk", "own_disk", "require_root"]

@@ -1,7 +1,13 @@
-"""AMIs and their disks: made of an instance's disk, copied, registered again at the next `up`, removed."""
+"""AMIs and their disks: made of an instance's disk, copied, registered again at the next `up`, removed.
+
+An image of a machine that is off has the same file as the instance, by a second name, as most builders are terminated
+next. The machine's next start takes a copy first (`own_disk`), so nothing writes to an image.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -54,6 +60,21 @@ def copy_disk(source: Path, target: Path) -> None:
     """Copies a raw disk: by reference where the file system can, else its data only, and leaves the holes."""
     copy = find_tool("cp", package="coreutils")
     run([copy, "--reflink=auto", "--sparse=auto", source, target], timeout=_COPY_SECONDS)
+
+
+def share_disk(source: Path, target: Path) -> None:
+    """Gives the disk of a machine that is off a second name. OSError: the names are of different file systems."""
+    target.unlink(missing_ok=True)
+    os.link(source, target)
+
+
+def own_disk(disk: Path) -> None:
+    """Makes a disk the machine's alone, which is about to write to it: a copy, where an image has the same file."""
+    if disk.stat().st_nlink > 1:
+        partial = disk.with_suffix(".partial")
+        space.require(disk.parent, space.allocated(disk) + space.BOOT_BYTES, f"a copy of {disk}, which an image shares")
+        copy_disk(disk, partial)
+        partial.rename(disk)
 
 
 class ImageStore:
@@ -139,9 +160,14 @@ class ImageStore:
     def _copy(self, job: ImageJob) -> None:
         folder = self._layout.image(job.record.id)
         folder.mkdir(parents=True, exist_ok=True)
-        space.require(folder, space.allocated(job.source), f"the disk of image {job.record.id}")
-        copy_disk(job.source, folder / "disk.raw.partial")
-        (folder / "disk.raw.partial").rename(folder / "disk.raw")
+        partial = folder / "disk.raw.partial"
+        if job.record.source_instance_id and not job.paused:
+            with contextlib.suppress(OSError):
+                share_disk(job.source, partial)
+        if not partial.exists():
+            space.require(folder, space.allocated(job.source), f"the disk of image {job.record.id}")
+            copy_disk(job.source, partial)
+        partial.rename(folder / "disk.raw")
 
     def step(self) -> None:
         """Shows images as `available` when their copy is complete, as `failed` when it failed."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_ami.errors import MachineError
 from gpu_ami.local import space
-from gpu_ami.local.images import copy_disk
+from gpu_ami.local.images import copy_disk, own_disk
 from gpu_ami.local.machines import kvm, relay
 from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, without_faulty, write_boards
 from gpu_ami.local.machines.console import cap_console, note_on_console
@@ -78,7 +78,9 @@ class MachineFactory:
         folder = self._layout.instance(instance.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         disk = folder / "disk.raw"
-        if not disk.exists():
+        if disk.exists():
+            own_disk(disk)
+        else:
             self._copy_disk(instance, disk)
         asked = self._ec2.tags(instance.id).get(MACHINE_TAG)
         if asked is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from gpu_ami.local.images.store import Request
+from gpu_ami.local.images.store import Request, own_disk, share_disk
 from gpu_ami.local.machines.qemu import Exit
 from tests.local.conftest import World
 
@@ -41,6 +42,35 @@ def test_an_image_without_reboot_pauses_the_machine(world: World) -> None:
     world.settle()
     assert world.machine.told == ["pause", "resume"]
     assert (image.state, instance.state, len(world.machines.started)) == ("available", "running", 1)
+
+
+def test_an_image_of_a_stopped_instance_is_its_disk_by_a_second_name(world: World) -> None:
+    instance = running(world)
+    disk = world.layout.instance(instance.id) / "disk.raw"
+    of_running = create_image(world, instance, "running", no_reboot=True)
+    world.settle()
+    instance.stop()
+    world.settle()
+    world.machine.ended = Exit("shutdown")
+    world.settle()
+    image = create_image(world, instance, "stopped")
+    world.settle()
+    shared = world.layout.image(image.id) / "disk.raw"
+    assert (image.state, shared.samefile(disk)) == ("available", True)
+    assert not (world.layout.image(of_running.id) / "disk.raw").samefile(disk)
+
+
+def test_a_machine_does_not_write_to_an_image(tmp_path: Path) -> None:
+    disk, image = tmp_path / "disk.raw", tmp_path / "image.raw"
+    disk.write_bytes(b"made")
+    own_disk(disk)
+    before = disk.stat().st_ino
+    share_disk(disk, image)
+    assert disk.stat().st_ino == before
+    own_disk(disk)
+    disk.write_bytes(b"written by the guest")
+    assert image.read_bytes() == b"made"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk.raw", "image.raw"]
 
 
 def test_an_image_is_there_again_with_the_next_region(world: World, empty_moto: None) -> None:

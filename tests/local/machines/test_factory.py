@@ -56,6 +56,18 @@ def test_a_disk_that_is_there_is_kept(world: World, machines: MachineFactory) ->
     assert disk.read_bytes() == b"written by the guest"
 
 
+def test_a_disk_that_an_image_shares_is_copied_before_the_machine_writes_to_it(
+    world: World, machines: MachineFactory
+) -> None:
+    instance = world.launch()
+    disk = machines.prepare(instance).folder / "disk.raw"
+    image = world.layout.home / "image.raw"
+    os.link(disk, image)
+    machines.prepare(instance)
+    assert not image.samefile(disk) and image.stat().st_nlink == 1
+    assert disk.read_bytes()[:4] == b"base" and disk.stat().st_size == 8 * GIB
+
+
 def test_relays_lead_to_metadata_api_and_mirror(world: World, machines: MachineFactory) -> None:
     spec = machines.prepare(world.launch())
     assert dict(spec.relays) == {
