@@ -81,8 +81,9 @@ def command_line(spec: MachineSpec) -> list[str]:
 
 # la57 off: five-level page tables make each emulated TLB miss slower, and no guest has that much memory. erms off: with
 # it Linux copies and clears memory by `rep movsb` and `rep stosb`, which TCG does byte by byte; without it, by words.
+# fsrm off: no processor has it without erms, and Linux 6.1 then ends at a memmove (QEMU 10's "max" has it, 7.2's not).
 # svm off: as on EC2, where virtual instances cannot run machines of their own; with it udev loads KVM at each boot.
-_EMULATION = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off,erms=off,svm=off"]
+_EMULATION = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off,erms=off,fsrm=off,svm=off"]
 
 
 def _identity(spec: MachineSpec) -> list[str]:

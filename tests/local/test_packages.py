@@ -1,0 +1,146 @@
+"""`make packages`: what is installed on which system. Programs in apt's place answer and note their calls."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).resolve().parents[2] / "gpu_ami" / "local" / "packages.sh"
+# $SYSTEM: files of what the system has. installed: packages; indexes: releases that `apt-get update` has read;
+# offered: releases that the mirror has.
+_DPKG_QUERY = 'grep -qx "$4" $SYSTEM/installed && echo "install ok installed"'
+_APT_GET = """echo "apt-get $*" >> $SYSTEM/calls
+case "$1" in
+    update) for file in $SYSTEM/parts/*.sources; do
+                [ -e "$file" ] || continue
+                release=$(sed -n 's/^Suites: //p' $file)
+                grep -qx $release $SYSTEM/offered || exit 100
+                echo "$release http://mirror.example/debian /keyring.gpg" >> $SYSTEM/indexes
+            done ;;
+    indextargets) cat $SYSTEM/indexes ;;
+esac"""
+_APT_CACHE = """case "$2" in
+    qemu-system-x86) while read -r release uri _; do
+            echo "qemu-system-x86 | 1 | $uri $release/main Packages"; done < $SYSTEM/indexes ;;
+    packer) cat $SYSTEM/packer ;;
+esac"""
+_PROGRAMS = {
+    "dpkg-query": _DPKG_QUERY,
+    "apt-get": _APT_GET,
+    "apt-cache": _APT_CACHE,
+    "apt-config": 'echo "folder=$SYSTEM/parts/"',
+    "id": "cat $SYSTEM/uid",
+    "sudo": 'echo "sudo $*" >> $SYSTEM/calls; [ "$1" = -n ] && exit 1; "$@"',
+}
+_DEBIAN_12 = "bookworm http://mirror.example/debian /keyring.gpg\n"
+
+
+class System:
+    """A system that `packages.sh` is run on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.bin = folder / "system", folder / "bin"
+        for path in (self.bin, self.folder / "parts"):
+            path.mkdir(parents=True)
+        for name, text in _PROGRAMS.items():
+            self.add(name, text)
+        for name in ("sed", "grep", "head", "tee", "rm", "cat", "env"):  # and no Packer
+            (self.bin / name).symlink_to(str(shutil.which(name)))
+        self.has(installed="", indexes=_DEBIAN_12, offered="bookworm-backports\n", packer="packer | 1.6.6\n", uid="0\n")
+
+    def add(self, name: str, text: str) -> None:
+        (self.bin / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def has(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.folder / name).write_text(text)
+
+    def run(self, *packages: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        given = {"PATH": str(self.bin), "SYSTEM": str(self.folder), **environment}
+        command = [str(shutil.which("bash")), str(PROGRAM), *packages]
+        return subprocess.run(command, env=given, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
+
+    @property
+    def installed(self) -> list[str]:
+        """The packages that apt-get was asked to install."""
+        calls = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
+        lines = [line for line in calls if line.startswith("apt-get install")]
+        return lines[-1].split("--no-install-recommends ")[1].split() if lines else []
+
+    @property
+    def sources(self) -> list[str]:
+        return [file.read_text() for file in (self.folder / "parts").iterdir()]
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> System:
+    return System(tmp_path)
+
+
+def test_shellcheck_finds_nothing() -> None:
+    done = subprocess.run(["shellcheck", PROGRAM], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_machine_that_has_all_is_asked_nothing(system: System) -> None:
+    system.has(installed="qemu-system-x86\npacker\n", uid="1000\n")
+    done = system.run("qemu-system-x86", "packer")
+    assert (done.returncode, done.stdout, system.installed) == (0, "", [])
+
+
+def test_on_debian_12_qemu_comes_from_the_backports(system: System) -> None:
+    done = system.run("packer", "qemu-system-x86", "qemu-utils", "mmdebstrap")
+    assert done.returncode == 0, done.stderr
+    qemu = ["qemu-system-x86/bookworm-backports", "qemu-utils/bookworm-backports"]
+    assert system.installed == ["packer", *qemu, "mmdebstrap"]
+    assert [
+        "Signed-By: /keyring.gpg" in text and "URIs: http://mirror.example/debian" in text for text in system.sources
+    ] == [True]
+    assert "apt's sources (make BACKPORTS=no" in done.stdout
+
+
+def test_backports_that_the_system_has_are_not_added_again(system: System) -> None:
+    system.has(indexes=_DEBIAN_12 + _DEBIAN_12.replace("bookworm", "bookworm-backports"))
+    system.run("qemu-system-x86")
+    assert system.installed == ["qemu-system-x86/bookworm-backports"]
+    assert system.sources == []
+
+
+@pytest.mark.parametrize("why", ["not wanted", "not offered", "another system"])
+def test_elsewhere_qemu_is_the_system_s_own(system: System, why: str) -> None:
+    system.has(offered="" if why == "not offered" else "bookworm-backports\n")
+    if why == "another system":
+        system.has(indexes=_DEBIAN_12.replace("bookworm", "trixie"))
+    done = system.run("qemu-system-x86", "qemu-utils", BACKPORTS="no" if why == "not wanted" else "yes")
+    assert done.returncode == 0, done.stderr
+    assert system.installed == ["qemu-system-x86", "qemu-utils"]
+    assert system.sources == []
+
+
+def test_an_installed_qemu_stays(system: System) -> None:
+    system.has(installed="qemu-system-x86\n")
+    system.run("qemu-system-x86", "packer")
+    assert (system.installed, system.sources) == (["packer"], [])
+
+
+def test_a_packer_that_is_no_debian_package_counts(system: System) -> None:
+    system.has(indexes=_DEBIAN_12.replace("bookworm", "trixie"), packer="")
+    done = system.run("packer", "rpm")
+    assert done.returncode == 2
+    assert "developer.hashicorp.com/packer/install" in done.stderr
+    assert system.installed == []
+    system.add("packer", "")
+    assert system.run("packer", "rpm").returncode == 0
+    assert system.installed == ["rpm"]
+
+
+def test_without_root_it_says_what_to_do(system: System) -> None:
+    system.has(uid="1000\n")
+    done = system.run("rpm")
+    assert done.returncode == 2
+    assert "sudo apt-get update && sudo apt-get install --no-install-recommends -y rpm" in done.stderr
+    assert system.installed == []
