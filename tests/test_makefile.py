@@ -34,6 +34,9 @@ _PROVE = "prove variables/recipes/debian12-gpu.yml -o out/debian12-gpu"
 def checkout(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    program = tmp_path / "gpu_ami" / "local" / "packages.sh"
+    program.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "gpu_ami" / "local" / "packages.sh", program)
     program = tmp_path / "system-python"
     program.write_text(_PYTHON)
     program.chmod(0o755)
