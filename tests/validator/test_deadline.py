@@ -53,3 +53,31 @@ def test_other_threads_set_no_alarm() -> None:
     thread.start()
     thread.join()
     assert errors == [] and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_alarm_stays_set_for_a_later_deadline() -> None:
+    deadline.arm(time.monotonic() + 0.05)
+    deadline.move(time.monotonic() + 0.3)
+    started = time.monotonic()
+    with pytest.raises(deadline.CheckTimeout):
+        time.sleep(30)
+    assert time.monotonic() - started >= 0.29
+
+
+def test_paused_deadline_interrupts_when_it_has_resumed() -> None:
+    deadline.arm(time.monotonic() + 0.1)
+    left = deadline.pause()
+    assert 0 < left <= 0.1
+    time.sleep(0.2)  # the alarm comes meanwhile
+    deadline.resume(left)
+    with pytest.raises(deadline.CheckTimeout):
+        time.sleep(30)
+    assert deadline.pause() == 0.0
+
+
+def test_alarm_that_a_check_has_cleared_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "_SURE_SECONDS", 0.0)
+    deadline.arm(time.monotonic() + 30)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    deadline.move(time.monotonic() + 40)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] > 30

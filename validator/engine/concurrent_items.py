@@ -12,7 +12,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ _NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt)
 CHECKS = Path(__file__).parent.parent / "checks"  # ours, which change no host unless they are marked live
 _OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
 _HIGHER = (*_OF_A_HOST, Scope.Session)
-_ByScope = tuple[Set[Any], Mapping[Any, Any]]  # fixtures of a function; of a class, module or package, with the node
 
 
 def can_run_concurrently(item: pytest.Item) -> bool:
@@ -82,23 +81,15 @@ class ConcurrentItems:
         self._session_entry: dict[Any, Any] = {}
         hosts: dict[Any, _SharedState] = {}
         self._states = {
-            item: _ItemState(self, item, hosts.setdefault(_host_of(item), _SharedState(self._session_entry)))
+            item: _ItemState(session, item, hosts.setdefault(_host_of(item), _SharedState(self._session_entry)))
             for item in items
         }
         for item, state in self._states.items():
             for node in state.chain:
                 state.shared.unfinished.setdefault(node, {})[item] = None
-        self._hooks: dict[Any, Any] = {}
-        self._named: dict[tuple[int, int], _ByScope] = {}
+        self._hooks: dict[Any, dict[str, Any]] = {}
+        self._arguments = pytest_internals.KnownArguments(session.config)
         pytest_internals.share_locations(items)
-
-    def named_fixtures(self, item: pytest.Function) -> _ByScope:
-        """The fixtures that an item names, also indirectly, by scope: the same for all items of a function."""
-        key = (id(pytest_internals.fixture_info(item)), id(item.parent))
-        if key not in self._named:
-            named = pytest_internals.definitions(item).values()
-            self._named[key] = _by_scope(item, (fixture for fixtures in named for fixture in fixtures))
-        return self._named[key]
 
     def tasks(self, mutating: Set[pytest.Item], seconds: float) -> list[scheduler.Task]:
         """One task for each item, in order. mutating: items that may change their host; seconds: deadline of each."""
@@ -122,15 +113,15 @@ class ConcurrentItems:
         """A context in which one item sets up a shared fixture while other items that need it wait."""
 
         def execute(original: Any, fixture: Any, request: Any) -> Any:
+            scope, item = scope_of(fixture), request._pyfuncitem
+            node = item if scope is Scope.Function else scope_node(item, fixture)
+            if item in self._states:
+                self._states[item].add_fixture(fixture, node)
             active = scheduler.active()
             task = active.task if active else None
-            scope = scope_of(fixture)
             if scope is Scope.Function or active is None or task is None:
                 return original(fixture, request)
-            owner: tuple[Any, Any] = (None, None)
-            if scope is not Scope.Session:
-                owner = (task.host, scope_node(request._pyfuncitem, fixture))
-            key = (fixture, *owner)
+            key = (fixture, None, None) if scope is Scope.Session else (fixture, task.host, node)
             active.wait_until(lambda: self._busy.get(key) in (None, task))
             if self._busy.get(key) is task:
                 return original(fixture, request)
@@ -144,6 +135,7 @@ class ConcurrentItems:
             yield
 
     def _protocol(self, item: pytest.Function) -> None:
+        item.funcargs.update(self._arguments.of(item))
         try:
             if self._phase(item, "setup").passed:
                 self._phase(item, "call")
@@ -153,29 +145,31 @@ class ConcurrentItems:
             pytest_internals.forget_arguments(item)
 
     def _phase(self, item: pytest.Function, when: Any, **arguments: Any) -> pytest.TestReport:
-        hook = self._hook(item, f"pytest_runtest_{when}")
-        left = 0.0
+        hooks, left = self._hooks_of(item), 0.0
 
         def run() -> None:
             nonlocal left
             try:
-                hook(item=item, **arguments)
+                hooks[when](item=item, **arguments)
             finally:
                 left = deadline.pause()  # the deadline is the check's, not that of the report on it
 
         call = pytest_internals.call_phase(run, when, self._not_a_verdict)
         self._states[item].add_sections(when)
-        report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        report: pytest.TestReport = hooks["report"](item=item, call=call)
         self.reports[item].append(report)
         deadline.resume(left)
         return report
 
-    def _hook(self, item: pytest.Function, name: str) -> Any:
-        foreign = pytest_internals.foreign_plugins(item)
-        key = (name, *map(id, foreign))
-        if key not in self._hooks:
-            self._hooks[key] = pytest_internals.hook_without(item.config, name, foreign)
-        return self._hooks[key]
+    def _hooks_of(self, item: pytest.Function) -> dict[str, Any]:
+        """The hooks of the phases and of the report: the same for all items of a file."""
+        if item.path not in self._hooks:
+            hooks = {
+                when: pytest_internals.phase_hook(item, f"pytest_runtest_{when}")
+                for when in ("setup", "call", "teardown")
+            }
+            self._hooks[item.path] = hooks | {"report": item.ihook.pytest_runtest_makereport}
+        return self._hooks[item.path]
 
     def _next(self, item: pytest.Function) -> Any:
         """The next pending item with the deepest shared scope, so that shared fixtures stay set up."""
@@ -212,7 +206,7 @@ class _SharedState:
 
     def __init__(self, session_entry: dict[Any, Any]) -> None:
         self.session_entry = session_entry
-        self.entries: dict[Any, Any] = {}  # SetupState's entry of every node
+        self.entries: dict[Any, Any] = {}  # SetupState's entry of every node but items
         self.unfinished: dict[Any, dict[Any, None]] = {}  # by node: its items that have not ended
         # By node (a definition can serve many modules): values and finalizers of its fixtures.
         self.fixtures: dict[Any, dict[Any, tuple[Any, list[Any]]]] = {}
@@ -223,6 +217,8 @@ class _SharedState:
 
     def save_values(self, chain: list[Any], shared: Mapping[Any, Any]) -> None:
         """shared: the item's fixtures of a class, module or package, each with its node."""
+        if not shared and not self.fixtures:
+            return
         stored = {fixture: node for node in chain for fixture in self.fixtures.get(node, ())}
         for fixture, node in {**stored, **shared}.items():
             value = pytest_internals.take_value(fixture)
@@ -232,19 +228,19 @@ class _SharedState:
                 del self.fixtures[node][fixture]
 
     def stack(self, chain: list[Any]) -> dict[Any, Any]:
-        stored = ((node, self._entries(node).get(node)) for node in chain)
-        return {node: entry for node, entry in stored if entry is not None}
+        """The nodes of a chain that are set up. chain: the session first."""
+        if not self.session_entry:
+            return {}
+        entries = self.entries
+        return self.session_entry | {node: entries[node] for node in chain if node in entries}
 
-    def save_stack(self, chain: list[Any], stack: dict[Any, Any]) -> None:
-        for node in chain:
-            entry = stack.get(node)
-            if entry is None:
-                self._entries(node).pop(node, None)
+    def save_stack(self, chain: list[Any], stack: Mapping[Any, Any]) -> None:
+        session, *nodes = chain
+        for node, entries in ((session, self.session_entry), *((node, self.entries) for node in nodes)):
+            if node in stack:
+                entries[node] = stack[node]
             else:
-                self._entries(node)[node] = entry
-
-    def _entries(self, node: Any) -> dict[Any, Any]:
-        return self.session_entry if isinstance(node, pytest.Session) else self.entries
+                entries.pop(node, None)
 
 
 def _host_of(item: pytest.Function) -> Any:
@@ -269,12 +265,16 @@ def _restore(fixtures: dict[Any, tuple[Any, list[Any]]]) -> None:
 class _ItemState:
     """The fixtures and output of one item while it is suspended."""
 
-    def __init__(self, owner: ConcurrentItems, item: pytest.Function, shared: _SharedState) -> None:
-        self.owner = owner
+    def __init__(self, session: pytest.Session, item: pytest.Function, shared: _SharedState) -> None:
+        self.session = session
         self.item = item
         self.shared = shared
         self.chain = item.listchain()
-        self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}
+        self._parents = self.chain[:-1]
+        self._entry: Any = None  # its own in SetupState's stack
+        self._own: set[Any] = set()  # fixtures of the function that it has used
+        self._of_host: dict[Any, Any] = {}  # those of its class, module and packages, with the node
+        self._fixtures: dict[Any, tuple[Any, list[Any]]] = {}  # values of its own
         self._out, self._err = io.StringIO(), io.StringIO()
         self._sudo: Any = None
         self._phase: str | None = None
@@ -283,12 +283,15 @@ class _ItemState:
 
     def enter(self) -> None:
         """Restores the state of this item, which resumes."""
-        pytest_internals.set_setup_stack(self.owner.session, self.shared.stack(self.chain))
-        self.shared.restore_values(self.chain)
+        stack = self.shared.stack(self._parents)
+        if self._entry is not None:
+            stack[self.item] = self._entry
+        pytest_internals.set_setup_stack(self.session, stack)
+        self.shared.restore_values(self._parents)
         _restore(self._fixtures)
         if self._sudo is not None:
             self._backend.__dict__["get_command"] = self._sudo
-        if self._phase is not None:
+        if self._phase is not None and os.environ.get(_PHASE) != self._phase:
             os.environ[_PHASE] = self._phase
         self._streams, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), (self._out, self._err)
 
@@ -297,12 +300,20 @@ class _ItemState:
         sys.stdout, sys.stderr = self._streams
         # `with host.sudo()` sets its own get_command on the backend, which all items share.
         self._sudo = self._backend.__dict__.pop("get_command", None)
-        self._phase = os.environ.pop(_PHASE, None)
-        self.shared.save_stack(self.chain, pytest_internals.setup_stack(self.owner.session))
-        own, shared = self._known_fixtures()
-        values = ((fixture, pytest_internals.take_value(fixture)) for fixture in own | self._fixtures.keys())
+        self._phase = os.environ.get(_PHASE)  # stays until another item sets its own
+        stack = pytest_internals.setup_stack(self.session)
+        self._entry = stack.get(self.item)
+        self.shared.save_stack(self._parents, stack)
+        values = ((fixture, pytest_internals.take_value(fixture)) for fixture in self._own)
         self._fixtures = {fixture: value for fixture, value in values if value is not None}
-        self.shared.save_values(self.chain, shared)
+        self.shared.save_values(self._parents, self._of_host)
+
+    def add_fixture(self, fixture: Any, node: Any) -> None:
+        """Notes a fixture that the item uses. node: to which its value belongs; see scope_node."""
+        if node is self.item:
+            self._own.add(fixture)
+        elif scope_of(fixture) in _OF_A_HOST:
+            self._of_host[fixture] = node
 
     def add_sections(self, when: str) -> None:
         """Adds the output of the item to the report of this phase."""
@@ -311,24 +322,3 @@ class _ItemState:
                 self.item.add_report_section(when, name, stream.getvalue())
                 stream.seek(0)
                 stream.truncate()
-
-    def _known_fixtures(self) -> _ByScope:
-        own, shared = named = self.owner.named_fixtures(self.item)
-        extra = [one for one in pytest_internals.requested(self.item) if one not in own and one not in shared]
-        if not extra:
-            return named
-        more_own, more_shared = _by_scope(self.item, extra)
-        return own | more_own, {**shared, **more_shared}
-
-
-def _by_scope(item: pytest.Function, fixtures: Iterable[Any]) -> _ByScope:
-    own, shared = set(), {}
-    for fixture in fixtures:
-        node = item if scope_of(fixture) is Scope.Function else scope_node(item, fixture)
-        if fixture.argname == "request":
-            continue
-        if node is item:
-            own.add(fixture)
-        elif scope_of(fixture) in _OF_A_HOST:
-            shared[fixture] = node
-    return own, shared

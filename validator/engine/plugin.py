@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 
@@ -21,6 +22,22 @@ class ConcurrentChecks:
         self._mutating: set[pytest.Item] | None = None  # which items may change their host; None: not analysed yet
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """pytest's loop, but items that have run are reported without what plugins do around an item that runs."""
+        if not pytest_internals.may_replace_loop(session):
+            return None
+        for item, nextitem in itertools.zip_longest(session.items, session.items[1:]):
+            if item in self._reports:
+                self._report(item, self._reports.pop(item))
+            else:
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+            if session.shouldfail:
+                raise session.Failed(session.shouldfail)
+            if session.shouldstop:
+                raise session.Interrupted(session.shouldstop)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         if item not in self._reports and can_run_concurrently(item):
             self._run_from(item)
@@ -28,15 +45,21 @@ class ConcurrentChecks:
         following = self._next_to_run(item, nextitem)
         if reports is None and following is nextitem:
             return None  # pytest's own protocol
+        self._report(item, reports, following)
+        return True
+
+    def _report(
+        self, item: pytest.Item, reports: list[pytest.TestReport] | None, nextitem: pytest.Item | None = None
+    ) -> None:
+        """Reports an item. reports: None if it has not run yet."""
         hook = item.ihook
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if reports is None:
-            pytest_internals.runtestprotocol(item, nextitem=following)
+            pytest_internals.runtestprotocol(item, nextitem=nextitem)
         else:
             for report in reports:
                 hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
 
     def _next_to_run(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
         """The next item that has not run yet, so that fixtures of finished items are torn down."""
@@ -61,6 +84,9 @@ class ConcurrentChecks:
         items = ConcurrentItems(session, list(concurrent), nextitem)
         tasks = items.tasks(self._mutating, session.config.getoption("check_deadline"))
         deadline.install()
-        with items.exclusive_setup():
-            scheduler.Scheduler(limit=lambda task: deadline.move(task.deadline)).run(tasks)
+        try:
+            with items.exclusive_setup():
+                scheduler.Scheduler(limit=lambda task: deadline.move(task.deadline)).run(tasks)
+        finally:
+            deadline.arm(0.0)
         self._reports.update(items.reports)

@@ -24,6 +24,11 @@ runtestprotocol = runner.runtestprotocol
 # Plugins that wrap one phase of an item and expect the next phase of the same item to follow: output is captured by
 # the engine, the others are left out.
 WRAPPERS = ("capturemanager", "logging-plugin", "threadexception", "unraisableexception", "timeout")
+_OWN_FIXTURE_HOOKS = {"fixtures", "setuponly", "setupplan"}  # pytest's own; the latter two only without the engine
+# pytest's own, whose hooks around an item matter only while it runs; the engine's hook comes before `runner`'s.
+_AROUND_ITEMS = {"warnings", "assertion", "faulthandler", "unittest", "runner", "validator-engine"}
+_LOOPS = {"main", "logging-plugin", "terminalreporter", "validator-engine"}  # of these only `main` has a loop
+_HOST = "_testinfra_host"  # testinfra's parameter with the host
 PHASE_VARIABLE = "PYTEST_CURRENT_TEST"  # the running item and phase; pytest removes it when a phase ends
 
 _PARAMETERS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
@@ -36,7 +41,6 @@ _PARAMETERS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
 )
 _ATTRIBUTES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("FixtureDef", fixtures.FixtureDef, ("_scope", "cached_result", "_finalizers", "argname", "func")),
-    ("FixtureRequest", fixtures.FixtureRequest, ("_fixture_defs",)),
     ("SetupState", runner.SetupState, ("stack",)),
     ("Session", pytest.Session, ("_setupstate",)),
     ("Function", pytest.Function, ("_fixtureinfo",)),
@@ -57,6 +61,8 @@ def differences() -> list[str]:
     call_spec = getattr(python, "CallSpec", None) or getattr(python, "CallSpec2", None)  # renamed in pytest 9
     if not {"params", "_arg2scope"} <= set(getattr(call_spec, "__dataclass_fields__", ())):
         lines.append("CallSpec has no fields params and _arg2scope")
+    if not callable(getattr(python, "get_direct_param_fixture_func", None)):
+        lines.append("python has no function get_direct_param_fixture_func")
     if set(Scope.__members__) != {"Function", "Class", "Module", "Package", "Session"}:
         lines.append(f"Scope has the members {', '.join(Scope.__members__)}")
     if not {"_request", "funcargs"} <= set(getattr(pytest.Function, "_initrequest", lambda: None).__code__.co_names):
@@ -104,6 +110,19 @@ def faster_lookups(session: pytest.Session) -> Iterator[None]:
         _fixtures.getfuncargnames = names
 
 
+def may_replace_loop(session: pytest.Session) -> bool:
+    """Whether pytest's loop would run the items now, and no other plugin takes part in the loop or in each item."""
+    hook, option = session.config.hook, session.config.option
+    if option.collectonly or (session.testsfailed and not option.continue_on_collection_errors):
+        return False
+    return _plugins_of(hook.pytest_runtestloop) <= _LOOPS and _plugins_of(hook.pytest_runtest_protocol) <= _AROUND_ITEMS
+
+
+def _plugins_of(*hooks: Any) -> set[str]:
+    """Names of the plugins that implement one of these hooks."""
+    return {implementation.plugin_name for hook in hooks for implementation in hook.get_hookimpls()}
+
+
 def parameter_scopes(item: pytest.Function) -> dict[str, Scope]:
     """Name of each parameter of an item → the scope that it is set up for."""
     return dict(item.callspec._arg2scope)
@@ -121,14 +140,38 @@ def definitions(item: pytest.Item) -> dict[str, Sequence[Any]]:
     return dict(info.name2fixturedefs) if info is not None else {}
 
 
-def fixture_info(item: pytest.Function) -> object:
-    """What the items of one function share: its fixtures and their definitions."""
-    return item._fixtureinfo
+class KnownArguments:
+    """Arguments of items whose values are known before their setup, so that no fixture needs to be set up for them.
+
+    They are parameters, `request`, and testinfra's `host` where nothing overrides it. None if a plugin has a hook for
+    every fixture that is set up.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        hook = config.hook
+        plugins = _plugins_of(hook.pytest_fixture_setup, hook.pytest_fixture_post_finalizer)
+        self._none = not plugins <= _OWN_FIXTURE_HOOKS
+        self._names: dict[int, dict[str, str]] = {}  # by what the items of a function share
+
+    def of(self, item: pytest.Function) -> dict[str, object]:
+        """Name of each argument → its value."""
+        if self._none:
+            return {}
+        key = id(item._fixtureinfo)
+        if key not in self._names:
+            self._names[key] = {name: source for name in item.fixturenames if (source := _source(item, name))}
+        params = item.callspec.params
+        return {name: params.get(source, item._request) for name, source in self._names[key].items()}
 
 
-def requested(item: pytest.Function) -> Iterable[Any]:
-    """Definitions of the fixtures that an item has requested so far."""
-    return item._request._fixture_defs.values() if item._request else ()
+def _source(item: pytest.Function, name: str) -> str:
+    """The parameter that is the value of an argument, "request" for the request, "" if a fixture is needed."""
+    if name == "request":
+        return name
+    functions = [fixture.func for fixture in definitions(item).get(name, ())]
+    if name in ("host", _HOST) and [function.__module__ for function in functions] == ["testinfra.plugin"]:
+        return _HOST
+    return name if functions and functions[-1] is python.get_direct_param_fixture_func else ""
 
 
 def forget_arguments(item: pytest.Function) -> None:
@@ -177,13 +220,8 @@ def call_phase(function: Callable[[], Any], when: Any, reraise: tuple[type[BaseE
     return runner.CallInfo.from_call(function, when=when, reraise=reraise)
 
 
-def foreign_plugins(item: pytest.Item) -> tuple[Any, ...]:
-    """conftest files of other folders, whose hooks do not apply to this item."""
-    return tuple(getattr(item.ihook, "remove_mods", ()))
-
-
-def hook_without(config: pytest.Config, name: str, plugins: Iterable[Any]) -> Any:
-    """A hook that calls neither WRAPPERS nor these plugins."""
-    manager = config.pluginmanager
-    removed = [*(manager.get_plugin(wrapper) for wrapper in WRAPPERS), *plugins]
+def phase_hook(item: pytest.Item, name: str) -> Any:
+    """An item's hook without WRAPPERS, and without conftest files of other folders, which do not apply to it."""
+    manager = item.config.pluginmanager
+    removed = [*(manager.get_plugin(wrapper) for wrapper in WRAPPERS), *getattr(item.ihook, "remove_mods", ())]
     return manager.subset_hook_caller(name, [plugin for plugin in removed if plugin is not None])

@@ -83,6 +83,7 @@ class Scheduler:
     _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by host: tasks that have not started
     _beside: dict[object, deque[Task]] = field(default_factory=dict)  # the same, of tasks that run beside live ones
     _begun: dict[object, dict[Task, None]] = field(default_factory=dict)  # by host: tasks that have not ended, in order
+    _mutating: dict[object, set[Task]] = field(default_factory=dict)  # those of them that mutate
     _sleeping: dict[Task, None] = field(default_factory=dict)
     _asking: dict[backend.HostLink, list[Task]] = field(default_factory=dict)  # their commands are not sent yet
     _sent: dict[backend.HostLink, list[Batch[Task]]] = field(default_factory=dict)  # [] while connecting
@@ -103,6 +104,7 @@ class Scheduler:
             queues = self._beside if self._is_beside(task) else self._queues
             queues[task.host].append(task)
         self._begun = {task.host: {} for task in self.tasks}
+        self._mutating = {task.host: set() for task in self.tasks}
         self._several = len(self._begun) > 1
         _active, backend.runner = self, self.execute
         try:
@@ -123,19 +125,27 @@ class Scheduler:
             (queues, host)
             for queues in (self._queues, self._beside)
             for host, queued in queues.items()
-            if _may_start(queued[0], self._begun[host])
+            if self._may_start(queued[0])
         ]
         self._more = len(startable) > 1
         for queues, host in startable[:1]:
-            queued, begun = queues[host], self._begun[host]
-            while queued and _may_start(queued[0], begun):
+            queued = queues[host]
+            while queued and self._may_start(queued[0]):
                 self._start(queued.popleft())
             if not queued:
                 del queues[host]
         return bool(self._queues) or bool(self._beside) or any(self._begun.values())
 
+    def _may_start(self, task: Task) -> bool:
+        """Whether a task can start beside those of its host that have not ended."""
+        if task.beside or not (task.mutates or self._mutating[task.host]):
+            return True
+        return all(_may_run_beside(task, other) for other in self._begun[task.host])
+
     def _start(self, task: Task) -> None:
         self._begun[task.host][task] = None
+        if task.mutates:
+            self._mutating[task.host].add(task)
         task.deadline = time.monotonic() + task.seconds if task.seconds else 0.0
         task._greenlet = greenlet.greenlet(task.run)
         self._resume(task)
@@ -245,6 +255,7 @@ class Scheduler:
             self._current = None
         if task.done:
             del self._begun[task.host][task]
+            self._mutating[task.host].discard(task)
             self.finished(task)
 
     def _send(self) -> bool:
@@ -344,11 +355,6 @@ def _hosts_with_live_checks(tasks: Iterable[Task]) -> set[object]:
     """Hosts whose checks that mutate are all live ones of ours: there others can wait for them to begin."""
     mutating = [task for task in tasks if task.mutates]
     return {task.host for task in mutating} - {task.host for task in mutating if not task.live}
-
-
-def _may_start(task: Task, begun: Iterable[Task]) -> bool:
-    """Whether a task can start beside those of its host that have not ended."""
-    return task.beside or all(_may_run_beside(task, other) for other in begun)
 
 
 def _text(task: Task) -> str:

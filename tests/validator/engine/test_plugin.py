@@ -112,3 +112,27 @@ def test_no_check_of_telemetry_runs_alone(run: Run) -> None:
     """One that did would begin its wait when all others have ended theirs."""
     outcome = run(CONCURRENT)
     assert outcome.verdicts == {"test_it": "PASS"}, outcome.text
+
+
+AROUND_ITEMS = """
+import pytest
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with open({log!r}, "a") as log:
+        print(item.name.partition("[")[0], file=log)
+    return (yield)
+"""
+
+
+def test_hooks_around_items_see_every_item(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    files = {"conftest.py": AROUND_ITEMS.format(log=str(log)), "test_it.py": MIXED.format(order="ORDER")}
+    assert set(run(folder_of(tmp_path, files)).verdicts.values()) == {"PASS"}
+    assert log.read_text().split() == REPORTED
+
+
+@pytest.mark.parametrize("option", ["-q", "--serial"])
+def test_run_stops_after_the_most_failures(run: Run, option: str) -> None:
+    source = "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_it(host, n):\n    assert n == 0\n"
+    outcome = run(source, "--maxfail=2", option)
+    assert "stopping after 2 failures" in outcome.text and "2 failed, 1 passed" in outcome.text
