@@ -28,10 +28,10 @@ from validator.plan import load_plan
 from validator.results import (
     CheckRecord,
     HostResults,
+    JournalWriter,
     RunningCheck,
     Verdict,
     WaiverRecord,
-    append_to_journal,
     journal_of,
 )
 from validator.transport import backend
@@ -75,6 +75,7 @@ class Run:
         self.hosts: dict[str, HostRun] = {}  # by name
         self.machines: dict[Any, MachineUnderTest] = {}
         self.plan: PlanDocument | None = None
+        self.journal = JournalWriter()
         self.waivers: list[waivers.Waiver] = []
         self.waiver_remarks: list[str] = []
         self.engine: ModuleType | None = None  # validator.engine, if checks run concurrently
@@ -222,7 +223,7 @@ def _append_to_journal(check: RunningCheck, host_run: HostRun, config: pytest.Co
     record = check.record
     if run.waivers:
         (record,), _ = waivers.apply(run.waivers, [record], _where(run, host_run.host), datetime.date.today())
-    append_to_journal(host_run.journal, record)
+    run.journal.append(host_run.journal, record)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitCode) -> None:
@@ -233,6 +234,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitC
     if config.getoption("collectonly"):
         _write_list(run, config.getoption("results"))
         return
+    run.journal.close()
     waiver_records: list[WaiverRecord] = []
     for host_run in run.hosts.values():
         results = _results(host_run, run, config)
@@ -243,6 +245,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int | pytest.ExitC
     ids = [record.id for host_run in run.hosts.values() for record in host_run.records]
     run.waiver_remarks = waivers.remarks(waiver_records, ids)
     backend.close_all()
+    gc.collect()
+    gc.freeze()  # pytest collects twice more, and Python once: reports and results stay
 
 
 def _write_list(run: Run, path: Path | None) -> None:

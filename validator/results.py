@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 from validator import inputs
 
 SCHEMA = "gpu-ami/checks/2"
-_encode = json.JSONEncoder(ensure_ascii=False).encode
+_JSON_TYPES = frozenset({type(None), bool, int, float, str})
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode  # plain values have no circles
 
 
 class Verdict(StrEnum):
@@ -173,6 +174,11 @@ class CheckRecord:
         """The record as plain JSON values; `from_json` reads it."""
         return plain_fields(self)
 
+    @functools.cached_property
+    def json_text(self) -> str:
+        """The record as JSON in one line: in the journal, then in checks.json."""
+        return _encode(self.to_json())
+
     @classmethod
     def from_json(cls, data: object, where: str = "check") -> CheckRecord:
         """Reads what `to_json` wrote. Raises InvalidRecord with `where` in its message."""
@@ -223,7 +229,8 @@ class HostResults:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.part")
         with part.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(_document(self.to_json()))
+            rest = dataclasses.replace(self, checks=()).to_json()
+            file.write(_document(rest | {"checks": [check.json_text for check in self.checks]}))
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
@@ -239,16 +246,19 @@ class HostResults:
 
 
 def _document(values: Mapping[str, object]) -> str:
-    """A JSON object with each entry of its lists on a line of its own (json's indentation is slow)."""
+    """A JSON object with each entry of its lists on a line of its own (json's indentation is slow).
+
+    The checks are JSON already.
+    """
     keys = []
     for key, value in values.items():
-        text = _list(value) if isinstance(value, list) and value else _encode(value)
-        keys.append(f" {json.dumps(key)}: {text}")
+        entries = isinstance(value, list) and value and (value if key == "checks" else map(_encode, value))
+        keys.append(f" {json.dumps(key)}: {_list(entries) if entries else _encode(value)}")
     return "{\n" + ",\n".join(keys) + "\n}\n"
 
 
-def _list(values: Iterable[object]) -> str:
-    return "[\n" + ",\n".join(f"  {_encode(value)}" for value in values) + "\n ]"
+def _list(entries: Iterable[str]) -> str:
+    return "[\n" + ",\n".join(f"  {entry}" for entry in entries) + "\n ]"
 
 
 def journal_of(results: Path) -> Path:
@@ -256,15 +266,27 @@ def journal_of(results: Path) -> Path:
     return results.with_suffix(".jsonl")
 
 
-def append_to_journal(path: Path, record: CheckRecord) -> None:
-    """Adds a check to the journal. OSError is suppressed, because a full disk must not change the verdict."""
-    line = _encode(record.to_json()) + "\n"
-    with contextlib.suppress(OSError):
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            os.write(file, line.encode("utf-8", errors="backslashreplace"))
-        finally:
-            os.close(file)
+class JournalWriter:
+    """Appends checks to journals. The last one stays open: the checks of a host mostly end one after another."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file = -1
+
+    def append(self, path: Path, record: CheckRecord) -> None:
+        """Adds a check. OSError is suppressed, because a full disk must not change the verdict."""
+        line = record.json_text + "\n"
+        with contextlib.suppress(OSError):
+            if path != self._path:
+                self.close()
+                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._path = path
+            os.write(self._file, line.encode("utf-8", errors="backslashreplace"))
+
+    def close(self) -> None:
+        if self._path is not None:
+            self._path = None
+            os.close(self._file)
 
 
 def read_journal(path: Path) -> tuple[CheckRecord, ...]:
@@ -358,7 +380,8 @@ def each(value: object, kind: type[_Readable], where: str) -> tuple[_Readable, .
 
 def plain_fields(record: object) -> dict[str, object]:
     """A record's fields as plain JSON values."""
-    return {name: _plain(getattr(record, name)) for name in _field_names(type(record))}  # type: ignore[arg-type]
+    values = ((name, getattr(record, name)) for name in _field_names(type(record)))  # type: ignore[arg-type]
+    return {name: value if type(value) in _JSON_TYPES else _plain(value) for name, value in values}
 
 
 @functools.cache
@@ -368,7 +391,7 @@ def _field_names(kind: type) -> tuple[str, ...]:
 
 def _plain(value: object) -> object:
     """The value as a JSON value; a type that JSON does not have is converted to text."""
-    if value is None or isinstance(value, bool | int | float) or type(value) is str:
+    if type(value) in _JSON_TYPES or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
         return str(value)  # also of an enum member

@@ -14,11 +14,13 @@ from validator.results import (
     Hop,
     HostResults,
     InvalidRecord,
+    JournalWriter,
     MetricSeries,
     Replica,
     Verdict,
     WaiverRecord,
     WaiverState,
+    read_journal,
 )
 
 WAIVER = WaiverRecord("xid::test_*", "ticket 1", "me", "2027-01-31", {"image": "a*"}, WaiverState.USED)
@@ -104,3 +106,16 @@ def test_verdicts_are_their_names() -> None:
 
 def test_first_line() -> None:
     assert (RECORD.first_line, CheckRecord("a::b", "a", "T1", "", message="").first_line) == ("no event", "UNPROVEN")
+
+
+def test_journals_have_each_check_at_once(tmp_path: Path) -> None:
+    writer, records = JournalWriter(), [CheckRecord(f"a::{name}", "a", "T1", "") for name in "bcd"]
+    for record, name in zip(records, ("1.jsonl", "2.jsonl", "1.jsonl"), strict=True):
+        writer.append(tmp_path / name, record)
+        assert read_journal(tmp_path / name)[-1] == record
+    writer.append(tmp_path / "missing" / "3.jsonl", records[0])  # as on a full disk: it costs the run nothing
+    writer.append(tmp_path / "2.jsonl", records[2])
+    writer.close()
+    writer.close()
+    assert read_journal(tmp_path / "1.jsonl") == (records[0], records[2])
+    assert read_journal(tmp_path / "2.jsonl") == (records[1], records[2])
