@@ -131,7 +131,7 @@ def test_hooks_around_items_see_every_item(run: Run, tmp_path: Path) -> None:
     assert log.read_text().split() == REPORTED
 
 
-@pytest.mark.parametrize("option", ["-q", "--serial"])
+@pytest.mark.parametrize("option", ["--tb=line", "--serial"])
 def test_run_stops_after_the_most_failures(run: Run, option: str) -> None:
     source = "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_it(host, n):\n    assert n == 0\n"
     outcome = run(source, "--maxfail=2", option)
