@@ -91,7 +91,13 @@ def test_a_site_s_role_of_the_name_has_no_early_tasks(checkout: Path) -> None:
         for path in there:
             path.unlink()
         layers = cut(plan_of(), "ami-1", PLACE, checkout)
-        assert [layer.early for layer in layers] == [(), (), (), ("cloudwatch_agent:package", "event_parser:files"), ()]
+        assert [layer.early for layer in layers] == [
+            (),
+            (),
+            (),
+            ("cloudwatch_agent:package", "event_parser:files", "drain_hook:files"),
+            (),
+        ]
     finally:
         for path, text in there.items():
             path.write_text(text)
