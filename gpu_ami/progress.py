@@ -28,7 +28,8 @@ class Expected:
 class Stage:
     """A running stage. level: depth of nesting; started: monotonic seconds; step, total: 0 where unknown.
 
-    machine: the one that the stage is of, by its name in the report; "" for what is of none.
+    machine: the one that the stage is of, by its name in the report; "" for what is of none. after: the stage whose end
+    it waited for: the one before it of its machine, or of its thread; "" for the first inside another one.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Stage:
     total: int = 0
     red: int = 0
     machine: str = ""
+    after: str = ""
 
 
 class Display(Protocol):
@@ -57,8 +59,8 @@ class Progress:
 
     mode: "plain" (a line a step), "terminal" (live, on `display`), "json" (one object a line), "quiet".
     expected: what a stage of this name took last time, if that is known.
-    times: of every finished stage, in order, for the report: its machine, its start since the run began, and how long
-    it took (s).
+    times: of every finished stage, in order, for the report: its machine, the stage it waited for (Stage.after), its
+    start since the run began, and how long it took (s).
     """
 
     mode: str = "plain"
@@ -70,6 +72,7 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
     _current: threading.local = field(default_factory=threading.local)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _last: dict[object, str] = field(default_factory=dict)  # machine, thread or "" → its stage that ended last
     _display: Display | None = None
 
     @contextmanager
@@ -78,7 +81,8 @@ class Progress:
         outer = self._stage()
         level = outer.level + 1 if outer else 0
         machine = machine or (outer.machine if outer else "")
-        stage = Stage(name, level, time.monotonic(), self.expected(name), machine=machine)
+        after = self._after(outer, machine)
+        stage = Stage(name, level, time.monotonic(), self.expected(name), machine=machine, after=after)
         self._begin(stage)
         outcome = "failed"
         try:
@@ -107,20 +111,34 @@ class Progress:
     def _stage(self) -> Stage | None:
         return getattr(self._current, "stage", None)
 
+    def _after(self, outer: Stage | None, machine: str) -> str:
+        """The stage that one which begins now has waited for."""
+        if outer:
+            return self._last.get(id(outer), "")
+        return self._last.get(machine or threading.get_ident(), self._last.get("", ""))
+
+    def _note_end(self, stage: Stage) -> None:
+        outer = self._stage()
+        keys: list[object] = [id(outer)] if outer else [stage.machine or threading.get_ident()]
+        keys += [] if outer or stage.machine else [""]
+        self._last.update(dict.fromkeys(keys, stage.name))
+        self._last.pop(id(stage), None)
+
     def _begin(self, stage: Stage) -> None:
         self._current.stage = stage
         if self.mode == "terminal":
             with self._lock:
                 self._terminal().begin(stage)
         else:
-            self._say("start", stage.name, stage.level)
+            self._say("start", stage.name, stage.level, machine=stage.machine, after=stage.after)
 
     def _end(self, stage: Stage, outcome: str) -> None:
         seconds = round(time.monotonic() - stage.started, 2)
         start = round(stage.started - self.began, 2)
-        named = {"stage": stage.name, "machine": stage.machine, "level": stage.level}
+        named = {"stage": stage.name, "machine": stage.machine, "after": stage.after, "level": stage.level}
         ended = named | {"start": start, "seconds": seconds, "outcome": outcome}
         with self._lock:
+            self._note_end(stage)
             self.times.append(ended)
             if self.mode == "terminal":
                 self._terminal().end(stage)
@@ -133,11 +151,11 @@ class Progress:
             self._display = self.display(self.stream)
         return self._display
 
-    def _say(self, kind: str, text: str, level: int, seconds: float | None = None) -> None:
+    def _say(self, kind: str, text: str, level: int, seconds: float | None = None, **more: str) -> None:
         if self.mode == "quiet":
             return
         if self.mode == "json":
-            record = {"event": kind, "text": text, "level": level}
+            record = {"event": kind, "text": text, "level": level, **{key: text for key, text in more.items() if text}}
             line = json.dumps(record if seconds is None else record | {"seconds": seconds}, ensure_ascii=False)
         else:
             mark = {"start": "▸", "done": "✓", "failed": "✗", "note": "·"}[kind]

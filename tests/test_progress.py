@@ -6,6 +6,7 @@ import io
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -35,6 +36,35 @@ def test_json_lines() -> None:
     events = [json.loads(line) for line in played("json")[1]]
     assert [one["event"] for one in events] == ["start", "note", "start", "done", "failed"]
     assert events[3]["seconds"] >= 0 and "seconds" not in events[0]
+
+
+def test_a_stage_names_the_one_that_it_waited_for() -> None:
+    """Machines are side by side: each goes on from its own last stage, the first from what the run did before."""
+    progress = Progress("json", io.StringIO())
+
+    def machine(name: str) -> None:
+        for verb in ("launch", "boot"):
+            with progress.stage(f"{verb} {name}", name):
+                pass
+
+    for name in ("plan", "build"):
+        with progress.stage(name), progress.stage(f"{name} first"):
+            pass
+    with progress.stage("prove"):
+        with ThreadPoolExecutor(1) as pool:  # one thread for two machines: neither waits for the other's stages
+            list(pool.map(machine, ("a", "b")))
+        for name in ("remove", "sweep"):
+            with progress.stage(name):
+                pass
+    waited = {str(row["stage"]): row["after"] for row in progress.times}
+    assert waited == {
+        "plan first": "", "plan": "", "build first": "", "build": "plan",
+        "launch a": "build", "boot a": "launch a", "launch b": "build", "boot b": "launch b",
+        "remove": "", "sweep": "remove", "prove": "build",
+    }  # fmt: skip
+    lines = [json.loads(line) for line in progress.stream.getvalue().splitlines()]  # type: ignore[attr-defined]
+    start = next(line for line in lines if line["text"] == "boot b")
+    assert start == {"event": "start", "text": "boot b", "level": 0, "machine": "b", "after": "launch b"}
 
 
 def test_quiet_still_keeps_the_times() -> None:

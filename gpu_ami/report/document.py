@@ -45,7 +45,8 @@ def evidence_folder(instance_type: str, host: str) -> str:
 class Stage(results.Record):
     """One timed stage of the run: nesting level, seconds since the run began (None: not known), seconds it took.
 
-    machine: the name of the machine that it is of, "" for a stage of the run itself.
+    machine: the name of the machine that it is of, "" for a stage of the run itself. after: the stage whose end it
+    waited for, "" for the first one.
     """
 
     stage: str
@@ -54,6 +55,7 @@ class Stage(results.Record):
     outcome: str
     start: float | None = None
     machine: str = ""
+    after: str = ""
 
 
 @dataclass(frozen=True)
