@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from validator import pci, remote
@@ -40,10 +41,13 @@ COMMANDS: Mapping[str, str] = {
 # Files after a restart. The others have not changed since the first boot, and collecting them would take minutes.
 OF_EACH_BOOT = frozenset(
     {"kernel.log", "journal.log", "failed-units.txt", "nvidia-smi.xml", "agent.log", "gpuevent.log", "gpuevent.jsonl"}
-    | {"parser.txt", "parser-state.txt", DIAGNOSIS_FILE}
+    | {"parser.txt", "parser-state.txt"}
 )
+# Files of a machine with a failed check alone: nvidia-smi.xml has the same of all others.
+OF_A_FAILURE = frozenset({"nvidia-smi.txt"})
 # Files of an image that is not booted. The other commands would describe the machine that runs them.
 OF_FILES = frozenset({"packages.txt", MATERIALS_FILE, "agent-config.json", "agent-config.toml"})
+NOTHING_KEPT: Mapping[str, str] = MappingProxyType({})
 _DEADLINE = 60.0
 _MATERIALS_DEADLINE = 240.0  # modinfo reads every kernel module
 # The vendor's own report: only if a check has failed.
@@ -72,10 +76,13 @@ class Evidence:
     replicas: list[Replica] = field(default_factory=list)
 
 
-def collect(host: Any, folder: Path | None, *, failed: bool, restarted: bool = False) -> Evidence:
+def collect(
+    host: Any, folder: Path | None, *, failed: bool, restarted: bool = False, kept: Mapping[str, str] = NOTHING_KEPT
+) -> Evidence:
     """Collects facts and replicas of a host and, with a folder, writes logs and states there as files.
 
     failed: a check of the host failed. restarted: evidence was also collected before the restart, so less is now.
+    kept: files that checks have read already, with their content.
     If the host cannot be reached, the fact "unreachable" and a file of that name have the error.
     """
     evidence = Evidence()
@@ -86,6 +93,11 @@ def collect(host: Any, folder: Path | None, *, failed: bool, restarted: bool = F
         commands["replicas built"] = Command(remote.text("replica_builds"), _DEADLINE)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in COMMANDS.keys() - files.keys():  # of an earlier run
+            (folder / name).unlink(missing_ok=True)
+        for name, text in kept.items():
+            files.pop(name, None)
+            (folder / name).write_text(text, encoding="utf-8")
         commands |= {f"file {name}": command for name, command in files.items()}
     try:
         results = _run(host, commands)
@@ -123,7 +135,7 @@ def inventory_facts(folder: Path) -> dict[str, object]:
 
 def _selected(host: Any, failed: bool, restarted: bool) -> tuple[list[str], dict[str, Command]]:
     """The facts and files to collect: few after a restart; of an image's files those that need no running kernel."""
-    names, facts = set(COMMANDS), list(_FACTS)
+    names, facts = set(COMMANDS) - (frozenset() if failed else OF_A_FAILURE), list(_FACTS)
     if isinstance(host.backend, backend.ImageBackend):
         names, facts = {*OF_FILES, INODES_FILE}, ["os", "agent"]
     elif restarted:

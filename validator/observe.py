@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, NoReturn
 
 import pytest
@@ -35,8 +35,9 @@ def output(host: Any, command: str, *args: str, timeout: float | None = None) ->
 class Observe:
     """The fixture `observe`: `observe(observed, planned)` fills the report's two columns."""
 
-    def __init__(self, check: RunningCheck) -> None:
+    def __init__(self, check: RunningCheck, kept: MutableMapping[str, str] | None = None) -> None:
         self._check = check
+        self._kept = {} if kept is None else kept
 
     def __call__(self, observed: Any, planned: Any = None) -> None:
         self._check.update(observed=observed, planned=planned)
@@ -67,6 +68,10 @@ class Observe:
     def series(self, series: Iterable[MetricSeries]) -> None:
         """Records the datapoints of metrics, for the report's curves."""
         self._check.update(series=tuple(series))
+
+    def keep(self, file: str, text: str) -> None:
+        """Keeps a text as a file of the host's evidence, which is not collected again where all checks pass."""
+        self._kept[file] = text
 
     def event(self, captured: Mapping[str, object]) -> None:
         """Records the captured event with all its fields for the report."""

@@ -62,6 +62,7 @@ class HostRun:
     host: Any
     checks: dict[str, RunningCheck] = field(default_factory=dict)  # by id
     journal: Path | None = None  # None before its first line
+    kept: dict[str, str] = field(default_factory=dict)  # files of the evidence that checks have read
 
     @property
     def records(self) -> list[CheckRecord]:
@@ -270,7 +271,8 @@ def _results(host_run: HostRun, run: Run, config: pytest.Config) -> HostResults:
         if (run.plan is not None or folder is not None) and not config.getoption("no_evidence"):
             failed = any(record.verdict == Verdict.FAIL for record in host_run.records)
             restarted = bool(config.getoption("after"))
-            collected = evidence.collect(as_root(host_run.host), folder, failed=failed, restarted=restarted)
+            kept = {} if failed else host_run.kept
+            collected = evidence.collect(as_root(host_run.host), folder, failed=failed, restarted=restarted, kept=kept)
         elif isinstance(host_run.host.backend, backend.BatchBackend):
             collected.facts["transport"] = (
                 host_run.host.backend.link.cost
@@ -318,7 +320,7 @@ def as_root(host: Any) -> Any:
 @pytest.fixture
 def observe(request: pytest.FixtureRequest) -> Observe:
     """`observe(observed, planned)`: the values that the report shows beside the verdict."""
-    return Observe(request.node.stash[CHECK])
+    return Observe(request.node.stash[CHECK], request.node.stash[HOST].kept)
 
 
 @pytest.fixture(scope="session")

@@ -66,9 +66,19 @@ def test_hung_script_is_noted_in_a_separate_file(tmp_path: Path) -> None:
 
 
 def test_evidence_after_a_restart_is_of_that_boot(tmp_path: Path) -> None:
+    keep(tmp_path, "FAIL", (127, b"", b""), restarted=True)  # of an earlier run
     keep(tmp_path, "PASS", (127, b"", b""), restarted=True)
     assert {path.name for path in tmp_path.iterdir()} == evidence.OF_EACH_BOOT
     assert evidence.COMMANDS.keys() > evidence.OF_EACH_BOOT and evidence.COMMANDS.keys() > evidence.OF_FILES
+
+
+def test_what_a_check_has_read_is_not_collected_again(tmp_path: Path) -> None:
+    """gpu-ami-diagnose starts nvidia-smi three times: 12 s of an emulated machine's processor beside other work."""
+    host = testinfra.host.Host(Recorder((127, b"", b"")))
+    evidence.collect(host, tmp_path, failed=False, kept={evidence.DIAGNOSIS_FILE: '{"schema": 1}'})
+    assert (tmp_path / evidence.DIAGNOSIS_FILE).read_text() == '{"schema": 1}'
+    assert evidence.COMMANDS[evidence.DIAGNOSIS_FILE] not in host.backend.asked
+    assert {path.name for path in tmp_path.iterdir()} == evidence.COMMANDS.keys() - evidence.OF_A_FAILURE
 
 
 def test_failure_after_a_restart_collects_all_files(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from validator.evidence import DIAGNOSIS_FILE
 from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import event_policy, hardware, logrotate
@@ -173,6 +174,7 @@ def test_diagnosis_answers(host: Any, plan: PlanDocument, observe: Observe) -> N
     observe(
         [f"{found['level']}: {found['subject']}: {found['text']}" for found in document["findings"]], "every answer"
     )
+    observe.keep(DIAGNOSIS_FILE, done.stdout)
     expected = _DIAGNOSED + (_DIAGNOSED_OF_GPUS if "nvidia_driver" in plan else ())
     answers = {name: document["probes"].get(name, {"status": "no such probe"}) for name in expected}
     silent = {name: answers[name].get("why", "") for name in expected if answers[name]["status"] != "read"}
