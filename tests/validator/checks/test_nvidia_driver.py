@@ -66,11 +66,16 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "nvidia-smi: no version",
     ),
-    (driver.test_persistence_daemon_runs, DAEMON_RUNS | {"nvidia-smi*": "0, Enabled\n1, [N/A]\n"}, "PASS", ""),
+    (
+        driver.test_persistence_daemon_runs,
+        DAEMON_RUNS | {"nvidia-smi*": "0, 0, A, 1, Enabled, 1, 1, Default\n1, 0, A, 1, [N/A], 1, 1, Default\n"},
+        "PASS",
+        "",
+    ),
     (driver.test_persistence_daemon_runs, DAEMON_RUNS | {"nvidia-smi*": (9, "No devices were found\n")}, "PASS", ""),
     (
         driver.test_persistence_daemon_runs,
-        DAEMON_RUNS | {"nvidia-smi*": "0, Enabled\n1, Disabled\n"},
+        DAEMON_RUNS | {"nvidia-smi*": "0, 0, A, 1, Enabled, 1, 1, Default\n1, 0, A, 1, Disabled, 1, 1, Default\n"},
         "FAIL",
         "nvidia-persistenced.service runs, but persistence mode is off: GPU 1: Disabled",
     ),

@@ -28,6 +28,14 @@ def recorded(memory: int = 23028, simulated: bool = False, driver: str = "550.54
     return Golden("g5.12xlarge", Hardware(boards, {}, simulated=simulated, driver=driver), {"when": "2026-11-21"})
 
 
+def each_gpu(*limits: tuple[str, str]) -> str:
+    """What _QUERY prints for GPUs with these limits of their power, and their defaults."""
+    return "".join(
+        f"{index}, 0000:00:1b.0, NVIDIA A10G, 23028, Enabled, {limit}, {default}, Default\n"
+        for index, (limit, default) in enumerate(limits)
+    )
+
+
 HARDWARE = {
     "nvidia-smi --query*": BOTH,
     "nvidia-smi -L": LISTED,
@@ -37,18 +45,23 @@ HARDWARE = {
 }
 
 NODES = "666 /dev/nvidia0\n666 /dev/nvidia1\n666 /dev/nvidiactl\n"
-MODES = "0, Default\n1, Default\n"
+MODES = each_gpu(("300.00", "300.00"), ("300.00", "300.00"))
 
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
-    (driver.test_power_is_not_limited, {"*": "0, 300.00, 300.00\n1, 300.00, 300.00\n"}, "PASS", ""),
+    (driver.test_power_is_not_limited, {"*": each_gpu(("300.00", "300.00"), ("300.00", "300.00"))}, "PASS", ""),
     (
         driver.test_power_is_not_limited,
-        {"*": "0, 300.00, 300.00\n1, 150.00, 300.00\n"},
+        {"*": each_gpu(("300.00", "300.00"), ("150.00", "300.00"))},
         "FAIL",
         "power limit below the default: GPU 1: 150 of 300 W",
     ),
-    (driver.test_power_is_not_limited, {"*": "0, [N/A], [N/A]\n"}, "UNPROVEN", "nvidia-smi shows no power limit"),
-    (driver.test_power_is_not_limited, {"*": "0, [GPU is lost], 300.00\n"}, "FAIL", "cannot be read: GPU 0"),
+    (
+        driver.test_power_is_not_limited,
+        {"*": each_gpu(("[N/A]", "[N/A]"))},
+        "UNPROVEN",
+        "nvidia-smi shows no power limit",
+    ),
+    (driver.test_power_is_not_limited, {"*": each_gpu(("[GPU is lost]", "300.00"))}, "FAIL", "cannot be read: GPU 0"),
     (driver.test_every_promised_gpu_is_there, HARDWARE, "PASS", ""),
     (
         driver.test_every_promised_gpu_is_there,
