@@ -14,6 +14,10 @@ from validator.probes import CLOCK_SECONDS, MachineUnderTest, hardware, kernel_p
 
 # Units of chrony (Debian, Ubuntu), chrony (Amazon Linux), systemd, NTPsec, ntp and OpenNTPD.
 _TIME_SERVICES = ("chrony", "chronyd", "systemd-timesyncd", "ntpsec", "ntp", "ntpd", "openntpd")
+_UNIT_FILES = (
+    *(f"{parent}/systemd/system/$unit.service" for parent in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")),
+    "/etc/init.d/$unit",
+)
 # Debian's driver packages have a file for it; the real driver says "NVRM: No NVIDIA GPU found" and does not load.
 _LOADS_MODULES = "systemd-modules-load.service"
 
@@ -139,7 +143,9 @@ def test_time_service_starts_at_boot(host: Any, observe: Observe) -> None:
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html
     """
     each = (
-        f"for unit in {' '.join(_TIME_SERVICES)}; do echo $unit $(systemctl is-enabled $unit.service 2>/dev/null); done"
+        f"for unit in {' '.join(_TIME_SERVICES)}; do for file in {' '.join(_UNIT_FILES)}; do"
+        " [ -e $file ] || [ -L $file ] || continue;"
+        " echo $unit $(systemctl is-enabled $unit.service 2>/dev/null); break; done; done"
     )
     rows = [line.split() for line in output(host, each).splitlines()]
     states = {row[0]: row[1] for row in rows if len(row) == 2}
