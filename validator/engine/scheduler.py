@@ -27,7 +27,8 @@ from validator.deadline import CheckTimeout
 from validator.engine.batches import Batch, Question, execute, is_pure, question
 from validator.transport import Answer, backend, host_constants
 
-_MOST_BESIDE = 4  # commands of tasks beside live ones in one batch while others have not ended
+# Commands of tasks beside live ones in one batch: with a live one's command, and while no other task asks.
+_BESIDE_LIVE, _MOST_BESIDE = 2, 8
 
 
 def available() -> bool:
@@ -287,13 +288,14 @@ class Scheduler:
     def _take(self, link: backend.HostLink) -> list[Task]:
         """The tasks whose commands are sent now; those beside live ones last, a few at a time, so that none waits.
 
-        A live check's command mostly waits on the host itself, so a few of them are sent beside it.
+        A live check's command mostly waits on the host itself, so two of them are sent beside it: its answer comes with
+        theirs, and what it does next has a long way to CloudWatch. While that is waited for, more are sent.
         """
         asking = self._asking.pop(link, [])
         if not any(self._has_others(task.host) for task in asking):
             return asking
         others, beside = ([task for task in asking if task.beside is wanted] for wanted in (False, True))
-        room = 0 if others and not any(task.live for task in others) else _MOST_BESIDE
+        room = _MOST_BESIDE if not others else _BESIDE_LIVE if any(task.live for task in others) else 0
         few = list(dict.fromkeys(map(_text, beside)))[:room]  # equal questions are asked once
         later = [task for task in beside if _text(task) not in few]
         if later:

@@ -207,11 +207,11 @@ def test_checks_of_files_run_beside_live_ones() -> None:
             engine.sleep(0.01)
         ask("live ends")
 
-    files = [scheduler.Task(f"file {n}", functools.partial(ask, "file", f"cat {n}"), beside=True) for n in range(9)]
+    files = [scheduler.Task(f"file {n}", functools.partial(ask, "file", f"cat {n}"), beside=True) for n in range(12)]
     change = scheduler.Task("change", live, mutates=True, live=True)
     engine.run([*files, scheduler.Task("read", lambda: ask("read")), change])
     assert events[:5] == ["read", "live begins", "file", "file", "file"]
-    assert sorted(events[5:]) == ["file"] * 6 + ["live ends"]
+    assert sorted(events[5:]) == ["file"] * 9 + ["live ends"]
     assert max(sum(text.startswith("cat") for text in batch) for batch in link.batches) == scheduler._MOST_BESIDE
 
 
@@ -237,11 +237,27 @@ def test_equal_questions_of_files_go_in_one_batch() -> None:
     def ask(text: str) -> None:
         backend.runner(backend.Request(link, Command(text), root=False, pure=True))
 
-    names = [str(n) for n in range(6)] + ["0"] * 5
+    names = [str(n) for n in range(10)] + ["0"] * 5
     tasks = [scheduler.Task(name, functools.partial(ask, f"cat {name}"), beside=True) for name in names]
     change = scheduler.Task("change", lambda: engine.sleep(0.2), mutates=True, live=True)
     engine.run([*tasks, change])
-    assert [sorted(batch) for batch in link.batches] == [["cat 0", "cat 1", "cat 2", "cat 3"], ["cat 4", "cat 5"]]
+    assert [sorted(batch) for batch in link.batches] == [[f"cat {n}" for n in range(8)], ["cat 8", "cat 9"]]
+
+
+def test_a_live_check_is_answered_with_few_others() -> None:
+    """Its answer comes with theirs: the sooner an Xid is injected, the sooner it is in CloudWatch."""
+    link: Any = Answering()
+    engine = scheduler.Scheduler()
+
+    def ask(*texts: str) -> None:
+        for text in texts:
+            backend.runner(backend.Request(link, Command(text), root=False))
+
+    files = [scheduler.Task(f"file {n}", functools.partial(ask, f"cat {n}"), beside=True) for n in range(12)]
+    engine.run([*files, scheduler.Task("live", lambda: ask("live", "live", "live"), mutates=True, live=True)])
+    with_live = [len(batch) for batch in link.batches if "live" in batch]
+    assert with_live == [1, 1 + scheduler._BESIDE_LIVE, 1 + scheduler._BESIDE_LIVE]
+    assert len(link.batches) == 4  # once the last live one has ended, all others at once
 
 
 def test_checks_beside_live_ones_are_told_what_others_were_told() -> None:
