@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from . import HOME, UNIT, configuration, parameters, version
+from . import HOME, UNIT, version  # other modules are imported where they are needed: `-a status` needs none of them
 
 _PARTS = HOME + "/etc/amazon-cloudwatch-agent.d"
 _TRANSLATED = (HOME + "/etc/amazon-cloudwatch-agent.toml", HOME + "/etc/amazon-cloudwatch-agent.yaml")
@@ -88,22 +88,23 @@ def _systemctl(*words: str) -> int:
     return subprocess.run(["systemctl", *words], stdin=subprocess.DEVNULL, check=False).returncode
 
 
-def _show(name: str) -> str:
-    done = subprocess.run(
-        ["systemctl", "show", "--value", "-p", name, UNIT], stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    return done.stdout.decode().strip()
+def _show(*names: str) -> dict[str, str]:
+    words = ["systemctl", "show", "-p", ",".join(names), UNIT]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    rows = (line.partition("=") for line in done.stdout.decode().splitlines())
+    return dict.fromkeys(names, "") | {name: value for name, _, value in rows}
 
 
 def status() -> dict[str, str]:
     """As the agent's: status, starttime (RFC 3339, UTC), configstatus, version."""
-    running = _show("ActiveState") == "active"
+    unit = _show("ActiveState", "ExecMainStartTimestampMonotonic")
+    running = unit["ActiveState"] == "active"
     started = ""
     if running:
         # Monotonic microseconds since boot: free of time zones.
         with open("/proc/uptime", encoding="ascii") as file:
             booted = time.time() - float(file.read().split()[0])
-        seconds = booted + int(_show("ExecMainStartTimestampMonotonic")) / 1e6
+        seconds = booted + int(unit["ExecMainStartTimestampMonotonic"]) / 1e6
         started = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(seconds))
     return {
         "status": "running" if running else "stopped",
@@ -135,6 +136,8 @@ def _source(config: str | None) -> tuple[str, str]:
         return "default", json.dumps(_DEFAULT, indent=2) + "\n"
     kind, _, path = config.partition(":")
     if kind == "ssm" and path:
+        from . import parameters
+
         try:
             return _part_name(config), parameters.fetch(path, HOME + "/logs/amazon-cloudwatch-agent.log")
         except parameters.NotFetched as error:
@@ -199,6 +202,8 @@ def _remove(config: str | None) -> int:
 
 
 def _validated(paths: list[str]) -> bool:
+    from . import configuration
+
     print("Start configuration validation...")
     try:
         config = configuration.combine(paths)
