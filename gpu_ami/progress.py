@@ -29,7 +29,8 @@ class Stage:
     """A running stage. level: depth of nesting; started: monotonic seconds; step, total: 0 where unknown.
 
     machine: the one that the stage is of, by its name in the report; "" for what is of none. after: the stage whose end
-    it waited for: the one before it of its machine, or of its thread; "" for the first inside another one.
+    it waited for: the one before it of its machine, or of its thread; "" for the first inside another one. last: the
+    stage inside it that ended last.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Stage:
     red: int = 0
     machine: str = ""
     after: str = ""
+    last: str = ""
 
 
 class Display(Protocol):
@@ -72,7 +74,7 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
     _current: threading.local = field(default_factory=threading.local)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _last: dict[object, str] = field(default_factory=dict)  # machine, thread or "" → its stage that ended last
+    _last: dict[str, str] = field(default_factory=dict)  # machine, or "" for the run → its stage that ended last
     _display: Display | None = None
 
     @contextmanager
@@ -114,15 +116,17 @@ class Progress:
     def _after(self, outer: Stage | None, machine: str) -> str:
         """The stage that one which begins now has waited for."""
         if outer:
-            return self._last.get(id(outer), "")
-        return self._last.get(machine or threading.get_ident(), self._last.get("", ""))
+            return outer.last
+        of_the_run = self._last.get("", "")
+        return self._last.get(machine, of_the_run) if machine else getattr(self._current, "last", of_the_run)
 
     def _note_end(self, stage: Stage) -> None:
-        outer = self._stage()
-        keys: list[object] = [id(outer)] if outer else [stage.machine or threading.get_ident()]
-        keys += [] if outer or stage.machine else [""]
-        self._last.update(dict.fromkeys(keys, stage.name))
-        self._last.pop(id(stage), None)
+        if outer := self._stage():
+            outer.last = stage.name
+        elif stage.machine:
+            self._last[stage.machine] = stage.name
+        else:
+            self._current.last = self._last[""] = stage.name
 
     def _begin(self, stage: Stage) -> None:
         self._current.stage = stage
@@ -155,7 +159,12 @@ class Progress:
         if self.mode == "quiet":
             return
         if self.mode == "json":
-            record = {"event": kind, "text": text, "level": level, **{key: text for key, text in more.items() if text}}
+            record = {
+                "event": kind,
+                "text": text,
+                "level": level,
+                **{key: value for key, value in more.items() if value},
+            }
             line = json.dumps(record if seconds is None else record | {"seconds": seconds}, ensure_ascii=False)
         else:
             mark = {"start": "▸", "done": "✓", "failed": "✗", "note": "·"}[kind]
