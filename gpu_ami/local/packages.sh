@@ -50,17 +50,35 @@ add_backports() {
   return 1
 }
 
+install() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+
+# QEMU from the backports, if apt can install it from there: a release for the whole command, since apt takes what
+# QEMU depends on from Debian 12 where the release is named for each package ("qemu-utils/bookworm-backports").
+install_qemu() {
+  local package qemu=() others=()
+  for package in "${missing[@]}"; do
+    case $package in qemu-*) qemu+=("$package") ;; *) others+=("$package") ;; esac
+  done
+  if ! apt-get install -s -q --no-install-recommends -t bookworm-backports "${qemu[@]}" >/dev/null; then
+    echo "apt cannot install ${qemu[*]} from the backports (above): QEMU is Debian 12's own, then"
+    return
+  fi
+  install -t bookworm-backports "${qemu[@]}"
+  missing=("${others[@]}")
+}
+
 echo "installing ${missing[*]}"
 "${as_root[@]}" apt-get update -q
-if [ "${BACKPORTS:-yes}" = yes ] && [[ " ${missing[*]} " = *" qemu-system-x86 "* ]]; then
-  there() { apt-cache madison qemu-system-x86 | grep -q ' bookworm-backports/'; }
-  if there || { add_backports && there; }; then
-    missing=("${missing[@]/%qemu-system-x86/qemu-system-x86/bookworm-backports}")
-    missing=("${missing[@]/%qemu-utils/qemu-utils/bookworm-backports}")
-  fi
-fi
 if [[ " ${missing[*]} " = *" packer "* ]] && [ -z "$(apt-cache madison packer)" ]; then
   echo "This system has no package packer. Install HashiCorp's (https://developer.hashicorp.com/packer/install), then run make again." >&2
   exit 2
 fi
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
+if [ "${BACKPORTS:-yes}" = yes ] && [[ " ${missing[*]} " = *" qemu-system-x86 "* ]]; then
+  there() { apt-cache madison qemu-system-x86 | grep -q ' bookworm-backports/'; }
+  if there || { add_backports && there; }; then
+    install_qemu
+  fi
+fi
+[ ${#missing[@]} = 0 ] || install "${missing[@]}"

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "gpu_ami" / "local" / "packages.sh"
 # $SYSTEM: files of what the system has. installed: packages; indexes: releases that `apt-get update` has read;
-# offered: releases that the mirror has.
+# offered: releases that the mirror has; impossible: what apt cannot install of a release, as `-t` names it.
 _DPKG_QUERY = 'grep -qx "$4" $SYSTEM/installed && echo "install ok installed"'
 _APT_GET = """echo "apt-get $*" >> $SYSTEM/calls
 case "$1" in
@@ -21,6 +21,11 @@ case "$1" in
                 echo "$release http://mirror.example/debian /keyring.gpg" >> $SYSTEM/indexes
             done ;;
     indextargets) cat $SYSTEM/indexes ;;
+    install) case "$*" in
+                 # As apt 2.6 says it: the release of one package is not that of what it depends on.
+                 */bookworm-backports*) echo "qemu-system-x86 : Depends: qemu-system-common (= 10)" >&2; exit 100 ;;
+                 *-t\ bookworm-backports*) [ ! -e $SYSTEM/impossible ] || { echo "unmet dependencies" >&2; exit 100; } ;;
+             esac ;;
 esac"""
 _APT_CACHE = """case "$2" in
     qemu-system-x86) while read -r release uri _; do
@@ -35,6 +40,7 @@ _PROGRAMS = {
     "id": "cat $SYSTEM/uid",
     "sudo": 'echo "sudo $*" >> $SYSTEM/calls; [ "$1" = -n ] && exit 1; "$@"',
 }
+_BACKPORTS = ["-t", "bookworm-backports"]
 _DEBIAN_12 = "bookworm http://mirror.example/debian /keyring.gpg\n"
 
 
@@ -65,11 +71,17 @@ class System:
         return subprocess.run(command, env=given, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30)
 
     @property
-    def installed(self) -> list[str]:
-        """The packages that apt-get was asked to install."""
+    def installs(self) -> list[list[str]]:
+        """What apt-get was asked to install, call by call, without questions what it would do (`-s`)."""
         calls = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
-        lines = [line for line in calls if line.startswith("apt-get install")]
-        return lines[-1].split("--no-install-recommends ")[1].split() if lines else []
+        lines = [line for line in calls if line.startswith("apt-get install") and " -s " not in line]
+        return [line.split("--no-install-recommends ")[1].split() for line in lines]
+
+    @property
+    def installed(self) -> list[str]:
+        """What its only call to install was given; empty where there was none."""
+        assert len(self.installs) <= 1
+        return self.installs[0] if self.installs else []
 
     @property
     def sources(self) -> list[str]:
@@ -95,8 +107,7 @@ def test_a_machine_that_has_all_is_asked_nothing(system: System) -> None:
 def test_on_debian_12_qemu_comes_from_the_backports(system: System) -> None:
     done = system.run("packer", "qemu-system-x86", "qemu-utils", "mmdebstrap")
     assert done.returncode == 0, done.stderr
-    qemu = ["qemu-system-x86/bookworm-backports", "qemu-utils/bookworm-backports"]
-    assert system.installed == ["packer", *qemu, "mmdebstrap"]
+    assert system.installs == [[*_BACKPORTS, "qemu-system-x86", "qemu-utils"], ["packer", "mmdebstrap"]]
     assert [
         "Signed-By: /keyring.gpg" in text and "URIs: http://mirror.example/debian" in text for text in system.sources
     ] == [True]
@@ -106,8 +117,17 @@ def test_on_debian_12_qemu_comes_from_the_backports(system: System) -> None:
 def test_backports_that_the_system_has_are_not_added_again(system: System) -> None:
     system.has(indexes=_DEBIAN_12 + _DEBIAN_12.replace("bookworm", "bookworm-backports"))
     system.run("qemu-system-x86")
-    assert system.installed == ["qemu-system-x86/bookworm-backports"]
+    assert system.installed == [*_BACKPORTS, "qemu-system-x86"]
     assert system.sources == []
+
+
+def test_backports_that_cannot_be_installed_leave_debian_12_s_qemu(system: System) -> None:
+    system.has(impossible="")
+    done = system.run("qemu-system-x86", "rpm")
+    assert done.returncode == 0, done.stderr
+    assert system.installed == ["qemu-system-x86", "rpm"]
+    assert "unmet dependencies" in done.stderr
+    assert "apt cannot install qemu-system-x86 from the backports" in done.stdout
 
 
 @pytest.mark.parametrize("why", ["not wanted", "not offered", "another system"])
