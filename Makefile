@@ -14,7 +14,9 @@ BACKPORTS ?= yes
 # What the program needs, and what linters and tests need beside it.
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
-# Python compiles what it imports, a fifth of what pip would.
+# Python compiles what it imports, a fifth of what pip would, and keeps it: where it may not, each of a proof's programs
+# (they are two dozen) would compile all that it imports again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile --disable-pip-version-check
 
 .PHONY: help setup packages python venv base-image test lint unit prove roles real machine faults bench clean

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # status of the base image.
 _PYTHON = """#!/bin/bash
 echo "$*" >> "$LOG"
+[ -z "$PYTHONDONTWRITEBYTECODE" ] || echo "keeps no bytecode: $*" >> "$LOG"
 began() { touch "$LOG.$1"; for _ in {1..200}; do [ -z "$WAITS" ] || [ -e "$LOG.$2" ] && return; sleep 0.05; done
           echo "$1 ran alone" >> "$LOG"; }
 case "$*" in
@@ -93,3 +94,12 @@ def test_setup_adds_what_tests_need_in_either_order(checkout: Path) -> None:
     assert calls(checkout) == ["-m venv .venv", f"{_PIP} .[local,dev]"]
     make(checkout, "prove")
     assert calls(checkout) == [_BASE, _PROVE]
+
+
+@pytest.mark.parametrize("target", ["prove", "unit", "setup"])
+def test_compiled_files_are_kept_whatever_the_environment_says(checkout: Path, target: str) -> None:
+    make(checkout, "setup", PYTHONDONTWRITEBYTECODE="1")
+    make(checkout, target, PYTHONDONTWRITEBYTECODE="1")
+    made = calls(checkout)
+    assert any(call.startswith("-m pip install") for call in made)
+    assert [call for call in made if call.startswith("keeps no")] == []

@@ -12,7 +12,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "gpu_ami" / "local" / "packages.
 # $SYSTEM: files of what the system has. installed: packages; indexes: releases that `apt-get update` has read;
 # offered: releases that the mirror has; impossible: what apt cannot install of a release, as `-t` names it.
 _DPKG_QUERY = 'grep -qx "$4" $SYSTEM/installed && echo "install ok installed"'
-_APT_GET = """echo "apt-get $*" >> $SYSTEM/calls
+_APT_GET = r"""echo "apt-get $*" >> $SYSTEM/calls
 case "$1" in
     update) for file in $SYSTEM/parts/*.sources; do
                 [ -e "$file" ] || continue
