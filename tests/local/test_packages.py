@@ -24,7 +24,7 @@ case "$1" in
     install) case "$*" in
                  # As apt 2.6 says it: the release of one package is not that of what it depends on.
                  */bookworm-backports*) echo "qemu-system-x86 : Depends: qemu-system-common (= 10)" >&2; exit 100 ;;
-                 *-t\ bookworm-backports*) [ ! -e $SYSTEM/impossible ] || { echo "unmet dependencies" >&2; exit 100; } ;;
+                 *-t\ bookworm-backports*) [ ! -e $SYSTEM/impossible ] && exit; echo "unmet" >&2; exit 100 ;;
              esac ;;
 esac"""
 _APT_CACHE = """case "$2" in
@@ -126,7 +126,7 @@ def test_backports_that_cannot_be_installed_leave_debian_12_s_qemu(system: Syste
     done = system.run("qemu-system-x86", "rpm")
     assert done.returncode == 0, done.stderr
     assert system.installed == ["qemu-system-x86", "rpm"]
-    assert "unmet dependencies" in done.stderr
+    assert "unmet" in done.stderr
     assert "apt cannot install qemu-system-x86 from the backports" in done.stdout
 
 
