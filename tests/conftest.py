@@ -1,11 +1,17 @@
-"""For every test: a home of its own, and no AWS account that could be met by mistake."""
+"""For every test: a home of its own, no AWS account that could be met by mistake, and Ctrl-C that is heard."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# A shell starts what runs in the background (`make test &`) with SIGINT ignored, and every program started from it
+# inherits that: tests of Ctrl-C would wait for programs that never hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
