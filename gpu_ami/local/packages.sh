@@ -50,7 +50,7 @@ add_backports() {
   return 1
 }
 
-install() {
+apt_install() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
 }
 
@@ -65,7 +65,7 @@ install_qemu() {
     echo "apt cannot install ${qemu[*]} from the backports (above): QEMU is Debian 12's own, then"
     return
   fi
-  install -t bookworm-backports "${qemu[@]}"
+  apt_install -t bookworm-backports "${qemu[@]}"
   missing=("${others[@]}")
 }
 
@@ -81,4 +81,4 @@ if [ "${BACKPORTS:-yes}" = yes ] && [[ " ${missing[*]} " = *" qemu-system-x86 "*
     install_qemu
   fi
 fi
-[ ${#missing[@]} = 0 ] || install "${missing[@]}"
+[ ${#missing[@]} = 0 ] || apt_install "${missing[@]}"
