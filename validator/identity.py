@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import itertools
 from collections.abc import Collection
 from pathlib import Path
@@ -18,25 +18,31 @@ LOCAL = "local://"
 
 def describe(item: pytest.Item) -> CheckRecord:
     """The record of an item before it has run."""
-    role = item.path.stem
     name = getattr(item, "originalname", None) or item.name
     function = getattr(item, "function", None)
-    promise = ((function.__doc__ if function else "") or name.removeprefix("test_").replace("_", " ")).strip()
-    promise = promise.split("\n")[0]
     after = item.config.getoption("after") or ""
-    classes = "".join(f"{node.name}::" for node in item.listchain() if isinstance(node, pytest.Class))
-    return CheckRecord(
-        f"{role}::{classes}{name}{_parameters(item)}{f'@{after}' if after else ''}",
-        role,
-        tier_of(item),
-        f"After {after}: {promise}" if after else promise,
-        after=after,
-    )
+    described = _described(item.path, item.parent, name, function.__doc__ if function else "", tier_of(item), after)
+    return described.changed({"id": f"{described.id}{_parameters(item)}{f'@{after}' if after else ''}"})
+
+
+@functools.lru_cache(maxsize=256)
+def _described(path: Path, parent: Any, name: str, text: str | None, tier: str, after: str) -> CheckRecord:
+    """The record of a function's items, with an id that lacks their parameters. text: the function's docstring."""
+    role = path.stem
+    promise = (text or name.removeprefix("test_").replace("_", " ")).strip().split("\n")[0]
+    classes = "".join(f"{node.name}::" for node in parent.listchain() if isinstance(node, pytest.Class))
+    promise = f"After {after}: {promise}" if after else promise
+    return CheckRecord(f"{role}::{classes}{name}", role, tier, promise, after=after)
+
+
+def marker_of(item: pytest.Item, name: str) -> pytest.Mark | None:
+    """An item's closest marker. What is not among its keywords is not searched for: most items have none."""
+    return item.get_closest_marker(name) if name in item.keywords else None
 
 
 def tier_of(item: pytest.Item) -> str:
     """The tier that an item is marked with; T1 by default. UsageError: unknown tier."""
-    marker = item.get_closest_marker("tier")
+    marker = marker_of(item, "tier")
     name = str(marker.args[0]) if marker and marker.args else "T1"
     if name not in tiers.NAMES:
         raise pytest.UsageError(f"{item.nodeid}: expected a tier of {', '.join(tiers.NAMES)}, got {name!r}")
@@ -54,13 +60,13 @@ def make_distinct(record: CheckRecord, item: pytest.Item, taken: Collection[str]
     """The record with an id that is not in `taken`: checks in files of one name, or on two hosts, differ."""
     if record.id in taken:
         role = str(_below(item.path, item.config).with_suffix(""))
-        record = dataclasses.replace(record, id=f"{role}{record.id.removeprefix(record.role)}", role=role)
+        record = record.changed({"id": f"{role}{record.id.removeprefix(record.role)}", "role": role})
     suffix = f"@{record.after}" if record.after else ""
     plain = record.id.removesuffix(suffix)
     for number in itertools.count(2):
         if record.id not in taken:
             break
-        record = dataclasses.replace(record, id=f"{plain}#{number}{suffix}")
+        record = record.changed({"id": f"{plain}#{number}{suffix}"})
     return record
 
 

@@ -90,7 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     import testinfra.backend
 
-    gc.set_threshold(50_000, 20, 20)  # little of what pytest and checks make is garbage in cycles
+    gc.disable()  # until the checks are collected, which stay: nothing of it is garbage in cycles
     config.addinivalue_line("markers", "live: changes the host; runs alone, after all read-only checks")
     config.addinivalue_line("markers", "without(section): deselected if the plan has the section")
     config.addinivalue_line("markers", "after_live(section): runs after the live checks if the plan has the section")
@@ -158,6 +158,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         item.stash[CHECK] = host_run.checks[record.id] = RunningCheck(record)
         item.stash[HOST] = host_run
     gc.freeze()  # modules and items stay; garbage collection in them would take longer than the checks
+    gc.enable()
+    gc.set_threshold(50_000, 20, 20)  # little of what checks make is garbage in cycles
 
 
 def _use_engine(config: pytest.Config, run: Run) -> None:

@@ -174,6 +174,20 @@ class CheckRecord:
         """The record as plain JSON values; `from_json` reads it."""
         return plain_fields(self)
 
+    def changed(self, changes: Mapping[str, object]) -> CheckRecord:
+        """The record with other values of some fields.
+
+        As dataclasses.replace, which sets the fields of a frozen class one by one: a sixth of a check's time here.
+        """
+        unknown = changes.keys() - _names_of(CheckRecord)
+        if unknown:
+            raise TypeError(f"a check has no field {', '.join(sorted(unknown))}")
+        record = object.__new__(CheckRecord)
+        record.__dict__.update(self.__dict__)
+        record.__dict__.pop("json_text", None)
+        record.__dict__.update(changes)
+        return record
+
     @functools.cached_property
     def json_text(self) -> str:
         """The record as JSON in one line: in the journal, then in checks.json."""
@@ -313,7 +327,7 @@ class RunningCheck:
     def record(self) -> CheckRecord:
         """Its results so far, complete after teardown."""
         if self._changes:
-            self._record = dataclasses.replace(self._record, **self._changes)  # type: ignore[arg-type]
+            self._record = self._record.changed(self._changes)
             self._changes = {}
         return self._record
 
@@ -380,13 +394,21 @@ def each(value: object, kind: type[_Readable], where: str) -> tuple[_Readable, .
 
 def plain_fields(record: object) -> dict[str, object]:
     """A record's fields as plain JSON values."""
-    values = ((name, getattr(record, name)) for name in _field_names(type(record)))  # type: ignore[arg-type]
-    return {name: value if type(value) in _JSON_TYPES else _plain(value) for name, value in values}
+    plain: dict[str, object] = {}
+    for name in _field_names(type(record)):  # type: ignore[arg-type]
+        value = getattr(record, name)
+        plain[name] = value if type(value) in _JSON_TYPES else _plain(value)
+    return plain
 
 
 @functools.cache
 def _field_names(kind: type) -> tuple[str, ...]:
     return tuple(entry.name for entry in dataclasses.fields(kind))
+
+
+@functools.cache
+def _names_of(kind: type) -> frozenset[str]:
+    return frozenset(_field_names(kind))
 
 
 def _plain(value: object) -> object:
@@ -395,10 +417,10 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, str):
         return str(value)  # also of an enum member
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return plain_fields(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
     return str(value)

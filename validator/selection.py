@@ -24,11 +24,12 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument |
         _keep(config, items, lambda item: _is_planned(item, plan))
     else:
         for item in items:
-            _skip_unplanned(item)
+            if "planned" in item.keywords:
+                _skip_unplanned(item)
     if not (config.getoption("collectonly") and config.getoption("results")):  # a list has those too
-        _keep(config, items, lambda item: item.get_closest_marker("offline") is None or _is_offline(item))
+        _keep(config, items, lambda item: identity.marker_of(item, "offline") is None or _is_offline(item))
     if after:
-        _keep(config, items, lambda item: item.get_closest_marker("survives") is not None)
+        _keep(config, items, lambda item: identity.marker_of(item, "survives") is not None)
     if config.getoption("carried"):
         carried = set(config.getoption("carried").read_text(encoding="utf-8").splitlines())
         _keep(config, items, lambda item: identity.describe(item).id not in carried)
@@ -43,10 +44,12 @@ def order(items: list[pytest.Item], plan: PlanDocument | None) -> None:
 
 def _turn(item: pytest.Item, plan: PlanDocument | None) -> int:
     """Live checks change the machine, so read-only checks run before them, but for those that need what they leave."""
-    if item.get_closest_marker("live"):
+    if identity.marker_of(item, "live"):
         return 1
+    if plan is None or "after_live" not in item.keywords:
+        return 0
     needed = [str(marker.args[0]) for marker in item.iter_markers("after_live")]
-    return 2 if plan is not None and any(_has(plan, section) for section in needed) else 0
+    return 2 if any(_has(plan, section) for section in needed) else 0
 
 
 def require_some_of_each(config: pytest.Config, items: Sequence[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ that needs them. Fixtures of the session are shared by all items. See docs/engin
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -21,6 +22,7 @@ import pytest
 from validator import deadline
 from validator.engine import pytest_internals, scheduler
 from validator.engine.pytest_internals import Scope, scope_of
+from validator.identity import marker_of
 from validator.transport import backend
 
 # Fixtures that change shared state or capture the output of all items: an item with one of these runs alone.
@@ -37,21 +39,31 @@ _HIGHER = (*_OF_A_HOST, Scope.Session)
 
 def can_run_concurrently(item: pytest.Item) -> bool:
     """Whether an item uses a host of this plugin, is not a user's marked live, and has no fixture of _ALONE."""
-    if not isinstance(item, pytest.Function) or (is_live(item) and item.path.parent != CHECKS):
+    if not isinstance(item, pytest.Function) or (is_live(item) and not is_ours(item)):
         return False
     callspec = getattr(item, "callspec", None)
     host = callspec.params.get("_testinfra_host") if callspec else None
     if callspec is None or not isinstance(getattr(host, "backend", None), backend.BatchBackend):
         return False
-    if _ALONE & set(item.fixturenames):
+    if not _ALONE.isdisjoint(item.fixturenames):
         return False
-    shared = {name for name, scope in pytest_internals.parameter_scopes(item).items() if scope in _HIGHER}
-    return shared <= {"_testinfra_host"}
+    scopes = pytest_internals.parameter_scopes(item)
+    return all(name == "_testinfra_host" or scope not in _HIGHER for name, scope in scopes.items())
 
 
 def is_live(item: pytest.Item) -> bool:
     """Whether an item is marked live: it changes its host."""
-    return item.get_closest_marker("live") is not None
+    return marker_of(item, "live") is not None
+
+
+def is_ours(item: pytest.Item) -> bool:
+    """Whether an item is one of the built-in checks."""
+    return _in_checks(item.path)
+
+
+@functools.cache
+def _in_checks(path: Path) -> bool:
+    return path.parent == CHECKS
 
 
 def is_beside_live(item: pytest.Item) -> bool:
@@ -59,12 +71,12 @@ def is_beside_live(item: pytest.Item) -> bool:
 
     A real fault on a GPU (--provoke-xid) may affect what the mark is for.
     """
-    if item.path.parent != CHECKS or is_live(item):
+    if not is_ours(item) or is_live(item):
         return False
-    tier = item.get_closest_marker("tier")
+    tier = marker_of(item, "tier")
     if tier is not None and tier.args[0] == "T0":
         return True
-    return item.get_closest_marker("beside_live") is not None and not item.config.getoption("provoke_xid", False)
+    return marker_of(item, "beside_live") is not None and not item.config.getoption("provoke_xid", False)
 
 
 class ConcurrentItems:
@@ -85,9 +97,9 @@ class ConcurrentItems:
             for item in items
         }
         for item, state in self._states.items():
-            for node in state.chain:
+            for node in state.parents:
                 state.shared.unfinished.setdefault(node, {})[item] = None
-        self._hooks: dict[Any, dict[str, Any]] = {}
+        self._hooks: dict[Any, dict[str, pytest_internals.ItemHook]] = {}
         self._arguments = pytest_internals.KnownArguments(session.config)
         pytest_internals.share_locations(items)
 
@@ -165,16 +177,17 @@ class ConcurrentItems:
         """The hooks of the phases and of the report: the same for all items of a file."""
         if item.path not in self._hooks:
             hooks = {
-                when: pytest_internals.phase_hook(item, f"pytest_runtest_{when}")
+                when: pytest_internals.ItemHook(item, f"pytest_runtest_{when}", pytest_internals.WRAPPERS)
                 for when in ("setup", "call", "teardown")
             }
-            self._hooks[item.path] = hooks | {"report": item.ihook.pytest_runtest_makereport}
+            hooks["report"] = pytest_internals.ItemHook(item, "pytest_runtest_makereport")
+            self._hooks[item.path] = hooks
         return self._hooks[item.path]
 
     def _next(self, item: pytest.Function) -> Any:
         """The next pending item with the deepest shared scope, so that shared fixtures stay set up."""
         shared = self._states[item].shared
-        for node in reversed(self._states[item].chain[1:]):
+        for node in reversed(self._states[item].parents[1:]):
             unfinished = shared.unfinished.get(node)
             if unfinished:
                 return next(iter(unfinished))
@@ -187,7 +200,7 @@ class ConcurrentItems:
     def _ended(self, item: pytest.Function) -> None:
         del self._unfinished[item]
         state = self._states[item]
-        for node in state.chain:
+        for node in state.parents:
             state.shared.unfinished[node].pop(item, None)
 
 
@@ -269,8 +282,7 @@ class _ItemState:
         self.session = session
         self.item = item
         self.shared = shared
-        self.chain = item.listchain()
-        self._parents = self.chain[:-1]
+        self.parents = item.listchain()[:-1]
         self._entry: Any = None  # its own in SetupState's stack
         self._own: set[Any] = set()  # fixtures of the function that it has used
         self._of_host: dict[Any, Any] = {}  # those of its class, module and packages, with the node
@@ -283,11 +295,11 @@ class _ItemState:
 
     def enter(self) -> None:
         """Restores the state of this item, which resumes."""
-        stack = self.shared.stack(self._parents)
+        stack = self.shared.stack(self.parents)
         if self._entry is not None:
             stack[self.item] = self._entry
         pytest_internals.set_setup_stack(self.session, stack)
-        self.shared.restore_values(self._parents)
+        self.shared.restore_values(self.parents)
         _restore(self._fixtures)
         if self._sudo is not None:
             self._backend.__dict__["get_command"] = self._sudo
@@ -303,10 +315,10 @@ class _ItemState:
         self._phase = os.environ.get(_PHASE)  # stays until another item sets its own
         stack = pytest_internals.setup_stack(self.session)
         self._entry = stack.get(self.item)
-        self.shared.save_stack(self._parents, stack)
+        self.shared.save_stack(self.parents, stack)
         values = ((fixture, pytest_internals.take_value(fixture)) for fixture in self._own)
         self._fixtures = {fixture: value for fixture, value in values if value is not None}
-        self.shared.save_values(self._parents, self._of_host)
+        self.shared.save_values(self.parents, self._of_host)
 
     def add_fixture(self, fixture: Any, node: Any) -> None:
         """Notes a fixture that the item uses. node: to which its value belongs; see scope_node."""

@@ -10,7 +10,7 @@ import pytest
 
 from validator import deadline
 from validator.engine import mutation, pytest_internals, scheduler
-from validator.engine.concurrent_items import CHECKS, ConcurrentItems, can_run_concurrently, is_live
+from validator.engine.concurrent_items import ConcurrentItems, can_run_concurrently, is_live, is_ours
 
 
 class ConcurrentChecks:
@@ -74,8 +74,8 @@ class ConcurrentChecks:
         session = first.session
         remaining = session.items[session.items.index(first) :]
         if self._mutating is None:
-            users = (item for item in remaining if item.path.parent != CHECKS)
-            live = {item for item in remaining if item.path.parent == CHECKS and is_live(item)}
+            users = (item for item in remaining if not is_ours(item))
+            live = {item for item in remaining if is_ours(item) and is_live(item)}
             self._mutating = mutation.MutationAnalysis().mutating(users) | live
         concurrent: Sequence[pytest.Function] = mutation.concurrent_now(remaining, self._mutating)
         chosen = set(concurrent)

@@ -38,11 +38,17 @@ _PARAMETERS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
     ("runtestprotocol", runner.runtestprotocol, ("item", "log", "nextitem")),
     ("CallInfo.from_call", runner.CallInfo.from_call, ("cls", "func", "when", "reraise")),
     ("PluginManager.subset_hook_caller", pluggy.PluginManager.subset_hook_caller, ("self", "name", "remove_plugins")),
+    (
+        "PluginManager._hookexec",
+        pluggy.PluginManager._hookexec,
+        ("self", "hook_name", "methods", "kwargs", "firstresult"),
+    ),
 )
 _ATTRIBUTES: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("FixtureDef", fixtures.FixtureDef, ("_scope", "cached_result", "_finalizers", "argname", "func")),
     ("SetupState", runner.SetupState, ("stack",)),
     ("Session", pytest.Session, ("_setupstate",)),
+    ("HookCaller", pluggy.HookCaller, ("_hookimpls",)),
     ("Function", pytest.Function, ("_fixtureinfo",)),
 )
 
@@ -140,6 +146,12 @@ def definitions(item: pytest.Item) -> dict[str, Sequence[Any]]:
     return dict(info.name2fixturedefs) if info is not None else {}
 
 
+def shared_by_function(item: pytest.Item) -> int:
+    """A number that the items of a function have in common: their fixtures have the same definitions."""
+    info = getattr(item, "_fixtureinfo", None)
+    return id(item) if info is None else id(info)
+
+
 class KnownArguments:
     """Arguments of items whose values are known before their setup, so that no fixture needs to be set up for them.
 
@@ -157,7 +169,7 @@ class KnownArguments:
         """Name of each argument → its value."""
         if self._none:
             return {}
-        key = id(item._fixtureinfo)
+        key = shared_by_function(item)
         if key not in self._names:
             self._names[key] = {name: source for name in item.fixturenames if (source := _source(item, name))}
         params = item.callspec.params
@@ -220,8 +232,24 @@ def call_phase(function: Callable[[], Any], when: Any, reraise: tuple[type[BaseE
     return runner.CallInfo.from_call(function, when=when, reraise=reraise)
 
 
-def phase_hook(item: pytest.Item, name: str) -> Any:
-    """An item's hook without WRAPPERS, and without conftest files of other folders, which do not apply to it."""
-    manager = item.config.pluginmanager
-    removed = [*(manager.get_plugin(wrapper) for wrapper in WRAPPERS), *getattr(item.ihook, "remove_mods", ())]
-    return manager.subset_hook_caller(name, [plugin for plugin in removed if plugin is not None])
+class ItemHook:
+    """A hook of the items of one file: without conftest files of other folders, and without the plugins `left_out`.
+
+    Its implementations are looked up when one was registered, while pluggy does that at each call.
+    """
+
+    def __init__(self, item: pytest.Item, name: str, left_out: Iterable[str] = ()) -> None:
+        self._manager = item.config.pluginmanager
+        removed = [*map(self._manager.get_plugin, left_out), *getattr(item.ihook, "remove_mods", ())]
+        self._name = name
+        self._of_all: Any = getattr(item.config.hook, name)
+        self._of_item = self._manager.subset_hook_caller(name, [plugin for plugin in removed if plugin is not None])
+        self._first = bool(self._of_all.spec.opts.get("firstresult", False))
+        self._number = -1
+        self._implementations: list[Any] = []
+
+    def __call__(self, **arguments: object) -> Any:
+        if self._number != len(self._of_all._hookimpls):
+            self._number = len(self._of_all._hookimpls)
+            self._implementations = self._of_item.get_hookimpls()
+        return self._manager._hookexec(self._name, self._implementations, arguments, self._first)
