@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ from validator.transport import Answer, Command, SshError, backend, host_constan
 
 # Duplicates of these commands in a batch run once. Other commands, or any with shell syntax, may have an effect.
 _PURE = re.compile(
-    r"(test|stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|modinfo"
+    r"(?:/(?:usr/)?s?bin/)?(test|stat|cat|ls|readlink|realpath|getent|id|uname|grep|find|head|tail|wc|md5sum|sha256sum|dpkg-query|modinfo"
     r"|rpm -q|command -v|sysctl -n|apt-mark showhold"
     r"|systemctl (is-active|is-enabled|is-failed|is-system-running|show|cat|list-\S+))"
     r"( [^;&|<>$`\n]*)?"
@@ -53,8 +53,9 @@ class Batch(Generic[_Asker]):
     tasks: list[_Asker]
     commands: list[Command] = field(default_factory=list)
     slots: list[int | None] = field(default_factory=list)  # index of each task's answer; None for a constant
-    asks: bool = False  # whether host_constants.ASK is the last command
+    asks: bool = False  # whether the host's constants are not known yet: its shell says them when it starts
     answers: list[Answer] = field(default_factory=list)
+    beside: Mapping[int, Mapping[str, Answer]] = field(default_factory=dict)  # by slot; see coalesce.Results
     attempts: int = 1
     fault: SshError | None = None
 
@@ -62,8 +63,6 @@ class Batch(Generic[_Asker]):
         self.asks = self.link.fault is None and self.link.known(self.root) is None
         places: dict[str, int] = {}
         self.slots = [self._slot(task, places) for task in self.tasks]
-        if self.asks:
-            self.commands.append(host_constants.ASK)
 
     def _slot(self, task: _Asker, places: dict[str, int]) -> int | None:
         assert task.request is not None
@@ -83,9 +82,10 @@ def execute(batches: Sequence[Batch[Any]]) -> None:
     for batch in batches:
         try:
             resend = not any(task.live for task in batch.tasks) and not any(
-                commands.changes(command.text) for command in batch.commands if command is not host_constants.ASK
+                commands.changes(command.text) for command in batch.commands
             )
             send = functools.partial(batch.link.execute, root=batch.root, resend=resend)
-            batch.answers, batch.attempts = coalesce.execute(batch.commands, send)
+            results = coalesce.execute(batch.commands, send)
+            batch.answers, batch.attempts, batch.beside = results.answers, results.attempts, results.beside
         except SshError as fault:
             batch.fault = fault

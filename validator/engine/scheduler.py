@@ -25,8 +25,10 @@ except ImportError:  # checks then run one after the other, with one round trip 
 
 from validator.deadline import CheckTimeout
 from validator.engine.batches import Batch, Question, execute, is_pure, question
-from validator.transport import Answer, backend, host_constants
+from validator.transport import Answer, backend
 
+# For how long a check may use what the answer to its last command told beside it: until it has gone on to ask.
+_TOLD_SECONDS = 0.05
 # Commands of tasks beside live ones in one batch: with a live one's command, and while no other task asks.
 _BESIDE_LIVE, _MOST_BESIDE = 2, 8
 
@@ -60,6 +62,9 @@ class Task:
     attempts: int = 1
     request: backend.Request | None = None
     wake: float | None = None
+    told: dict[str, Answer] = field(default_factory=dict)  # see coalesce.Joint.beside; each serves once
+    told_by: tuple[backend.HostLink, bool] | None = None  # host, whether as root
+    told_until: float = 0.0  # time.monotonic()
     _greenlet: Any = None
     _throw: BaseException | None = None
     _value: Any = None
@@ -159,17 +164,23 @@ class Scheduler:
             return known, 1
         if task is None:
             return backend.run_at_once(request)
-        task.request = request
+        task.request, task.told = request, {}
         self._ask(task)
         answer: Answer = self._suspend(task)
         return answer, task.attempts
 
     def _known(self, task: Task | None, request: backend.Request) -> Answer | None:
-        """The answer that needs no command: a constant of the host, or what another task beside live ones was told."""
+        """The answer that needs no command.
+
+        It is a constant of the host, what its last answer told, or what another task beside live ones was told.
+        """
         constant = (request.link.known(request.root) or {}).get(request.command.text)
-        if constant is not None or task is None or not self._is_beside(task):
+        if constant is not None or task is None:
             return constant
-        return self._learned.get(question(request))
+        told = task.told.pop(request.command.text, None)
+        if told and task.told_by == (request.link, request.root) and time.monotonic() < task.told_until:
+            return told
+        return self._learned.get(question(request)) if self._is_beside(task) else None
 
     def _is_beside(self, task: Task) -> bool:
         """Whether a task runs beside live ones: nothing changes what it reads for as long as checks run."""
@@ -329,14 +340,17 @@ class Scheduler:
         for batch in batches:
             constants: Mapping[str, Answer] = {}
             if batch.asks and batch.fault is None:
-                constants = host_constants.read(batch.answers[-1])
-                batch.link.learn(batch.root, constants)
+                constants = batch.link.known(batch.root) or {}
             for task, slot in zip(batch.tasks, batch.slots, strict=True):
                 assert task.request is not None
                 if batch.fault is not None:
                     task._throw = batch.fault
                 elif slot is not None:
                     task._value = batch.answers[slot]
+                    own = task.request.command.text
+                    task.told = {text: told for text, told in batch.beside.get(slot, {}).items() if text != own}
+                    task.told_by = (batch.link, batch.root)
+                    task.told_until = time.monotonic() + _TOLD_SECONDS
                     self._learn(task, batch.answers[slot])
                 elif task.request.command.text in constants:
                     task._value = constants[task.request.command.text]

@@ -4,10 +4,11 @@
 # same input.
 #
 # shell.py composes a batch of calls of these functions: up to four workers in the background, each a list of
-# validator_run lines, and validator_watch in the foreground; then validator_frame prints the results.
+# validator_run and validator_run_together lines, and validator_watch in the foreground; then validator_frame prints the
+# results.
 #
 # Files in $dir:  worker.N   what worker N runs: number of the command, end of its time, process id
-#                 N.out N.err N.status   outputs of command N; its exit status and times
+#                 N.out N.err N.status   outputs of command N; its exit status and times, once it has ended
 #                 sleeper    process id of the watchdog's sleep;  done   all workers have ended
 # Times are the host's uptime in hundredths of a second. Processes are ended by SIGKILL: a process that is just being
 # created can lose a signal that this shell traps.
@@ -59,7 +60,6 @@ validator_kill() {
 } 2>/dev/null
 
 # validator_run NUMBER HUNDREDTHS TEXT: runs one command in the worker $worker.
-# Prints a dot at most once a second, to show that the host is alive.
 validator_run() {
     validator_clock
     started=$now
@@ -74,6 +74,40 @@ validator_run() {
     : >"$dir/worker.$worker"
     validator_clock
     echo "$status $started $now" >"$dir/$1.status"
+    validator_dot
+}
+
+# validator_run_together HUNDREDTHS NUMBER TEXT [NUMBER TEXT]…: runs commands that start no process, and change nothing, in
+# one subshell: a process for each takes longer than the command. HUNDREDTHS: the deadline of each. If one of them hangs,
+# the subshell is killed, and those that have not ended run again, each in its own.
+validator_run_together() {
+    each=$1
+    shift
+    validator_clock
+    (
+        while [ $# -gt 0 ]; do
+            started=$now
+            eval "$2" >"$dir/$1.out" 2>"$dir/$1.err"
+            status=$?
+            validator_clock
+            echo "$status $started $now" >"$dir/$1.status"
+            shift 2
+        done
+    ) </dev/null &
+    pid=$!
+    echo "$1 $((now + each)) $pid" >"$dir/worker.$worker"
+    wait "$pid"
+    : >"$dir/worker.$worker"
+    validator_clock
+    validator_dot
+    while [ $# -gt 0 ]; do
+        [ -e "$dir/$1.status" ] || validator_run "$1" "$each" "$2"
+        shift 2
+    done
+}
+
+# Prints a dot, which shows that the host is alive: at most one in a second, of `now`.
+validator_dot() {
     [ "${now%??}" = "$second" ] || {
         second=${now%??}
         printf .
@@ -163,5 +197,3 @@ validator_frame() {
     cat "$@"
     rm -f "$dir"/*
 }
-
-printf '\n%s ready %s\n' "$mark" "$(id -u)"

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Commands that testinfra runs on every host and whose results do not change during a run: one in each `ask` line.
-# Prints the separator (ASCII 30), then for each command its output, the separator, its exit status, the separator.
+# A shell of batch_shell.sh runs it when it starts. Prints the separator (ASCII 30), then for each command its output, the separator, its exit status, the separator.
 # Uses no $(…), which costs a process each: most of these commands are built into the shell.
 ask() {
-    "$@" 2>/dev/null
+    "$@" </dev/null 2>/dev/null
     printf '\036%s\036' $?
 }
 

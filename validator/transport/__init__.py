@@ -6,13 +6,14 @@ ssh_config           options of a host in ~/.ssh/config
 proxy                a program as the way to a host (ProxyCommand)
 target               address, user, port and key of a host
 errors               errors of connections and commands
+answer               a command and its answer
 shell                one long-lived `sh` that runs batches of commands
 image_files          the files of an image instead of a host (tier T0)
 backend              testinfra's backend over these
 host_constants       commands whose results do not change during a run
 """
 
-from validator.transport.shell import Answer, Command
+from validator.transport.answer import Answer, Command
 from validator.transport.ssh import Connection, SshError, Target, TransportFault, parse_url
 
 __all__ = ["Answer", "Command", "Connection", "SshError", "Target", "TransportFault", "parse_url"]

@@ -15,15 +15,15 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from testinfra.backend import base
 
-from validator.transport import host_constants
+from validator.transport.answer import Answer, Command
 from validator.transport.image_files import Entered, Image, enter
-from validator.transport.shell import Answer, Command, NotRoot, Shell
+from validator.transport.shell import NotRoot, Shell
 from validator.transport.ssh import (
     CommandExpired,
     Connection,
@@ -74,7 +74,7 @@ class HostLink:
         self._lock = threading.Lock()  # a check may run commands in its own threads
 
     def connect_early(self, *, root: bool) -> None:
-        """Connects and reads the host's constants in a separate thread, while checks are collected."""
+        """Connects and starts a shell in a separate thread, while checks are collected."""
         if self._early is None and self._connection is None:
             self._early = in_background(self._connect_and_read, root)
 
@@ -82,7 +82,7 @@ class HostLink:
         early = _EarlyConnection(self._connect(), self._is_root(root))
         with contextlib.suppress(SshError):  # the first command of that shell raises the same error
             shell = Shell(early.connection, root=early.root)
-            early.answers = host_constants.read(shell.execute([host_constants.ASK])[0])
+            shell.wait_until_ready()
             early.shell = shell
         return early
 
@@ -105,15 +105,11 @@ class HostLink:
         self.connections += 1
         if early.shell is not None:
             self._shells[early.root] = early.shell
-            self.execs, self.rounds, self.commands = self.execs + 1, self.rounds + 1, self.commands + 1
-            self.learn(early.root, early.answers)
-
-    def learn(self, root: bool, answers: Mapping[str, Answer]) -> None:
-        """Stores the answers to host_constants.ASK."""
-        self._known[self._is_root(root)] = answers
+            self.execs, self.rounds = self.execs + 1, self.rounds + 1
+            self._known[early.root] = early.shell.constants
 
     def known(self, root: bool) -> Mapping[str, Answer] | None:
-        """The answers to constant commands; None before host_constants.ASK has run. Does not wait for a connection."""
+        """The answers to constant commands; None before the shell has started. Does not wait for a connection."""
         if self.connecting is None:
             self._finish_early_connection()
         return self._known.get(self._is_root(root))
@@ -141,7 +137,7 @@ class HostLink:
             self.rounds += 1
             self.commands += len(commands)
             try:
-                return self._shell(root).execute(commands), 1
+                return self._execute(commands, root), 1
             except ConnectionDropped as dropped:
                 if self._closed:  # by this process, during the batch
                     raise
@@ -149,7 +145,13 @@ class HostLink:
                 self._reconnect(dropped)
                 if not resend:
                     raise
-            return self._shell(root).execute(commands), 2
+            return self._execute(commands, root), 2
+
+    def _execute(self, commands: Sequence[Command], root: bool) -> list[Answer]:
+        shell = self._shell(root)
+        answers = shell.execute(commands)
+        self._known[self._is_root(root)] = shell.constants
+        return answers
 
     @property
     def cost(self) -> dict[str, int]:
@@ -208,12 +210,11 @@ class HostLink:
 
 @dataclass
 class _EarlyConnection:
-    """A connection that was opened early and, if it could be started, a shell and its answers."""
+    """A connection that was opened early and, if it could be started, a shell."""
 
     connection: Connection | Entered
     root: bool
     shell: Shell | None = None
-    answers: Mapping[str, Answer] = field(default_factory=dict)
 
 
 def in_background(work: Callable[..., _Result], *arguments: Any) -> Future[_Result]:

@@ -15,11 +15,13 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from validator import remote
+from validator.transport import host_constants
+from validator.transport.answer import Answer, Command
 from validator.transport.ssh import CommandExpired, Connection, ConnectionDropped, TransportFault
 
 if TYPE_CHECKING:
@@ -59,25 +61,6 @@ class NotRoot(TransportFault):
     kind = "sudo"
 
 
-@dataclass(frozen=True)
-class Command:
-    """A shell command and its deadline in seconds."""
-
-    text: str
-    deadline: float = 60.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The result of a command: exit status, outputs (bytes), seconds on the host, whether its deadline expired."""
-
-    rc: int
-    stdout: bytes
-    stderr: bytes
-    seconds: float
-    expired: bool = False
-
-
 class Shell:
     """An `sh` of the login user or, with `root`, of root by one `sudo -n sh`."""
 
@@ -88,19 +71,27 @@ class Shell:
         self._mark = f"v{secrets.token_hex(8)}"
         self._buffer = b""
         self._ready = False
+        self.constants: Mapping[str, Answer] = {}  # of the host (host_constants.py), once it is ready
         self._busy = False  # a batch is running
         self._fault: TransportFault | None = None
         self.root = root
         self._command = "sudo -n sh" if root and connection.target.user != "root" else "sh"
         self._channel: paramiko.Channel | Channel = connection.open(f"exec {self._command}")
         # Its reply is not awaited here: the first batch is sent directly after it.
-        program = f"mark={self._mark} limit={OUTPUT_BYTES}\n{remote.text('kill_marked')}{remote.text('batch_shell')}"
+        functions = f"{remote.text('kill_marked')}{remote.text('batch_shell')}"
+        ready = "printf '\\n%s ready\\n' \"$mark\"\n"
+        program = f"mark={self._mark} limit={OUTPUT_BYTES}\n{functions}{host_constants.ASK}{ready}"
         try:
             self._channel.sendall(program.encode())
         except Exception as error:
             raise self._dropped(error) from error
 
-    def _await_ready(self) -> None:
+    def wait_until_ready(self) -> None:
+        """Waits until the host has started the shell. Raises NotRoot or ConnectionDropped."""
+        if self._fault is not None:
+            raise self._fault
+        if self._ready:
+            return
         try:
             self._line_with_mark(time.monotonic() + _START_SECONDS)
         except (ConnectionDropped, CommandExpired) as error:
@@ -116,14 +107,14 @@ class Shell:
             name = self.connection.target.name
             self._fault = kind(f"{name}: `{self._command}` did not start a shell ({stderr or error})", hint)
             raise self._fault from error
+        self.constants = host_constants.read(self._before_mark)
         self._ready = True
 
     def execute(self, batch: Sequence[Command]) -> list[Answer]:
         """Runs the commands in parallel; answers in order. ConnectionDropped if the host stops answering."""
-        if not batch:
+        if not batch or self._fault is not None:
+            self.wait_until_ready()
             return []
-        if self._fault is not None:
-            raise self._fault
         script = _script(batch)
         self.batches += 1
         self.commands += len(batch)
@@ -135,11 +126,9 @@ class Shell:
         except (
             Exception
         ) as error:  # OSError, EOFError or SSHException: paramiko has no one class for a broken connection
-            if not self._ready:
-                self._await_ready()  # its error is more precise
+            self.wait_until_ready()  # its error is more precise
             raise self._dropped(error) from error
-        if not self._ready:
-            self._await_ready()
+        self.wait_until_ready()
         statuses, sizes = self._header(len(batch), patience)
         body = self._read(sum(sizes), patience)
         self._busy = False
@@ -228,21 +217,28 @@ class Shell:
 
 def _script(batch: Sequence[Command]) -> str:
     """The shell text that runs a batch with the functions of remote/batch_shell.sh."""
-    workers = "".join(_worker(batch, first) for first in range(min(WORKERS, len(batch))))
+    lines = _lines(batch)
+    workers = "".join(
+        f"{{ worker={number}\n" + "\n".join(lines[number::WORKERS]) + "\n} &\n"
+        for number in range(min(WORKERS, len(lines)))
+    )
     shortest = round(100 * min(command.deadline for command in batch))
     numbers = " ".join(str(number) for number in range(1, len(batch) + 1))
     group = f"{{ {workers}validator_done; }} 2>/dev/null & workers=$!"
     return f'{group}\nvalidator_watch {shortest}; wait "$workers"; workers=; validator_frame {numbers}\n'
 
 
-def _worker(batch: Sequence[Command], first: int) -> str:
-    """The commands of one worker: every WORKERS-th of the batch, in order."""
-    lines = [
-        f"validator_run {number + 1} {round(100 * batch[number].deadline)} "
-        f"{shlex.quote(_evaluated(batch[number].text))}"
-        for number in range(first, len(batch), WORKERS)
-    ]
-    return f"{{ worker={first}\n" + "\n".join(lines) + "\n} &\n"
+def _lines(batch: Sequence[Command]) -> list[str]:
+    """What the workers run: a line for each command; one for those that start no process and have the same deadline."""
+    together: dict[int, list[str]] = defaultdict(list)
+    lines = []
+    for number, command in enumerate(batch, 1):
+        text, deadline = shlex.quote(_evaluated(command.text)), round(100 * command.deadline)
+        if _BUILTIN.fullmatch(command.text):
+            together[deadline].append(f"{number} {text}")
+        else:
+            lines.append(f"validator_run {number} {deadline} {text}")
+    return [*(f"validator_run_together {deadline} {' '.join(pairs)}" for deadline, pairs in together.items()), *lines]
 
 
 def _evaluated(text: str) -> str:

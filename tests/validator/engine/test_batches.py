@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.validator.conftest import Breakable, Sshd
-from validator.engine.batches import Batch, execute
-from validator.transport import Command, backend, host_constants
+from validator.engine.batches import Batch, execute, is_pure
+from validator.transport import Command, Target, backend
 from validator.transport.errors import ConnectionDropped
 
 
@@ -32,11 +32,36 @@ def batch_of(link: backend.HostLink, *texts: str, live: bool = False) -> Batch[C
 def test_same_question_is_asked_once(sshd: Sshd) -> None:
     batch = batch_of(backend.link_to(sshd.target()), "cat /etc/hosts", "cat /etc/hosts", "echo here", "echo here")
     batch.compose()
-    assert [command.text for command in batch.commands[:-1]] == ["cat /etc/hosts", "echo here", "echo here"]
-    assert batch.commands[-1] is host_constants.ASK  # nothing is known of this host yet
+    assert [command.text for command in batch.commands] == ["cat /etc/hosts", "echo here", "echo here"]
     execute([batch])
     first, second = (batch.answers[slot] for slot in batch.slots[:2] if slot is not None)
     assert first is second and first.rc == 0 and batch.fault is None
+
+
+def test_constants_come_with_the_shell(sshd: Sshd) -> None:
+    """No command is sent for them, not even where the batch has no other."""
+    link = backend.link_to(sshd.target())
+    batch = batch_of(link, "uname -s", "uname -m")
+    batch.compose()
+    assert batch.commands == [] and batch.slots == [None, None] and link.known(root=False) is None
+    execute([batch])
+    known = link.known(root=False)
+    assert batch.fault is None and known is not None and known["uname -s"].stdout == b"Linux\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "pure"),
+    [
+        ("stat -Lc %a /etc/passwd", True),
+        ("/sbin/sysctl -n kernel.ostype", True),
+        ("/usr/sbin/sysctl -n kernel.ostype", True),
+        ("/sbin/sysctl -w kernel.ostype=x", False),
+        ("/opt/bin/stat /", False),
+        ("echo 1", False),
+    ],
+)
+def test_what_only_reads_is_asked_once(text: str, pure: bool) -> None:
+    assert is_pure(backend.Request(backend.link_to(Target("here")), Command(text), False)) is pure
 
 
 @pytest.mark.parametrize(("live", "fault"), [(False, type(None)), (True, ConnectionDropped)])

@@ -104,13 +104,64 @@ def test_check_that_loops_locally_ends_at_its_deadline(run: Run) -> None:
 def test_incomplete_host_constants_are_read_by_single_commands(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = "from validator.transport import host_constants\nhost_constants.read = lambda answer: {}\n"
+    lines = "from validator.transport import host_constants\nhost_constants.read = lambda output: {}\n"
     (tmp_path / "mute.py").write_text(lines)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     asked = ["host.system_info.type == 'linux'", "host.package('dpkg').is_installed"]
     outcome = run("def test_it(host):\n" + "".join(f"    assert {one}\n" for one in asked), "-p", "mute")
     assert outcome.verdicts == {"test_it": "PASS"}
     assert outcome.document["facts"]["transport"]["executions"] == 1
+
+
+def test_attributes_of_a_file_are_one_round_trip(run: Run) -> None:
+    source = """
+def test_it(host):
+    file = host.file("/etc/passwd")
+    assert (file.user, file.group, file.mode) == ("root", "root", 0o644)
+    assert file.size > 0
+"""
+    outcome = run(source)
+    assert outcome.verdicts == {"test_it": "PASS"}, outcome.text
+    cost = outcome.document["facts"]["transport"]
+    assert (cost["round_trips"], cost["commands"]) == (2, 1)  # the shell's start and one stat
+
+
+def test_a_file_that_changes_is_asked_again(run: Run, tmp_path: Path) -> None:
+    """What one answer told beside it holds for the questions that follow at once: not after a command or a wait."""
+    file, other = tmp_path / "grows", tmp_path / "grows too"
+    for path in (other, tmp_path / "again"):
+        path.write_text("old")
+        path.chmod(0o400)
+    source = f"""
+import time
+def test_after_a_command(host):
+    file = host.file("{file}")
+    assert host.run("echo > {file}").rc == 0
+    assert (file.size, file.mode & 0o400) == (1, 0o400)
+    assert host.run("echo >> {file}; chmod 600 {file}").rc == 0
+    assert (file.mode, file.size) == (0o600, 2)
+    assert host.run("echo >> {file}; chmod 400 {file}").rc == 0
+    assert file.size == 3
+    assert file.mode == 0o400
+
+def test_after_a_wait(host):
+    file = host.file("{other}")
+    assert file.size == 3
+    with open("{other}", "a") as here:
+        here.write("more")
+    time.sleep(0.1)
+    assert file.mode == 0o400
+    assert file.size == 7
+
+def test_same_question_again(host):
+    file = host.file("{tmp_path}/again")
+    assert file.size == 3
+    with open("{tmp_path}/again", "a") as here:
+        here.write("more")
+    assert file.size == 7
+"""
+    outcome = run(source)
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
 
 
 def test_unused_connection_is_closed(run: Run) -> None:

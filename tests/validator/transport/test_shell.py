@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import socket
 import subprocess
 import tempfile
@@ -16,7 +17,8 @@ import pytest
 from paramiko import SSHException
 
 from validator.transport import shell as shell_module
-from validator.transport.shell import Command, Shell, _evaluated
+from validator.transport.answer import Command
+from validator.transport.shell import Shell, _evaluated
 from validator.transport.ssh import ConnectionDropped, Target
 
 
@@ -197,6 +199,41 @@ def test_each_command_has_its_own_deadline(start: Start) -> None:
     assert (first.stdout, second.stdout) == (b"begun\n", b"done\n")
     assert first.seconds >= 0.3
     assert time.monotonic() - begun < 60
+
+
+def test_commands_without_a_process_run_together(start: Start) -> None:
+    batch = [Command(f"echo {number}") for number in range(20)] + [Command("test -e /nowhere"), Command("true")]
+    batch += [Command("command -v no-such-program"), Command("echo $$", 20.0), Command("echo last", 20.0)]
+    script = shell_module._script(batch)
+    assert script.count("validator_run_together ") == 2  # one for each deadline
+    answers = start().execute(batch)
+    assert [(answer.rc, answer.stdout) for answer in answers[:20]] == [(0, b"%d\n" % number) for number in range(20)]
+    assert [answer.rc for answer in answers[20:22]] == [1, 0]
+    assert answers[22].rc in (1, 127)  # bash, dash
+    assert answers[-1].stdout == b"last\n"
+
+
+def test_a_command_that_hangs_among_others_expires_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `test -e` of a file on a server that does not answer."""
+    marker = a_long_time()
+    monkeypatch.setattr(shell_module, "_BUILTIN", re.compile(r"(?:echo|sleep) .*"))
+    texts = ["echo before", f"sleep {marker}", "echo after", "echo last"]
+    answers = start().execute([Command(text, 1.0) for text in texts])
+    assert [(answer.stdout, answer.expired) for answer in answers] == [
+        (b"before\n", False),
+        (b"", True),
+        (b"after\n", False),
+        (b"last\n", False),
+    ]
+    assert gone(marker)
+
+
+def test_a_shell_that_starts_says_what_does_not_change(start: Start) -> None:
+    shell = start()
+    assert shell.constants == {}
+    assert shell.execute([]) == []
+    assert shell.constants["uname -s"].stdout == b"Linux\n"
+    assert shell.constants["command -v command"].rc == 0
 
 
 @pytest.mark.parametrize(
