@@ -159,7 +159,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         item.stash[HOST] = host_run
     gc.freeze()  # modules and items stay; garbage collection in them would take longer than the checks
     gc.enable()
-    gc.set_threshold(50_000, 20, 20)  # little of what checks make is garbage in cycles
+    gc.set_threshold(100_000, 1000, 1000)  # little of what checks make is garbage in cycles, and reports stay
 
 
 def _use_engine(config: pytest.Config, run: Run) -> None:

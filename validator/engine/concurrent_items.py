@@ -31,6 +31,7 @@ _ALONE = frozenset(
     | {"monkeypatch", "recwarn", "pytester", "testdir", "doctest_namespace"}
 )
 _PHASE = pytest_internals.PHASE_VARIABLE
+_LEFT_OUT = (*pytest_internals.WRAPPERS, "validator.plugin")  # ours sets the deadline of a check that runs alone
 _NOT_A_VERDICT = (pytest.exit.Exception, KeyboardInterrupt)
 CHECKS = Path(__file__).parent.parent / "checks"  # ours, which change no host unless they are marked live
 _OF_A_HOST = (Scope.Class, Scope.Module, Scope.Package)
@@ -177,7 +178,7 @@ class ConcurrentItems:
         """The hooks of the phases and of the report: the same for all items of a file."""
         if item.path not in self._hooks:
             hooks = {
-                when: pytest_internals.ItemHook(item, f"pytest_runtest_{when}", pytest_internals.WRAPPERS)
+                when: pytest_internals.ItemHook(item, f"pytest_runtest_{when}", _LEFT_OUT)
                 for when in ("setup", "call", "teardown")
             }
             hooks["report"] = pytest_internals.ItemHook(item, "pytest_runtest_makereport")

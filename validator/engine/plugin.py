@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ class ConcurrentChecks:
 
     def __init__(self) -> None:
         self._reports: dict[pytest.Item, list[pytest.TestReport]] = {}  # of items that have run and not reported
+        self._hooks: dict[Path, Any] = {}  # by file: its hooks, which pytest would look up for each item
         self._not_run: deque[pytest.Item] = deque()  # later items that did not run with them, in order
         self._mutating: set[pytest.Item] | None = None  # which items may change their host; None: not analysed yet
 
@@ -52,7 +55,9 @@ class ConcurrentChecks:
         self, item: pytest.Item, reports: list[pytest.TestReport] | None, nextitem: pytest.Item | None = None
     ) -> None:
         """Reports an item. reports: None if it has not run yet."""
-        hook = item.ihook
+        hook = self._hooks.get(item.path)
+        if hook is None:
+            hook = self._hooks[item.path] = item.ihook
         hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if reports is None:
             pytest_internals.runtestprotocol(item, nextitem=nextitem)
