@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.build import packer
+from gpu_ami.build import builder_kind, packer
 from gpu_ami.cloud import Cloud, aws_errors, capacity, key_name, login, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError
 from gpu_ami.plan import Plan
@@ -50,6 +50,7 @@ class Builder:
 
         BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
         """
+        builder_kind.expect_launch(self.cloud.place, variables.get("source_ami", ""))
         builder_type = self.plan.document["build"]["instance_type"]
         search = self.cloud.search(builder_type, capacity.ways_of_builder(self.cloud.place, builder_type))
         search.on_attempt = self.attempts.append

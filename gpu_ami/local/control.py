@@ -1,7 +1,7 @@
 """The daemon's control socket: a line of JSON in, a line of JSON out.
 
-{"do": "hold" | "keep" | "status" | "stop"}; with "image" (an ImageRecord) and "parameter", that source AMI is
-registered first. A "hold" lasts as long as its connection.
+{"do": "hold" | "keep" | "status" | "expect" | "stop"}; with "image" (an ImageRecord) and "parameter", that source AMI
+is registered first. A "hold" lasts as long as its connection. "expect" says which image is launched soon ("launch").
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from gpu_ami.local.state import LIFELINE, ImageFields, ImageRecord, Layout
 
 
 class Request(TypedDict):
-    """do: "hold", "keep", "status" or "stop". image: fields of an ImageRecord; parameter: an SSM parameter, or ""."""
+    """do: "hold", "keep", "status", "expect" or "stop". image: fields of an ImageRecord; parameter: an SSM parameter,
+    or "". launch: the id of an AMI."""
 
     do: str
     image: NotRequired[ImageFields]
     parameter: NotRequired[str]
+    launch: NotRequired[str]
 
 
 class MirrorDescription(TypedDict):
@@ -159,6 +161,7 @@ class ControlledDaemon(Protocol):
     def status(self) -> RegionStatus: ...
     def end(self) -> None: ...
     def register_source_ami(self, record: ImageRecord, parameter: str) -> None: ...
+    def expect_launch(self, image_id: str) -> None: ...
 
 
 class Control:
@@ -194,6 +197,8 @@ class Control:
                 return
             if request["do"] == "keep":
                 self._daemon.holders.persistent = True
+            elif request["do"] == "expect":
+                self._daemon.expect_launch(request.get("launch", ""))
             elif request["do"] == "stop":
                 self._daemon.end()
             self._answer(stream, {**self._daemon.describe(), **self._daemon.status()})

@@ -152,6 +152,11 @@ def publish_source_ami(plan: source_ami.SystemPlan, home: Path | None = None, *,
     return record.id
 
 
+def expect_launch(image_id: str, home: Path | None = None) -> None:
+    """Tells the region that an image is launched soon, so that the copy of its disk begins. Without a region: nothing."""
+    control.ask(_layout(home), {"do": "expect", "launch": image_id})
+
+
 def local_place(home: Path | None = None) -> Place:
     """The region's place without starting it, as a plan needs it. Only a region that is up has an endpoint."""
     layout = _layout(home)

@@ -6,6 +6,7 @@ a daemon that was killed. Other threads serve the API, the instances' metadata, 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import json
@@ -50,7 +51,7 @@ class Daemon:
         os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # only images that have a disk
         from gpu_ami.local.api import conditions
         from gpu_ami.local.backends import Ec2
-        from gpu_ami.local.images import ImageStore
+        from gpu_ami.local.images import ImageStore, SpareDisks
         from gpu_ami.local.machines import reconcile
 
         self.settings = settings
@@ -65,6 +66,7 @@ class Daemon:
         self.ec2 = Ec2(self.network.cidr)
         self.images = ImageStore(self.layout, self.ec2, workers.submit, self.wake, self.progress)
         self.images.register_saved()
+        self.spares = SpareDisks(self.layout.instances / "spare", workers.submit)
         self.mirror = _serve_mirror(self.layout.home)
         self._api = self._make_server()
         self.machines = self._make_machines()
@@ -90,8 +92,9 @@ class Daemon:
         filtered = rules is not None
         sandboxes = None if filtered or builder.unusable() else builder.Sandboxes(self.layout.home)
         return factory.MachineFactory(
-            self.layout, self.ec2, self.images.disk_of, self.wake, ports, filtered=filtered, sandboxes=sandboxes
-        )
+            self.layout, self.ec2, self.images.disk_of, self.wake, ports,
+            filtered=filtered, sandboxes=sandboxes, spares=self.spares,
+        )  # fmt: skip
 
     def _make_server(self) -> Any:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler
@@ -175,6 +178,12 @@ class Daemon:
             self.images.register(record)
             if parameter:
                 self.ec2.point_parameter(parameter, record.id)
+
+    def expect_launch(self, image_id: str) -> None:
+        """Begins the copy of an image's disk that a caller is about to launch; an unknown image is its own error."""
+        with contextlib.suppress(GpuAmiError), self.reconciler.lock:
+            disk, _ = self.images.disk_of(image_id)
+            self.spares.begin(image_id, disk)
 
     def status(self) -> RegionStatus:
         """The instances, and who holds the region."""

@@ -54,6 +54,7 @@ class FakeDaemon:
         self.ended = threading.Event()
         self.holders = Holders(False, self.ended.set)
         self.registered: list[tuple[str, str]] = []
+        self.expected: list[str] = []
 
     def describe(self) -> dict[str, Any]:
         return {"endpoint": "http://127.0.0.1:1"}
@@ -63,6 +64,9 @@ class FakeDaemon:
 
     def end(self) -> None:
         self.ended.set()
+
+    def expect_launch(self, image_id: str) -> None:
+        self.expected.append(image_id)
 
     def register_source_ami(self, record: ImageRecord, parameter: str) -> None:
         self.registered.append((record.id, parameter))
@@ -91,6 +95,11 @@ def test_a_source_ami_is_registered_before_the_answer(daemon: FakeDaemon) -> Non
     record = ImageRecord("ami-1", "n", "", "1", "x86_64", "/dev/xvda", "snap-1", 8, "2026-11-21T00:00:00.000Z")
     ask(daemon.layout, {"do": "status", "image": asdict(record), "parameter": "/aws/service/x"})
     assert daemon.registered == [("ami-1", "/aws/service/x")]
+
+
+def test_a_launch_is_announced(daemon: FakeDaemon) -> None:
+    assert ask(daemon.layout, {"do": "expect", "launch": "ami-1"}) is not None
+    assert daemon.expected == ["ami-1"] and not daemon.ended.is_set()
 
 
 def test_nobody_answers_without_a_daemon(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Disk images of the local region: base images and AMIs.
 
 store                AMIs and their disks: create, copy, register, remove
+spare_disks          copies of AMIs' disks that are begun before the launch
 base_image           Debian 12, made by mmdebstrap
 prepare              makes it before it is needed, for `make prove`
 source_ami           the AMIs of base images, as plans find them
@@ -11,6 +12,7 @@ base_ami_packages    packages that a node family's base AMI contains
 """
 
 from gpu_ami.local.images.rootfs_layers import Base, Tree, require_root
+from gpu_ami.local.images.spare_disks import SpareDisks
 from gpu_ami.local.images.store import ImageJob, ImageStore, Request, copy_disk, own_disk
 
-__all__ = ["Base", "ImageJob", "ImageStore", "Request", "Tree", "copy_disk", "own_disk", "require_root"]
+__all__ = ["Base", "ImageJob", "ImageStore", "Request", "SpareDisks", "Tree", "copy_disk", "own_disk", "require_root"]

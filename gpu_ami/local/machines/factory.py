@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_ami.errors import MachineError
 from gpu_ami.local import space
-from gpu_ami.local.images import copy_disk, own_disk
+from gpu_ami.local.images import SpareDisks, copy_disk, own_disk
 from gpu_ami.local.machines import kvm, relay
 from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, without_faulty, write_boards
 from gpu_ami.local.machines.console import cap_console, note_on_console
@@ -61,11 +61,14 @@ class MachineFactory:
         *,
         filtered: bool = False,
         sandboxes: Sandboxes | None = None,
+        spares: SpareDisks | None = None,
     ) -> None:
         """`ports`: ssh (on each instance's address), API and mirror (on the host's loopback; None: no mirror).
 
         filtered: security groups are applied. sandboxes: for instances with the tag MACHINE_TAG; None: there are none.
+        spares: disks that may have been copied already.
         """
+        self._spares = spares
         self._sandboxes = sandboxes
         self._layout, self._ec2, self._disk_of, self._wake = layout, ec2, disk_of, wake
         self._ssh_port, self._api_port, self._mirror_port = ports
@@ -116,7 +119,8 @@ class MachineFactory:
         source, _ = self._disk_of(instance.image_id)
         space.require(disk.parent, space.allocated(source) + space.BOOT_BYTES, f"the disk of {instance.id}")
         partial = disk.with_suffix(".partial")
-        copy_disk(source, partial)
+        if self._spares is None or not self._spares.take(instance.image_id, partial):
+            copy_disk(source, partial)
         volume = self._ec2.root_volume(instance)
         size = int(volume.size) * _GIB if volume else 0
         if size > partial.stat().st_size:  # the guest grows its partition at first boot, as on EC2

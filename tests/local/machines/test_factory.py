@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.local.backends import InstanceView
 from gpu_ami.local.backends.security_groups import GroupRules
+from gpu_ami.local.images import SpareDisks
 from gpu_ami.local.machines import factory, kvm
 from gpu_ami.local.machines.boards import FAULT_TAG
 from gpu_ami.local.machines.factory import MachineFactory
@@ -46,6 +48,21 @@ def test_a_machine_has_the_image_s_disk_at_the_volume_s_size(world: World, machi
 def test_emulated_machines_share_the_host_s_processors(host_cpus: int, with_kvm: int, emulated: int) -> None:
     assert factory.vcpus_of(host_cpus, kvm=True) == with_kvm
     assert factory.vcpus_of(host_cpus, kvm=False) == emulated
+
+
+def test_a_disk_that_was_copied_before_the_launch_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
+    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    instances = [world.launch(), world.launch()]
+    with ThreadPoolExecutor(1) as workers:
+        spares = SpareDisks(world.layout.instances / "spare", workers.submit)
+        disk_of = world.images.disk_of
+        made = MachineFactory(world.layout, world.ec2, disk_of, lambda: None, (2222, 5000, 8080), spares=spares)
+        spares.begin(instances[0].image_id, disk_of(instances[0].image_id)[0])
+        disks = [made.prepare(instance).folder / "disk.raw" for instance in instances]
+    assert [disk.read_bytes()[:4] for disk in disks] == [b"base", b"base"]  # the second is a copy of its own
+    assert {disk.stat().st_size for disk in disks} == {8 * GIB}
+    assert list((world.layout.instances / "spare").iterdir()) == []
 
 
 def test_a_disk_that_is_there_is_kept(world: World, machines: MachineFactory) -> None:

@@ -210,6 +210,18 @@ def test_what_a_login_writes_is_on_the_disk(machine: SandboxMachine) -> None:
 
 
 @mounts
+def test_what_was_removed_takes_no_place_in_the_image(machine: SandboxMachine) -> None:
+    disk = machine.spec.folder / "disk.raw"
+    ssh(machine.spec, "head -c 30000000 /dev/urandom > large; sync")
+    before = disk.stat().st_blocks * 512
+    ssh(machine.spec, "rm large")
+    machine.power_down()
+    until(machine.poll)
+    assert machine.poll() == Exit("shutdown")
+    assert disk.stat().st_blocks * 512 < before - 25_000_000
+
+
+@mounts
 def test_a_paused_one_writes_nothing(machine: SandboxMachine) -> None:
     command = "(while sleep 0.1; do echo x >> ticks; done) >/dev/null 2>&1 &"
     ssh(machine.spec, command)
