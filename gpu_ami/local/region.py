@@ -153,7 +153,7 @@ def publish_source_ami(plan: source_ami.SystemPlan, home: Path | None = None, *,
 
 
 def expect_launch(image_id: str, home: Path | None = None) -> None:
-    """Tells the region that an image is launched soon, so that the copy of its disk begins. Without a region: nothing."""
+    """Tells the region, if one is up, which image is launched soon, so that the copy of its disk begins."""
     control.ask(_layout(home), {"do": "expect", "launch": image_id})
 
 
