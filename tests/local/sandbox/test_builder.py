@@ -27,8 +27,8 @@ from tests.local.conftest import World
 mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and enter namespaces")
 MIB = 1024**2
 _PROGRAMS = (
-    "sh", "env", "cat", "id", "touch", "head", "rm", "sync", "sleep", "uname", "chown", "chmod", "ssh-keygen", "systemd-tmpfiles",
-    "/usr/sbin/sshd", "/usr/sbin/grub-probe",
+    "sh", "env", "cat", "id", "touch", "head", "rm", "sync", "sleep", "uname", "chown", "chmod", "ssh-keygen",
+    "systemd-tmpfiles", "/usr/sbin/sshd", "/usr/sbin/grub-probe",
 )  # fmt: skip
 _ACCOUNTS = {
     "etc/passwd": "root:x:0:0::/root:/bin/sh\nsshd:x:100:100::/run/sshd:/bin/false\n"
