@@ -42,27 +42,27 @@ class MutationAnalysis:
     def __init__(self) -> None:
         # By id: the value (referenced, so that its id is not reused) and the result.
         self._examined: dict[int, tuple[object, bool]] = {}
-        # What the items of a function share: its fixtures that may change the host, and whether the function may.
-        self._functions: dict[tuple[int, int], tuple[list[Any], bool]] = {}
+        # What the items of a function share: its fixtures that may change the host, whether it may, and itself.
+        self._functions: dict[tuple[int, int], tuple[list[Any], bool, object]] = {}
 
     def mutating(self, items: Iterable[pytest.Item]) -> set[pytest.Item]:
         """The items that may change their host, and those that share a fixture that may."""
         mutating, shared = set(), set()
         items = list(items)
         for item in items:
-            fixtures, may = self._of_function(item)
+            fixtures, may, _ = self._of_function(item)
             shared |= {scope_node(item, fixture) for fixture in fixtures if scope_of(fixture) is not Scope.Function}
             if fixtures or may or self._may_parameters(item):
                 mutating.add(item)
         return mutating | {item for item in items if shared and shared & set(item.listchain())}
 
-    def _of_function(self, item: pytest.Item) -> tuple[list[Any], bool]:
+    def _of_function(self, item: pytest.Item) -> tuple[list[Any], bool, object]:
         function = getattr(item, "function", None)
         key = (pytest_internals.shared_by_function(item), id(function))
         if key not in self._functions:
             definitions = pytest_internals.definitions(item).values()
             fixtures = [fixture for named in definitions for fixture in named if self._may(fixture.func)]
-            self._functions[key] = fixtures, self._may(function)
+            self._functions[key] = fixtures, self._may(function), function
         return self._functions[key]
 
     def _may_parameters(self, item: pytest.Item) -> bool:
