@@ -103,9 +103,14 @@ def _share(policy: ReleasePolicy, view: View) -> Iterator[Step]:
         yield Step(PREPARING, "share", f"share it with {shown}", values=missing)
 
 
+def _moment(now: datetime) -> str:
+    """As EC2 writes times. Milliseconds: of two images published within a second, the older one is retired."""
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _mark(release: Release, view: View, now: datetime) -> Iterator[Step]:
     if view.image is None or not view.image.published or view.image.version != release.version:
-        published = (view.image.published if view.image else "") or f"{now:%Y-%m-%dT%H:%M:%SZ}"
+        published = (view.image.published if view.image else "") or _moment(now)
         tags = {TAG_PUBLISHED: published, TAG_VERSION: release.version}
         yield Step(PREPARING, "mark", f"mark it as published: {_shown(tags)}", tags=tags)
 

@@ -12,7 +12,7 @@ from gpu_ami.publish import steps
 from gpu_ami.publish.observation import View
 from gpu_ami.publish.parameters import Parameter
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
-from gpu_ami.publish.release import TAG_PUBLISHED, TAG_VERSION, Image, Release
+from gpu_ami.publish.release import TAG_PUBLISHED, TAG_VERSION, Image, Release, as_time
 from gpu_ami.publish.sharing import Key
 
 NOW = datetime.datetime(2026, 11, 22, 12, 0, tzinfo=datetime.UTC)
@@ -81,6 +81,18 @@ def test_a_region_without_the_image_gets_all_in_order() -> None:
     assert planned[0].text == "copy ami-1 from us-east-1 as v1, encrypted with arn:key"
     assert planned[0].values == ("arn:key", "ami-f")
     assert planned[-4].text == "share it with 111122223333"
+
+
+def test_of_two_published_within_a_second_the_later_one_is_the_newer() -> None:
+    moments = [NOW + datetime.timedelta(milliseconds=1), NOW + datetime.timedelta(milliseconds=300)]
+    marks = [
+        step.tags[TAG_PUBLISHED]
+        for now in moments
+        for step in steps.plan(RELEASE, POLICY, View("eu-west-1"), now)
+        if step.name == "mark"
+    ]
+    assert marks == ["2026-11-22T12:00:00.001Z", "2026-11-22T12:00:00.300Z"] == sorted(marks)
+    assert [as_time(mark) for mark in marks] == moments
 
 
 def test_tags_that_all_snapshots_share_come_with_the_copy() -> None:
