@@ -19,7 +19,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -320,25 +320,41 @@ def serve_mirror(home: Path) -> str | None:
 
 
 def accept_ssh(root: SandboxRoot, listener: socket.socket, stopped: threading.Event) -> None:
-    """Starts one sshd of the tree per connection, until `stopped`; reaps processes that have ended."""
+    """Starts one sshd of the tree per connection, until `stopped`; reaps processes that have ended.
+
+    To be called in the main thread: a signal ends the wait, of which otherwise the rest would pass first.
+    """
+    signalled, wakes = socket.socketpair()
+    wakes.setblocking(False)
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
-    while not stopped.is_set():
-        if selector.select(0.5):
-            connection, _ = listener.accept()
-            with connection:
-                _serve_ssh(root, connection)
-        _collect()
+    selector.register(signalled, selectors.EVENT_READ)
+    with signalled, wakes, selector:
+        before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        try:
+            while not stopped.is_set():
+                ready = [key.fileobj for key, _ in selector.select(0.5)]
+                if listener in ready:
+                    connection, _ = listener.accept()
+                    with connection:
+                        _serve_ssh(root, connection)
+                if signalled in ready:
+                    signalled.recv(64)
+                _collect()
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def _serve_ssh(root: SandboxRoot, connection: socket.socket) -> None:
-    spawn(
-        ["sh", "-c", 'exec "$@" <&$0 >&$0', str(connection.fileno()),
-         find_tool("env", package="coreutils"), "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-         *rootfs_layers.confined(),
-         find_tool("chroot", package="coreutils"), root.root, "/usr/sbin/sshd", "-i", "-e"],
-        stdout=None, stderr=None, death_signal=None, pass_fds=[connection.fileno()],
-    )  # fmt: skip
+    command: list[str | Path] = [find_tool("env", package="coreutils"), "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    command += [*rootfs_layers.confined(), find_tool("chroot", package="coreutils"), root.root]
+    serve([*command, "/usr/sbin/sshd", "-i", "-e"], connection)
+
+
+def serve(command: Sequence[str | Path], connection: socket.socket, cwd: Path | None = None) -> None:
+    """Starts a program with the connection as its standard input and output; its errors are in the log."""
+    number = connection.fileno()
+    spawn(command, cwd=cwd, stdin=number, stdout=number, stderr=None, death_signal=None)
 
 
 def serve_metadata(program: str) -> None:
@@ -347,8 +363,7 @@ def serve_metadata(program: str) -> None:
     while True:
         connection, _ = listener.accept()
         with connection:
-            relay = ["sh", "-c", 'exec "$@" <&$0 >&$0', str(connection.fileno()), program]
-            spawn(relay, cwd=Path(program).parent, death_signal=None, pass_fds=[connection.fileno()])
+            serve([program], connection, Path(program).parent)
 
 
 def end_all(seconds: float = 5.0) -> None:
