@@ -36,8 +36,8 @@ class Played:
     text: str
 
 
-def play(folder: Path, cloud_init: int, roles: Sequence[str] = ("marker", "hygiene")) -> Played:
-    """Runs the playbook with a cloud-init that ends with this exit code."""
+def play(folder: Path, cloud_init: int, roles: Sequence[str] = ("marker", "hygiene"), result: str = "") -> Played:
+    """Runs the playbook with a cloud-init that ends with this exit code. result: its result.json, "" for none yet."""
     log, programs = folder / "log", folder / "bin"
     for path in ("playbooks/roles/marker/tasks", "playbooks/roles/hygiene/tasks", "validator/remote", "bin"):
         (folder / path).mkdir(parents=True)
@@ -62,7 +62,10 @@ def play(folder: Path, cloud_init: int, roles: Sequence[str] = ("marker", "hygie
         "gpu_ami_roles": list(roles), "ansible_become": False, "gpu_ami_base_inventory": f"{folder}/none",
         "ansible_python_interpreter": shutil.which("python3", path="/usr/bin"),
         "gpu_ami_bill_of_materials": f"{folder}/bom", "gpu_ami_builder_boots": f"{folder}/boots",
+        "__gpu_ami_cloud_init_result": f"{folder}/result.json",
     }  # fmt: skip
+    if result:
+        (folder / "result.json").write_text(result)
     done = subprocess.run(
         [ansible_playbook(), "-i", "localhost,", "-c", "local", "-e", json.dumps(variables), "playbooks/image.yml"],
         cwd=folder,
@@ -82,6 +85,26 @@ def test_nothing_is_done_before_cloud_init_has_finished(tmp_path: Path) -> None:
     stops = [" ".join(["stop", *STOPPED])] if like_debian else []
     expected = ["cloud-init status --wait", *stops, "inventory", "role marker", "materials", "role hygiene"]
     assert played.steps == expected, played.text
+
+
+# As cloud-init 22.4 (Debian 12) and 24.1 (Ubuntu 24.04) write it; cloudinit/atomic_helper.py, write_json.
+RESULT = """{{
+ "v1": {{
+  "datasource": "DataSourceEc2Local",
+  "errors": {errors}
+ }}
+}}
+"""
+
+
+def test_a_cloud_init_that_has_finished_without_errors_is_not_started(tmp_path: Path) -> None:
+    played = play(tmp_path, 1, result=RESULT.format(errors="[]"))
+    assert played.code == 0 and "cloud-init status --wait" not in played.steps, played.text
+
+
+def test_errors_of_cloud_init_end_the_build(tmp_path: Path) -> None:
+    played = play(tmp_path, 1, result=RESULT.format(errors="[\n   \"('scripts_user', RuntimeError())\"\n  ]"))
+    assert played.code != 0 and played.steps == ["cloud-init status --wait"]
 
 
 def test_a_cloud_init_that_fails_ends_the_build(tmp_path: Path) -> None:

@@ -200,12 +200,16 @@ def bom(found: Record) -> Record:
 
 
 def write(path: str, document: Record) -> None:
-    """Writes the document whole or not at all, readable by everyone."""
+    """Writes the document whole or not at all, readable by everyone: one component a line.
+
+    Without indentation Python's fast encoder does it, a third of this program's time on an emulated machine.
+    """
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     part = path + ".part"
     with open(part, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1, sort_keys=True)
-        file.write("\n")
+        rest = {key: value for key, value in document.items() if key != "components"}
+        components = ",\n".join(json.dumps(one, sort_keys=True) for one in document["components"])
+        file.write(json.dumps(rest, sort_keys=True)[:-1] + ', "components": [\n' + components + "\n]}\n")
     os.chmod(part, 0o644)
     os.rename(part, path)
 

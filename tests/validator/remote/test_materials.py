@@ -189,6 +189,7 @@ def test_the_document_is_valid_and_the_same_for_the_same_content(tree: Path) -> 
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     document = json.loads(text)
     assert [component["name"] for component in document["components"]] == ["libc6", "nvidia-smi"]
+    assert [json.loads(line.rstrip(","))["name"] for line in text.splitlines()[1:-1]] == ["libc6", "nvidia-smi"]
     subprocess.run(command, check=True, timeout=60)
     assert (tree / "usr/share/x/bom.json").read_text() == text
 
