@@ -132,8 +132,11 @@ def parse_yaml(text: str, name: str) -> Any:
         duplicates = sorted(set(_duplicate_keys(node, set())))
         document = None if node is None else loader.construct_document(node)
     except RecursionError as error:
-        raise UsageError(f"{name}: not YAML that can be read: lists or mappings are nested too deeply") from error
+        raise _nested_too_deeply(name) from error
     except (yaml.YAMLError, ValueError, AttributeError, TypeError) as error:
+        # The libyaml of PyYAML 6.0.4 stops at 1,000 levels by itself; the one before it leaves that to Python's stack.
+        if "exceeded maximum nesting depth" in str(error):
+            raise _nested_too_deeply(name) from error
         details = [line.replace('in "<unicode string>", ', "") for line in str(error).splitlines()]
         raise UsageError(f"{name}: not YAML", details=details, hint=_yaml_hint(text, error)) from error
     if duplicates:
@@ -143,6 +146,10 @@ def parse_yaml(text: str, name: str) -> Any:
             hint="YAML would keep the last value only: remove the others, or merge them into one",
         )
     return document
+
+
+def _nested_too_deeply(name: str) -> UsageError:
+    return UsageError(f"{name}: not YAML that can be read: lists or mappings are nested too deeply")
 
 
 def _yaml_hint(text: str, error: Exception) -> str:

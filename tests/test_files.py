@@ -154,9 +154,17 @@ def test_text_that_is_not_yaml_is_named_by_its_line_and_a_remedy(text: str, hint
     assert any(line.strip().startswith("line ") for line in caught.value.details)
 
 
-def test_yaml_that_is_nested_too_deeply_is_refused() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("a: " + "[" * 5000 + "]" * 5000, id="lists"),
+        pytest.param("{a: " * 5000 + "1" + "}" * 5000, id="mappings"),
+        pytest.param("\n".join(" " * level + "a:" for level in range(1500)), id="indented mappings"),
+    ],
+)
+def test_yaml_that_is_nested_too_deeply_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="nested too deeply"):
-        parse_yaml("a: " + "[" * 5000 + "]" * 5000, "a.yml")
+        parse_yaml(text, "a.yml")
 
 
 def test_number_keeps_the_text_of_the_file_where_it_differs() -> None:
