@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
 
-from gpu_ami import __version__, commands
+from gpu_ami import __version__, bytecode, commands
 from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.files import home_dir
 from gpu_ami.progress import Display, Progress
@@ -187,6 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
+    bytecode.keep(os.environ)
     sys.exit(main())
 
 
