@@ -23,7 +23,7 @@ security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
 """
 
-from gpu_ami.cloud.client import Cloud, tags_of
+from gpu_ami.cloud.client import Cloud, preload, tags_of
 from gpu_ami.cloud.launches import Launch
 from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place
 from gpu_ami.cloud.runs import Run
@@ -39,5 +39,6 @@ __all__ = [
     "Run",
     "key_name",
     "load_place",
+    "preload",
     "tags_of",
 ]

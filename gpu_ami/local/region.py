@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
-from gpu_ami.cloud import Credentials, Mirror, Place
+from gpu_ami.cloud import Credentials, Mirror, Place, preload
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.files import home_dir, read_json
 from gpu_ami.local import control, leftovers, space
@@ -323,6 +323,7 @@ def _start(layout: Layout, embedded: bool, conditions: str) -> RegionDescription
     finally:
         os.close(status_write)
         os.close(lifeline_read)
+    preload()  # while it starts: whoever asks for a region calls its API next
     with os.fdopen(status_read) as status:
         report = status.readline().strip()
     if report == "ready" and embedded:

@@ -31,6 +31,8 @@ from gpu_ami.local.state import ImageRecord, Layout
 from gpu_ami.process import identify
 from gpu_ami.progress import Progress
 
+_END_POLL_SECONDS = 0.05  # the API's server looks so often whether the region ends
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -49,6 +51,9 @@ class Daemon:
 
     def __init__(self, settings: Settings) -> None:
         os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # only images that have a disk
+        from gpu_ami.local import service_descriptions
+
+        service_descriptions.read_once()
         from gpu_ami.local.api import conditions
         from gpu_ami.local.backends import Ec2
         from gpu_ami.local.images import ImageStore, SpareDisks
@@ -61,7 +66,7 @@ class Daemon:
         self.holders = Holders(settings.persistent, self.end)
         self.progress = Progress("plain", sys.stderr)
         self._awake = threading.Event()
-        workers = ThreadPoolExecutor(4, thread_name_prefix="disk")
+        self._workers = workers = ThreadPoolExecutor(4, thread_name_prefix="disk")
         self.network = claim_network()
         self.ec2 = Ec2(self.network.cidr)
         self.images = ImageStore(self.layout, self.ec2, workers.submit, self.wake, self.progress)
@@ -127,7 +132,8 @@ class Daemon:
         judge = Authorization.of(self.decisions.conditions, self.ec2)
         layer = ConditionsLayer(api, self.decisions, authorization=judge, zone_of=self.ec2.zone_of)
         self.api = layer if self.settings.conditions else api
-        threading.Thread(target=self._api.serve_forever, name="api", daemon=True).start()
+        serve = functools.partial(self._api.serve_forever, _END_POLL_SECONDS)
+        threading.Thread(target=serve, name="api", daemon=True).start()
         threading.Thread(target=alarms.run, args=(self.stop,), name="alarms", daemon=True).start()
         if self.settings.lifeline is not None:
             threading.Thread(target=self.holders.watch_pipe, args=(self.settings.lifeline,), daemon=True).start()
@@ -142,6 +148,7 @@ class Daemon:
             control.close()
             self.reconciler.stop_all()
             self._api.shutdown()
+            self._workers.shutdown()  # an image that is being made becomes complete
             leftovers.clear_instances(self.layout)
             self.progress.note("the region is down")
 
@@ -252,4 +259,6 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    code = main(sys.argv)
+    sys.stderr.flush()
+    os._exit(code)  # the region is down: Python would take half a second to free what moto has loaded

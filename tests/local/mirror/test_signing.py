@@ -45,19 +45,40 @@ def test_another_key_does_not_verify(tmp_path: Path, key: signing.SigningKey) ->
 
 
 def _colons(validity: str, expires: int) -> str:
-    return f"sec:{validity}:3072:1:AAAA:1:{expires}::u:::scESC:::+:::23::0:\nfpr:::::::::{'A' * 40}:\n"
+    return (
+        f"pub:{validity}:3072:1:AAAA:1:{expires}::u:::scESC:::+:::23::0:\n"
+        f"fpr:::::::::{'A' * 40}:\ngrp:::::::::{'B' * 40}:\n"
+    )
 
 
 @pytest.mark.parametrize(
-    ("shown", "usable"),
+    ("shown", "private", "usable"),
     [
-        (_colons("u", 4000000000), True),
-        (_colons("e", 4000000000), False),
-        (_colons("u", 1000), False),
-        (_colons("u", 0), False),
-        ("", False),
+        (_colons("u", 4000000000), True, True),
+        (_colons("u", 4000000000), False, False),
+        (_colons("e", 4000000000), True, False),
+        (_colons("u", 1000), True, False),
+        (_colons("u", 0), True, False),
+        ("", True, False),
     ],
 )
-def test_key_near_its_end_is_not_used(shown: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_near_its_end_or_without_its_private_part_is_not_used(
+    shown: str, private: bool, usable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "private-keys-v1.d").mkdir()
+    if private:
+        (tmp_path / "private-keys-v1.d" / f"{'B' * 40}.key").touch()
     monkeypatch.setattr(signing, "run", lambda *_, **__: Completed(("gpg",), 0, shown, "", 0.0))
-    assert signing._valid_key(["gpg"]) == ("A" * 40 if usable else None)
+    assert signing._valid_key(tmp_path) == ("A" * 40 if usable else None)
+
+
+def test_a_lost_private_key_is_replaced(tmp_path: Path) -> None:
+    first = signing.signing_key(tmp_path)
+    for path in (first.folder / "private-keys-v1.d").glob("*.key"):
+        path.unlink()
+    assert signing.signing_key(tmp_path).fingerprint != first.fingerprint
+
+
+def test_asking_for_the_key_starts_no_agent(key: signing.SigningKey) -> None:
+    signing.signing_key(key.folder.parent)
+    assert not [path for path in key.folder.iterdir() if path.name.startswith("S.gpg-agent")]
