@@ -31,10 +31,10 @@ IMPORTS = {
 }
 CALLS = {
     "print": {"gpu_ami/cli.py"},
-    "sys.exit": {"gpu_ami/cli.py", "gpu_ami/local/server.py"},
+    "sys.exit": {"gpu_ami/cli.py"},
     "os.system": set(),
     "os.fork": set(),
-    "os._exit": set(),
+    "os._exit": {"gpu_ami/local/server.py"},
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_ami.errors import MachineError
 from gpu_ami.local import space
-from gpu_ami.local.images import SpareDisks, copy_disk, own_disk
+from gpu_ami.local.images import LoopDevice, SpareDisks, copy_disk, own_disk
 from gpu_ami.local.machines import kvm, relay
 from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, without_faulty, write_boards
 from gpu_ami.local.machines.console import cap_console, note_on_console
@@ -42,8 +42,8 @@ MACHINE_TAG, SANDBOX = "gpu-ami:machine", "sandbox"
 class Sandboxes(Protocol):
     """Machines that are sandboxes of this host (gpu_ami.local.sandbox.builder.Sandboxes)."""
 
-    def prepare(self, view: InstanceView, folder: Path, ssh_port: int) -> Any:
-        """Makes the instance's disk ready. Returns what `power_on` takes."""
+    def prepare(self, view: InstanceView, folder: Path, ssh_port: int, loop: LoopDevice | None) -> Any:
+        """Makes the instance's disk ready. loop: of the disk, if it has one. Returns what `power_on` takes."""
 
     def power_on(self, prepared: Any, wake: Callable[[], None]) -> Machine: ...
 
@@ -80,18 +80,25 @@ class MachineFactory:
         """Writes what the machine needs on disk. GpuAmiError: no space, or the image or its boot menu is incomplete."""
         folder = self._layout.instance(instance.id)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        disk = folder / "disk.raw"
+        disk, loop = folder / "disk.raw", None
         if disk.exists():
             own_disk(disk)
         else:
-            self._copy_disk(instance, disk)
-        asked = self._ec2.tags(instance.id).get(MACHINE_TAG)
-        if asked is None:
-            return self._prepare_qemu(instance, folder, disk)
-        if asked != SANDBOX or self._sandboxes is None:
-            raise MachineError(f"tag {MACHINE_TAG}: {asked!r}: there are no such machines here", hint="omit the tag")
-        self._write_relays(folder)
-        return self._sandboxes.prepare(self._ec2.view(instance), folder, self._ssh_port)
+            loop = self._copy_disk(instance, disk)
+        try:
+            asked = self._ec2.tags(instance.id).get(MACHINE_TAG)
+            if asked is None:
+                return self._prepare_qemu(instance, folder, disk)
+            if asked != SANDBOX or self._sandboxes is None:
+                message = f"tag {MACHINE_TAG}: {asked!r}: there are no such machines here"
+                raise MachineError(message, hint="omit the tag")
+            self._write_relays(folder)
+            prepared = self._sandboxes.prepare(self._ec2.view(instance), folder, self._ssh_port, loop)
+            loop = None  # the sandbox's now
+            return prepared
+        finally:
+            if loop:
+                loop.close()
 
     def _prepare_qemu(self, instance: Any, folder: Path, disk: Path) -> MachineSpec:
         boot = read_boot(disk, folder)
@@ -115,17 +122,20 @@ class MachineFactory:
             relays=self._write_relays(folder),
         )
 
-    def _copy_disk(self, instance: Any, disk: Path) -> None:
+    def _copy_disk(self, instance: Any, disk: Path) -> LoopDevice | None:
+        """Copies the image's disk; the loop device of a copy that had been begun before."""
         source, _ = self._disk_of(instance.image_id)
         space.require(disk.parent, space.allocated(source) + space.BOOT_BYTES, f"the disk of {instance.id}")
         partial = disk.with_suffix(".partial")
-        if self._spares is None or not self._spares.take(instance.image_id, partial):
+        spare = self._spares.take(instance.image_id, partial) if self._spares else None
+        if spare is None:
             copy_disk(source, partial)
         volume = self._ec2.root_volume(instance)
         size = int(volume.size) * _GIB if volume else 0
         if size > partial.stat().st_size:  # the guest grows its partition at first boot, as on EC2
             os.truncate(partial, size)
         partial.rename(disk)
+        return spare.loop if spare else None
 
     def kvm_usable(self, boot: Boot | None) -> bool:
         if boot is None:

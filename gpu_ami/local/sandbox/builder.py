@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError
 from gpu_ami.files import write_json
-from gpu_ami.local.images import base_image
+from gpu_ami.local.images import LoopDevice, base_image
 from gpu_ami.local.machines import CONSOLE, PROCESS, Exit
 from gpu_ami.local.sandbox import sandbox
 from gpu_ami.process import find_tool, identify, run
@@ -34,7 +34,10 @@ _ENTRY = 446  # of the first partition in a master boot record
 
 @dataclass(frozen=True)
 class BuilderSpec:
-    """A builder's parts. The sshd of its tree answers at `address`:`ssh_port` of the host."""
+    """A builder's parts. The sshd of its tree answers at `address`:`ssh_port` of the host.
+
+    loop: the disk's partition as a block device, which the sandbox then mounts; None: it sets one up itself.
+    """
 
     instance_id: str
     folder: Path
@@ -42,6 +45,7 @@ class BuilderSpec:
     ssh_port: int
     public_key: str
     home: Path
+    loop: LoopDevice | None = None
 
 
 def grow(disk: Path) -> None:
@@ -75,11 +79,14 @@ class SandboxMachine:
         settings = {
             "home": str(spec.home),
             "public_key": spec.public_key,
-            "disk": str(spec.folder / "disk.raw"),
+            "disk": str(spec.loop.path if spec.loop else spec.folder / "disk.raw"),
             "metadata": str(spec.folder / "to-metadata"),
         }
         with socket.create_server((spec.address, spec.ssh_port)) as listener, self._console.open("ab") as console:
-            self.process, report = sandbox.start(spec.folder, settings, listener, console.fileno())
+            kept = [spec.loop.fileno()] if spec.loop else []
+            self.process, report = sandbox.start(spec.folder, settings, listener, console.fileno(), kept)
+        if spec.loop:
+            spec.loop.close()  # the sandbox keeps it
         identity = identify(self.process.pid)
         if identity:
             write_json(spec.folder / PROCESS, asdict(identity), mode=0o600)
@@ -160,12 +167,15 @@ class Sandboxes:
 
     home: Path
 
-    def prepare(self, view: InstanceView, folder: Path, ssh_port: int) -> BuilderSpec:
-        """Grows the instance's disk. MachineError: the launch named no key pair."""
+    def prepare(self, view: InstanceView, folder: Path, ssh_port: int, loop: LoopDevice | None = None) -> BuilderSpec:
+        """Grows the instance's disk. loop: of its partition. MachineError: the launch named no key pair."""
         if not view.public_key:
             raise MachineError(f"{view.instance_id}: a sandbox needs a key pair", hint="launch it with KeyName")
         grow(folder / "disk.raw")
-        return BuilderSpec(view.instance_id, folder, view.address, ssh_port, view.public_key.strip(), self.home)
+        if loop:
+            loop.refresh()
+        key = view.public_key.strip()
+        return BuilderSpec(view.instance_id, folder, view.address, ssh_port, key, self.home, loop)
 
     def power_on(self, prepared: BuilderSpec, wake: Callable[[], None]) -> SandboxMachine:
         return SandboxMachine(prepared, wake)

@@ -104,22 +104,25 @@ def _started(tree: Tree, devices: Devices, home: Path, folder: Path) -> Iterator
 
 
 def start(
-    folder: Path, settings: Mapping[str, object], listener: socket.socket, output: int
+    folder: Path, settings: Mapping[str, object], listener: socket.socket, output: int, kept: Sequence[int] = ()
 ) -> tuple[ChildProcess, int]:
     """Starts process 1 of a sandbox, which lives no longer than this thread; its reader of `read_report`'s line.
 
-    settings: those of sandbox_init without folder and descriptors. output: fd for what it prints.
+    settings: those of sandbox_init without folder and descriptors. output: fd for what it prints. kept: descriptors
+    that stay open until its root is mounted.
     """
-    sandbox_init.copy_settings(Path("/proc/sys/net"), folder / sandbox_init.OF_THE_HOST)
+    settings_of_the_host = json.dumps(sandbox_init.read_settings("/proc/sys/net"))
+    (folder / sandbox_init.OF_THE_HOST).write_text(settings_of_the_host, encoding="ascii")
     report_read, report_write = os.pipe()
     try:
         passed = {**settings, "folder": str(folder), "listener": listener.fileno(), "report": report_write}
+        passed["kept"] = list(kept)
         process = spawn(
             [*_namespaces(), sys.executable, "-m", "gpu_ami.local.sandbox.sandbox_init", json.dumps(passed)],
             env={"PYTHONPATH": os.pathsep.join(filter(None, [_package_root(), os.environ.get("PYTHONPATH", "")]))},
             stdout=output,
             death_signal=signal.SIGKILL,
-            pass_fds=[listener.fileno(), report_write],
+            pass_fds=[listener.fileno(), report_write, *kept],
         )
     except BaseException:
         os.close(report_read)

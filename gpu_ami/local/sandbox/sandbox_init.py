@@ -34,7 +34,7 @@ _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _IFF_UP = 0x8914, 0x8916, 0x891C, 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # uname(2) returns the host's release; this preloaded library returns the tree's.
 _PRELOAD = Path(__file__).parents[1] / "replicas" / "sandbox_preload.c"
-OF_THE_HOST = "settings-of-the-host"  # in the folder: /proc/sys/net where the sandbox was started
+OF_THE_HOST = "settings-of-the-host.json"  # in the folder: /proc/sys/net where the sandbox was started
 _OWN = "run/gpu-ami-sandbox"  # of the sandbox in the root: it goes with /run
 _PRELOADED = "etc/ld.so.preload"
 # update-grub asks for the device of /, which does not exist: the answers of a machine of this base, by the library.
@@ -63,7 +63,8 @@ _CLOUD_INIT = {
 class Settings:
     """What starts a sandbox. listener, report: fds of a listening socket and a pipe.
 
-    layers: of a tree, topmost first, which is not changed; or disk: a raw disk, whose partition is the root itself.
+    layers: of a tree, topmost first, which is not changed; or disk: a raw disk, whose partition is the root itself, or
+    the partition's block device, which the descriptors `kept` keep until it is mounted.
     metadata: the program that connects to the instance's metadata service, "" for none.
     """
 
@@ -76,6 +77,7 @@ class Settings:
     devices: dict[str, int] = field(default_factory=dict)
     disk: str = ""
     metadata: str = ""
+    kept: list[int] = field(default_factory=list)
 
 
 class SandboxRoot:
@@ -124,7 +126,13 @@ class SandboxRoot:
 
     def _mount_root(self) -> None:
         if self.settings.disk:
-            self.mount("-o", f"loop,offset={base_image.PARTITION_OFFSET}", self.settings.disk, "root")
+            # No flush of the journal has to reach the host's disk: a build that the host's end cuts off is made anew.
+            options = ["barrier=0"]
+            if not Path(self.settings.disk).is_block_device():
+                options += ["loop", f"offset={base_image.PARTITION_OFFSET}"]
+            self.mount("-o", ",".join(options), self.settings.disk, "root")
+            for descriptor in self.settings.kept:
+                os.close(descriptor)
             return
         lower = [f"layer{index}" for index in range(len(self.settings.layers))]
         for name, layer in zip(lower, self.settings.layers, strict=True):
@@ -168,8 +176,8 @@ class SandboxRoot:
         self.mount("--bind", "memory/cmdline", "root/proc/cmdline")
         copy = self.folder / "memory/proc-sys"
         # Some settings of the network are those of the whole kernel, and only its first name space shows them.
-        copy_settings(self.folder / OF_THE_HOST, copy / "net")
-        copy_settings(self.root / "proc/sys", copy)
+        write_settings(json.loads((self.folder / OF_THE_HOST).read_text(encoding="ascii")), f"{copy}/net")
+        write_settings(read_settings(f"{self.root}/proc/sys"), str(copy))
         (copy / "kernel/osrelease").write_text(f"{kernel}\n")
         (copy / "kernel/random").mkdir(exist_ok=True)
         self.mount("--bind", "root/proc/sys/kernel/random", "memory/proc-sys/kernel/random")
@@ -263,18 +271,31 @@ def device_nodes(devices: Mapping[str, int]) -> Iterable[str]:
     yield from (f"neuron{index}" for index in range(devices.get("neuron", 0)))
 
 
-def copy_settings(source: Path, target: Path) -> None:
-    """Copies /proc/sys as plain files, without files that cannot be read and without what is bound from the host."""
+def read_settings(source: str) -> dict[str, str]:
+    """The files below a folder of /proc/sys by their path in it, without those that cannot be read.
+
+    What is bound from the host is left out. There are a thousand of them, hence no Path.
+    """
+    found = {}
     for folder, folders, files in os.walk(source):
-        here = target / Path(folder).relative_to(source)
-        here.mkdir(exist_ok=True, parents=True)
         folders[:] = [name for name in folders if name not in ("binfmt_misc", "random")]
         for name in files:
-            try:
-                content = (Path(folder) / name).read_bytes()
-            except OSError:
-                continue
-            (here / name).write_bytes(content)
+            with contextlib.suppress(OSError), open(f"{folder}/{name}", encoding="latin-1") as file:  # noqa: PTH123
+                found[os.path.relpath(f"{folder}/{name}", source)] = file.read()
+    return found
+
+
+def write_settings(settings: Mapping[str, str], target: str) -> None:
+    """Writes what `read_settings` read as plain files."""
+    made: set[str] = set()
+    for name, content in settings.items():
+        path = f"{target}/{name}"
+        folder = os.path.dirname(path)  # noqa: PTH120
+        if folder not in made:
+            made.add(folder)
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        with open(path, "w", encoding="latin-1") as file:  # noqa: PTH123
+            file.write(content)
 
 
 @dataclass(frozen=True)

@@ -41,13 +41,13 @@ def test_who_comes_early_waits(
     tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_copy = threading.Event()
-    copy = spare_disks.copy_disk
+    copy = spare_disks.fill_disk
 
     def slowly(*paths: Path) -> None:
         assert may_copy.wait(20)
         copy(*paths)
 
-    monkeypatch.setattr(spare_disks, "copy_disk", slowly)
+    monkeypatch.setattr(spare_disks, "fill_disk", slowly)
     spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.begin("ami-1", source)
     threading.Timer(0.2, may_copy.set).start()
@@ -58,13 +58,13 @@ def test_few_are_kept(tmp_path: Path, source: Path, workers: ThreadPoolExecutor)
     spares = SpareDisks(tmp_path / "spare", workers.submit)
     for number in range(4):
         spares.begin(f"ami-{number}", source)
-    taken = [spares.take(f"ami-{number}", tmp_path / f"taken{number}") for number in range(4)]
+    taken = [bool(spares.take(f"ami-{number}", tmp_path / f"taken{number}")) for number in range(4)]
     assert taken == [False, False, True, True]
     workers.shutdown(wait=True)
     assert list((tmp_path / "spare").iterdir()) == []
 
 
-@pytest.mark.parametrize("refuses", ["copy_disk", "space.require"])
+@pytest.mark.parametrize("refuses", ["fill_disk", "space.require"])
 def test_a_copy_that_failed_is_none(
     tmp_path: Path,
     source: Path,
@@ -80,3 +80,39 @@ def test_a_copy_that_failed_is_none(
 
 def _refuse(*_: object, **__: object) -> Callable[[], None]:
     raise CloudError("no space")
+
+
+class Loop:
+    """In the place of a loop device."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_its_loop_device_is_set_up_while_it_is_empty_and_goes_with_it(
+    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops: list[Loop] = []
+
+    def attach(disk: Path, _offset: int) -> Loop:
+        assert disk.stat().st_size == 0
+        loops.append(Loop())
+        return loops[-1]
+
+    monkeypatch.setattr(spare_disks.loop_device, "attach", attach)
+    spares = SpareDisks(tmp_path / "spare", workers.submit)
+    for number in range(3):
+        spares.begin(f"ami-{number}", source)
+    taken = spares.take("ami-2", tmp_path / "taken")
+    workers.shutdown(wait=True)
+    assert taken and taken.loop in loops and taken.path.read_bytes() == b"content"
+    assert sorted(loop.closed for loop in loops) == [False, False, True]  # the oldest was given up
+    monkeypatch.setattr(spare_disks, "fill_disk", _refuse)
+    with ThreadPoolExecutor(1) as executor:
+        failing = SpareDisks(tmp_path / "failing", executor.submit)
+        failing.begin("ami-1", source)
+        assert not failing.take("ami-1", tmp_path / "none")
+    assert loops[-1].closed and list((tmp_path / "failing").iterdir()) == []

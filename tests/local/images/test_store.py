@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.local.images.store import Request, own_disk, share_disk
+import pytest
+
+from gpu_ami.errors import CloudError
+from gpu_ami.local.images.store import Request, copy_disk, own_disk, share_disk
 from gpu_ami.local.machines.qemu import Exit
 from tests.local.conftest import World
 
@@ -126,3 +130,25 @@ def test_an_image_of_an_encrypted_volume_is_encrypted(world: World) -> None:
     world.settle()
     ebs = image.block_device_mappings[0]["Ebs"]
     assert (ebs["Encrypted"], ebs["VolumeSize"], image.ebs_snapshot.encrypted) == (True, 16, True)
+
+
+def test_a_copy_has_the_holes_of_its_source(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    target.write_bytes(b"of an earlier copy that failed" * 1000)
+    with source.open("wb") as file:
+        os.truncate(file.fileno(), 64 << 20)
+        for place in (0, 20 << 20, (40 << 20) + 5):
+            file.seek(place)
+            file.write(b"data" * 2000)
+    copy_disk(source, target)
+    assert target.read_bytes() == source.read_bytes()
+    assert target.stat().st_blocks <= source.stat().st_blocks < 1000
+    source.write_bytes(b"")
+    copy_disk(source, target)
+    assert target.read_bytes() == b""
+
+
+def test_a_copy_that_the_file_system_refuses_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CloudError, match=r"cannot copy .*/source to .*/nowhere/target: No such file"):
+        (tmp_path / "source").touch()
+        copy_disk(tmp_path / "source", tmp_path / "nowhere" / "target")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.local.backends import InstanceView
 from gpu_ami.local.backends.security_groups import GroupRules
-from gpu_ami.local.images import SpareDisks
+from gpu_ami.local.images import LoopDevice, SpareDisks, spare_disks
 from gpu_ami.local.machines import factory, kvm
 from gpu_ami.local.machines.boards import FAULT_TAG
 from gpu_ami.local.machines.factory import MachineFactory
@@ -105,9 +106,9 @@ class RecordedSandboxes:
     def __init__(self) -> None:
         self.made: list[object] = []
 
-    def prepare(self, view: InstanceView, folder: Path, ssh_port: int) -> BuilderSpec:
+    def prepare(self, view: InstanceView, folder: Path, ssh_port: int, loop: LoopDevice | None) -> BuilderSpec:
         assert (folder / "to-metadata").exists()
-        return BuilderSpec(view.instance_id, folder, view.address, ssh_port, view.public_key or "", folder)
+        return BuilderSpec(view.instance_id, folder, view.address, ssh_port, view.public_key or "", folder, loop)
 
     def power_on(self, prepared: object, wake: object) -> FakeMachine:
         self.made.append(prepared)
@@ -131,6 +132,39 @@ def test_a_tag_asks_for_a_sandbox(world: World) -> None:
     world.ec2.backend.create_tags([instance.id], {factory.MACHINE_TAG: "container"})
     with pytest.raises(GpuAmiError, match="'container'"):
         made.prepare(instance)
+
+
+class Loop:
+    """In the place of a loop device."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(("tag", "closed"), [(factory.SANDBOX, False), (None, True), ("container", True)])
+def test_a_sandbox_alone_gets_the_copy_s_loop_device(
+    world: World, monkeypatch: pytest.MonkeyPatch, tag: str | None, closed: bool
+) -> None:
+    monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
+    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    loop = Loop()
+    monkeypatch.setattr(spare_disks.loop_device, "attach", lambda *_: loop)
+    instance = world.launch()
+    if tag:
+        world.ec2.backend.create_tags([instance.id], {factory.MACHINE_TAG: tag})
+    with ThreadPoolExecutor(1) as workers:
+        spares = SpareDisks(world.layout.instances / "spare", workers.submit)
+        made = MachineFactory(
+            world.layout, world.ec2, world.images.disk_of, lambda: None, (2222, 5000, None),
+            sandboxes=RecordedSandboxes(), spares=spares,
+        )  # fmt: skip
+        spares.begin(instance.image_id, world.images.disk_of(instance.image_id)[0])
+        with contextlib.suppress(GpuAmiError):  # of the tag that is none
+            prepared = made.prepare(instance)
+            assert getattr(prepared, "loop", None) is (None if closed else loop)
+    assert loop.closed is closed
 
 
 def test_an_image_that_is_not_there_is_an_error(world: World, machines: MachineFactory) -> None:
