@@ -358,6 +358,8 @@ def accept_ssh(root: SandboxRoot, listener: socket.socket, stopped: threading.Ev
                 if listener in ready:
                     connection, _ = listener.accept()
                     with connection:
+                        # sshd sets it after the login alone, of which two steps would wait 40 ms each.
+                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         _serve_ssh(root, connection)
                 if signalled in ready:
                     signalled.recv(64)

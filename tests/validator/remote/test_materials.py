@@ -140,7 +140,11 @@ def test_every_module_is_asked_for_in_batches(monkeypatch: pytest.MonkeyPatch, t
     assert found[0]["path"] == "/lib/modules/6.1/kernel/m0.ko"
     (tmp_path / "lib/modules/6.1/updates").mkdir()
     (tmp_path / "lib/modules/6.1/updates/nvidia.ko").touch()
-    assert [row["name"] for row in program.modules(str(tmp_path), added_only=True)] == ["nvidia"]
+    assert [row["name"] for row in program.modules(str(tmp_path), program.ADDED)] == ["nvidia"]
+    asked.clear()
+    listed = program.modules(str(tmp_path), program.LISTED)
+    assert len(listed) == 901 and [row["path"] for row in listed] == sorted(row["path"] for row in listed)
+    assert asked == [[str(tmp_path / "lib/modules/6.1/updates/nvidia.ko")]]  # the kernel's own are not read
 
 
 @pytest.mark.parametrize(
