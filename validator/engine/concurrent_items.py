@@ -81,7 +81,7 @@ def is_beside_live(item: pytest.Item) -> bool:
 
 
 class ConcurrentItems:
-    """Items that run concurrently. The `reports` of an item are complete once it has ended."""
+    """Items that run concurrently. The `reports` of an item are complete once it is among those that have `ended`."""
 
     def __init__(self, session: pytest.Session, items: list[pytest.Function], nextitem: pytest.Item | None) -> None:
         self.session = session
@@ -90,6 +90,7 @@ class ConcurrentItems:
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {item: [] for item in items}
         self._not_a_verdict = (*_NOT_A_VERDICT, scheduler.killed())
         self._unfinished = dict.fromkeys(items)
+        self.ended: set[pytest.Item] = set()
         self._busy: dict[Any, scheduler.Task] = {}  # fixture being set up → its task
         self._session_entry: dict[Any, Any] = {}
         hosts: dict[Any, _SharedState] = {}
@@ -102,6 +103,8 @@ class ConcurrentItems:
                 state.shared.unfinished.setdefault(node, {})[item] = None
         self._hooks: dict[Any, dict[str, pytest_internals.ItemHook]] = {}
         self._arguments = pytest_internals.KnownArguments(session.config)
+        self._empty_setups = pytest_internals.EmptySetups(session.config)
+        self._all_reports = pytest_internals.reads_all_reports(session.config)
         pytest_internals.share_locations(items)
 
     def tasks(self, mutating: Set[pytest.Item], seconds: float) -> list[scheduler.Task]:
@@ -148,29 +151,36 @@ class ConcurrentItems:
             yield
 
     def _protocol(self, item: pytest.Function) -> None:
-        item.funcargs.update(self._arguments.of(item))
+        known = self._arguments.of(item)
+        item.funcargs.update(known)
+        empty = self._empty_setups.has(item, known)
         try:
-            if self._phase(item, "setup").passed:
+            if empty or self._phase(item, "setup").passed:
                 self._phase(item, "call")
         finally:
             self._ended(item)
-            self._phase(item, "teardown", nextitem=self._next(item))
+            empty = empty and not self._states[item].shared.entries
+            self._phase(item, "teardown", empty=empty, nextitem=self._next(item))
             pytest_internals.forget_arguments(item)
+            self.ended.add(item)
 
-    def _phase(self, item: pytest.Function, when: Any, **arguments: Any) -> pytest.TestReport:
+    def _phase(self, item: pytest.Function, when: Any, *, empty: bool = False, **arguments: Any) -> pytest.TestReport:
+        """Runs a phase and reports it. empty: nothing happens in it."""
         hooks, left = self._hooks_of(item), 0.0
 
         def run() -> None:
             nonlocal left
             try:
-                hooks[when](item=item, **arguments)
+                if not empty:
+                    hooks[when](item=item, **arguments)
             finally:
                 left = deadline.pause()  # the deadline is the check's, not that of the report on it
 
         call = pytest_internals.call_phase(run, when, self._not_a_verdict)
         self._states[item].add_sections(when)
         report: pytest.TestReport = hooks["report"](item=item, call=call)
-        self.reports[item].append(report)
+        if when == "call" or not report.passed or self._all_reports:
+            self.reports[item].append(report)
         deadline.resume(left)
         return report
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pluggy
@@ -27,6 +27,11 @@ WRAPPERS = ("capturemanager", "logging-plugin", "threadexception", "unraisableex
 _OWN_FIXTURE_HOOKS = {"fixtures", "setuponly", "setupplan"}  # pytest's own; the latter two only without the engine
 # pytest's own, whose hooks around an item matter only while it runs; the engine's hook comes before `runner`'s.
 _AROUND_ITEMS = {"warnings", "assertion", "faulthandler", "unittest", "runner", "validator-engine"}
+# Of the hooks of an item's setup and of its reports.
+_SETUP_PLUGINS = {"runner", "skipping", *WRAPPERS}
+_REPORT_PLUGINS = {"runner", "unittest", "skipping", "tmpdir", "validator.plugin"}
+_REPORT_READERS = {"lfplugin", "terminalreporter", "logging-plugin", "session"}  # of calls, and of what failed
+_DECIDING_MARKERS = ("skip", "skipif", "xfail", "usefixtures")
 _LOOPS = {"main", "logging-plugin", "terminalreporter", "validator-engine"}  # of these only `main` has a loop
 _HOST = "_testinfra_host"  # testinfra's parameter with the host
 PHASE_VARIABLE = "PYTEST_CURRENT_TEST"  # the running item and phase; pytest removes it when a phase ends
@@ -174,6 +179,44 @@ class KnownArguments:
             self._names[key] = {name: source for name in item.fixturenames if (source := _source(item, name))}
         params = item.callspec.params
         return {name: params.get(source, item._request) for name, source in self._names[key].items()}
+
+
+def reads_all_reports(config: pytest.Config) -> bool:
+    """Whether a plugin may read the reports of setups and teardowns that passed."""
+    return _lists_durations(config) or not _plugins_of(config.hook.pytest_runtest_logreport) <= _REPORT_READERS
+
+
+def _lists_durations(config: pytest.Config) -> bool:
+    return config.getoption("durations", None) is not None
+
+
+class EmptySetups:
+    """Tells which items have a setup in which nothing happens, and hence a teardown in which nothing does.
+
+    All their arguments are known before, nothing marks them to be skipped or expected to fail, neither they nor their
+    parents have a method of their own for it, and no plugin but pytest's and ours takes part in it.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        hook = config.hook
+        phases = _plugins_of(hook.pytest_runtest_setup, hook.pytest_runtest_teardown)
+        reports = _plugins_of(hook.pytest_runtest_makereport)
+        known = phases <= _SETUP_PLUGINS and reports <= _REPORT_PLUGINS
+        self._none = _lists_durations(config) or not known
+        self._functions: dict[int, bool] = {}  # by what the items of a function share
+
+    def has(self, item: pytest.Function, known: Collection[str]) -> bool:
+        """known: names of the item's known arguments."""
+        if self._none or any(name in item.keywords for name in _DECIDING_MARKERS):
+            return False
+        key = shared_by_function(item)
+        if key not in self._functions:
+            plain = type(item).setup is pytest.Function.setup and type(item).teardown is pytest.Item.teardown
+            parents = all(type(node).setup is pytest.Item.setup for node in item.listchain()[:-1])
+            # A test that is given `request` can ask for a teardown; fixtures that take it are not set up here.
+            arguments = "request" not in item._fixtureinfo.argnames and set(item.fixturenames) <= set(known)
+            self._functions[key] = plain and parents and arguments
+        return self._functions[key]
 
 
 def _source(item: pytest.Function, name: str) -> str:

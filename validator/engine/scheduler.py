@@ -84,6 +84,7 @@ class Scheduler:
     limit: Callable[[Task], Any] = lambda task: None  # arms the deadline for the next slice
     tasks: list[Task] = field(default_factory=list)
     finished: Callable[[Task], None] = lambda task: None
+    idle: Callable[[], bool] = lambda: False  # called while hosts are waited for; whether there was something to do
     _hub: Any = None
     _current: Task | None = None
     _queues: dict[object, deque[Task]] = field(default_factory=dict)  # by host: tasks that have not started
@@ -96,7 +97,6 @@ class Scheduler:
     _answered: queue.SimpleQueue[tuple[backend.HostLink, Future[Any]]] = field(default_factory=queue.SimpleQueue)
     _with_live: set[object] = field(default_factory=set)  # see _hosts_with_live_checks
     _learned: dict[Question, Answer] = field(default_factory=dict)  # by tasks beside live ones, which affect none of it
-    _several: bool = False  # whether tasks have different hosts
     _more: bool = False  # whether tasks of another host can start
 
     def run(self, tasks: Iterable[Task]) -> None:
@@ -111,7 +111,6 @@ class Scheduler:
             queues[task.host].append(task)
         self._begun = {task.host: {} for task in self.tasks}
         self._mutating = {task.host: set() for task in self.tasks}
-        self._several = len(self._begun) > 1
         _active, backend.runner = self, self.execute
         try:
             while self._begin():
@@ -222,8 +221,7 @@ class Scheduler:
         return value
 
     def _advance(self) -> None:
-        if self._send():
-            return
+        self._send()
         now = time.monotonic()
         late = [task for task in self._sleeping if task.deadline and task.deadline <= now]
         due = late or [task for task in self._sleeping if task.wake is not None and task.wake <= now]
@@ -240,6 +238,11 @@ class Scheduler:
 
     def _wait(self, seconds: float | None) -> None:
         """Waits until a host has answered, for at most `seconds`, and delivers its answers."""
+        due = None if seconds is None else time.monotonic() + seconds
+        while self._answered.empty() and (due is None or time.monotonic() < due) and self.idle():
+            pass
+        if due is not None:
+            seconds = due - time.monotonic()
         if self._more:  # does not wait
             for _ in range(self._answered.qsize()):
                 self._receive(*self._answered.get())
@@ -270,19 +273,13 @@ class Scheduler:
             self._mutating[task.host].discard(task)
             self.finished(task)
 
-    def _send(self) -> bool:
-        """Sends batches to the hosts that have no batch under way; returns whether answers were delivered at once."""
+    def _send(self) -> None:
+        """Sends batches to the hosts that have no batch under way."""
         sent = [batches for link in list(self._asking) if link not in self._sent and (batches := self._batches(link))]
         for batches in sent:
             for batch in batches:
                 batch.compose()
-            if self._several or len(sent) > 1 or self._sleeping:
-                self._await(batches[0].link, backend.in_background(execute, batches), batches)
-            else:  # no other check could run meanwhile
-                execute(batches)
-                self._deliver(batches)
-                return True
-        return False
+            self._await(batches[0].link, backend.in_background(execute, batches), batches)
 
     def _batches(self, link: backend.HostLink) -> list[Batch[Task]]:
         """The batches of the tasks that wait for a host, one for each shell; none while it is being connected."""

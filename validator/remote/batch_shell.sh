@@ -5,7 +5,7 @@
 #
 # shell.py composes a batch of calls of these functions: up to four workers in the background, each a list of
 # validator_run and validator_run_together lines, and validator_watch in the foreground; then validator_frame prints the
-# results.
+# results. validator_begin comes first.
 #
 # Files in $dir:  worker.N   what worker N runs: number of the command, end of its time, process id
 #                 N.out N.err N.status   outputs of command N; its exit status and times, once it has ended
@@ -15,6 +15,7 @@
 : "${mark:?}" "${limit:?}"
 umask 077
 workers=
+stale=
 worker=
 sleeper=
 second=
@@ -171,6 +172,12 @@ validator_done() {
     kill -9 "$sleeper"
 }
 
+# Removes the files of the batch before. Not at the batch's end: most shells run one, and remove all when they exit.
+validator_begin() {
+    [ -z "$stale" ] || rm -f "$dir"/*
+    stale=
+}
+
 # validator_frame NUMBER…: prints the results: a line of status and times for each command, the sizes of their outputs,
 # a line with the mark, then the outputs.
 validator_frame() {
@@ -195,5 +202,5 @@ validator_frame() {
     echo "$sizes"
     printf '\n%s end\n' "$mark"
     cat "$@"
-    rm -f "$dir"/*
+    stale=yes
 }

@@ -86,11 +86,18 @@ def _negotiate(transport: paramiko.Transport, target: Target) -> None:
         if isinstance(error, EOFError | ConnectionError) or (early and "banner" in text):
             raise ConnectionDropped(f"{where} closed the connection before it was set up ({text or 'EOF'})") from error
         if "banner" in text or "Timeout" in text or isinstance(error, TimeoutError):
-            hint = "the port accepts connections, but it is not (yet) an SSH server"
-            raise HostSilent(f"{where} sent no SSH banner within {target.banner_timeout:g} s", hint) from error
+            raise _no_banner(target) from error
         raise ConnectionDropped(f"{where}: key exchange failed ({text})") from error
     if not transport.initial_kex_done:  # start_client does not raise at its own deadline
+        if not transport.remote_version:  # on a busy machine it comes before paramiko's deadline of the banner
+            raise _no_banner(target)
         raise HostSilent(f"{where} did not finish the key exchange within {2 * target.banner_timeout:g} s")
+
+
+def _no_banner(target: Target) -> HostSilent:
+    hint = "the port accepts connections, but it is not (yet) an SSH server"
+    where = f"{target.address}:{target.port}"
+    return HostSilent(f"{where} sent no SSH banner within {target.banner_timeout:g} s", hint)
 
 
 def _authenticate(transport: paramiko.Transport, target: Target) -> None:

@@ -225,7 +225,9 @@ def _script(batch: Sequence[Command]) -> str:
     shortest = round(100 * min(command.deadline for command in batch))
     numbers = " ".join(str(number) for number in range(1, len(batch) + 1))
     group = f"{{ {workers}validator_done; }} 2>/dev/null & workers=$!"
-    return f'{group}\nvalidator_watch {shortest}; wait "$workers"; workers=; validator_frame {numbers}\n'
+    return (
+        f'validator_begin; {group}\nvalidator_watch {shortest}; wait "$workers"; workers=; validator_frame {numbers}\n'
+    )
 
 
 def _lines(batch: Sequence[Command]) -> list[str]:

@@ -135,3 +135,119 @@ def test_hooks_see_every_fixture(run: Run, tmp_path: Path, option: str) -> None:
     log = tmp_path / "log"
     run(folder_of(tmp_path, {"conftest.py": SEES_FIXTURES.format(log=str(log)), "test_it.py": source}), option)
     assert sorted(log.read_text().split()) == ["_testinfra_host", "host", "number", "number"]
+
+
+PHASES = """
+import pytest
+
+def noted(text):
+    with open({log!r}, "a") as log:
+        print(text, file=log)
+
+def pytest_runtest_{hook}({argument}):
+    {body}
+"""
+PLAIN = (
+    "import pytest\n@pytest.mark.parametrize('n', [1, 2])\ndef test_it(host, n):\n    assert host.run('true').rc == 0\n"
+)
+
+
+@pytest.mark.parametrize("option", ["-q", "--serial"])
+@pytest.mark.parametrize(
+    ("hook", "argument", "body", "lines"),
+    [
+        ("setup", "item", "noted(item.name[-2])", ["1", "2"]),
+        ("teardown", "item", "noted(item.name[-2])", ["1", "2"]),
+        ("logreport", "report", "noted(report.when)", ["call", "call", "setup", "setup", "teardown", "teardown"]),
+    ],
+)
+def test_hooks_see_every_phase(
+    run: Run, tmp_path: Path, option: str, hook: str, argument: str, body: str, lines: list[str]
+) -> None:
+    log = tmp_path / "log"
+    conftest = PHASES.format(log=str(log), hook=hook, argument=argument, body=body)
+    run(folder_of(tmp_path, {"conftest.py": conftest, "test_it.py": PLAIN}), option)
+    assert sorted(log.read_text().split()) == lines
+
+
+MARKED = """
+import pytest
+
+OF_MODULE = []
+
+def setup_module():
+    OF_MODULE.append("set up")
+
+@pytest.mark.parametrize("n", [1, pytest.param(2, marks=pytest.mark.skip(reason="this one")), pytest.param(
+    3, marks=pytest.mark.xfail(reason="known")), pytest.param(4, marks=pytest.mark.skipif(True, reason="that one"))])
+def test_marked(host, n):
+    assert host.run("true").rc == 0 and n != 3 and OF_MODULE == ["set up"]
+
+class TestOfAClass:
+    def setup_method(self):
+        self.number = 1
+
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_method(self, host, n):
+        assert host.run("true").rc == 0 and self.number == 1
+        self.number = n
+"""
+
+
+def test_what_decides_in_the_setup_decides_with_the_engine(run: Run) -> None:
+    gathered, serial = run(MARKED), run(MARKED, "--serial")
+    assert gathered.verdicts == serial.verdicts
+    assert list(gathered.verdicts.values()) == ["PASS", "UNPROVEN", "UNPROVEN", "UNPROVEN", "PASS", "PASS"]
+    assert "3 passed, 2 skipped, 1 xfailed" in gathered.text and "3 passed, 2 skipped, 1 xfailed" in serial.text
+
+
+COUNTS_SETUPS = """
+from _pytest import runner
+original = runner.SetupState.setup
+def setup(self, item):
+    with open({log!r}, "a") as log:
+        print(item.name.partition("[")[0], file=log)
+    original(self, item)
+runner.SetupState.setup = setup
+"""
+SETUPS = """
+import pytest
+
+@pytest.fixture
+def number(host):
+    return 1
+
+def test_plain(host):
+    assert host.run("true").rc == 0
+
+def test_fixture(host, number):
+    assert host.run("true").rc == number - 1
+
+def test_request(host, request):
+    request.addfinalizer(lambda: None)
+    assert host.run("true").rc == 0
+
+@pytest.mark.usefixtures("number")
+def test_uses(host):
+    assert host.run("true").rc == 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "set_up"),
+    [
+        ((), ["test_fixture", "test_request", "test_uses"]),
+        (("--durations=0", "-vvv"), ["test_fixture", "test_plain", "test_request", "test_uses"]),
+    ],
+)
+def test_setups_in_which_nothing_happens_are_left_out(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], set_up: list[str]
+) -> None:
+    log = tmp_path / "log"
+    (tmp_path / "counts_setups.py").write_text(COUNTS_SETUPS.format(log=str(log)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others' plugins may take part in reports
+    outcome = run(SETUPS, "-p", "counts_setups", *options)
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
+    assert sorted(log.read_text().split()) == set_up
+    assert bool(re.search(r"s setup +\S+::test_plain", outcome.text)) == bool(options)

@@ -136,3 +136,44 @@ def test_run_stops_after_the_most_failures(run: Run, option: str) -> None:
     source = "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_it(host, n):\n    assert n == 0\n"
     outcome = run(source, "--maxfail=2", option)
     assert "stopping after 2 failures" in outcome.text and "2 failed, 1 passed" in outcome.text
+
+
+NOTES_REPORTS = """
+def pytest_runtest_logreport(report):
+    if report.when == "call":
+        with open({log!r}, "a") as log:
+            print("reported", report.nodeid.rpartition("::test_")[2].partition("[")[0], file=log)
+"""
+SLOW_LAST = """
+import pytest
+
+def test_looks(host):
+    assert host.run("true").rc == 0
+
+def test_slow(host):
+    assert host.run("sleep 1; true").rc == 0
+    assert host.run("sleep 1; true #").rc == 0
+    with open({log!r}, "a") as log:
+        print("slow ended", file=log)
+
+def test_after(host):
+    assert host.run("true").rc == 0
+"""
+
+
+def test_what_has_ended_is_reported_while_others_wait(run: Run, tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    files = {"conftest.py": NOTES_REPORTS.format(log=log), "test_it.py": SLOW_LAST.format(log=log)}
+    assert set(run(folder_of(tmp_path, files)).verdicts.values()) == {"PASS"}
+    lines = ["reported looks", "slow ended", "reported slow", "reported after"]
+    assert (tmp_path / "log").read_text().splitlines() == lines
+
+
+def test_nothing_is_reported_after_the_most_failures_while_others_wait(run: Run) -> None:
+    source = (
+        "import pytest\n@pytest.mark.parametrize('n', range(5))\ndef test_it(host, n):\n"
+        "    assert host.run('true').rc == 0 and n != 1\n    assert n < 3 or host.run('sleep 1; true').rc == 0\n"
+    )
+    outcome = run(source, "--maxfail=1")
+    assert "stopping after 1 failures" in outcome.text and "1 failed, 1 passed" in outcome.text
+    assert list(outcome.verdicts.values()) == ["PASS", "FAIL", "PASS", "PASS", "PASS"]  # all ran
