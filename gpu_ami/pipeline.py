@@ -70,10 +70,12 @@ def open_session(
     log_groups: str = "",
     deadlines: Mapping[str, int] | None = None,
     builder: str = builder_kind.AUTO,
+    builds: bool = False,
 ) -> Iterator[Session]:
     """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before.
 
     log_groups, deadlines: override the place's (Place.log_groups, Place.deadlines). builder: of builder_kind.BUILDERS.
+    builds: an image is about to be built, so that the local region prepares for it while it starts.
     """
     home = home_dir()
     if where:
@@ -90,7 +92,8 @@ def open_session(
         with runs.begin(home, place.name) as run:
             yield Session(place, cloud, run, progress)
         return
-    with runs.begin(home, "local") as run, _local_region(home, progress, conditions) as region_place:
+    builds = builds and builder != builder_kind.MACHINE and not conditions
+    with runs.begin(home, "local") as run, _local_region(home, progress, conditions, builds) as region_place:
         from gpu_ami.local import region
         from gpu_ami.local.mirror import mirror
 
@@ -124,10 +127,10 @@ def _require_usable(cloud: Cloud, progress: Progress) -> None:
 
 
 @contextmanager
-def _local_region(home: Path, progress: Progress, conditions: str) -> Iterator[Place]:
+def _local_region(home: Path, progress: Progress, conditions: str, builds: bool) -> Iterator[Place]:
     from gpu_ami.local import region
 
-    place = region.up(home, embedded=True, progress=progress, conditions=conditions)
+    place = region.up(home, embedded=True, progress=progress, conditions=conditions, builds=builds)
     try:
         yield place
     finally:

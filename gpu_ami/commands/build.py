@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
     agent = options.agent_package(args, progress)
-    with pipeline.open_session(args.where, progress, agent, builder=args.builder) as session:
+    with pipeline.open_session(args.where, progress, agent, builder=args.builder, builds=not args.explain) as session:
         if args.explain:
             states = pipeline.explain_layers(plan, out, session)
             return Outcome("\n".join(state.text for state in states), [asdict(state) for state in states])

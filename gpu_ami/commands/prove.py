@@ -84,7 +84,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     pipeline.check_recipe(recipe, overrides)
     out = args.out or Path("out") / recipe.stem
     where = (args.where, progress, agent, args.conditions, args.log_groups, deadlines)
-    with pipeline.open_session(*where, builder=args.builder) as session:
+    layered = stages.layers(args)
+    builds = args.fresh or layered.mode != "none"  # else there may be an image that is proven again
+    with pipeline.open_session(*where, builder=args.builder, builds=builds) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
         if args.changed:
             earlier = pipeline.find_earlier(args.since or str(out), plan, session.place, _keys(args))
@@ -96,7 +98,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             session,
             fresh=args.fresh,
             source_check=not args.no_source_check,
-            layered=stages.layers(args),
+            layered=layered,
         )
         report = pipeline.validate_stage(plan, made.ami, out, session, asked)
     report = pipeline.scan_stage(report, out, scans, args.waivers)

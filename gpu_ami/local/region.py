@@ -100,9 +100,12 @@ class RegionReport(TypedDict):
     holds: NotRequired[list[str]]
 
 
-def up(home: Path | None = None, *, embedded: bool, progress: Progress, conditions: str = "") -> Place:
+def up(
+    home: Path | None = None, *, embedded: bool, progress: Progress, conditions: str = "", builds: bool = False
+) -> Place:
     """Brings the region up, or joins the one that is up. conditions: NAME or NAME:SEED (docs/conditions.md), "" none.
 
+    builds: an image is about to be built, in a sandbox.
     UsageError: no such conditions. CloudError: it did not start (with the daemon's reason), or it is up under others.
     """
     if conditions:
@@ -113,7 +116,7 @@ def up(home: Path | None = None, *, embedded: bool, progress: Progress, conditio
     with progress.stage("local region"):
         deadline = time.monotonic() + _UP_SECONDS
         while time.monotonic() < deadline:
-            described = _join(layout, embedded) or _start(layout, embedded, conditions)
+            described = _join(layout, embedded) or _start(layout, embedded, conditions, builds)
             if described:
                 _check_conditions(described, conditions, home)
                 return _place(described)
@@ -299,7 +302,7 @@ def _join(layout: Layout, embedded: bool) -> RegionDescription | None:
     return answer
 
 
-def _start(layout: Layout, embedded: bool, conditions: str) -> RegionDescription | None:
+def _start(layout: Layout, embedded: bool, conditions: str, builds: bool) -> RegionDescription | None:
     """Starts the daemon; None if another one is starting or ending."""
     status_read, status_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
@@ -309,6 +312,7 @@ def _start(layout: Layout, embedded: bool, conditions: str) -> RegionDescription
         "lifeline": lifeline_read if embedded else None,
         "status": status_write,
         "conditions": conditions,
+        "builds": builds,
     }
     try:
         with layout.log.open("ab") as log:

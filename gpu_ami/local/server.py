@@ -23,7 +23,7 @@ from typing import IO, Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from gpu_ami.errors import GpuAmiError
-from gpu_ami.files import write_json
+from gpu_ami.files import read_json, write_json
 from gpu_ami.local import leftovers
 from gpu_ami.local.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
 from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS, claim_network
@@ -37,41 +37,45 @@ _END_POLL_SECONDS = 0.05  # the API's server looks so often whether the region e
 @dataclass(frozen=True)
 class Settings:
     """What `region.up` passes. lifeline: read end of a pipe whose writer is the caller; status: where to report;
-    conditions: their name, "" for none."""
+    conditions: their name, "" for none; builds: the caller is about to build an image."""
 
     home: str
     persistent: bool
     lifeline: int | None
     status: int
     conditions: str = ""
+    builds: bool = False
 
 
 class Daemon:
     """The region's parts; `run` returns when the region ends."""
 
     def __init__(self, settings: Settings) -> None:
-        os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # only images that have a disk
         from gpu_ami.local import service_descriptions
+        from gpu_ami.local.images import ImageStore, SpareDisks
+
+        self.layout = Layout(Path(settings.home))
+        self._workers = workers = ThreadPoolExecutor(4, thread_name_prefix="disk")
+        self.spares = SpareDisks(self.layout.instances / "spare", workers.submit)
+        if settings.builds:
+            self._copy_last_source()  # while moto is imported
+        os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # only images that have a disk
 
         service_descriptions.read_once()
         from gpu_ami.local.api import conditions
         from gpu_ami.local.backends import Ec2
-        from gpu_ami.local.images import ImageStore, SpareDisks
         from gpu_ami.local.machines import reconcile
 
         self.settings = settings
         self.decisions = conditions.Decisions(conditions.load(settings.conditions))
-        self.layout = Layout(Path(settings.home))
         self.stop = threading.Event()
         self.holders = Holders(settings.persistent, self.end)
         self.progress = Progress("plain", sys.stderr)
         self._awake = threading.Event()
-        self._workers = workers = ThreadPoolExecutor(4, thread_name_prefix="disk")
         self.network = claim_network()
         self.ec2 = Ec2(self.network.cidr)
         self.images = ImageStore(self.layout, self.ec2, workers.submit, self.wake, self.progress)
         self.images.register_saved()
-        self.spares = SpareDisks(self.layout.instances / "spare", workers.submit)
         self.mirror = _serve_mirror(self.layout.home)
         self._api = self._make_server()
         self.machines = self._make_machines()
@@ -190,6 +194,14 @@ class Daemon:
         """Begins the copy of an image's disk that a caller is about to launch; an unknown image is its own error."""
         with contextlib.suppress(GpuAmiError), self.reconciler.lock:
             disk, _ = self.images.disk_of(image_id)
+            self.spares.begin(image_id, disk)
+            write_json(self.layout.last_source, {"image": image_id, "disk": str(disk)})
+
+    def _copy_last_source(self) -> None:
+        """Begins the copy of the image that the last build of this home started from: mostly, the next one does too."""
+        last = read_json(self.layout.last_source) or {}
+        image_id, disk = str(last.get("image", "")), Path(str(last.get("disk", "")))
+        if image_id and disk.is_file():
             self.spares.begin(image_id, disk)
 
     def status(self) -> RegionStatus:

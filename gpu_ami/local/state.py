@@ -45,6 +45,11 @@ class Layout:
         return self.region / "server.log"
 
     @property
+    def last_source(self) -> Path:
+        """Which image the last build started from, and its disk."""
+        return self.region / "last-source.json"
+
+    @property
     def instances(self) -> Path:
         return self.region / "instances"
 
