@@ -70,12 +70,12 @@ def open_session(
     log_groups: str = "",
     deadlines: Mapping[str, int] | None = None,
     builder: str = builder_kind.AUTO,
-    builds: bool = False,
+    layered: layering.Layering | None = None,
 ) -> Iterator[Session]:
     """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before.
 
     log_groups, deadlines: override the place's (Place.log_groups, Place.deadlines). builder: of builder_kind.BUILDERS.
-    builds: an image is about to be built, so that the local region prepares for it while it starts.
+    layered: of the image that is about to be built, for which the local region prepares while it starts; None: of none.
     """
     home = home_dir()
     if where:
@@ -92,8 +92,9 @@ def open_session(
         with runs.begin(home, place.name) as run:
             yield Session(place, cloud, run, progress)
         return
-    builds = builds and builder != builder_kind.MACHINE and not conditions
-    with runs.begin(home, "local") as run, _local_region(home, progress, conditions, builds) as region_place:
+    if builder == builder_kind.MACHINE or conditions:
+        layered = None  # nothing is prepared for builders that are booted
+    with runs.begin(home, "local") as run, _local_region(home, progress, conditions, layered) as region_place:
         from gpu_ami.local import region
         from gpu_ami.local.mirror import mirror
 
@@ -127,10 +128,14 @@ def _require_usable(cloud: Cloud, progress: Progress) -> None:
 
 
 @contextmanager
-def _local_region(home: Path, progress: Progress, conditions: str, builds: bool) -> Iterator[Place]:
+def _local_region(
+    home: Path, progress: Progress, conditions: str, layered: layering.Layering | None
+) -> Iterator[Place]:
     from gpu_ami.local import region
+    from gpu_ami.local.state import FROM_BASE, FROM_LAYER
 
-    place = region.up(home, embedded=True, progress=progress, conditions=conditions, builds=builds)
+    build = "" if layered is None else FROM_BASE if layered.mode == layering.NONE else FROM_LAYER
+    place = region.up(home, embedded=True, progress=progress, conditions=conditions, build=build)
     try:
         yield place
     finally:

@@ -44,7 +44,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     out = options.existing_plan(args.out)
     plan = Plan.load(out / PLAN_FILE)
     agent = options.agent_package(args, progress)
-    with pipeline.open_session(args.where, progress, agent, builder=args.builder, builds=not args.explain) as session:
+    layered = options.layers(args)
+    about_to = None if args.explain else layered
+    with pipeline.open_session(args.where, progress, agent, builder=args.builder, layered=about_to) as session:
         if args.explain:
             states = pipeline.explain_layers(plan, out, session)
             return Outcome("\n".join(state.text for state in states), [asdict(state) for state in states])
@@ -54,6 +56,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             session,
             fresh=args.fresh,
             source_check=not args.no_source_check,
-            layered=options.layers(args),
+            layered=layered,
         )
     return Outcome(f"{made.ami} in {made.region} ({made.place}) → {out}/build.json", asdict(made))

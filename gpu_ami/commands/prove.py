@@ -85,8 +85,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     out = args.out or Path("out") / recipe.stem
     where = (args.where, progress, agent, args.conditions, args.log_groups, deadlines)
     layered = stages.layers(args)
-    builds = args.fresh or layered.mode != "none"  # else there may be an image that is proven again
-    with pipeline.open_session(*where, builder=args.builder, builds=builds) as session:
+    # Without either there may be an image that is proven again.
+    about_to = layered if args.fresh or layered.mode != "none" else None
+    with pipeline.open_session(*where, builder=args.builder, layered=about_to) as session:
         plan = pipeline.plan_stage(recipe, overrides, out, session)
         if args.changed:
             earlier = pipeline.find_earlier(args.since or str(out), plan, session.place, _keys(args))

@@ -100,12 +100,10 @@ class RegionReport(TypedDict):
     holds: NotRequired[list[str]]
 
 
-def up(
-    home: Path | None = None, *, embedded: bool, progress: Progress, conditions: str = "", builds: bool = False
-) -> Place:
+def up(home: Path | None = None, *, embedded: bool, progress: Progress, conditions: str = "", build: str = "") -> Place:
     """Brings the region up, or joins the one that is up. conditions: NAME or NAME:SEED (docs/conditions.md), "" none.
 
-    builds: an image is about to be built, in a sandbox.
+    build: FROM_BASE or FROM_LAYER where an image is about to be built in a sandbox, "" else.
     UsageError: no such conditions. CloudError: it did not start (with the daemon's reason), or it is up under others.
     """
     if conditions:
@@ -116,7 +114,7 @@ def up(
     with progress.stage("local region"):
         deadline = time.monotonic() + _UP_SECONDS
         while time.monotonic() < deadline:
-            described = _join(layout, embedded) or _start(layout, embedded, conditions, builds)
+            described = _join(layout, embedded) or _start(layout, embedded, conditions, build)
             if described:
                 _check_conditions(described, conditions, home)
                 return _place(described)
@@ -302,7 +300,7 @@ def _join(layout: Layout, embedded: bool) -> RegionDescription | None:
     return answer
 
 
-def _start(layout: Layout, embedded: bool, conditions: str, builds: bool) -> RegionDescription | None:
+def _start(layout: Layout, embedded: bool, conditions: str, build: str) -> RegionDescription | None:
     """Starts the daemon; None if another one is starting or ending."""
     status_read, status_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
@@ -312,7 +310,7 @@ def _start(layout: Layout, embedded: bool, conditions: str, builds: bool) -> Reg
         "lifeline": lifeline_read if embedded else None,
         "status": status_write,
         "conditions": conditions,
-        "builds": builds,
+        "build": build,
     }
     try:
         with layout.log.open("ab") as log:

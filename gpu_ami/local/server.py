@@ -27,7 +27,7 @@ from gpu_ami.files import read_json, write_json
 from gpu_ami.local import leftovers
 from gpu_ami.local.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
 from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS, claim_network
-from gpu_ami.local.state import ImageRecord, Layout
+from gpu_ami.local.state import FROM_BASE, FROM_LAYER, TAG_LAYER, ImageRecord, Layout
 from gpu_ami.process import identify
 from gpu_ami.progress import Progress
 
@@ -37,14 +37,15 @@ _END_POLL_SECONDS = 0.05  # the API's server looks so often whether the region e
 @dataclass(frozen=True)
 class Settings:
     """What `region.up` passes. lifeline: read end of a pipe whose writer is the caller; status: where to report;
-    conditions: their name, "" for none; builds: the caller is about to build an image."""
+    conditions: their name, "" for none; build: the caller is about to build an image, "from
+    base" or "from layer"."""
 
     home: str
     persistent: bool
     lifeline: int | None
     status: int
     conditions: str = ""
-    builds: bool = False
+    build: str = ""
 
 
 class Daemon:
@@ -57,8 +58,7 @@ class Daemon:
         self.layout = Layout(Path(settings.home))
         self._workers = workers = ThreadPoolExecutor(4, thread_name_prefix="disk")
         self.spares = SpareDisks(self.layout.instances / "spare", workers.submit)
-        if settings.builds:
-            self._copy_last_source()  # while moto is imported
+        self._copy_last_source(settings.build)  # while moto is imported
         os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # only images that have a disk
 
         service_descriptions.read_once()
@@ -193,13 +193,15 @@ class Daemon:
     def expect_launch(self, image_id: str) -> None:
         """Begins the copy of an image's disk that a caller is about to launch; an unknown image is its own error."""
         with contextlib.suppress(GpuAmiError), self.reconciler.lock:
-            disk, _ = self.images.disk_of(image_id)
+            disk, record = self.images.disk_of(image_id)
             self.spares.begin(image_id, disk)
-            write_json(self.layout.last_source, {"image": image_id, "disk": str(disk)})
+            build = FROM_LAYER if TAG_LAYER in record.tags else FROM_BASE
+            last = {**(read_json(self.layout.last_sources) or {}), build: {"image": image_id, "disk": str(disk)}}
+            write_json(self.layout.last_sources, last)
 
-    def _copy_last_source(self) -> None:
-        """Begins the copy of the image that the last build of this home started from: mostly, the next one does too."""
-        last = read_json(self.layout.last_source) or {}
+    def _copy_last_source(self, build: str) -> None:
+        """Begins the copy of what the last such build of this home started from: mostly, the next one does too."""
+        last = (read_json(self.layout.last_sources) or {}).get(build) or {}
         image_id, disk = str(last.get("image", "")), Path(str(last.get("disk", "")))
         if image_id and disk.is_file():
             self.spares.begin(image_id, disk)

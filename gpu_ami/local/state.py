@@ -15,6 +15,8 @@ from typing import NotRequired, TypedDict
 from gpu_ami.files import read_json, write_json
 from gpu_ami.local import space
 
+TAG_LAYER = "gpu-ami:layer"  # of layer images (gpu_ami/cloud/layer_images.py)
+FROM_BASE, FROM_LAYER = "from base", "from layer"  # what an image is built from
 LIFELINE = "lifeline"  # the daemon's name for the hold of the process that started it
 
 
@@ -45,9 +47,9 @@ class Layout:
         return self.region / "server.log"
 
     @property
-    def last_source(self) -> Path:
-        """Which image the last build started from, and its disk."""
-        return self.region / "last-source.json"
+    def last_sources(self) -> Path:
+        """Which image the last build from a base AMI started from, and the last one from a layer image; their disks."""
+        return self.region / "last-sources.json"
 
     @property
     def instances(self) -> Path:

@@ -34,8 +34,9 @@ class Stages:
     received: dict[str, Any] = field(default_factory=dict)
 
     @contextlib.contextmanager
-    def open_session(self, *arguments: Any, builder: str) -> Iterator[str]:
+    def open_session(self, *arguments: Any, builder: str, layered: Any) -> Iterator[str]:
         self.received["session"] = arguments
+        self.received["layered"] = layered
         self.calls.append("open")
         try:
             yield "session"
@@ -80,6 +81,7 @@ def test_stages_run_in_order_and_write_the_certificate(stages: Stages, capsys: p
     assert stages.calls == ["open", "plan", "build", "validate", "close"]
     assert stages.received["plan"] == (RECIPE, [], Path("out/debian12-gpu"))
     assert stages.received["build"] == ("the plan", False, layering.FROM_NOTHING)
+    assert stages.received["layered"] is None  # the AMI of an earlier run may be proven again
     assert stages.received["validate"][:2] == ("the plan", "ami-1")
     certificate = json.loads(Path("out/debian12-gpu/certificate.json").read_text())
     assert certificate["level"] == "certified" and certificate == json.loads(capsys.readouterr().out)
@@ -102,7 +104,7 @@ def test_options_reach_their_stages(stages: Stages, tmp_path: Path) -> None:
     ]
     assert cli.main(["prove", str(RECIPE), "-q", *words, *further]) == 0
     assert stages.received["plan"][1:] == (["telemetry.profile=graphics"], tmp_path / "here")
-    assert stages.received["build"][1] is True
+    assert stages.received["build"][1] is True and stages.received["layered"] == layering.FROM_NOTHING
     asked = stages.received["validate"][2]
     assert asked == pipeline.ProofOptions(["g5.12xlarge"], [], ["--provoke-xid"], ("reboot",), 25.0)
     where, _progress, agent, conditions, log_groups, deadlines = stages.received["session"]

@@ -85,29 +85,29 @@ def test_an_embedded_region_lives_as_long_as_it_is_held(home: Path) -> None:
     region.release(home)  # nothing more to give up
 
 
-@pytest.mark.parametrize("builds", [True, False])
+@pytest.mark.parametrize(("build", "copied"), [("from base", True), ("from layer", False), ("", False)])
 def test_a_region_that_comes_up_for_a_build_copies_what_the_last_one_started_from(
-    home: Path, monkeypatch: pytest.MonkeyPatch, builds: bool
+    home: Path, monkeypatch: pytest.MonkeyPatch, build: str, copied: bool
 ) -> None:
     disk = home / "base.raw"
     disk.write_bytes(b"base")
     monkeypatch.setattr(base_image, "ensure", lambda *_: base_image.BaseImage(disk, "", "admin", ""))
     monkeypatch.setattr(source_ami, "_ensure_disk", lambda *_: disk)
-    region.up(home, embedded=True, progress=QUIET, builds=True)  # the first: there is no last one
+    region.up(home, embedded=True, progress=QUIET, build="from base")  # the first: there is no last one
     image = region.publish_source_ami(source_ami.DEBIAN, home, progress=QUIET)
     region.expect_launch(image, home)
     region.release(home)
-    region.up(home, embedded=True, progress=QUIET, builds=builds)
+    region.up(home, embedded=True, progress=QUIET, build=build)
     copy = home / "region" / "instances" / "spare" / f"{image}.raw"
     deadline = time.monotonic() + 10
-    while builds and not (copy.exists() and copy.read_bytes() == b"base"):
+    while copied and not (copy.exists() and copy.read_bytes() == b"base"):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    assert copy.exists() is builds
+    assert copy.exists() is copied
     region.release(home)
     assert not copy.exists()
     disk.unlink()
-    region.up(home, embedded=True, progress=QUIET, builds=True)  # it is gone: nothing is copied
+    region.up(home, embedded=True, progress=QUIET, build="from base")  # it is gone: nothing is copied
     region.release(home)
 
 
