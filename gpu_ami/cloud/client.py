@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -49,9 +48,9 @@ def tags_of(resource: Mapping[str, object]) -> dict[str, str]:
 @functools.cache
 def _service_descriptions() -> Any:
     """What reads botocore's descriptions of services, of several megabytes each: one for all sessions."""
-    from botocore.loaders import create_loader
+    import botocore.session
 
-    return create_loader(os.environ.get("AWS_DATA_PATH"))
+    return botocore.session.Session().get_component("data_loader")
 
 
 def preload() -> None:

@@ -27,7 +27,7 @@ from gpu_ami.files import read_json, write_json
 from gpu_ami.local import leftovers
 from gpu_ami.local.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
 from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS, claim_network
-from gpu_ami.local.state import FROM_BASE, FROM_LAYER, TAG_LAYER, ImageRecord, Layout
+from gpu_ami.local.state import FROM_BASE, FROM_LAYER, ImageRecord, Layout
 from gpu_ami.process import identify
 from gpu_ami.progress import Progress
 
@@ -192,6 +192,8 @@ class Daemon:
 
     def expect_launch(self, image_id: str) -> None:
         """Begins the copy of an image's disk that a caller is about to launch; an unknown image is its own error."""
+        from gpu_ami.cloud.layer_images import TAG_LAYER
+
         with contextlib.suppress(GpuAmiError), self.reconciler.lock:
             disk, record = self.images.disk_of(image_id)
             self.spares.begin(image_id, disk)

@@ -15,7 +15,6 @@ from typing import NotRequired, TypedDict
 from gpu_ami.files import read_json, write_json
 from gpu_ami.local import space
 
-TAG_LAYER = "gpu-ami:layer"  # of layer images (gpu_ami/cloud/layer_images.py)
 FROM_BASE, FROM_LAYER = "from base", "from layer"  # what an image is built from
 LIFELINE = "lifeline"  # the daemon's name for the hold of the process that started it
 

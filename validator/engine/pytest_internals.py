@@ -182,19 +182,17 @@ class KnownArguments:
 
 
 def reads_all_reports(config: pytest.Config) -> bool:
-    """Whether a plugin may read the reports of setups and teardowns that passed."""
-    return _lists_durations(config) or not _plugins_of(config.hook.pytest_runtest_logreport) <= _REPORT_READERS
-
-
-def _lists_durations(config: pytest.Config) -> bool:
-    return config.getoption("durations", None) is not None
+    """Whether a plugin may read the reports of setups and teardowns that passed, as `--durations` does."""
+    lists_durations = config.getoption("durations", None) is not None
+    return lists_durations or not _plugins_of(config.hook.pytest_runtest_logreport) <= _REPORT_READERS
 
 
 class EmptySetups:
     """Tells which items have a setup in which nothing happens, and hence a teardown in which nothing does.
 
     All their arguments are known before, nothing marks them to be skipped or expected to fail, neither they nor their
-    parents have a method of their own for it, and no plugin but pytest's and ours takes part in it.
+    parents have a method of their own for it, no plugin but pytest's and ours takes part in it, and none reads its
+    report.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -202,7 +200,7 @@ class EmptySetups:
         phases = _plugins_of(hook.pytest_runtest_setup, hook.pytest_runtest_teardown)
         reports = _plugins_of(hook.pytest_runtest_makereport)
         known = phases <= _SETUP_PLUGINS and reports <= _REPORT_PLUGINS
-        self._none = _lists_durations(config) or not known
+        self._none = reads_all_reports(config) or not known
         self._functions: dict[int, bool] = {}  # by what the items of a function share
 
     def has(self, item: pytest.Function, known: Collection[str]) -> bool:

@@ -44,6 +44,9 @@ class LoopDevice:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def __del__(self) -> None:
+        self.close()  # of a machine that was prepared and never started
+
 
 def attach(disk: Path, offset: int) -> LoopDevice | None:
     """A device of the disk from `offset` on; None where this host gives none (not root, no device, Linux < 5.8)."""
