@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from gpu_ami.errors import CloudError, GpuAmiError, MissingTool
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 5.0
+_PYTHON_CACHE = "PYTHONPYCACHEPREFIX"
 ChildProcess = subprocess.Popen[bytes]
 # Every process of `run` that has not ended: what Ctrl-C in the main thread must end although other threads wait for it.
 _running: set[subprocess.Popen[bytes]] = set()
@@ -104,9 +106,19 @@ class Completed:
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, without what changes a tool's output, plus `extra`."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG"))}
+    """This process's environment, without what changes a tool's output, plus `extra`.
+
+    PYTHONPYCACHEPREFIX is not passed on: in the tree of an image, packages would compile their files to that folder.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG", _PYTHON_CACHE))}
     return kept | {"LC_ALL": "C.UTF-8"} | dict(extra or {})
+
+
+def compiled_python() -> dict[str, str]:
+    """The environment with which our own Python programs keep compiled files where this one does (bytecode.py)."""
+    if sys.pycache_prefix is None or sys.dont_write_bytecode:
+        return {}
+    return {_PYTHON_CACHE: sys.pycache_prefix, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def find_tool(name: str, *, package: str) -> str:
@@ -141,10 +153,13 @@ def spawn(
     `death_signal=None` lets it live on: only for the local region's daemon.
     """
     words = [str(word) for word in command]
+    environment = clean_environment(env)
+    if sys.executable in words:
+        environment |= compiled_python()
     try:
         return subprocess.Popen(
             words,
-            env=clean_environment(env),
+            env=environment,
             cwd=cwd,
             stdin=stdin,
             stdout=stdout,

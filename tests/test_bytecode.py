@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami import bytecode
+from gpu_ami.build.ansible import ansible_settings
 
 _NONE, _FOLDER = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 
@@ -24,19 +25,15 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_they_are_kept_in_the_cache_folder(own_home: Path) -> None:
-    environment = {_NONE: "1", "OTHER": "x"}
-    bytecode.keep(environment)
+    bytecode.keep({_NONE: "1", "OTHER": "x"})
     folder = own_home / "cache" / "python"
-    assert environment == {_FOLDER: str(folder), "OTHER": "x"}
     assert (sys.dont_write_bytecode, sys.pycache_prefix) == (False, str(folder))
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("environment", [{}, {_NONE: ""}, {_NONE: "1", _FOLDER: "/elsewhere"}])
 def test_an_environment_that_says_where_stays_as_it_is(environment: dict[str, str]) -> None:
-    before = dict(environment)
     bytecode.keep(environment)
-    assert environment == before
     assert sys.dont_write_bytecode
     assert sys.pycache_prefix is None
 
@@ -45,30 +42,40 @@ def test_a_folder_that_others_can_write_to_is_not_used(own_home: Path) -> None:
     folder = own_home / "cache" / "python"
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    environment = {_NONE: "1"}
-    bytecode.keep(environment)
-    assert environment == {_NONE: "1"}
+    bytecode.keep({_NONE: "1"})
     assert sys.pycache_prefix is None
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(own_home: Path) -> None:
     (own_home / "cache").write_text("a file")
-    environment = {_NONE: "1"}
-    bytecode.keep(environment)
-    assert environment == {_NONE: "1"}
+    bytecode.keep({_NONE: "1"})
+    assert sys.pycache_prefix is None
 
 
-def test_the_program_and_what_it_starts_write_there_alone(own_home: Path) -> None:
+def test_our_own_python_programs_write_there_and_others_are_not_told(own_home: Path) -> None:
+    """A program that installs packages in an image's tree would have them compiled to that folder in the tree."""
     package = own_home / "package"
     package.mkdir()
     (package / "imported.py").write_text("ANSWER = 42\n")
     program = (
-        "import os, subprocess, sys; from gpu_ami import bytecode; bytecode.keep(os.environ)\n"
-        "subprocess.run([sys.executable, '-c', 'import imported'], check=True)"
+        "import os, sys; from gpu_ami import bytecode, process; bytecode.keep(os.environ)\n"
+        "process.run([sys.executable, '-c', 'import imported'], timeout=60)\n"
+        "nested = 'from gpu_ami import process; print(process.run([\"env\"], timeout=60).stdout)'\n"
+        "print(process.run([sys.executable, '-c', nested], timeout=60).stdout, process.run(['env'], timeout=60).stdout)"
     )
-    environment = os.environ | {_NONE: "1", "PYTHONPATH": os.pathsep.join([str(package), *sys.path[:1], *sys.path])}
+    environment = os.environ | {_NONE: "1", "PYTHONPATH": os.pathsep.join([str(package), *filter(None, sys.path)])}
     environment.pop(_FOLDER, None)
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, timeout=60, capture_output=True, text=True
+    )
     assert [path.name for path in package.iterdir()] == ["imported.py"]
     kept = [path.name for path in (own_home / "cache" / "python").rglob("imported*.pyc")]
     assert kept == [f"imported.{sys.implementation.cache_tag}.pyc"]
+    assert "PYTHONPATH=" in done.stdout and _FOLDER not in done.stdout
+
+
+def test_ansible_is_told(own_home: Path) -> None:
+    assert not [setting for setting in ansible_settings(simulated=False) if setting.startswith("PYTHON")]
+    bytecode.keep({_NONE: "1"})
+    told = [setting for setting in ansible_settings(simulated=False) if setting.startswith("PYTHON")]
+    assert told == [f"{_FOLDER}={own_home / 'cache' / 'python'}", f"{_NONE}="]
