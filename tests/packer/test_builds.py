@@ -51,11 +51,15 @@ class Region:
 @pytest.fixture(scope="module")
 def region() -> Iterator[Region]:
     import boto3
+    from moto.backends import get_backend
     from moto.core.models import DEFAULT_ACCOUNT_ID
     from moto.ec2.models import ec2_backends
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
+    with pytest.MonkeyPatch.context() as patch:  # tests before these may have left an EC2 without moto's AMIs
+        patch.delenv("MOTO_EC2_LOAD_DEFAULT_AMIS", raising=False)
+        get_backend("ec2").reset()  # type: ignore[arg-type]
     calls: list[dict[str, str]] = []
     moto = DomainDispatcherApplication(create_backend_app)
 
