@@ -31,7 +31,7 @@ from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.files import home_dir, read_json, write_json
 from gpu_ami.local.images import Base, Tree, require_root, rootfs_layers
 from gpu_ami.local.machines import Devices, devices_of
-from gpu_ami.local.sandbox import sandbox_init
+from gpu_ami.local.sandbox import kernel_settings, sandbox_init
 from gpu_ami.process import ChildProcess, ProcessIdentity, find_tool, identify, run, spawn, stop
 from gpu_ami.progress import Progress
 
@@ -111,7 +111,7 @@ def start(
     settings: those of sandbox_init without folder and descriptors. output: fd for what it prints. kept: descriptors
     that stay open until its root is mounted.
     """
-    settings_of_the_host = json.dumps(sandbox_init.read_settings("/proc/sys/net"))
+    settings_of_the_host = json.dumps(kernel_settings.read("/proc/sys/net"))
     (folder / sandbox_init.OF_THE_HOST).write_text(settings_of_the_host, encoding="ascii")
     report_read, report_write = os.pipe()
     try:

@@ -27,6 +27,7 @@ from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.local.images import Tree, base_image, rootfs_layers
 from gpu_ami.local.machines import default_entry
 from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
+from gpu_ami.local.sandbox import kernel_settings
 from gpu_ami.process import find_tool, run, spawn
 
 _PR_SET_NAME = 15
@@ -176,8 +177,8 @@ class SandboxRoot:
         self.mount("--bind", "memory/cmdline", "root/proc/cmdline")
         copy = self.folder / "memory/proc-sys"
         # Some settings of the network are those of the whole kernel, and only its first name space shows them.
-        write_settings(json.loads((self.folder / OF_THE_HOST).read_text(encoding="ascii")), f"{copy}/net")
-        write_settings(read_settings(f"{self.root}/proc/sys"), str(copy))
+        kernel_settings.write(json.loads((self.folder / OF_THE_HOST).read_text(encoding="ascii")), f"{copy}/net")
+        kernel_settings.write(kernel_settings.read(f"{self.root}/proc/sys"), str(copy))
         (copy / "kernel/osrelease").write_text(f"{kernel}\n")
         (copy / "kernel/random").mkdir(exist_ok=True)
         self.mount("--bind", "root/proc/sys/kernel/random", "memory/proc-sys/kernel/random")
@@ -269,33 +270,6 @@ def device_nodes(devices: Mapping[str, int]) -> Iterable[str]:
     yield from ("nvidia-nvswitchctl",) if devices.get("nvswitch") else ()
     yield from (f"infiniband/uverbs{index}" for index in range(devices.get("efa", 0)))
     yield from (f"neuron{index}" for index in range(devices.get("neuron", 0)))
-
-
-def read_settings(source: str) -> dict[str, str]:
-    """The files below a folder of /proc/sys by their path in it, without those that cannot be read.
-
-    What is bound from the host is left out. There are a thousand of them, hence no Path.
-    """
-    found = {}
-    for folder, folders, files in os.walk(source):
-        folders[:] = [name for name in folders if name not in ("binfmt_misc", "random")]
-        for name in files:
-            with contextlib.suppress(OSError), open(f"{folder}/{name}", encoding="latin-1") as file:  # noqa: PTH123
-                found[os.path.relpath(f"{folder}/{name}", source)] = file.read()
-    return found
-
-
-def write_settings(settings: Mapping[str, str], target: str) -> None:
-    """Writes what `read_settings` read as plain files."""
-    made: set[str] = set()
-    for name, content in settings.items():
-        path = f"{target}/{name}"
-        folder = os.path.dirname(path)  # noqa: PTH120
-        if folder not in made:
-            made.add(folder)
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-        with open(path, "w", encoding="latin-1") as file:  # noqa: PTH123
-            file.write(content)
 
 
 @dataclass(frozen=True)

@@ -16,21 +16,6 @@ import pytest
 from gpu_ami.local.sandbox import sandbox_init
 
 
-def test_settings_are_copied_as_far_as_they_can_be_read(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "kernel/random").mkdir(parents=True)
-    (source / "kernel/osrelease").write_text("6.1\n")
-    (source / "kernel/random/uuid").write_text("x")
-    (source / "kernel/gone").symlink_to("nowhere")
-    (source / "top").write_bytes(b"\xe4\n")
-    settings = sandbox_init.read_settings(str(source))
-    assert settings == {"kernel/osrelease": "6.1\n", "top": "\xe4\n"}
-    sandbox_init.write_settings(settings, str(tmp_path / "target"))
-    copied = sorted(path.relative_to(tmp_path / "target").as_posix() for path in (tmp_path / "target").rglob("*"))
-    assert copied == ["kernel", "kernel/osrelease", "top"]
-    assert (tmp_path / "target/top").read_bytes() == b"\xe4\n"
-
-
 def test_the_last_file_names_the_default_user(tmp_path: Path) -> None:
     folder = tmp_path / "etc/cloud/cloud.cfg.d"
     folder.mkdir(parents=True)
