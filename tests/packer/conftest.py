@@ -19,7 +19,7 @@ PLACE = Place(
     ssh_interface="private_ip",
     ssh_port=9,
     tags={"team": "vision"},
-    source_ami="ami-03cf127a",  # one of those that moto knows
+    source_ami="ami-0b5e1f0d2c3a49678",
 )
 
 

@@ -51,15 +51,12 @@ class Region:
 @pytest.fixture(scope="module")
 def region() -> Iterator[Region]:
     import boto3
-    from moto.backends import get_backend
     from moto.core.models import DEFAULT_ACCOUNT_ID
     from moto.ec2.models import ec2_backends
+    from moto.ec2.models.amis import Ami
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    with pytest.MonkeyPatch.context() as patch:  # tests before these may have left an EC2 without moto's AMIs
-        patch.delenv("MOTO_EC2_LOAD_DEFAULT_AMIS", raising=False)
-        get_backend("ec2").reset()  # type: ignore[arg-type]
     calls: list[dict[str, str]] = []
     moto = DomainDispatcherApplication(create_backend_app)
 
@@ -78,7 +75,13 @@ def region() -> Iterator[Region]:
         environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         return moto(environ, start_response)
 
-    ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].reset()
+    backend = ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # seconds for each fresh moto
+        backend.reset()
+    # RegisterImage of moto leaves out what Packer reads of an image.
+    source = {"virtualization_type": "hvm", "hypervisor": "xen", "architecture": "x86_64", "root_device_type": "ebs"}
+    backend.amis[PLACE.source_ami] = Ami(backend, PLACE.source_ami, name="debian-12", public=True, **source)
     server = make_server("127.0.0.1", 0, recording, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
