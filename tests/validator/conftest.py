@@ -210,6 +210,12 @@ def run(sshd: Sshd, tmp_path: Path) -> Run:
     return start
 
 
+@pytest.fixture
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `run`: others' plugins may take part in setups and reports, and the engine then leaves none out."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def folder_of(tmp_path: Path, files: dict[str, str]) -> Path:
     """A user's folder of testinfra files; each directory in it is a package, so that names may come twice."""
     folder = tmp_path / "mine"

@@ -159,7 +159,10 @@ class ConcurrentItems:
                 self._phase(item, "call")
         finally:
             self._ended(item)
-            empty = empty and not self._states[item].shared.entries
+            ends_session = bool(self._session_entry) and self._is_last()
+            if ends_session:
+                self._wait_for_other_teardowns()
+            empty = empty and not self._states[item].shared.entries and not ends_session
             self._phase(item, "teardown", empty=empty, nextitem=self._next(item))
             pytest_internals.forget_arguments(item)
             self.ended.add(item)
@@ -179,7 +182,8 @@ class ConcurrentItems:
         call = pytest_internals.call_phase(run, when, self._not_a_verdict)
         self._states[item].add_sections(when)
         report: pytest.TestReport = hooks["report"](item=item, call=call)
-        if when == "call" or not report.passed or self._all_reports:
+        printed = when == "teardown" and report.sections  # pytest shows it with the check's failure
+        if when == "call" or printed or not report.passed or self._all_reports:
             self.reports[item].append(report)
         deadline.resume(left)
         return report
@@ -202,11 +206,18 @@ class ConcurrentItems:
             unfinished = shared.unfinished.get(node)
             if unfinished:
                 return next(iter(unfinished))
-        if self._unfinished:
-            return _OnlySession(
-                self.session
-            )  # other hosts continue: tear down this host's fixtures, keep the session's
-        return self.nextitem
+        # Where other hosts continue, this host's fixtures are torn down, and the session's are kept.
+        return self.nextitem if self._is_last() else _OnlySession(self.session)
+
+    def _is_last(self) -> bool:
+        """Whether all items have ended, but for their teardown."""
+        return not self._unfinished
+
+    def _wait_for_other_teardowns(self) -> None:
+        """They still need the session; each knew of an item that had not ended, and leaves the session set up."""
+        active = scheduler.active()
+        if active is not None:
+            active.wait_untimed(lambda: len(self.ended) == len(self.items) - 1)
 
     def _ended(self, item: pytest.Function) -> None:
         del self._unfinished[item]

@@ -31,6 +31,7 @@ _AROUND_ITEMS = {"warnings", "assertion", "faulthandler", "unittest", "runner", 
 _SETUP_PLUGINS = {"runner", "skipping", *WRAPPERS}
 _REPORT_PLUGINS = {"runner", "unittest", "skipping", "tmpdir", "validator.plugin"}
 _REPORT_READERS = {"lfplugin", "terminalreporter", "logging-plugin", "session"}  # of calls, and of what failed
+_STATUS_PLUGINS = {"terminal", "runner", "skipping", "subtests"}  # what they say of a phase that passed is known
 _DECIDING_MARKERS = ("skip", "skipif", "xfail", "usefixtures")
 _LOOPS = {"main", "logging-plugin", "terminalreporter", "validator-engine"}  # of these only `main` has a loop
 _HOST = "_testinfra_host"  # testinfra's parameter with the host
@@ -184,7 +185,9 @@ class KnownArguments:
 def reads_all_reports(config: pytest.Config) -> bool:
     """Whether a plugin may read the reports of setups and teardowns that passed, as `--durations` does."""
     lists_durations = config.getoption("durations", None) is not None
-    return lists_durations or not _plugins_of(config.hook.pytest_runtest_logreport) <= _REPORT_READERS
+    if lists_durations or not _plugins_of(config.hook.pytest_report_teststatus) <= _STATUS_PLUGINS:
+        return True
+    return not _plugins_of(config.hook.pytest_runtest_logreport) <= _REPORT_READERS
 
 
 class EmptySetups:
@@ -210,7 +213,10 @@ class EmptySetups:
         key = shared_by_function(item)
         if key not in self._functions:
             plain = type(item).setup is pytest.Function.setup and type(item).teardown is pytest.Item.teardown
-            parents = all(type(node).setup is pytest.Item.setup for node in item.listchain()[:-1])
+            parents = all(
+                type(node).setup is pytest.Item.setup and type(node).teardown is pytest.Item.teardown
+                for node in item.listchain()[:-1]
+            )
             # A test that is given `request` can ask for a teardown; fixtures that take it are not set up here.
             arguments = "request" not in item._fixtureinfo.argnames and set(item.fixturenames) <= set(known)
             self._functions[key] = plain and parents and arguments

@@ -203,6 +203,20 @@ class Scheduler:
         while not ready():
             self.sleep(0.02, parked=True)
 
+    def wait_untimed(self, ready: Callable[[], bool]) -> None:
+        """The same, but the time of the wait is not part of the running check's."""
+        task, began = self._task(), time.monotonic()
+        deadline = task.deadline if task else 0.0
+        if not task or not deadline:
+            self.wait_until(ready)
+            return
+        task.deadline = 0.0
+        try:
+            self.wait_until(ready)
+        finally:
+            task.deadline = deadline + time.monotonic() - began
+            self.limit(task)
+
     @property
     def task(self) -> Task | None:
         """The running check."""
@@ -238,9 +252,13 @@ class Scheduler:
 
     def _wait(self, seconds: float | None) -> None:
         """Waits until a host has answered, for at most `seconds`, and delivers its answers."""
-        due = None if seconds is None else time.monotonic() + seconds
+        began = time.monotonic()
+        due = None if seconds is None else began + seconds
+        was_idle = False
         while self._answered.empty() and (due is None or time.monotonic() < due) and self.idle():
-            pass
+            was_idle = True
+        if was_idle:
+            self._extend(time.monotonic() - began)
         if due is not None:
             seconds = due - time.monotonic()
         if self._more:  # does not wait
@@ -251,6 +269,12 @@ class Scheduler:
         else:
             with contextlib.suppress(queue.Empty):
                 self._receive(*self._answered.get(timeout=None if seconds is None else max(0.0, seconds)))
+
+    def _extend(self, seconds: float) -> None:
+        """Gives the checks that have begun more time, as what `idle` does is not theirs."""
+        for begun in self._begun.values():
+            for task in begun:
+                task.deadline += seconds if task.deadline else 0.0
 
     def _receive(self, link: backend.HostLink, answered: Future[Any]) -> None:
         batches = self._sent.pop(link)

@@ -144,7 +144,7 @@ def noted(text):
     with open({log!r}, "a") as log:
         print(text, file=log)
 
-def pytest_runtest_{hook}({argument}):
+def pytest_{hook}({argument}):
     {body}
 """
 PLAIN = (
@@ -156,9 +156,9 @@ PLAIN = (
 @pytest.mark.parametrize(
     ("hook", "argument", "body", "lines"),
     [
-        ("setup", "item", "noted(item.name[-2])", ["1", "2"]),
-        ("teardown", "item", "noted(item.name[-2])", ["1", "2"]),
-        ("logreport", "report", "noted(report.when)", ["call", "call", "setup", "setup", "teardown", "teardown"]),
+        ("runtest_setup", "item", "noted(item.name[-2])", ["1", "2"]),
+        ("runtest_teardown", "item", "noted(item.name[-2])", ["1", "2"]),
+        ("runtest_logreport", "report", "noted(report.when)", ["call", "call", "setup", "setup", "teardown", "teardown"]),
     ],
 )
 def test_hooks_see_every_phase(
@@ -176,6 +176,15 @@ def test_hooks_see_every_phase(
     (tmp_path / "conftest.py").write_text(PHASES.format(log=str(log), hook=hook, argument=argument, body=body))
     run(PLAIN, option)
     assert sorted(log.read_text().split()) == lines
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+def test_hooks_for_a_report_s_status_see_every_phase(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    hook = {"hook": "report_teststatus", "argument": "report", "body": "noted(report.when)"}
+    (tmp_path / "conftest.py").write_text(PHASES.format(log=str(log), **hook))
+    run(PLAIN)
+    assert set(log.read_text().split()) == {"setup", "call", "teardown"}
 
 
 MARKED = """
@@ -259,3 +268,105 @@ def test_setups_in_which_nothing_happens_are_left_out(
     assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
     assert sorted(log.read_text().split()) == set_up
     assert bool(re.search(r"s setup +\S+::test_plain", outcome.text)) == bool(options)
+
+
+SESSION_ENDS = """
+import pytest
+from pathlib import Path
+from validator.transport import backend
+
+@pytest.fixture(scope="session")
+def whole_run():
+    yield
+    Path({log!r}).open("a").write("session ended\\n")
+    raise OSError("at the end of the session")
+
+@pytest.fixture
+def slow_end(host):
+    yield
+    host.run("sleep 1; true")
+    Path({log!r}).open("a").write("check ended\\n")
+
+@pytest.fixture(scope="module")
+def module_end(host):
+    yield
+    host.run("true")
+    Path({log!r}).open("a").write("module ended\\n")
+
+def pytest_collection_modifyitems(items):
+    of = {{"test_uses": "127.0.0.1", "test_plain": "localhost"}}
+    items[:] = [item for item in items if of[item.originalname] in item.name]
+"""
+USES_SESSION = "def test_uses(host, whole_run{more}):\n    assert host.run('true').rc == 0\n"
+PLAIN_LAST = "def test_plain(host):\n    assert host.run('sleep {seconds}; true').rc == 0\n"
+
+
+def session_run(run: Run, sshd: Sshd, folder: Path, log: Path, more: str, seconds: float, option: str) -> str:
+    """What is printed by checks of two hosts, whose second has nothing set up and ends last."""
+    user = sshd.target().user
+    hosts = ",".join(f"ssh://{user}@{name}:{sshd.port}" for name in ("127.0.0.1", "localhost"))
+    (folder / "conftest.py").write_text(SESSION_ENDS.format(log=str(log)))  # in no package, which has a setup
+    (folder / "test_a.py").write_text(USES_SESSION.format(more=more))
+    (folder / "test_b.py").write_text(PLAIN_LAST.format(seconds=seconds))
+    with pytest.raises(AssertionError) as printed:  # there is no single checks.json
+        run(folder, f"--hosts={hosts}", option)
+    return str(printed.value)
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+@pytest.mark.parametrize("option", ["-rA", "--serial"])
+def test_session_ends_with_the_last_check_even_if_nothing_happens_in_its_teardown(
+    run: Run, sshd: Sshd, tmp_path: Path, option: str
+) -> None:
+    printed = session_run(run, sshd, tmp_path, tmp_path / "log", "", 0.5, option)
+    assert "ERROR at teardown of test_plain" in printed and "2 passed, 1 error" in printed, printed
+    assert (tmp_path / "log").read_text() == "session ended\n"
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+@pytest.mark.parametrize("option", ["-rA", "--serial"])
+def test_session_ends_after_all_checks(run: Run, sshd: Sshd, tmp_path: Path, option: str) -> None:
+    """One host's last check still tears its fixtures down when the other host's has ended."""
+    printed = session_run(run, sshd, tmp_path, tmp_path / "log", ", module_end, slow_end", 0.3, option)
+    assert "2 passed, 1 error" in printed, printed
+    assert (tmp_path / "log").read_text().splitlines() == ["check ended", "module ended", "session ended"]
+
+
+PRINTS_LATE = """
+import pytest
+
+@pytest.fixture
+def late(host):
+    yield
+    print("printed in the teardown")
+
+def test_fails(host, late):
+    assert host.run("true").rc == 1
+"""
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+@pytest.mark.parametrize("option", ["-rA", "--serial"])
+def test_output_of_a_teardown_is_shown_with_a_failure(run: Run, option: str) -> None:
+    assert "printed in the teardown" in run(PRINTS_LATE, option, "--tb=short").text
+
+
+COLLECTS = """
+import pytest
+
+class Torn(pytest.Module):
+    def teardown(self):
+        open({log!r}, "a").write("torn down\\n")
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return Torn.from_parent(parent, path=module_path)
+"""
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+@pytest.mark.parametrize("option", ["-rA", "--serial"])
+def test_a_collector_with_a_teardown_of_its_own_is_torn_down(run: Run, tmp_path: Path, option: str) -> None:
+    log = tmp_path / "log"
+    (tmp_path / "conftest.py").write_text(COLLECTS.format(log=str(log)))  # in no package, which has a setup
+    run("def test_it(host):\n    assert host.run('true').rc == 0\n", option)
+    assert log.read_text() == "torn down\n"

@@ -177,3 +177,29 @@ def test_nothing_is_reported_after_the_most_failures_while_others_wait(run: Run)
     outcome = run(source, "--maxfail=1")
     assert "stopping after 1 failures" in outcome.text and "1 failed, 1 passed" in outcome.text
     assert list(outcome.verdicts.values()) == ["PASS", "FAIL", "PASS", "PASS", "PASS"]  # all ran
+
+
+SLOW_REPORTS = """
+import time
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" and "test_looks" in report.nodeid:
+        time.sleep(5.5)
+"""
+ASKS_TWICE = """
+import pytest, time
+
+def test_looks(host):
+    assert host.run("true").rc == 0
+
+def test_asks(host):
+    assert host.run("sleep 0.2; true").rc == 0
+    assert host.run("sleep 0.2; true #").rc == 0
+    time.sleep(0.3)
+"""
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+def test_a_slow_report_is_not_in_the_time_of_checks_that_run(run: Run, tmp_path: Path) -> None:
+    outcome = run(folder_of(tmp_path, {"conftest.py": SLOW_REPORTS, "test_it.py": ASKS_TWICE}), "--check-deadline=5")
+    assert set(outcome.verdicts.values()) == {"PASS"}, outcome.text
