@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from gpu_ami.files import cache_dir
 
@@ -19,18 +20,24 @@ from gpu_ami.files import cache_dir
 def keep(environment: Mapping[str, str]) -> None:
     """Lets this program, and our own Python programs that it starts, keep compiled files in the cache folder.
 
-    Changes nothing if the environment says itself where they go, or if the folder is not this user's own: whoever can
-    write there decides what is run.
+    Changes nothing if the environment says itself where they go, or if the folder or one of the two above it is not
+    this user's own: whoever can write there decides what is run.
     """
     if not environment.get("PYTHONDONTWRITEBYTECODE") or environment.get("PYTHONPYCACHEPREFIX"):
         return
-    folder = cache_dir().absolute() / "python"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = folder.stat()
-    except OSError:
+        cache = cache_dir().absolute()
+        folders = (cache.parent, cache, cache / "python")
+        for folder in folders:  # each with the mode, which mkdir gives to the last one alone
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not all(map(_is_own, folders)):
+            return
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         return
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        return
-    sys.pycache_prefix = str(folder)
+    sys.pycache_prefix = str(folders[-1])
     sys.dont_write_bytecode = False
+
+
+def _is_own(folder: Path) -> bool:
+    status = folder.stat()
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022

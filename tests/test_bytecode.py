@@ -18,10 +18,12 @@ _NONE, _FOLDER = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state folder of the test's own; what is set in this process is set back."""
-    monkeypatch.setenv("GPU_AMI_HOME", str(tmp_path))
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    monkeypatch.setenv("GPU_AMI_HOME", str(home))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "pycache_prefix", None)
-    return tmp_path
+    return home
 
 
 def test_they_are_kept_in_the_cache_folder(own_home: Path) -> None:
@@ -38,12 +40,42 @@ def test_an_environment_that_says_where_stays_as_it_is(environment: dict[str, st
     assert sys.pycache_prefix is None
 
 
-def test_a_folder_that_others_can_write_to_is_not_used(own_home: Path) -> None:
-    folder = own_home / "cache" / "python"
-    folder.mkdir(parents=True)
-    folder.chmod(0o777)
+def test_what_is_made_for_them_is_private(own_home: Path) -> None:
+    """The state folder too, which may not be there yet."""
+    own_home.rmdir()
+    bytecode.keep({_NONE: "1"})
+    modes = {folder.stat().st_mode & 0o777 for folder in (own_home, own_home / "cache", own_home / "cache" / "python")}
+    assert modes == {0o700}
+
+
+@pytest.mark.parametrize("open_to_others", ["", "cache", "cache/python"])
+def test_a_folder_that_others_can_write_to_is_not_used(own_home: Path, open_to_others: str) -> None:
+    (own_home / "cache" / "python").mkdir(parents=True)
+    (own_home / open_to_others).chmod(0o777)
     bytecode.keep({_NONE: "1"})
     assert sys.pycache_prefix is None
+
+
+def test_a_user_without_a_home_directory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPU_AMI_HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", _no_home)
+    bytecode.keep({_NONE: "1"})
+    assert sys.pycache_prefix is None
+
+
+def test_a_working_directory_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setenv("GPU_AMI_HOME", "relative")
+    bytecode.keep({_NONE: "1"})
+    assert sys.pycache_prefix is None
+
+
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(own_home: Path) -> None:
