@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -122,7 +123,8 @@ def guest(request: pytest.FixtureRequest, place: Place, key: Path) -> Iterator[G
 def test_ansible_takes_it_for_the_system(guest: Guest) -> None:
     options = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
     command = [
-        "ansible", "all", "-i", f"{guest.address},", "-e", f"ansible_port={guest.place.ssh_port}", "-u", guest.user,
+        Path(sys.executable).with_name("ansible"), "all", "-i", f"{guest.address},",
+        "-e", f"ansible_port={guest.place.ssh_port}", "-u", guest.user,
         "--private-key", str(guest.key), f"--ssh-common-args={options}", "--become", "--one-line",
         "-m", "setup", "-a", "gather_subset=!all,!min,distribution,platform,pkg_mgr,service_mgr",
     ]  # fmt: skip

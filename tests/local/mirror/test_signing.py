@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -81,4 +82,10 @@ def test_a_lost_private_key_is_replaced(tmp_path: Path) -> None:
 
 def test_asking_for_the_key_starts_no_agent(key: signing.SigningKey) -> None:
     signing.signing_key(key.folder.parent)
-    assert not [path for path in key.folder.iterdir() if path.name.startswith("S.gpg-agent")]
+    asked = ["gpgconf", "--homedir", str(key.folder), "--list-dirs", "agent-socket"]
+    # In /run/user where there is such a folder of this user, else in the key's.
+    socket = Path(subprocess.run(asked, check=True, timeout=20, capture_output=True, text=True).stdout.strip())
+    assert not socket.exists()
+    subprocess.run(["gpg", "--homedir", str(key.folder), "--list-secret-keys"], check=True, timeout=20)
+    assert socket.exists()
+    subprocess.run(["gpgconf", "--homedir", str(key.folder), "--kill", "gpg-agent"], check=True, timeout=20)
