@@ -158,7 +158,12 @@ PLAIN = (
     [
         ("runtest_setup", "item", "noted(item.name[-2])", ["1", "2"]),
         ("runtest_teardown", "item", "noted(item.name[-2])", ["1", "2"]),
-        ("runtest_logreport", "report", "noted(report.when)", ["call", "call", "setup", "setup", "teardown", "teardown"]),
+        (
+            "runtest_logreport",
+            "report",
+            "noted(report.when)",
+            ["call", "call", "setup", "setup", "teardown", "teardown"],
+        ),
     ],
 )
 def test_hooks_see_every_phase(
