@@ -207,6 +207,11 @@ def build_stage(
     return made
 
 
+def was_built(plan: Plan, out: Path) -> bool:
+    """Whether the folder's build is of this plan, so that its AMI is most likely used again."""
+    return (out / builds.BUILD_FILE).exists() and builds.load(out).plan_digest == plan.digest
+
+
 def explain_layers(plan: Plan, out: Path, session: Session) -> list[layering.LayerState]:
     """The layers of a plan: which have an image in the place, and what changed since the last build in the folder."""
     session.publish_source_ami(plan.document)

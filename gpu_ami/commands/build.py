@@ -45,7 +45,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     plan = Plan.load(out / PLAN_FILE)
     agent = options.agent_package(args, progress)
     layered = options.layers(args)
-    about_to = None if args.explain else layered
+    builds = not args.explain and (args.fresh or not pipeline.was_built(plan, out))
+    about_to = layered if builds else None
     with pipeline.open_session(args.where, progress, agent, builder=args.builder, layered=about_to) as session:
         if args.explain:
             states = pipeline.explain_layers(plan, out, session)

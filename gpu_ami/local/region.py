@@ -144,9 +144,7 @@ def publish_source_ami(plan: source_ami.SystemPlan, home: Path | None = None, *,
 
     layout = _layout(home)
     record, parameter = source_ami.ensure(plan, layout.home, progress)
-    # The builder's disk and the image made of it, with what the roles install.
-    needed = 2 * space.allocated(record.disk_path(layout)) + space.BUILD_BYTES
-    space.require(layout.images, needed, f"a build on {record.name}")
+    space.require(layout.images, space.build_bytes(record.disk_path(layout)), f"a build on {record.name}")
     image = cast("ImageFields", asdict(record))
     if control.ask(layout, {"do": "status", "image": image, "parameter": parameter}) is None:
         raise CloudError(f"the local region in {layout.home} is not up", hint="gpu-ami region up")

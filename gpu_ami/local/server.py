@@ -152,7 +152,8 @@ class Daemon:
             control.close()
             self.reconciler.stop_all()
             self._api.shutdown()
-            self._workers.shutdown()  # an image that is being made becomes complete
+            self.spares.end()
+            self._workers.shutdown()  # nothing writes to files that are removed now
             leftovers.clear_instances(self.layout)
             self.progress.note("the region is down")
 
@@ -206,7 +207,7 @@ class Daemon:
         last = (read_json(self.layout.last_sources) or {}).get(build) or {}
         image_id, disk = str(last.get("image", "")), Path(str(last.get("disk", "")))
         if image_id and disk.is_file():
-            self.spares.begin(image_id, disk)
+            self.spares.guess(image_id, disk)
 
     def status(self) -> RegionStatus:
         """The instances, and who holds the region."""

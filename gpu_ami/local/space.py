@@ -22,6 +22,11 @@ def allocated(file: Path) -> int:
     return file.stat().st_blocks * 512
 
 
+def build_bytes(source: Path) -> int:
+    """Bytes that a build on an image's disk needs: the builder's disk and its image, with what the roles install."""
+    return 2 * allocated(source) + BUILD_BYTES
+
+
 def free(folder: Path) -> int:
     """Bytes that a process without privileges can still write below `folder`."""
     return shutil.disk_usage(folder).free

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpu_ami import cli, pipeline
-from gpu_ami.build import image
+from gpu_ami.build import image, layering
+from gpu_ami.plan import PLAN_FILE, Plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,3 +47,38 @@ def test_result_names_ami_region_and_file(
     assert capsys.readouterr().out == f"ami-1 in eu-central-1 (aws) → {tmp_path}/o/build.json\n"
     assert cli.main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ami"] == "ami-1"
+
+
+@pytest.mark.parametrize(
+    ("built", "options", "copies"),
+    [("", [], True), ("other", [], True), ("same", [], False), ("same", ["--fresh"], True), ("", ["--explain"], False)],
+)
+def test_the_region_copies_the_last_source_only_for_a_build(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    built: str,
+    options: list[str],
+    copies: bool,
+) -> None:
+    out = tmp_path / "o"
+    recipe = ROOT / "variables" / "recipes" / "debian12-gpu.yml"
+    assert cli.main(["plan", str(recipe), "-o", str(out), "-q"]) == 0
+    digest = {"same": Plan.load(out / PLAN_FILE).digest, "other": "sha256:0"}.get(built)
+    made = image.Build(
+        "ami-1", ("snap-1",), digest or "", "sha256:1", "local", "us-east-1", "r", "2026-01-01T00:00:00Z"
+    )
+    if digest:
+        made.write(out)
+    asked: list[object] = []
+
+    @contextlib.contextmanager
+    def open_session(*_: object, layered: object, **__: object) -> Iterator[None]:
+        asked.append(layered)
+        yield
+
+    monkeypatch.setattr(pipeline, "open_session", open_session)
+    monkeypatch.setattr(pipeline, "build_stage", lambda *_, **__: made)
+    monkeypatch.setattr(pipeline, "explain_layers", lambda *_: [])
+    assert cli.main(["build", str(out), "-q", *options]) == 0
+    assert asked == [layering.FROM_NOTHING if copies else None]

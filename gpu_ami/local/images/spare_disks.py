@@ -8,10 +8,11 @@ copy is empty (loop_device.py); a machine needs none.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_ami.errors import GpuAmiError
@@ -36,45 +37,86 @@ class SpareDisk:
             self.path.unlink()
 
 
+@dataclass
+class _Copy:
+    """A copy that has begun. guess: nobody has asked for it yet."""
+
+    guess: bool
+    given_up: threading.Event = field(default_factory=threading.Event)
+    future: Future[SpareDisk] | None = None
+
+    def give_up(self) -> None:
+        """Ends it if it is under way, and removes it."""
+        self.given_up.set()
+        assert self.future
+        self.future.add_done_callback(_remove)
+
+
 class SpareDisks:
     """The spare disks of a region, in a folder of theirs. submit: of an executor."""
 
     def __init__(self, folder: Path, submit: Callable[..., Future[SpareDisk]]) -> None:
         self._folder, self._submit = folder, submit
         self._lock = threading.Lock()
-        self._begun: dict[str, Future[SpareDisk]] = {}  # by image, the oldest first
+        self._begun: dict[str, _Copy] = {}  # by image, the oldest first
+
+    def guess(self, image_id: str, source: Path) -> None:
+        """Begins a copy of an image's disk that may be asked for, where it takes no space that a build may need."""
+        with contextlib.suppress(OSError):
+            needed = space.allocated(source) + space.build_bytes(source)
+            if space.free(source.parent) >= needed:
+                self._begin(image_id, source, guess=True)
 
     def begin(self, image_id: str, source: Path) -> None:
-        """Begins a copy of an image's disk, unless there is one."""
+        """Begins a copy of an image's disk, unless there is one. Gives up what was guessed, and is of another."""
+        with self._lock:
+            if image_id in self._begun:
+                self._begun[image_id].guess = False
+            for other in [other for other, copy in self._begun.items() if copy.guess]:
+                self._begun.pop(other).give_up()
+        self._begin(image_id, source, guess=False)
+
+    def _begin(self, image_id: str, source: Path, *, guess: bool) -> None:
         with self._lock:
             if image_id in self._begun:
                 return
             for oldest in list(self._begun)[: len(self._begun) - _MOST + 1]:
-                self._begun.pop(oldest).add_done_callback(_remove)
-            self._begun[image_id] = self._submit(self._copy, image_id, source)
+                self._begun.pop(oldest).give_up()
+            copy = self._begun[image_id] = _Copy(guess)
+            copy.future = self._submit(self._copy, image_id, source, copy.given_up.is_set)
 
     def take(self, image_id: str, target: Path) -> SpareDisk | None:
         """Moves the copy of an image's disk to `target`, when it is complete; None if there is none."""
         with self._lock:
             begun = self._begun.pop(image_id, None)
-        if begun is None:
+        if begun is None or begun.future is None:
             return None
         try:
-            spare = begun.result()
+            spare = begun.future.result()
         except (OSError, GpuAmiError):  # no space for it: the launch says so, if that is still the case
             return None
-        spare.path.rename(target)
+        try:
+            spare.path.rename(target)
+        except OSError:
+            spare.remove()
+            return None
         return SpareDisk(target, spare.loop)
 
-    def _copy(self, image_id: str, source: Path) -> SpareDisk:
+    def end(self) -> None:
+        """Gives up all that nobody has taken."""
+        with self._lock:
+            while self._begun:
+                self._begun.popitem()[1].give_up()
+
+    def _copy(self, image_id: str, source: Path, given_up: Callable[[], bool]) -> SpareDisk:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         space.require(self._folder, space.allocated(source) + space.BOOT_BYTES, f"a copy of the disk of {image_id}")
-        path = self._folder / f"{image_id}.raw"
-        path.unlink(missing_ok=True)
+        # A name of its own: the image may be copied again before this one is taken.
+        path = self._folder / f"{image_id}.{secrets.token_hex(4)}.raw"
         path.touch()
         spare = SpareDisk(path, loop_device.attach(path, base_image.PARTITION_OFFSET))
         try:
-            fill_disk(source, path)
+            fill_disk(source, path, given_up)
         except BaseException:
             spare.remove()
             raise

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpu_ami.local.backends import Ec2
 
 _FICLONE = 0x40049409  # ioctl_ficlone(2)
+_PART_BYTES = 64 * 1024**2  # copied between two looks at whether the copy was given up
 
 
 @dataclass
@@ -68,13 +69,13 @@ def copy_disk(source: Path, target: Path) -> None:
     fill_disk(source, target)
 
 
-def fill_disk(source: Path, target: Path) -> None:
-    """The same into a file that is there and empty."""
+def fill_disk(source: Path, target: Path, given_up: Callable[[], bool] = lambda: False) -> None:
+    """The same into a file that is there and empty. CloudError, too: it was given up meanwhile."""
     with _named(source, target), source.open("rb") as reading, target.open("r+b") as writing:
         try:
             fcntl.ioctl(writing, _FICLONE, reading.fileno())
         except OSError:
-            _copy_data(reading.fileno(), writing.fileno())
+            _copy_data(reading.fileno(), writing.fileno(), given_up)
 
 
 @contextlib.contextmanager
@@ -86,7 +87,7 @@ def _named(source: Path, target: Path) -> Iterator[None]:
         raise CloudError(f"cannot copy {source} to {target}: {error.strerror}") from error
 
 
-def _copy_data(source: int, target: int) -> None:
+def _copy_data(source: int, target: int, given_up: Callable[[], bool]) -> None:
     """Copies each part of a file that has data, from descriptor to descriptor."""
     size, place = os.fstat(source).st_size, 0
     os.ftruncate(target, size)
@@ -100,7 +101,9 @@ def _copy_data(source: int, target: int) -> None:
         end = os.lseek(source, place, os.SEEK_HOLE)
         os.lseek(target, place, os.SEEK_SET)
         while place < end:
-            copied = os.sendfile(target, source, place, end - place)
+            if given_up():
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+            copied = os.sendfile(target, source, place, min(end - place, _PART_BYTES))
             if not copied:
                 raise OSError(errno.EIO, "the file became shorter while it was copied")
             place += copied

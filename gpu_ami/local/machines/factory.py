@@ -125,9 +125,10 @@ class MachineFactory:
     def _copy_disk(self, instance: Any, disk: Path) -> LoopDevice | None:
         """Copies the image's disk; the loop device of a copy that had been begun before."""
         source, _ = self._disk_of(instance.image_id)
-        space.require(disk.parent, space.allocated(source) + space.BOOT_BYTES, f"the disk of {instance.id}")
         partial = disk.with_suffix(".partial")
         spare = self._spares.take(instance.image_id, partial) if self._spares else None
+        to_copy = 0 if spare else space.allocated(source)
+        space.require(disk.parent, to_copy + space.BOOT_BYTES, f"the disk of {instance.id}")
         if spare is None:
             copy_disk(source, partial)
         volume = self._ec2.root_volume(instance)

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.local.images import SpareDisks, spare_disks
+from gpu_ami.local import space
+from gpu_ami.local.images import SpareDisks, spare_disks, store
 
 
 @pytest.fixture
@@ -43,9 +45,9 @@ def test_who_comes_early_waits(
     may_copy = threading.Event()
     copy = spare_disks.fill_disk
 
-    def slowly(*paths: Path) -> None:
+    def slowly(*arguments: Any) -> None:
         assert may_copy.wait(20)
-        copy(*paths)
+        copy(*arguments)
 
     monkeypatch.setattr(spare_disks, "fill_disk", slowly)
     spares = SpareDisks(tmp_path / "spare", workers.submit)
@@ -61,6 +63,127 @@ def test_few_are_kept(tmp_path: Path, source: Path, workers: ThreadPoolExecutor)
     taken = [bool(spares.take(f"ami-{number}", tmp_path / f"taken{number}")) for number in range(4)]
     assert taken == [False, False, True, True]
     workers.shutdown(wait=True)
+    assert list((tmp_path / "spare").iterdir()) == []
+
+
+class SlowCopies:
+    """Copies wait until they are let go; `started` tells that one is under way, and `loops` which file each has."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started, self.may_copy, self.files = threading.Semaphore(0), threading.Event(), []  # type: ignore[var-annotated]
+        self._copy = spare_disks.fill_disk
+        monkeypatch.setattr(spare_disks, "fill_disk", self._slowly)
+
+    def _slowly(self, source: Path, target: Path, given_up: Callable[[], bool]) -> None:
+        self.files.append(target.stat().st_ino)
+        self.started.release()
+        assert self.may_copy.wait(20)
+        self._copy(source, target, given_up)
+
+    def wait(self) -> None:
+        assert self.started.acquire(timeout=20)
+
+
+def test_two_launches_of_an_image_have_two_copies(
+    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second build is announced while the first launch waits for its copy."""
+    copies = SlowCopies(monkeypatch)
+    spares = SpareDisks(tmp_path / "spare", workers.submit)
+    spares.begin("ami-1", source)
+    copies.wait()
+    with ThreadPoolExecutor(2) as launches:
+        first = launches.submit(spares.take, "ami-1", tmp_path / "first")
+        while spares._begun:
+            pass
+        spares.begin("ami-1", source)
+        copies.wait()
+        second = launches.submit(spares.take, "ami-1", tmp_path / "second")
+        copies.may_copy.set()
+        assert first.result(20) and second.result(20)
+    inodes = [(tmp_path / name).stat().st_ino for name in ("first", "second")]
+    assert inodes == copies.files and len(set(inodes)) == 2
+    assert {(tmp_path / name).read_bytes() for name in ("first", "second")} == {b"content"}
+
+
+def test_one_that_was_given_up_does_not_take_the_next_with_it(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = SlowCopies(monkeypatch)
+    with ThreadPoolExecutor(4) as executor:
+        spares = SpareDisks(tmp_path / "spare", executor.submit)
+        for image in ("ami-1", "ami-2", "ami-3", "ami-1"):
+            spares.begin(image, source)
+            copies.wait()
+        copies.may_copy.set()
+        taken = spares.take("ami-1", tmp_path / "taken")
+        assert taken and taken.path.read_bytes() == b"content"
+
+
+def test_a_guess_is_given_up_for_what_is_asked_for(
+    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = SlowCopies(monkeypatch)
+    spares = SpareDisks(tmp_path / "spare", workers.submit)
+    spares.guess("ami-1", source)
+    copies.wait()
+    spares.begin("ami-2", source)
+    copies.may_copy.set()
+    assert not spares.take("ami-1", tmp_path / "one") and spares.take("ami-2", tmp_path / "two")
+    workers.shutdown(wait=True)
+    assert list((tmp_path / "spare").iterdir()) == []
+
+
+def test_a_right_guess_is_kept(tmp_path: Path, source: Path, workers: ThreadPoolExecutor) -> None:
+    spares = SpareDisks(tmp_path / "spare", workers.submit)
+    spares.guess("ami-1", source)
+    spares.begin("ami-1", source)
+    spares.begin("ami-2", source)
+    assert spares.take("ami-1", tmp_path / "one") and spares.take("ami-2", tmp_path / "two")
+
+
+@pytest.mark.parametrize(("room", "guessed"), [(0, True), (-1, False)])
+def test_a_guess_leaves_what_a_build_needs(
+    tmp_path: Path,
+    source: Path,
+    workers: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    guessed: bool,
+) -> None:
+    needed = space.allocated(source) + space.build_bytes(source) + room
+    monkeypatch.setattr(space, "free", lambda _folder: needed)
+    spares = SpareDisks(tmp_path / "spare", workers.submit)
+    spares.guess("ami-1", source)
+    assert bool(spares.take("ami-1", tmp_path / "one")) is guessed
+
+
+def test_the_end_waits_for_no_copy(
+    tmp_path: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy looks after each part whether it was given up."""
+    monkeypatch.setattr(store, "_PART_BYTES", 4096)
+    source = tmp_path / "disk.raw"
+    with source.open("wb") as disk:
+        disk.write(b"first part")
+        disk.seek(3 * store._PART_BYTES)
+        disk.write(b"last part")
+    looks = iter([False, True])
+    with pytest.raises(CloudError, match="canceled"):
+        (tmp_path / "target").touch()
+        spare_disks.fill_disk(source, tmp_path / "target", lambda: next(looks))
+    assert b"last part" not in (tmp_path / "target").read_bytes()
+    spares = SpareDisks(tmp_path / "spare", workers.submit)
+    spares.begin("ami-1", source)
+    spares.end()
+    workers.shutdown(wait=True)
+    assert list((tmp_path / "spare").iterdir()) == [] and not spares.take("ami-1", tmp_path / "one")
+
+
+def test_one_that_cannot_be_moved_is_none(tmp_path: Path, source: Path, workers: ThreadPoolExecutor) -> None:
+    spares = SpareDisks(tmp_path / "spare", workers.submit)
+    spares.begin("ami-1", source)
+    assert not spares.take("ami-1", tmp_path / "no folder" / "taken")
     assert list((tmp_path / "spare").iterdir()) == []
 
 

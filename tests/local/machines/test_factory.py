@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.local import space
 from gpu_ami.local.backends import InstanceView
 from gpu_ami.local.backends.security_groups import GroupRules
 from gpu_ami.local.images import LoopDevice, SpareDisks, spare_disks
@@ -64,6 +65,31 @@ def test_a_disk_that_was_copied_before_the_launch_is_taken(world: World, monkeyp
     assert [disk.read_bytes()[:4] for disk in disks] == [b"base", b"base"]  # the second is a copy of its own
     assert {disk.stat().st_size for disk in disks} == {8 * GIB}
     assert list((world.layout.instances / "spare").iterdir()) == []
+
+
+@pytest.mark.parametrize("copied_before", [True, False])
+def test_a_disk_that_was_copied_before_needs_no_space_a_second_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, copied_before: bool
+) -> None:
+    monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
+    monkeypatch.setattr(kvm, "usable", lambda *_: True)
+    instance = world.launch()
+    source, _ = world.images.disk_of(instance.image_id)
+    with ThreadPoolExecutor(1) as workers:
+        spares = SpareDisks(world.layout.instances / "spare", workers.submit)
+        made = MachineFactory(
+            world.layout, world.ec2, world.images.disk_of, lambda: None, (2222, 5000, 8080), spares=spares
+        )
+        if copied_before:
+            spares.begin(instance.image_id, source)
+            workers.submit(lambda: None).result()  # the copy before it is complete
+        monkeypatch.setattr(space, "free", lambda _folder: space.BOOT_BYTES)
+        monkeypatch.setattr(space, "allocated", lambda _file: 4096)
+        if copied_before:
+            made.prepare(instance)
+        else:
+            with pytest.raises(CloudError, match="no space for the disk of"):
+                made.prepare(instance)
 
 
 def test_a_disk_that_is_there_is_kept(world: World, machines: MachineFactory) -> None:
