@@ -42,6 +42,21 @@ def require(folder: Path, needed: int, purpose: str) -> None:
         )
 
 
+def require_for_build(images: Path, source: Path, purpose: str) -> None:
+    """CloudError if the folder of images has no space for a build on the disk `source`. It says what images take."""
+    try:
+        require(images, build_bytes(source), purpose)
+    except CloudError as error:
+        disks = list(images.glob("*/disk.raw"))
+        if not disks:
+            raise
+        raise CloudError(
+            error.message,
+            hint=f"{len(disks)} images take {gib(sum(map(allocated, disks)))} there: gpu-ami region down, and remove "
+            "the folders of images that nobody needs; or set GPU_AMI_HOME to a folder on a larger disk",
+        ) from error
+
+
 def require_writable(folder: Path) -> None:
     """Makes the folder, private to its owner. CloudError if it cannot be made or written."""
     try:

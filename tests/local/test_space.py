@@ -45,6 +45,15 @@ def test_room_is_measured_on_the_disk_of_the_folder(small_disk: Path) -> None:
     assert "GPU_AMI_HOME" in caught.value.hint
 
 
+def test_a_build_without_space_says_what_images_take(small_disk: Path) -> None:
+    for number in (1, 2):
+        (small_disk / f"ami-{number}").mkdir()
+        (small_disk / f"ami-{number}" / "disk.raw").write_bytes(b"x" * MIB)
+    with pytest.raises(CloudError, match="no space for a build") as caught:
+        space.require_for_build(small_disk, small_disk / "ami-1" / "disk.raw", "a build")
+    assert caught.value.hint.startswith("2 images take 0.0 GiB there: gpu-ami region down, and remove the folders")
+
+
 def test_a_sparse_file_takes_what_is_written(tmp_path: Path) -> None:
     file = tmp_path / "disk.raw"
     with file.open("wb") as stream:
