@@ -90,9 +90,11 @@ class ConcurrentItems:
         self.reports: dict[pytest.Item, list[pytest.TestReport]] = {item: [] for item in items}
         self._not_a_verdict = (*_NOT_A_VERDICT, scheduler.killed())
         self._unfinished = dict.fromkeys(items)
+        self._in_teardown: dict[pytest.Function, None] = {}
         self.ended: set[pytest.Item] = set()
         self._busy: dict[Any, scheduler.Task] = {}  # fixture being set up → its task
-        self._session_entry: dict[Any, Any] = {}
+        stack = pytest_internals.setup_stack(session)
+        self._session_entry = {session: stack[session]} if session in stack else {}
         hosts: dict[Any, _SharedState] = {}
         self._states = {
             item: _ItemState(session, item, hosts.setdefault(_host_of(item), _SharedState(self._session_entry)))
@@ -159,12 +161,12 @@ class ConcurrentItems:
                 self._phase(item, "call")
         finally:
             self._ended(item)
-            ends_session = bool(self._session_entry) and self._is_last()
-            if ends_session:
-                self._wait_for_other_teardowns()
-            empty = empty and not self._states[item].shared.entries and not ends_session
-            self._phase(item, "teardown", empty=empty, nextitem=self._next(item))
+            nextitem = self._next(item)
+            ends = self._nodes_that_end(item, nextitem)
+            self._wait_for_teardowns(item, ends)
+            self._phase(item, "teardown", empty=empty and not ends, nextitem=nextitem)
             pytest_internals.forget_arguments(item)
+            del self._in_teardown[item]
             self.ended.add(item)
 
     def _phase(self, item: pytest.Function, when: Any, *, empty: bool = False, **arguments: Any) -> pytest.TestReport:
@@ -182,7 +184,8 @@ class ConcurrentItems:
         call = pytest_internals.call_phase(run, when, self._not_a_verdict)
         self._states[item].add_sections(when)
         report: pytest.TestReport = hooks["report"](item=item, call=call)
-        printed = when == "teardown" and report.sections  # pytest shows it with the check's failure
+        # pytest shows what a teardown printed with the check's failure.
+        printed = when == "teardown" and any("teardown" in title for title, _ in report.sections)
         if when == "call" or printed or not report.passed or self._all_reports:
             self.reports[item].append(report)
         deadline.resume(left)
@@ -207,27 +210,40 @@ class ConcurrentItems:
             if unfinished:
                 return next(iter(unfinished))
         # Where other hosts continue, this host's fixtures are torn down, and the session's are kept.
-        return self.nextitem if self._is_last() else _OnlySession(self.session)
+        return OnlySession(self.session) if self._unfinished else self.nextitem
 
-    def _is_last(self) -> bool:
-        """Whether all items have ended, but for their teardown."""
-        return not self._unfinished
+    def _nodes_that_end(self, item: pytest.Function, nextitem: Any) -> list[Any]:
+        """The nodes around an item that are set up, and that its teardown ends."""
+        stack = pytest_internals.setup_stack(self.session)
+        kept = set(nextitem.listchain()) if stack and nextitem else set()
+        return [node for node in stack if node is not item and node not in kept]
 
-    def _wait_for_other_teardowns(self) -> None:
-        """They still need the session; each knew of an item that had not ended, and leaves the session set up."""
-        active = scheduler.active()
-        if active is not None:
-            active.wait_untimed(lambda: len(self.ended) == len(self.items) - 1)
+    def _wait_for_teardowns(self, item: pytest.Function, ends: list[Any]) -> None:
+        """Waits for items that still need one of the nodes: each knew of an item that would follow, and kept it."""
+        active, shared = scheduler.active(), self._states[item].shared
+        if active is None:
+            return
+        active.renew()
+        others = [
+            other
+            for other in self._in_teardown
+            if other is not item
+            and any(node is self.session or shared is self._states[other].shared for node in ends)
+            and not set(ends).isdisjoint(self._states[other].parents)
+        ]
+        if others:
+            active.wait_untimed(lambda: self._in_teardown.keys().isdisjoint(others))
 
     def _ended(self, item: pytest.Function) -> None:
         del self._unfinished[item]
+        self._in_teardown[item] = None
         state = self._states[item]
         for node in state.parents:
             state.shared.unfinished[node].pop(item, None)
 
 
-class _OnlySession:
-    """A placeholder for a next item that shares only the session."""
+class OnlySession:
+    """In the place of a next item: what is set up for the session is kept, and nothing else."""
 
     def __init__(self, session: pytest.Session) -> None:
         self._session = session

@@ -13,7 +13,7 @@ import pytest
 
 from validator import deadline
 from validator.engine import mutation, pytest_internals, scheduler
-from validator.engine.concurrent_items import ConcurrentItems, can_run_concurrently, is_live, is_ours
+from validator.engine.concurrent_items import ConcurrentItems, OnlySession, can_run_concurrently, is_live, is_ours
 
 
 class ConcurrentChecks:
@@ -72,9 +72,11 @@ class ConcurrentChecks:
                 hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
-    def _next_to_run(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
+    def _next_to_run(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         """The next item that has not run yet, so that fixtures of finished items are torn down."""
         if nextitem not in self._reports:
+            if nextitem is not None and can_run_concurrently(nextitem):  # its host's fixtures are set up anew
+                return OnlySession(nextitem.session)
             return nextitem
         if self._not_run and self._not_run[0] is item:
             self._not_run.popleft()

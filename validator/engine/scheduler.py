@@ -29,6 +29,8 @@ from validator.transport import Answer, backend
 
 # For how long a check may use what the answer to its last command told beside it: until it has gone on to ask.
 _TOLD_SECONDS = 0.05
+# One check that computes for so long is not at the cost of the others' time limits; shorter ones are not counted.
+_LONG_SLICE_SECONDS = 0.1
 # Commands of tasks beside live ones in one batch: with a live one's command, and while no other task asks.
 _BESIDE_LIVE, _MOST_BESIDE = 2, 8
 
@@ -59,6 +61,7 @@ class Task:
     parked: bool = False  # it waits, but not for its host
     seconds: float = 0.0  # its time limit; 0 for none
     deadline: float = 0.0  # time.monotonic(), set when it starts; 0 for none
+    left: float = 0.0  # seconds of its time limit when it asked its host
     attempts: int = 1
     request: backend.Request | None = None
     wake: float | None = None
@@ -164,6 +167,7 @@ class Scheduler:
         if task is None:
             return backend.run_at_once(request)
         task.request, task.told = request, {}
+        task.left = task.deadline - time.monotonic()
         self._ask(task)
         answer: Answer = self._suspend(task)
         return answer, task.attempts
@@ -207,14 +211,20 @@ class Scheduler:
         """The same, but the time of the wait is not part of the running check's."""
         task, began = self._task(), time.monotonic()
         deadline = task.deadline if task else 0.0
-        if not task or not deadline:
-            self.wait_until(ready)
-            return
-        task.deadline = 0.0
+        if task:
+            task.deadline = 0.0
         try:
             self.wait_until(ready)
         finally:
-            task.deadline = deadline + time.monotonic() - began
+            if task and deadline:
+                task.deadline = deadline + time.monotonic() - began
+                self.limit(task)
+
+    def renew(self) -> None:
+        """Gives the running check its time anew if that is over: what it tears down has a deadline of its own."""
+        task, now = self._task(), time.monotonic()
+        if task and task.deadline and task.deadline <= now:
+            task.deadline = now + task.seconds
             self.limit(task)
 
     @property
@@ -246,9 +256,13 @@ class Scheduler:
             task.wake = None
             del self._sleeping[task]
             if task in late:
-                task._throw = CheckTimeout()
-                task.deadline = now + task.seconds  # what it tears down has a deadline of its own
+                self._interrupt(task)
             self._resume(task)
+
+    def _interrupt(self, task: Task) -> None:
+        """Ends what a suspended check does; what it tears down has a deadline of its own."""
+        task._throw = CheckTimeout()
+        task.deadline = time.monotonic() + task.seconds
 
     def _wait(self, seconds: float | None) -> None:
         """Waits until a host has answered, for at most `seconds`, and delivers its answers."""
@@ -270,11 +284,12 @@ class Scheduler:
             with contextlib.suppress(queue.Empty):
                 self._receive(*self._answered.get(timeout=None if seconds is None else max(0.0, seconds)))
 
-    def _extend(self, seconds: float) -> None:
-        """Gives the checks that have begun more time, as what `idle` does is not theirs."""
+    def _extend(self, seconds: float, but: Task | None = None) -> None:
+        """Gives the checks that have begun the time in which `idle`, or another check (`but`), kept them waiting."""
         for begun in self._begun.values():
             for task in begun:
-                task.deadline += seconds if task.deadline else 0.0
+                if task.deadline and task is not but:
+                    task.deadline += seconds
 
     def _receive(self, link: backend.HostLink, answered: Future[Any]) -> None:
         batches = self._sent.pop(link)
@@ -283,8 +298,11 @@ class Scheduler:
             self._deliver(batches)
 
     def _resume(self, task: Task) -> None:
+        if task.deadline and task._throw is None and task.deadline <= time.monotonic():
+            self._interrupt(task)  # the alarm would come after it has gone on, and perhaps ended
         self._current = task
         task.before()
+        began = time.monotonic()
         try:
             self.limit(task)
             task._greenlet.switch()
@@ -292,6 +310,8 @@ class Scheduler:
             self.limit(_UNLIMITED)
             task.after()
             self._current = None
+        if time.monotonic() > began + _LONG_SLICE_SECONDS:
+            self._extend(time.monotonic() - began, but=task)
         if task.done:
             del self._begun[task.host][task]
             self._mutating[task.host].discard(task)
@@ -347,6 +367,7 @@ class Scheduler:
                 self._ask(task)
             else:
                 task.request = None
+                self._charge(task, 0.0)
                 self._resume(task)
 
     def _ask(self, task: Task) -> None:
@@ -364,10 +385,11 @@ class Scheduler:
                 constants = batch.link.known(batch.root) or {}
             for task, slot in zip(batch.tasks, batch.slots, strict=True):
                 assert task.request is not None
+                seconds = 0.0
                 if batch.fault is not None:
                     task._throw = batch.fault
                 elif slot is not None:
-                    task._value = batch.answers[slot]
+                    task._value, seconds = batch.answers[slot], batch.answers[slot].seconds
                     own = task.request.command.text
                     task.told = {text: told for text, told in batch.beside.get(slot, {}).items() if text != own}
                     task.told_by = (batch.link, batch.root)
@@ -380,7 +402,14 @@ class Scheduler:
                     continue
                 task.request = None
                 task.attempts = max(task.attempts, batch.attempts)
+                self._charge(task, seconds)
                 self._resume(task)
+
+    @staticmethod
+    def _charge(task: Task, seconds: float) -> None:
+        """Takes the time of a check's own command from its limit, and not the wait for others sent with it."""
+        if task.deadline:
+            task.deadline = time.monotonic() + task.left - seconds
 
     def _learn(self, task: Task, answer: Answer) -> None:
         assert task.request is not None

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from testinfra.backend import base
 
+from validator.deadline import CheckTimeout
 from validator.transport.answer import Answer, Command
 from validator.transport.image_files import Entered, Image, enter
 from validator.transport.shell import NotRoot, Shell
@@ -145,6 +146,9 @@ class HostLink:
                 self._reconnect(dropped)
                 if not resend:
                     raise
+            except CheckTimeout:
+                self._end_shell(root)
+                raise
             return self._execute(commands, root), 2
 
     def _execute(self, commands: Sequence[Command], root: bool) -> list[Answer]:
@@ -180,6 +184,13 @@ class HostLink:
             self._shells[root] = Shell(connection, root=root)
             self.execs += 1
         return self._shells[root]
+
+    def _end_shell(self, root: bool) -> None:
+        """Ends a shell that still runs the commands of a check that was interrupted."""
+        shell = self._shells.pop(self._is_root(root), None)
+        if shell is not None:
+            with contextlib.suppress(Exception):
+                shell.close()
 
     def _reconnect(self, dropped: ConnectionDropped) -> None:
         # The only place where a connection is retried; after that the host counts as lost.

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from validator import remote
+from validator.deadline import CheckTimeout
 from validator.transport import host_constants
 from validator.transport.answer import Answer, Command
 from validator.transport.ssh import CommandExpired, Connection, ConnectionDropped, TransportFault
@@ -123,6 +124,8 @@ class Shell:
         try:
             self._channel.settimeout(patience)
             self._channel.sendall(script.encode())
+        except CheckTimeout:
+            raise
         except (
             Exception
         ) as error:  # OSError, EOFError or SSHException: paramiko has no one class for a broken connection
@@ -181,6 +184,8 @@ class Shell:
             data = self._channel.recv(1 << 18)
         except TimeoutError as error:
             raise self._dropped(error, "stopped answering") from error
+        except CheckTimeout:
+            raise
         except Exception as error:
             raise self._dropped(error) from error
         if not data:

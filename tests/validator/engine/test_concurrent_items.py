@@ -337,6 +337,85 @@ def test_session_ends_after_all_checks(run: Run, sshd: Sshd, tmp_path: Path, opt
     assert (tmp_path / "log").read_text().splitlines() == ["check ended", "module ended", "session ended"]
 
 
+LATE_TEARDOWN = """
+import pytest, time
+from pathlib import Path
+
+def note(text):
+    with Path({log!r}).open("a") as log:
+        print(text, file=log)
+
+@pytest.fixture(scope="module")
+def of_module(host):
+    yield
+    note("module ended")
+
+@pytest.fixture
+def slow_end(host):
+    yield
+    host.run("sleep 0.5; true")
+    host.run("sleep 0.5; true #")
+    note("check ended")
+
+def test_first(host, of_module, slow_end):
+    assert host.run("true").rc == 0
+
+def test_second(host, of_module):
+    assert host.run("true").rc == 0
+    assert host.run("sleep 0.3; true").rc == 0
+
+def test_elsewhere(host):
+    assert host.run("sleep 3; true").rc == 0
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if ("localhost" in item.name) == (item.originalname == "test_elsewhere")]
+"""
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+@pytest.mark.parametrize("option", ["-rA", "--serial"])
+def test_a_module_ends_after_the_teardowns_of_its_checks(run: Run, sshd: Sshd, tmp_path: Path, option: str) -> None:
+    """On one host, while another host's checks go on."""
+    log = tmp_path / "log"
+    source, _, selects = LATE_TEARDOWN.format(log=str(log)).partition("def pytest_collection")
+    (tmp_path / "conftest.py").write_text("def pytest_collection" + selects)
+    (tmp_path / "test_it.py").write_text(source)
+    user = sshd.target().user
+    hosts = ",".join(f"ssh://{user}@{name}:{sshd.port}" for name in ("127.0.0.1", "localhost"))
+    with pytest.raises(AssertionError, match="3 passed"):  # there is no single checks.json
+        run(tmp_path, f"--hosts={hosts}", option)
+    assert log.read_text().splitlines() == ["check ended", "module ended"]
+
+
+ALONE_FIRST = """
+import pytest
+from pathlib import Path
+
+@pytest.fixture(scope={scope!r})
+def noted():
+    yield
+    with Path({log!r}).open("a") as log:
+        print("ended", file=log)
+
+def test_alone(host, capsys, noted):
+    assert host.run("true").rc == 0
+
+def test_looks(host):
+    assert host.run("true").rc == 0
+"""
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+@pytest.mark.parametrize("option", ["-rA", "--serial"])
+@pytest.mark.parametrize("scope", ["module", "session"])
+def test_fixtures_of_a_check_that_runs_alone_before_the_others_end(
+    run: Run, tmp_path: Path, scope: str, option: str
+) -> None:
+    log = tmp_path / "log"
+    assert set(run(ALONE_FIRST.format(log=str(log), scope=scope), option).verdicts.values()) == {"PASS"}
+    assert log.read_text() == "ended\n"
+
+
 PRINTS_LATE = """
 import pytest
 

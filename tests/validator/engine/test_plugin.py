@@ -77,6 +77,41 @@ def test_check_past_its_deadline_ends_and_the_others_pass(run: Run) -> None:
     assert "the check did not complete within its deadline" in outcome.check("test_hangs")["message"]
 
 
+OVERRUNS = """
+import pytest, time
+from pathlib import Path
+
+@pytest.fixture(scope="session")
+def whole_run():
+    yield
+    time.sleep(0.2)
+    Path({log!r}).write_text("session ended")
+
+@pytest.fixture
+def ends(host):
+    yield
+    assert host.run("true").rc == 0
+
+def test_overruns(host, whole_run, ends):
+    assert host.run({command!r}).rc == 0
+    {last}
+"""
+
+
+@pytest.mark.usefixtures("no_other_plugins")
+@pytest.mark.parametrize("option", ["-rA", "--serial"])
+@pytest.mark.parametrize(("command", "last"), [("sleep 4; true", ""), ("true", "time.sleep(30)")])
+def test_a_check_past_its_deadline_fails_and_its_teardown_has_time(
+    run: Run, tmp_path: Path, command: str, last: str, option: str
+) -> None:
+    """Also where the deadline comes while its last command runs."""
+    log = tmp_path / "log"
+    outcome = run(OVERRUNS.format(log=str(log), command=command, last=last), "--check-deadline=3", option)
+    assert outcome.verdicts == {"test_overruns": "FAIL"} and "1 failed in" in outcome.text, outcome.text
+    assert "the check did not complete within its deadline" in outcome.check("test_overruns")["message"]
+    assert log.read_text() == "session ended"
+
+
 WAITS = """
 import time, pytest
 from pathlib import Path
