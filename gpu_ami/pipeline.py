@@ -208,8 +208,8 @@ def build_stage(
 
 
 def was_built(plan: Plan, out: Path) -> bool:
-    """Whether the folder's build is of this plan, so that its AMI is most likely used again."""
-    return (out / builds.BUILD_FILE).exists() and builds.load(out).plan_digest == plan.digest
+    """Whether this plan and the roles as they are made the folder's build in the local region: it is used again."""
+    return builds.recorded(out, plan, "local", data_root()) is not None
 
 
 def explain_layers(plan: Plan, out: Path, session: Session) -> list[layering.LayerState]:

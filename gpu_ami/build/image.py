@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.build import layering, layers, packer
 from gpu_ami.build.builder import Builder
 from gpu_ami.cloud import Cloud, login, runs
+from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan import Plan, resolve_source_ami
 from gpu_ami.progress import Progress
@@ -66,7 +67,10 @@ def load(folder: Path) -> Build:
     data = read_document(folder / BUILD_FILE, SCHEMA, "build")
     data.pop("schema")
     lists = {key: tuple(data.get(key, ())) for key in ("snapshots", "attempts", "layers")}
-    return Build(**(data | lists))
+    try:
+        return Build(**(data | lists))
+    except TypeError as error:  # of another version of gpu-ami, or written by hand
+        raise UsageError(f"{folder / BUILD_FILE}: {error}", hint="`gpu-ami build` writes a new one") from error
 
 
 def sources_digest(root: Path) -> str:
@@ -74,16 +78,28 @@ def sources_digest(root: Path) -> str:
     return layers.files_digest(root / folder for folder in _SOURCES)
 
 
+def recorded(folder: Path, plan: Plan, place: str, root: Path) -> Build | None:
+    """The build in `folder`, if the same plan and the same roles made it in a place of that name.
+
+    A file that cannot be read is of no build: the next one replaces it.
+    """
+    try:
+        build = load(folder)
+    except UsageError:
+        return None
+    same = (build.plan_digest, build.sources, build.place) == (plan.digest, sources_digest(root), place)
+    return build if same else None
+
+
 def reusable(folder: Path, plan: Plan, cloud: Cloud, root: Path) -> Build | None:
     """The build in `folder`, if the same plan and the same roles made it here and its AMI is still available.
 
     One of a booted builder is as good as one of a sandbox, but not the other way round.
     """
-    if not (folder / BUILD_FILE).exists():
+    build = recorded(folder, plan, cloud.place.name, root)
+    if build is None or (build.sandbox and not cloud.place.sandbox_builder):
         return None
-    build = load(folder)
-    same = (build.plan_digest, build.sources, build.place) == (plan.digest, sources_digest(root), cloud.place.name)
-    image = cloud.image(build.ami) if same and (cloud.place.sandbox_builder or not build.sandbox) else None
+    image = cloud.image(build.ami)
     return build if image and image.get("State") == "available" else None
 
 

@@ -144,7 +144,7 @@ def publish_source_ami(plan: source_ami.SystemPlan, home: Path | None = None, *,
 
     layout = _layout(home)
     record, parameter = source_ami.ensure(plan, layout.home, progress)
-    space.require_for_build(layout.images, record.disk_path(layout), f"a build on {record.name}")
+    space.require_for_build(layout.images, record.disk_path(layout), f"a build on {record.name}", layout.spare)
     image = cast("ImageFields", asdict(record))
     if control.ask(layout, {"do": "status", "image": image, "parameter": parameter}) is None:
         raise CloudError(f"the local region in {layout.home} is not up", hint="gpu-ami region up")

@@ -57,7 +57,7 @@ class Daemon:
 
         self.layout = Layout(Path(settings.home))
         self._workers = workers = ThreadPoolExecutor(4, thread_name_prefix="disk")
-        self.spares = SpareDisks(self.layout.instances / "spare", workers.submit)
+        self.spares = SpareDisks(self.layout.spare, workers.submit)
         self._copy_last_source(settings.build)  # while moto is imported
         os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # only images that have a disk
 

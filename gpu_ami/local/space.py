@@ -42,10 +42,14 @@ def require(folder: Path, needed: int, purpose: str) -> None:
         )
 
 
-def require_for_build(images: Path, source: Path, purpose: str) -> None:
-    """CloudError if the folder of images has no space for a build on the disk `source`. It says what images take."""
+def require_for_build(images: Path, source: Path, purpose: str, spare: Path) -> None:
+    """CloudError if the folder of images has no space for a build on the disk `source`. It says what images take.
+
+    spare: folder of copies that the build takes as its disk, or that are given up for it.
+    """
+    copied = sum(map(allocated, spare.glob("*.raw")))
     try:
-        require(images, build_bytes(source), purpose)
+        require(images, build_bytes(source) - copied, purpose)
     except CloudError as error:
         disks = list(images.glob("*/disk.raw"))
         if not disks:

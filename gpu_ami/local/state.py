@@ -55,6 +55,11 @@ class Layout:
         return self.region / "instances"
 
     @property
+    def spare(self) -> Path:
+        """Copies of images' disks for launches that have not come yet."""
+        return self.instances / "spare"
+
+    @property
     def images(self) -> Path:
         return self.home / "images"
 

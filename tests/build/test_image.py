@@ -52,6 +52,17 @@ def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
     assert image.reusable(tmp_path, a_plan(base), sandboxed, root) is None
 
 
+@pytest.mark.parametrize("content", ["{", '{"schema": "gpu-ami/build/1", "ami": "ami-1"}', '{"schema": "other"}'])
+def test_a_file_of_no_build_is_replaced_by_the_next_build(
+    cloud: Cloud, root: Path, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "build.json").write_text(content)
+    assert image.reusable(tmp_path, a_plan(an_ami(cloud, "base")), cloud, root) is None
+    with pytest.raises(UsageError, match=r"build\.json") as caught:
+        image.load(tmp_path)
+    assert caught.value.hint == "`gpu-ami build` writes a new one"
+
+
 def test_a_sandbox_is_asked_for_by_a_tag_and_kept(
     cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,15 @@ def test_result_names_ami_region_and_file(
 
 @pytest.mark.parametrize(
     ("built", "options", "copies"),
-    [("", [], True), ("other", [], True), ("same", [], False), ("same", ["--fresh"], True), ("", ["--explain"], False)],
+    [
+        ("", [], True),
+        ("other plan", [], True),
+        ("other roles", [], True),
+        ("other place", [], True),
+        ("same", [], False),
+        ("same", ["--fresh"], True),
+        ("", ["--explain"], False),
+    ],
 )
 def test_the_region_copies_the_last_source_only_for_a_build(
     tmp_path: Path,
@@ -64,12 +73,11 @@ def test_the_region_copies_the_last_source_only_for_a_build(
     out = tmp_path / "o"
     recipe = ROOT / "variables" / "recipes" / "debian12-gpu.yml"
     assert cli.main(["plan", str(recipe), "-o", str(out), "-q"]) == 0
-    digest = {"same": Plan.load(out / PLAN_FILE).digest, "other": "sha256:0"}.get(built)
-    made = image.Build(
-        "ami-1", ("snap-1",), digest or "", "sha256:1", "local", "us-east-1", "r", "2026-01-01T00:00:00Z"
-    )
-    if digest:
-        made.write(out)
+    digest, roles = Plan.load(out / PLAN_FILE).digest, image.sources_digest(ROOT)
+    made = image.Build("ami-1", (), digest, roles, "local", "us-east-1", "r", "2026-01-01T00:00:00Z")
+    others = {"other plan": "plan_digest", "other roles": "sources", "other place": "place"}
+    if built:
+        (replace(made, **{others[built]: "other"}) if built in others else made).write(out)
     asked: list[object] = []
 
     @contextlib.contextmanager

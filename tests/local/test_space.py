@@ -50,8 +50,22 @@ def test_a_build_without_space_says_what_images_take(small_disk: Path) -> None:
         (small_disk / f"ami-{number}").mkdir()
         (small_disk / f"ami-{number}" / "disk.raw").write_bytes(b"x" * MIB)
     with pytest.raises(CloudError, match="no space for a build") as caught:
-        space.require_for_build(small_disk, small_disk / "ami-1" / "disk.raw", "a build")
+        space.require_for_build(small_disk, small_disk / "ami-1" / "disk.raw", "a build", small_disk / "spare")
     assert caught.value.hint.startswith("2 images take 0.0 GiB there: gpu-ami region down, and remove the folders")
+
+
+def test_what_was_copied_for_a_build_is_not_needed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the source image, which becomes the builder's disk, or of another, which is given up."""
+    source, spare = tmp_path / "disk.raw", tmp_path / "spare"
+    spare.mkdir()
+    for file in (source, spare / "ami-1.0.raw"):
+        file.write_bytes(b"x" * MIB)
+    room = space.build_bytes(source) - space.allocated(source)
+    monkeypatch.setattr(space, "free", lambda _folder: room)
+    space.require_for_build(tmp_path, source, "a build", spare)
+    monkeypatch.setattr(space, "free", lambda _folder: room - 1)
+    with pytest.raises(CloudError, match="no space for a build"):
+        space.require_for_build(tmp_path, source, "a build", spare)
 
 
 def test_a_sparse_file_takes_what_is_written(tmp_path: Path) -> None:

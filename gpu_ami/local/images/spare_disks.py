@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.errors import GpuAmiError
@@ -42,13 +42,12 @@ class _Copy:
     """A copy that has begun. guess: nobody has asked for it yet."""
 
     guess: bool
-    given_up: threading.Event = field(default_factory=threading.Event)
-    future: Future[SpareDisk] | None = None
+    given_up: threading.Event
+    future: Future[SpareDisk]
 
     def give_up(self) -> None:
         """Ends it if it is under way, and removes it."""
         self.given_up.set()
-        assert self.future
         self.future.add_done_callback(_remove)
 
 
@@ -59,6 +58,7 @@ class SpareDisks:
         self._folder, self._submit = folder, submit
         self._lock = threading.Lock()
         self._begun: dict[str, _Copy] = {}  # by image, the oldest first
+        self._awaited: list[_Copy] = []  # launches wait for them
 
     def guess(self, image_id: str, source: Path) -> None:
         """Begins a copy of an image's disk that may be asked for, where it takes no space that a build may need."""
@@ -82,19 +82,29 @@ class SpareDisks:
                 return
             for oldest in list(self._begun)[: len(self._begun) - _MOST + 1]:
                 self._begun.pop(oldest).give_up()
-            copy = self._begun[image_id] = _Copy(guess)
-            copy.future = self._submit(self._copy, image_id, source, copy.given_up.is_set)
+            given_up = threading.Event()
+            future = self._submit(self._copy, image_id, source, given_up.is_set)
+            self._begun[image_id] = _Copy(guess, given_up, future)
 
     def take(self, image_id: str, target: Path) -> SpareDisk | None:
-        """Moves the copy of an image's disk to `target`, when it is complete; None if there is none."""
+        """Moves the copy of an image's disk to `target`, when it is complete; None if there is none.
+
+        CloudError: the region ended meanwhile.
+        """
         with self._lock:
-            begun = self._begun.pop(image_id, None)
-        if begun is None or begun.future is None:
-            return None
+            copy = self._begun.pop(image_id, None)
+            if copy is None:
+                return None
+            self._awaited.append(copy)
         try:
-            spare = begun.future.result()
+            spare = copy.future.result()
         except (OSError, GpuAmiError):  # no space for it: the launch says so, if that is still the case
+            if copy.given_up.is_set():
+                raise
             return None
+        finally:
+            with self._lock:
+                self._awaited.remove(copy)
         try:
             spare.path.rename(target)
         except OSError:
@@ -103,8 +113,10 @@ class SpareDisks:
         return SpareDisk(target, spare.loop)
 
     def end(self) -> None:
-        """Gives up all that nobody has taken."""
+        """Gives up all copies, also those that launches wait for."""
         with self._lock:
+            for copy in self._awaited:
+                copy.given_up.set()
             while self._begun:
                 self._begun.popitem()[1].give_up()
 

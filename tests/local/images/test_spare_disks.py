@@ -180,6 +180,35 @@ def test_the_end_waits_for_no_copy(
     assert list((tmp_path / "spare").iterdir()) == [] and not spares.take("ami-1", tmp_path / "one")
 
 
+def test_the_end_waits_for_no_launch_that_waits_for_its_copy(
+    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = SlowCopies(monkeypatch)
+    spares = SpareDisks(tmp_path / "spare", workers.submit)
+    spares.begin("ami-1", source)
+    copies.wait()
+    with ThreadPoolExecutor(1) as launches:
+        launch = launches.submit(spares.take, "ami-1", tmp_path / "taken")
+        while not spares._awaited:
+            pass
+        spares.end()
+        copies.may_copy.set()
+        with pytest.raises(CloudError, match="canceled"):
+            launch.result(20)
+    assert list((tmp_path / "spare").iterdir()) == [] and not (tmp_path / "taken").exists()
+
+
+def test_a_region_that_takes_no_more_work_can_end(tmp_path: Path, source: Path) -> None:
+    def refuse(*_: object) -> Any:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    spares = SpareDisks(tmp_path / "spare", refuse)
+    with pytest.raises(RuntimeError):
+        spares.begin("ami-1", source)
+    spares.end()
+    assert spares.take("ami-1", tmp_path / "taken") is None
+
+
 def test_one_that_cannot_be_moved_is_none(tmp_path: Path, source: Path, workers: ThreadPoolExecutor) -> None:
     spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.begin("ami-1", source)
