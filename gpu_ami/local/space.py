@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpu_ami.errors import CloudError
@@ -47,7 +49,7 @@ def require_for_build(images: Path, source: Path, purpose: str, spare: Path) -> 
 
     spare: folder of copies that the build takes as its disk, or that are given up for it.
     """
-    copied = sum(map(allocated, spare.glob("*.raw")))
+    copied = _total(spare.glob("*.raw"))
     try:
         require(images, build_bytes(source) - copied, purpose)
     except CloudError as error:
@@ -56,9 +58,18 @@ def require_for_build(images: Path, source: Path, purpose: str, spare: Path) -> 
             raise
         raise CloudError(
             error.message,
-            hint=f"{len(disks)} images take {gib(sum(map(allocated, disks)))} there: gpu-ami region down, and remove "
+            hint=f"{len(disks)} images take {gib(_total(disks))} there: gpu-ami region down, and remove "
             "the folders of images that nobody needs; or set GPU_AMI_HOME to a folder on a larger disk",
         ) from error
+
+
+def _total(files: Iterable[Path]) -> int:
+    """Bytes that files take on the disk; one that is removed meanwhile takes none."""
+    total = 0
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            total += allocated(file)
+    return total
 
 
 def require_writable(folder: Path) -> None:

@@ -60,6 +60,7 @@ def test_what_was_copied_for_a_build_is_not_needed_again(tmp_path: Path, monkeyp
     spare.mkdir()
     for file in (source, spare / "ami-1.0.raw"):
         file.write_bytes(b"x" * MIB)
+    (spare / "ami-2.0.raw").symlink_to("removed-meanwhile")
     room = space.build_bytes(source) - space.allocated(source)
     monkeypatch.setattr(space, "free", lambda _folder: room)
     space.require_for_build(tmp_path, source, "a build", spare)
