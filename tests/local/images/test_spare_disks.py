@@ -22,14 +22,18 @@ def workers() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
+def spares(tmp_path: Path, workers: ThreadPoolExecutor) -> SpareDisks:
+    return SpareDisks(tmp_path / "spare", workers.submit)
+
+
+@pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "disk.raw"
     path.write_bytes(b"content")
     return path
 
 
-def test_a_copy_is_taken_once(tmp_path: Path, source: Path, workers: ThreadPoolExecutor) -> None:
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
+def test_a_copy_is_taken_once(tmp_path: Path, source: Path, spares: SpareDisks) -> None:
     spares.begin("ami-1", source)
     spares.begin("ami-1", source)
     assert not spares.take("ami-2", tmp_path / "other")
@@ -40,7 +44,7 @@ def test_a_copy_is_taken_once(tmp_path: Path, source: Path, workers: ThreadPoolE
 
 
 def test_who_comes_early_waits(
-    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, spares: SpareDisks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_copy = threading.Event()
     copy = spare_disks.fill_disk
@@ -50,14 +54,12 @@ def test_who_comes_early_waits(
         copy(*arguments)
 
     monkeypatch.setattr(spare_disks, "fill_disk", slowly)
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.begin("ami-1", source)
     threading.Timer(0.2, may_copy.set).start()
     assert spares.take("ami-1", tmp_path / "taken") and (tmp_path / "taken").read_bytes() == b"content"
 
 
-def test_few_are_kept(tmp_path: Path, source: Path, workers: ThreadPoolExecutor) -> None:
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
+def test_few_are_kept(tmp_path: Path, source: Path, workers: ThreadPoolExecutor, spares: SpareDisks) -> None:
     for number in range(4):
         spares.begin(f"ami-{number}", source)
     taken = [bool(spares.take(f"ami-{number}", tmp_path / f"taken{number}")) for number in range(4)]
@@ -67,7 +69,7 @@ def test_few_are_kept(tmp_path: Path, source: Path, workers: ThreadPoolExecutor)
 
 
 class SlowCopies:
-    """Copies wait until they are let go; `started` tells that one is under way, and `loops` which file each has."""
+    """Copies wait until they are let go; `wait` until one is under way; `files` are their inodes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started, self.may_copy, self.files = threading.Semaphore(0), threading.Event(), []  # type: ignore[var-annotated]
@@ -84,12 +86,15 @@ class SlowCopies:
         assert self.started.acquire(timeout=20)
 
 
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> SlowCopies:
+    return SlowCopies(monkeypatch)
+
+
 def test_two_launches_of_an_image_have_two_copies(
-    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, spares: SpareDisks, copies: SlowCopies
 ) -> None:
     """The second build is announced while the first launch waits for its copy."""
-    copies = SlowCopies(monkeypatch)
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.begin("ami-1", source)
     copies.wait()
     with ThreadPoolExecutor(2) as launches:
@@ -106,10 +111,7 @@ def test_two_launches_of_an_image_have_two_copies(
     assert {(tmp_path / name).read_bytes() for name in ("first", "second")} == {b"content"}
 
 
-def test_one_that_was_given_up_does_not_take_the_next_with_it(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copies = SlowCopies(monkeypatch)
+def test_one_that_was_given_up_does_not_take_the_next_with_it(tmp_path: Path, source: Path, copies: SlowCopies) -> None:
     with ThreadPoolExecutor(4) as executor:
         spares = SpareDisks(tmp_path / "spare", executor.submit)
         for image in ("ami-1", "ami-2", "ami-3", "ami-1"):
@@ -121,10 +123,8 @@ def test_one_that_was_given_up_does_not_take_the_next_with_it(
 
 
 def test_a_guess_is_given_up_for_what_is_asked_for(
-    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, spares: SpareDisks, copies: SlowCopies
 ) -> None:
-    copies = SlowCopies(monkeypatch)
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.guess("ami-1", source)
     copies.wait()
     spares.begin("ami-2", source)
@@ -134,8 +134,7 @@ def test_a_guess_is_given_up_for_what_is_asked_for(
     assert list((tmp_path / "spare").iterdir()) == []
 
 
-def test_a_right_guess_is_kept(tmp_path: Path, source: Path, workers: ThreadPoolExecutor) -> None:
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
+def test_a_right_guess_is_kept(tmp_path: Path, source: Path, spares: SpareDisks) -> None:
     spares.guess("ami-1", source)
     spares.begin("ami-1", source)
     spares.begin("ami-2", source)
@@ -146,20 +145,19 @@ def test_a_right_guess_is_kept(tmp_path: Path, source: Path, workers: ThreadPool
 def test_a_guess_leaves_what_a_build_needs(
     tmp_path: Path,
     source: Path,
-    workers: ThreadPoolExecutor,
+    spares: SpareDisks,
     monkeypatch: pytest.MonkeyPatch,
     room: int,
     guessed: bool,
 ) -> None:
     needed = space.allocated(source) + space.build_bytes(source) + room
     monkeypatch.setattr(space, "free", lambda _folder: needed)
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.guess("ami-1", source)
     assert bool(spares.take("ami-1", tmp_path / "one")) is guessed
 
 
 def test_the_end_waits_for_no_copy(
-    tmp_path: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, workers: ThreadPoolExecutor, spares: SpareDisks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy looks after each part whether it was given up."""
     monkeypatch.setattr(store, "_PART_BYTES", 4096)
@@ -173,7 +171,6 @@ def test_the_end_waits_for_no_copy(
         (tmp_path / "target").touch()
         spare_disks.fill_disk(source, tmp_path / "target", lambda: next(looks))
     assert b"last part" not in (tmp_path / "target").read_bytes()
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.begin("ami-1", source)
     spares.end()
     workers.shutdown(wait=True)
@@ -181,10 +178,8 @@ def test_the_end_waits_for_no_copy(
 
 
 def test_the_end_waits_for_no_launch_that_waits_for_its_copy(
-    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, spares: SpareDisks, copies: SlowCopies
 ) -> None:
-    copies = SlowCopies(monkeypatch)
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.begin("ami-1", source)
     copies.wait()
     with ThreadPoolExecutor(1) as launches:
@@ -209,8 +204,7 @@ def test_a_region_that_takes_no_more_work_can_end(tmp_path: Path, source: Path) 
     assert spares.take("ami-1", tmp_path / "taken") is None
 
 
-def test_one_that_cannot_be_moved_is_none(tmp_path: Path, source: Path, workers: ThreadPoolExecutor) -> None:
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
+def test_one_that_cannot_be_moved_is_none(tmp_path: Path, source: Path, spares: SpareDisks) -> None:
     spares.begin("ami-1", source)
     assert not spares.take("ami-1", tmp_path / "no folder" / "taken")
     assert list((tmp_path / "spare").iterdir()) == []
@@ -220,12 +214,11 @@ def test_one_that_cannot_be_moved_is_none(tmp_path: Path, source: Path, workers:
 def test_a_copy_that_failed_is_none(
     tmp_path: Path,
     source: Path,
-    workers: ThreadPoolExecutor,
+    spares: SpareDisks,
     monkeypatch: pytest.MonkeyPatch,
     refuses: str,
 ) -> None:
     monkeypatch.setattr(f"gpu_ami.local.images.spare_disks.{refuses}", _refuse)
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
     spares.begin("ami-1", source)
     assert not spares.take("ami-1", tmp_path / "taken") and not (tmp_path / "taken").exists()
 
@@ -245,7 +238,7 @@ class Loop:
 
 
 def test_its_loop_device_is_set_up_while_it_is_empty_and_goes_with_it(
-    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, workers: ThreadPoolExecutor, spares: SpareDisks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loops: list[Loop] = []
 
@@ -255,7 +248,6 @@ def test_its_loop_device_is_set_up_while_it_is_empty_and_goes_with_it(
         return loops[-1]
 
     monkeypatch.setattr(spare_disks.loop_device, "attach", attach)
-    spares = SpareDisks(tmp_path / "spare", workers.submit)
     for number in range(3):
         spares.begin(f"ami-{number}", source)
     taken = spares.take("ami-2", tmp_path / "taken")
