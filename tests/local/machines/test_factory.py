@@ -33,11 +33,17 @@ def machines(world: World, monkeypatch: pytest.MonkeyPatch) -> MachineFactory:
     return MachineFactory(world.layout, world.ec2, world.images.disk_of, lambda: None, (2222, 5000, 8080))
 
 
+def begins_with(disk: Path, content: bytes) -> bool:
+    """Reads no further: a disk is 8 GiB with holes, and read whole it takes as much memory."""
+    with disk.open("rb") as stream:
+        return stream.read(len(content)) == content
+
+
 def test_a_machine_has_the_image_s_disk_at_the_volume_s_size(world: World, machines: MachineFactory) -> None:
     instance = world.launch(instance_type="p4d.24xlarge")
     spec = machines.prepare(instance)
     disk = spec.folder / "disk.raw"
-    assert disk.read_bytes()[:4] == b"base" and disk.stat().st_size == 8 * GIB
+    assert begins_with(disk, b"base") and disk.stat().st_size == 8 * GIB
     assert not disk.with_suffix(".partial").exists()
     assert (spec.address, spec.ssh_port, spec.kvm) == (instance.private_ip, 2222, True)
     assert len(spec.boards) == 8 and "gpu-ami:nvswitch=6" in spec.oem_strings
@@ -62,7 +68,7 @@ def test_a_disk_that_was_copied_before_the_launch_is_taken(world: World, monkeyp
         made = MachineFactory(world.layout, world.ec2, disk_of, lambda: None, (2222, 5000, 8080), spares=spares)
         spares.begin(instances[0].image_id, disk_of(instances[0].image_id)[0])
         disks = [made.prepare(instance).folder / "disk.raw" for instance in instances]
-    assert [disk.read_bytes()[:4] for disk in disks] == [b"base", b"base"]  # the second is a copy of its own
+    assert all(begins_with(disk, b"base") for disk in disks)  # the second is a copy of its own
     assert {disk.stat().st_size for disk in disks} == {8 * GIB}
     assert list((world.layout.instances / "spare").iterdir()) == []
 
@@ -109,7 +115,7 @@ def test_a_disk_that_an_image_shares_is_copied_before_the_machine_writes_to_it(
     os.link(disk, image)
     machines.prepare(instance)
     assert not image.samefile(disk) and image.stat().st_nlink == 1
-    assert disk.read_bytes()[:4] == b"base" and disk.stat().st_size == 8 * GIB
+    assert begins_with(disk, b"base") and disk.stat().st_size == 8 * GIB
 
 
 def test_relays_lead_to_metadata_api_and_mirror(world: World, machines: MachineFactory) -> None:
