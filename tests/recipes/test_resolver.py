@@ -1,14 +1,13 @@
-"""Recipes to plans: every folder of tests/cases/ is a recipe and what must come of it.
+"""Recipes to plans: the tables of cases (case_tables.py) hold recipes and what must come of each.
 
-recipe.yml (and set.txt, a command-line override a line) gives error.txt, the exact message, or plan.yml: the versions,
-the notes and whatever else the case is about. UPDATE_GOLDEN=1 writes what comes out now; review the difference.
+`pytest tests/recipes/test_resolver.py --update-golden` writes what comes out now; review the difference.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,23 @@ import yaml
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.facts.tables import load_facts
-from gpu_ami.recipes.layers import layered, read_recipe
+from gpu_ami.recipes.layers import Recipe, layered, read_recipe
 from gpu_ami.recipes.resolver import resolve
 from gpu_ami.recipes.rules.resolve_context import COMPONENTS
 from gpu_ami.recipes.solver import RULES
+from tests.recipes.case_tables import FOLDER, TABLES, Case, cases, update, write
 
-CASES = sorted(path for path in (Path(__file__).parent / "cases").iterdir() if path.is_dir())
+CASES = cases()
 RECIPES = sorted((Path(__file__).resolve().parents[2] / "variables" / "recipes").glob("*.yml"))
-_UPDATE = bool(os.environ.get("UPDATE_GOLDEN"))
 
 
-def outcome(case: Path) -> tuple[str, str]:
-    """(error.txt, message) or (plan.yml, what the plan says)."""
+def outcome(case: Case, folder: Path) -> str | Mapping[str, Any]:
+    """The error's text, or what the plan says; the recipe is a file in `folder`."""
     facts = load_facts()
-    overrides = (case / "set.txt").read_text().splitlines() if (case / "set.txt").exists() else []
     try:
-        plan = resolve(read_recipe(case / "recipe.yml", facts, overrides), facts)
+        plan = resolve(read(case, folder), facts)
     except UsageError as error:
-        return "error.txt", "\n".join([error.message.replace(str(case), "CASE"), *error.details]) + "\n"
+        return "\n".join([error.message.replace(str(folder), "CASE"), *error.details]) + "\n"
     said: dict[str, Any] = {
         "versions": {name: plan[name]["version"] for name in (*COMPONENTS, "fabric_manager", "imex") if name in plan},
         "flavour": plan.get("nvidia_driver", {}).get("flavour"),
@@ -45,30 +43,66 @@ def outcome(case: Path) -> tuple[str, str]:
     }
     if "cuda" in plan:
         said["compatibility"] = plan["cuda"].get("compatibility")
-    kept = {key: value for key, value in said.items() if value}
-    return "plan.yml", yaml.safe_dump(kept, sort_keys=False, width=140, allow_unicode=True, default_flow_style=None)
+    return {key: value for key, value in said.items() if value}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
-def test_case_comes_out_as_written(case: Path) -> None:
-    name, text = outcome(case)
-    if _UPDATE:
-        for stale in ("error.txt", "plan.yml"):
-            (case / stale).unlink(missing_ok=True)
-        (case / name).write_text(text, encoding="utf-8")
-    expected = {path.name for path in case.iterdir()} & {"error.txt", "plan.yml"}
-    assert expected == {name}, f"expected {expected}, came out as {name}:\n{text}"
-    assert text == (case / name).read_text(encoding="utf-8")
+def read(case: Case, folder: Path) -> Recipe:
+    recipe = folder / "recipe.yml"
+    recipe.write_text(case.recipe, encoding="utf-8")
+    return read_recipe(recipe, load_facts(), case.overrides)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case_comes_out_as_written(case: Case, tmp_path: Path, update_golden: bool) -> None:
+    came_out = outcome(case, tmp_path)
+    if update_golden:
+        update(case, came_out)
+    else:
+        assert case.expected is not None, f"{case.name} has no outcome yet: run with --update-golden and review it"
+        assert came_out == case.expected
+
+
+def test_an_update_writes_one_outcome_and_leaves_the_rest_of_the_table(tmp_path: Path) -> None:
+    table = tmp_path / "table.yml"
+    text = "# first\nflag: x\n\ttab\n"
+    write(table, [Case(table, "b", text, ("a.b=1",), {"roles": ["x"]}), Case(table, "a", "flag: y\n", (), None)])
+    update(Case(table, "a", "", (), None), "CASE: 1 mistake\nline\n")
+    assert cases([table]) == [
+        Case(table, "a", "flag: y\n", (), "CASE: 1 mistake\nline\n"),
+        Case(table, "b", text, ("a.b=1",), {"roles": ["x"]}),
+    ]
+
+
+def test_tables_are_all_that_the_folder_of_cases_holds() -> None:
+    """A folder of files, as cases once were, would be run by nothing."""
+    assert sorted(FOLDER.iterdir()) == sorted(TABLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[{name: a, recipe: x}, {name: a, recipe: y}]", "names of more than one case"),
+        ("[{name: b, recipe: x}, {name: a, recipe: y}]", "sorted by name"),
+        ("[{name: a, recipe: x, error: e, plan: {}}]", "an error or a plan"),
+        ("[{name: a, recipe: x, eror: e}]", "unknown keys"),
+        ("[{name: a, error: e}]", "expected name and recipe"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    table = tmp_path / "table.yml"
+    table.write_text(text)
+    with pytest.raises(AssertionError, match=message):
+        cases([table])
 
 
 def test_there_are_enough_cases_of_both_kinds() -> None:
-    errors = [case for case in CASES if (case / "error.txt").exists()]
-    assert len(CASES) >= 60
-    assert len(errors) >= 50
-    assert len(CASES) - len(errors) >= 15  # near misses: a rule that refuses everything would be seen
+    errors = [case for case in CASES if isinstance(case.expected, str)]
+    assert len(CASES) >= 200
+    assert len(errors) >= 160
+    assert len(CASES) - len(errors) >= 40  # near misses: a rule that refuses everything would be seen
 
 
-def test_every_rule_has_refused_something() -> None:
+def test_every_rule_has_refused_something(tmp_path: Path) -> None:
     """Each rule is seen red: no rule is only ever passed by."""
     from gpu_ami.recipes.rules.image import IMAGE_RULES, base_keeps_its_own
     from gpu_ami.recipes.rules.resolve_context import ResolveContext
@@ -77,9 +111,8 @@ def test_every_rule_has_refused_something() -> None:
     facts = load_facts()
     red: set[str] = set()
     for case in CASES:
-        overrides = (case / "set.txt").read_text().splitlines() if (case / "set.txt").exists() else []
         try:
-            context = ResolveContext(read_recipe(case / "recipe.yml", facts, overrides).values, facts)
+            context = ResolveContext(read(case, tmp_path).values, facts)
         except UsageError:
             continue
         chosen = solve(context).versions
