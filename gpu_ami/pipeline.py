@@ -48,6 +48,7 @@ class Session:
     prepare_mirror: adds a plan's packages to the place's mirror; publish_source_ami: registers its source AMI there.
     images: the folder of the place's AMIs, where they are files. budget: --max-cost, and what the build has cost.
     builder_note: what kind of builder the place has, for who builds; "" where there is one kind.
+    make_room: removes images that nothing needs before a build into an output folder, where the place keeps images.
     """
 
     place: Place
@@ -59,6 +60,7 @@ class Session:
     images: Path | None = None
     budget: cost.Budget = field(default_factory=cost.Budget)
     builder_note: str = ""
+    make_room: Callable[[Path], object] = lambda _out: None
 
 
 @contextmanager
@@ -108,7 +110,13 @@ def open_session(
         prepare_mirror(None)
         publish_source_ami = functools.partial(region.publish_source_ami, home=home, progress=progress)
         offered = (prepare_mirror, publish_source_ami, home / "images")
-        yield Session(place, Cloud(place), run, progress, *offered, builder_note=builder_note)
+
+        def make_room(out: Path) -> object:
+            from gpu_ami.local import housekeeping
+
+            return housekeeping.make_room(home, sorted(out.parent.glob("*")), progress)
+
+        yield Session(place, Cloud(place), run, progress, *offered, builder_note=builder_note, make_room=make_room)
 
 
 def _overridden(place: Place, log_groups: str, deadlines: Mapping[str, int] | None) -> Place:
@@ -194,8 +202,10 @@ def build_stage(
     kept = None if fresh else builds.reusable(out, plan, session.cloud, root)
     if kept:
         session.progress.note(f"build: {kept.ami} was made by this plan and these roles; --fresh builds it anew")
+        _note_use(kept.ami, out, session)
         return kept
     checked = _check_sources(plan, session, source_check) if session.place.endpoint is None else None
+    session.make_room(out)
     session.prepare_mirror(plan.document)
     session.publish_source_ami(plan.document)
     plan.write(out, session.place)  # the place's endpoint may have moved since the plan was made
@@ -204,7 +214,16 @@ def build_stage(
             session.progress.note(session.builder_note)
         made = _build_within(plan, out, session, root, checked, layered)
         session.progress.note(f"{made.ami} → {out / builds.BUILD_FILE}")
+    _note_use(made.ami, out, session)
     return made
+
+
+def _note_use(ami: str, out: Path, session: Session) -> None:
+    """Where the place keeps images as files: the image stays while a document in the output folder names it."""
+    if session.images:
+        from gpu_ami.local.images import references
+
+        references.note(session.images, ami, out)
 
 
 def was_built(plan: Plan, out: Path) -> bool:
@@ -289,6 +308,7 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
     """plan.json + an AMI → report.json, junit.xml, evidence/."""
     instance_types = image_proof.choose_types(plan.document, asked.instance_types)
     check_cost(plan, asked, session, build=False)
+    _note_use(ami, out, session)
     options = (asked.checks, asked.options, asked.restarts)
     proof = Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
     proof.max_cost = asked.max_cost

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
+from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +34,17 @@ it up, so that the next command starts at once and other tools (aws, boto3, pack
   gpu-ami region ssh i-… dmesg -T       one command on it
   gpu-ami region user-data > ssm.sh     run-instances --user-data file://ssm.sh: Systems Manager manages the instance
   gpu-ami region down                   ends every instance; images stay
+  gpu-ami region prune --dry-run        which images, base images and layers nothing needs
+  gpu-ami region prune --keep 2 --older-than 7d
+"""
+_PRUNE_EPILOG = """\
+An image stays while an instance was launched from it, the run that made it is alive, a build.json, report.json,
+certificate.json or publication.json names it (in the folders that gpu-ami wrote, in ./out/* and in --refer), or it is
+among the --keep newest of its recipe. An image whose folder is not known (Packer by hand) goes with --older-than alone.
+Base images and their layers stay for a week after their last use.
+
+When images take more than GPU_AMI_IMAGES_SHARE percent of the disk (default: 25; 0: never), a build removes the oldest
+of those that nothing needs, until they take less.
 """
 _KEY_FILE_TAG = "gpu-ami:key-file"
 
@@ -38,7 +52,7 @@ _KEY_FILE_TAG = "gpu-ami:key-file"
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "region",
-        help="the local region: up, down, status, ssh, console, user-data",
+        help="the local region: up, down, status, ssh, console, user-data, prune",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -61,11 +75,59 @@ def register(subparsers: Any) -> None:
     ssh.add_argument("--identity", type=Path, metavar="FILE", help="private key (default: that of the instance's run)")
     # As with ssh itself: options before the instance, everything after it is the command.
     ssh.add_argument("remote", nargs=argparse.REMAINDER, metavar="COMMAND", help="run this instead of a shell")
+    prune = verbs.add_parser(
+        "prune",
+        help="remove images, base images and layers that nothing needs",
+        description="Removes what nothing needs from the home of the local region, and says what it was.",
+        epilog=_PRUNE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    prune.add_argument(
+        "--keep",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="of each recipe, keep the N newest images that no file names (default: %(default)s)",
+    )
+    prune.add_argument(
+        "--older-than",
+        type=_age,
+        default=timedelta(),
+        metavar="AGE",
+        help="only images at least so old: 12h, 7d, 2w (default: any age)",
+    )
+    refer = "an output folder, or a folder of output folders, whose files may name images (repeatable)"
+    prune.add_argument("--refer", type=Path, action="append", default=[], metavar="DIR", help=refer)
+    prune.add_argument(
+        "-n", "--dry-run", action="store_true", help="print what would be removed, and why the rest stays"
+    )
     parser.set_defaults(execute=execute)
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number of images like 2")
+    return int(text)
+
+
+def _age(text: str) -> timedelta:
+    units = {"h": "hours", "d": "days", "w": "weeks"}
+    match = re.fullmatch(r"(\d{1,5})([hdw])", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number and a unit, like 12h, 7d or 2w")
+    return timedelta(**{units[match[2]]: int(match[1])})
+
+
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    verbs = {"up": _up, "down": _down, "status": _status, "console": _console, "user-data": _user_data, "ssh": _ssh}
+    verbs = {
+        "up": _up,
+        "down": _down,
+        "status": _status,
+        "console": _console,
+        "user-data": _user_data,
+        "ssh": _ssh,
+        "prune": _prune,
+    }
     return verbs[args.verb](args, progress)
 
 
@@ -97,10 +159,56 @@ def _down(_args: argparse.Namespace, _progress: Progress) -> Outcome:
 
 
 def _status(_args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from gpu_ami.local import region
+    from gpu_ami.files import home_dir
+    from gpu_ami.local import housekeeping, region
 
     status = region.status()
-    return Outcome("\n".join(describe(status)), dict(status))
+    rooms: dict[str, dict[str, int]] = {}
+    for item in housekeeping.examine(home_dir()):
+        room = rooms.setdefault(item.kind, {"count": 0, "bytes": 0})
+        room["count"] += 1
+        room["bytes"] += item.bytes
+    return Outcome("\n".join([*describe(status), *_describe_space(rooms)]), {**status, "space": rooms})
+
+
+def _describe_space(rooms: Mapping[str, Mapping[str, int]]) -> list[str]:
+    from gpu_ami.local import space
+
+    lines = []
+    for kind, room in rooms.items():
+        count = f" ({room['count']})" if room["count"] > 1 else ""
+        lines.append(f"disk     {space.gib(room['bytes']):>9}  {kind}{count}")
+    return lines
+
+
+def _prune(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from dataclasses import asdict
+
+    from gpu_ami.files import home_dir
+    from gpu_ami.local import housekeeping, space
+
+    for folder in args.refer:
+        if not folder.is_dir():
+            raise UsageError(
+                f"--refer {folder}: not a folder", hint="name the folder of build.json, or the one above it"
+            )
+    folders = [path for root in [Path("out"), *args.refer] for path in (root, *sorted(root.glob("*")))]
+    policy = housekeeping.Policy(args.keep, args.older_than, folders)
+    removed = housekeeping.prune(home_dir(), policy, progress, dry_run=args.dry_run)
+    gone = [item for item in removed if not item.error]
+    names = {item.id for item in gone}
+    stays = [item for item in housekeeping.examine(home_dir(), policy) if item.id not in names]
+    verb = "would remove" if args.dry_run else "removed"
+    lines = [f"{verb} {item.kind} {item.id}: {space.gib(item.bytes)}, {item.text}" for item in gone]
+    lines += [f"cannot remove {item.kind} {item.id}: {item.error}" for item in removed if item.error]
+    lines += [
+        f"{'stays' if args.dry_run else 'kept'}: {item.kind} {item.id}: {space.gib(item.bytes)}, {item.needed_by}"
+        for item in stays
+        if item.needed_by
+    ]
+    lines.append(f"{verb} {space.gib(housekeeping.total(gone))}" if gone else "nothing to remove")
+    data = {"removed": [asdict(item) for item in removed], "kept": [asdict(item) for item in stays]}
+    return Outcome("\n".join(lines), data, 4 if len(gone) < len(removed) else 0)
 
 
 def describe(status: RegionReport) -> list[str]:

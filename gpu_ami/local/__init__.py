@@ -7,6 +7,7 @@ state                what a region keeps on disk
 network              its loopback addresses, and the services that a guest reaches
 space                free space on the host's disk, before a boot and a build
 service_descriptions botocore's files, each read once
+housekeeping         what takes disk space; removes what nothing needs
 leftovers            removes what a region left that was killed
 prerequisites        programs and packages that this machine lacks
 api/                 the HTTP API, and the conditions under which it behaves as AWS does

@@ -216,7 +216,7 @@ def clean_leftovers(home: Path | None = None) -> list[str]:
     layout = _layout(home)
     deadline = time.monotonic() + _DOWN_SECONDS
     while True:
-        with _locked(layout) as free:
+        with kept_down(layout.home) as free:
             if free:
                 return leftovers.clear(layout)
         # A killed daemon is a zombie at once, but its lock is held until the last of its threads has ended.
@@ -360,9 +360,9 @@ def _wait_gone(identity: ProcessIdentity | None, seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _locked(layout: Layout) -> Iterator[bool]:
+def kept_down(home: Path | None = None) -> Iterator[bool]:
     """True inside the block if no daemon runs; none can start meanwhile."""
-    with layout.lock.open("a") as lock:
+    with _layout(home).lock.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -20,10 +21,12 @@ from botocore.exceptions import ClientError
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.files import read_json, write_json
-from gpu_ami.local import region
-from gpu_ami.local.images import base_image, source_ami
+from gpu_ami.local import housekeeping, region
+from gpu_ami.local.images import base_image, references, source_ami
+from gpu_ami.local.state import Layout, save_image
 from gpu_ami.process import ProcessIdentity
 from gpu_ami.progress import Progress
+from tests.local.test_state import RECORD
 
 QUIET = Progress("quiet")
 FINGERPRINT = "0123456789ABCDEF0123456789ABCDEF01234567"
@@ -260,3 +263,25 @@ def test_status_and_console_while_it_is_down(home: Path) -> None:
     (folder / "console.log").write_bytes(b"booting\xff\n")
     assert region.console(home, "i-1").startswith("booting")
     json.dumps(found)
+
+
+def test_prune_deregisters_images_of_a_region_that_is_up(home: Path, tmp_path: Path) -> None:
+    layout = Layout(home.resolve())
+    layout.make()
+    for ami in ("ami-0000000000000000a", "ami-0000000000000000b"):
+        record = dataclasses.replace(RECORD, id=ami, name=ami, snapshot_id=ami.replace("ami", "snap"))
+        layout.image(ami).mkdir()
+        (layout.image(ami) / "disk.raw").write_bytes(b"x")
+        save_image(layout, record)
+        references.note(layout.images, ami, tmp_path)
+    write_json(tmp_path / "report.json", {"image": "ami-0000000000000000b"})
+    place = region.up(home, embedded=True, progress=QUIET)
+    try:
+        removed = housekeeping.prune(layout.home, housekeeping.Policy(keep=0), QUIET)
+        assert [(item.id, item.error) for item in removed] == [("ami-0000000000000000a", "")]
+        filters = [{"Name": "image-id", "Values": ["ami-0000000000000000a", "ami-0000000000000000b"]}]
+        images = client("ec2", place).describe_images(Filters=filters)["Images"]
+        assert [image["ImageId"] for image in images] == ["ami-0000000000000000b"]
+        until(lambda: not layout.image("ami-0000000000000000a").exists())
+    finally:
+        region.release(home)

@@ -1,6 +1,7 @@
 """Disk images of the local region: base images and AMIs.
 
 store                AMIs and their disks: create, copy, register, remove
+references           the output folders that refer to an AMI
 spare_disks          copies of AMIs' disks that are begun before the launch
 loop_device          a disk as a block device, without waiting for the host's disk
 base_image           Debian 12, made by mmdebstrap
