@@ -32,7 +32,7 @@ SHARE_VARIABLE, SHARE_PERCENT = "GPU_AMI_IMAGES_SHARE", 25.0  # of the disk, bef
 
 @dataclass(frozen=True)
 class Item:
-    """Something in the home: its kind (image, layer image, base image, base layer, mirror, or a folder's name), its
+    """Something in the home: its kind (image, layer-image, base-image, base-layer, mirror, or a folder's name), its
     id or path, bytes on the disk, age in seconds since it was made or last used, what it is, and why it stays ("" where
     nothing needs it).
 
@@ -88,10 +88,10 @@ def prune(
     """
     with locked(home / "prune.lock", lambda: progress.note("another process prunes this home; waiting for it")):
         items = examine(home, policy)
-        total = sum(item.bytes for item in items if item.kind in ("image", "layer image"))
+        total = sum(item.bytes for item in items if item.kind in ("image", "layer-image"))
         removed = []
         for item in sorted((item for item in items if not item.needed_by), key=lambda item: -item.age):
-            if until_below is not None and (item.kind not in ("image", "layer image") or total < until_below):
+            if until_below is not None and (item.kind not in ("image", "layer-image") or total < until_below):
                 continue
             total -= item.bytes
             removed.append(item if dry_run else _remove(home, item, progress))
@@ -141,7 +141,7 @@ def _images(layout: Layout, policy: Policy) -> Iterator[Item]:
         if record.disk:  # a source AMI's disk is the base image's
             continue
         recipe, layer = record.tags.get(runs.TAG_RECIPE, ""), layer_images.layer_of(record.tags)
-        kind, group = ("layer image", f"{recipe}/{layer}") if layer else ("image", recipe)
+        kind, group = ("layer-image", f"{recipe}/{layer}") if layer else ("image", recipe)
         age = _seconds_since(record.creation_date)
         needed_by = _needed_by(layout, record, policy, instances, alive)
         if not needed_by and not references.known(layout.images, record.id) and not policy.older_than:
@@ -171,7 +171,7 @@ def _base(home: Path) -> Iterator[Item]:
     in_use = _sandboxes_in_use(home)
     base = home / "base"
     for path in [*base.glob("*.raw"), *base.glob("*.tar"), *(base / "trees").glob("*-*")]:
-        kind = "base layer" if path.parent.name == "trees" else "base image"
+        kind = "base-layer" if path.parent.name == "trees" else "base-image"
         age = _age(path)
         stays = "" if age > UNUSED.total_seconds() else f"used within {UNUSED.days} days"
         if not stays and in_use:
@@ -195,7 +195,7 @@ def _sandboxes_in_use(home: Path) -> str:
 def _remove(home: Path, item: Item, progress: Progress) -> Item:
     """Removes an item that nothing needs; the same item, with an error if that failed."""
     try:
-        if item.kind in ("image", "layer image"):
+        if item.kind in ("image", "layer-image"):
             _remove_image(home, item.id)
         else:
             _remove_path(home, Path(item.id))
