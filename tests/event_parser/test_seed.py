@@ -72,12 +72,19 @@ def test_nvidia_smi_is_asked_for_what_is_published(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text() == " ".join(seed.QUERY) + "\n"
 
 
-@pytest.mark.parametrize("script", ["exit 9", "echo No devices were found", "printf '0, A, B\\n'"])
+@pytest.mark.parametrize("script", ["exit 9", "echo No devices were found", "printf '0, A, B\\n'", "true"])
 def test_a_failing_nvidia_smi_costs_one_reading(tmp_path: Path, script: str) -> None:
     found = metrics(script, tmp_path)
     assert run(found) == []
-    assert found.failures == (script == "exit 9")
+    assert found.failures == 1
     assert run(found) == [], "it is asked again"
+
+
+@pytest.mark.parametrize("text", ["[GPU is lost]", "[Unknown Error]", "ERR!", ""])
+def test_an_unknown_value_is_no_zero(tmp_path: Path, text: str) -> None:
+    cells = ", ".join([text] * len(seed.GPU_METRICS))
+    found = metrics(f"echo '0, NVIDIA H100, 580.105.08, {cells}'", tmp_path)
+    assert run(found) == [] and found.failures == 1
 
 
 def test_efa_counters_are_differences(tmp_path: Path) -> None:

@@ -74,8 +74,73 @@ def test_nvidia_smi_that_hangs_is_ended_at_the_deadline(bench: Bench, monkeypatc
     assert recovery["why"] == "nvidia-smi: no answer within 0 s"
 
 
-def test_incomplete_document_gives_the_gpus_read_so_far() -> None:
+def test_incomplete_document_gives_the_gpus_read_so_far(bench: Bench) -> None:
+    """The rest is unknown: a GPU that was not read to its end publishes no zero."""
     document = "<nvidia_smi_log>" + GPU.format(bus="1E", pending="Yes", failure="No", action="None") + "<gpu id='x'><uu"
-    first, second = snapshot_module.boards(document.encode())
-    assert (first["pci"], first["remap_pending"]) == ("0000:1e:00.0", "Yes")
-    assert second == {"pci": "x", "driver": None}
+    first, second, rest = answers(bench, document)
+    assert (first["pci"], first["RowRemapPending"], first["answered"]) == ("0000:1e:00.0", 1, True)
+    assert (second["pci"], second["answered"], second["RecoveryUnknown"]) == ("x", False, 1)
+    assert "RowRemapPending" not in second and "RowRemapFailure" not in second
+    assert rest["why"] == "nvidia-smi -q -x: the document is incomplete"
+
+
+def answers(bench: Bench, document: str) -> list[dict[str, Any]]:
+    (bench.folder / "smi.xml").write_text(document)
+    bench.options.nvidia_smi = fake_nvidia_smi(bench.folder, f"cat {bench.folder / 'smi.xml'}")
+    return recoveries(bench)
+
+
+@pytest.mark.parametrize("document", ["", "<nvidia_smi_log></nvidia_smi_log>", "NVIDIA-SMI has failed"])
+def test_no_gpu_is_unknown(bench: Bench, document: str) -> None:
+    (recovery,) = answers(bench, document)
+    assert (recovery["answered"], recovery["RecoveryUnknown"]) == (False, 1)
+    assert recovery["why"] == "nvidia-smi -q -x: it names no GPU"
+
+
+# After a capture of a lost GB200 in the public test data of NVIDIA/k8s-test-infra: errors in place of values, exit code 0.
+LOST = """<nvidia_smi_log><driver_version>580.105.08</driver_version><gpu id="00000000:0B:00.0"><uuid>GPU-b</uuid>
+<product_architecture>Blackwell</product_architecture><gpu_recovery_action>None</gpu_recovery_action>
+<fb_memory_usage><total>{text}</total></fb_memory_usage><remapped_rows>{text}</remapped_rows>
+<temperature><gpu_temp>{text}</gpu_temp></temperature></gpu></nvidia_smi_log>"""
+
+
+@pytest.mark.parametrize("text", ["GPU is lost", "Unknown Error", "[GPU requires reset]", "ERR!", "Not Found"])
+def test_lost_gpu_is_unknown_and_publishes_no_zero(bench: Bench, text: str) -> None:
+    (lost,) = answers(bench, LOST.format(text=text))
+    assert (lost["answered"], lost["RecoveryUnknown"], lost["unknown_count"]) == (False, 1, 3)
+    assert lost["why"].startswith(f"3 values are unknown: fb_memory_usage/total: {text}")
+    assert not {"RowRemapPending", "RowRemapFailure", "remap_pending", "remap_failure"} & lost.keys()
+    assert (lost["severity"], lost["ec2_action"]) == ("warning", "reboot")
+    metrics = [metric["Name"] for metric in lost["_aws"]["CloudWatchMetrics"][0]["Metrics"]]
+    assert metrics == ["RecoveryUnknown"]
+
+
+@pytest.mark.parametrize("rows", ["N/A", "<remapped_row_pending>Perhaps</remapped_row_pending>", ""])
+def test_remapper_that_does_not_answer_is_unknown(bench: Bench, rows: str) -> None:
+    text = f"<product_architecture>Hopper</product_architecture><remapped_rows>{rows}</remapped_rows>"
+    (gpu,) = answers(bench, f'<nvidia_smi_log><gpu id="0000:1E:00.0">{text}</gpu></nvidia_smi_log>')
+    assert (gpu["answered"], gpu["RecoveryUnknown"]) == (False, 1)
+    assert "RowRemapPending" not in gpu and "RowRemapFailure" not in gpu
+
+
+@pytest.mark.parametrize(
+    "board",
+    [
+        "<product_architecture>Turing</product_architecture>",
+        "<product_architecture>Ada Lovelace</product_architecture>"
+        "<gpu_virtualization_mode><virtualization_mode>VGPU</virtualization_mode></gpu_virtualization_mode>",
+    ],
+)
+def test_gpu_without_a_row_remapper_is_healthy_and_publishes_no_row(bench: Bench, board: str) -> None:
+    text = f"{board}<remapped_rows>N/A</remapped_rows><processes><process_name>Not Found</process_name></processes>"
+    (gpu,) = answers(bench, f'<nvidia_smi_log><gpu id="0000:1E:00.0">{text}</gpu></nvidia_smi_log>')
+    assert (gpu["answered"], gpu["severity"]) == (True, "info")
+    assert "RowRemapPending" not in gpu and "RecoveryUnknown" not in gpu
+
+
+def test_known_fault_of_a_gpu_with_unknown_values_is_kept(bench: Bench) -> None:
+    failed = GPU.format(bus="1E", pending="No", failure="Yes", action="None").replace(
+        "</gpu>", "<serial>GPU is lost</serial></gpu>"
+    )
+    (gpu,) = answers(bench, f"<nvidia_smi_log>{failed}</nvidia_smi_log>")
+    assert (gpu["RowRemapFailure"], gpu["RecoveryUnknown"], gpu["action"]) == (1, 1, "ISOLATE")

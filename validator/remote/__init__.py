@@ -18,6 +18,7 @@ materials            packages with their sources, and kernel modules (evidence.p
 diagnose             gpu-ami-diagnose: GPUs, events, monitor, EFA (evidence.py, roles/event_parser; Python 3.7 or newer)
 telemetry_attachment puts telemetry on a machine, and takes it back (gpu_ami/fleet; Python 3.7 or newer)
 interruption_drill   plays notices to the drain hook (checks/drain_hook.py; Python 3.7 or newer)
+readings             one value of a tool: known, absent or unknown; a link to the event parser's module (diagnose)
 support_bundle       what AWS Support asks for; table of files (evidence.py, roles/event_parser)
 provoke_xid          causes a fault of one process on one GPU (Python 3.6 or newer)
 """
@@ -36,11 +37,27 @@ def text(name: str) -> str:
     return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
 
+# Programs that import a module of the event parser, which a host without it does not have.
+_NEEDS = {"diagnose": ("readings",)}
+
+
 @functools.cache
 def python(name: str, *arguments: str) -> str:
-    """The program NAME.py as a command: the host's own python3 reads it from standard input."""
-    program = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    """The program NAME.py as a command: the host's own python3 reads it from standard input, with its modules."""
+    program = "".join(_module(needed) for needed in _NEEDS.get(name, ()))
+    program += Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     return f"python3 -IS - {shlex.join(arguments)} <<'END_OF_PROGRAM'\n{program}END_OF_PROGRAM"
+
+
+def _module(name: str) -> str:
+    """Lines that make hwevents.NAME importable."""
+    source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    return (
+        "import sys, types\n"
+        "hwevents = sys.modules.setdefault('hwevents', types.ModuleType('hwevents'))\n"
+        f"hwevents.{name} = sys.modules['hwevents.{name}'] = types.ModuleType('hwevents.{name}')\n"
+        f"exec(compile({source!r}, '{name}.py', 'exec'), hwevents.{name}.__dict__)\n"
+    )
 
 
 def with_arguments(name: str, *arguments: str) -> str:

@@ -23,6 +23,12 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 from xml.etree import ElementTree
 
+try:
+    # Beside this program on an image; remote.python() sends it along.
+    from hwevents import readings  # type: ignore[import-not-found, unused-ignore]
+except ImportError:
+    from validator.remote import readings
+
 SCHEMA = "gpu-ami/diagnosis/1"
 SECONDS = 20.0  # of one probe
 NOT_INSTALLED, TIMED_OUT = 127, 124
@@ -46,15 +52,19 @@ _DO = {
     "check_link": "Stop all GPU jobs and reboot the instance; stop and start it if the counter rises again",
     "repair_service": "Read `journalctl -u UNIT` and start the unit; until then its events or metrics are not seen",
     "monitor": "Nothing now; compare with a later diagnosis",
+    "unknown": "Its state is unknown, not healthy: run gpu-ami-diagnose again as root, and reboot if it stays so",
+    "fabric": "Read `journalctl -u nvidia-fabricmanager` and /var/log/fabricmanager.log: CUDA fails with error 802 until "
+    "the fabric is complete. Reboot the instance; stop and start it if this comes back",
 }
 # Reasons of lower clocks that are faults. Others (idle, power cap, locked clocks) belong to normal operation.
 _SLOWDOWNS = {
     "hw_slowdown": "action", "hw_thermal_slowdown": "action", "hw_power_brake_slowdown": "action",
     "sw_thermal_slowdown": "watch",
 }  # fmt: skip
-_LINK_COUNTER = re.compile(r"^\s*Link (\d+): ([A-Za-z][A-Za-z ]*): (\d+)\s*$")
+_LINK_COUNTER = re.compile(r"^\s*Link (\d+): ([A-Za-z][A-Za-z ]*): (\S.*?)\s*$")
 _LINK_FAILED = "Link recovery failed events"
 _EFA_TROUBLE = re.compile(r"_err$|^rx_drops$|^(retrans_timeout|impaired_remote_conn|unresponsive_remote)_events$")
+_NO_COUNTER = ("lifespan",)  # a setting; some kernels refuse to show it
 Record = Dict[str, Any]
 Probe = Callable[["Machine"], Tuple[Any, List["Finding"]]]
 
@@ -135,13 +145,19 @@ def remapped_rows(machine: Machine) -> Tuple[Any, List[Finding]]:
     printed = machine.run("nvidia-smi", "--query-remapped-rows=" + ",".join(_ROWS), "--format=csv,noheader")
     names = [name.replace("remapped_rows.", "") for name in _ROWS]
     rows = [dict(zip(names, row)) for row in csv.reader(io.StringIO(printed), skipinitialspace=True) if row]
+    if not rows:
+        raise Unanswered("failed", "nvidia-smi --query-remapped-rows names no GPU")
     findings = []
     for row in rows:
-        subject = "GPU " + row["gpu_bus_id"]
-        if row.get("failure") == "Yes":
+        subject = "GPU " + row.get("gpu_bus_id", "without an address")
+        failure, pending = (readings.read_flag(row.get(name)) for name in ("failure", "pending"))
+        if failure.is_set():
             findings.append(_finding("action", subject, "a row of memory could not be remapped", "isolate"))
-        elif row.get("pending") == "Yes":
+        elif pending.is_set():
             findings.append(_finding("action", subject, "a row remap is pending", "schedule_reboot"))
+        if readings.UNKNOWN in (failure.state, pending.state):
+            text = "whether rows are remapped is unknown: failure %s, pending %s" % (failure.shown(), pending.shown())
+            findings.append(_finding("action", subject, text, "unknown"))
     return rows, findings
 
 
@@ -159,6 +175,7 @@ def gpus(machine: Machine) -> Tuple[Any, List[Finding]]:
         row["recovery_action"] = row["recovery_action"] or gpu.findtext("recovery_action", "")
         row["ecc"] = {part: _counters(gpu.find("ecc_errors/" + part)) for part in ("volatile", "aggregate")}
         row["slowdowns"] = list(_active(gpu))
+        row["unknown"], row["fabric"] = readings.unknown_values(gpu), readings.fabric_faults(gpu)
         rows.append(row)
         findings += _gpu_findings(row, gpu)
     if not rows:
@@ -194,6 +211,10 @@ def _active(gpu: ElementTree.Element) -> Iterator[str]:
 
 def _gpu_findings(row: Record, gpu: ElementTree.Element) -> Iterator[Finding]:
     subject = "GPU " + row["pci"]
+    if row["unknown"]:
+        yield _finding("action", subject, "unknown: " + readings.shown_unknown(row["unknown"]), "unknown")
+    elif row["fabric"]:
+        yield _finding("action", subject, "NVLink fabric: " + ", ".join(row["fabric"]), "fabric")
     errors = sum(n for name, n in row["ecc"]["volatile"].items() if "uncorrectable" in name or name == "double_bit")
     if errors:
         yield _finding("action", subject, "%d uncorrectable ECC errors since the driver was loaded" % errors, "reboot")
@@ -204,7 +225,8 @@ def _gpu_findings(row: Record, gpu: ElementTree.Element) -> Iterator[Finding]:
     for reason in row["slowdowns"]:
         if reason in _SLOWDOWNS:
             yield _finding(_SLOWDOWNS[reason], subject, "clocks are lowered: " + reason, "check_cooling")
-    if row["recovery_action"] not in ("", "None", "N/A"):
+    asked = readings.read_word(row["recovery_action"])
+    if asked.state == readings.KNOWN and asked.text != "None":
         kind = "drain" if row["recovery_action"] == "Drain P2P" else "reboot"
         yield _finding("action", subject, "the driver asks for: " + row["recovery_action"], kind)
 
@@ -217,7 +239,9 @@ def nvlink(machine: Machine) -> Tuple[Any, List[Finding]]:
         if heading:
             subject = "GPU " + heading.group(1)
             data.setdefault(subject, {})
-        elif counter and subject:
+        elif readings.is_error(line) or (counter and readings.is_error(counter.group(3))):
+            findings.append(_finding("action", subject or "NVLink", "link counters: " + line.strip(), "unknown"))
+        elif counter and subject and counter.group(3).isdigit():
             link, name, value = counter.group(1), counter.group(2), int(counter.group(3))
             data[subject][name] = data[subject].get(name, 0) + value
             if value:
@@ -292,8 +316,8 @@ def parser(machine: Machine) -> Tuple[Any, List[Finding]]:
     state, findings = _service(machine, unit)
     try:
         status = _document(machine.text("/run/gpu-ami/event-parser.json"))
-    except OSError:
-        return state, findings
+    except OSError as error:
+        status = {"unread": error.strerror}
     names = ("records_lost", "events", "drills", "sink_errors", "policy_errors")
     state.update((name, status.get(name)) for name in names)
     if "heartbeat_monotonic_s" in status:
@@ -301,15 +325,23 @@ def parser(machine: Machine) -> Tuple[Any, List[Finding]]:
         if age > 2 * float(status.get("heartbeat_period_s", 60)) + 10 and not findings:
             do = _DO["repair_service"].replace("UNIT", unit)
             findings.append(Finding("action", unit, "the last heartbeat was %.0f s ago" % age, "repair_service", do))
+    elif not findings:
+        text = "its heartbeat is unknown: /run/gpu-ami/event-parser.json: %s" % status.get(
+            "unread", "no heartbeat in it"
+        )
+        findings.append(Finding("action", unit, text, "repair_service", _DO["repair_service"].replace("UNIT", unit)))
     return state, findings
 
 
 def agent(machine: Machine) -> Tuple[Any, List[Finding]]:
     """Whether the CloudWatch agent runs, and the last errors of its log."""
     state, findings = _service(machine, "amazon-cloudwatch-agent.service")
-    with contextlib.suppress(OSError):
-        lines = machine.text(AGENT + "/logs/amazon-cloudwatch-agent.log", 1 << 16).splitlines()
+    log = AGENT + "/logs/amazon-cloudwatch-agent.log"
+    try:
+        lines = machine.text(log, 1 << 16).splitlines()
         state["last_errors"] = [line[:300] for line in lines if " E! " in line][-3:]
+    except OSError as error:
+        findings.append(_finding("watch", "CloudWatch agent", "%s: %s" % (log, error.strerror), "unknown"))
     return state, findings
 
 
@@ -322,11 +354,22 @@ def efa(machine: Machine) -> Tuple[Any, List[Finding]]:
         counters = {}  # type: Dict[str, int]
         for folder in (port + "/hw_counters", "%s/%s/hw_counters" % (base, device)):
             names = sorted(os.listdir(machine.root + folder)) if os.path.isdir(machine.root + folder) else []
-            counters.update((name, int(value)) for name in names for value in [_number(machine, folder, name)] if value)
-        state = machine.text(port + "/state").strip() if os.path.exists(machine.root + port + "/state") else ""
-        rows[device] = {"state": state, "counters": counters}
-        if state and "ACTIVE" not in state:
-            findings.append(_finding("action", device, "the port is " + state + ", expected ACTIVE", "reboot"))
+            for name in names:
+                reading = _reading(machine, folder + "/" + name)
+                if reading.state == readings.KNOWN:
+                    counters[name] = int(reading.number())
+                elif name not in _NO_COUNTER:
+                    text = "%s is unknown: %s" % (name, reading.shown())
+                    findings.append(_finding("watch", device, text, "unknown"))
+        state = readings.read_word(_text_or_none(machine, port + "/state"))
+        rows[device] = {"state": state.text, "counters": counters}
+        if not counters:
+            findings.append(_finding("watch", device, "it has no counters", "unknown"))
+        if state.state != readings.KNOWN:
+            text = "the state of its port is unknown: " + state.shown()
+            findings.append(_finding("action", device, text, "unknown"))
+        elif "ACTIVE" not in state.text:
+            findings.append(_finding("action", device, "the port is " + state.text + ", expected ACTIVE", "reboot"))
         for name, value in counters.items():
             if value and _EFA_TROUBLE.search(name):
                 findings.append(_finding("watch", device, "%s: %d" % (name, value), "monitor"))
@@ -335,13 +378,15 @@ def efa(machine: Machine) -> Tuple[Any, List[Finding]]:
     return rows, findings
 
 
-def _number(machine: Machine, folder: str, name: str) -> str:
-    """The text of a counter; "" for what is no number, such as `lifespan` of newer kernels on some devices."""
+def _reading(machine: Machine, path: str) -> readings.Reading:
+    return readings.read_number(_text_or_none(machine, path))
+
+
+def _text_or_none(machine: Machine, path: str) -> Optional[str]:
     try:
-        text = machine.text(folder + "/" + name).strip()
+        return machine.text(path)
     except OSError:
-        return ""
-    return text if text.isdigit() else ""
+        return None
 
 
 PROBES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import yaml
 from gpu_ami.events.reader import parser_module
 from tests.replicas.conftest import A100, machine, pytest_configure  # noqa: F401  (machine is a fixture)
 from validator.remote import diagnose as program
+from validator.remote import python as remote_python
 
 ROOT = Path(__file__).parents[3]
 TRANSCRIPTS = ROOT / "tests" / "transcripts"
@@ -29,7 +31,15 @@ GPU = """<gpu id="00000000:{bus}:00.0"><product_name>NVIDIA H100</product_name><
 <aggregate><dram_uncorrectable>9</dram_uncorrectable><sram_threshold_exceeded>{exceeded}</sram_threshold_exceeded></aggregate>
 </ecc_errors><clocks_{kind}_reasons><clocks_{kind}_reason_gpu_idle>Active</clocks_{kind}_reason_gpu_idle>
 <clocks_{kind}_reason_hw_thermal_slowdown>{thermal}</clocks_{kind}_reason_hw_thermal_slowdown></clocks_{kind}_reasons>
-<temperature><gpu_temp>45 C</gpu_temp></temperature><gpu_recovery_action>{recovery}</gpu_recovery_action></gpu>"""
+<temperature><gpu_temp>{temperature}</gpu_temp></temperature><gpu_recovery_action>{recovery}</gpu_recovery_action>
+<product_architecture>Hopper</product_architecture><utilization><gpu_util>0 %</gpu_util><memory_util>0 %</memory_util></utilization>
+<fb_memory_usage><total>81559 MiB</total><used>0 MiB</used><free>81079 MiB</free></fb_memory_usage>
+<clocks><graphics_clock>345 MHz</graphics_clock><sm_clock>345 MHz</sm_clock><mem_clock>2619 MHz</mem_clock></clocks>
+<gpu_power_readings><average_power_draw>N/A</average_power_draw><instant_power_draw>68.92 W</instant_power_draw></gpu_power_readings>
+<remapped_rows><remapped_row_pending>{pending}</remapped_row_pending><remapped_row_failure>No</remapped_row_failure></remapped_rows>
+<fabric><state>{fabric}</state><status>Success</status><health><summary>{summary}</summary><bandwidth>N/A</bandwidth>
+<route_unhealthy>{route}</route_unhealthy></health></fabric><power_smoothing>Insufficient Permissions</power_smoothing>
+<processes><process_info><process_name>Not Found</process_name></process_info></processes></gpu>"""
 HEALTHY = {
     "bus": "1B",
     "uncorrectable": "0",
@@ -37,6 +47,11 @@ HEALTHY = {
     "kind": "event",
     "thermal": "Not Active",
     "recovery": "None",
+    "temperature": "45 C",
+    "pending": "No",
+    "fabric": "Completed",
+    "summary": "Healthy",
+    "route": "False",
 }
 SERVICE = "LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\nMainPID=5\nNRestarts=0\n"
 
@@ -77,6 +92,12 @@ class Bench:
         with path.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
+    def beats(self) -> None:
+        """The parser and the agent write what they should."""
+        beat = {"heartbeat_monotonic_s": time.monotonic(), "heartbeat_period_s": 60}
+        self.file("/run/gpu-ami/event-parser.json", json.dumps(beat))
+        self.file("/opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log", "t I! ok\n")
+
     def diagnose(self, seconds: float = 10.0) -> dict[str, Any]:
         return program.diagnose(program.Machine(str(self.root), seconds))
 
@@ -112,6 +133,16 @@ def xml(*gpus: dict[str, str]) -> str:
             [("action", "clocks are lowered: hw_thermal_slowdown", "check_cooling")],
         ),
         ({"recovery": "Drain P2P"}, [("action", "the driver asks for: Drain P2P", "drain")]),
+        ({"temperature": "GPU is lost"}, [("action", "unknown: temperature/gpu_temp: GPU is lost", "unknown")]),
+        ({"temperature": ""}, [("action", "unknown: temperature/gpu_temp: no value", "unknown")]),
+        ({"temperature": "N/A"}, [("action", "unknown: temperature/gpu_temp: N/A", "unknown")]),
+        ({"pending": "ERR!"}, [("action", "unknown: remapped_rows/remapped_row_pending: ERR!", "unknown")]),
+        ({"recovery": "Unknown Error"}, [("action", "unknown: gpu_recovery_action: Unknown Error", "unknown")]),
+        (
+            {"summary": "Unhealthy", "route": "True"},
+            [("action", "NVLink fabric: summary: Unhealthy, route_unhealthy: True", "fabric")],
+        ),
+        ({"fabric": "In Progress"}, [("action", "NVLink fabric: state: In Progress", "fabric")]),
     ],
 )
 def test_state_of_a_gpu(bench: Bench, gpu: dict[str, str], expected: list[tuple[str, str, str]]) -> None:
@@ -126,18 +157,31 @@ def test_state_of_a_gpu(bench: Bench, gpu: dict[str, str], expected: list[tuple[
     }  # fmt: skip
 
 
+LOST_ROW = "00000000:1F:00.0, [GPU is lost]"
+
+
 def test_remapped_rows(bench: Bench) -> None:
     rows = ["00000000:1B:00.0, No, No, 0, 0", "00000000:1C:00.0, No, Yes, 0, 1", "00000000:1D:00.0, Yes, Yes, 0, 8"]
     bench.prints(
         "nvidia-smi",
-        "".join(f"NVIDIA H100, {row}\n" for row in [*rows, "00000000:1E:00.0, [N/A], [N/A], [N/A], [N/A]"]),
+        "".join(f"NVIDIA H100, {row}\n" for row in [*rows, "00000000:1E:00.0, [N/A], [N/A], [N/A], [N/A]", LOST_ROW]),
     )
     document = bench.diagnose()
-    assert [row["gpu_bus_id"][9:11] for row in document["probes"]["remapped_rows"]["data"]] == ["1B", "1C", "1D", "1E"]
+    assert [row["gpu_bus_id"][9:11] for row in document["probes"]["remapped_rows"]["data"]] == [
+        "1B",
+        "1C",
+        "1D",
+        "1E",
+        "1F",
+    ]
     assert of(document, "remapped_rows") == [
         ("action", "GPU 00000000:1C:00.0", "a row remap is pending", "schedule_reboot"),
         ("action", "GPU 00000000:1D:00.0", "a row of memory could not be remapped", "isolate"),
-    ]
+        (
+            "action", "GPU 00000000:1F:00.0",
+            "whether rows are remapped is unknown: failure [GPU is lost], pending no value", "unknown",
+        ),
+    ]  # fmt: skip
     assert document["exit_code"] == 1
 
 
@@ -155,7 +199,7 @@ def test_advice_is_that_of_the_parser(bench: Bench) -> None:
         bench.prints("nvidia-smi", xml({"recovery": action}))
         assert [row[3] for row in of(bench.diagnose(), "gpus")] == [advice(recovery_action=action)], action
     kinds = {row.ec2 for row in parser_module("catalogue").Catalogue(policy_path=None).actions.values()}
-    assert program._DO.keys() - {"repair_service"} <= kinds
+    assert program._DO.keys() - {"repair_service", "unknown", "fabric"} <= kinds
 
 
 def links(gpu: str) -> str:
@@ -204,6 +248,7 @@ def test_real_nvidia_smi_without_a_driver(bench: Bench) -> None:
 def test_the_simulated_board(bench: Bench, machine: Callable[..., str]) -> None:  # noqa: F811
     """The nvidia-smi of the local region answers every question of the diagnosis."""
     root = machine(A100, 8)
+    bench.beats()
     module = "gpu_ami.local.replicas.nvidia_driver.nvidia_smi.smi.cli"
     code = f"import sys; from {module} import main; sys.exit(main(sys.argv[1:], root={root!r}, own='550.163.01'))"
     bench.tool("nvidia-smi", f'cd {ROOT} && exec {sys.executable} -c "{code}" "$@"')
@@ -277,16 +322,21 @@ def test_agents_errors_are_shown(bench: Bench) -> None:
 def test_efa_counters(bench: Bench) -> None:
     port = "/sys/class/infiniband/rdmap0s6/ports/1"
     counters = {"rx_bytes": "77", "rx_drops": "0", "rdma_read_wr_err": "4", "retrans_bytes": "9", "lifespan": "x"}
+    counters["tx_bytes"] = "Input/output error"
     for name, value in counters.items():
         bench.file(f"{port}/hw_counters/{name}", value + "\n")
     bench.file(f"{port}/state", "4: ACTIVE\n")
     bench.file("/sys/class/infiniband/rdmap1s6/ports/1/state", "1: DOWN\n")
+    for name in ("rdmap1s6", "rdmap2s6"):
+        bench.file(f"/sys/class/infiniband/{name}/ports/1/hw_counters/rx_bytes", "0\n")
     document = bench.diagnose()
     assert document["probes"]["efa"]["data"]["rdmap0s6"] == {
         "state": "4: ACTIVE", "counters": {"rx_bytes": 77, "rx_drops": 0, "rdma_read_wr_err": 4, "retrans_bytes": 9},
     }  # fmt: skip
     assert of(document, "efa") == [
         ("action", "rdmap1s6", "the port is 1: DOWN, expected ACTIVE", "reboot"),
+        ("action", "rdmap2s6", "the state of its port is unknown: no value", "unknown"),
+        ("watch", "rdmap0s6", "tx_bytes is unknown: Input/output error", "unknown"),
         ("watch", "rdmap0s6", "rdma_read_wr_err: 4", "monitor"),
     ]
 
@@ -322,8 +372,36 @@ def test_nothing_to_do_is_exit_0(bench: Bench) -> None:
     (bench.tools / "n").write_text(links("NVIDIA H100 80GB HBM3"))
     bench.tool("nvidia-smi", case.format(bench.tools))
     bench.event(ec2_action="none")
+    bench.beats()
     document = bench.diagnose()
     assert (document["exit_code"], document["findings"]) == (0, []), document
+
+
+def test_link_that_does_not_answer_is_no_good_link(bench: Bench) -> None:
+    bench.prints(
+        "nvidia-smi",
+        "GPU 0: NVIDIA H100 (UUID: GPU-1)\n\t Link 0: Replay Errors: 0\n\t Link 1: Replay Errors: GPU is lost\n",
+    )
+    (finding,) = of(bench.diagnose(), "nvlink")
+    assert finding == ("action", "GPU 0", "link counters: Link 1: Replay Errors: GPU is lost", "unknown")
+
+
+def test_silent_parser_and_agent_are_findings(bench: Bench) -> None:
+    document = bench.diagnose()
+    assert [row[2] for row in of(document, "parser")] == [
+        "its heartbeat is unknown: /run/gpu-ami/event-parser.json: No such file or directory"
+    ]
+    (agent,) = of(document, "agent")
+    assert agent[2].endswith("amazon-cloudwatch-agent.log: No such file or directory")
+
+
+def test_sent_to_a_host_it_brings_its_reader(tmp_path: Path) -> None:
+    """A host without the event parser has no module hwevents."""
+    command = remote_python("diagnose", "--json", "--seconds", "5")
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}
+    )
+    assert json.loads(done.stdout)["probes"]["gpus"]["status"] in ("missing", "failed"), done.stderr
 
 
 def installed(folder: Path) -> Path:
@@ -333,6 +411,7 @@ def installed(folder: Path) -> Path:
     home.mkdir()
     for source, name in names.items():
         (home / name).write_bytes((PROGRAM.parent / source).read_bytes())
+    shutil.copytree(ROOT / "roles/event_parser/files/hwevents", home / "hwevents")
     (folder / "gpu-ami-diagnose").symlink_to(home / "gpu-ami-diagnose")
     return folder / "gpu-ami-diagnose"
 

@@ -31,7 +31,7 @@ def test_sent_program_is_complete(program: Path, shell: list[str]) -> None:
 
 
 PYTHON = (
-    "diagnose", "initial_ramdisk", "interruption_drill", "inventory", "materials", "provoke_xid", "support_bundle",
+    "diagnose", "initial_ramdisk", "interruption_drill", "inventory", "materials", "provoke_xid", "readings", "support_bundle",
     "telemetry_attachment",
 )  # fmt: skip
 

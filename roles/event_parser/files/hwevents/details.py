@@ -126,6 +126,8 @@ def sxid_follow_up(message: str) -> Dict[str, Any]:
 def board_advice(board: Dict[str, Any]) -> Tuple[str, str]:
     """(severity, action) for a GPU's state at boot as `nvidia-smi -q -x` reports it; ("info", "IGNORE") for a healthy one."""
     advice = [("info", "IGNORE")]
+    if board.get("unknown_count"):  # a GPU that does not answer is not a healthy one
+        advice.append(("warning", "RESTART_VM"))
     if board.get("remap_pending") == "Yes":
         advice.append(("warning", "SCHEDULE_RESET"))
     reported = str(board.get("recovery_action", "None"))

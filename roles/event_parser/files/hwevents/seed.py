@@ -12,6 +12,7 @@ import os
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from . import readings
 from .snapshot import Snapshot
 
 # Name in the former system → property of nvidia-smi.
@@ -46,7 +47,8 @@ class SeedMetrics:
         if self.query and ((self.query.fd in ready and self.query.read()) or now >= self.query.deadline):
             poller.unregister(self.query.fd)
             output, _ = self.query.output()
-            self.query, self.failures = None, self.failures + (output is None)
+            unanswered = output is None or has_unknown(output)
+            self.query, self.failures = None, self.failures + unanswered
             made += self._documents("AcceleratorMetrics", gpu_rows(output or b""), instance)
         if now >= self._due:
             self._due = now + self.period_s
@@ -85,13 +87,27 @@ class SeedMetrics:
 def gpu_rows(output: bytes) -> List[Tuple[Dict[str, str], Dict[str, int]]]:
     """(dimensions, values) of each GPU in nvidia-smi's table; `[N/A]` and the like are left out."""
     rows = []
-    for line in output.decode("utf-8", "replace").splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
+    for cells in _cells(output):
         if len(cells) != 3 + len(GPU_METRICS) or not cells[0].isdigit():
             continue
         device = {"AcceleratorIndex": cells[0], "AcceleratorName": cells[1], "AcceleratorDriver": cells[2]}
-        rows.append((device, {name: int(cell) for name, cell in zip(GPU_METRICS, cells[3:]) if cell.isdigit()}))
+        numbers = {name: readings.read_number(cell).number_or_none() for name, cell in zip(GPU_METRICS, cells[3:])}
+        rows.append((device, {name: int(number) for name, number in numbers.items() if number is not None}))
     return rows
+
+
+def has_unknown(output: bytes) -> bool:
+    """Whether the table lacks a row, or a cell of it holds an error in place of a value: no answer is not a good one."""
+    rows = _cells(output)
+    return not rows or any(
+        len(cells) != 3 + len(GPU_METRICS) or any(readings.read_number(cell).state == readings.UNKNOWN for cell in cells[3:])
+        for cells in rows
+    )
+
+
+def _cells(output: bytes) -> List[List[str]]:
+    lines = output.decode("utf-8", "replace").splitlines()
+    return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
 
 
 def read_efa(root: str = "/") -> Dict[str, Dict[str, int]]:

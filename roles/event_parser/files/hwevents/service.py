@@ -357,7 +357,7 @@ class Service:
     def _with_advice(self, board: Dict[str, Any]) -> Dict[str, Any]:
         """The snapshot's fields with severity and action: a pending remap needs a reset, a failed one a replacement."""
         fields = dict(board, boot_id=self.boot_id)
-        if fields.get("answered"):
+        if fields.get("answered") or fields.get("unknown_count"):
             fields["severity"], fields["action"] = details.board_advice(board)
             action = self.catalogue.action(fields["action"])
             fields.update(ec2_action=action.ec2, ec2_meaning=action.instructions(board.get("pci")))

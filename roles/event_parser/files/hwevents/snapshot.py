@@ -1,6 +1,7 @@
 """The GPUs' state at boot: remapped rows and recovery action, for faults before the service started.
 
-nvidia-smi runs beside the reader with a deadline, so a driver that hangs cannot stop the reader.
+nvidia-smi runs beside the reader with a deadline, so a driver that hangs cannot stop the reader. A value that is missing or an
+error is unknown: it is named, counted as RecoveryUnknown, and published as no zero.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from . import readings
 from .grammar import normalise_pci
 
 DEADLINE_S = 20.0
@@ -18,8 +20,11 @@ _LIMIT = 4 * 1024 * 1024
 _ELEMENTS = {
     "uuid": "uuid", "serial": "serial", "remapped_row_corr": "remapped_correctable", "remapped_row_unc": "remapped_uncorrectable",
     "remapped_row_pending": "remap_pending", "remapped_row_failure": "remap_failure", "gpu_recovery_action": "recovery_action",
-    "recovery_action": "recovery_action", "driver_version": "driver",
+    "recovery_action": "recovery_action", "driver_version": "driver", "product_architecture": "architecture",
+    "virtualization_mode": "virtualization",
 }  # fmt: skip
+_UNKNOWN = {"RecoveryUnknown": "Count"}
+_NAMED = 5  # unknown values that a line names; `unknown_count` has their number
 
 
 class Snapshot:
@@ -69,8 +74,16 @@ class Snapshot:
         """(fields, metrics) of each GPU; one entry with the reason where nvidia-smi failed or missed the deadline."""
         document, why = self.output()
         if document is None:
-            return [({"answered": False, "why": "nvidia-smi: " + why, "RecoveryUnknown": 1}, {"RecoveryUnknown": "Count"})]
-        return [(_with_metrics(board), {"RowRemapPending": "Count", "RowRemapFailure": "Count"}) for board in boards(document)]
+            return [_unanswered("nvidia-smi: " + why)]
+        found, whole = boards(document)
+        lines = [_with_metrics(board) for board in found]
+        if not whole or not found:
+            lines.append(_unanswered("nvidia-smi -q -x: " + ("the document is incomplete" if found else "it names no GPU")))
+        return lines
+
+
+def _unanswered(why: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    return {"answered": False, "why": why, "RecoveryUnknown": 1}, dict(_UNKNOWN)
 
 
 def _become(program: str, arguments: Tuple[str, ...], write_end: int) -> None:
@@ -99,13 +112,31 @@ def _reap(pid: int) -> int:
     return 255
 
 
-def _with_metrics(board: Dict[str, Any]) -> Dict[str, Any]:
-    board.update(answered=True, RowRemapPending=int(board.get("remap_pending") == "Yes"), RowRemapFailure=int(board.get("remap_failure") == "Yes"))
-    return board
+def _with_metrics(board: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """A metric of each flag that is known. A GPU without a row remapper (before Ampere, or a vGPU) has none to publish."""
+    unknown = board.pop("unknown")  # type: Dict[str, str]
+    remaps = readings.row_remapper(board.pop("architecture", ""), board.pop("virtualization", ""))
+    metrics = {}  # type: Dict[str, str]
+    for key, name in (("remap_pending", "RowRemapPending"), ("remap_failure", "RowRemapFailure")):
+        flag = readings.read_flag(board.get(key))
+        if flag.state == readings.KNOWN:
+            board[name], metrics[name] = int(flag.is_set()), "Count"
+        elif remaps and not any(path.startswith("remapped_rows") for path in unknown):
+            unknown.setdefault(key, board.pop(key, ""))
+    if not unknown:
+        board["answered"] = True
+        return board, metrics
+    named = ["%s: %s" % (name, text or "no value") for name, text in list(unknown.items())[:_NAMED]]
+    why = "%d values are unknown: %s" % (len(unknown), "; ".join(named))
+    board.update(answered=False, why=why, unknown=named, unknown_count=len(unknown), RecoveryUnknown=1)
+    return board, dict(metrics, **_UNKNOWN)
 
 
-def boards(document: bytes) -> List[Dict[str, Any]]:
-    """One entry for each GPU of `nvidia-smi -q -x`; for an incomplete document, the GPUs read so far."""
+def boards(document: bytes) -> Tuple[List[Dict[str, Any]], bool]:
+    """One entry for each GPU of `nvidia-smi -q -x`, and whether the document is whole; else the GPUs read so far.
+
+    `unknown` of an entry: element → text of each value that is an error, wherever it stands.
+    """
     from pyexpat import ExpatError, ParserCreate  # imported only where needed: saves the idle service memory
 
     gpus = []  # type: List[Dict[str, Any]]
@@ -117,15 +148,19 @@ def boards(document: bytes) -> List[Dict[str, Any]]:
         path.append(name)
         text.clear()
         if name == "gpu" and len(path) == 2:
-            gpus.append({"pci": _pci(attributes.get("id", "")), "driver": driver.get("driver")})
+            gpus.append({"pci": _pci(attributes.get("id", "")), "driver": driver.get("driver"), "unknown": {}})
 
     def end(name: str) -> None:
         value = "".join(text).strip()
         key = _ELEMENTS.get(name)
         if key == "driver":
             driver["driver"] = value
-        elif key and gpus and value not in ("N/A", ""):
-            gpus[-1].setdefault(key, int(value) if value.isdigit() and key.startswith("remapped") else value[:64])
+        elif gpus and value and not any(part in readings.FREE_TEXT for part in path):
+            if readings.is_error(value):
+                if value != "Insufficient Permissions" or key:
+                    gpus[-1]["unknown"]["/".join(path[2:])] = value[:64]
+            elif key and readings.read_word(value).state == readings.KNOWN:
+                gpus[-1].setdefault(key, int(value) if value.isdigit() and key.startswith("remapped") else value[:64])
         text.clear()
         path.pop()
 
@@ -134,8 +169,8 @@ def boards(document: bytes) -> List[Dict[str, Any]]:
     try:
         parser.Parse(document, True)
     except ExpatError:
-        pass
-    return gpus
+        return gpus, False
+    return gpus, True
 
 
 def _pci(printed: str) -> str:

@@ -1,0 +1,1 @@
+../../roles/event_parser/files/hwevents/readings.py
