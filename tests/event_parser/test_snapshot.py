@@ -97,7 +97,7 @@ def test_no_gpu_is_unknown(bench: Bench, document: str) -> None:
     assert recovery["why"] == "nvidia-smi -q -x: it names no GPU"
 
 
-# After a capture of a lost GB200 in the public test data of NVIDIA/k8s-test-infra: errors in place of values, exit code 0.
+# After a public capture of a lost GB200 (NVIDIA/k8s-test-infra, test data): errors in place of values, exit status 0.
 LOST = """<nvidia_smi_log><driver_version>580.105.08</driver_version><gpu id="00000000:0B:00.0"><uuid>GPU-b</uuid>
 <product_architecture>Blackwell</product_architecture><gpu_recovery_action>None</gpu_recovery_action>
 <fb_memory_usage><total>{text}</total></fb_memory_usage><remapped_rows>{text}</remapped_rows>

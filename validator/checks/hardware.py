@@ -1,4 +1,4 @@
-"""GPU links, NVSwitches and EFA interfaces are those of the instance type."""
+"""Every GPU answers; GPU links, NVSwitches and EFA interfaces are those of the instance type."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
 from validator.probes import Golden, Hardware, MachineUnderTest
 from validator.probes import hardware as probe
+from validator.remote import readings
 
 pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.tier("T3"), pytest.mark.beside_live]
 
@@ -27,6 +28,22 @@ def hardware(host: Any) -> Hardware:
         return probe.see(run)
     except probe.Unseen as reason:
         unproven(f"{reason}: see nvidia_driver::test_every_promised_gpu_is_there")
+
+
+@pytest.mark.survives
+def test_every_gpu_answers(machine: MachineUnderTest, observe: Observe) -> None:
+    """nvidia-smi knows every value that each GPU has. A lost one has errors in their place, and exit status 0."""
+    try:
+        gpus = machine.gpus
+    except ValueError as error:
+        unproven(f"{error}: see nvidia_driver::test_every_promised_gpu_is_there")
+    answers = {gpu.index: readings.shown_unknown(gpu.unknown) if gpu.unknown else "every value" for gpu in gpus}
+    observe(answers, "every value")
+    if not gpus:
+        unproven("nvidia-smi -q -x names no GPU: see nvidia_driver::test_every_promised_gpu_is_there")
+    silent = [f"GPU {gpu.index} ({gpu.pci}): {answers[gpu.index]}" for gpu in gpus if gpu.unknown]
+    if silent:
+        observe.fail(f"unknown values: {'; '.join(silent)}")
 
 
 @pytest.mark.survives

@@ -26,6 +26,7 @@ from validator.probes import (
     shared_libraries,
     unchanged_since_image,
 )
+from validator.remote import readings
 
 pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.beside_live]
 _NEEDS_BOARD = pytest.mark.usefixtures("board")
@@ -37,8 +38,6 @@ _FIELDS = (
 )  # fmt: skip
 _QUERY = f"nvidia-smi --query-gpu={','.join(_FIELDS)} --format=csv,noheader,nounits"
 _DKMS = ("/usr", "/bin", "/sbin", "/lib", "/etc/dkms", "/var/lib/dkms")  # its program, its state, and the modules
-_NO_VALUE = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]")
-_WATTS = re.compile(r"\d+(\.\d+)?")
 _HIDES = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 
 
@@ -112,9 +111,13 @@ def test_persistence_daemon_runs(host: Any, observe: Observe) -> None:
     states = [host.run(f"systemctl {verb} %s", unit).stdout.strip() for verb in ("is-active", "is-enabled")]
     observe.same(states, ["active", "enabled"], unit)
     modes = _each_gpu(host, "persistence_mode")  # the unit of some packages has --no-persistence-mode
-    without = [f"GPU {index}: {mode}" for index, mode in modes if mode not in ("Enabled", *_NO_VALUE)]
+    flags = {index: readings.read_flag(mode) for index, mode in modes}
+    unread = [f"GPU {index}: {flag.shown()}" for index, flag in flags.items() if flag.state == readings.UNKNOWN]
+    without = [f"GPU {index}: {mode}" for index, mode in modes if not flags[index].is_set()]
     observe([*states, *(mode for _, mode in modes)], ["active", "enabled", "persistence mode Enabled"])
-    if without:
+    if unread:
+        observe.fail(f"whether persistence mode is on is unknown: {'; '.join(unread)}")
+    if [flag for flag in flags.values() if flag.state == readings.KNOWN and not flag.is_set()]:
         observe.fail(f"{unit} runs, but persistence mode is off: {'; '.join(without)}")
 
 
@@ -123,17 +126,20 @@ def test_persistence_daemon_runs(host: Any, observe: Observe) -> None:
 def test_power_is_not_limited(host: Any, observe: Observe) -> None:
     """No GPU has a power limit below its default. It would be slower without any message."""
     rows = _each_gpu(host, "power.limit", "power.default_limit")
-    readable = [row for row in rows if not set(row[1:]) & set(_NO_VALUE)]
+    watts = {index: [readings.read_number(text) for text in texts] for index, *texts in rows}
     unread = [
-        f"GPU {index}: {limit} of {default}"
-        for index, limit, default in readable
-        if not _WATTS.fullmatch(limit) or not _WATTS.fullmatch(default)
+        f"GPU {index}: {limit.shown()} of {default.shown()}"
+        for index, (limit, default) in watts.items()
+        if readings.UNKNOWN in (limit.state, default.state) or limit.state != default.state
     ]
     if unread:
         observe.fail(f"the power limit cannot be read: {'; '.join(unread)}")
-    limits = [(index, float(limit), float(default)) for index, limit, default in readable]
+    known = {index: pair for index, pair in watts.items() if pair[0].state == readings.KNOWN}
+    limits = [(index, limit.number(), default.number()) for index, (limit, default) in known.items()]
     if not limits:
         unproven("nvidia-smi shows no power limit")
+    if absent := sorted(watts.keys() - known.keys()):
+        observe.fail(f"GPU {', '.join(absent)} shows no power limit, and others do")
     observe([f"{limit:g} of {default:g} W" for _, limit, default in limits], "the default limit")
     lower = [f"GPU {index}: {limit:g} of {default:g} W" for index, limit, default in limits if limit < default - 0.5]
     if lower:

@@ -211,8 +211,8 @@ def _output(run: Run, command: str) -> str:
 
 
 def describe(pci: Sequence[PciDevice], gpus: Iterable[nvidia_smi.Gpu], topology: str, driver: str = "") -> Hardware:
-    """The hardware that PCI bus, `nvidia-smi -q -x` and `nvidia-smi topo -m` show."""
-    boards = tuple(Board(gpu.pci, gpu.name, int(gpu.values.get("memory_total", 0))) for gpu in gpus)
+    """The hardware that PCI bus, `nvidia-smi -q -x` and `nvidia-smi topo -m` show. Unseen: memory is unknown."""
+    boards = tuple(_board(gpu) for gpu in gpus)
     return Hardware(
         gpus=boards,
         links=read_topology(topology),
@@ -221,6 +221,13 @@ def describe(pci: Sequence[PciDevice], gpus: Iterable[nvidia_smi.Gpu], topology:
         simulated=is_simulated(pci),
         driver=driver,
     )
+
+
+def _board(gpu: nvidia_smi.Gpu) -> Board:
+    if "memory_total" not in gpu.values:
+        text = gpu.unknown.get("fb_memory_usage/total") or "no value"
+        raise Unseen(f"`nvidia-smi -q -x`: memory of GPU {gpu.index} ({gpu.pci}): expected MiB, got {text}")
+    return Board(gpu.pci, gpu.name, int(gpu.values["memory_total"]))
 
 
 def is_simulated(pci: Iterable[PciDevice]) -> bool:

@@ -1,11 +1,16 @@
-"""Reads the output of `nvidia-smi -q -x` as numbers in CloudWatch's units. Does no input or output."""
+"""Reads the output of `nvidia-smi -q -x` as numbers in CloudWatch's units. Does no input or output.
+
+What is missing, an error or unparsable is no value: it is in `unknown`, never 0 (validator.remote.readings).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.etree import ElementTree
+
+from validator.remote import readings
 
 # Measurement of the agent's nvidia_gpu plugin to its paths in the XML. The first existing path is read: drivers since
 # R535 and R570 have other paths of power_draw (amazon-cloudwatch-agent PR 1052, PR 1679).
@@ -40,14 +45,16 @@ MAY_BE_ABSENT = frozenset(
 # enabled". Basis: a third-party page that quotes NVIDIA's MIG user guide
 # (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/); the guide itself was not read, so this is unverified.
 ABSENT_UNDER_MIG = frozenset({"utilization_gpu", "utilization_memory"})
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. pci: "0000:00:1b.0"; values: measurement → number (MiB, MHz, W, °C, percent), missing if "N/A".
+    """One GPU. pci: "0000:00:1b.0"; values: measurement → number (MiB, MHz, W, °C, percent), only what is known.
 
     processes: "PID NAME (TYPE)" of each process that uses the GPU; compute_mode and mig as in nvidia-smi.
+    unknown: path in the XML → text ("" if it is missing) of each value that the board has and nvidia-smi did not give.
+    unread: measurements with an error in place of a value. fabric: "Completed", "In Progress", … ("" for a GPU without
+    that state); fabric_faults: what is wrong with its place in the NVLink fabric.
     """
 
     index: int
@@ -59,6 +66,10 @@ class Gpu:
     processes: tuple[str, ...] = ()
     compute_mode: str = "Default"
     mig: str = "N/A"
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+    fabric: str = ""
+    fabric_faults: tuple[str, ...] = ()
 
 
 def read(xml: str) -> list[Gpu]:
@@ -71,11 +82,15 @@ def read(xml: str) -> list[Gpu]:
 
 
 def _gpu(index: int, node: ElementTree.Element) -> Gpu:
-    values = {}
+    values, unread = {}, set()
     for measurement, paths in PATHS.items():
-        text = next((value for value in (_text(node, path) for path in paths) if _NUMBER.match(value)), "")
-        if text:
-            values[measurement] = float(_NUMBER.match(text).group())  # type: ignore[union-attr]
+        answers = [readings.read_number(node.findtext(path)) for path in paths]
+        known = [answer for answer in answers if answer.state == readings.KNOWN]
+        if known:
+            values[measurement] = known[0].number()
+        elif any(readings.is_error(answer.text) for answer in answers):
+            unread.add(measurement)
+    fabric = readings.fabric_state(node)
     return Gpu(
         index=index,
         name=_text(node, "product_name"),
@@ -86,6 +101,10 @@ def _gpu(index: int, node: ElementTree.Element) -> Gpu:
         processes=tuple(_process(process) for process in node.findall("processes/process_info")),
         compute_mode=_text(node, "compute_mode") or "Default",
         mig=_text(node, "mig_mode/current_mig") or "N/A",
+        unknown=readings.unknown_values(node),
+        unread=frozenset(unread),
+        fabric="" if fabric.state == readings.ABSENT or node.find("fabric") is None else fabric.shown(),
+        fabric_faults=tuple(readings.fabric_faults(node)),
     )
 
 

@@ -53,8 +53,8 @@ _DO = {
     "repair_service": "Read `journalctl -u UNIT` and start the unit; until then its events or metrics are not seen",
     "monitor": "Nothing now; compare with a later diagnosis",
     "unknown": "Its state is unknown, not healthy: run gpu-ami-diagnose again as root, and reboot if it stays so",
-    "fabric": "Read `journalctl -u nvidia-fabricmanager` and /var/log/fabricmanager.log: CUDA fails with error 802 until "
-    "the fabric is complete. Reboot the instance; stop and start it if this comes back",
+    "fabric": "Read `journalctl -u nvidia-fabricmanager` and /var/log/fabricmanager.log: CUDA fails with error 802 "
+    "until the fabric is complete. Reboot the instance; stop and start it if this comes back",
 }
 # Reasons of lower clocks that are faults. Others (idle, power cap, locked clocks) belong to normal operation.
 _SLOWDOWNS = {

@@ -32,11 +32,14 @@ GPU = """<gpu id="00000000:{bus}:00.0"><product_name>NVIDIA H100</product_name><
 </ecc_errors><clocks_{kind}_reasons><clocks_{kind}_reason_gpu_idle>Active</clocks_{kind}_reason_gpu_idle>
 <clocks_{kind}_reason_hw_thermal_slowdown>{thermal}</clocks_{kind}_reason_hw_thermal_slowdown></clocks_{kind}_reasons>
 <temperature><gpu_temp>{temperature}</gpu_temp></temperature><gpu_recovery_action>{recovery}</gpu_recovery_action>
-<product_architecture>Hopper</product_architecture><utilization><gpu_util>0 %</gpu_util><memory_util>0 %</memory_util></utilization>
+<product_architecture>Hopper</product_architecture>
+<utilization><gpu_util>0 %</gpu_util><memory_util>0 %</memory_util></utilization>
 <fb_memory_usage><total>81559 MiB</total><used>0 MiB</used><free>81079 MiB</free></fb_memory_usage>
 <clocks><graphics_clock>345 MHz</graphics_clock><sm_clock>345 MHz</sm_clock><mem_clock>2619 MHz</mem_clock></clocks>
-<gpu_power_readings><average_power_draw>N/A</average_power_draw><instant_power_draw>68.92 W</instant_power_draw></gpu_power_readings>
-<remapped_rows><remapped_row_pending>{pending}</remapped_row_pending><remapped_row_failure>No</remapped_row_failure></remapped_rows>
+<gpu_power_readings><average_power_draw>N/A</average_power_draw>
+<instant_power_draw>68.92 W</instant_power_draw></gpu_power_readings>
+<remapped_rows><remapped_row_pending>{pending}</remapped_row_pending>
+<remapped_row_failure>No</remapped_row_failure></remapped_rows>
 <fabric><state>{fabric}</state><status>Success</status><health><summary>{summary}</summary><bandwidth>N/A</bandwidth>
 <route_unhealthy>{route}</route_unhealthy></health></fabric><power_smoothing>Insufficient Permissions</power_smoothing>
 <processes><process_info><process_name>Not Found</process_name></process_info></processes></gpu>"""

@@ -153,11 +153,11 @@ def expected_series(
     for gpu in gpus:
         own = {"index": str(gpu.index), "name": gpu.name, "arch": gpu.architecture} | appended
         for measurement in measurements(config):
-            if absent is None and measurement in nvidia_smi.MAY_BE_ABSENT and measurement not in gpu.values:
+            if absent is None and measurement in nvidia_smi.MAY_BE_ABSENT - gpu.unread - gpu.values.keys():
                 continue
             if absent is not None and measurement in absent:
                 continue
-            if gpu.mig == "Enabled" and measurement in nvidia_smi.ABSENT_UNDER_MIG and measurement not in gpu.values:
+            if gpu.mig == "Enabled" and measurement in nvidia_smi.ABSENT_UNDER_MIG - gpu.unread - gpu.values.keys():
                 continue
             name = f"nvidia_smi_{measurement}"
             series[Series(namespace, name, tuple(sorted(own.items())))] = gpu

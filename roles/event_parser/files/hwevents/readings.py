@@ -147,7 +147,7 @@ _REQUIRED = (
     (("clocks/sm_clock",), read_number),
     (("clocks/mem_clock",), read_number),
     (
-        ("gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw", "power_readings/power_draw"),
+        ("power_readings/power_draw", "gpu_power_readings/power_draw", "gpu_power_readings/instant_power_draw"),
         read_number,
     ),
 )
@@ -177,10 +177,11 @@ def unknown_values(gpu: Any) -> dict[str, str]:
     if row_remapper((gpu.findtext("product_architecture") or "").strip(), "VGPU" if virtual else ""):
         required += _REMAPPED
     for paths, read in required:
-        readings = [read(gpu.findtext(path)) for path in paths]
+        readings = {path: read(gpu.findtext(path)) for path in paths}
         covered = any(path == found or path.startswith(found + "/") for path in paths for found in unknown)
-        if not covered and not any(reading.state == KNOWN for reading in readings):
-            unknown[paths[-1]] = next((reading.text for reading in readings if reading.text), "")
+        if not covered and not any(reading.state == KNOWN for reading in readings.values()):
+            shown = next((path for path, reading in readings.items() if reading.text), paths[-1])
+            unknown[shown] = readings[shown].text
     return unknown
 
 

@@ -35,7 +35,7 @@ class Settings(NamedTuple):
 
 def documents(report: Mapping[str, Any], settings: Settings, wall_us: int) -> Tuple[Documents, List[str]]:
     """The documents of a report, and what it could not say: errors of its parts, dimensions without a value."""
-    problems = list(_problems(report))
+    problems = [*_problems(report), *_unreadable(report)]
     instance = _object(report, "instance_info")
     names = [name for name in settings.dimensions if name != RUNTIME_TAG]
     unknown = [name for name in names if not _text(instance.get(name))]
@@ -95,8 +95,9 @@ def _runtime(reports: List[Mapping[str, Any]]) -> Values:
     values: Values = {}
     for report in reports:
         used = _object(report, "memory_used", "neuron_runtime_used_bytes")
-        _add(values, "runtime_memory_host", "Bytes", used.get("host"))
-        _add(values, "runtime_memory_neuron_device", "Bytes", used.get("neuron_device"))
+        for name in ("host", "neuron_device"):
+            if name in used:
+                _add(values, "runtime_memory_%s" % name, "Bytes", used[name])
         stats = _object(report, "execution_stats")
         for kind, count in _object(stats, "error_summary").items():
             _add(values, "execution_errors_%s" % kind, "Count", count)
@@ -107,14 +108,14 @@ def _runtime(reports: List[Mapping[str, Any]]) -> Values:
                 seconds = _number(_object(stats, "latency_stats", latency).get(percentile))
                 if seconds is not None:
                     values.setdefault("%s_%s" % (latency, percentile), ("Seconds", []))[1].append(seconds)
-    return values
+    return {name: of for name, of in values.items() if of[1]}
 
 
 def _add(values: Values, name: str, unit: str, value: Any) -> None:
+    """A total with an unknown part is unknown: an empty list, which `_runtime` leaves out."""
     number = _number(value)
-    if number is not None:
-        total = values.get(name, (unit, [0]))[1][0]
-        values[name] = (unit, [total + number])
+    total = values.get(name, (unit, [0]))[1]
+    values[name] = (unit, [] if number is None or not total else [total[0] + number])
 
 
 def _document(dimensions: Dict[str, str], values: Values, settings: Settings, wall_us: int) -> Dict[str, Any]:
@@ -142,6 +143,29 @@ def _problems(report: Mapping[str, Any]) -> Iterator[str]:
         if _text(entry.get("error")):
             yield "runtime %s: %s" % (tag, _text(entry["error"]))
         yield from _group_problems("runtime %s: " % tag, _object(entry, "report"))
+
+
+def _unreadable(report: Mapping[str, Any]) -> Iterator[str]:
+    """Values that are there and are no number. They are published as nothing, not as 0."""
+    for device in _items(_object(report, "system_data", "neuron_hw_counters").get("neuron_devices")):
+        named = "device %s" % _text(device.get("neuron_device_index"))
+        if _number(device.get("neuron_device_index")) is None:
+            yield "%s: no neuron_device_index" % named
+        for name, value in device.items():
+            if re.search(r"_ecc_\w*corrected$", name) and _number(value) is None:
+                yield "%s: %s is unknown: %.60r" % (named, name, value)
+    for entry in _items(report.get("neuron_runtime_data")):
+        own = _object(entry, "report")
+        groups = {
+            "memory_used": _object(own, "memory_used", "neuron_runtime_used_bytes"),
+            "error_summary": _object(own, "execution_stats", "error_summary"),
+            "execution_summary": _object(own, "execution_stats", "execution_summary"),
+        }
+        tag = _text(entry.get("neuron_runtime_tag")) or _text(entry.get("pid"))
+        for group, values in groups.items():
+            for name, value in values.items():
+                if not isinstance(value, (Mapping, list)) and _number(value) is None:
+                    yield "runtime %s: %s: %s is unknown: %.60r" % (tag, group, name, value)
 
 
 def _group_problems(of: str, groups: Mapping[str, Any]) -> Iterator[str]:
