@@ -118,6 +118,8 @@ def test_heavy_imports_wait_until_they_are_needed() -> None:
         "cryptography",
         "cyclonedx",
         "packageurl",
+        "hcl2",
+        "lark",
     }
     assert loaded_by("import gpu_ami.cli; gpu_ami.cli._parser()") & heavy == set()
 

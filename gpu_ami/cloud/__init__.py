@@ -25,7 +25,7 @@ sweep        removes what interrupted runs left
 
 from gpu_ami.cloud.client import Cloud, preload, tags_of
 from gpu_ami.cloud.launches import Launch
-from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place
+from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place, takes
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name
 
@@ -41,4 +41,5 @@ __all__ = [
     "load_place",
     "preload",
     "tags_of",
+    "takes",
 ]

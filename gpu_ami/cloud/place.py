@@ -174,6 +174,11 @@ def load_place(path: Path) -> Place:
     return Place(**values)
 
 
+def takes(key: str, value: object) -> bool:
+    """Whether a `--where` file takes a value for one of its keys."""
+    return key in _GRAMMAR.keys and not list(_GRAMMAR.keys[key].check(value, key))
+
+
 def _mistakes(document: Any) -> Iterator[Mistake]:
     yield from _GRAMMAR.check(document, "")
     yield from _GRAMMAR.missing(document)

@@ -21,7 +21,15 @@ from gpu_ami.plan.diff import changes, compare, value_differences
 from gpu_ami.plan.document import PLAN_FILE, Plan
 from gpu_ami.plan.lock import locks_folder, render_lock, write_lock
 from gpu_ami.plan.matrix import AffectedImage, affected
-from gpu_ami.plan.outputs import ANSIBLE_FILE, PACKER_FILE, SITE_FOLDER, ansible_variables, roles_path, site_files
+from gpu_ami.plan.outputs import (
+    ANSIBLE_FILE,
+    PACKER_FILE,
+    SITE_FOLDER,
+    ansible_variables,
+    roles_path,
+    root_device_name,
+    site_files,
+)
 from gpu_ami.plan.resolution import make_plan
 from gpu_ami.plan.source_ami import resolve_source_ami
 
@@ -45,6 +53,7 @@ __all__ = [
     "render_lock",
     "resolve_source_ami",
     "roles_path",
+    "root_device_name",
     "site_files",
     "value_differences",
     "write_lock",

@@ -21,6 +21,11 @@ NO_ENDPOINT = "http://region-is-down.invalid"
 _ROOT_DEVICES = {"ubuntu": "/dev/sda1", "rhel": "/dev/sda1"}
 
 
+def root_device_name(os_id: str) -> str:
+    """The root device of an operating system's AMIs, by the id of its os-release."""
+    return _ROOT_DEVICES.get(os_id, "/dev/xvda")
+
+
 def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Path) -> dict[str, object]:
     """What `packer/variables.pkr.hcl` declares, but for what is of a single run (run id, expiry, manifest)."""
     source = document["source_ami"]
@@ -57,7 +62,7 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         "efa_version": versions["efa"],
         "intel_mkl_version": versions["mkl"],
         "instance_type": document["build"]["instance_type"],
-        "root_device_name": _ROOT_DEVICES.get(document["os"]["id"], "/dev/xvda"),
+        "root_device_name": root_device_name(document["os"]["id"]),
         "root_volume_gib": document["build"]["root_volume_gib"],
         "ssh_username": document["os"]["ssh_user"],
         "ansible_vars_file": str(ansible_vars_file),

@@ -13,8 +13,6 @@ system_sections      the plan's sections of kernel, node family, Lustre client a
 agent                the CloudWatch agent's configuration
 notes                notes of a plan that can be built
 explanation          where each value of a recipe comes from
-importer             an older Packer template becomes a recipe
-template_leftovers   keys of a template that have no equivalent in a recipe
 reference            the reference of the recipe's keys, for docs/recipes.md
 
 Packages: facts (the tables of variables/facts) and rules (between versions, and between a recipe's values).
@@ -22,7 +20,6 @@ Packages: facts (the tables of variables/facts) and rules (between versions, and
 
 from gpu_ami.recipes.explanation import ExplainedValue, explain
 from gpu_ami.recipes.facts import ARCHITECTURES, VARIABLES, Facts, load_facts
-from gpu_ami.recipes.importer import import_template, place_text, recipe_text
 from gpu_ami.recipes.layers import Recipe, facts_of, read_recipe
 from gpu_ami.recipes.lookup import all_recipes, find_recipe, new_recipe_folder, recipe_folders
 from gpu_ami.recipes.resolver import resolve
@@ -45,14 +42,11 @@ __all__ = [
     "explain",
     "facts_of",
     "find_recipe",
-    "import_template",
     "kernel_section",
     "load_facts",
     "new_recipe_folder",
-    "place_text",
     "read_recipe",
     "recipe_folders",
-    "recipe_text",
     "resolve",
     "section",
 ]

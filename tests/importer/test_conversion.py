@@ -11,8 +11,8 @@ import yaml
 
 from gpu_ami.cloud.place import load_place
 from gpu_ami.errors import UsageError
+from gpu_ami.importer import import_template, place_text, recipe_text
 from gpu_ami.recipes.facts.tables import load_facts
-from gpu_ami.recipes.importer import import_template, place_text, recipe_text
 from gpu_ami.recipes.layers import read_recipe
 from gpu_ami.recipes.resolver import resolve
 
@@ -169,7 +169,7 @@ def test_system_comes_from_name_or_flag(name: str, flag: str, system: str, tmp_p
 def test_builder_without_gpu_is_said(tmp_path: Path) -> None:
     imported = import_template(template(tmp_path, "ubuntu2004.yml", builder="r5n.12xlarge"), FACTS)
     assert imported.recipe["build"] == {"instance_type": "r5n.12xlarge"}
-    assert any("names no GPU type" in remark for remark in imported.remarks)
+    assert any("names no GPU type (r5n.12xlarge builds the image)" in remark for remark in imported.remarks)
 
 
 def test_end_of_life_is_said_with_its_cost(tmp_path: Path) -> None:
@@ -185,6 +185,95 @@ def test_place_is_a_where_file(tmp_path: Path) -> None:
     assert (place.region, place.subnet_id) == ("us-east-1", "subnet-0123456789abcdef0")
     assert place.security_group_ids == ("sg-0123456789abcdef0", "sg-0123456789abcdef1")
     assert place.source_ami == "ami-0123456789abcdef0"
+
+
+def test_type_through_a_variable_is_read(tmp_path: Path) -> None:
+    """A template that said p2.xlarge through a variable got p4d.24xlarge, and `it resolves`."""
+    path = template(tmp_path, "ubuntu2004.yml", builder="{{user `kind`}}", kind="{{user `size`}}", size="p2.xlarge")
+    imported = import_template(path, FACTS)
+    assert imported.recipe["instance_types"] == ["p2.xlarge"]
+    assert imported.recipe["build"] == {"instance_type": "p2.xlarge"}
+
+
+def test_type_that_nobody_knows_is_not_replaced(tmp_path: Path) -> None:
+    imported = import_template(template(tmp_path, "ubuntu2004.yml", builder="p5.1xlarge"), FACTS)
+    assert imported.recipe["instance_types"] == ["p5.1xlarge"]  # refused by name when it is resolved
+
+
+@pytest.mark.parametrize(
+    "system, volumes, size",
+    [
+        ("al2023", [("/dev/sdf", 900), ("/dev/xvda", 80)], 80),
+        ("ubuntu2204", [("/dev/sda1", 90), ("/dev/sdf", 900)], 90),
+        ("ubuntu2204", [("/dev/xvda", 90), ("/dev/sdf", 900)], None),
+        ("al2023", [("/dev/sdf", 900)], None),
+        ("al2023", [(None, 70)], 70),
+        ("al2023", [("/dev/xvda", "{{user `gib`}}")], 55),
+    ],
+)
+def test_root_volume_is_that_of_the_root_device(
+    system: str, volumes: list[tuple[str | None, object]], size: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{system}.json"
+    mapped = [{"device_name": device, "volume_size": gib} for device, gib in volumes]
+    builder = {"type": "amazon-ebs", "launch_block_device_mappings": mapped}
+    path.write_text(json.dumps({"variables": {"gib": "55"}, "builders": [builder]}))
+    imported = import_template(path, FACTS)
+    assert imported.recipe.get("build") == ({"root_volume_gib": size} if size else None)
+    dropped = [line for line in imported.remarks if line.startswith("builders[0].launch_block_device_mappings[")]
+    assert len(dropped) == len(volumes) - (size is not None)
+
+
+def test_names_of_the_eks_template(tmp_path: Path) -> None:
+    """amazon-eks-ami: every variable null in the template, values in two files."""
+    folder = tmp_path / "al2023"
+    folder.mkdir()
+    names = ["aws_region", "kubernetes_version", "nvidia_driver_major_version", "source_ami_filter_name",
+             "source_ami_owners", "source_ami_id", "arch", "subnet_id", "instance_type", "ami_description"]  # fmt: skip
+    source = {"filters": {"name": "{{user `source_ami_filter_name`}}", "architecture": "{{user `arch`}}"},
+              "owners": ["{{user `source_ami_owners`}}"]}  # fmt: skip
+    builder = {"type": "amazon-ebs", "region": "{{user `aws_region`}}", "instance_type": "{{user `instance_type`}}",
+               "source_ami": "{{user `source_ami_id`}}", "source_ami_filter": source}  # fmt: skip
+    path, defaults, release = folder / "template.json", folder / "default.json", folder / "1.33.json"
+    path.write_text(json.dumps({"variables": dict.fromkeys(names), "builders": [builder]}))
+    defaults.write_text(
+        json.dumps({"aws_region": "us-west-2", "nvidia_driver_major_version": "580", "source_ami_id": "",
+                    "source_ami_owners": "137112412989", "source_ami_filter_name": "al2023-ami-minimal-2023.*"})
+    )  # fmt: skip
+    release.write_text(json.dumps({"kubernetes_version": "1.33.4", "arch": "x86_64", "instance_type": "g5.xlarge"}))
+    imported = import_template(path, FACTS, [defaults, release])
+    recipe = imported.recipe
+    assert (recipe["flag"], recipe["os"], recipe["architecture"]) == ("al2023", "al2023", "x86_64")
+    assert (recipe["node"], recipe["node_version"]) == ("eks", "1.33")
+    assert recipe["nvidia_driver"] == {"version": "580"}
+    assert recipe["instance_types"] == ["g5.xlarge"]
+    assert imported.place == {"region": "us-west-2"}
+    assert "source_ami" not in recipe  # a node starts from AWS's own AMI
+    assert not [line for line in imported.remarks if "None" in line]
+
+
+def test_source_ami_filter_of_a_plain_instance_is_carried_over(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    variables = {"source_ami_filter_name": "debian-12-amd64-*", "source_ami_owners": "136693071363"}
+    path.write_text(json.dumps({"variables": variables, "builders": [{"type": "amazon-ebs"}]}))
+    imported = import_template(path, FACTS)
+    assert imported.recipe["source_ami"] == {"owner": "136693071363", "name": "debian-12-amd64-*"}
+    assert imported.recipe["os"] == "debian12"
+
+
+def test_second_version_of_a_component_is_said(tmp_path: Path) -> None:
+    path = template(
+        tmp_path, "al2023.yml", nvidia_driver_lts_version="580", nvidia_driver_pb_version="595", other_version="1"
+    )
+    imported = import_template(path, FACTS)
+    assert imported.recipe["nvidia_driver"] == {"version": "580"}
+    assert any(line.startswith("nvidia_driver_pb_version: '595' is a second version of") for line in imported.remarks)
+
+
+def test_names_with_line_breaks_stay_comments(tmp_path: Path) -> None:
+    path = tmp_path / "al2023.json"
+    path.write_text(json.dumps({"variables": {"a\nroles: []": "x"}, "builders": [{"type": "amazon-ebs"}]}))
+    assert yaml.safe_load(recipe_text(import_template(path, FACTS), path)).get("roles") is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +311,19 @@ def test_command_writes_recipe_and_place(tmp_path: Path) -> None:
     assert load_place(where).region == "us-east-1"
     with pytest.raises(UsageError, match="is there already"):
         call(str(path), "-o", str(out))
-    assert call(str(path), "-o", "-").text.startswith("# Imported from nvidia-efa-ml-al2.yml.")
+
+
+def test_printed_recipe_is_as_the_written_one(tmp_path: Path) -> None:
+    """-o - resolves, writes the place and returns the exit code, as -o FILE does; what it prints stays YAML."""
+    path = template(tmp_path, "al2.yml", nvidia_version="515.86.01", cuda_version="cuda-toolkit-12-0", **NETWORK)
+    out, where, other = (tmp_path / name for name in ("out.yml", "aws.yml", "other.yml"))
+    written = call(str(path), "-o", str(out), "--where-file", str(where))
+    printed = call(str(path), "-o", "-", "--where-file", str(other))
+    assert printed.text.startswith("# Imported from al2.yml.") and "# It does not resolve yet:" in printed.text
+    assert yaml.safe_load(printed.text) == yaml.safe_load(out.read_text())
+    assert other.read_text() == where.read_text()
+    assert printed.exit_code == written.exit_code == 2
+    assert len(printed.data["conflicts"]) == len(written.data["conflicts"]) > 0
 
 
 def test_command_says_what_does_not_resolve(tmp_path: Path) -> None:

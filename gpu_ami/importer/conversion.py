@@ -1,0 +1,311 @@
+"""A Packer template → a recipe's document, a `--where` file's, and remarks.
+
+The value of a variable may be a version, a package, a file name or `latest`. Region, network and AMI id go to a
+`--where` file. What cannot be converted is reported, not guessed; a secret is named, never copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_ami.importer.interpolation import is_resolved, variables_in
+from gpu_ami.importer.leftovers import leftovers, mappings, shown, unused_variables
+from gpu_ami.importer.place import place_of
+from gpu_ami.importer.template import Template, read_template
+from gpu_ami.importer.variable_names import (
+    ARCHITECTURE,
+    DESCRIPTION,
+    ECS,
+    FILTER_NAME,
+    FILTER_OWNERS,
+    INSTANCE_TYPE,
+    KUBERNETES,
+    component_of,
+)
+from gpu_ami.importer.versions import understood
+from gpu_ami.plan import root_device_name
+from gpu_ami.recipes import Facts
+
+_DEFAULT_TYPES = {"x86_64": ["g5.12xlarge", "p4d.24xlarge"], "arm64": ["g5g.xlarge"]}
+_SYSTEMS = {
+    r"al2022|al2023|amzn2023|amazon-linux-202": "al2023",
+    r"al2(?!\d)|amzn2|amazon-linux-2": "al2",
+    r"(ubuntu|ul)[-_]?18|bionic": "ubuntu1804",
+    r"(ubuntu|ul)[-_]?20|focal": "ubuntu2004",
+    r"(ubuntu|ul)[-_]?22|jammy": "ubuntu2204",
+    r"(ubuntu|ul)[-_]?24|noble": "ubuntu2404",
+    r"debian[-_]?12|bookworm": "debian12",
+}
+_ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "arm64": "arm64", "aarch64": "arm64"}
+# Names of a file that say nothing of its image.
+_NO_NAMES = {"template", "packer", "main", "ami", "image", "aws", "build", "builder", "base", "."}
+
+
+@dataclass
+class Imported:
+    """A recipe's document, the `--where` file's, and remarks: what was not carried over, assumed, or needs a look."""
+
+    recipe: dict[str, object] = field(default_factory=dict)
+    place: dict[str, object] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def import_template(path: Path, facts: Facts, variable_files: Sequence[Path] = (), only: str = "") -> Imported:
+    """UsageError: not a template, or no such builder. Everything else that could not be carried over is a remark."""
+    template = read_template(path, variable_files, only)
+    conversion = _Conversion(template, facts)
+    imported = conversion.imported()
+    imported.remarks = [" ".join(template.secrets.censored(line).split()) for line in dict.fromkeys(imported.remarks)]
+    return imported
+
+
+class _Conversion:
+    def __init__(self, template: Template, facts: Facts) -> None:
+        self._template = template
+        self._facts = facts
+        self._recipe: dict[str, object] = {}
+        self._remarks: list[str] = []
+        self._taken: set[str] = set()
+        self._builder = template.builders[0] if template.builders else {}
+        self._raw = template.raw_builders[0] if template.raw_builders else {}
+        for key in ("instance_type", "ssh_username", "source_ami_filter"):
+            self._taken |= variables_in(self._raw.get(key))
+
+    def imported(self) -> Imported:
+        flag = self._recipe["flag"] = self._flag()
+        system = self._recipe["os"] = self._system(flag)
+        self._architecture()
+        self._node(flag)
+        self._instance_types()
+        root_volume = self._build(system)
+        self._description()
+        self._components()
+        place = place_of(self._template)
+        self._taken |= place.taken
+        self._source_ami("source_ami" in place.values)
+        self._remarks += [*self._template.remarks, *unused_variables(self._template, self._taken), *place.remarks]
+        self._remarks += leftovers(self._template, self._taken, root_volume)
+        self._remarks += self._assumed()
+        row = self._facts.operating_systems[system]
+        if row.get("cost"):
+            self._remarks.append(f"os: {system} reached its end of life on {row['end_of_life']}: {row['cost']}")
+        return Imported(self._recipe, place.values, self._remarks)
+
+    def _flag(self) -> str:
+        text = self._variable("flag")
+        path = self._template.path.resolve()
+        names = [path.name.split(".")[0] if not path.is_dir() else path.name, path.parent.name]
+        stem = next((name for name in names if name.lower() not in _NO_NAMES), names[0])
+        if text and self._template.secrets.hides("", text):
+            self._remarks.append("flag: it holds a secret, so it is not copied")
+            text = ""
+        flag = re.sub(r"[^a-z0-9.-]+", "-", (text or stem).lower()).strip("-.")[:64] or "imported"
+        if text and flag != text:
+            self._remarks.append(f"flag: {text!r} becomes {flag!r}")
+        return flag
+
+    def _system(self, flag: str) -> str:
+        """The operating system: from the source AMI's name, the file's name or the flag, else from the login user."""
+        path = self._template.path
+        named = {path.stem.lower(): "the name", flag: "the name", path.resolve().parent.name.lower(): "the folder"}
+        source = self._filter()[1]
+        for text, what in [*list(named.items())[:2], (source.lower(), "the source AMI"), *list(named.items())[2:]]:
+            for pattern, name in _SYSTEMS.items():
+                if text and re.search(pattern, text):
+                    self._remarks.append(f"os: {name} is assumed from {what} {text!r}")
+                    return name
+        users = [builder.get("ssh_username") for builder in self._template.builders]
+        guess = "ubuntu2204" if "ubuntu" in users else "debian12" if "admin" in users else "al2023"
+        self._remarks.append(f"os: neither file name nor flag names a system; {guess} is assumed from the login user")
+        return guess
+
+    def _architecture(self) -> None:
+        source = self._builder.get("source_ami_filter")
+        filters = source.get("filters") if isinstance(source, dict) else None
+        asked = filters.get("architecture") if isinstance(filters, dict) else None
+        row = self._facts.instance_types["instance_types"].get(str(self._builder.get("instance_type")))
+        for text in (self._variable(*ARCHITECTURE), asked, row and row.get("architecture")):
+            if str(text) in _ARCHITECTURES:
+                self._recipe["architecture"] = _ARCHITECTURES[str(text)]
+                return
+
+    def _node(self, flag: str) -> None:
+        """The node family: by the variables' names, else from the file's name and the flag."""
+        name = f"{self._template.path.stem} {flag}".lower()
+        variables = self._template.variables
+        if re.search(r"(?<![a-z])eks(?![a-z])", name) or any(variable in variables for variable in KUBERNETES):
+            text = self._variable(*KUBERNETES)
+            version = re.match(r"v?(\d+\.\d+)", text) or re.search(r"eks-?(\d+\.\d+)", name)
+            self._recipe["node"] = "eks"
+            if version:
+                self._recipe["node_version"] = version[1]
+            self._remarks.append("node: EKS base AMIs are Amazon Linux 2023 now: check os and node_version")
+        elif re.search(r"(?<![a-z])ecs(?![a-z])", name) or any(variable in variables for variable in ECS):
+            self._recipe["node"] = "ecs"
+            self._remarks.append("node: ecs is assumed from the name of file, flag or variables")
+        elif "pyxis" in name or "slurm" in name:
+            self._remarks.append(
+                "node: enroot, pyxis and Slurm are not carried over; see the parallelcluster node family"
+            )
+
+    def _builder_type(self) -> str:
+        value = self._builder.get("instance_type")
+        named = str(value) if value not in (None, "") and is_resolved(value) else self._variable(*INSTANCE_TYPE)
+        self._taken |= {name for name in INSTANCE_TYPE if name in self._template.variables}
+        return named if re.fullmatch(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", named) else ""
+
+    def _instance_types(self) -> None:
+        """The instance types of the image: the builder's if it has a GPU, else placeholders to be replaced."""
+        builder, table = self._builder_type(), self._facts.instance_types
+        row = table["instance_types"].get(builder)
+        unknown = row is None and builder.partition(".")[0] in table["families"]
+        if (row and ("gpu" in row or "neuron" in row)) or unknown:
+            self._recipe["instance_types"] = [builder]
+            self._remarks.append(
+                f"instance_types: only the builder's ({builder}) is known; name those that the image is for"
+            )
+            return
+        placeholders = _DEFAULT_TYPES[str(self._recipe.get("architecture", "x86_64"))]
+        self._recipe["instance_types"] = list(placeholders)
+        builds = f" ({builder} builds the image)" if builder else ""
+        self._remarks.append(
+            f"instance_types: the template names no GPU type{builds}; {', '.join(placeholders)} are placeholders"
+        )
+
+    def _build(self, system: str) -> int | None:
+        """The section `build`; returns the index of the volume that is the root volume."""
+        section: dict[str, object] = {}
+        builder = self._builder_type()
+        if builder:
+            section["instance_type"] = builder
+        index, size = self._root_volume(system)
+        if size is not None:
+            section["root_volume_gib"] = size
+        if section:
+            self._recipe["build"] = section
+        return index if size is not None else None
+
+    def _root_volume(self, system: str) -> tuple[int | None, int | None]:
+        """The volume with the root device of the source AMI: its index, and its size if that is a number.
+
+        A volume with another device name is a second one: EC2 keeps the root volume of the AMI beside it.
+        """
+        volumes = list(mappings(self._builder.get("launch_block_device_mappings")))
+        os_id = self._facts.operating_systems[system]["id"]
+        root = str(self._builder.get("ami_root_device_name") or root_device_name(os_id))
+        for index, volume in enumerate(volumes):
+            if volume.get("device_name") in (root, None, ""):
+                raw = list(mappings(self._raw.get("launch_block_device_mappings")))[index]
+                self._taken |= variables_in(raw.get("volume_size"))
+                size = str(volume.get("volume_size", ""))
+                return index, int(size) if size.isdigit() and 4 <= int(size) <= 16384 else None
+        if volumes:
+            self._remarks.append(
+                f"build.root_volume_gib: no volume has the root device of the source AMI ({root} on {system})"
+            )
+        return None, None
+
+    def _description(self) -> None:
+        description = self._template.description or self._variable(*DESCRIPTION) or self._builder.get("ami_description")
+        if description in (None, ""):
+            return
+        text = str(description).strip()
+        self._taken |= set(DESCRIPTION) | {"builders[0].ami_description"}
+        is_line = isinstance(description, str) and 0 < len(text) <= 200 and "\n" not in text and is_resolved(text)
+        if is_line and not self._template.secrets.hides("", text):
+            self._recipe["description"] = text
+        else:
+            what = shown("", description, self._template.secrets)
+            self._remarks.append(f"description: {what} is not carried over: expected one line of at most 200")
+
+    def _components(self) -> None:
+        for name, value in self._template.variables.items():
+            component = component_of(name)
+            if component is None or name in self._taken or value in (None, "") or not is_resolved(value):
+                continue
+            self._taken.add(name)
+            text = str(value)
+            if self._template.secrets.hides(name, text):
+                self._remarks.append(f"{name}: it holds a secret; not carried over")
+                continue
+            read = understood(component, text)
+            known = self._recipe.get(component)
+            if read.version and known and known != {"version": read.version}:
+                self._remarks.append(f"{name}: {text!r} is a second version of {component}; not carried over")
+                continue
+            if read.version:
+                self._recipe[component] = {"version": read.version}
+            self._remarks += [f"{name}: {remark}" for remark in read.remarks]
+            self._remarks += [f"{name}: {word!r} is not understood; not carried over" for word in read.others]
+
+    def _source_ami(self, has_id: bool) -> None:
+        owner, name = self._filter()
+        self._taken |= {variable for variable in (*FILTER_NAME, *FILTER_OWNERS) if variable in self._template.variables}
+        if not name or has_id:
+            return
+        if "node" in self._recipe:
+            self._remarks.append(
+                f"source_ami: {name!r} is not carried over: a {self._recipe['node']} node starts from AWS's AMI for it"
+            )
+        elif not re.fullmatch(r"\d{12}|[a-z][a-z-]*", owner):
+            self._remarks.append(f"source_ami: {name!r} is not carried over: its owner is not known")
+        elif not self._template.secrets.hides("", name):
+            self._recipe["source_ami"] = {"owner": owner, "name": name}
+
+    def _filter(self) -> tuple[str, str]:
+        """Owner and name of the source AMI: of the builder's filter, else of the variables that are named so."""
+        source = self._builder.get("source_ami_filter")
+        filters = source.get("filters") if isinstance(source, dict) else None
+        name = filters.get("name") if isinstance(filters, dict) else None
+        owners = source.get("owners") if isinstance(source, dict) else None
+        owner = owners[0] if isinstance(owners, list) and owners else owners
+        name = name if name and is_resolved(name) else self._variable(*FILTER_NAME)
+        owner = owner if owner and is_resolved(owner) else self._variable(*FILTER_OWNERS)
+        return str(owner or "").split(",")[0].strip(), str(name or "")
+
+    def _variable(self, *names: str) -> str:
+        """The first of the variables that has a value, as text."""
+        for name in names:
+            value = self._template.variables.get(name)
+            if value not in (None, "") and not isinstance(value, list | dict) and is_resolved(value):
+                self._taken.add(name)
+                return str(value)
+        return ""
+
+    def _assumed(self) -> Iterator[str]:
+        """Values of the recipe that the template does not contain."""
+        build = self._recipe.get("build")
+        section = build if isinstance(build, dict) else {}
+        if "architecture" not in self._recipe:
+            yield "architecture: x86_64 is assumed"
+        if "node" not in self._recipe:
+            yield "node: ec2 is assumed (a plain instance, no orchestrator)"
+        if "instance_type" not in section:
+            yield "build.instance_type: the default of the operating system is assumed"
+        if "root_volume_gib" not in section:
+            yield "build.root_volume_gib: the default of operating system and node family is assumed"
+        yield "telemetry: metrics and log groups of variables/defaults.yml are assumed"
+
+
+def recipe_text(imported: Imported, source: Path) -> str:
+    """The recipe as YAML, with its remarks on top."""
+    import yaml
+
+    lines = [
+        f"# Imported from {' '.join(source.resolve().name.split())}.",
+        *(f"# {remark}" for remark in imported.remarks),
+        "",
+    ]
+    return "\n".join(lines) + yaml.safe_dump(
+        imported.recipe, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110
+    )
+
+
+def place_text(imported: Imported) -> str:
+    """The `--where` file as YAML."""
+    import yaml
+
+    return yaml.safe_dump(imported.place, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)

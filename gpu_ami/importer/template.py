@@ -1,0 +1,212 @@
+"""Reads a Packer template: JSON (or YAML with the same keys), an HCL2 file, or a folder of HCL2 files.
+
+An error names the file and the line, never what the line holds: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_ami.errors import UsageError
+from gpu_ami.importer import hcl2_template
+from gpu_ami.importer.interpolation import UserVariables
+from gpu_ami.importer.secrets import Secrets, is_secret_name
+from validator import inputs
+
+_HINT = "gpu-ami import takes a Packer template: JSON, *.pkr.hcl, or a folder of *.pkr.hcl files"
+_LARGEST = 4 << 20
+_LOOKS_LIKE_HCL = re.compile(r"^\s*(variable|source|build|locals|packer|data|local)\b[^:=]*\{", re.MULTILINE)
+
+
+@dataclass
+class Template:
+    """A template with its variables' values in place of their names.
+
+    variables: by name; None: declared without a value. environment: by a variable's name, the environment variables
+    that its value comes from. builders, provisioners, post_processors: as in a JSON template, `raw_builders` before
+    the variables' values were put in. description: the template's own. others: top-level keys that Packer has not.
+    remarks: what was not understood of it, assumed, or chosen.
+    """
+
+    path: Path
+    variables: dict[str, object] = field(default_factory=dict)
+    environment: Mapping[str, set[str]] = field(default_factory=dict)
+    builders: list[Mapping[str, object]] = field(default_factory=list)
+    raw_builders: list[Mapping[str, object]] = field(default_factory=list)
+    provisioners: list[Mapping[str, object]] = field(default_factory=list)
+    post_processors: list[Mapping[str, object]] = field(default_factory=list)
+    description: object = None
+    others: dict[str, object] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    secrets: Secrets = field(default_factory=Secrets)
+
+
+def read_template(path: Path, variable_files: Sequence[Path] = (), only: str = "") -> Template:
+    """UsageError: not a template, or a file of variables that cannot be read. only: a builder's name, or TYPE.NAME."""
+    if path.is_dir() or path.name.endswith(".hcl"):
+        template = _of_hcl2(path, variable_files, only)
+    else:
+        text = _text(path)
+        if _LOOKS_LIKE_HCL.search(text) and not text.lstrip().startswith("{"):
+            template = _of_hcl2(path, variable_files, only)
+        else:
+            template = _of_json(path, _document(path, text), variable_files, only)
+    _require_builder(template, only)
+    template.remarks += _without_value(template)
+    return template
+
+
+def _text(path: Path) -> str:
+    try:
+        return inputs.read_text(path, _LARGEST)
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: cannot be read: not UTF-8", hint=_HINT) from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}", hint=_HINT) from error
+
+
+def _document(path: Path, text: str) -> dict[str, object]:
+    """The keys of a JSON template, or of the same template as YAML."""
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise UsageError(f"{path}: lists or objects are nested too deeply", hint=_HINT) from None
+    except ValueError as error:
+        document = _yaml(path, text, error)
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: no `variables` block", hint=_HINT)
+    if isinstance(document.get("source") or document.get("build") or document.get("variable"), dict | list):
+        hint = "packer hcl2_upgrade and packer fmt write *.pkr.hcl files, which are read"
+        raise UsageError(f"{path}: HCL2 written as JSON (.pkr.json) is not read", hint=hint)
+    if not isinstance(document.get("variables"), dict) and not document.get("builders"):
+        raise UsageError(f"{path}: no `variables` block", hint=_HINT)
+    return document
+
+
+def _yaml(path: Path, text: str, error: ValueError) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise UsageError(f"{path}: lists or mappings are nested too deeply", hint=_HINT) from None
+    except (yaml.YAMLError, ValueError, AttributeError, TypeError) as wrong:
+        if text.lstrip().startswith("{") and isinstance(error, json.JSONDecodeError):
+            message = f"not JSON and not YAML: line {error.lineno}: {error.msg}"
+            raise UsageError(f"{path}: {message}", hint=_HINT) from None
+        mark = getattr(wrong, "problem_mark", None)
+        where = f": line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UsageError(f"{path}: neither JSON nor HCL2, and not YAML{where}", hint=_HINT) from None
+
+
+def _of_json(path: Path, document: Mapping[str, object], variable_files: Sequence[Path], only: str) -> Template:
+    declared = document.get("variables")
+    values: dict[str, object] = (
+        {str(key): value for key, value in declared.items()} if isinstance(declared, dict) else {}
+    )
+    for file in variable_files:
+        values |= _variable_file(file)
+    user = UserVariables(values)
+    template = Template(path, environment=user.environment, description=user.resolved(document.get("description")))
+    template.variables = {name: _stripped(user.value(name)) for name in values}
+    sensitive = document.get("sensitive-variables")
+    for name, value in template.variables.items():
+        is_sensitive = isinstance(sensitive, list) and name in sensitive
+        template.secrets.learn(value, name, sensitive=is_sensitive)
+    for key in ("builders", "provisioners", "post-processors"):
+        template.secrets.learn(user.resolved(document.get(key)))
+    builders = [builder for builder in _mappings(document.get("builders")) if _is_chosen(builder, only)]
+    template.raw_builders = builders
+    template.builders = [resolved for builder in builders if isinstance(resolved := user.resolved(builder), dict)]
+    steps = list(_mappings(document.get("provisioners")))
+    first = builders[0] if builders else {}
+    source = (str(first.get("type", "")), str(first.get("name") or first.get("type", "")))
+    template.provisioners = [step for step in steps if _runs_for(step, source)]
+    template.post_processors = list(_mappings(document.get("post-processors")))
+    known = {"variables", "builders", "provisioners", "post-processors", "description", "sensitive-variables"}
+    comments = {key for key in document if key.startswith("_")}  # Packer reads no key that begins with _
+    template.others = {key: value for key, value in document.items() if key not in known | comments}
+    return template
+
+
+def _is_chosen(builder: Mapping[str, object], only: str) -> bool:
+    kind, name = str(builder.get("type", "")), str(builder.get("name") or builder.get("type", ""))
+    return not only or only in (name, f"{kind}.{name}")
+
+
+def _runs_for(step: Mapping[str, object], source: tuple[str, str]) -> bool:
+    """Whether a provisioner runs for a builder: its keys `only` and `except`."""
+    names = {source[1], ".".join(source)}
+    only, excepted = step.get("only"), step.get("except")
+    chosen = not isinstance(only, list) or bool(names & set(map(str, only)))
+    return chosen and not (isinstance(excepted, list) and names & set(map(str, excepted)))
+
+
+def _of_hcl2(path: Path, variable_files: Sequence[Path], only: str) -> Template:
+    given: dict[str, object] = {}
+    for file in variable_files:
+        given |= _variable_file(file)
+    files = hcl2_template.template_files(path, _HINT)
+    content = hcl2_template.read([(file, _text(file)) for file in files], given, set(hcl2_template.own(path, files)))
+    template = Template(path, environment=content.environment, remarks=content.remarks)
+    template.variables = {name: _stripped(value) for name, value in content.variables.items()}
+    for name, value in template.variables.items():
+        template.secrets.learn(value, name, sensitive=name in content.sensitive)
+    template.secrets.learn(
+        [value for name, value in content.locals.items() if name in content.sensitive], sensitive=True
+    )
+    template.secrets.learn(content.locals)
+    template.secrets.learn([builder for _, builder in content.builders])
+    chosen = [pair for pair in content.builders if _is_chosen(pair[1], only)]
+    template.raw_builders = [raw for raw, _ in chosen]
+    template.builders = [builder for _, builder in chosen]
+    source = (str(chosen[0][1].get("type")), str(chosen[0][1].get("name"))) if chosen else ("", "")
+    for build in content.builds:
+        template.secrets.learn([*build.provisioners, *build.post_processors])
+        if source in build.sources:
+            template.provisioners += [step for step in build.provisioners if _runs_for(step, source)]
+            template.post_processors += build.post_processors
+    return template
+
+
+def _require_builder(template: Template, only: str) -> None:
+    if only and not template.builders:
+        raise UsageError(f"{template.path}: no builder {only}", hint="--only takes the name of a builder, or TYPE.NAME")
+
+
+def _variable_file(path: Path) -> dict[str, object]:
+    """A file for Packer's -var-file: JSON, or HCL2 (`*.pkrvars.hcl`)."""
+    text = _text(path)
+    if path.name.endswith(".hcl") or not text.lstrip().startswith("{"):
+        return hcl2_template.read_variables(path, text)
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        where = f": line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else ""
+        raise UsageError(f"{path}: not JSON{where}", hint="--var-file takes a file of Packer's -var-file") from None
+    return {str(key): value for key, value in document.items() if not str(key).startswith("_")}
+
+
+def _without_value(template: Template) -> Iterator[str]:
+    names = [name for name, value in template.variables.items() if value is None and name not in template.environment]
+    if names:
+        yield f"{', '.join(names)}: without a value here; --var-file FILE gives values, as Packer's -var-file does"
+    for name, sources in template.environment.items():
+        if name in template.variables:
+            unset = template.variables[name] in (None, "")
+            what = "which is not set here: not carried over" if unset else "whose value is not shown"
+            hidden = "" if not is_secret_name(name) else "; a secret"
+            yield f"{name}: read from the environment variable {', '.join(sorted(sources))}, {what}{hidden}"
+
+
+def _stripped(value: object) -> object:
+    return value.strip() if isinstance(value, str) else value
+
+
+def _mappings(value: object) -> Iterator[Mapping[str, object]]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))

@@ -1,0 +1,33 @@
+"""A version in the text of a variable (tests/importer/test_conversion.py has those of the former pipeline)."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_ami.importer.versions import understood
+
+
+@pytest.mark.parametrize(
+    "component, text, version",
+    [
+        ("nvidia_driver", "580", "580"),
+        ("nvidia_driver", "580.178.04", "580.178.04"),
+        ("nvidia_driver", "580.178.04-1.amzn2023", "580.178.04"),
+        ("nvidia_driver", "*", "newest"),
+        ("cuda", "12", "12"),
+        ("cuda", "12.8", "12.8"),
+        ("cudnn", "9", "9"),
+        ("nccl", "libnccl2=2.18.5-1+cuda12.2", "2.18.5"),
+        ("efa", "1.38.0", "1.38.0"),
+        ("ofi_nccl", "v1.14.0-aws", "1.14.0"),
+        ("gdrcopy", "v2.5.2", "2.5.2"),
+        ("dcgm", "4", "4"),
+        ("dcgm", "4.4.2-1", "4.4.2"),
+        ("container_toolkit", "latest", "newest"),
+        ("dcgm", "the usual", None),
+    ],
+)
+def test_version_of_a_text(component: str, text: str, version: str | None) -> None:
+    read = understood(component, text)
+    assert read.version == version
+    assert read.others == ((text,) if version is None else ())
