@@ -10,7 +10,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,6 +43,16 @@ class Archive:
     @property
     def name(self) -> str:
         return self.values["name"]
+
+    def joined(self, other: Archive) -> Archive:
+        """With what another request for the same file names, too, as the vendor's holds the same for all who ask.
+
+        Itself, where the requests contradict each other.
+        """
+        contradiction = any(other.values.get(key, value) != value for key, value in self.values.items())
+        if contradiction or (other.row, other.architecture) != (self.row, self.architecture):
+            return self
+        return replace(self, values={**other.values, **self.values}, kinds=self.kinds | other.kinds)
 
     def held_packages(self) -> dict[str, list[Package]]:
         """Folder in the archive → its packages.

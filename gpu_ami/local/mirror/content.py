@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -58,10 +58,10 @@ class Content:
             self.git.setdefault(tagged[0], set()).add(tagged[1])
 
     def _add_file(self, download: Download, item: Package | Archive | Path) -> None:
-        """Adds a file; the last request for an address wins. An archive holds the package kinds of all its requests."""
+        """Adds a file; the last request for an address wins. An archive holds what all its requests name."""
         _, before = self.files.pop(download.path, (download, item))
-        if isinstance(item, Archive) and isinstance(before, Archive) and before.values == item.values:
-            item = replace(item, kinds=item.kinds | before.kinds)
+        if isinstance(item, Archive) and isinstance(before, Archive):
+            item = item.joined(before)
         self.files[download.path] = (download, item)
 
     def origin(self) -> dict[str, str]:

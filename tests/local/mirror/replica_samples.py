@@ -75,7 +75,7 @@ archives:
     distributions: {deb: [ONE, TWO]}
     list: installer/list.txt
     holds:
-      deb: {"installer/{distribution}/{arch}": ["agent={inner}-1", "tool-data={other}"]}
+      deb: {"installer/{distribution}/{arch}": ["agent={inner}-1", "tool-data={other}", "tool-extra={extra}"]}
       rpm: {installer/RPM: ["agent={inner}-1"]}
 git:
   - name: source

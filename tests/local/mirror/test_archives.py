@@ -10,7 +10,7 @@ import pytest
 from gpu_ami.local.mirror import mirror
 from gpu_ami.progress import Progress
 
-from .replica_samples import plan
+from .replica_samples import PLAN, plan
 
 pytestmark = pytest.mark.usefixtures("mirror_table")
 
@@ -48,3 +48,19 @@ def test_archive_for_two_systems_holds_the_packages_of_both(fresh: Path) -> None
     assert _installer(made)[1] == ["RPM/agent-3.1-1.x86_64.rpm"]
     both = mirror.ensure(fresh, plan=plan(roles=["installer"]), progress=QUIET)
     assert len(_installer(both)[1]) == 5 and "RPM/agent-3.1-1.x86_64.rpm" in _installer(both)[1]
+
+
+def test_archive_for_two_plans_holds_what_either_names(fresh: Path) -> None:
+    """A vendor's installer holds the same for everybody; a build that runs meanwhile must find its packages."""
+    more = {**PLAN["installer"], "contents": {"inner": "3.1", "extra": "5"}}
+    mirror.ensure(fresh, plan=plan(installer=more, roles=["installer"]), progress=QUIET)
+    both = mirror.ensure(fresh, plan=plan(os=AMAZON, roles=["installer"]), progress=QUIET)
+    lines = _installer(both)[1]
+    assert "ONE/x86_64/tool-extra_5_amd64.deb" in lines and "RPM/agent-3.1-1.x86_64.rpm" in lines
+
+
+def test_plans_that_contradict_each_other_get_an_archive_each(fresh: Path) -> None:
+    other = {**PLAN["installer"], "contents": {"inner": "4"}}
+    mirror.ensure(fresh, plan=plan(installer=other, roles=["installer"]), progress=QUIET)
+    last = mirror.ensure(fresh, plan=plan(os=AMAZON, roles=["installer"]), progress=QUIET)
+    assert _installer(last)[1] == ["RPM/agent-3.1-1.x86_64.rpm"]
