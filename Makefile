@@ -4,6 +4,9 @@ VENV := .venv
 PYTHON ?= python3
 RECIPE ?= variables/recipes/debian12-gpu.yml
 OUT ?= out
+# Of `make recipes`: the recipes (default: all), and whether each image is booted, too: make recipes RECIPES=debian12-gpu BOOT=yes
+RECIPES ?=
+BOOT ?=
 # What the local region does as AWS does, NAME or NAME:SEED (docs/conditions.md): make prove CONDITIONS=aws-like
 CONDITIONS ?=
 # gpu_ami/local/prerequisites.py names the same packages; tests/local/test_prerequisites.py compares.
@@ -19,12 +22,13 @@ DEV_STAMP := $(VENV)/.installed-dev
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile --disable-pip-version-check
 
-.PHONY: help setup packages python venv base-image test lint unit prove roles real machine faults bench clean
+.PHONY: help setup packages python venv base-image test lint unit prove recipes roles real machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "             make prove CONDITIONS=aws-like: the local region throttles, delays and fails as AWS does"
 	@echo "make test    linters and tests (no machine is booted)"
 	@echo "make faults  inject faults into the image that make prove built;  make machine   the tests that boot machines"
+	@echo "make recipes build each recipe in a sandbox and judge its image's files (root); RECIPES=… some, BOOT=yes boots each, too"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
 	@echo "make real    install Debian's real NVIDIA driver in a sandbox, judge the image's files, and boot it (root, network)"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
@@ -65,6 +69,11 @@ unit:
 prove: packages
 	@$(MAKE) --no-print-directory -j2 $(STAMP) base-image
 	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE))) $(if $(CONDITIONS),--conditions $(CONDITIONS))
+
+# Goes on where an earlier run ended: gpu-ami rehearse --help
+recipes: packages
+	@$(MAKE) --no-print-directory -j2 $(STAMP) base-image
+	$(VENV)/bin/gpu-ami rehearse $(RECIPES) -o $(OUT)/rehearsals $(if $(filter yes,$(BOOT)),--boot)
 
 faults: packages $(STAMP)
 	$(VENV)/bin/gpu-ami faults $(OUT)/$(notdir $(basename $(RECIPE))) --together

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, job_summary, page, page_materials, writer
-from gpu_ami.validate import Proof, carried, image_files, image_proof, validator_process
+from gpu_ami.validate import Proof, carried, host_proof, image_files, image_proof, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ class ProofOptions:
     """Options of a proof beside plan and AMI: instance types, the user's checks, options of the validator, restarts.
 
     max_cost: US dollars that the run may cost, its builder included; None for no limit. earlier: a proof whose checks
-    need not run on what has not changed since.
+    need not run on what has not changed since. cancelled: set by another thread, it ends the proof.
     """
 
     instance_types: Sequence[str] = ()
@@ -289,6 +290,7 @@ class ProofOptions:
     restarts: Sequence[str] = restart.RESTARTS
     max_cost: float | None = None
     earlier: carried.Earlier | None = None
+    cancelled: threading.Event | None = None
 
 
 def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool) -> None:
@@ -309,11 +311,7 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
     instance_types = image_proof.choose_types(plan.document, asked.instance_types)
     check_cost(plan, asked, session, build=False)
     _note_use(ami, out, session)
-    options = (asked.checks, asked.options, asked.restarts)
-    proof = Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
-    proof.max_cost = asked.max_cost
-    proof.layers = _layers_of(ami, out)
-    proof.suite = layers.files_digest([*_SUITE, *proof.site_checks(), *asked.checks])
+    proof = _proof_of(plan, ami, out, session, asked)
     if asked.earlier:
         max_age = layers.load_definition().max_age
         plan_document = dict(plan.document)
@@ -324,6 +322,31 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
     look = functools.partial(image_files.check, proof, files.path) if files.path else None
     with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):
         return image_proof.prove_image(proof, session.cloud, session.run, ami, instance_types, look, files.reason)
+
+
+def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> document.Report:
+    """plan.json + the files of an AMI → report.json, junit.xml, evidence/ of tier T0; nothing is booted.
+
+    CloudError: the files cannot be read here.
+    """
+    _note_use(ami, out, session)
+    proof = _proof_of(plan, ami, out, session, asked)
+    files = image_files.find(session.images, ami)
+    if files.path is None:
+        raise CloudError(f"the files of {ami} cannot be checked: {files.reason}")
+    check = functools.partial(image_files.check, proof, files.path)
+    return host_proof.prove_files(proof, session.run, check, ami)
+
+
+def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> Proof:
+    """The proof of an AMI in the session's place, with the layers of its build."""
+    options = (asked.checks, asked.options, asked.restarts)
+    proof = Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
+    proof.cancelled = asked.cancelled or proof.cancelled
+    proof.max_cost = asked.max_cost
+    proof.layers = _layers_of(ami, out)
+    proof.suite = layers.files_digest([*_SUITE, *proof.site_checks(), *asked.checks])
+    return proof
 
 
 def _layers_of(ami: str, out: Path) -> list[document.ReportLayer]:

@@ -96,6 +96,23 @@ def test_setup_adds_what_tests_need_in_either_order(checkout: Path) -> None:
     assert calls(checkout) == [_BASE, _PROVE]
 
 
+@pytest.mark.parametrize(
+    ("variables", "command"),
+    [
+        ({}, "rehearse -o out/rehearsals"),
+        ({"RECIPES": "eks gpu", "BOOT": "yes"}, "rehearse eks gpu -o out/rehearsals --boot"),
+        ({"BOOT": "no"}, "rehearse -o out/rehearsals"),
+    ],
+)  # fmt: skip
+def test_recipes_are_rehearsed_on_a_machine_that_is_set_up(
+    checkout: Path, variables: dict[str, str], command: str
+) -> None:
+    assert make(checkout, "recipes", **variables).returncode == 0
+    found = calls(checkout)
+    assert sorted(found[:-1]) == sorted(["-m venv .venv", f"{_PIP} .[local]", _BASE])
+    assert found[-1] == command
+
+
 @pytest.mark.parametrize("target", ["prove", "unit", "setup"])
 def test_compiled_files_are_kept_whatever_the_environment_says(checkout: Path, target: str) -> None:
     make(checkout, "setup", PYTHONDONTWRITEBYTECODE="1")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 NAMES = (
     "prove", "plan", "sources", "build", "validate", "certify", "verify", "publish", "key", "diff", "sweep", "region",
     "attach", "fleet", "launch_template",
-    "checks", "faults", "record", "merge", "matrix", "doctor", "init", "recipes", "facts",
+    "checks", "faults", "record", "merge", "matrix", "rehearse", "doctor", "init", "recipes", "facts",
     "bump", "import_", "events", "xid", "runbook", "telemetry", "dashboard", "lint_agent",
 )  # fmt: skip
 

@@ -25,15 +25,16 @@ def prove_host(proof: Proof, run: runs.Run, target: Target) -> Report:
     return _prove_one(proof, run, host, functools.partial(_check_host, proof, target))
 
 
-def prove_files(proof: Proof, run: runs.Run, check: Callable[[], HostReport]) -> Report:
-    """Checks an image's files alone."""
-    return _prove_one(
-        proof, run, HostReport("", host=IMAGE_FILES, offline=True), lambda host: check_files(proof, host, check)
-    )
+def prove_files(proof: Proof, run: runs.Run, check: Callable[[], HostReport], ami: str = "") -> Report:
+    """Checks an image's files alone. ami: the one whose files they are, if it is known."""
+    host = HostReport("", host=IMAGE_FILES, offline=True)
+    return _prove_one(proof, run, host, lambda record: check_files(proof, record, check), ami)
 
 
-def _prove_one(proof: Proof, run: runs.Run, report: HostReport, check: Callable[[HostRecord], None]) -> Report:
-    recorder = Recorder(functools.partial(assemble, proof, run, ""), proof.out, proof.progress)
+def _prove_one(
+    proof: Proof, run: runs.Run, report: HostReport, check: Callable[[HostRecord], None], ami: str = ""
+) -> Report:
+    recorder = Recorder(functools.partial(assemble, proof, run, ami), proof.out, proof.progress)
     host = recorder.add(report)
     with recorder.recording():
         try:

@@ -6,7 +6,6 @@ Each machine is terminated as soon as its own proof has ended; the report is on 
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,9 +13,9 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami import process
 from gpu_ami.cloud import Cloud, capacity, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
+from gpu_ami.jobs import UnderWay
 from gpu_ami.plan import cost
 from gpu_ami.report import HostReport, LaunchAttempt, Report
 from gpu_ami.validate import proof_log_groups
@@ -51,7 +50,7 @@ def prove_image(
         key = stack.enter_context(launch.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         futures: list[Future[Any]] = []
-        under_way = _UnderWay()
+        under_way = UnderWay()
         # Before the pool waits for its threads, or Ctrl-C would wait for what their validators wait for.
         stack.push(functools.partial(_abandon, proof, recorder, under_way))
         launcher = _Launcher(proof, cloud, run, recorder, ami, key)
@@ -134,31 +133,8 @@ def _note_leftover(proof: Proof, error: GpuAmiError) -> None:
     proof.progress.note(f"not removed: {error.message}; `gpu-ami sweep` removes it")
 
 
-class _UnderWay:
-    """Counts the jobs of a pool that have begun and not ended, in their own threads.
-
-    Ctrl-C while the pool starts a thread leaves a thread that the pool does not know, and no future of its job: the
-    proof would end before that job's machine has been terminated.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._jobs = threading.Lock(), 0
-
-    def __bool__(self) -> bool:
-        return self._jobs > 0
-
-    def run(self, job: Callable[..., object], *arguments: object) -> None:
-        with self._lock:
-            self._jobs += 1
-        try:
-            job(*arguments)
-        finally:
-            with self._lock:
-                self._jobs -= 1
-
-
 def _abandon(
-    proof: Proof, recorder: Recorder, under_way: _UnderWay, _: object, error: BaseException | None, __: object
+    proof: Proof, recorder: Recorder, under_way: UnderWay, _: object, error: BaseException | None, __: object
 ) -> None:
     """After Ctrl-C: writes the report, then ends what the threads still do. Nothing else is left to end."""
     proof.cancelled.set()  # before anything that may fail or be interrupted again: threads that wait end at once
@@ -166,9 +142,7 @@ def _abandon(
         if error is not None:
             recorder.interrupted(error)
     finally:
-        while under_way:  # a thread that only starts now sees that the run is cancelled, and launches nothing
-            process.stop_all()  # again, for a thread may have been about to start one
-            time.sleep(0.1)
+        under_way.end()
 
 
 def choose_types(plan: PlanDocument, requested: Sequence[str]) -> list[str]:

@@ -1,0 +1,109 @@
+"""`gpu-ami rehearse`: builds every recipe that has a base image in the local region, and judges it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.commands import Outcome
+from gpu_ami.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpu_ami.progress import Progress
+    from gpu_ami.rehearsal import Candidate, Options, Rehearsal
+
+_EPILOG = """\
+Builds each recipe in a sandbox of this host (root), checks the files of its image (tier T0), removes the image, and
+prints one table: recipe, base image, seconds, verdict, and what was simulated. The recipes are those of `gpu-ami
+matrix`, a site's own among them; one without a base image in the local region is a row with the reason. A failure
+stops no other recipe. OUT/<image>/ has rehearsal.json, rehearsal.log, build.log and report.json of each.
+
+A recipe that an earlier run judged is not built again while its inputs are the same: plan, base image, roles, template,
+replicas, checks. So the same command goes on after Ctrl-C. --fresh builds all again.
+
+An image takes about 1 GiB of the disk and is removed when it has been judged; --keep leaves it, and OUT/<image> is then
+a folder for `gpu-ami validate`.
+
+exit code: the worst of all recipes: 2 recipe, 3 build failed, 1 a check failed, 4 cloud, network or machine, 5 no
+           capacity; 0 if every recipe that has a base image passed
+
+examples:
+  gpu-ami rehearse                                   every recipe
+  gpu-ami rehearse eks-1.35-al2023-blackwell debian12-gpu
+  gpu-ami rehearse --boot                            and boots each on its smallest instance type, without restarts
+  gpu-ami rehearse --format markdown > table.md      for a page
+  make recipes RECIPES=debian12-gpu                  with the set-up of this machine
+"""
+FORMATS = ("text", "markdown")
+
+
+def register(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "rehearse",
+        help="build every recipe in the local region and judge it",
+        description="Builds recipes in sandboxes of the local region and judges their images; prints one table.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("recipe", type=Path, nargs="*", metavar="RECIPE", help="recipes or images; default: all")
+    text = "folder that gets a folder for each image (default: %(default)s)"
+    parser.add_argument("-o", "--out", type=Path, default=Path("out", "rehearsals"), metavar="OUT", help=text)
+    text = "boot each image on the smallest instance type of its plan, without restarts, and check it there, too"
+    parser.add_argument("--boot", action="store_true", help=text)
+    parser.add_argument("--keep", action="store_true", help="leave the images in the local region")
+    parser.add_argument("--fresh", action="store_true", help="rehearse what an earlier run has judged, too")
+    text = "recipes at a time (default: what processors, memory and disk allow)"
+    parser.add_argument("--jobs", type=_count, metavar="N", help=text)
+    parser.add_argument("--format", choices=FORMATS, default="text", help="of the table; default: %(default)s")
+    parser.set_defaults(execute=execute, again="the same command goes on with the recipes that were not judged")
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, got {text!r}")
+    return int(text)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    from dataclasses import replace
+
+    from gpu_ami.files import home_dir
+    from gpu_ami.local import region
+    from gpu_ami.recipes import all_recipes, find_recipe
+    from gpu_ami.rehearsal import Options, candidates, table, worst_exit_code
+
+    recipes = [find_recipe(recipe) for recipe in args.recipe] or all_recipes()
+    _check_names(recipes)
+    place = replace(region.local_place(home_dir()), sandbox_builder=True)
+    found = candidates.find(recipes, args.out, place, boot=args.boot, fresh=args.fresh)
+    rows = _rehearse(found, args, progress, Options(args.boot, args.keep))
+    shown = table.markdown(rows) if args.format == "markdown" else table.text(rows)
+    return Outcome(shown, {"recipes": [row.to_json() for row in rows]}, worst_exit_code(rows))
+
+
+def _check_names(recipes: list[Path]) -> None:
+    """UsageError: two recipes of one name, which would share a folder."""
+    names = [recipe.stem for recipe in recipes]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{', '.join(twice)}: more than one recipe of that name", hint="name each image once")
+
+
+def _rehearse(
+    found: list[Candidate], args: argparse.Namespace, progress: Progress, options: Options
+) -> list[Rehearsal]:
+    """The rows of all candidates, in their order."""
+    from gpu_ami import pipeline
+    from gpu_ami.errors import counted
+    from gpu_ami.files import home_dir
+    from gpu_ami.rehearsal import series
+
+    waiting = [candidate for candidate in found if not candidate.is_settled]
+    if not waiting:
+        return [candidate.row for candidate in found]
+    jobs = args.jobs or series.width(home_dir(), boot=args.boot)
+    with pipeline.open_session(None, progress, builder="sandbox") as session:
+        progress.note(f"{counted(len(waiting), 'recipe')} to rehearse, {jobs} at a time")
+        rows = series.run(waiting, session, options, jobs)
+    rehearsed = {row.image: row for row in rows}
+    return [rehearsed.get(candidate.image, candidate.row) for candidate in found]

@@ -1,0 +1,150 @@
+"""The rehearsal of one recipe: a build, checks of the image's files or of a machine, its removal."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, cast
+
+from gpu_ami import pipeline
+from gpu_ami.cloud import resources, runs
+from gpu_ami.errors import CloudError, GpuAmiError, UsageError
+from gpu_ami.files import home_dir
+from gpu_ami.local import mirror
+from gpu_ami.plan import Plan, cost, make_plan
+from gpu_ami.progress import Progress
+from gpu_ami.rehearsal import results
+from gpu_ami.report import document
+
+if TYPE_CHECKING:
+    from gpu_ami.build import image as builds
+    from gpu_ami.pipeline import Session
+    from gpu_ami.rehearsal.candidates import Candidate
+    from gpu_ami.rehearsal.results import Rehearsal
+    from gpu_ami.report import Report
+
+LOG_FILE = "rehearsal.log"
+_REMOVED_SECONDS = 20.0
+_DEBIAN = "debian12"
+
+
+@dataclass(frozen=True)
+class Options:
+    """boot: boots the smallest instance type, too. keep: leaves the images. cancelled: set on Ctrl-C."""
+
+    boot: bool = False
+    keep: bool = False
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class Cancelled(CloudError):
+    """The run was interrupted: nothing is known of this recipe."""
+
+
+def rehearse(candidate: Candidate, session: Session, options: Options) -> Rehearsal:
+    """What is found of a recipe, in its folder, whatever goes wrong. Cancelled: the run was interrupted."""
+    if options.cancelled.is_set():
+        raise Cancelled(f"{candidate.image} was not rehearsed: the run was interrupted")
+    candidate.out.mkdir(parents=True, exist_ok=True)
+    (candidate.out / results.RESULT_FILE).unlink(missing_ok=True)
+    started = time.monotonic()
+    with (
+        session.progress.stage(f"rehearse {candidate.image}", candidate.image),
+        (candidate.out / LOG_FILE).open("w", encoding="utf-8") as log,
+    ):
+        row = _outcome(candidate, session, options, log)
+        if options.cancelled.is_set():
+            raise Cancelled(f"{candidate.image} was not judged: the run was interrupted")
+        row = replace(row, seconds=round(time.monotonic() - started, 1), finished=runs.as_text(runs.now()))
+        row.write(candidate.out)
+        session.progress.note(" ".join(filter(None, [row.result, f"({row.checks})" * bool(row.checks), row.reason])))
+    return row
+
+
+def _outcome(candidate: Candidate, session: Session, options: Options, log: IO[str]) -> Rehearsal:
+    """The row without its time. An error of any kind is this recipe's alone."""
+    own = Progress(stream=cast(IO[str], _Log(log, session.progress.update)))
+    try:
+        with runs.begin(home_dir(), session.place.name) as run:
+            recipe_session = replace(session, run=run, progress=own, budget=cost.Budget())
+            return _build_and_judge(candidate, recipe_session, options)
+    except GpuAmiError as error:
+        print(error, file=log)
+        return candidate.row.failing(error)
+    except Exception as error:  # of gpu-ami: the other recipes are rehearsed all the same
+        print(traceback.format_exc(), file=log)
+        text = f"{type(error).__name__}: {error} (a defect of gpu-ami: {candidate.out / LOG_FILE})"
+        return replace(candidate.row, result=str(document.ERROR), exit_code=GpuAmiError.exit_code, reason=text)
+
+
+def _build_and_judge(candidate: Candidate, session: Session, options: Options) -> Rehearsal:
+    out = candidate.out
+    plan = make_plan(candidate.recipe, session.place)
+    plan.write(out, session.place)
+    made = pipeline.build_stage(plan, out, session, fresh=False)
+    row = replace(candidate.row, source_ami=made.source_ami, kept=options.keep)
+    try:
+        report = _judge(plan, made, candidate, session, options)
+    finally:
+        if not options.keep:
+            _remove(made, session)
+    row = row.judged(report)
+    return replace(row, simulated=tuple(_simulated(row, plan, report)))
+
+
+def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Session, options: Options) -> Report:
+    asked = pipeline.ProofOptions(restarts=(), cancelled=options.cancelled)
+    if not options.boot:
+        return pipeline.validate_files_stage(plan, made.ami, candidate.out, session, asked)
+    asked = replace(asked, instance_types=[candidate.row.instance_type])
+    return pipeline.validate_stage(plan, made.ami, candidate.out, session, asked)
+
+
+def _remove(made: builds.Build, session: Session) -> None:
+    """Removes the image and its snapshots, and waits until the local region has freed the space of its disk."""
+    try:
+        resources.remove(session.cloud, resources.Resource("image", made.ami, {}))
+        for snapshot in made.snapshots:
+            resources.remove(session.cloud, resources.Resource("snapshot", snapshot, {}))
+    except GpuAmiError as error:
+        session.progress.note(f"{made.ami} was not removed: {error.message}")
+        return
+    deadline = time.monotonic() + _REMOVED_SECONDS
+    while session.images and (session.images / made.ami).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _simulated(row: Rehearsal, plan: Plan, report: Report) -> Sequence[str]:
+    """What stood in for the original, in words: the system, families of replicas, a machine's accelerators."""
+    system = row.base_image.partition("+")[0]
+    parts = [] if system == _DEBIAN else [f"system ({row.base_image} on Debian 12)"]
+    kind = "deb" if plan.document["os"]["family"] == "debian" else "rpm"
+    packages = {entry.package for host in report.hosts for entry in host.replicas}
+    parts += sorted({_family(package, kind) for package in packages})
+    return parts + ["accelerators"] * any(not host.offline for host in report.hosts)
+
+
+def _family(package: str, kind: str) -> str:
+    """The family of a replica, a folder of gpu_ami/local/replicas; of a library of no package, its file's name."""
+    try:
+        return mirror.find_row("packages", package, kind=kind, asked_by="rehearsal").family
+    except UsageError:
+        return package.rpartition("/")[2]
+
+
+class _Log:
+    """A recipe's own log, whose last line is shown while it is rehearsed."""
+
+    def __init__(self, file: IO[str], show: Callable[[str], object]) -> None:
+        self._file, self._show = file, show
+
+    def write(self, text: str) -> int:
+        if line := text.strip():
+            self._show(line)
+        return self._file.write(text)
+
+    def flush(self) -> None:
+        self._file.flush()

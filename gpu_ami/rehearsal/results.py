@@ -1,0 +1,119 @@
+"""What the rehearsal of a recipe found: out/rehearsals/<image>/rehearsal.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from gpu_ami.errors import BuildError, GpuAmiError
+from gpu_ami.files import read_json, write_json
+from gpu_ami.report import Report, document
+from validator.results import Converters, InvalidRecord, Record, plain_fields
+
+SCHEMA = "gpu-ami/rehearsal/1"
+RESULT_FILE = "rehearsal.json"
+# Results of a recipe that was not judged; the others are verdicts of its report.
+NO_BASE_IMAGE = "NO BASE IMAGE"
+NOT_BUILT = "NOT BUILT"
+LEFT_OUT = "LEFT OUT"
+# The worst first: the recipe, its build, its image; then the place, where another attempt may succeed.
+_EXIT_CODES = (2, 3, 1, 4, 5, 0)
+
+
+@dataclass(frozen=True)
+class Rehearsal(Record):
+    """One recipe of a run.
+
+    result: the verdict on what was asked for, NOT_BUILT, ERROR (not judged, for another reason), NO_BASE_IMAGE or
+    LEFT_OUT. exit_code: what this recipe contributes; 0 without a base image, and for what was left out. base_image:
+    of the local region. source_ami: id. seconds: from the plan to the verdict. checks: how many have each verdict.
+    simulated: what stood in for the original: the system, families of replicas, the accelerators of a booted machine.
+    replicas: `package version`. failed: ids of red checks. reason: why it is no PASS. instance_type: that was booted,
+    without restarts; "" for files alone. inputs: digest (gpu_ami.rehearsal.inputs). finished: RFC 3339, UTC.
+    unchanged: an earlier run found it of the same inputs. kept: the image was not removed.
+    """
+
+    image: str
+    recipe: str
+    architecture: str
+    result: str
+    exit_code: int
+    base_image: str = ""
+    source_ami: str = ""
+    seconds: float = 0.0
+    checks: str = ""
+    simulated: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    reason: str = ""
+    instance_type: str = ""
+    inputs: str = ""
+    finished: str = ""
+    unchanged: bool = False
+    kept: bool = False
+    _convert: ClassVar[Converters] = {"simulated": tuple, "replicas": tuple, "failed": tuple}
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the image was built and its checks ran: another run of the same inputs finds the same."""
+        return bool(self.checks) and self.exit_code in (0, 1)
+
+    def failing(self, error: GpuAmiError) -> Rehearsal:
+        """The recipe was not judged because of an error."""
+        result = NOT_BUILT if isinstance(error, BuildError) else str(document.ERROR)
+        return replace(self, result=result, exit_code=error.exit_code, reason=error.message)
+
+    def judged(self, report: Report) -> Rehearsal:
+        """With the verdict of a report on what was asked: neither restarts nor other instance types are missed."""
+        hosts = tuple(replace(host, restarts=()) for host in report.hosts)
+        asked = replace(report, hosts=hosts, unproven_instance_types=())
+        checks = [check for host in hosts for check in host.checks]
+        failures = asked.failures()
+        reasons = [f"{host.name}: {host.error.splitlines()[0]}" for host in hosts if host.error]
+        reasons += [f"{host.name} {check.id}: {check.first_line}" for host, check in failures]
+        reasons += [f"{host.name}: {line}" for host in hosts if not host.error for line in host.unproven(asked.roles)]
+        reasons += [f"incomplete: {asked.incomplete}"] if asked.incomplete else []
+        replicas = {f"{entry.package} {entry.version}".strip() for host in hosts for entry in host.replicas}
+        return replace(
+            self,
+            result=str(asked.verdict),
+            exit_code=asked.exit_code,
+            checks=document.counts(checks),
+            replicas=tuple(sorted(replicas)),
+            failed=tuple(sorted({check.id for _, check in failures})),
+            reason="; ".join(dict.fromkeys(reasons)),
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The row of `gpu-ami rehearse --json`."""
+        return plain_fields(self)
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / RESULT_FILE, {"schema": SCHEMA, **self.to_json()})
+
+
+def load(folder: Path) -> Rehearsal | None:
+    """What the last run found; None where nothing is there that this version wrote: it is rehearsed again."""
+    data = read_json(folder / RESULT_FILE)
+    if data is None or data.pop("schema", None) != SCHEMA:
+        return None
+    try:
+        return Rehearsal.from_json(data)
+    except InvalidRecord:
+        return None
+
+
+def worst_exit_code(rows: Iterable[Rehearsal]) -> int:
+    """The exit code of a run: that of its worst recipe."""
+    codes = {row.exit_code for row in rows}
+    return next((code for code in _EXIT_CODES if code in codes), 0)
+
+
+def by_result(rows: Sequence[Rehearsal]) -> Mapping[str, list[Rehearsal]]:
+    """The recipes of each result."""
+    groups: dict[str, list[Rehearsal]] = {}
+    for row in rows:
+        groups.setdefault(row.result, []).append(row)
+    return groups

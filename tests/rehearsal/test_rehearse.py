@@ -1,0 +1,195 @@
+"""The rehearsal of one recipe: its stages, what it leaves, and that an error is its own alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_ami import pipeline
+from gpu_ami.cloud import Place, resources
+from gpu_ami.errors import BuildError, CloudError
+from gpu_ami.pipeline import Session
+from gpu_ami.progress import Progress
+from gpu_ami.rehearsal import candidates
+from gpu_ami.rehearsal import rehearse as rehearsing
+from gpu_ami.rehearsal.candidates import Candidate
+from gpu_ami.rehearsal.rehearse import Cancelled, Options, rehearse
+from gpu_ami.rehearsal.results import load
+from tests.report.examples import a_host, a_report, offline
+from validator.results import Replica
+
+PLACE = Place(name="local", region="us-east-1", simulated=True, sandbox_builder=True)
+RECIPES = Path(__file__).parents[2] / "variables" / "recipes"
+
+
+class Region:
+    """Stages of the pipeline without a region. report: of the image's files; error: of the build."""
+
+    def __init__(self, images: Path) -> None:
+        self.images, self.calls = images, list[str]()
+        self.report = a_report(offline(efa="PASS"))
+        self.error: Exception | None = None
+        self.asked = pipeline.ProofOptions()
+
+    def build(self, plan: Any, _out: Path, session: Session, *, fresh: bool) -> SimpleNamespace:
+        self.calls.append(f"build {plan.image} in run {bool(session.run.id)}, fresh {fresh}")
+        session.progress.note("Packer runs")
+        if self.error:
+            raise self.error
+        (self.images / "ami-1").mkdir(parents=True)
+        return SimpleNamespace(ami="ami-1", source_ami="ami-0", snapshots=("snap-1",))
+
+    def validate_files(self, _plan: Any, ami: str, _out: Path, _session: Session, asked: Any) -> Any:
+        self.calls.append(f"files of {ami}")
+        self.asked = asked
+        return self.report
+
+    def validate(self, _plan: Any, ami: str, _out: Path, _session: Session, asked: Any) -> Any:
+        self.calls.append(f"boot {ami}")
+        self.asked = asked
+        return self.report
+
+    def remove(self, _cloud: Any, resource: resources.Resource) -> None:
+        self.calls.append(f"remove {resource.id}")
+        if resource.kind == "image":
+            (self.images / resource.id).rmdir()
+
+
+@pytest.fixture
+def region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Region]:
+    recorded = Region(tmp_path / "images")
+    monkeypatch.setattr(pipeline, "build_stage", recorded.build)
+    monkeypatch.setattr(pipeline, "validate_files_stage", recorded.validate_files)
+    monkeypatch.setattr(pipeline, "validate_stage", recorded.validate)
+    monkeypatch.setattr(resources, "remove", recorded.remove)
+    yield recorded
+
+
+@pytest.fixture
+def session(region: Region) -> Session:
+    cloud: Any = None
+    run: Any = SimpleNamespace(id="")
+    return Session(PLACE, cloud, run, Progress("quiet"), images=region.images)
+
+
+def candidate(tmp_path: Path, *, boot: bool = False) -> Candidate:
+    return candidates.find([RECIPES / "debian12-gpu.yml"], tmp_path / "out", PLACE, boot=boot, fresh=False)[0]
+
+
+def test_files_are_judged_and_the_image_is_removed(region: Region, session: Session, tmp_path: Path) -> None:
+    row = rehearse(candidate(tmp_path), session, Options())
+    assert region.calls == [
+        "build debian12-gpu in run True, fresh False", "files of ami-1", "remove ami-1", "remove snap-1",
+    ]  # fmt: skip
+    assert (row.result, row.source_ami, row.kept) == ("PASS", "ami-0", False)
+    assert row.finished.endswith("Z") and row.seconds >= 0
+    assert load(tmp_path / "out" / "debian12-gpu") == row
+    assert json.loads((tmp_path / "out/debian12-gpu/plan.json").read_text())["image"] == "debian12-gpu"
+
+
+def test_keep_leaves_the_image(region: Region, session: Session, tmp_path: Path) -> None:
+    assert rehearse(candidate(tmp_path), session, Options(keep=True)).kept
+    assert region.calls[-1] == "files of ami-1"
+
+
+def test_boot_proves_the_smallest_machine_without_restarts(region: Region, session: Session, tmp_path: Path) -> None:
+    machine = replace(a_host("g5.12xlarge"), replicas=(Replica("libnccl2", "2.1", "a replica"),), facts={})
+    region.report = a_report(offline(efa="PASS"), machine)
+    row = rehearse(candidate(tmp_path, boot=True), session, Options(boot=True))
+    assert region.calls[1] == "boot ami-1"
+    assert (region.asked.instance_types, region.asked.restarts) == (["g5.12xlarge"], ())
+    assert row.result == "PASS"
+    assert row.simulated == ("nccl", "accelerators")
+
+
+def test_what_stood_in_for_the_original_is_named(region: Region, session: Session, tmp_path: Path) -> None:
+    packages = ("kmod-nvidia-open-dkms", "libnccl", "nvidia-driver-cuda", "/opt/x/lib/libnccl-net.so")
+    replicas = tuple(Replica(package, "1", "a replica") for package in packages)
+    region.report = a_report(replace(offline(efa="PASS"), replicas=replicas))
+    found = candidates.find([RECIPES / "al2023-compute.yml"], tmp_path / "out", PLACE, boot=False, fresh=False)[0]
+    row = rehearse(found, session, Options())
+    assert row.simulated == ("system (al2023 on Debian 12)", "libnccl-net.so", "nccl", "nvidia_driver")
+    assert row.replicas == tuple(sorted(f"{package} 1" for package in packages))
+
+
+@pytest.mark.parametrize(
+    ("error", "result", "code"),
+    [
+        (BuildError("Packer failed (exit code 1): efa"), "NOT BUILT", 3),
+        (CloudError("no space for a build"), "ERROR", 4),
+        (KeyError("nccl"), "ERROR", 4),
+    ],
+)
+def test_an_error_is_the_recipes_alone(
+    region: Region, session: Session, tmp_path: Path, error: Exception, result: str, code: int
+) -> None:
+    region.error = error
+    row = rehearse(candidate(tmp_path), session, Options())
+    assert (row.result, row.exit_code) == (result, code)
+    log = (tmp_path / "out" / "debian12-gpu" / rehearsing.LOG_FILE).read_text()
+    assert str(error) in log
+    if isinstance(error, KeyError):
+        assert "a defect of gpu-ami" in row.reason and "Traceback" in log
+
+
+def test_the_image_is_removed_where_it_was_not_judged(
+    region: Region, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise CloudError("the files of ami-1 cannot be checked")
+
+    monkeypatch.setattr(pipeline, "validate_files_stage", fails)
+    row = rehearse(candidate(tmp_path), session, Options())
+    assert (row.result, row.source_ami) == ("ERROR", "")
+    assert region.calls[-2:] == ["remove ami-1", "remove snap-1"]
+
+
+def test_a_removal_that_fails_is_noted_and_no_verdict(
+    region: Region, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise CloudError("removing image ami-1: UnauthorizedOperation")
+
+    monkeypatch.setattr(resources, "remove", refused)
+    assert rehearse(candidate(tmp_path), session, Options()).result == "PASS"
+    log = (tmp_path / "out" / "debian12-gpu" / rehearsing.LOG_FILE).read_text()
+    assert "ami-1 was not removed: removing image ami-1: UnauthorizedOperation" in log
+
+
+def test_nothing_is_written_of_an_interrupted_recipe(
+    region: Region, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options()
+    found = candidate(tmp_path)
+
+    def interrupted(*_: Any) -> Any:
+        options.cancelled.set()
+        return region.report
+
+    monkeypatch.setattr(pipeline, "validate_files_stage", interrupted)
+    with pytest.raises(Cancelled, match="debian12-gpu was not judged"):
+        rehearse(found, session, options)
+    assert load(found.out) is None and "remove ami-1" in region.calls
+    region.calls.clear()
+    with pytest.raises(Cancelled, match="debian12-gpu was not rehearsed"):
+        rehearse(found, session, options)
+    assert region.calls == []
+
+
+def test_the_last_line_of_the_log_is_shown(region: Region, session: Session, tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    class Watched(Progress):
+        def update(self, text: str = "", **_: int) -> None:
+            shown.append(text)
+
+    found = candidate(tmp_path)
+    rehearse(found, replace(session, progress=Watched("quiet")), Options())
+    assert shown == ["· Packer runs"]
+    assert (found.out / rehearsing.LOG_FILE).read_text() == "· Packer runs\n"

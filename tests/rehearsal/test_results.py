@@ -1,0 +1,94 @@
+"""What a rehearsal found: the verdict on what was asked, the exit code of many, its file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_ami.errors import BuildError, CloudError, UsageError
+from gpu_ami.rehearsal import results
+from gpu_ami.rehearsal.results import Rehearsal, worst_exit_code
+from gpu_ami.report.document import HostReport
+from tests.report.examples import a_host, a_report, offline
+from validator.results import Replica
+
+ROW = Rehearsal("training", "recipes/training.yml", "x86_64", "", 0, "al2023", inputs="sha256:1")
+
+
+def machine(**verdicts: str) -> HostReport:
+    return replace(a_host("g6.xlarge", **verdicts), restarts=("reboot", "stop-start"), facts={})
+
+
+def test_files_without_a_red_check_pass() -> None:
+    host = replace(offline(efa="PASS", inventory="UNPROVEN"), replicas=(Replica("libnccl", "2.1-1", "a replica"),))
+    row = ROW.judged(a_report(host))
+    assert (row.result, row.exit_code, row.checks) == ("PASS", 0, "1 UNPROVEN, 1 PASS")
+    assert row.replicas == ("libnccl 2.1-1",) and row.reason == "" and row.is_judged
+
+
+def test_a_red_check_fails_and_is_named() -> None:
+    row = ROW.judged(a_report(offline(efa="FAIL", inventory="PASS")))
+    assert (row.result, row.exit_code, row.failed) == ("FAIL", 1, ("efa::test_it",))
+    assert row.reason == "image-files efa::test_it: efa: observed 2, planned 1"
+    assert row.is_judged
+
+
+def test_restarts_and_types_that_were_not_asked_for_are_not_missed() -> None:
+    report = a_report(offline(efa="PASS"), machine(), unproven=("p5.48xlarge",))
+    assert report.verdict == "UNPROVEN"
+    row = ROW.judged(report)
+    assert (row.result, row.exit_code, row.reason) == ("PASS", 0, "")
+
+
+def test_a_machine_that_proves_too_little_is_unproven_with_the_reason() -> None:
+    row = ROW.judged(a_report(machine(xid="UNPROVEN")))
+    assert (row.result, row.exit_code) == ("UNPROVEN", 1)
+    assert row.reason == "g6.xlarge: xid: no check of it passed"
+
+
+def test_a_machine_that_was_not_reached_is_not_judged() -> None:
+    host = replace(machine(), checks=(), error="no SSH within 600 s\nlast lines", error_verdict="UNPROVEN")
+    row = ROW.judged(a_report(host))
+    assert (row.result, row.exit_code, row.reason) == ("UNPROVEN", 4, "g6.xlarge: no SSH within 600 s")
+    assert not row.is_judged
+
+
+@pytest.mark.parametrize(
+    ("error", "result", "code"),
+    [
+        (BuildError("Packer failed (exit code 1): efa"), "NOT BUILT", 3),
+        (UsageError("no such release"), "ERROR", 2),
+        (CloudError("no space"), "ERROR", 4),
+    ],
+)
+def test_what_was_not_judged_has_the_code_of_its_error(error: BuildError, result: str, code: int) -> None:
+    row = ROW.failing(error)
+    assert (row.result, row.exit_code, row.reason) == (result, code, error.message)
+    assert not row.is_judged
+
+
+def test_exit_code_is_the_worst() -> None:
+    codes = (0, 5, 4, 1, 3, 2)  # each is worse than those before it
+    rows = [replace(ROW, exit_code=code) for code in codes]
+    assert [worst_exit_code(rows[:count]) for count in range(7)] == [0, *codes]
+
+
+def test_row_survives_its_file(tmp_path: Path) -> None:
+    row = ROW.judged(a_report(offline(efa="FAIL")))
+    row.write(tmp_path)
+    assert results.load(tmp_path) == row
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"schema": "gpu-ami/rehearsal/0"}', '{"schema": "gpu-ami/rehearsal/1"}']
+)
+def test_a_file_of_another_version_is_no_result(tmp_path: Path, content: str) -> None:
+    (tmp_path / results.RESULT_FILE).write_text(content)
+    assert results.load(tmp_path) is None
+
+
+def test_rows_by_result() -> None:
+    rows = [ROW.judged(a_report(offline(efa=verdict))) for verdict in ("PASS", "FAIL", "PASS")]
+    assert {name: len(group) for name, group in results.by_result(rows).items()} == {"PASS": 2, "FAIL": 1}
