@@ -37,6 +37,7 @@ AWS_POLL_SECONDS = 5.0  # GetMetricData and GetLogEvents are throttled per accou
 # How long a throttled call, or one that met an error of the service, is retried, with exponential backoff.
 RETRY_SECONDS = 300.0
 _NO_END = "no end of pages after {:.0f} s"
+_NOT_AWS_HINT = "did a proxy answer instead?"
 _COMPLETE = "Complete"  # StatusCode of a MetricDataResult: Complete, PartialData, InternalError, Forbidden
 _FIRST_WAIT, _LONGEST_WAIT = 0.25, 10.0
 _THROTTLED = {
@@ -109,13 +110,18 @@ class CloudWatch:
         profile: str | None = None,
         arrival_seconds: float = 900.0,
         session: Any = None,
+        retry_seconds: float | None = None,
     ) -> None:
-        """session: boto3's, with credentials of its own; None: of the profile or the environment."""
+        """session: boto3's, with credentials of its own; None: of the profile or the environment.
+
+        retry_seconds: how long a failed call is retried, where somebody waits for the answer; None: RETRY_SECONDS.
+        """
         self.region = region
         self.endpoint = endpoint
         self.profile = profile
         self._session = session
         self.arrival_seconds = arrival_seconds
+        self._retry_seconds = retry_seconds
         self.poll_seconds = LOCAL_POLL_SECONDS if endpoint else AWS_POLL_SECONDS
         self.sleep: Callable[[float], None] = time.sleep
         self.park: Callable[[float], None] = time.sleep  # in a check that does not need its host meanwhile
@@ -155,14 +161,15 @@ class CloudWatch:
             sleep(min(self.poll_seconds, max(0.0, deadline - time.monotonic())))
 
     def _call(self, action: str, call: Callable[[], T]) -> T:
-        """The result of an API call. It is retried for RETRY_SECONDS if it is throttled or the service fails.
+        """The result of an API call. It is retried for `retry_seconds` if it is throttled or the service fails.
 
         action: as in IAM policies, such as `logs:GetLogEvents`. ApiRefused: AWS refused it, or the retries failed.
         """
         from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, PaginationError
         from botocore.parsers import ResponseParserError
 
-        deadline, wait = time.monotonic() + RETRY_SECONDS, _FIRST_WAIT
+        seconds = RETRY_SECONDS if self._retry_seconds is None else self._retry_seconds
+        deadline, wait = time.monotonic() + seconds, _FIRST_WAIT
         while True:
             try:
                 return call()
@@ -172,7 +179,10 @@ class CloudWatch:
                 refusal, retryable = ApiRefused(action, "", str(error), "is the endpoint reachable from here?"), True
             except (ResponseParserError, PaginationError, _IncompleteAnswer) as error:
                 message = f"the answer is not one of AWS: {str(error).partition(', invalid XML received')[0]}"
-                refusal, retryable = ApiRefused(action, "", message, "did a proxy answer instead?"), True
+                refusal, retryable = ApiRefused(action, "", message, _NOT_AWS_HINT), True
+            except (ValueError, TypeError, AttributeError, LookupError) as error:  # values of another kind, or bytes
+                message = f"the answer is not one of AWS: {error}"
+                refusal, retryable = ApiRefused(action, "", message, _NOT_AWS_HINT), True
             except _PartialAnswer as error:
                 refusal, retryable = ApiRefused(action, "", str(error), "CloudWatch failed: try again later"), True
             except BotoCoreError as error:
@@ -252,7 +262,7 @@ class CloudWatch:
                 for event in page["events"]
             ]
             if time.monotonic() > deadline:
-                raise ApiRefused("logs:GetLogEvents", "", _NO_END.format(RETRY_SECONDS), "did a proxy answer instead?")
+                raise ApiRefused("logs:GetLogEvents", "", _NO_END.format(RETRY_SECONDS), _NOT_AWS_HINT)
             # Every page has a token. The stream is at its end when the token repeats; pages before may be empty.
             if page["nextForwardToken"] == token:
                 return events

@@ -27,6 +27,7 @@ event parsers' health, and idle GPUs by money.
   gpu-ami dashboard out/gpu --page gpu.html                  of the local region that is up
 """
 _READ_SECONDS = 30
+_RETRY_SECONDS = 20.0  # somebody waits for the page
 
 
 def register(subparsers: Any) -> None:
@@ -97,11 +98,13 @@ def _pages(args: argparse.Namespace, plan: Plan, progress: Progress, refresh: in
 
     of_plan = devices.of_plan(measurements.measured(plan.document))
     place = _place(args.where, progress)
-    cloudwatch = CloudWatch(place.region, endpoint=place.endpoint, session=Cloud(place).session())
+    session = Cloud(place).session()
+    cloudwatch = CloudWatch(place.region, endpoint=place.endpoint, session=session, retry_seconds=_RETRY_SECONDS)
 
     def make() -> str:
         try:
-            read = readings.read(cloudwatch, of_plan, args.hours)
+            with progress.stage(f"read CloudWatch in {place.region}"):
+                read = readings.read(cloudwatch, of_plan, args.hours)
         except ApiRefused as error:
             raise CloudError(f"CloudWatch did not answer: {error}", code=error.code) from error
         return page.render(read, place.name, refresh)

@@ -125,8 +125,8 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
     efa, roles = launch.efa_interfaces(plan.document, kind), plan.document["roles"]
     with (
-        proof_log_groups.own_log_groups(session.cloud, session.run, session.progress),
         launch.temporary_key(session.cloud, session.run, tags) as key,
+        proof_log_groups.own_log_groups(session.cloud, session.run, session.progress),
         launch.launched(session.cloud, ami, kind, key, session.run, tags, efa, roles=roles) as instance,
     ):
         with planned_proof.progress.stage(f"boot {kind}"):

@@ -86,8 +86,8 @@ def _see_ami(args: argparse.Namespace, plan: Plan, out: Path, progress: Progress
     kinds = image_proof.choose_types(plan.document, args.instance_type)
     with pipeline.open_session(args.where, progress) as session, ExitStack() as stack:
         tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
-        stack.enter_context(proof_log_groups.own_log_groups(session.cloud, session.run, progress))
         key = stack.enter_context(launch.temporary_key(session.cloud, session.run, tags))
+        stack.enter_context(proof_log_groups.own_log_groups(session.cloud, session.run, progress))
         for kind in kinds:
             efa = launch.efa_interfaces(plan.document, kind)
             with launch.launched(

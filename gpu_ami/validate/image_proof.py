@@ -46,8 +46,9 @@ def prove_image(
     recorder = Recorder(functools.partial(assemble, proof, run, ami, no_files=no_files), proof.out, proof.progress)
     with recorder.recording(), ExitStack() as stack:
         note_leftover = functools.partial(_note_leftover, proof)
-        stack.enter_context(proof_log_groups.own_log_groups(cloud, run, proof.progress, note_leftover))
         key = stack.enter_context(launch.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
+        # After the key: a place that refuses it has launched nothing whose log groups could be left.
+        stack.enter_context(proof_log_groups.own_log_groups(cloud, run, proof.progress, note_leftover))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         futures: list[Future[Any]] = []
         under_way = UnderWay()

@@ -11,13 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore import endpoint
 
 from gpu_ami import cli
 from gpu_ami.cloud import Cloud, Place, aws_errors
 from gpu_ami.cloud.place import Credentials
+from gpu_ami.commands import dashboard
+from gpu_ami.data import data_root
 from gpu_ami.errors import CloudError
 from validator import call_deadline
 
@@ -31,11 +35,12 @@ NUMBERS = count()
 Handler = http.server.BaseHTTPRequestHandler
 
 
-def send(handler: Handler, body: str, length: int | None = None) -> None:
-    handler.send_response(200)
-    handler.send_header("Content-Length", str(len(body) if length is None else length))
+def send(handler: Handler, body: str | bytes, length: int | None = None, status: int = 200) -> None:
+    data = body if isinstance(body, bytes) else body.encode()
+    handler.send_response(status)
+    handler.send_header("Content-Length", str(len(data) if length is None else length))
     handler.end_headers()
-    handler.wfile.write(body.encode())
+    handler.wfile.write(data)
 
 
 def reset(handler: Handler) -> None:
@@ -72,12 +77,34 @@ ANSWERS: dict[str, tuple[Callable[[Handler], None], str]] = {
     "one byte after the other": (drip, "no complete answer from "),
     "nothing": (lambda handler: send(handler, ""), "the answer is not one of AWS"),
 }
+# What a proxy or a broken service answers to any call, and none of it is AWS's.
+FOREIGN: dict[str, Callable[[Handler], None]] = {
+    "a login page": lambda handler: send(handler, "<html><body><form>Sign in</form></body></html>"),
+    "500": lambda handler: send(handler, "<html>Internal Server Error</html>", status=500),
+    "500 and nothing": lambda handler: send(handler, "", status=500),
+    "nothing": lambda handler: send(handler, ""),
+    "bytes that are no text": lambda handler: send(handler, b"\xff\xfe\x00\x80"),
+    "half a document": lambda handler: send(handler, PAGE[: len(PAGE) // 2]),
+    "a JSON list": lambda handler: send(handler, "[]"),
+    "connections reset in the middle": lambda handler: reset(handler),
+}
 
 
 @pytest.fixture(params=ANSWERS)
 def odd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
     """A server that answers so, and what is said of it."""
     answer, said = ANSWERS[request.param]
+    if request.param == "one byte after the other":
+        monkeypatch.setattr(call_deadline, "CALL_SECONDS", 0.5)
+    if request.param == "pages without an end":
+        monkeypatch.setattr(aws_errors, "ACTION_SECONDS", 5.0)
+    with served(answer) as url:
+        yield url, said
+
+
+@contextlib.contextmanager
+def served(answer: Callable[[Handler], None]) -> Iterator[str]:
+    """The endpoint of a server that answers every call so."""
 
     class Odd(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -86,34 +113,81 @@ def odd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
         def log_message(self, *_: Any) -> None: ...
 
-    if request.param == "one byte after the other":
-        monkeypatch.setattr(call_deadline, "CALL_SECONDS", 0.5)
-    if request.param == "pages without an end":
-        monkeypatch.setattr(aws_errors, "ACTION_SECONDS", 5.0)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Odd)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", said
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
 
 
+@pytest.fixture
+def run_against(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str]]]:
+    """Runs a command in a place whose endpoint answers every call so: exit code and what it printed to stderr."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.chdir(tmp_path)
+
+    with contextlib.ExitStack() as stack:
+
+        def run(answer: Callable[[Handler], None], *words: str) -> tuple[int, str]:
+            where = tmp_path / "aws.yml"
+            place = {"region": "us-east-1", "endpoint": stack.enter_context(served(answer)), "instance_profile": "x"}
+            where.write_text(json.dumps(place))
+            code = cli.main([*words, "--where", str(where)])
+            return code, capsys.readouterr().err
+
+        yield run
+
+
 def test_a_listing_ends_with_an_error_that_names_the_answer(odd: tuple[str, str]) -> None:
-    endpoint, said = odd
-    cloud = Cloud(Place("odd", "us-east-1", endpoint=endpoint, credentials=Credentials("a", "b")))
+    url, said = odd
+    cloud = Cloud(Place("odd", "us-east-1", endpoint=url, credentials=Credentials("a", "b")))
     with pytest.raises(CloudError) as caught:
         cloud.shutting_down("r")
     assert said in str(caught.value) and caught.value.hint and caught.value.exit_code == 4
 
 
-def test_sweep_ends_with_4_and_without_a_traceback(
-    odd: tuple[str, str],
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The folder of a plan."""
+    assert cli.main(["plan", str(data_root() / "variables/recipes/debian12-gpu.yml"), "-o", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    return str(tmp_path / "out")
+
+
+AMI, OTHER_AMI = "ami-0123456789abcdef0", "ami-0123456789abcdef1"
+COMMANDS: dict[str, list[str]] = {
+    "sweep": ["sweep"],
+    "doctor": ["doctor"],
+    "build": ["build", "OUT", "--no-source-check"],
+    "validate": ["validate", "OUT", "--ami", AMI],
+    "record": ["record", "OUT", "--ami", AMI],
+    "fleet status": ["fleet", "status", "OUT", "--tag", "a=b"],
+    "fleet attach": ["fleet", "attach", "OUT", "--tag", "a=b"],
+    "dashboard": ["dashboard", "OUT", "--page", "page.html"],
+    "launch-template": ["launch-template", AMI, "--instance-type", "g5.12xlarge", "--make"],
+    "diff": ["diff", AMI, OTHER_AMI],
+    "diff --notes": ["diff", "--notes", AMI],
+}
+
+
+@pytest.mark.parametrize("answer", FOREIGN)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_command_takes_a_foreign_answer_for_one_of_aws(
+    run_against: Callable[..., tuple[int, str]],
+    planned: str,
     tmp_path: Path,
-    home: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str,
+    answer: str,
 ) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    where = tmp_path / "aws.yml"
-    where.write_text(json.dumps({"region": "us-east-1", "endpoint": odd[0]}))
-    assert cli.main(["sweep", "--where", str(where)]) == 4
-    assert "Traceback" not in capsys.readouterr().err
+    """Exit code 4, a message, no traceback; and nothing is said to be left where nothing was ever started."""
+    monkeypatch.setattr(dashboard, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(endpoint, "time", SimpleNamespace(sleep=lambda _seconds: None, time=time.time))  # of retries
+    words = [planned if word == "OUT" else word for word in COMMANDS[command]]
+    code, printed = run_against(FOREIGN[answer], *words)
+    assert code == 4, printed
+    assert "Traceback" not in printed
+    assert "started was cleaned up" not in printed
+    assert not (tmp_path / "page.html").exists()
