@@ -66,7 +66,7 @@ def add_layers(parser: argparse.ArgumentParser) -> None:
         " build from nothing (none) (docs/layers.md)"
     )
     parser.add_argument("--layers", choices=LAYERS, default="none", help=text)
-    text = "take no layer image that exists; with --layers all, make all of them anew"
+    text = "ignore existing layer images; with --layers all, build all of them again"
     parser.add_argument("--refresh", action="store_true", help=text)
 
 

@@ -142,7 +142,7 @@ def _sxid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
 
 
 def as_text(explanation: Explanation) -> str:
-    """For people."""
+    """The explanation as text."""
     title = f"{'SXid' if explanation.kind == 'sxid' else 'Xid'} {explanation.code}: {explanation.name}"
     investigate = explanation.investigate
     is_more = investigate not in ("", explanation.action) and not investigate.startswith("IGNORE")

@@ -147,7 +147,7 @@ def notices(policy: ReleasePolicy, view: View, now: datetime) -> Iterator[str]:
 
 
 def contradictions(release: Release, policy: ReleasePolicy, view: View) -> Iterator[str]:
-    """What no step can mend."""
+    """Conflicts that need manual action."""
     pinned = policy.pinned(release.version)
     own = view.image.id if view.image else ""
     if pinned and (current := view.parameters.get(pinned)) and current.value != own:

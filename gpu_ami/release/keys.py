@@ -123,8 +123,8 @@ def trusted(named: Sequence[str], trust_file: Path | None, place: Place | None =
     keys = [TrustedKey(Path(text).name, load_public(text, place)) for text in named]
     keys += _trust_file(trust_file, place) if trust_file else []
     if not keys:
-        hint = "--key release.pub names one; --trust FILE has several, each with a last day"
-        raise UsageError("no key is trusted: a signature says nothing without one", hint=hint)
+        hint = "pass --key release.pub, or --trust FILE for several keys, each with an expiry date"
+        raise UsageError("no trusted key given", hint=hint)
     return keys
 
 

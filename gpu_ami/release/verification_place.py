@@ -70,7 +70,7 @@ def _compare_copy(verified: Verified, copy: str, cloud: Cloud, findings: Finding
     tagged = tags_of(image).get(_TAG_SOURCE, "")
     if origin == (certified.ami, certified.region):
         findings.hold("copy", f"{copy} in {cloud.place.region} was copied by EC2 from {expected}")
-        findings.skip("snapshots", "a copy has snapshots of its own: that their content is the same is EC2's word")
+        findings.skip("snapshots", "copied AMI: the content of its snapshots cannot be verified")
     elif not any(origin) and tagged == certified.ami:
         text = f"{copy} has a tag that names {expected}, which its owner can write; EC2 does not say its origin"
         findings.refuse("other-ami", text, "ask as the account that owns the copy, or launch the certified AMI")

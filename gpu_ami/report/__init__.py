@@ -1,4 +1,4 @@
-"""What a proof found, for machines and for people.
+"""The results of a proof: JSON and JUnit, and Markdown and HTML.
 
 document             the records of a report: hosts, checks, verdicts; reads report.json
 writer               writes report.json and junit.xml

@@ -81,7 +81,7 @@ def _commands(alarm: Alarm, log_group: str) -> Sequence[str]:
 
 
 def as_text(runbook: Runbook) -> str:
-    """For people."""
+    """The runbook as text."""
     alarm = f"{runbook.alarm} ({runbook.urgency})" if runbook.alarm else "none"
     parts = [
         f"{runbook.subject}: {runbook.title}",

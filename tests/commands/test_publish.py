@@ -68,6 +68,6 @@ def test_a_changed_file_and_a_missing_region_are_refused(
 def test_no_key_and_no_policy_are_mistakes_of_the_command(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
     out = account.build()
     assert cli.main(["publish", str(out), "--where", "aws.yml"]) == 2
-    assert "no key is trusted" in capsys.readouterr().err
+    assert "no trusted key given" in capsys.readouterr().err
     assert account.publish(out, "--policy", "none.yml") == 2
     assert "none.yml: No such file" in capsys.readouterr().err

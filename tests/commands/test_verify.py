@@ -69,7 +69,7 @@ def test_what_is_asked_for_is_required(folder: Path, words: list[str], code: int
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["out/demo", "--offline"], "no key is trusted"),
+        (["out/demo", "--offline"], "no trusted key given"),
         (["out/demo", "--key", "release.key.pub"], "the local region is down"),
         (["out/none", "--key", "release.key.pub", "--offline"], "no such folder"),
         (["ami-0ffffffffffffffff", "--key", "release.key.pub", "--offline"], "no certificate of ami-0ffffffffffffffff"),

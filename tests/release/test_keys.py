@@ -132,7 +132,7 @@ def test_a_trust_file_with_mistakes_is_refused(tmp_path: Path, text: str, mistak
 
 
 def test_no_key_is_no_trust(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no key is trusted"):
+    with pytest.raises(UsageError, match="no trusted key given"):
         keys.trusted([], None)
     (tmp_path / "trust.yml").write_text("keys: []")
     with pytest.raises(UsageError, match="at least one item"):

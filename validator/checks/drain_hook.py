@@ -64,7 +64,7 @@ def test_metadata_is_read(host: Any, observe: Observe) -> None:
     """The hook's last look at the instance metadata is recent and had no problem. A deaf hook is active too."""
     shown = host.run(_LAST_LOOK)
     if shown.rc != 0:
-        observe.fail(f"the hook has not looked in this boot: {shown.stderr.strip()}")
+        observe.fail(f"the drain hook has not polled since boot: {shown.stderr.strip()}")
     document, _, uptime = shown.stdout.strip().rpartition("\n")
     status = json.loads(document)
     age = float(uptime) - float(status["look_monotonic_s"])

@@ -62,7 +62,7 @@ def test_every_gpu_is_licensed(host: Any, observe: Observe) -> None:
     """
     bus = [device for device in hardware.pci_devices(host.run(PCI_LIST, pure=True).stdout) if device.is_gpu]
     if hardware.is_simulated(bus):
-        unproven("simulated boards take no licence; an instance of EC2 pays it")
+        unproven("GRID licensing cannot be tested on simulated GPUs")
     shown = output(host, "nvidia-smi -q")
     states = re.findall(r"^\s+License Status\s+: (.+)$", shown, re.MULTILINE)
     observe(states, f"Licensed, {len(bus)} GPUs")

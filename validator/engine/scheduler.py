@@ -57,7 +57,7 @@ class Task:
     host: object = None  # tasks of the same host share fixtures and keep the order of changes
     mutates: bool = False  # it may change what other tasks of its host read
     live: bool = False  # one of our own that mutate: it may run beside parked tasks
-    beside: bool = False  # one of our own that no live one of ours affects: they may run beside each other
+    beside: bool = False  # built-in check, safe beside live checks
     parked: bool = False  # it waits, but not for its host
     seconds: float = 0.0  # its time limit; 0 for none
     deadline: float = 0.0  # time.monotonic(), set when it starts; 0 for none

@@ -448,7 +448,7 @@ def identity(machine: Machine) -> Dict[str, str]:
 
 
 def as_text(document: Record) -> str:
-    """The diagnosis for people."""
+    """The diagnosis as text."""
     machine = document["machine"]
     lines = ["%(instance_id)s %(instance_type)s, kernel %(kernel)s, boot %(boot_id)s" % machine]
     if not document["root"]:

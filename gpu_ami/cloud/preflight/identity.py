@@ -25,7 +25,7 @@ _ASSUMED = re.compile(r"arn:(?P<partition>[\w-]+):sts::(?P<account>\d+):assumed-
 
 
 def identity(scope: Scope) -> Iterator[Finding]:
-    """Whom AWS takes the caller for (STS GetCallerIdentity, which needs no permission)."""
+    """The caller identity (STS GetCallerIdentity, which needs no permission)."""
     yield ok("identity", str(_caller(scope)))
 
 

@@ -51,7 +51,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (
         drain_hook.test_metadata_is_read, {"for*": (1, "", "No such file")}, "FAIL",
-        "the hook has not looked in this boot: No such file",
+        "the drain hook has not polled since boot: No such file",
     ),
     (drain_hook.test_unit_is_the_planned_one, {"cat*": EXEC}, "PASS", ""),
     (drain_hook.test_unit_is_the_planned_one, {"cat*": EXEC.replace("100", "10")}, "FAIL", "--timeout 10 "),

@@ -62,7 +62,7 @@ def test_grid_driver(judge: Judge, check: Any, table: dict[str, Any], verdict: s
             "got Unlicensed (Restricted)",
         ),
         (L4, "Driver Version : 580.65.06\n", "FAIL", "License Status of 1 GPUs: expected Licensed, got none"),
-        (BOARD, LICENSED, "UNPROVEN", "simulated boards take no licence; an instance of EC2 pays it"),
+        (BOARD, LICENSED, "UNPROVEN", "GRID licensing cannot be tested on simulated GPUs"),
     ],
 )
 def test_licence_of_every_gpu(judge: Judge, pci: str, shown: str, verdict: str, message: str) -> None:
