@@ -28,8 +28,9 @@ stage by stage: gpu-ami plan debian12-gpu; gpu-ami build; gpu-ami validate; gpu-
 on AWS:         gpu-ami prove debian12-gpu --where aws.yml
 your own files: gpu-ami init my-images
 
-exit codes: 0 proven · 1 the image failed a check · 2 recipe or usage · 3 build failed
-            4 cloud, network or machine · 5 no capacity · 6 certificate refused · 130 interrupted
+exit codes: 0 all that was asked for is proven · 1 the image failed a check · 2 recipe or usage · 3 build failed
+            4 cloud, network or machine · 5 no capacity · 6 certificate refused
+            7 nothing failed, but checks or restarts were left out on purpose · 130 interrupted
 """
 
 

@@ -24,7 +24,12 @@ examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml --set telemetry.profile=graphics
   gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml
   gpu-ami prove variables/recipes/debian12-gpu.yml --layers auto --changed    after a change: what it can have touched
-  gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster, but the verdict is UNPROVEN
+  gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster; UNPROVEN, no certificate, exit code 7
+  gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge    a shard: exit code 0, gpu-ami merge
+
+exit codes: 0 all required checks passed, on the instance types that were asked for · 1 a check failed or is missing
+            2 recipe or usage · 3 build failed · 4 cloud, network or machine · 5 no capacity
+            7 nothing failed, but checks or restarts were left out on purpose (-k, --restarts, no --provoke-xid)
 """
 
 

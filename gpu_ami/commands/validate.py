@@ -19,8 +19,9 @@ _EPILOG = """\
 Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. report.json is there from the start of the proof; if the run
 is interrupted, it has what was judged before and says that it is incomplete.
 
-exit codes: 0 all required checks passed · 1 a check failed or was left out
+exit codes: 0 all required checks passed, on the instance types that were asked for · 1 a check failed or is missing
             4 cloud, network or machine · 5 no capacity
+            7 nothing failed, but checks or restarts were left out on purpose (-k, --restarts, no --provoke-xid)
 
 examples:
 

@@ -3,6 +3,7 @@
 document             the records of a report: hosts, checks, verdicts; reads report.json
 writer               writes report.json and junit.xml
 junit                junit.xml
+left_out             what a person left out of a proof on purpose
 merge                joins the reports of shards
 certificate          certificate.json and certificate.md
 summary              the last lines of a command: verdict, failures, files
@@ -29,6 +30,7 @@ from gpu_ami.report.document import (
     Stage,
     evidence_folder,
 )
+from gpu_ami.report.left_out import LeftOut, Part
 
 __all__ = [
     "COMES_BACK",
@@ -38,6 +40,8 @@ __all__ = [
     "UNPROVEN",
     "HostReport",
     "LaunchAttempt",
+    "LeftOut",
+    "Part",
     "Report",
     "ReportLayer",
     "Stage",

@@ -259,6 +259,7 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
     """Everything that a reader might take for proven and that is not, a sentence each."""
     lines = [f"the proof is incomplete: {report.incomplete}"] if report.incomplete else []
     lines += [f"instance type {name}: not booted" for name in report.unproven_instance_types]
+    lines += [f"left out on purpose: {part}" for part in report.left_out]
     lines += carried_lines(report)
     lines += [_tier_line(tier) for tier in report.tiers]
     machines: dict[str, list[str]] = {}  # machines by sentence, so that each sentence stands once

@@ -13,6 +13,8 @@ from typing import ClassVar, Self, TypedDict
 
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document
+from gpu_ami.report import left_out
+from gpu_ami.report.left_out import LeftOut
 from validator import results
 from validator.results import CheckRecord, HostResults, InvalidRecord, Replica, Verdict, WaiverRecord, WaiverState
 from validator.tiers import TIERS, Tier
@@ -161,15 +163,17 @@ class HostReport:
 
     def unproven_restarts(self, roles: Sequence[str]) -> list[str]:
         """The restarts that this machine needed and that did not prove everything, in words."""
-        return [reason for restart in self.restarts for reason in self._unproven_restart(restart, roles)]
+        return [reason for restart in self.restarts for reason in self.unproven_restart(restart, roles)]
 
-    def _unproven_restart(self, restart: str, roles: Sequence[str]) -> list[str]:
+    def unproven_restart(self, restart: str, roles: Sequence[str]) -> list[str]:
+        """What one restart did not prove; roles: those of the plan, none if checks were left out."""
         back = next((check for check in self.checks if check.id == f"{COMES_BACK}@{restart}"), None)
         if back is None:
             return [f"{restart}: not tried"]
         if back.verdict != PASS and not back.waived:
             return [f"{restart}: {back.verdict}: {back.first_line}"]
-        return [f"{role} after {restart}: no check of it passed" for role in self.unproven_roles(roles, restart)]
+        missing = self.unproven_roles(roles, restart) if roles else []
+        return [f"{role} after {restart}: no check of it passed" for role in missing]
 
     def unproven(self, roles: Sequence[str]) -> list[str]:
         """All that keeps a host whose checks ran from being proven, a sentence each."""
@@ -194,6 +198,11 @@ class HostReport:
         """The worst of its checks that are not waived, or what kept it from being checked."""
         missing = bool(self.unproven(roles)) or not any(check.verdict == PASS for check in self.checks)
         return self._worst(self.checks, missing)
+
+    @property
+    def worst_of_its_checks(self) -> Verdict:
+        """As `verdict`, of what ran alone: what is missing does not count."""
+        return self._worst(self.checks, False)
 
     def _worst(self, checks: Sequence[CheckRecord], missing: bool) -> Verdict:
         verdicts = {check.verdict for check in checks if not check.waived} & {FAIL, FLAKY, UNAVAILABLE, ERROR}
@@ -271,7 +280,8 @@ class Report:
     seed of what the local region did as AWS does (docs/conditions.md), "" for none. price_basis: of cost_usd.
     log_groups: to which the machines sent, and what was changed for it. layers: of the image, the lowest first, if its
     build is known. suite: digest of the checks. certify_carried: the place lets a certificate of level `certified` have
-    checks that were carried over from an earlier proof.
+    checks that were carried over from an earlier proof. left_out: what a person left out on purpose, beside instance
+    types.
     """
 
     plan: Mapping[str, object]
@@ -293,6 +303,7 @@ class Report:
     layers: tuple[ReportLayer, ...] = ()
     suite: str = ""
     certify_carried: bool = False
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def machine_seconds(self) -> float:
@@ -332,9 +343,16 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 proven, 1 a check failed or something was left out on purpose, 4 it could not be judged, 5 no capacity."""
+        """0 all that was asked for passed, 1 a check failed or is missing, 4 it could not be judged, 5 no capacity.
+
+        What a person left out on purpose: 0 if these are instance types (a shard), 7 for restarts and checks.
+        """
         if self.verdict == UNPROVEN:
-            return 4 if self.incomplete or any(host.is_disturbed for host in self.hosts) else 1
+            if self.incomplete or any(host.is_disturbed for host in self.hosts):
+                return 4
+            if left_out.passed_as_asked(self):
+                return left_out.EXIT_CODE if self.left_out else 0
+            return 1
         return {PASS: 0, FAIL: 1, FLAKY: 1, UNAVAILABLE: 5}[self.verdict]
 
     @property
@@ -406,6 +424,7 @@ class Report:
             stages=lambda value: results.each(value, Stage, f"{where}: stages"),
             unproven_instance_types=tuple,
             layers=lambda value: results.each(value, ReportLayer, f"{where}: layers"),
+            left_out=lambda value: results.each(value, LeftOut, f"{where}: left_out"),
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.files import write_text
-from gpu_ami.report import templating
+from gpu_ami.report import left_out, templating
 from gpu_ami.report.certificate import Certificate
 from gpu_ami.report.document import HostReport, Report, counts
 
@@ -51,6 +51,8 @@ def markdown(report: Report, certificate: Certificate) -> str:
         failures=failures[:_FAILURES],
         more_failures=max(0, len(failures) - _FAILURES),
         not_proven=certificate.not_proven,
+        passed_as_asked=left_out.passed_as_asked(report),
+        left_out=left_out.lines(report),
     )
 
 

@@ -149,6 +149,7 @@ def _joined(shards: Sequence[Shard]) -> Report:
         hosts=(*files, *machines),
         stages=tuple(stage for report in reports for stage in _stages(report, first.started)),
         unproven_instance_types=(),
+        left_out=tuple(dict.fromkeys(part for report in reports for part in report.left_out)),
         no_files="" if files else next(iter(reasons), ""),
         incomplete="; ".join(incomplete),
         layers=_common(reports, "layers"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_ami.report import left_out
 from gpu_ami.report.certificate import carried_lines
 from gpu_ami.report.document import counts
 from validator import waivers
@@ -28,7 +29,15 @@ def text(report: Report, certificate: Certificate | None, out: Path) -> str:
     lines += ["", *remarks] if remarks else []
     lines += ["", "tiers: " + ", ".join(f"{tier['name']} {tier['verdict']}" for tier in report.tiers)]
     lines += [f"not removed: {host.left_behind.splitlines()[0]}" for host in report.hosts if host.left_behind]
+    if left_out.passed_as_asked(report):
+        lines += ["", f"All that was asked for passed; {_what_is_next(report)}"]
     return "\n".join([*lines, "", f"{report.verdict}{_level(certificate)}: {report.image or 'host'} → {out}/"])
+
+
+def _what_is_next(report: Report) -> str:
+    if report.left_out:
+        return f"no certificate, for parts of the proof were left out (exit code {report.exit_code})"
+    return "no certificate yet: this is a shard, and gpu-ami merge joins it with those of the other instance types"
 
 
 def _shortened(message: list[str]) -> list[str]:
@@ -50,7 +59,7 @@ def _host(host: HostReport, report: Report) -> list[str]:
 def _reasons(report: Report) -> list[str]:
     """Why the verdict is UNPROVEN, apart from the errors of machines."""
     lines = [f"incomplete: {report.incomplete}"] if report.incomplete else []
-    lines += [f"not booted: {name}" for name in report.unproven_instance_types]
+    lines += [f"left out on purpose: {line}" for line in left_out.lines(report)]
     return lines + [
         f"not proven: {host.name}: {reason}"
         for host in report.hosts

@@ -19,7 +19,18 @@ from gpu_ami.errors import CapacityError, GpuAmiError, MachineError, counted
 from gpu_ami.files import write_text
 from gpu_ami.plan import cost, site_files
 from gpu_ami.progress import Progress
-from gpu_ami.report import FAIL, UNAVAILABLE, UNPROVEN, HostReport, Report, ReportLayer, Stage, evidence_folder
+from gpu_ami.report import (
+    FAIL,
+    UNAVAILABLE,
+    UNPROVEN,
+    HostReport,
+    LeftOut,
+    Part,
+    Report,
+    ReportLayer,
+    Stage,
+    evidence_folder,
+)
 from gpu_ami.validate import proof_log_groups, validator_process
 from gpu_ami.validate.carried import NOTHING, Carried
 from gpu_ami.validate.check_output import CheckOutput
@@ -189,6 +200,19 @@ def record_error(host: HostRecord, error: GpuAmiError) -> None:
     host.update(error=str(error), error_verdict=FAIL if is_at_fault(error) else verdict)
 
 
+def _left_out(proof: Proof, reports: Sequence[HostReport]) -> tuple[LeftOut, ...]:
+    """What the command line left out of the proof, beside instance types."""
+    parts = []
+    if "-k" in proof.options:
+        parts.append(LeftOut(Part.CHECKS, "", f"-k {proof.options[list(proof.options).index('-k') + 1]!r}"))
+    needed = dict.fromkeys(how for report in reports for how in report.restarts)
+    parts += [LeftOut(Part.RESTART, how, "--restarts") for how in needed if how not in proof.restarts]
+    roles = [str(role) for role in proof.roles]
+    if "--provoke-xid" not in proof.options and any(report.lacks_kernel_xid(roles) for report in reports):
+        parts.append(LeftOut(Part.KERNEL_XID, "", "without --provoke-xid"))
+    return tuple(parts)
+
+
 def assemble(
     proof: Proof, run: runs.Run, ami: str, reports: Sequence[HostReport], incomplete: str = "", no_files: str = ""
 ) -> Report:
@@ -217,5 +241,6 @@ def assemble(
         layers=tuple(proof.layers),
         suite=proof.suite,
         certify_carried=place.certify_carried if place else False,
+        left_out=_left_out(proof, reports),
         log_groups="" if offline else proof_log_groups.described(proof.plan, place, run, launched=bool(ami)),
     )

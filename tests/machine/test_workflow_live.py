@@ -25,6 +25,11 @@ from tests.workflow_runner import Event, Job, Runner
 pytestmark = pytest.mark.machine
 WORKFLOW = ".github/workflows/gpu-ami.yml"
 IMAGE = "my-gpu-image"
+TYPES = ("g5.12xlarge", "g6.xlarge")
+RED_CHECK = """
+def test_motd_is_ours(host):
+    assert host.file("/etc/motd").contains("no image says this"), "observed another text, planned ours"
+"""
 POLICY = {"regions": [{"region": "us-east-1"}, {"region": "eu-central-1"}], "ssm": {"prefix": f"/images/{IMAGE}"}}
 
 
@@ -50,6 +55,10 @@ def repository(tmp_path: Path) -> Path:
     assert cli.main(["key", "new", str(tmp_path / "release.key"), "-q"]) == 0
     (tmp_path / "release.key.pub").rename(folder / "release.key.pub")
     (folder / "publish.yml").write_text(yaml.safe_dump(POLICY))
+    recipe = folder / "recipes" / f"{IMAGE}.yml"
+    text = recipe.read_text()
+    assert "[g5.12xlarge]" in text
+    recipe.write_text(text.replace("[g5.12xlarge]", f"[{', '.join(TYPES)}]"))
     git(folder, "init", "-q", "-b", "main")
     return folder
 
@@ -101,7 +110,16 @@ def test_from_pull_request_to_publication(repository: Path, runner: Runner, plac
     merged = git(repository, "rev-parse", "HEAD")
     jobs = runner.run(WORKFLOW, Event("push", merged, {"before": base}))
     assert_succeeded(jobs, "plan", "build", "prove", "certify", "publish")
+    assert len(jobs["prove"]) == len(TYPES)  # a job each, green although it proves one type alone
     assert_published(runner.artifact(f"publication-{IMAGE}"))
+
+    (repository / "checks" / "test_red.py").write_text(RED_CHECK)
+    broken = commit(repository, "Ask for what the image does not have")
+    before = {name: jobs[name] for name in ("plan", "build")}
+    jobs = runner.run(WORKFLOW, Event("push", broken, {"before": merged}), before=before)
+    assert [job.result for job in jobs["prove"]] == ["failure"] * len(TYPES), [job.log for job in jobs["prove"]]
+    assert [job.result for job in jobs["certify"]] == ["failure"] and jobs["publish"] == []
+    assert "test_motd_is_ours" in runner.summary.read_text()
 
 
 def assert_published(folder: Path) -> None:

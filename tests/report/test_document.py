@@ -46,7 +46,10 @@ def with_xid(origin: str | None, hardware: str = "real") -> HostReport:
         (a_report(a_host(metrics="FLAKY")), "FLAKY", 1),
         (a_report(a_host(metrics="FLAKY", xid="FAIL")), "FAIL", 1),
         (a_report(a_host(xid="UNPROVEN")), "UNPROVEN", 1),
-        (a_report(a_host(), unproven=("p4d.24xlarge",)), "UNPROVEN", 1),
+        (a_report(a_host(), unproven=("p4d.24xlarge",)), "UNPROVEN", 0),  # a shard
+        (a_report(a_host(xid="UNPROVEN"), unproven=("p4d.24xlarge",)), "UNPROVEN", 1),
+        (a_report(a_host(xid="FAIL"), unproven=("p4d.24xlarge",)), "FAIL", 1),
+        (a_report(error_host(), unproven=("p4d.24xlarge",)), "UNPROVEN", 4),
         (a_report(), "UNPROVEN", 1),
         (a_report(unavailable_host()), "UNAVAILABLE", 5),
         # Cloud, network or machine: never the image's fault, and never green.

@@ -19,7 +19,7 @@ def test_last_lines_name_failure_and_files(tmp_path: Path) -> None:
         "xid: observed 2, planned 1",
         "no SSH within 600 s",
         "incomplete: the run was interrupted",
-        "not booted: p4d.24xlarge",
+        "left out on purpose: instance type p4d.24xlarge (--instance-type)",
         "not proven: g5.12xlarge: reboot: not tried",
         "not removed: terminating i-1: RequestLimitExceeded",
         "tiers: T0 UNPROVEN, T1 FAIL, T2 UNPROVEN, T3 UNPROVEN, T4 UNPROVEN",

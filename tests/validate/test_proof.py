@@ -13,6 +13,7 @@ from gpu_ami.report import HostReport, certificate, document
 from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate import validator_process
 from gpu_ami.validate.machines import watch
+from gpu_ami.validate.machines.restarts import RESTARTS
 from gpu_ami.validate.proof import IMAGE_FILES, check_files
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import Target
@@ -34,6 +35,24 @@ def test_refused_launch_does_not_blame_the_image(
     report = prove_ami(a_proof(tmp_path, ()), Ec2(launch=error), TYPES[:1])
     assert (report.verdict, report.exit_code) == (verdict, exit_code)
     assert str(error) in report.hosts[0].error
+
+
+@pytest.mark.parametrize(
+    ("options", "restarts", "left_out"),
+    [
+        ((), RESTARTS, []),
+        ((), ("reboot",), ["restart stop-start (--restarts)"]),
+        (("-k", "boot"), (), ["checks (-k 'boot')", "restart reboot (--restarts)", "restart stop-start (--restarts)"]),
+    ],
+)
+def test_what_the_command_line_leaves_out_is_in_the_report(
+    booted: None, tmp_path: Path, options: tuple[str, ...], restarts: tuple[str, ...], left_out: list[str]
+) -> None:
+    wanted = a_proof(tmp_path, restarts)
+    wanted.options = options
+    report = prove_ami(wanted, Ec2(), TYPES[:1])
+    assert [str(part) for part in report.left_out] == left_out
+    assert document.load(tmp_path / "report.json") == report
 
 
 def test_machine_time_and_cost_are_in_the_report(booted: None, tmp_path: Path) -> None:
