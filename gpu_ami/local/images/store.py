@@ -2,6 +2,9 @@
 
 An image of a machine that is off has the same file as the instance, by a second name, as most builders are terminated
 next. The machine's next start takes a copy first (`own_disk`), so nothing writes to an image.
+
+An image is available before the host's disk has all of it, and its record (image.json) is written after that: a host
+that loses power meanwhile has a folder without a record, which is no image.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -109,6 +113,15 @@ def _copy_data(source: int, target: int, given_up: Callable[[], bool]) -> None:
             place += copied
 
 
+def _fsync(path: Path) -> None:
+    """Waits until the host's disk has what was written to a file or to a folder's list of names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def share_disk(source: Path, target: Path) -> None:
     """Gives the disk of a machine that is off a second name. OSError: the names are of different file systems."""
     target.unlink(missing_ok=True)
@@ -140,6 +153,8 @@ class ImageStore:
         self._jobs: dict[str, ImageJob] = {}
         self._requests: dict[str, Request] = {}
         self._saved_tags: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+        self._written: set[str] = set()  # images whose disk is on the host's disk
+        self._saving = threading.Lock()
 
     def register_saved(self) -> None:
         """Registers every image of the home."""
@@ -150,6 +165,7 @@ class ImageStore:
         """Registers an image that has a disk."""
         if record.id not in self._records:
             self._records[record.id] = record
+            self._written.add(record.id)
             self._saved_tags[record.id] = (record.tags, record.snapshot_tags)
             self._ec2.register(record)
 
@@ -230,6 +246,7 @@ class ImageStore:
                 self._progress.note(f"{image_id}: {error}")
             else:
                 self._save(image_id)
+                self._submit(self._write_out, image_id)
                 self._ec2.set_image_state(image, "available")
                 self._progress.note(f"{image_id}: available ({job.record.name})")
 
@@ -238,8 +255,25 @@ class ImageStore:
         tags, snapshot_tags = self._ec2.tags(image_id), self._ec2.tags(record.snapshot_id)
         record = self._records[image_id] = replace(record, tags=tags, snapshot_tags=snapshot_tags)
         self._saved_tags[image_id] = (tags, snapshot_tags)
-        if record.disk is None:
-            save_image(self._layout, record)
+        with self._saving:
+            if record.disk is None and image_id in self._written:
+                save_image(self._layout, record)
+
+    def _write_out(self, image_id: str) -> None:
+        """In a worker thread: waits until the host's disk has the image, then keeps its record."""
+        folder = self._layout.image(image_id)
+        try:
+            for path in (folder / "disk.raw", folder):
+                _fsync(path)
+            with self._saving:
+                self._written.add(image_id)
+                if record := self._records.get(image_id):
+                    save_image(self._layout, record)
+            _fsync(folder)
+        except FileNotFoundError:  # deregistered meanwhile
+            return
+        except OSError as error:
+            self._progress.note(f"{image_id}: not kept after this region ends: {error.strerror}")
 
     def _save_tags(self) -> None:
         """Saves changed tags of images for the next `up`."""
@@ -249,7 +283,9 @@ class ImageStore:
                 self._save(image_id)
 
     def _remove(self, image_id: str) -> None:
-        record = self._records.pop(image_id)
+        with self._saving:
+            record = self._records.pop(image_id)
+            self._written.discard(image_id)
         self._saved_tags.pop(image_id, None)
         if record.disk is None and image_id not in self._jobs:
             shutil.rmtree(self._layout.image(image_id), ignore_errors=True)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError
+from gpu_ami.local.images import store
 from gpu_ami.local.images.store import Request, copy_disk, own_disk, share_disk
 from gpu_ami.local.machines.qemu import Exit
+from gpu_ami.local.state import clear_partial_images
 from tests.local.conftest import World
 
 
@@ -152,3 +154,24 @@ def test_a_copy_that_the_file_system_refuses_is_named(tmp_path: Path) -> None:
     with pytest.raises(CloudError, match=r"cannot copy .*/source to .*/nowhere/target: No such file"):
         (tmp_path / "source").touch()
         copy_disk(tmp_path / "source", tmp_path / "nowhere" / "target")
+
+
+def test_an_image_is_kept_only_when_the_hosts_disk_has_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the host had lost power before: the next region has no such image, and nothing of its folder."""
+    written: list[str] = []
+
+    def lost(path: Path) -> None:
+        written.append(path.name)
+        assert not (world.layout.image(image.id) / "image.json").exists()
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(store, "_fsync", lost)
+    image = create_image(world, running(world), "made", no_reboot=True)
+    world.settle()
+    world.ec2.backend.create_tags([image.id], {"run": "r1"})
+    world.reconciler.absorb()  # changed tags do not save it either
+    assert written == ["disk.raw"]
+    assert image.state == "available"
+    world.ec2.backend.reset()
+    assert clear_partial_images(world.layout) == [image.id]
+    assert image.id not in World(world.layout.home).ec2.images()
