@@ -10,6 +10,7 @@ from gpu_ami.commands import Outcome
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpu_ami.cloud import Place
     from gpu_ami.progress import Progress
     from gpu_ami.rehearsal import Candidate, Options, Rehearsal
 
@@ -25,6 +26,10 @@ replicas, checks. So the same command goes on after Ctrl-C. --fresh builds all a
 An image takes about 1 GiB of the disk and is removed when it has been judged; --keep leaves it, and OUT/<image> is then
 a folder for `gpu-ami validate`.
 
+--sample SEED is for CI: one recipe of each operating system and node family, and with --since those that a change
+affects (as `gpu-ami matrix` says; replicas and base images of the local region count, too), until --minutes have
+passed. The seed decides which, where there is a choice: give the commit's digest. What is left out is a row.
+
 exit code: the worst of all recipes: 2 recipe, 3 build failed, 1 a check failed, 4 cloud, network or machine, 5 no
            capacity; 0 if every recipe that has a base image passed
 
@@ -32,7 +37,8 @@ examples:
   gpu-ami rehearse                                   every recipe
   gpu-ami rehearse eks-1.35-al2023-blackwell debian12-gpu
   gpu-ami rehearse --boot                            and boots each on its smallest instance type, without restarts
-  gpu-ami rehearse --format markdown > table.md      for a page
+  gpu-ami rehearse --list --format markdown          what earlier runs found, for a page; builds nothing
+  gpu-ami rehearse --sample "$(git rev-parse HEAD)" --since origin/main --boot --minutes 10
   make recipes RECIPES=debian12-gpu                  with the set-up of this machine
 """
 FORMATS = ("text", "markdown")
@@ -48,8 +54,18 @@ def register(subparsers: Any) -> None:
     parser.add_argument("recipe", type=Path, nargs="*", metavar="RECIPE", help="recipes or images; default: all")
     text = "folder that gets a folder for each image (default: %(default)s)"
     parser.add_argument("-o", "--out", type=Path, default=Path("out", "rehearsals"), metavar="OUT", help=text)
-    text = "boot each image on the smallest instance type of its plan, without restarts, and check it there, too"
+    text = (
+        "boot each image (of a sample: one) on the smallest instance type of its plan, without restarts, and check it"
+        " there, too"
+    )
     parser.add_argument("--boot", action="store_true", help=text)
+    text = "one recipe of each system and node family, chosen by this text, such as a commit's digest"
+    parser.add_argument("--sample", metavar="SEED", help=text)
+    text = "only recipes that a change since this git commit affects; with --sample: these after the sample"
+    parser.add_argument("--since", metavar="COMMIT", help=text)
+    text = "with --sample or --since: begin no recipe of --since that would take longer than this in all"
+    parser.add_argument("--minutes", type=_count, metavar="N", help=text)
+    parser.add_argument("--list", action="store_true", help="print what earlier runs found; build nothing")
     parser.add_argument("--keep", action="store_true", help="leave the images in the local region")
     parser.add_argument("--fresh", action="store_true", help="rehearse what an earlier run has judged, too")
     text = "recipes at a time (default: what processors, memory and disk allow)"
@@ -70,15 +86,44 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
     from gpu_ami.local import region
     from gpu_ami.recipes import all_recipes, find_recipe
-    from gpu_ami.rehearsal import Options, candidates, table, worst_exit_code
+    from gpu_ami.rehearsal import Options, table, worst_exit_code
 
+    if args.minutes and not (args.sample or args.since):
+        raise UsageError("--minutes is of --sample and --since", hint="name the recipes to rehearse fewer of them")
     recipes = [find_recipe(recipe) for recipe in args.recipe] or all_recipes()
     _check_names(recipes)
     place = replace(region.local_place(home_dir()), sandbox_builder=True)
-    found = candidates.find(recipes, args.out, place, boot=args.boot, fresh=args.fresh)
-    rows = _rehearse(found, args, progress, Options(args.boot, args.keep))
+    found = _selected(recipes, place, args, progress)
+    options = Options(args.keep, args.minutes * 60.0 if args.minutes else None)
+    names = [recipe.stem for recipe in recipes]
+    rows = sorted(_rehearse(found, args, progress, options), key=lambda row: names.index(row.image))
     shown = table.markdown(rows) if args.format == "markdown" else table.text(rows)
     return Outcome(shown, {"recipes": [row.to_json() for row in rows]}, worst_exit_code(rows))
+
+
+def _selected(recipes: list[Path], place: Place, args: argparse.Namespace, progress: Progress) -> list[Candidate]:
+    """A candidate for each recipe, in the order in which they are begun."""
+    from gpu_ami.rehearsal import candidates, selection
+
+    found = candidates.find(recipes, args.out, place)
+    sample, booted = selection.Sample(frozenset()), {candidate.image for candidate in found} if args.boot else set()
+    if args.sample:
+        sample = selection.draw(found, args.sample, boot=args.boot)
+        booted = {sample.booted}
+    prepared = [
+        candidates.prepare(candidate, place, boot=candidate.image in booted, fresh=args.fresh) for candidate in found
+    ]
+    if args.list:
+        return [one if one.is_settled else one.left_out("not rehearsed yet") for one in prepared]
+    if not (args.sample or args.since):
+        return prepared
+    changed = selection.changed_since(found, args.since) if args.since else {}
+    what = " or ".join(
+        [*["the sample"] * bool(args.sample), *[f"affected by a change since {args.since}"] * bool(args.since)]
+    )
+    for line in selection.described(sample, changed):
+        progress.note(line)
+    return selection.order(prepared, sample, changed, args.sample or "", what)
 
 
 def _check_names(recipes: list[Path]) -> None:
@@ -92,7 +137,7 @@ def _check_names(recipes: list[Path]) -> None:
 def _rehearse(
     found: list[Candidate], args: argparse.Namespace, progress: Progress, options: Options
 ) -> list[Rehearsal]:
-    """The rows of all candidates, in their order."""
+    """The rows of all candidates."""
     from gpu_ami import pipeline
     from gpu_ami.errors import counted
     from gpu_ami.files import home_dir
@@ -101,7 +146,8 @@ def _rehearse(
     waiting = [candidate for candidate in found if not candidate.is_settled]
     if not waiting:
         return [candidate.row for candidate in found]
-    jobs = args.jobs or series.width(home_dir(), boot=args.boot)
+    boot = any(candidate.row.instance_type for candidate in waiting)
+    jobs = args.jobs or series.width(home_dir(), boot=boot)
     with pipeline.open_session(None, progress, builder="sandbox") as session:
         progress.note(f"{counted(len(waiting), 'recipe')} to rehearse, {jobs} at a time")
         rows = series.run(waiting, session, options, jobs)

@@ -1,6 +1,7 @@
 """Rehearsals: recipes built in sandboxes of the local region and judged, many in one run.
 
 candidates           the recipes of a run: plan, base image, and what an earlier run found of the same inputs
+selection            what a run of CI builds: a sample, and what a change affects
 inputs               digest of all that decides what a rehearsal finds
 rehearse             one recipe: build, checks of the image's files, a machine, removal of the image
 series               many recipes, side by side

@@ -43,12 +43,19 @@ def _local_region() -> str:
     return layers.files_digest(_region_files())
 
 
-def _region_files() -> Iterator[Path]:
+def _region_files() -> list[Path]:
     local = _PROGRAM / "local"
     replicas = local / "replicas"
     images = set(replicas.glob(_BASE_IMAGES))
-    yield from sorted(path for path in local.iterdir() if path != replicas)
-    yield from sorted(path for path in replicas.iterdir() if path not in images)
+    files = [path for path in local.iterdir() if path != replicas]
+    return sorted([*files, *(path for path in replicas.iterdir() if path not in images)])
+
+
+def region_files(base: Base) -> Iterator[Path]:
+    """Folders and files of the local region that decide what is built on a base image: those of others do not."""
+    yield from _region_files()
+    replicas = _PROGRAM / "local" / "replicas"
+    yield from (replicas / f"{name}_ami" for name in ("debian", base.system, base.family))
 
 
 @cache

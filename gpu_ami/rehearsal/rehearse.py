@@ -33,10 +33,10 @@ _DEBIAN = "debian12"
 
 @dataclass(frozen=True)
 class Options:
-    """boot: boots the smallest instance type, too. keep: leaves the images. cancelled: set on Ctrl-C."""
+    """keep: leaves the images. seconds: after which no optional recipe is begun. cancelled: set on Ctrl-C."""
 
-    boot: bool = False
     keep: bool = False
+    seconds: float | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
 
@@ -97,7 +97,7 @@ def _build_and_judge(candidate: Candidate, session: Session, options: Options) -
 
 def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Session, options: Options) -> Report:
     asked = pipeline.ProofOptions(restarts=(), cancelled=options.cancelled)
-    if not options.boot:
+    if not candidate.row.instance_type:
         return pipeline.validate_files_stage(plan, made.ami, candidate.out, session, asked)
     asked = replace(asked, instance_types=[candidate.row.instance_type])
     return pipeline.validate_stage(plan, made.ami, candidate.out, session, asked)

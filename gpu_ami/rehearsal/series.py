@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.jobs import UnderWay
 from gpu_ami.local import space
 from gpu_ami.rehearsal.rehearse import Options, rehearse
+from gpu_ami.rehearsal.selection import expected_seconds
 
 if TYPE_CHECKING:
     from gpu_ami.pipeline import Session
@@ -41,17 +42,28 @@ def _available_memory() -> int:
 
 
 def run(candidates: Sequence[Candidate], session: Session, options: Options, jobs: int) -> list[Rehearsal]:
-    """Rehearses each candidate; one that fails stops no other. Ctrl-C ends all, and each cleans up."""
-    under_way = UnderWay()
+    """Rehearses each candidate; one that fails stops no other. Ctrl-C ends all, and each cleans up.
+
+    An optional one is left out if it would take longer than what is left of the run's time.
+    """
+    under_way, began = UnderWay(), time.monotonic()
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=jobs))
         stack.push(functools.partial(_abandon, pool, options, under_way))
         futures: list[Future[Rehearsal]] = [
-            pool.submit(under_way.run, rehearse, candidate, session, options) for candidate in candidates
+            pool.submit(under_way.run, _begin, candidate, session, options, began) for candidate in candidates
         ]
         while not all(future.done() for future in futures):  # a wait without end would not see Ctrl-C
             time.sleep(0.1)
         return [future.result() for future in futures]
+
+
+def _begin(candidate: Candidate, session: Session, options: Options, began: float) -> Rehearsal:
+    needed, elapsed = expected_seconds(candidate), time.monotonic() - began
+    if candidate.is_optional and options.seconds is not None and elapsed + needed > options.seconds:
+        text = f"no time left: it takes about {needed:.0f} s, and {elapsed:.0f} of {options.seconds:.0f} s had passed"
+        return candidate.left_out(text).row
+    return rehearse(candidate, session, options)
 
 
 def _abandon(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import counted
@@ -20,8 +20,17 @@ def text(rows: Sequence[Rehearsal]) -> str:
     cells = [_HEADER, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADER) - 1)]
     lines = ["  ".join([*map(str.ljust, line, widths), line[-1]]).rstrip() for line in cells]
-    reasons = [f"{row.image}: {row.result}: {_shortened(row.reason)}" for row in rows if row.reason]
+    reasons = list(_reasons(rows))
     return "\n".join([*lines, *([""] * bool(reasons)), *reasons, "", summary(rows)])
+
+
+def _reasons(rows: Sequence[Rehearsal]) -> Iterator[str]:
+    """A line for each reason, with the recipes that have it."""
+    images: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reason:
+            images.setdefault(f"{row.result}: {_shortened(row.reason)}", []).append(row.image)
+    return (f"{', '.join(names)}: {reason}" for reason, names in images.items())
 
 
 def markdown(rows: Sequence[Rehearsal]) -> str:

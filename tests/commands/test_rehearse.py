@@ -13,7 +13,7 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.recipes import all_recipes
-from gpu_ami.rehearsal import Candidate, Options, Rehearsal, candidates, series
+from gpu_ami.rehearsal import Candidate, Options, Rehearsal, candidates, selection, series
 from tests.test_json import valid
 
 
@@ -24,18 +24,23 @@ class Run:
     known: dict[str, Rehearsal] = field(default_factory=dict)
     results: dict[str, tuple[str, int]] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
+    prepared: dict[str, tuple[bool, bool]] = field(default_factory=dict)
     rehearsed: list[str] = field(default_factory=list)
     options: Options | None = None
     jobs: int = 0
 
-    def find(self, recipes: Sequence[Path], out: Path, place: Any, **options: bool) -> list[Candidate]:
-        self.found = {"recipes": list(recipes), "out": out, "sandbox": place.sandbox_builder, **options}
+    def find(self, recipes: Sequence[Path], out: Path, place: Any) -> list[Candidate]:
+        self.found = {"recipes": list(recipes), "out": out, "sandbox": place.sandbox_builder}
         rows = [Rehearsal(path.stem, str(path), "x86_64", "", 0, "debian12") for path in recipes]
         pairs = [(row, self.known.get(row.image)) for row in rows]
         return [
             Candidate(Path(row.recipe), out / row.image, known or row, is_settled=known is not None)
             for row, known in pairs
         ]
+
+    def prepare(self, candidate: Candidate, _place: Any, *, boot: bool, fresh: bool) -> Candidate:
+        self.prepared[candidate.image] = (boot, fresh)
+        return replace(candidate, row=replace(candidate.row, instance_type="g5.12xlarge" if boot else ""))
 
     @contextlib.contextmanager
     def open_session(self, where: Path | None, _progress: Any, *, builder: str) -> Iterator[str]:
@@ -53,6 +58,7 @@ class Run:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     recorded = Run()
     monkeypatch.setattr(candidates, "find", recorded.find)
+    monkeypatch.setattr(candidates, "prepare", recorded.prepare)
     monkeypatch.setattr(pipeline, "open_session", recorded.open_session)
     monkeypatch.setattr(series, "run", recorded.run)
     return recorded
@@ -61,11 +67,9 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
 def test_all_recipes_are_rehearsed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rehearse", "-q"]) == 0
     names = [path.stem for path in all_recipes()]
-    assert run.found == {
-        "recipes": all_recipes(), "out": Path("out/rehearsals"), "sandbox": True, "boot": False, "fresh": False,
-    }  # fmt: skip
-    assert run.rehearsed == names
-    assert run.options and (run.options.boot, run.options.keep) == (False, False)
+    assert run.found == {"recipes": all_recipes(), "out": Path("out/rehearsals"), "sandbox": True}
+    assert run.rehearsed == names and set(run.prepared.values()) == {(False, False)}
+    assert run.options and (run.options.seconds, run.options.keep) == (None, False)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1 : len(names) + 1]] == names
     assert lines[-1] == f"{len(names)} recipes: {len(names)} PASS"
@@ -83,8 +87,8 @@ def test_options_reach_the_run(run: Run, tmp_path: Path) -> None:
     words = ["--boot", "--keep", "--fresh", "--jobs", "3", "-o", str(tmp_path / "here")]
     assert cli.main(["rehearse", "debian12-gpu", "-q", *words]) == 0
     assert run.rehearsed == ["debian12-gpu"] and run.jobs == 3
-    assert run.options and (run.options.boot, run.options.keep) == (True, True)
-    assert (run.found["out"], run.found["boot"], run.found["fresh"]) == (tmp_path / "here", True, True)
+    assert run.options and run.options.keep and run.found["out"] == tmp_path / "here"
+    assert run.prepared == {"debian12-gpu": (True, True)}
 
 
 def test_the_worst_recipe_decides_the_exit_code(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +102,45 @@ def test_what_is_known_opens_no_region(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pipeline, "open_session", None)
     run.known = {"debian12-gpu": Rehearsal("debian12-gpu", "r.yml", "x86_64", "NO BASE IMAGE", 0)}
     assert cli.main(["rehearse", "debian12-gpu", "-q"]) == 0
+
+
+@pytest.fixture
+def drawn(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A sample of two images, of which the second is booted; a change affects another one."""
+    sample = selection.Sample(frozenset({"al2023-compute", "debian12-gpu"}), "debian12-gpu")
+    monkeypatch.setattr(selection, "draw", lambda _found, _seed, boot: sample if boot else replace(sample, booted=""))
+    monkeypatch.setattr(selection, "changed_since", lambda _found, _commit: {"ubuntu2404-b300": ("changed: roles/x",)})
+    return run
+
+
+def test_a_sample_comes_before_what_a_change_affects(drawn: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rehearse", "--sample", "abc", "--since", "HEAD~3", "--boot", "--minutes", "10"]) == 0
+    assert drawn.rehearsed == ["debian12-gpu", "al2023-compute", "ubuntu2404-b300"]
+    assert [image for image, (boot, _) in drawn.prepared.items() if boot] == ["debian12-gpu"]
+    assert drawn.options and drawn.options.seconds == 600
+    shown = capsys.readouterr()
+    assert "sample: al2023-compute, debian12-gpu; booted: debian12-gpu" in shown.err
+    assert "affected: ubuntu2404-b300: changed: roles/x" in shown.err
+    lines = shown.out.splitlines()
+    assert [line.split()[0] for line in lines[1 : len(all_recipes()) + 1]] == [path.stem for path in all_recipes()]
+    assert "LEFT OUT: not in the sample or affected by a change since HEAD~3" in shown.out
+
+
+def test_a_sample_boots_nothing_unless_asked(drawn: Run) -> None:
+    assert cli.main(["rehearse", "--sample", "abc", "-q"]) == 0
+    assert drawn.rehearsed == ["al2023-compute", "debian12-gpu"]
+    assert not any(boot for boot, _ in drawn.prepared.values())
+
+
+def test_only_what_a_change_affects(drawn: Run) -> None:
+    assert cli.main(["rehearse", "--since", "HEAD~3", "-q"]) == 0
+    assert drawn.rehearsed == ["ubuntu2404-b300"]
+
+
+def test_list_builds_nothing(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.known = {"debian12-gpu": Rehearsal("debian12-gpu", "r.yml", "x86_64", "FAIL", 1)}
+    assert cli.main(["rehearse", "debian12-gpu", "debian12-hopper", "--list"]) == 1
+    assert run.rehearsed == [] and "debian12-hopper: LEFT OUT: not rehearsed yet" in capsys.readouterr().out
 
 
 def test_json_is_by_its_schema(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +163,7 @@ def test_markdown_is_a_table(run: Run, capsys: pytest.CaptureFixture[str]) -> No
     [
         (["debian12-gpu", "debian12-gpu"], "debian12-gpu: more than one recipe of that name"),
         (["no-such-image"], "no image 'no-such-image'"),
+        (["--minutes", "5"], "--minutes is of --sample and --since"),
         (["--jobs", "0"], "expected a number from 1, got '0'"),
         (["--jobs", "-1"], "expected a number from 1, got '-1'"),
     ],

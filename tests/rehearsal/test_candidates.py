@@ -18,7 +18,8 @@ RECIPES = Path(__file__).parents[2] / "variables" / "recipes"
 
 
 def find(out: Path, *recipes: Path, boot: bool = False, fresh: bool = False) -> list[Candidate]:
-    return candidates.find(recipes, out, PLACE, boot=boot, fresh=fresh)
+    found = candidates.find(recipes, out, PLACE)
+    return [candidates.prepare(candidate, PLACE, boot=boot, fresh=fresh) for candidate in found]
 
 
 def test_a_recipe_with_a_base_image_is_to_be_rehearsed(tmp_path: Path) -> None:
@@ -84,3 +85,10 @@ def test_a_red_result_counts_until_its_inputs_change(tmp_path: Path) -> None:
 )
 def test_what_was_not_judged_is_rehearsed_again(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert not judged(tmp_path, **changes).is_settled
+
+
+def test_what_is_left_out_says_why(tmp_path: Path) -> None:
+    (found,) = find(tmp_path, RECIPES / "debian12-gpu.yml")
+    left = found.left_out("not in the sample")
+    assert (left.row.result, left.row.exit_code, left.row.reason) == ("LEFT OUT", 0, "not in the sample")
+    assert left.is_settled

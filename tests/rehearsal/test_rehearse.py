@@ -79,7 +79,12 @@ def session(region: Region) -> Session:
 
 
 def candidate(tmp_path: Path, *, boot: bool = False) -> Candidate:
-    return candidates.find([RECIPES / "debian12-gpu.yml"], tmp_path / "out", PLACE, boot=boot, fresh=False)[0]
+    return prepared("debian12-gpu", tmp_path, boot=boot)
+
+
+def prepared(image: str, tmp_path: Path, *, boot: bool = False) -> Candidate:
+    (found,) = candidates.find([RECIPES / f"{image}.yml"], tmp_path / "out", PLACE)
+    return candidates.prepare(found, PLACE, boot=boot, fresh=False)
 
 
 def test_files_are_judged_and_the_image_is_removed(region: Region, session: Session, tmp_path: Path) -> None:
@@ -101,7 +106,7 @@ def test_keep_leaves_the_image(region: Region, session: Session, tmp_path: Path)
 def test_boot_proves_the_smallest_machine_without_restarts(region: Region, session: Session, tmp_path: Path) -> None:
     machine = replace(a_host("g5.12xlarge"), replicas=(Replica("libnccl2", "2.1", "a replica"),), facts={})
     region.report = a_report(offline(efa="PASS"), machine)
-    row = rehearse(candidate(tmp_path, boot=True), session, Options(boot=True))
+    row = rehearse(candidate(tmp_path, boot=True), session, Options())
     assert region.calls[1] == "boot ami-1"
     assert (region.asked.instance_types, region.asked.restarts) == (["g5.12xlarge"], ())
     assert row.result == "PASS"
@@ -112,8 +117,7 @@ def test_what_stood_in_for_the_original_is_named(region: Region, session: Sessio
     packages = ("kmod-nvidia-open-dkms", "libnccl", "nvidia-driver-cuda", "/opt/x/lib/libnccl-net.so")
     replicas = tuple(Replica(package, "1", "a replica") for package in packages)
     region.report = a_report(replace(offline(efa="PASS"), replicas=replicas))
-    found = candidates.find([RECIPES / "al2023-compute.yml"], tmp_path / "out", PLACE, boot=False, fresh=False)[0]
-    row = rehearse(found, session, Options())
+    row = rehearse(prepared("al2023-compute", tmp_path), session, Options())
     assert row.simulated == ("system (al2023 on Debian 12)", "libnccl-net.so", "nccl", "nvidia_driver")
     assert row.replicas == tuple(sorted(f"{package} 1" for package in packages))
 

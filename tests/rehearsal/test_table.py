@@ -48,3 +48,8 @@ def test_markdown_is_one_table() -> None:
     assert lines[0] == "| recipe | base image | source AMI | seconds | verdict | checks | simulated | reason |"
     assert lines[3] == "| gpu | debian12 | ami-2 | 70 | FAIL | 1 FAIL | - | efa: a\\|b c |"
     assert len({line.replace("\\|", "").count("|") for line in lines[:5]}) == 1
+
+
+def test_recipes_with_the_same_reason_share_a_line() -> None:
+    rows = [Rehearsal(name, f"{name}.yml", "x86_64", "LEFT OUT", 0, reason="not in the sample") for name in ("a", "b")]
+    assert table.text(rows).splitlines()[4:5] == ["a, b: LEFT OUT: not in the sample"]
