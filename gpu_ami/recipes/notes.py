@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpu_ami.recipes import known_releases
 from gpu_ami.recipes.facts import Sources, branch
-from gpu_ami.recipes.rules import ResolveContext, bundled_plugin
+from gpu_ami.recipes.rules import ResolveContext, bundled_plugin, unknown_layout
 
 
 def remark(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
@@ -15,6 +15,8 @@ def remark(context: ResolveContext, versions: Mapping[str, str], sources: Source
     _ended(context, versions, sources)
     _kernel_modules(context, versions, sources)
     _network(context, versions, sources)
+    if "nvidia_driver" in versions and (note := unknown_layout(context, versions["nvidia_driver"])):
+        sources.note(note)
     _neuron_kernel(context, versions, sources)
     if "neuron" in context.provided or ("neuron" in context.accelerators and "neuron" not in versions):
         sources.note("Neuron metrics are not published: the plan installs no neuron-monitor")

@@ -15,6 +15,7 @@ from gpu_ami.recipes.rules import (
     IMAGE_RULES,
     LABELS,
     NETWORK_RULES,
+    TELEMETRY_RULES,
     Assignment,
     Conflict,
     ResolveContext,
@@ -28,6 +29,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     *DISTRIBUTION_RULES,
     *NETWORK_RULES,
     *COMPONENT_RULES,
+    *TELEMETRY_RULES,
 )
 
 

@@ -33,7 +33,8 @@ def test_references_are_to_the_document_s_own_parameters(bundle: documents.Bundl
 def test_machines_to_come_get_every_step_in_order(bundle: documents.Bundle) -> None:
     known = {**AWS_DOCUMENTS, **bundle.documents}
     planned = steps(bundle.documents[bundle.names.future], {}, known.__getitem__)
-    assert [step.name for step in planned] == ["prepare", "agent", "files1", "files2", "install", "configure", "gpus"]
+    files = [f"files{number}" for number in range(1, bundle.parts + 1)]
+    assert [step.name for step in planned] == ["prepare", "agent", *files, "install", "configure", "gpus"]
     assert all(step.inputs.get("onFailure") == "exit" for step in planned if step.name != "configure")
     assert f"ssm:{bundle.names.gpu}" in "".join(planned[-1].inputs["runCommand"])
 

@@ -17,7 +17,15 @@ def notes(of: ResolveContext, **versions: str) -> list[str]:
 
 
 def test_nothing_is_noted_of_supported_and_tested_versions() -> None:
-    assert notes(context(types="g6.xlarge"), nvidia_driver="580.178.04", cuda="13.0") == []
+    noted = notes(context(types="g6.xlarge"), nvidia_driver="580.178.04", cuda="13.0")
+    assert [note for note in noted if not note.startswith("CloudWatch agent ")] == []
+
+
+@pytest.mark.parametrize("driver", ["580.65.06", "580.105.08", "595.91.07"])
+def test_layout_that_the_agent_does_not_know_is_noted(driver: str) -> None:
+    *_, note = notes(context("cloudwatch_agent: {version: 1.300071.0b1720}", types="g6.xlarge"), nvidia_driver=driver)
+    assert note.startswith(f"CloudWatch agent 1.300071.0 does not know the layout v13 of nvidia-smi {driver}: ")
+    assert "amazon-cloudwatch-agent/issues/2146" in note
 
 
 def test_end_of_support_is_noted_of_system_and_driver() -> None:
@@ -49,8 +57,9 @@ def test_faults_reported_for_a_gpu_are_noted_for_their_branch(driver: str, noted
 
 def test_unused_efa_interfaces_are_noted() -> None:
     of = context(types="p5.48xlarge")
-    assert notes(of, nvidia_driver="580.178.04") == ["p5.48xlarge have EFA interfaces; the plan installs no EFA"]
-    assert notes(of, nvidia_driver="580.178.04", efa="1.47.0") == []
+    unused, layout = notes(of, nvidia_driver="580.178.04")
+    assert unused == "p5.48xlarge have EFA interfaces; the plan installs no EFA"
+    assert notes(of, nvidia_driver="580.178.04", efa="1.47.0") == [layout]
 
 
 def test_plugin_that_was_not_tested_with_nccl_is_noted() -> None:

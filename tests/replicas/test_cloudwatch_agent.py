@@ -72,7 +72,7 @@ def _sample(*values: dict[str, float]) -> tuple[float, list[tuple[dict[str, str]
 
 
 def test_gpu_metrics_arrive_with_their_dimensions(here: Here, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "sample", lambda: _sample({"utilization_gpu": 41.0}, {"utilization_gpu": 43.0}))
+    monkeypatch.setattr(gpu, "sample", lambda **_: _sample({"utilization_gpu": 41.0}, {"utilization_gpu": 43.0}))
     section = {
         "namespace": "Arrival",
         "metrics_collected": NVIDIA,
@@ -136,7 +136,73 @@ def test_failed_sample_is_logged_and_forgotten(here: Here, tmp_path: Path) -> No
     with pytest.raises(gpu.SampleFailed, match="ended with 9: NVIDIA-SMI has failed"):
         gpu.sample(str(program))
     with pytest.raises(gpu.SampleFailed, match="XML"):
-        gpu.parse(b"text mixed into <xml")
+        gpu.parse(b"text mixed into <xml", "1.300071.0")
+
+
+def test_nvidia_smi_that_hangs_costs_a_sample_after_five_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    assert gpu._SECONDS == 5.0
+    monkeypatch.setattr(gpu, "_SECONDS", 0.5)
+    with pytest.raises(gpu.SampleFailed, match=r"timed out after 0\.5 seconds"):
+        gpu.sample(str(program), release="1.300071.0")
+
+
+def test_processor_time_of_nvidia_smi_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulated processor needs seconds for what the original computes in a tenth of one."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nsleep 1; echo '<nvidia_smi_log/>'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu, "_SECONDS", 0.4)
+    started = time.monotonic()
+    monkeypatch.setattr(gpu, "_computed", lambda _: time.monotonic() - started - 0.1)
+    assert gpu.sample(str(program), release="1.300071.0")[1] == []
+
+
+LAYOUT = (
+    '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{layout}.dtd">\n<nvidia_smi_log><gpu>'
+    "<temperature><gpu_temp>30 C</gpu_temp></temperature>{power}</gpu></nvidia_smi_log>"
+)
+OLD = "<power_readings><power_draw>27.34 W</power_draw></power_readings>"
+R535 = "<gpu_power_readings><power_draw>27.34 W</power_draw></gpu_power_readings>"
+R570 = (
+    "<gpu_power_readings><average_power_draw>N/A</average_power_draw>"
+    "<instant_power_draw>27.34 W</instant_power_draw></gpu_power_readings>"
+)
+
+
+@pytest.mark.parametrize(
+    ("release", "layout", "power", "draw", "warned"),
+    [
+        ("1.300033.0b1", "v11", OLD, 27.34, False),
+        ("1.300033.0b1", "v12", R535, None, True),
+        ("1.300034.0", "v12", R535, 27.34, False),
+        ("1.300055.2", "v12", R570, None, False),
+        ("1.300055.2", "v13", R570, None, True),
+        ("1.300056.0", "v12", R570, 27.34, False),
+        ("1.300071.0", "v13", R570, 27.34, True),
+    ],
+)
+def test_each_release_reads_the_layouts_that_it_knows(
+    monkeypatch: pytest.MonkeyPatch, release: str, layout: str, power: str, draw: float | None, warned: bool
+) -> None:
+    monkeypatch.setattr(gpu, "_warned", set())
+    warnings: list[str] = []
+    document = LAYOUT.format(layout=layout, power=power).encode()
+    for _ in range(2):
+        _, ((_, values),) = gpu.parse(document, release, warnings.append)
+        assert (values["temperature_gpu"], values.get("power_draw")) == (30, draw)
+    text = f'[inputs.nvidia_smi] Unknown schema version "{layout}", using latest know schema for parsing.'
+    assert warnings == ([text] if warned else [])
+
+
+@pytest.mark.parametrize("text", ["GPU is lost", "[Unknown Error]", "ERR!", "N/A", "", "12.5 C", "1e3"])
+def test_what_is_no_integer_is_not_sent(text: str) -> None:
+    document = f"<log><gpu><temperature><gpu_temp>{text}</gpu_temp></temperature></gpu></log>".encode()
+    assert gpu.parse(document, "1.300071.0")[1] == [({"index": "0"}, {})]
 
 
 def test_host_plugins_measure_this_machine(here: Here) -> None:
@@ -146,7 +212,7 @@ def test_host_plugins_measure_this_machine(here: Here) -> None:
         "cpu": {"measurement": ["usage_idle"]},
     }
     work = here.metrics("http://127.0.0.1:9", {"metrics_collected": {**wanted, "statsd": {}}})
-    samples = {plugin.name: plugin.sample()[1] for plugin in work.plugins}
+    samples = {plugin.name: plugin.sample(here.journal.warn)[1] for plugin in work.plugins}
     assert 0 < samples["mem"][0][1]["used_percent"] < 100
     assert "statsd is not collected" in here.log.read_text()
     assert samples["cpu"] == []  # a share needs two looks
@@ -197,7 +263,8 @@ def _settle(work: logs.Logs) -> None:
     assert quiet == 3
 
 
-def test_rotation_while_the_agent_was_down_loses_nothing(here: Here, endpoint: str) -> None:
+def test_rotation_while_the_agent_was_down_loses_what_the_original_loses(here: Here, endpoint: str) -> None:
+    """The saved offset has no file: the rest of the old one is not sent, and the new one is read from there on."""
     file = here.folder / "down.log"
     entry = {"file_path": str(file), "log_group_name": "/down", "log_stream_name": "{instance_id}"}
     file.write_text("one\n")
@@ -205,9 +272,24 @@ def test_rotation_while_the_agent_was_down_loses_nothing(here: Here, endpoint: s
     with file.open("a") as handle:
         handle.write("two\n")
     file.rename(here.folder / "down.log.1")
-    file.write_text("three\n")
+    file.write_text("three\nfour\n")
     _settle(here.logs(endpoint, **entry))
-    assert [text for _, text in _events(endpoint, "/down")] == ["one", "two", "three"]
+    assert [text for _, text in _events(endpoint, "/down")] == ["one", "e", "four"]
+
+
+def test_offset_of_the_images_builder_skips_the_start_of_the_log(here: Here, endpoint: str) -> None:
+    """amazon-cloudwatch-agent#2184: logs/state in an image holds an offset and a path, two lines."""
+    file = here.folder / "baked.log"
+    state = here.folder / f"{str(file).replace('/', '_').lstrip('_')}"
+    state.write_text(f"8\n{file}\n")
+    file.write_text("first\n")
+    work = here.logs(endpoint, file_path=str(file), log_group_name="/baked", log_stream_name="{instance_id}")
+    _settle(work)
+    with file.open("a") as handle:
+        handle.write("second\nthird\n")
+    _settle(work)
+    assert [text for _, text in _events(endpoint, "/baked")] == ["cond", "third"]
+    assert state.read_text() == f"{len('first second third ')}\n{file}\n"
 
 
 def test_timestamps_multi_line_events_and_filters(here: Here, endpoint: str) -> None:
@@ -338,7 +420,7 @@ def test_agent_that_ends_gives_up_after_three_tries(here: Here) -> None:
 
 
 def test_what_is_queued_is_sent_at_the_end(here: Here, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "sample", lambda: _sample({"utilization_gpu": 7.0}))
+    monkeypatch.setattr(gpu, "sample", lambda **_: _sample({"utilization_gpu": 7.0}))
     work = here.metrics(endpoint, {"namespace": "Last", "force_flush_interval": 3600, "metrics_collected": NVIDIA})
     thread = threading.Thread(target=work.run)
     thread.start()

@@ -122,7 +122,7 @@ def test_remapped_rows_and_compute_apps(machine: Machine) -> None:
 
 def test_xml_has_every_measurement_that_the_agent_reads(machine: Machine) -> None:
     _, text = smi(machine(), "-q", "-x")
-    _, gpus = agent_gpu.parse(text.encode())
+    _, gpus = agent_gpu.parse(text.encode(), "1.300071.0")
     assert [dimensions for dimensions, _ in gpus] == [
         {"index": str(index), "name": "NVIDIA A10G", "arch": "Ampere"} for index in range(2)
     ]
@@ -132,7 +132,7 @@ def test_xml_has_every_measurement_that_the_agent_reads(machine: Machine) -> Non
 
 def test_boards_without_an_encoder_have_no_encoder_statistics(machine: Machine) -> None:
     _, text = smi(machine(A100, 8), "-q", "-x")
-    _, gpus = agent_gpu.parse(text.encode())
+    _, gpus = agent_gpu.parse(text.encode(), "1.300071.0")
     assert len(gpus) == 8
     assert {name for name in configuration.NVIDIA_MEASUREMENTS if name not in gpus[0][1]} == {
         "fan_speed",
@@ -149,7 +149,7 @@ def test_power_stands_where_the_branch_has_it(machine: Machine, version: str, ta
     power = root.find("gpu/gpu_power_readings")
     assert power is not None and [child.tag for child in power if "draw" in child.tag][-1] == tag
     assert root.findtext("driver_version") == version
-    assert agent_gpu.parse(text.encode())[1][0][1]["power_draw"] > 0
+    assert agent_gpu.parse(text.encode(), "1.300071.0")[1][0][1]["power_draw"] > 0
 
 
 def test_report_in_text_and_its_sections(machine: Machine) -> None:

@@ -94,7 +94,7 @@ def _probe(document: bytes) -> list[str]:
 
 
 def _agent(document: bytes) -> list[str]:
-    _, ((_, values),) = agent.parse(document)
+    _, ((_, values),) = agent.parse(document, "1.300071.0")
     assert values == {}
     return ["no value"]
 

@@ -1,27 +1,33 @@
-"""nvidia_gpu: `nvidia-smi -q -x`, one process a sample (plugins/inputs/nvidia_smi)."""
+"""nvidia_gpu: `nvidia-smi -q -x`, one process a sample (plugins/inputs/nvidia_smi of the agent's source).
+
+It reads what this release of the agent reads: v10 and v11 with the old places, v12 from 1.300034.0 on (PR 1052), the
+power readings of R570 from 1.300056.0 on (PR 1679). No release knows v13 (issue 2146): it warns once, and reads v12.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from typing import Any
 
+from . import version
+
 PROGRAM = "/usr/bin/nvidia-smi"
-# The agent allows 5 s. Under emulation, while other machines boot, the replica's nvidia-smi can take as long.
-_SECONDS = 20.0
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
-# measurement → its paths in a <gpu>; the second path is the layout of R570 and later.
+# The agent waits so long. While nvidia-smi computes, or waits for an emulated processor, the time is not counted: the
+# original needs a tenth of a second.
+_SECONDS = 5.0
+_KNOWN_AFTER = {"v10": (), "v11": (), "v12": (1, 300034, 0)}
+_LAYOUT = re.compile(rb'<!DOCTYPE[^>]*"nvsmi_device_(v\d+)\.dtd"')
+_FRACTIONS = ("power_draw",)  # the others are integers
+# measurement → its paths in a <gpu>; power_draw has those of the release, the last that has a number.
 _PLACES = {
     "utilization_gpu": ("utilization/gpu_util",),
     "utilization_memory": ("utilization/memory_util",),
     "temperature_gpu": ("temperature/gpu_temp",),
-    "power_draw": (
-        "gpu_power_readings/power_draw",
-        "gpu_power_readings/instant_power_draw",
-        "power_readings/power_draw",
-    ),
     "fan_speed": ("fan_speed",),
     "memory_total": ("fb_memory_usage/total",),
     "memory_used": ("fb_memory_usage/used",),
@@ -36,10 +42,21 @@ _PLACES = {
     "clocks_current_memory": ("clocks/mem_clock",),
     "clocks_current_video": ("clocks/video_clock",),
 }
+# Path of power_draw → the first release that reads it.
+_POWER = {
+    "power_readings/power_draw": (),
+    "gpu_power_readings/power_draw": (1, 300034, 0),
+    "gpu_power_readings/instant_power_draw": (1, 300056, 0),
+}
+_warned: set[str] = set()
 
 
 class SampleFailed(Exception):
     pass
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text.partition("b")[0])[:3])
 
 
 def check_rights(path: str = PROGRAM) -> str | None:
@@ -54,33 +71,63 @@ def check_rights(path: str = PROGRAM) -> str | None:
     return None if mode & 0o600 == 0o600 else f"{path}: its owner lacks read or write permission"
 
 
-def sample(program: str = PROGRAM) -> tuple[float, list[tuple[dict[str, str], dict[str, float]]]]:
+def sample(
+    program: str = PROGRAM, warn: Callable[[str], None] = lambda _: None, release: str | None = None
+) -> tuple[float, list[tuple[dict[str, str], dict[str, float]]]]:
     """(time, [(dimensions, {measurement: value})]), one entry a GPU. A value that the board lacks is absent."""
     try:
-        done = subprocess.run(
-            [program, "-q", "-x"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_SECONDS,
-            check=False,
-        )
+        status, output = _answer(program)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SampleFailed(f"{program} -q -x: {error}") from error
-    if done.returncode != 0:
-        raise SampleFailed(
-            f"{program} -q -x ended with {done.returncode}: {done.stdout.decode('utf-8', 'replace').strip()[:300]}"
-        )
-    return parse(done.stdout)
+        raise SampleFailed(f"calling {program!r} failed: {error}") from error
+    if status != 0:
+        raise SampleFailed(f"{program} -q -x ended with {status}: {output.decode('utf-8', 'replace').strip()[:300]}")
+    return parse(output, release or version(), warn)
 
 
-def parse(text: bytes) -> tuple[float, list[tuple[dict[str, str], dict[str, float]]]]:
+def _answer(program: str) -> tuple[int, bytes]:
+    """Exit status and output. TimeoutExpired: _SECONDS are over, without the time that nvidia-smi computes."""
+    with subprocess.Popen(
+        [program, "-q", "-x"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        started = time.monotonic()
+        while True:
+            try:
+                output, _ = process.communicate(timeout=0.25)
+                return process.returncode, output
+            except subprocess.TimeoutExpired:
+                if time.monotonic() - started - _computed(process.pid) > _SECONDS:
+                    process.kill()
+                    raise subprocess.TimeoutExpired([program, "-q", "-x"], _SECONDS) from None
+
+
+def _computed(pid: int) -> float:
+    """Seconds that a process ran, and waited for a processor where the kernel counts that."""
+    ran = waited = 0.0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ran = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        with open(f"/proc/{pid}/schedstat", encoding="utf-8") as file:
+            waited = int(file.read().split()[1]) / 1e9
+    return ran + waited
+
+
+def parse(
+    text: bytes, release: str, warn: Callable[[str], None] = lambda _: None
+) -> tuple[float, list[tuple[dict[str, str], dict[str, float]]]]:
+    """What this release of the agent reads; `warn` gets the warning of a layout that it does not know, once."""
     import xml.etree.ElementTree as tree
 
+    layout = _LAYOUT.search(text[:1000])
+    name = layout.group(1).decode() if layout else "v11"
+    if _release(release) < _KNOWN_AFTER.get(name, (9,)) and name not in _warned:
+        _warned.add(name)
+        warn(f'[inputs.nvidia_smi] Unknown schema version "{name}", using latest know schema for parsing.')
     try:
         root = tree.fromstring(text)
     except tree.ParseError as error:
         raise SampleFailed(f"nvidia-smi's XML: {error}") from error
+    places = {**_PLACES, "power_draw": tuple(path for path, first in _POWER.items() if _release(release) >= first)}
     gpus = []
     for index, gpu in enumerate(root.iter("gpu")):
         dimensions = {
@@ -89,20 +136,24 @@ def parse(text: bytes) -> tuple[float, list[tuple[dict[str, str], dict[str, floa
             "arch": gpu.findtext("product_architecture", ""),
         }
         values = {}
-        for measurement, places in _PLACES.items():
-            value = _number(gpu, places)
+        for measurement, paths in places.items():
+            value = _number(gpu, measurement, paths)
             if value is not None:
                 values[measurement] = value
         gpus.append(({key: value for key, value in dimensions.items() if value}, values))
     return _timestamp(root.findtext("timestamp")), gpus
 
 
-def _number(gpu: Any, places: tuple[str, ...]) -> float | None:
-    for place in places:
-        number = _NUMBER.match((gpu.findtext(place) or "").strip())
-        if number:
-            return float(number.group())
-    return None
+def _number(gpu: Any, measurement: str, paths: tuple[str, ...]) -> float | None:
+    """The first word as a number, else nothing (common/setters.go); of several paths the last one wins."""
+    value = None
+    for path in paths:
+        word = ((gpu.findtext(path) or "").split() or [""])[0]
+        if measurement == "pcie_link_width_current":
+            word = word.removesuffix("x")
+        with contextlib.suppress(ValueError):
+            value = float(word) if measurement in _FRACTIONS else float(int(word))
+    return value
 
 
 def _timestamp(text: str | None) -> float:

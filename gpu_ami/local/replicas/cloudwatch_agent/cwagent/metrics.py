@@ -57,9 +57,9 @@ class Plugin:
         self.dimensions = {key: str(value) for key, value in get_section(config, "append_dimensions").items()}
         self._cpu = host.Cpu()
 
-    def sample(self) -> tuple[float, host.Sample]:
+    def sample(self, warn: Callable[[str], None]) -> tuple[float, host.Sample]:
         if self.name == "nvidia_gpu":
-            return gpu.sample()
+            return gpu.sample(warn=warn)
         source: Callable[[Section], host.Sample] = {
             "cpu": self._cpu.sample,
             "mem": host.memory,
@@ -122,7 +122,7 @@ class Metrics:
 
     def _collect(self, plugin: Plugin) -> None:
         try:
-            stamp, rows = plugin.sample()
+            stamp, rows = plugin.sample(self._journal.warn)
         except (gpu.SampleFailed, OSError) as error:
             self._journal.error(f"[inputs.{configuration.PLUGINS[plugin.name][0]}] Error in plugin: {error}")
             return

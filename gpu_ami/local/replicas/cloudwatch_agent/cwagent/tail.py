@@ -1,7 +1,8 @@
 """Follows a log file by offset, through rotation, truncation and restarts of the agent.
 
-The state file (logs/state/<path with _ for />) holds three lines: offset, path, inode. It is written only after the
-service has the events before the offset.
+The state file (logs/state/<path with _ for />) holds two lines, offset and path: as the original it does not know which
+file the offset is of (amazon-cloudwatch-agent#2184). At its start the agent seeks there, in whatever file has the path
+now. It is written only after the service has the events before the offset.
 """
 
 from __future__ import annotations
@@ -21,21 +22,19 @@ class Tail:
         self._inode = 0
         self._read = 0  # offset of what was read
         self._pending = b""
+        self._size = 0  # largest that the file was: a smaller one was truncated
 
     def _open(self) -> bool:
-        offset, inode = self._saved()
-        # Rotated while the agent was down: reads the rest of the old file first, if it still exists.
-        for path in (self.path, self.path + ".1"):
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                continue
-            status = os.fstat(descriptor)
-            if not inode or status.st_ino == inode:
-                self._take(descriptor, status.st_ino, offset if offset <= status.st_size else 0)
-                return True
-            os.close(descriptor)
-        return self._open_fresh()
+        """Seeks to the saved offset, even behind the end: the file is read when it has grown to there, or shrinks."""
+        offset = self._saved()
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        status = os.fstat(descriptor)
+        self._take(descriptor, status.st_ino, offset)
+        self._size = status.st_size
+        return True
 
     def _open_fresh(self) -> bool:
         try:
@@ -48,15 +47,15 @@ class Tail:
     def _take(self, descriptor: int, inode: int, offset: int) -> None:
         self.close()
         self._file, self._inode, self._read, self._pending = descriptor, inode, offset, b""
+        self._size = 0
         os.lseek(descriptor, offset, os.SEEK_SET)
 
-    def _saved(self) -> tuple[int, int]:
+    def _saved(self) -> int:
         try:
             with open(self._state, encoding="utf-8") as file:
-                lines = file.read().splitlines()
-            return int(lines[0]), int(lines[2])
-        except (OSError, ValueError, IndexError):
-            return 0, 0
+                return max(0, int(file.readline()))
+        except (OSError, ValueError):
+            return 0
 
     def lines(self) -> list[tuple[bytes, int, int]]:
         """New complete lines: (line, inode, offset after it). A rotated file is read to its end first."""
@@ -69,8 +68,10 @@ class Tail:
 
     def _drain(self) -> list[tuple[bytes, int, int]]:
         assert self._file is not None
-        if os.fstat(self._file).st_size < self._read:  # truncated in place
+        size = os.fstat(self._file).st_size
+        if size < self._size:  # truncated in place
             self._take(os.dup(self._file), self._inode, 0)
+        self._size = max(self._size, size)
         data = os.read(self._file, _CHUNK)
         self._read += len(data)
         *complete, self._pending = (self._pending + data).split(b"\n")
@@ -88,9 +89,11 @@ class Tail:
             return False  # the path is missing for a moment; the open file is still valid
 
     def save(self, inode: int, offset: int) -> None:
-        """Records that everything before `offset` of that file was sent."""
+        """Records that everything before `offset` of the file was sent; of one that was rotated since, nothing."""
+        if inode != self._inode:
+            return
         with open(self._state + ".new", "w", encoding="utf-8") as file:
-            file.write(f"{offset}\n{self.path}\n{inode}\n")
+            file.write(f"{offset}\n{self.path}\n")
         os.replace(self._state + ".new", self._state)
 
     def close(self) -> None:
