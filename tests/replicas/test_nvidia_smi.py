@@ -198,3 +198,79 @@ def test_versions_help_and_summary(machine: Machine, tmp_path_factory: pytest.Te
     target = tmp_path_factory.mktemp("out") / "report.xml"
     assert smi(root, "-q", "-x", "-f", str(target)) == (0, "")
     assert tree.parse(target).getroot().findtext("attached_gpus") == "2"
+
+
+H100 = A100 | {"name": "NVIDIA H100 80GB HBM3", "architecture": "Hopper"}
+B200 = A100 | {"name": "NVIDIA B200", "architecture": "Blackwell"}
+
+
+def fabric(root: str, version: str) -> tuple[str, str, list[str]]:
+    """State, status and the names of the health fields that this driver prints."""
+    _, text = smi(root, "-q", "-x", own=version)
+    (section, *_) = tree.fromstring(text).iter("fabric")
+    return section.findtext("state", ""), section.findtext("status", ""), [field.tag for field in section.iter()][1:]
+
+
+def with_switches(root: str, registered: str | None) -> str:
+    (Path(root) / "proc/driver/nvidia-nvswitch/devices/0000:c4:00.0").mkdir(parents=True)
+    if registered is not None:
+        (Path(root) / "run/nvidia-fabric").mkdir(parents=True)
+        (Path(root) / "run/nvidia-fabric/registered").write_text(registered)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("model", "registered", "state"),
+    [
+        (A100, "0\n", ("N/A", "N/A")),  # NVML has a state from Hopper on
+        (H100, None, ("In Progress", "Success")),
+        (H100, "0\n", ("Completed", "Success")),
+        (H100, "an earlier load of the module", ("In Progress", "Success")),
+    ],
+)
+def test_fabric_is_complete_when_the_fabric_manager_has_registered_the_gpus(
+    machine: Machine, model: dict[str, str], registered: str | None, state: tuple[str, str]
+) -> None:
+    root = with_switches(machine(model, 2, "580.105.08"), registered)
+    assert fabric(root, "580.105.08")[:2] == state
+
+
+def test_single_gpu_has_no_fabric(machine: Machine) -> None:
+    assert fabric(machine(H100, 1, "580.105.08"), "580.105.08")[:2] == ("N/A", "N/A")
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        ("535.309.01", ["state", "status"]),
+        ("550.163.01", ["state", "status", "cliqueId", "clusterUuid"]),
+        (
+            "570.148.08",
+            ["state", "status", "cliqueId", "clusterUuid", "health", "bandwidth", "route_recovery_in_progress",
+             "route_unhealthy", "access_timeout_recovery"],
+        ),
+        (
+            "580.105.08",
+            ["state", "status", "cliqueId", "clusterUuid", "health", "summary", "bandwidth",
+             "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery", "incorrect_configuration"],
+        ),
+    ],
+)  # fmt: skip
+def test_fields_of_the_fabric_are_those_of_the_driver(machine: Machine, version: str, fields: list[str]) -> None:
+    root = with_switches(machine(B200, 1, version), "0")
+    assert fabric(root, version)[2] == fields
+
+
+@pytest.mark.parametrize(
+    ("version", "layout"),
+    [("470.82.01", "v11"), ("525.147.05", "v12"), ("570.148.08", "v12"), ("580.65.06", "v13"), ("595.91.07", "v13")],
+)
+def test_layout_is_that_of_the_driver(machine: Machine, version: str, layout: str) -> None:
+    _, text = smi(machine(loaded=version), "-q", "-x", own=version)
+    assert text.splitlines()[1] == f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{layout}.dtd">'
+
+
+def test_power_readings_before_r535_have_their_old_place(machine: Machine) -> None:
+    _, text = smi(machine(loaded="525.147.05"), "-q", "-x", own="525.147.05")
+    (gpu, *_) = tree.fromstring(text).iter("gpu")
+    assert gpu.find("gpu_power_readings") is None and (gpu.findtext("power_readings/power_draw") or "").endswith(" W")

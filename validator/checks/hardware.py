@@ -9,7 +9,7 @@ import pytest
 from validator.observe import Observe, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
-from validator.probes import Golden, Hardware, MachineUnderTest
+from validator.probes import Golden, Gpu, Hardware, MachineUnderTest, fabric
 from validator.probes import hardware as probe
 from validator.remote import readings
 
@@ -30,17 +30,20 @@ def hardware(host: Any) -> Hardware:
         unproven(f"{reason}: see nvidia_driver::test_every_promised_gpu_is_there")
 
 
-@pytest.mark.survives
-def test_every_gpu_answers(machine: MachineUnderTest, observe: Observe) -> None:
-    """nvidia-smi knows every value that each GPU has. A lost one has errors in their place, and exit status 0."""
+def _answering(machine: MachineUnderTest) -> list[Gpu]:
     try:
         gpus = machine.gpus
     except ValueError as error:
         unproven(f"{error}: see nvidia_driver::test_every_promised_gpu_is_there")
+    return gpus or unproven("nvidia-smi -q -x names no GPU: see nvidia_driver::test_every_promised_gpu_is_there")
+
+
+@pytest.mark.survives
+def test_every_gpu_answers(machine: MachineUnderTest, observe: Observe) -> None:
+    """nvidia-smi knows every value that each GPU has. A lost one has errors in their place, and exit status 0."""
+    gpus = _answering(machine)
     answers = {gpu.index: readings.shown_unknown(gpu.unknown) if gpu.unknown else "every value" for gpu in gpus}
     observe(answers, "every value")
-    if not gpus:
-        unproven("nvidia-smi -q -x names no GPU: see nvidia_driver::test_every_promised_gpu_is_there")
     silent = [f"GPU {gpu.index} ({gpu.pci}): {answers[gpu.index]}" for gpu in gpus if gpu.unknown]
     if silent:
         observe.fail(f"unknown values: {'; '.join(silent)}")
@@ -66,6 +69,37 @@ def test_gpus_are_linked_as_promised(
     if differences:
         more = f", and {len(differences) - 1} more pairs" if len(differences) > 1 else ""
         observe.fail(f"{differences[0]}{more}")
+
+
+@pytest.mark.survives
+def test_nvlink_fabric_is_complete(host: Any, machine: MachineUnderTest, plan: PlanDocument, observe: Observe) -> None:
+    """Every GPU is registered in the NVLink fabric, which is healthy. Until then CUDA fails with error 802.
+
+    NVML has no fabric state of GPUs before Hopper: there the fabric manager's log says that the NVSwitches are routed.
+    """
+    promised = planned_instance_type(plan, machine.instance_type)
+    gpus = _answering(machine)
+    observe({gpu.index: gpu.fabric or "no state" for gpu in gpus}, "Completed and healthy; before Hopper: routed")
+    if not promised["nvswitch"] and not any(gpu.fabric for gpu in gpus):
+        return
+    shown = host.run(fabric.STATE)
+    manager = fabric.read(shown.stdout) if "fabric_manager" in plan and shown.rc == 0 else None
+    last = f"; fabric manager: {manager}" if manager else ""
+    faults = [f"GPU {gpu.index} ({gpu.pci}): {', '.join(gpu.fabric_faults)}" for gpu in gpus if gpu.fabric_faults]
+    on_the_way = all(gpu.fabric in ("Completed", *fabric.ON_THE_WAY) for gpu in gpus)
+    if faults and on_the_way and manager and manager.seconds < fabric.LIMIT_SECONDS:
+        unproven(
+            f"not complete within {manager.seconds:.0f} of {fabric.LIMIT_SECONDS:.0f} s: {'; '.join(faults)}{last}"
+        )
+    silent = [
+        f"GPU {gpu.index} ({gpu.pci}): no fabric state"
+        for gpu in gpus
+        if not gpu.fabric and gpu.architecture in fabric.WITH_STATE and promised["nvswitch"]
+    ]
+    if faults or silent:
+        observe.fail(f"NVLink fabric of {promised['name']}: {'; '.join(faults + silent)}{last}")
+    if not all(gpu.fabric for gpu in gpus) and "fabric_manager" in plan and not (manager and manager.is_routed):
+        observe.fail(f"{fabric.LOG}: expected that all NVSwitches are configured since its last start{last}")
 
 
 def test_nvswitches_are_the_promised_ones(

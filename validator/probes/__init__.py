@@ -3,6 +3,7 @@
 machine              instance metadata, boot and clock
 hardware             PCI devices, GPUs and links, compared with the plan and a golden file
 nvidia_smi           `nvidia-smi -q -x` as numbers
+fabric               how far the fabric manager is, and what its log says
 unpackaged           files that no package owns, and which of them are expected
 alternatives         programs that packages registered with update-alternatives
 footprints           expected files, setuid programs, capabilities and listeners

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tests.validator.checks.conftest import PLAN, Judge
 from validator.checks import hardware as checks
 from validator.plan import as_plan
 from validator.plan_document import PlanDocument
-from validator.probes import hardware
+from validator.probes import Gpu, hardware
 from validator.probes.hardware import Board, Golden, Hardware
 
 BOARDS = tuple(Board(f"0000:{bus}:1c.0", "NVIDIA A100-SXM4-40GB", 40960) for bus in ("10", "20", "90"))
@@ -145,3 +146,49 @@ def test_unreadable_hardware_is_unproven(judge: Judge) -> None:
 
 def test_basis_names_facts_and_golden_file() -> None:
     assert hardware.basis(None) == "facts only, no golden file applies"
+
+
+START = "[INFO] Fabric Manager version 580.105.08 is running with the following configuration options"
+ROUTED = "[INFO] Successfully configured all the available NVSwitches to route GPU NVLink traffic."
+
+
+def fabric_gpu(state: str, *faults: str, architecture: str = "Hopper") -> Gpu:
+    return Gpu(0, "H100", architecture, "GPU-1", "0000:10:1c.0", {}, fabric=state, fabric_faults=faults)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "seconds", "log", "verdict", "message"),
+    [
+        (fabric_gpu("Completed"), 900, ROUTED, "PASS", ""),
+        (
+            fabric_gpu("In Progress", "state: In Progress"), 900, "[ERROR] config error", "FAIL",
+            "NVLink fabric of g5.12xlarge: GPU 0 (0000:10:1c.0): state: In Progress; fabric manager: active for 900 s,"
+            " the last lines of /var/log/fabricmanager.log: " + START + " | [ERROR] config error",
+        ),
+        (
+            fabric_gpu("In Progress", "state: In Progress"), 20, "", "UNPROVEN",
+            "not complete within 20 of 60 s: GPU 0 (0000:10:1c.0): state: In Progress",
+        ),
+        (fabric_gpu("Completed", "summary: Unhealthy"), 900, ROUTED, "FAIL", "(0000:10:1c.0): summary: Unhealthy"),
+        (fabric_gpu("GPU is lost", "state: GPU is lost"), 20, ROUTED, "FAIL", "state: GPU is lost"),
+        (fabric_gpu(""), 900, ROUTED, "FAIL", "GPU 0 (0000:10:1c.0): no fabric state"),
+        (fabric_gpu("", architecture="Ampere"), 900, ROUTED, "PASS", ""),
+        (
+            fabric_gpu("", architecture="Ampere"), 900, "[ERROR] x", "FAIL",
+            "/var/log/fabricmanager.log: expected that all NVSwitches are configured since its last start",
+        ),
+    ],
+)  # fmt: skip
+def test_fabric(judge: Judge, gpu: Gpu, seconds: int, log: str, verdict: str, message: str) -> None:
+    planned = as_plan({**plan(), "fabric_manager": {"version": "580.105.08"}})
+    machine = SimpleNamespace(gpus=[gpu], instance_type="g5.12xlarge")
+    shown = {"cut -d. *": f"1000\n{(1000 - seconds) * 1000000}\n{START}\n{log}\n"}
+    found = judge(checks.test_nvlink_fabric_is_complete, shown, machine=machine, plan=planned)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_machine_without_switches_has_no_fabric(judge: Judge) -> None:
+    machine = SimpleNamespace(gpus=[fabric_gpu("", architecture="Ada Lovelace")], instance_type="g5.12xlarge")
+    assert (
+        judge(checks.test_nvlink_fabric_is_complete, {}, machine=machine, plan=plan(nvswitch=False)).verdict == "PASS"
+    )

@@ -26,7 +26,7 @@ nvidia-smi [OPTION1 [ARG1]] [OPTION2 [ARG2]] ...
     -q, --query                 Display GPU info.
     -x, --xml-format            With -q: as XML.
     -d, --display=              With -q: MEMORY, UTILIZATION, ECC, TEMPERATURE, POWER, CLOCK, COMPUTE, PIDS,
-                                PERFORMANCE, ROW_REMAPPER, ENCODER_STATS; several with commas.
+                                PERFORMANCE, ROW_REMAPPER, ENCODER_STATS, FABRIC; several with commas.
     -i, --id=                   Target a GPU: index, UUID or PCI bus id; several with commas.
     -f, --filename=             Write to a file instead of standard output.
     -l, --loop=                 Print again every so many seconds until Ctrl-C.

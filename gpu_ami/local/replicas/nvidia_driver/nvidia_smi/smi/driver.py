@@ -14,6 +14,8 @@ CUDA_VERSION = {
     "575": "12.9",
     "580": "13.0",
 }
+# First branch of the drivers whose `-q -x` names this DTD (telegraf#15279: 525.147.05; amazon-cloudwatch-agent#2146).
+SCHEMAS = ((580, "v13"), (525, "v12"), (0, "v11"))
 NO_ENCODER = ("A100", "A30", "H100", "H200", "H20", "B200", "B300", "GB200", "GH200")
 # Number of NVLinks and GB/s per link, by a part of the GPU's name (NVIDIA's product briefs).
 NVLINK = (
@@ -23,6 +25,10 @@ NVLINK = (
     ("B200", 18, "53.125"),
     ("V100-SXM", 6, "25.781"),
 )
+
+
+# Architectures with a fabric state (NVML: nvmlDeviceGetGpuFabricInfo, from Hopper on).
+FABRIC = ("Hopper", "Blackwell")
 
 
 class Failure(Exception):
@@ -60,11 +66,35 @@ class Gpu:
         text = self.values.get(key, "")
         return int(float(text)) if text.replace(".", "", 1).isdigit() else None
 
+    def fabric_state(self) -> str | None:
+        """State in the NVLink fabric; None where NVML has none: before Hopper, and without NVSwitches.
+
+        The driver takes it from the fabric manager, and forgets it when it is unloaded. A GB200's is that of its rack.
+        """
+        if "GB200" in self.name or "GB300" in self.name:
+            return "Completed"
+        try:
+            switches = os.listdir(self.root + "/proc/driver/nvidia-nvswitch/devices")
+        except OSError:
+            switches = []
+        if self.values.get("architecture") not in FABRIC or not switches:
+            return None
+        registered = (_read(self.root + "/run/nvidia-fabric/registered") or "").strip()
+        return "Completed" if registered == loaded_id(self.root) else "In Progress"
+
     def cpu_affinity(self) -> str:
         return (_read(self._sys + "/local_cpulist") or "N/A").strip() or "N/A"
 
     def numa_node(self) -> str:
         return (_read(self._sys + "/numa_node") or "N/A").strip().replace("-1", "N/A")
+
+
+def loaded_id(root: str) -> str:
+    """What is another after the module was loaded again; nv-fabricmanager writes it when it has registered the GPUs."""
+    try:
+        return str(os.stat(root + "/sys/module/nvidia").st_ino)
+    except OSError:
+        return "0"
 
 
 def loaded_version(root: str) -> str:
@@ -90,6 +120,15 @@ def check_versions(root: str, own: str) -> str:
             "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: " + library, 18
         )
     return loaded
+
+
+def branch(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+def schema(version: str) -> str:
+    """Name of the layout of `-q -x`."""
+    return next(name for first, name in SCHEMAS if branch(version) >= first)
 
 
 def cuda_version(version: str) -> str:

@@ -125,8 +125,8 @@ def fields(gpu: Gpu, now: Readings, version: str, count: int, timestamp: str) ->
         "retired_pages.pending": (None, ""),
         "clocks_event_reasons.supported": ("0x00000000000001FF", ""),
         "clocks_event_reasons.active": ("0x0000000000000000", ""),
-        "fabric.state": ("Completed" if gpu.nvlink and gpu.nvlink[0] > 12 else None, ""),
-        "fabric.status": ("Success" if gpu.nvlink and gpu.nvlink[0] > 12 else None, ""),
+        "fabric.state": (gpu.fabric_state(), ""),
+        "fabric.status": (gpu.fabric_state() and "Success", ""),
     }
     for name in ("power.max_limit", "power.default_limit"):
         table[name] = (_watts(now.power_limit), "W")

@@ -1,11 +1,12 @@
 """The whole report of `nvidia-smi -q`: one tree of (title, tag, value or children), printed as text or as XML.
 
-The layout is nvsmi_device_v12, with power_draw before R570 and instant_power_draw from it on.
+The layout is that of the driver: nvsmi_device_v11 to v13; power_readings before R535, instant_power_draw from R570 on;
+the fabric from R535 on, with the health fields of the branch.
 """
 
 from __future__ import annotations
 
-from . import query
+from . import driver, query
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
                 ("Memory Current Temp", "memory_temp", _or_na(now.temperature_memory, "C")),
             ],
         ),
-        ("GPU Power Readings", "gpu_power_readings", _power(version, fact)),
+        _power(version, fact),
         ("Clocks", "clocks", _clocks(now.clocks)),
         (
             "Applications Clocks",
@@ -164,6 +165,7 @@ def gpu_tree(gpu: Gpu, now: Readings, version: str, timestamp: str) -> Tree:
             ],
         ),
         ("Max Clocks", "max_clocks", _clocks(now.max_clocks)),
+        *([("Fabric", "fabric", _fabric(gpu, version))] if driver.branch(version) >= 535 else []),
         ("Processes", "processes", []),
     ]
 
@@ -206,23 +208,63 @@ def _clocks(clocks: dict[str, int | None]) -> Tree:
     ]
 
 
-def _power(version: str, fact: Callable[[str], str]) -> Tree:
-    if int(version.partition(".")[0]) >= 570:
+def _power(version: str, fact: Callable[[str], str]) -> tuple[str, str, Tree]:
+    if driver.branch(version) < 535:
+        limits = (("Power Limit", "power_limit"), ("Enforced Power Limit", "enforced_power_limit"))
+        old: Tree = [("Power Management", "power_management", "Supported")]
+        old += [("Power Draw", "power_draw", fact("power.draw"))]
+        old += [(title, tag, fact("power.limit")) for title, tag in limits]
+        return ("Power Readings", "power_readings", [("Power State", "power_state", "P0"), *old, *_power_limits(fact)])
+    if driver.branch(version) >= 570:
         drawn = [
             ("Average Power Draw", "average_power_draw", fact("power.draw.average")),
             ("Instantaneous Power Draw", "instant_power_draw", fact("power.draw.instant")),
         ]
     else:
         drawn = [("Power Draw", "power_draw", fact("power.draw"))]
+    limits = (("Current Power Limit", "current_power_limit"), ("Requested Power Limit", "requested_power_limit"))
+    rows: Tree = [("Power State", "power_state", "P0"), *drawn]
+    rows += [(title, tag, fact("power.limit")) for title, tag in limits]
+    return ("GPU Power Readings", "gpu_power_readings", [*rows, *_power_limits(fact)])
+
+
+def _power_limits(fact: Callable[[str], str]) -> Tree:
     return [
-        ("Power State", "power_state", "P0"),
-        *drawn,
-        ("Current Power Limit", "current_power_limit", fact("power.limit")),
-        ("Requested Power Limit", "requested_power_limit", fact("power.limit")),
         ("Default Power Limit", "default_power_limit", fact("power.default_limit")),
         ("Min Power Limit", "min_power_limit", fact("power.min_limit")),
         ("Max Power Limit", "max_power_limit", fact("power.max_limit")),
     ]
+
+
+# Health fields → the first branch that prints them, and their values where the fabric works: on a B200, on a GB200. An
+# H100 has none (captures of 570.148.08, 580.105.08, 580.173.02 and 595.91.07).
+_HEALTH = (
+    ("Summary", "summary", 580, "Healthy", "Healthy"),
+    ("Bandwidth", "bandwidth", 565, NA, "Full"),
+    ("Route Recovery in progress", "route_recovery_in_progress", 565, NA, "False"),
+    ("Route Unhealthy", "route_unhealthy", 565, NA, "False"),
+    ("Access Timeout Recovery", "access_timeout_recovery", 565, "False", "False"),
+    ("Incorrect Configuration", "incorrect_configuration", 580, NA, "None"),
+    ("Partition Assigned", "partition_assigned", 595, NA, NA),
+)
+
+
+def _fabric(gpu: Gpu, version: str) -> Tree:
+    state = gpu.fabric_state()
+    done = state == "Completed"
+    rows: Tree = [("State", "state", state or NA), ("Status", "status", "Success" if state else NA)]
+    if driver.branch(version) >= 550:
+        uuid = "00000000-0000-0000-0000-000000000000"
+        rows += [("CliqueId", "cliqueId", "0" if done else NA)]
+        rows += [("ClusterUUID", "clusterUuid", uuid if done else NA)]
+    of_rack = "GB200" in gpu.name or "GB300" in gpu.name
+    known = done and gpu.values.get("architecture") == "Blackwell"
+    health: Tree = [
+        (title, tag, (rack if of_rack else board) if known else NA)
+        for title, tag, first, board, rack in _HEALTH
+        if driver.branch(version) >= first
+    ]
+    return [*rows, ("Health", "health", health)] if health else rows
 
 
 def _remapped(gpu: Gpu) -> str | Tree:
@@ -253,7 +295,7 @@ def _remapped(gpu: Gpu) -> str | Tree:
 def xml(gpus: list[Gpu], trees: list[Tree], version: str, cuda: str, timestamp: str) -> str:
     lines = [
         '<?xml version="1.0" ?>',
-        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">',
+        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_' + driver.schema(version) + '.dtd">',
         "<nvidia_smi_log>",
         "\t<timestamp>" + timestamp + "</timestamp>",
         "\t<driver_version>" + version + "</driver_version>",
@@ -319,11 +361,12 @@ SECTIONS = {
     "UTILIZATION": ("utilization", "encoder_stats"),
     "ECC": ("ecc_mode", "ecc_errors"),
     "TEMPERATURE": ("temperature",),
-    "POWER": ("gpu_power_readings",),
+    "POWER": ("gpu_power_readings", "power_readings"),
     "CLOCK": ("clocks", "applications_clocks", "max_clocks"),
     "COMPUTE": ("compute_mode",),
     "PIDS": ("processes",),
     "PERFORMANCE": ("performance_state", "clocks_event_reasons"),
     "ROW_REMAPPER": ("remapped_rows",),
     "ENCODER_STATS": ("encoder_stats",),
+    "FABRIC": ("fabric",),
 }
