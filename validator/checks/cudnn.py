@@ -39,6 +39,12 @@ def test_only_one_is_on_the_loader_path(host: Any, plan: PlanDocument, observe: 
         observe.fail(f"{_soname(plan)} on the loader path: expected one file, got {', '.join(files) or 'none'}")
 
 
+def test_every_library_can_be_opened(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """A program opens each of cuDNN's libraries, with the symbol versions that it needs: cuDNN does so itself."""
+    major = _soname(plan).rpartition(".")[2]
+    shared_libraries.check_opened(host, observe, shared_libraries.names_on_path(host, rf"libcudnn\w*\.so\.{major}"))
+
+
 def test_library_is_made_for_the_planned_cuda(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """cuDNN was built for the major version of the planned CUDA. Any other fails at the first kernel launch."""
     planned = str(plan["cuda"]["version"]).partition(".")[0]

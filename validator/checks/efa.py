@@ -12,11 +12,12 @@ from validator.checks import ofi_nccl
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
-from validator.probes import MachineUnderTest, kernel_modules, packages
+from validator.probes import MachineUnderTest, kernel_modules, packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("efa"), pytest.mark.beside_live]
 
 RECORD = "/opt/amazon/efa_installed_packages"
+_LIBFABRIC = "/opt/amazon/efa/lib/libfabric.so.1"
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"
 _NODES = "ls -1 /dev/infiniband 2>/dev/null | grep -c '^uverbs[0-9]' || true"
 
@@ -159,6 +160,15 @@ def test_bundled_plugin_is_the_installer_s(host: Any, plan: PlanDocument, observ
     if "ofi_nccl" in plan or efa.get("mode", "full") != "full" or "ofi_nccl" not in efa.get("contents", {}):
         unproven("this installation has no plugin of its own")
     ofi_nccl.check_plugin(host, efa["contents"]["ofi_nccl"], observe)
+
+
+def test_libraries_can_be_opened(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """A program opens libfabric and the installer's plugin, with the versions of symbols that they need."""
+    efa = plan["efa"]
+    if efa.get("mode", "full") != "full":
+        unproven("a minimal installation has no libfabric")
+    bundled = "ofi_nccl" not in plan and "ofi_nccl" in efa.get("contents", {})
+    shared_libraries.check_opened(host, observe, [_LIBFABRIC, *(ofi_nccl.on_path(host) if bundled else [])])
 
 
 @pytest.mark.survives

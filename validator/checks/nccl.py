@@ -44,6 +44,11 @@ def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
         observe.fail(f"{_SONAME} on the loader path: expected one file, got {', '.join(files) or 'none'}")
 
 
+def test_library_can_be_opened(host: Any, observe: Observe) -> None:
+    """A program opens NCCL, with the versions of symbols that it needs. A library that is only there is not usable."""
+    shared_libraries.check_opened(host, observe, [_SONAME])
+
+
 def test_no_login_shell_puts_another_before_it(host: Any, observe: Observe) -> None:
     """No login shell has another NCCL in LD_LIBRARY_PATH or LD_PRELOAD, which precede the loader path."""
     shown = host.run(in_login_shell('printf "::%s" "$LD_LIBRARY_PATH" "$LD_PRELOAD"')).stdout

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from validator.observe import Observe, output
+from validator.observe import Observe
 from validator.plan_document import PlanDocument
 from validator.probes import shared_libraries
 
@@ -55,13 +54,19 @@ def test_plugin_is_the_planned_one(host: Any, plan: PlanDocument, observe: Obser
 
 @pytest.mark.tier("T0")
 def test_plugin_finds_its_libraries(host: Any, observe: Observe) -> None:
-    """The loader finds every library of the plugin. Without libfabric NCCL ignores the plugin silently."""
+    """The loader finds every library, symbol and symbol version of the plugin. Else NCCL ignores it silently."""
     files = on_path(host)
     if not files:
         observe.fail(f"no {SONAMES[0]} is on the loader path")
-    # Without the environment of a login shell, as in a service.
-    shown = output(host, "env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin ldd %s", files[0])
-    missing = re.findall(r"^\s*(\S+) => not found$", shown, re.MULTILINE)
-    observe(shown.split("\n"), [])
+    missing = shared_libraries.unresolved(host, files[0])
+    observe(missing, [])
     if missing:
         observe.fail(f"{files[0]}: the loader does not find {', '.join(missing)}")
+
+
+def test_plugin_can_be_opened(host: Any, observe: Observe) -> None:
+    """A program opens the plugin as NCCL does, with the symbol versions that it needs. Else NCCL uses TCP silently."""
+    files = on_path(host)
+    if not files:
+        observe.fail(f"no {SONAMES[0]} is on the loader path")
+    shared_libraries.check_opened(host, observe, files)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,36 @@ print(json.dumps({"value": value, "file": os.path.realpath(files[0]) if files el
 """
 
 
+# Opens each library in a process of its own, with RTLD_NOW: every symbol is bound, in the version that is needed.
+_OPEN = """
+import ctypes, json, os, sys
+answers = {}
+for path in sys.argv[1:]:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ctypes.CDLL(path, mode=os.RTLD_NOW)
+            text = "opened"
+        except OSError as error:
+            text = str(error) or "no error text"
+        os.write(writing, text.encode(errors="replace")[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read().decode(errors="replace")
+    status = os.waitpid(pid, 0)[1]
+    answers[path] = text if text else "the process ended with status %d" % status
+print(json.dumps(answers))
+"""
+# `ldd -r` exits with 0 for all of these; it prints the versions on standard error.
+_UNRESOLVED = re.compile(
+    r"^\s*(\S+) => not found$|(version `[^']+' not found \(required by .*\))$"
+    r"|^((?:undefined symbol|symbol lookup error).*)$|(symbol .* version .* not defined .*)$",
+    re.MULTILINE,
+)
+
+
 @dataclass(frozen=True)
 class Loaded:
     """The value that a library returned, and the file that the loader selected (absolute, links resolved)."""
@@ -58,6 +89,39 @@ def call(host: Any, observe: Observe, soname: str, function: str, kind: str) -> 
         observe.fail(f"a program cannot use {soname} ({function}): {lines[-1]}")
     printed = json.loads(done.stdout)
     return Loaded(printed["value"], str(printed["file"]))
+
+
+def check_opened(host: Any, observe: Observe, paths: Sequence[str]) -> None:
+    """Fails unless a program can open each library (absolute paths, or sonames), with all that it needs."""
+    __tracebackhide__ = True
+    program = f"env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin python3 -IS -c %s {' '.join(['%s'] * len(paths))}"
+    done = host.run(program, _OPEN, *paths, pure=True)
+    if done.rc != 0 or not done.stdout.strip():
+        observe.fail(f"cannot open libraries: status {done.rc}: {(done.stderr or done.stdout).strip()[-300:]}")
+    answers: dict[str, str] = json.loads(done.stdout)
+    observe(answers, "opened")
+    wrong = [f"{path}: {answers.get(path, 'no answer')}" for path in paths if answers.get(path) != "opened"]
+    if wrong or not paths:
+        observe.fail(f"the loader does not open {'; '.join(wrong) or 'any library: none is on its path'}")
+
+
+def unresolved(host: Any, path: str) -> list[str]:
+    """What the loader does not find for a file: libraries, versions of symbols, symbols. [] if it finds everything.
+
+    Without the environment of a login shell, as in a service.
+    """
+    done = host.run("env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin ldd -r %s", path)
+    printed = f"{done.stdout}\n{done.stderr}"
+    found = [next(text for text in match.groups() if text) for match in _UNRESOLVED.finditer(printed)]
+    if done.rc != 0 and not found:
+        found = [f"ldd exited with status {done.rc}: {(done.stderr or done.stdout).strip()[-200:] or 'no output'}"]
+    return [" ".join(text.split()) for text in found]
+
+
+def names_on_path(host: Any, pattern: str) -> list[str]:
+    """The sonames in the loader's cache that match a regular expression as a whole, sorted."""
+    names = re.findall(r"^\s*(\S+) \([^)]*(?:x86-64|AArch64)[^)]*\) => ", output(host, "ldconfig -p"), re.MULTILINE)
+    return sorted({name for name in names if re.fullmatch(pattern, name)})
 
 
 def on_path(host: Any, soname: str) -> list[str]:

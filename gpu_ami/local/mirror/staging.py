@@ -8,10 +8,11 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Literal, cast
 
 from gpu_ami.errors import CloudError
-from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Library, Package, Row, fill, substitute
+from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Library, Needed, Package, Row, fill, substitute
 from gpu_ami.process import find_tool, run
 
 # Independent of the build machine: no libc, no start files, no build id.
@@ -55,12 +56,27 @@ def _matching(tree: Path, pattern: str, row: Row) -> list[Path]:
     return paths
 
 
-def _compile(row: Row, library: Library, values: Mapping[str, str], path: Path) -> None:
-    """Compiles a shared object; each value is a string macro of the source (VERSION, MAJOR, …)."""
+def _compile(row: Row, library: Library | Needed, values: Mapping[str, str], path: Path) -> None:
+    """Compiles a shared object; each value is a string macro of the source (VERSION, MAJOR, …).
+
+    What it needs is compiled beside it for the linker alone, so that its versioned symbols are those of the real one.
+    """
     macros = [f'-D{key.upper()}="{value}"' for key, value in sorted(values.items())]
     command = [find_tool("gcc", package="gcc"), *_LIBRARY, f"-Wl,-soname,{fill(library['soname'], values)}"]
     source = row.folder / library["source"]
-    run([*command, *macros, "-o", path.absolute(), source.name], cwd=source.parent, timeout=60, error=CloudError)
+    if "exports" in library:
+        command.append(f"-Wl,--version-script={row.folder / library['exports']}")
+    with TemporaryDirectory() as folder:
+        needed = cast("Needed | None", library.get("needs"))
+        linked = [Path(folder) / needed["soname"]] if needed else []
+        if needed:
+            _compile(row, needed, values, linked[0])
+        run(
+            [*command, *macros, "-o", path.absolute(), source.name, *linked],
+            cwd=source.parent,
+            timeout=60,
+            error=CloudError,
+        )
     path.chmod(0o755)
 
 

@@ -40,7 +40,9 @@ def _by_path(item: Kind) -> MapOf:
 
 
 _RELATIONS = _by_kind(ListOf(Text("python3 (>= 3.9)")))
-_LIBRARY = Keys({"source": _PATH, "soname": _PATH}, needed=("source", "soname"))
+_OBJECT: Mapping[str, Kind] = {"source": _PATH, "soname": _PATH, "exports": _PATH}
+_LINKED = Keys(_OBJECT, needed=("source", "soname"))
+_LIBRARY = Keys({**_OBJECT, "needs": _LINKED}, needed=("source", "soname"))
 _EVERY_ROW: Mapping[str, Kind] = {
     "name": Text("libtool-(data|extra)", r"\S+"),
     "summary": Text("A tool"),
@@ -92,11 +94,18 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
 _TEMPLATE = re.compile(r"@([A-Z][A-Z_]*)@")
 
 
-class Library(TypedDict):
-    """A shared object: the C file that it is compiled from, and its soname."""
+class Needed(TypedDict):
+    """A shared object: the C file that it is compiled from, its soname, and a linker's script of symbol versions."""
 
     source: str
     soname: str
+    exports: NotRequired[str]
+
+
+class Library(Needed):
+    """A shared object, and the one that it is linked to."""
+
+    needs: NotRequired[Needed]
 
 
 class Entry(TypedDict):

@@ -43,6 +43,18 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (cudnn.test_only_one_is_on_the_loader_path, {"ldconfig*": CACHE, "readlink*": f"{FILE}\n"}, "PASS", ""),
     (
+        cudnn.test_every_library_can_be_opened,
+        {"ldconfig*": CACHE, "env*": '{"libcudnn.so.9": "opened"}'},
+        "PASS",
+        "",
+    ),
+    (
+        cudnn.test_every_library_can_be_opened,
+        {"ldconfig*": CACHE, "env*": '{"libcudnn.so.9": "file too short"}'},
+        "FAIL",
+        "the loader does not open libcudnn.so.9: file too short",
+    ),
+    (
         cudnn.test_only_one_is_on_the_loader_path,
         {"ldconfig*": TWO, "readlink*": f"{FILE}\n/opt/cudnn/lib/libcudnn.so.9.2.1\n"},
         "FAIL",

@@ -43,6 +43,8 @@ CACHE = "\tlibnccl-net.so (libc6,x86-64) => /opt/amazon/ofi-nccl/lib/libnccl-net
 PLUGIN = {"ldconfig*": CACHE, "readlink*": "/opt/amazon/ofi-nccl/lib/libnccl-net.so\n"}
 SAID = "NET/OFI Initializing aws-ofi-nccl 1.14.0\n"
 
+OPENED = '{"/opt/amazon/efa/lib/libfabric.so.1": "opened", "/opt/amazon/ofi-nccl/lib/libnccl-net.so": "opened"}'
+
 CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (efa.test_installer_is_the_planned_one, FULL, {"cat*": RECORD}, "PASS", ""),
     (
@@ -131,6 +133,13 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (efa.test_libfabric_is_the_planned_one, BARE, {"*fi_info*": "libfabric: 2.1.0\n"}, "UNPROVEN",
      "libfabric is 2.1.0; no source states that of installer 1.38.0"),
     (efa.test_libfabric_is_the_planned_one, MINIMAL, {}, "UNPROVEN", "a minimal installation has no libfabric"),
+    (efa.test_libraries_can_be_opened, MINIMAL, {}, "UNPROVEN", "a minimal installation has no libfabric"),
+    (efa.test_libraries_can_be_opened, FULL, PLUGIN | {"env*": OPENED}, "PASS", ""),
+    (
+        efa.test_libraries_can_be_opened, FULL, PLUGIN | {"env*": OPENED.replace('"opened"}', '"no FABRIC_1.7"}')},
+        "FAIL",
+        "libnccl-net.so: no FABRIC_1.7",
+    ),
     (efa.test_bundled_plugin_is_the_installer_s, FULL, PLUGIN | {"grep*": SAID}, "PASS", ""),
     (
         efa.test_bundled_plugin_is_the_installer_s, FULL, PLUGIN | {"grep*": SAID.replace("1.14.0", "1.7.4")}, "FAIL",

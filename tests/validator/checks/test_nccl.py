@@ -45,6 +45,8 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "a program cannot use libnccl.so.2 (ncclGetVersion): OSError: libnccl.so.2",
     ),
+    (nccl.test_library_can_be_opened, {"env*": '{"libnccl.so.2": "opened"}'}, "PASS", ""),
+    (nccl.test_library_can_be_opened, {"env*": '{"libnccl.so.2": "no file"}'}, "FAIL", "open libnccl.so.2: no file"),
     (nccl.test_only_one_is_on_the_loader_path, {"ldconfig*": CACHE, "readlink*": f"{FILE}\n"}, "PASS", ""),
     (
         nccl.test_only_one_is_on_the_loader_path,

@@ -22,6 +22,8 @@ LINKED = {
 }
 SAID = {"grep*": "NET/OFI Initializing aws-ofi-nccl 1.16.3\n"}
 
+VERSION = f"version `FABRIC_1.7' not found (required by {OURS})"
+
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (ofi_nccl.test_plugin_is_the_planned_one, ONE | SAID, "PASS", ""),
     (ofi_nccl.test_plugin_is_the_planned_one, LINKED | SAID, "PASS", ""),
@@ -57,6 +59,20 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         f"{OURS}: the loader does not find libfabric.so.1",
     ),
     (ofi_nccl.test_plugin_finds_its_libraries, {"ldconfig*": ""}, "FAIL", "no libnccl-net.so is on the loader path"),
+    (
+        ofi_nccl.test_plugin_finds_its_libraries,
+        ONE | {"env*": (0, "\tlibfabric.so.1 => /opt/x (0x7f)\n", f"{OURS}: /opt/x: {VERSION}\n")},
+        "FAIL",
+        f"{OURS}: the loader does not find {VERSION}",
+    ),
+    (ofi_nccl.test_plugin_can_be_opened, ONE | {"env*": f'{{"{OURS}": "opened"}}'}, "PASS", ""),
+    (
+        ofi_nccl.test_plugin_can_be_opened,
+        ONE | {"env*": f'{{"{OURS}": "/opt/x: {VERSION}"}}'},
+        "FAIL",
+        f"the loader does not open {OURS}: /opt/x: {VERSION}",
+    ),
+    (ofi_nccl.test_plugin_can_be_opened, {"ldconfig*": ""}, "FAIL", "no libnccl-net.so is on the loader path"),
 ]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import testinfra
 
+from gpu_ami import process
 from tests.validator.checks.conftest import table_host
 from validator.observe import Observe
 from validator.probes import shared_libraries
@@ -75,3 +76,80 @@ def test_arm_libraries_count() -> None:
         "readlink*": "/usr/lib/libx.so.1.2\n",
     }
     assert shared_libraries.on_path(table_host(table), "libx.so.1") == ["/usr/lib/libx.so.1.2"]
+
+
+def compiled(folder: Path, version: str) -> str:
+    """A plugin that needs `call` in this version of a library beside it, which has LIB_1.6."""
+    (folder / "lib.c").write_text("void call(void) {}\n")
+    (folder / "plugin.c").write_text("extern void call(void);\nvoid (*const pointer)(void) = call;\n")
+    for name, output in (("LIB_1.6", "libone.so.1"), (version, "built.so")):  # found later, and linked to
+        (folder / "lib.map").write_text(f"{name} {{ global: call; }};\n")
+        _gcc(folder, "-Wl,--version-script=lib.map", "-Wl,-soname,libone.so.1", "-o", output, "lib.c")
+    _gcc(folder, f"-Wl,-rpath,{folder}", "-o", "plugin.so", "plugin.c", "built.so")
+    return str(folder / "plugin.so")
+
+
+def _gcc(folder: Path, *words: str) -> None:
+    process.run(["gcc", "-shared", "-fPIC", "-nostdlib", *words], cwd=folder, timeout=60)
+
+
+def test_library_whose_needs_are_there_is_opened(observe: Observe, tmp_path: Path) -> None:
+    host, plugin = testinfra.get_host("local://"), compiled(tmp_path, "LIB_1.6")
+    shared_libraries.check_opened(host, observe, [plugin, "libc.so.6"])
+    assert shared_libraries.unresolved(host, plugin) == []
+
+
+def test_missing_symbol_version_is_found_by_opening_and_by_ldd(observe: Observe, tmp_path: Path) -> None:
+    """awsome-distributed-ai#292: ldd prints the version and exits with 0."""
+    host, plugin = testinfra.get_host("local://"), compiled(tmp_path, "LIB_1.7")
+    with pytest.raises(
+        pytest.fail.Exception, match=r"the loader does not open .*plugin\.so: .*version `LIB_1\.7' not found"
+    ):
+        shared_libraries.check_opened(host, observe, [plugin])
+    text, *_ = shared_libraries.unresolved(host, plugin)
+    assert text.startswith("version `LIB_1.7' not found (required by ")
+
+
+def test_missing_library_and_symbol_are_found(observe: Observe, tmp_path: Path) -> None:
+    host, plugin = testinfra.get_host("local://"), compiled(tmp_path, "LIB_1.6")
+    (tmp_path / "lib.c").write_text("void other(void) {}\n")
+    (tmp_path / "lib.map").write_text("LIB_1.6 { global: other; };\n")
+    _gcc(tmp_path, "-Wl,--version-script=lib.map", "-Wl,-soname,libone.so.1", "-o", "libone.so.1", "lib.c")
+    assert any("call" in text for text in shared_libraries.unresolved(host, plugin))
+    with pytest.raises(pytest.fail.Exception, match="undefined symbol: call"):
+        shared_libraries.check_opened(host, observe, [plugin])
+    (tmp_path / "libone.so.1").unlink()
+    assert shared_libraries.unresolved(host, plugin) == ["libone.so.1"]
+    with pytest.raises(pytest.fail.Exception, match=r"libone\.so\.1: cannot open shared object file"):
+        shared_libraries.check_opened(host, observe, [plugin])
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ((127, "", "env: 'python3': No such file"), "cannot open libraries: status 127: env: 'python3'"),
+        ('{"a.so": "the process ended with status 11"}', "does not open a.so: the process ended with status 11"),
+        ("{}", "does not open a.so: no answer"),
+    ],
+)
+def test_no_answer_is_not_opened(observe: Observe, reply: object, message: str) -> None:
+    with pytest.raises(pytest.fail.Exception, match=message):
+        shared_libraries.check_opened(table_host({"env*": reply}), observe, ["a.so"])  # type: ignore[dict-item]
+
+
+def test_no_library_is_not_opened(observe: Observe) -> None:
+    with pytest.raises(pytest.fail.Exception, match="any library: none is on its path"):
+        shared_libraries.check_opened(table_host({"env*": "{}"}), observe, [])
+
+
+def test_file_that_ldd_refuses_is_unresolved() -> None:
+    host = table_host({"env*": (1, "\tnot a dynamic executable\n", "")})
+    assert shared_libraries.unresolved(host, "/x") == ["ldd exited with status 1: not a dynamic executable"]
+
+
+def test_names_on_path() -> None:
+    rows = "".join(
+        f"\t{name} (libc6,x86-64) => /lib/{name}\n" for name in ("libcudnn.so.9", "libcudnn_ops.so.9", "libcudnn.so.8")
+    )
+    host = table_host({"ldconfig*": rows})
+    assert shared_libraries.names_on_path(host, r"libcudnn\w*\.so\.9") == ["libcudnn.so.9", "libcudnn_ops.so.9"]

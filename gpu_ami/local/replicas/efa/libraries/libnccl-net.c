@@ -5,3 +5,9 @@
  */
 const char nccl_ofi_banner[] = "NET/OFI Initializing aws-ofi-nccl " VERSION;
 const char nccl_ofi_replica[] = "gpu-ami replica of aws-ofi-nccl " VERSION;
+
+/* As the original it is linked to libfabric, and needs its versions of these names. */
+extern int fi_getinfo(void);
+extern void fi_freeinfo(void);
+int (*const nccl_ofi_getinfo)(void) = fi_getinfo;
+void (*const nccl_ofi_freeinfo)(void) = fi_freeinfo;
