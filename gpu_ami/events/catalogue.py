@@ -67,8 +67,8 @@ def explain(word: str, driver: str | None = None) -> Explanation:
 
 
 @dataclass(frozen=True)
-class NeuronError:
-    """An error of Neuron in the catalogue; one that it lacks is a warning for AWS Support, as the parser has it."""
+class NamedError:
+    """An error whose code is a name. One of Neuron's that the catalogue lacks is a warning for AWS Support."""
 
     name: str
     severity: str
@@ -76,10 +76,17 @@ class NeuronError:
     ec2_action: str
 
 
-def neuron_error(code: str) -> NeuronError:
+def neuron_error(code: str) -> NamedError:
     catalogue = parser_module("catalogue").Catalogue(policy_path=None)
     meaning = catalogue.neuron(code)
-    return NeuronError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
+    return NamedError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
+
+
+def gpu_init_error(code: str) -> NamedError:
+    """Why a GPU cannot be initialised. A name that a newer parser wrote is taken as the driver's general failure."""
+    catalogue = parser_module("catalogue").Catalogue(policy_path=None)
+    meaning = catalogue.gpu_init(code if catalogue.explain_gpu_init(code) else "RM_INIT_FAILED")
+    return NamedError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
 
 
 def _xid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:

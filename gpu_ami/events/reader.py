@@ -45,6 +45,8 @@ class Event(TypedDict):
     pid: NotRequired[int | None]
     uuid: NotRequired[str | None]
     follow_up_only: NotRequired[bool]
+    incomplete: NotRequired[str]
+    likely_cause: NotRequired[str]
 
 
 def parser_folder() -> Path:
@@ -137,7 +139,7 @@ def open_host(url: str, *, follow: bool = False, key_file: Path | None = None) -
 
 
 _COLOURS = {"fatal": "\x1b[1;31m", "critical": "\x1b[31m", "warning": "\x1b[33m", "app": "\x1b[36m", "info": "\x1b[2m"}
-_KINDS = {"xid": "Xid", "sxid": "SXid", "gpu_lost": "lost ~Xid", "neuron": "Neuron"}
+_KINDS = {"xid": "Xid", "sxid": "SXid", "gpu_lost": "lost ~Xid", "neuron": "Neuron", "gpu_init_failed": "init"}
 _COLUMNS = (("TIME", 27), ("GPU", 14), ("EVENT", 10), ("SEVERITY", 8), ("WHAT", 34), ("DO", 19))
 
 
@@ -165,6 +167,10 @@ def _row(event: Event, colour: bool) -> str:
         by += " (drill: written by a process, not by the kernel)"
     if event.get("follow_up_only"):
         by += " (follow-up line; the first line of this SXid is missing)"
+    if event.get("incomplete"):
+        by += f" (the line was cut; missing: {event['incomplete']})"
+    if event.get("likely_cause"):
+        by += f" (likely cause: {event['likely_cause']})"
     cells = (str(when), event["pci"] or "?", code, event["severity"], event["name"], event["ec2_action"])
     shown = [_fit(cell, width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)]
     if colour:
@@ -204,5 +210,5 @@ def _summary(worst: dict[str, Event], count: int) -> Iterator[str]:
         yield "No Xid, SXid, lost GPU or error of Neuron in this log."
     for gpu, event in sorted(worst.items(), key=lambda item: _rank(item[1]), reverse=True):
         identity = f" ({event['uuid']})" if event.get("uuid") else ""
-        kind = {"sxid": "SXid", "neuron": "Neuron"}.get(event["kind"], "Xid")
+        kind = {"gpu_lost": "Xid", "gpu_init_failed": "GPU initialisation"}.get(event["kind"], _KINDS[event["kind"]])
         yield f"{gpu}{identity}: {event['ec2_meaning']}. Cause: {kind} {event['code']}, {event['name']}."

@@ -35,7 +35,11 @@ class Counted:
 
 
 _OF_GPUS = Counted(
-    "GPU", 'MetricName=("XidEvents" OR "SxidEvents" OR "GpuLostEvents")', "Xid", "XidEvents", "Xids by code"
+    "GPU",
+    'MetricName=("XidEvents" OR "SxidEvents" OR "GpuLostEvents" OR "GpuInitFailedEvents")',
+    "Xid",
+    "XidEvents",
+    "Xids by code",
 )
 _OF_NEURON = Counted("Neuron", 'MetricName="NeuronEvents"', "NeuronError", "NeuronEvents", "Neuron errors by name")
 
@@ -199,7 +203,7 @@ def _neuron(facts: Measured) -> list[Widget]:
 
 
 def _events(stack: str, counted: Counted) -> list[Widget]:
-    # MetricName=…Events: Xids, SXids and GPUs that are lost, or Neuron's errors; not DrillEvents or LagSeconds.
+    # MetricName=…Events: Xids, SXids, GPUs that are lost or not initialised, or Neuron's errors; not DrillEvents.
     of_instances = f"{{{EVENTS_NAMESPACE},InstanceId,Severity}}"
     by_severity = [
         _expression(f"SUM(SEARCH('{of_instances} Severity=\"{one}\" {counted.metrics}', 'Sum', 300))", one)

@@ -125,8 +125,8 @@ def _rank(severity: str) -> int:
 
 
 def _event_row(event: Event) -> EventRow:
-    if event.kind == "neuron":
-        return _neuron_row(event)
+    if event.kind in ("neuron", "gpu_init_failed"):
+        return _named_row(event)
     label = f"{'SXid' if event.kind == 'sxid' else 'Xid'} {event.code}"
     try:
         found = catalogue.explain(label)
@@ -140,11 +140,14 @@ def _event_row(event: Event) -> EventRow:
     )
 
 
-def _neuron_row(event: Event) -> EventRow:
-    known = catalogue.neuron_error(event.code)
+def _named_row(event: Event) -> EventRow:
+    """Errors of Neuron, and of GPUs that cannot be initialised: their codes are names."""
+    is_neuron = event.kind == "neuron"
+    label = f"{'Neuron' if is_neuron else 'GPU init'} {event.code}"
+    known = catalogue.neuron_error(event.code) if is_neuron else catalogue.gpu_init_error(event.code)
     alarm = alarms.alarm_of_action(known.action)
     return EventRow(
-        event.instance_id, f"Neuron {event.code}", known.name, known.severity, known.ec2_action,
+        event.instance_id, label, known.name, known.severity, known.ec2_action,
         alarm.name if alarm else "", event.count,
     )  # fmt: skip
 

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from validator.cloudwatch import CloudWatch, Point, Series
 
 IDLE_PERCENT = 5.0  # mean utilization below which a GPU is idle
-_COUNTED = ("XidEvents", "SxidEvents", "GpuLostEvents", "NeuronEvents")
-_CODES = {"Xid": "xid", "SXid": "sxid", "NeuronError": "neuron"}  # dimension of a code → kind of its events
+_COUNTED = ("XidEvents", "SxidEvents", "GpuLostEvents", "GpuInitFailedEvents", "NeuronEvents")
+# dimension of a code → kind of its events
+_CODES = {"Xid": "xid", "SXid": "sxid", "NeuronError": "neuron", "GpuInitError": "gpu_init_failed"}
 _HEALTH = {"Heartbeat": "Sum", "LagSeconds": "Maximum", "RecordsLost": "Sum", "EventsDropped": "Sum"}
 
 
 @dataclass(frozen=True)
 class Event:
-    """Events of one code on one instance: `xid`, `sxid` or `neuron`, and how many."""
+    """Events of one code on one instance: `xid`, `sxid`, `neuron` or `gpu_init_failed`, and how many."""
 
     instance_id: str
     kind: str

@@ -45,6 +45,11 @@ def write(plan: PlanDocument, region: str, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
+def _is_short(value: Any) -> bool:
+    """What stands on one line: a template has to stay below INLINE_CHARACTERS."""
+    return len(json.dumps(value)) <= 110
+
+
 def _yaml(template: stack.Template) -> str:
     import yaml
 
@@ -53,6 +58,13 @@ def _yaml(template: stack.Template) -> str:
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
+
+        def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+            return super().represent_sequence(tag, sequence, True if _is_short(sequence) else flow_style)
+
+        def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+            is_function = len(mapping) == 1 and next(iter(mapping)).startswith("Fn::")
+            return super().represent_mapping(tag, mapping, True if is_function and _is_short(mapping) else flow_style)
 
     style: dict[str, Any] = {"default_flow_style": None, "sort_keys": False, "width": 100_000, "allow_unicode": True}
     text: str = yaml.dump(template, Dumper=Dumper, **style)

@@ -76,7 +76,11 @@ class Bench:
         return [json.loads(line) for line in _lines(self.folder, "gpuevent.jsonl")]
 
     def events(self) -> list[dict[str, Any]]:
-        return [event for event in self.documents() if event["kind"] in ("xid", "sxid", "gpu_lost", "neuron")]
+        return [
+            event
+            for event in self.documents()
+            if event["kind"] in ("xid", "sxid", "gpu_lost", "neuron", "gpu_init_failed")
+        ]
 
     def seqs(self) -> list[int]:
         return [event["seq"] for event in self.events()]

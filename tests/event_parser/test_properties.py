@@ -44,7 +44,7 @@ def test_any_text_gives_valid_events(data: bytes) -> None:
     lines = data.count(b"\n") + 1
     for event in events_of(data):
         assert json.loads(json.dumps(event))["line"] in range(1, lines + 1)
-        assert event["kind"] in ("xid", "sxid", "gpu_lost", "neuron")
+        assert event["kind"] in ("xid", "sxid", "gpu_lost", "neuron", "gpu_init_failed")
         assert event["severity"] in ("info", "app", "warning", "critical", "fatal")
 
 

@@ -14,7 +14,11 @@ from gpu_ami.events.reader import parser_module
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 XIDS = yaml.safe_load((TRANSCRIPTS / "xids.yml").read_text(encoding="utf-8"))
-STORIES = yaml.safe_load((TRANSCRIPTS / "stories.yml").read_text(encoding="utf-8"))
+STORIES = [
+    story
+    for name in ("stories.yml", "initialisation.yml")
+    for story in yaml.safe_load((TRANSCRIPTS / name).read_text(encoding="utf-8"))
+]
 NEGATIVES = yaml.safe_load((TRANSCRIPTS / "negatives.yml").read_text(encoding="utf-8"))
 WITHOUT_BOARD = yaml.safe_load((TRANSCRIPTS / "nvidia_driver_without_board.yml").read_text(encoding="utf-8"))["kernel"]
 EXPECTED_BRANCHES = {

@@ -98,7 +98,7 @@ def test_policy_overrides_severity_and_action(tmp_path: Path, capsys: pytest.Cap
     [
         ("{", "not JSON"),
         ("[]", "expected an object, got list"),
-        ('{"xids": {}}', 'xids: expected "xid", "sxid", "gpu_lost" or "neuron"'),
+        ('{"xids": {}}', 'xids: expected "xid", "sxid", "gpu_lost", "neuron" or'),
         ('{"xid": {"63": 5}}', "xid.63: expected an object, got int"),
         ('{"xid": {"abc": {"severity": "info"}}}', "xid.abc: expected a number as code"),
         ('{"xid": {"63": {"severity": "bad"}}}', "expected one of info, app, warning, critical, fatal, got 'bad'"),

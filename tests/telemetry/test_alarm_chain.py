@@ -21,7 +21,7 @@ from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms, templates
-from tests.event_parser.parser_bench import Bench, make_bench, settle, xid  # noqa: F401  (fixture `bench`)
+from tests.event_parser.parser_bench import Bench, make_bench, record, settle, xid  # noqa: F401  (fixture `bench`)
 from tests.local.alarms.conftest import Account
 from tests.telemetry.instance import FULL_CLOCK, HEALTHY, SILENT, Instance, Minute, raised, with_events
 from tests.telemetry.stacks import make_stack, make_telemetry
@@ -77,7 +77,9 @@ def written(bench: Bench, *records: bytes) -> list[str]:
     service = bench.start()
     bench.print(*records)
     settle(service)
-    return [line for line in Path(bench.options.json_log).read_text().splitlines() if '"xid"' in line]
+    kinds = ('"kind":"xid"', '"kind":"gpu_init_failed"')
+    lines = Path(bench.options.json_log).read_text().splitlines()
+    return [line for line in lines if any(kind in line for kind in kinds)]
 
 
 def lasting(minute: Minute, minutes: int) -> Callable[[Instance], list[tuple[str, str]]]:
@@ -113,6 +115,7 @@ XIDS = {
     "Xid 13": "gpu-application-error", "Xid 48": "gpu-reset", "Xid 151": "gpu-reboot", "Xid 79": "gpu-stop-start",
     "Xid 64": "gpu-aws-support", "Xid 78": "gpu-check", "Xid 63": "gpu-memory-repair",
 }  # fmt: skip
+DEAD_GPU = ("RmInitAdapter failed! in the kernel log", "gpu-not-initialised")
 
 
 def names(changes: set[str]) -> set[str]:
@@ -160,6 +163,17 @@ def test_kernel_line_raises_its_alarm_alone_and_a_drill_none(instance: Instance,
     assert instance.live(12)[0] == (f"t-{XIDS[code]}", "OK") and in_alarm(instance) == set()
 
 
+def test_dead_gpu_raises_its_alarm_alone_and_a_drill_none(instance: Instance, bench: Bench) -> None:
+    text = "NVRM: GPU 0000:00:1e.0: RmInitAdapter failed! (0x22:0x56:894)"
+    assert boot(instance) == set()
+    drill = written(bench, record(1, text, priority=12))
+    assert len(drill) == 1 and '"origin":"userland"' in drill[0] and '"DrillEvents":1' in drill[0]
+    assert raised(instance.live(1, with_events(HEALTHY, *drill)) + instance.live(5)) == set()
+    lines = [line for line in written(bench, record(2, text)) if '"origin":"kernel"' in line]
+    assert '"GpuInitFailedEvents":1' in lines[0] and '"GpuInitError":"RM_INIT_FAILED"' in lines[0]
+    assert raised(instance.live(1, with_events(HEALTHY, *lines)) + instance.live(2)) == {f"t-{DEAD_GPU[1]}"}
+
+
 def test_chain_holds_over_http(endpoint: str, bench: Bench) -> None:
     """As above, with every call over the wire: the kernel's line, the alarm, and the message in the queue."""
     instance = launched(Account(endpoint))
@@ -183,7 +197,7 @@ def test_event_that_arrives_late_raises_its_alarm(instance: Instance, bench: Ben
 
 
 def test_every_alarm_has_a_cause_that_raises_it() -> None:
-    caused = set(XIDS.values()).union(*(expected for _, expected in CAUSES.values()))
+    caused = {DEAD_GPU[1], *XIDS.values()}.union(*(expected for _, expected in CAUSES.values()))
     assert caused == {alarm.name for alarm in alarms.load_alarms() if alarm.kind != alarms.NEURON}
 
 
@@ -191,5 +205,6 @@ def test_page_has_the_table() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = [(cause, expected) for cause, (_, expected) in CAUSES.items()]
     rows += [(f"{code} in the kernel log", {name}) for code, name in XIDS.items()]
+    rows.append((DEAD_GPU[0], {DEAD_GPU[1]}))
     lines = [f"| {cause} | {', '.join(f'`{n}`' for n in sorted(expected)) or 'none'} |" for cause, expected in rows]
     assert [line for line in lines if line not in text] == []

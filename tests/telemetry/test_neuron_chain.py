@@ -34,7 +34,7 @@ def test_stack_is_made_changed_and_deleted(aws: Any) -> None:
     make(aws, parameter("PageEmail", "oncall@example.com"), parameter("RetentionDays", "30"))
     made = contents(aws)
     assert sorted(made["alarms"]) == sorted(f"t-{alarm.name}" for alarm in alarms.of_kind(alarms.EVENTS))
-    assert made["groups"] == GROUPS and len(made["filters"]) == 7 and len(made["topics"]) == 2
+    assert made["groups"] == GROUPS and len(made["filters"]) == 8 and len(made["topics"]) == 2
     assert len(made["roles"]) == len(made["profiles"]) == len(made["parameters"]) == 1
     assert [one["Endpoint"] for one in made["subscriptions"]] == ["oncall@example.com"]
     assert [one["DashboardName"] for one in made["dashboards"]] == ["My-Neuron-Usage"]

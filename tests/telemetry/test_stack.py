@@ -84,7 +84,7 @@ def test_stack_is_made_changed_and_deleted(aws: Any) -> None:
     made = contents(aws)
     assert sorted(made["alarms"]) == sorted(f"t-{alarm.name}" for alarm in alarms.of_kind(alarms.EVENTS))
     assert made["groups"] == [FACTS.json_log_group, FACTS.raw_log_group]
-    assert len(made["filters"]) == 7 and len(made["topics"]) == 2
+    assert len(made["filters"]) == 8 and len(made["topics"]) == 2
     assert [one["Endpoint"] for one in made["subscriptions"]] == ["oncall@example.com"]
     assert made["dashboards"][0]["DashboardName"] == "My-GPU-Usage"
     cloudformation.update_stack(
@@ -105,7 +105,7 @@ def test_groups_that_exist_are_kept(aws: Any) -> None:
     cloudformation = aws("cloudformation")
     given = [parameter("MakeLogGroups", "no")]
     cloudformation.create_stack(StackName="t", TemplateBody=text("telemetry.yml"), Parameters=given, **NAMED)
-    assert len(contents(aws)["filters"]) == 7
+    assert len(contents(aws)["filters"]) == 8
     cloudformation.delete_stack(StackName="t")
     assert contents(aws)["groups"] == [FACTS.json_log_group, FACTS.raw_log_group]
 

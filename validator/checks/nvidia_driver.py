@@ -17,6 +17,7 @@ from validator.probes import (
     MachineUnderTest,
     SinceImage,
     environments,
+    gpu_initialisation,
     hardware,
     kernel_modules,
     loaded_version,
@@ -254,6 +255,16 @@ def test_files_are_the_packages_own(host: Any, plan: PlanDocument, observe: Obse
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The packages are held at the planned version, so a system upgrade does not change the driver."""
     packages.check_held(host, plan, "nvidia_driver", observe)
+
+
+@pytest.mark.survives
+@_NEEDS_BOARD
+def test_every_gpu_was_initialised(host: Any, observe: Observe) -> None:
+    """The kernel log of this boot names no GPU that the driver could not initialise. No Xid follows such a failure."""
+    lines = gpu_initialisation.failures(output(host, "dmesg --facility kern --notime"))
+    observe(lines or "no failure", "no failure")
+    if lines:
+        observe.fail(f"the driver could not initialise a GPU: {'; '.join(lines[:3])}")
 
 
 @pytest.mark.tier("T3")

@@ -13,6 +13,7 @@ packages             installed packages of a planned component
 shared_libraries     shared libraries as a program loads them
 kernel_modules       kernel modules on disk
 kernel_panics        kernel panic, oops or lockup on a console or in the kernel log
+gpu_initialisation   GPUs that the driver could not initialise, by the kernel log
 driver_locked        programs that need a driver of exactly their own version
 base_ami             what a node's base AMI installed
 neuron_monitor       neuron-monitor's own report, and the series that follow from it

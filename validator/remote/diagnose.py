@@ -261,20 +261,25 @@ def events(machine: Machine) -> Tuple[Any, List[Finding]]:
             raise Unanswered("missing", "the event parser is not installed: no events to read") from None
         source = "kernel log"
         lines = machine.run("sh", "-c", "dmesg | python3 -sSE %s parse -" % (machine.root + PARSER)).splitlines()
-    read = [event for event in map(_document, lines) if event.get("kind") in ("xid", "sxid", "gpu_lost", "neuron")]
+    read = [event for event in map(_document, lines) if event.get("kind") in _EVENT_KINDS]
     current = [event for event in read if event.get("boot_id") in (None, boot)]
     findings = {}
     for event in current:
         action = str(event.get("ec2_action"))
         if action not in _NO_ACTION and event.get("origin") != "userland":
-            subject = ("" if event["kind"] == "neuron" else "GPU ") + (str(event.get("pci")) or "Neuron")
-            text = "%s %s: %s" % (str(event["kind"]).upper(), event.get("code"), event.get("name"))
+            pci = str(event.get("pci") or "")
+            subject = pci or "Neuron" if event["kind"] == "neuron" else "GPU " + (pci or "of unknown address")
+            text = "%s %s: %s" % (_EVENT_KINDS[event["kind"]], event.get("code"), event.get("name"))
+            text += "; likely cause: %s" % event["likely_cause"] if event.get("likely_cause") else ""
             findings[subject, text] = Finding("action", subject, text, action, str(event.get("ec2_meaning")))
     newest = [{name: event.get(name) for name in _EVENT_FIELDS} for event in current[-20:]]
     counts = {"count": len(current), "earlier": len(read) - len(current)}
     return dict(counts, source=source, newest=newest), list(findings.values())
 
 
+_EVENT_KINDS = {
+    "xid": "XID", "sxid": "SXID", "gpu_lost": "GPU_LOST", "neuron": "NEURON", "gpu_init_failed": "GPU initialisation",
+}  # fmt: skip
 _EVENT_FIELDS = (
     "time", "kind", "code", "name", "severity", "action", "ec2_action", "ec2_meaning", "origin", "pci", "message",
 )  # fmt: skip

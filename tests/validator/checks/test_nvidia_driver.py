@@ -91,6 +91,13 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "UNPROVEN",
         "the driver's packages have no persistence daemon",
     ),
+    (driver.test_every_gpu_was_initialised, {"dmesg*": "NVRM: loading NVIDIA UNIX x86_64 Kernel Module\n"}, "PASS", ""),
+    (
+        driver.test_every_gpu_was_initialised,
+        {"dmesg*": "NVRM: GPU 0000:4b:00.0: RmInitAdapter failed! (0x22:0x56:894)\n"},
+        "FAIL",
+        "the driver could not initialise a GPU: NVRM: GPU 0000:4b:00.0: RmInitAdapter failed! (0x22:0x56:894)",
+    ),
     (driver.test_nouveau_is_blacklisted, NOUVEAU, "PASS", ""),
     (driver.test_nouveau_is_blacklisted, NOUVEAU | {"modprobe*": ""}, "FAIL", "nouveau is not blacklisted"),
     (

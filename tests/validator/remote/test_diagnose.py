@@ -275,6 +275,17 @@ def test_events_of_this_boot_ask_for_their_action(bench: Bench) -> None:
     assert "xid 95  0000:1b:00.0  critical  reboot: Double Bit ECC Error (drill)" in program.as_text(document)
 
 
+def test_gpu_that_cannot_be_initialised_is_a_finding(bench: Bench) -> None:
+    """The parser's log is gone and no Xid was printed; the kernel log still has the reason."""
+    home = bench.root / "opt/aws/cloudwatch"
+    home.mkdir(parents=True)
+    (home / "nvidia").symlink_to(ROOT / "roles/event_parser/files")
+    bench.prints("dmesg", "[1.0] NVRM: GPU 0000:4b:00.0: RmInitAdapter failed! (0x22:0x56:894)\n")
+    [(level, subject, text, kind)] = of(bench.diagnose(), "events")
+    assert (level, subject, kind) == ("action", "GPU 0000:4b:00.0", "stop_start")
+    assert text == "GPU initialisation RM_INIT_FAILED: The driver cannot initialise the GPU"
+
+
 def test_events_are_read_where_the_unit_writes_them(bench: Bench) -> None:
     bench.file(
         "/etc/systemd/system/aws-hw-monitor.service.d/paths.conf", "ExecStart=x run --json-log /var/log/own.jsonl\n"

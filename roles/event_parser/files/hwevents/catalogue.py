@@ -1,7 +1,7 @@
 """Meaning of a code: name, severity, action, and what that action is on EC2. CSV tables, overridden by the operator's policy file.
 
 Policy file: `{"xid": {"63": {"severity": "fatal", "action": "RESET_GPU"}}, "sxid": {…}, "gpu_lost": {…},
-"neuron": {"DMA_ERROR": {…}}}`.
+"neuron": {"DMA_ERROR": {…}}, "gpu_init_failed": {"RM_INIT_FAILED": {…}}}`.
 An invalid entry is ignored and reported in `Catalogue.policy_errors`; the service keeps running.
 """
 
@@ -19,7 +19,8 @@ SEVERITIES = ("info", "app", "warning", "critical", "fatal")
 POLICY_PATH = "/etc/gpu-ami/xid-policy.json"
 # Stands for the GPU's address in text that is not about one event.
 ANY_PCI = "PCI_ADDRESS"
-_FILES = ("xid.csv", "sxid.csv", "nvlink5.csv", "actions.csv", "branches.csv", "sxid_branches.csv", "neuron.csv")
+_FILES = ("xid.csv", "sxid.csv", "nvlink5.csv", "actions.csv", "branches.csv", "sxid_branches.csv", "neuron.csv",
+          "gpu_init.csv")  # fmt: skip
 # SXids that the Fabric Manager user guide does not list: the driver's own word decides (severity, action).
 _SXID_WORDS = {
     "": ("warning", "CONTACT_SUPPORT"),
@@ -27,6 +28,10 @@ _SXID_WORDS = {
     "Non-fatal": ("warning", "MONITOR_FABRIC"),
     "Fatal": ("critical", "RESTART_VM"),
 }
+
+
+_NAMED_CODES = ("neuron", "gpu_init_failed")
+_POLICY_KINDS = ("xid", "sxid", "gpu_lost") + _NAMED_CODES
 
 
 class Meaning(NamedTuple):
@@ -88,6 +93,7 @@ class Catalogue:
         ]
         self._sxid_branches = _rows("sxid_branches.csv", data)
         self._neuron = {row["error"]: row for row in _rows("neuron.csv", data)}
+        self._gpu_init = {row["error"]: row for row in _rows("gpu_init.csv", data)}
         self.version = _version(data)
         self.policy_errors = []  # type: List[str]
         self._policy = {}  # type: Dict[Tuple[str, Union[int, str]], Dict[str, str]]
@@ -154,6 +160,15 @@ class Catalogue:
             meaning = meaning._replace(severity="fatal", action="NEURON_REPLACE", decided_by="message")
         return self.with_policy("neuron", code, meaning)
 
+    def gpu_init(self, code: str) -> Meaning:
+        """`code`: a row of gpu_init.csv."""
+        row = self._gpu_init[code]
+        return self.with_policy("gpu_init_failed", code, Meaning(row["name"], row["severity"], row["action"], "catalogue"))
+
+    def explain_gpu_init(self, code: str) -> Optional[Dict[str, str]]:
+        """All columns of a failure's row; None for an unknown one."""
+        return self._gpu_init.get(code)
+
     def explain_neuron(self, code: str) -> Optional[Dict[str, str]]:
         """All columns of an error's row; None for an unknown one."""
         return self._neuron.get(code)
@@ -208,14 +223,14 @@ class Catalogue:
             self.policy_errors.append("%s: expected an object, got %s" % (path, type(document).__name__))
             return
         for kind, entries in document.items():
-            if kind not in ("xid", "sxid", "gpu_lost", "neuron") or not isinstance(entries, dict):
-                expected = '"xid", "sxid", "gpu_lost" or "neuron" with an object'
+            if kind not in _POLICY_KINDS or not isinstance(entries, dict):
+                expected = '"xid", "sxid", "gpu_lost", "neuron" or "gpu_init_failed" with an object'
                 self.policy_errors.append("%s: %s: expected %s" % (path, kind, expected))
                 continue
             for code, entry in entries.items():
                 where = "%s: %s.%s" % (path, kind, code)
                 checked = self._policy_entry(where, entry)
-                if kind == "neuron":
+                if kind in _NAMED_CODES:
                     if checked:
                         self._policy[(kind, code)] = checked
                 elif checked and code.isdigit():

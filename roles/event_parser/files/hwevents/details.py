@@ -16,7 +16,7 @@ RECOVERY_ACTIONS = {
 }
 _RECOVERY = re.compile(
     r"GPU recovery action changed from 0x(?P<old>[0-9a-fA-F]{1,8}) \((?P<old_label>[^)]*)\)"
-    r" to 0x(?P<new>[0-9a-fA-F]{1,8}) \((?P<new_label>[^)]*)\)"
+    r" to 0x(?P<new>[0-9a-fA-F]{1,8})(?: \((?P<new_label>[^)]*)|(?![0-9a-fA-F]))"  # a line may be cut in the label
 )
 _CONTAINMENT = re.compile(
     r"(?P<how>Contained|Uncontained): (?P<unit>[^(]{1,60}?) ?\([^)]*\)\..*?RST: (?P<reset>Yes|No), D-RST: (?P<deferred>Yes|No)"
@@ -47,7 +47,7 @@ def recovery(message: str) -> Optional[Dict[str, Any]]:
         "from": old,
         "to": new,
         "recovery_action": RECOVERY_ACTIONS[new][0] if new in RECOVERY_ACTIONS else "unknown",
-        "label": match.group("new_label"),
+        "label": match.group("new_label") or "",
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Dict, Optional
+from typing import Dict, List, Optional
 
 
 def read_boot_id(path: str = "/proc/sys/kernel/random/boot_id") -> str:
@@ -19,6 +20,13 @@ def read_driver(path: str) -> Optional[str]:
     except OSError:
         return None
     return match.group(1) if match else None
+
+
+def read_ports(pci: str, devices: str = "/sys/bus/pci/devices") -> List[str]:
+    """The ports above a device, nearest first; empty where the kernel does not list the device (any more)."""
+    path = os.path.realpath(os.path.join(devices, pci))
+    parts = [part for part in path.split("/") if re.match(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", part)]
+    return parts[-2::-1] if os.path.isdir(path) else []
 
 
 def read_instance(dmi: str = "/sys/class/dmi/id", cloud: str = "/var/lib/cloud/data") -> Dict[str, str]:

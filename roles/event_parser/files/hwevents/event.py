@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 from . import SCHEMA, details
 from .catalogue import Catalogue, Meaning
 from .grammar import MESSAGE_LIMIT, Lost, Sxid, Xid
+from .initialisation import InitFailure
 from .neuron import NeuronError
 from .nvlink5 import Nvlink5
 
@@ -43,6 +44,8 @@ class Builder:
         _put_message(event, fact.message)
         if fact.caused_by is not None:
             event["caused_by"] = fact.caused_by
+        if fact.cut:
+            event["incomplete"] = fact.cut
         if extracted:
             event["details"] = extracted
         return event
@@ -57,6 +60,8 @@ class Builder:
         if link is not None:
             event["details"] = {"link": link}
         event["follow_ups"] = []
+        if fact.cut:
+            event["incomplete"] = fact.cut
         return event
 
     def sxid_remainder(self, moment: Moment, fact: Sxid, driver: Optional[str]) -> Dict[str, Any]:
@@ -82,6 +87,14 @@ class Builder:
         event.update(pci=fact.pci, pci_raw=fact.pci_raw, implied=True, pid=None, process=None)
         self._put_action(event, meaning.action)
         _put_message(event, fact.message)
+        return event
+
+    def gpu_init_failed(self, moment: Moment, fact: InitFailure, driver: Optional[str]) -> Dict[str, Any]:
+        event = self._event("gpu_init_failed", moment, fact.code, self.catalogue.gpu_init(fact.code), driver)
+        event.update(pci=fact.pci, pci_raw=fact.pci_raw, pid=None, process=None)
+        self._put_action(event, event["action"])
+        _put_message(event, fact.message)
+        event["details"] = dict(fact.details)
         return event
 
     def neuron(self, moment: Moment, fact: NeuronError) -> Dict[str, Any]:

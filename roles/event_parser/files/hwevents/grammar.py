@@ -11,21 +11,24 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Optional, Tuple, Union
 
+from . import cuts
+from .initialisation import InitFailure, parse_initialisation
 from .neuron import NeuronError, parse_neuron
+from .pci import PCI, normalise_pci
+from .pcie import PcieFact, parse_pcie
 
-_PCI = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 # Before R304 the driver printed bus and device only, as `0001:00`.
 _OLD_PCI = r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}"
 _CODE = r"(?P<code>\d{1,10})(?![0-9A-Za-z_])\s*,?\s*(?P<rest>.*)"
 
 _XID = re.compile(
-    r"(?:NVRM:\s*)+Xid\s*\(\s*(?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r"|" + _OLD_PCI + r"))"
+    r"(?:NVRM:\s*)+Xid\s*\(\s*(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"|" + _OLD_PCI + r"))"
     r"(?:\s+GPU-I:\s*(?P<gi>\d{1,4}))?(?:\s+GPU-CI:\s*(?P<ci>\d{1,4}))?\s*\)\s*:\s*" + _CODE,
     re.DOTALL | re.ASCII,
 )
 _XID_WITHOUT_DEVICE = re.compile(r"(?:NVRM:\s*)+Xid:\s+(?P<code>\d{1,10}),\s*(?P<rest>\S.*)", re.DOTALL | re.ASCII)
 _SXID = re.compile(
-    r"(?:nvidia-)?(?P<switch>nvswitch\d{1,4}):\s*SXid\s*\(\s*(?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r"))\s*\)\s*:\s*" + _CODE,
+    r"(?:nvidia-)?(?P<switch>nvswitch\d{1,4}):\s*SXid\s*\(\s*(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s*\)\s*:\s*" + _CODE,
     re.DOTALL | re.ASCII,
 )
 # error_nvswitch.c prints these after the first line of an event; ctrl_dev_nvswitch.h: severity 0 non-fatal, 1 fatal.
@@ -33,26 +36,26 @@ _FOLLOW_UP = re.compile(r"(?:Severity\s+(?P<severity>\d+)\s+Engine instance|Data
 _FOLLOW_UP_WORDS = {"0": "Non-fatal", "1": "Fatal"}
 _SXID_WORD = re.compile(r"(?P<word>Fatal|Non-fatal|Correctable)\b")
 _LOST = re.compile(
-    r"(?:NVRM:\s*)+GPU\s+(?:at\s+)?(?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r")):?\s+(?:GPU\s+)?has fallen off the bus\b"
+    r"(?:NVRM:\s*)+GPU\s+(?:at\s+)?(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r")):?\s+(?:GPU\s+)?has fallen off the bus\b"
 )
 # One printk of three lines: /dev/kmsg shows its line feeds as \\x0a, dmesg and journalctl break the line.
 _LINE_FEED = r"(?:\\x0a|\s)+(?:NVRM:\s*)*"
 _LOST_WHOLE = re.compile(
-    r"(?:NVRM:\s*)+The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r"))" + _LINE_FEED + r"\(PCI ID: "
+    r"(?:NVRM:\s*)+The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))" + _LINE_FEED + r"\(PCI ID: "
     r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has" + _LINE_FEED +
     r"fallen off the bus and is not responding to commands\b"
 )
-_LOST_FIRST = re.compile(r"(?:NVRM:\s*)+The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r"))\s*$")
+_LOST_FIRST = re.compile(r"(?:NVRM:\s*)+The NVIDIA GPU\s+(?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))\s*$")
 _LOST_MIDDLE = re.compile(r"(?:NVRM:\s*)+\(PCI ID: [0-9a-fA-F]{4}:[0-9a-fA-F]{4}\) installed in this system has\s*$")
 _LOST_LAST = re.compile(r"(?:NVRM:\s*)+fallen off the bus and is not responding to commands\.?\s*$")
-_UUID = re.compile(r"(?:NVRM:\s*)+GPU at (?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r")):\s+(?P<uuid>GPU-[0-9a-fA-F-]{8,64})\s*$")
+_UUID = re.compile(r"(?:NVRM:\s*)+GPU at (?P<raw>(?:PCI:)?(?P<pci>" + PCI + r")):\s+(?P<uuid>GPU-[0-9a-fA-F-]{8,64})\s*$")
 _BOARD_SERIAL = re.compile(r"(?:NVRM:\s*)+GPU Board Serial Number:\s*(?P<serial>[0-9A-Za-z]{1,40})\s*$")
 _GPU_SERIAL = re.compile(
-    r"(?:NVRM:\s*)+GPU (?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r")):\s+GPU serial number is (?P<serial>[0-9A-Za-z]{1,40})\.?\s*$"
+    r"(?:NVRM:\s*)+GPU (?P<raw>(?:PCI:)?(?P<pci>" + PCI + r")):\s+GPU serial number is (?P<serial>[0-9A-Za-z]{1,40})\.?\s*$"
 )
 _DRIVER = re.compile(r"(?:NVRM:\s*)+loading NVIDIA UNIX\b.*?\s(?P<version>\d{3}\.\d{1,3}(?:\.\d{1,3})?)(?:\s|$)")
 _RATE_LIMIT = re.compile(
-    r"(?:NVRM:\s*)+Rate limiting GSP RPC error prints for GPU at (?P<raw>(?:PCI:)?(?P<pci>" + _PCI + r"))"
+    r"(?:NVRM:\s*)+Rate limiting GSP RPC error prints for GPU at (?P<raw>(?:PCI:)?(?P<pci>" + PCI + r"))"
     r"(?: \(printing 1 of every (?P<every>\d{1,6})\))?"
 )
 _PID = re.compile(r"pid=(?P<pid>\d{1,10}|'?<[^<>,]{1,40}>'?|'[^',]{0,40}'|(?=,))\s*(?:,\s*|$)", re.ASCII)
@@ -81,6 +84,7 @@ class Xid(NamedTuple):
     process: Optional[str]
     message: str
     caused_by: Optional[int]
+    cut: str = ""  # what the line lacks, where it was cut
 
 
 class Sxid(NamedTuple):
@@ -93,6 +97,7 @@ class Sxid(NamedTuple):
     message: str
     follow_up: bool
     word: str
+    cut: str = ""
 
 
 class Lost(NamedTuple):
@@ -124,25 +129,13 @@ class RateLimit(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Starts like an Xid or SXid line but is not one: truncated, or an unknown format."""
+    """Starts like an Xid or SXid line but is not one: truncated, or an unknown format. `cut`: where, "" for the latter."""
 
     text: str
+    cut: str = ""
 
 
-Fact = Union[Xid, Sxid, Lost, Identity, Driver, RateLimit, Broken, NeuronError]
-
-
-def normalise_pci(device: str) -> str:
-    """`dddd:bb:dd.f` in lower case: domain 0 and function 0 where none is given. ValueError for anything else.
-
-    An address of two parts is `bb:dd`, or `bbbb:dd` of drivers before R304.
-    """
-    address, _, function = device.lower().partition(".")
-    parts = address.split(":")
-    if len(parts) == 2:
-        parts = ["0", "%02x" % int(parts[0], 16), parts[1]]
-    domain, bus, slot = parts
-    return "%04x:%s:%s.%s" % (int(domain, 16), bus, slot, function or "0")
+Fact = Union[Xid, Sxid, Lost, Identity, Driver, RateLimit, Broken, NeuronError, InitFailure, PcieFact]
 
 
 def split_process(text: str) -> Tuple[Optional[str], str]:
@@ -177,8 +170,10 @@ def _split_rest(rest: str) -> Tuple[Optional[int], Optional[str], str]:
     return pid, process, message
 
 
-def _xid(match: "re.Match[str]") -> Xid:
+def _xid(match: "re.Match[str]", paged: bool) -> Union[Xid, Broken]:
     fields = match.groupdict()
+    if paged and cuts.ends_in_number(match):
+        return Broken(match.string[:200], cuts.NUMBER)
     pid, process, message = _split_rest(fields["rest"])
     message = message.strip()
     cause = _CAUSED_BY.search(" " + message)
@@ -193,10 +188,13 @@ def _xid(match: "re.Match[str]") -> Xid:
         process=process,
         message=message,
         caused_by=int(cause.group("cause")) if cause else None,
+        cut=cuts.missing_of_xid(match, message, paged),
     )
 
 
-def _sxid(match: "re.Match[str]") -> Sxid:
+def _sxid(match: "re.Match[str]", paged: bool) -> Union[Sxid, Broken]:
+    if len(match.group("code")) < cuts.SXID_DIGITS and cuts.ends_in_number(match):
+        return Broken(match.string[:200], cuts.NUMBER)
     message = match.group("rest").strip()
     follow_up, word = _FOLLOW_UP.match(message), _SXID_WORD.match(message)
     return Sxid(
@@ -205,8 +203,9 @@ def _sxid(match: "re.Match[str]") -> Sxid:
         pci_raw=match.group("raw"),
         switch=match.group("switch"),
         message=message,
-        follow_up=follow_up is not None,
+        follow_up=follow_up is not None or cuts.is_cut_follow_up(message),
         word=word.group("word") if word else _FOLLOW_UP_WORDS.get(follow_up.group("severity") or "", "") if follow_up else "",
+        cut=cuts.missing_of_sxid(message, paged),
     )
 
 
@@ -214,21 +213,29 @@ def parse(text: str) -> Optional[Fact]:
     """The fact that this record states; None for most lines and for every quotation."""
     if text.startswith("NVRM:"):
         return _parse_nvrm(text)
-    match = _SXID.match(text)
+    if "SXid" in text or text.startswith(("nvswitch", "nvidia-nvswitch")):
+        return _parse_switch(text)
+    return parse_neuron(text) or parse_initialisation(text) or parse_pcie(text)
+
+
+def _parse_switch(text: str) -> Optional[Fact]:
+    whole, paged = cuts.without_mark(text)
+    match = _SXID.match(whole)
     if match:
-        return _sxid(match)
-    if re.match(r"(?:nvidia-)?nvswitch\d+:\s*SXid\b", text):
-        return Broken(text[:200])
-    return parse_neuron(text)
+        return _sxid(match, paged)
+    if re.match(r"(?:nvidia-)?nvswitch\d+:\s*SXid\b", whole):
+        return Broken(text[:200], cuts.place(whole))
+    return None
 
 
 def _parse_nvrm(text: str) -> Optional[Fact]:
-    match = _XID.match(text) or _XID_WITHOUT_DEVICE.match(text)
+    whole, paged = cuts.without_mark(text)
+    match = _XID.match(whole) or _XID_WITHOUT_DEVICE.match(whole)
     if match:
-        return _xid(match)
-    if re.match(r"(?:NVRM:\s*)+Xid\b", text):
-        return Broken(text[:200])
-    return _parse_loss(text) or _parse_banner(text)
+        return _xid(match, paged)
+    if re.match(r"(?:NVRM:\s*)+Xid\b", whole):
+        return Broken(text[:200], cuts.place(whole))
+    return _parse_loss(text) or parse_initialisation(text) or _parse_banner(text)
 
 
 def _parse_loss(text: str) -> Optional[Fact]:

@@ -11,6 +11,7 @@ import os
 import re
 from typing import Iterator, NamedTuple, Optional
 
+from . import initialisation, pcie
 from .neuron import may_hold
 
 # Larger than the kernel's limit for one record (8 KiB); with a smaller buffer read(2) fails with EINVAL for ever.
@@ -62,7 +63,7 @@ def parse_record(raw: bytes) -> Optional[Record]:
 
 def interesting(raw: bytes) -> bool:
     """A fast test whether a record can hold an event; most records need no more work."""
-    return b"NVRM" in raw or b"SXid" in raw or may_hold(raw)
+    return b"NVRM" in raw or b"SXid" in raw or may_hold(raw) or initialisation.may_hold(raw) or pcie.may_hold(raw)
 
 
 def to_raw_line(record: Record, several: bool) -> bytes:

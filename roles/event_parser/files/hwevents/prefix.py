@@ -50,7 +50,10 @@ _TOKEN = re.compile(
     r"|(?P<word>[^\s\"'`|,;\[\]{}<>]{1,300})",
     re.ASCII,
 )  # fmt: skip
-_DRIVER_TEXT = re.compile(r"(?<![^\s>\])}|,;:])(?:NVRM:|(?:nvidia-)?nvswitch\d{1,4}:|NEURON_HW_ERR=|neuron:\w{1,64}: )")
+_DRIVER_TEXT = re.compile(
+    r"(?<![^\s>\])}|,;:])(?:NVRM:|(?:nvidia-)?nvswitch\d{1,4}:|NEURON_HW_ERR=|neuron:\w{1,64}: |nvidia: probe of |"
+    r"(?:pcieport|pci|aer|vfio-pci|nvidia(?:-\w+)?) [0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]: )"
+)
 _LEVEL_WORD = re.compile(r"(?:emerg|panic|fatal|alert|crit|critical|err|error|warn|warning|notice|info|debug|trace)$", re.IGNORECASE)
 # A name of a machine, file or stream rather than a word of prose.
 _IDENTIFIER = re.compile(r"(?=.*[\d/_@])[A-Za-z0-9/][A-Za-z0-9/._@:+#=-]*$")

@@ -12,9 +12,10 @@ from typing import Any, Dict, List, Optional
 
 from . import VERSION, details, emf, kmsg
 from .catalogue import Catalogue
-from .environment import read_boot_id, read_driver, read_instance
+from .environment import read_boot_id, read_driver, read_instance, read_ports
 from .event import Builder, Moment
 from .grammar import Broken, Lost, Sxid, Xid, parse
+from .initialisation import InitFailure
 from .neuron import NeuronError
 from .notify import Notifier, watchdog_seconds
 from .options import Options
@@ -41,6 +42,7 @@ class Service:
         self.boot_id = boot_id or read_boot_id()
         self.catalogue = Catalogue(policy_path=options.policy)
         self.tracker = Tracker(Builder(self.catalogue))
+        self.tracker.pcie.ports_of = read_ports
         self.instance = read_instance()
         self.notifier = Notifier()
         self.counts = {"events": 0, "drills": 0, "malformed": 0, "raw_lines": 0}
@@ -221,9 +223,9 @@ class Service:
             return
         fact = parse(record.text)
         kernel = record.facility == kmsg.KERNEL_FACILITY
-        if record.seq > self.raw_seq and (kernel or isinstance(fact, (Xid, Sxid, Lost, NeuronError))):
-            if "NVRM:" in record.text or isinstance(fact, (Sxid, NeuronError)):
-                raw_lines.append(kmsg.to_raw_line(record, isinstance(fact, Lost)))
+        if record.seq > self.raw_seq and (kernel or isinstance(fact, (Xid, Sxid, Lost, NeuronError, InitFailure))):
+            if "NVRM:" in record.text or isinstance(fact, (Sxid, NeuronError, InitFailure)):
+                raw_lines.append(kmsg.to_raw_line(record, isinstance(fact, (Lost, InitFailure))))
         if isinstance(fact, Broken):
             self.counts["malformed"] += 1
         elif fact is not None:

@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import readings
-from .grammar import normalise_pci
+from .pci import normalise_pci
 
 DEADLINE_S = 20.0
 _LIMIT = 4 * 1024 * 1024

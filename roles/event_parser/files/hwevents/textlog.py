@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
-from . import emf
+from . import emf, kmsg
 from .catalogue import POLICY_PATH, Catalogue
 from .event import Builder, Moment
 from .grammar import parse
-from .neuron import may_hold
+from .pcie import may_hold_bridge
 from .prefix import Line
 from .tracker import Tracker
 from .wrappers import Item, parse_document, parse_journal, parse_text
@@ -27,6 +27,11 @@ _OBJECT_LINE = re.compile(r"\s*(?:[\"{}\[\],]|$)")
 _JOURNAL_FIELD = re.compile(r"\s*(?P<name>_{0,2}[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
 
 
+def _may_hold(raw: bytes) -> bool:
+    """A fast test whether a line can hold an event or what explains one; most lines need no more work."""
+    return b"Xid" in raw or b"gpu-ami/event" in raw or kmsg.interesting(raw) or may_hold_bridge(raw)
+
+
 class _Entry:
     """An entry of several lines: the fields of a journal entry, or the members of a JSON object."""
 
@@ -35,6 +40,7 @@ class _Entry:
         self.fields = {}  # type: Dict[str, Any]
         self.lines = []  # type: List[str]
         self.number = 0  # of the line with the driver's text
+        self.holds = False
 
     def add(self, text: str, number: int) -> bool:
         """Adds a line of the file; False if it does not belong to the entry."""
@@ -47,7 +53,8 @@ class _Entry:
             self.lines.append(text)
         else:
             return False
-        if not self.number and ("Xid" in text or "NVRM:" in text or may_hold(text.encode())):
+        self.holds = self.holds or _may_hold(text.encode())
+        if not self.number and ("MESSAGE=" in text if self.is_journal else self.holds):
             self.number = number
         return True
 
@@ -60,7 +67,7 @@ class _Entry:
         return text.lstrip().startswith("}")
 
     def parse(self) -> List[Item]:
-        if not self.number:
+        if not self.holds or not self.number:
             return []
         if not self.is_journal:
             return parse_document("{%s}" % "\n".join(self.lines))
@@ -83,7 +90,7 @@ class TextParser:
         self._number += 1
         lines = []  # type: List[Tuple[int, Item]]
         may_start = b"[s=" in raw or b"__CURSOR=" in raw or raw.rstrip().endswith(b"{")
-        if self._entry or may_start or b"Xid" in raw or b"NVRM" in raw or b"gpu-ami/event" in raw or may_hold(raw):
+        if self._entry or may_start or _may_hold(raw):
             lines = self._take(raw.decode("utf-8", "replace").rstrip("\r\n"))
         for number, line in lines:
             yield from self._feed_line(line, number)

@@ -8,17 +8,22 @@ decides only by what was released before, so a restart that reads the unreleased
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from .catalogue import SEVERITIES
+from .causes import Attempts, PcieErrors
+from .causes import near as _within
 from .event import Builder, Moment, heaviest
 from .grammar import Driver, Fact, Identity, Lost, RateLimit, Sxid, Xid
+from .initialisation import GSP_BOOT, RM_INIT, InitFailure
 from .neuron import NeuronError
+from .pcie import Bridge, PcieError
 
 LOST_WINDOW_US = 300 * 1000000
 INCIDENT_SILENCE_US = 180 * 1000000
 SXID_SETTLE_US = 50 * 1000
 LOST_SETTLE_US = 250 * 1000
+_ATTEMPT_US = 5 * 1000000
 _SETTLE_RECORDS = 64
 _THREE_LINES = 8
 _KEPT = 256
@@ -57,6 +62,9 @@ class Tracker:
         self._heads = {}  # type: Dict[str, Optional[int]]
         self._incidents = {}  # type: Dict[str, Dict[str, Any]]
         self._counted_notices = {}  # type: Dict[str, int]
+        self._attempts = Attempts()
+        self.pcie = PcieErrors()
+        self.on_drop = None  # type: Optional[Callable[[int, str], None]]
 
     def feed(self, moment: Moment, fact: Fact, now_us: Optional[int]) -> None:
         """Adds one fact. `now_us`: the clock for deadlines; None for a file without times."""
@@ -66,6 +74,10 @@ class Tracker:
             self._feed_sxid(moment, fact, now_us)
         elif isinstance(fact, Lost):
             self._feed_lost(moment, fact, now_us)
+        elif isinstance(fact, InitFailure):
+            self._feed_init_failure(moment, fact, now_us)
+        elif isinstance(fact, (PcieError, Bridge)):
+            self.pcie.learn(moment, fact)
         elif isinstance(fact, NeuronError):
             self._queue.append(_Open(moment, self.builder.neuron(moment, fact)))
         elif moment.origin != "userland":  # any process can write such a line to /dev/kmsg: only the driver's count
@@ -127,6 +139,7 @@ class Tracker:
                 return
             if key in self._heads and _within(self._heads[key], moment.clock_us, _FOLLOW_UP_WINDOW_US):
                 self.late_follow_ups += 1
+                self._drop(moment, "follow-up")
                 return
             event = self.builder.sxid_remainder(moment, fact, self.driver)
         else:
@@ -156,6 +169,46 @@ class Tracker:
         deadline = None if now_us is None else now_us + LOST_SETTLE_US
         self._queue.append(_Open(moment, self.builder.gpu_lost(moment, fact, self.driver), deadline, settles=True))
 
+    def _feed_init_failure(self, moment: Moment, fact: InitFailure, now_us: Optional[int]) -> None:
+        """The lines of one attempt are one event: GSP lines without an address, RmInitAdapter, rm_init_adapter."""
+        if fact.part == 1:
+            self._partial_loss[moment.origin] = (moment.order, fact.pci, fact.pci_raw)
+            return
+        if fact.part == 2:
+            first = self._partial_loss.pop(moment.origin, None)
+            if first is None or moment.order - first[0] > _THREE_LINES:
+                first = (moment.order, "", "")
+            fact = fact._replace(pci=first[1], pci_raw=first[2])
+        for opened in self._queue:
+            event = opened.event
+            same_attempt = event["kind"] == "gpu_init_failed" and event["origin"] == moment.origin and not opened.folded
+            if not same_attempt or not _within(opened.moment.clock_us, moment.clock_us, _ATTEMPT_US):
+                continue
+            if fact.pci in ("", event["pci"]):
+                event["details"] = dict(fact.details, **event["details"])
+                self._drop(moment, "attempt")
+                return
+            if not event["pci"] and event["code"] == GSP_BOOT:
+                opened.folded, opened.settles = True, False
+                gsp = dict(event["details"], gsp=event["message"])
+                fact = fact._replace(code=GSP_BOOT if fact.code == RM_INIT else fact.code, details=dict(gsp, **fact.details))
+        deadline = None if now_us is None else now_us + LOST_SETTLE_US
+        event = self.builder.gpu_init_failed(moment, fact, self.driver)
+        self._queue.append(_Open(moment, event, deadline, settles=True))
+
+    def _is_first_attempt(self, opened: _Open, gpu: str) -> bool:
+        """A GPU that cannot be initialised counts once, and not at all after its loss: nothing brings it back in this boot."""
+        if opened.folded:
+            return False
+        clock_us, origin = opened.moment.clock_us, opened.moment.origin
+        lost = [key for key in self._fallen if key == gpu or (not opened.event["pci"] and key.startswith(origin + " "))]
+        first = self._attempts.is_first(gpu, clock_us)
+        return first and not lost
+
+    def _drop(self, moment: Moment, why: str) -> None:
+        if self.on_drop is not None:
+            self.on_drop(moment.order, why)
+
     def _finish(self, opened: _Open) -> Optional[Dict[str, Any]]:
         event, moment = opened.event, opened.moment
         gpu = "%s %s" % (moment.origin, event["pci"])
@@ -163,7 +216,13 @@ class Tracker:
             self._heads[event.pop("_key")] = moment.clock_us
         if event["code"] == _FALLEN_OFF and not self._is_first_loss(opened, gpu):
             self.repeated_losses += 1
+            self._drop(moment, "loss")
             return None
+        if event["kind"] == "gpu_init_failed" and not self._is_first_attempt(opened, gpu):
+            self._drop(moment, "attempt")
+            return None
+        if event["kind"] in ("xid", "gpu_lost", "gpu_init_failed"):
+            self.pcie.explain(event, moment)
         event.update({"uuid": None, "serial": None})
         if moment.origin != "userland":
             event.update(self._identity.get(event["pci"], {}))
@@ -224,7 +283,7 @@ class Tracker:
 
     def _prune(self) -> None:
         tables = (self._identity, self._partial_loss, self._rate_limits, self._fallen, self._heads, self._incidents,
-                  self._counted_notices)  # type: Tuple[Dict[str, Any], ...]  # fmt: skip
+                  self._counted_notices, self._attempts.last)  # type: Tuple[Dict[str, Any], ...]  # fmt: skip
         for table in tables:
             while len(table) > _KEPT:
                 del table[next(iter(table))]
@@ -233,7 +292,8 @@ class Tracker:
         """The memory that a restart needs, as JSON."""
         return {"driver": self.driver, "identity": self._identity, "named_last": self._named_last,
                 "partial_loss": self._partial_loss, "rate_limits": self._rate_limits, "fallen": self._fallen,
-                "heads": self._heads, "incidents": self._incidents, "counted_notices": self._counted_notices}  # fmt: skip
+                "heads": self._heads, "incidents": self._incidents, "counted_notices": self._counted_notices,
+                "attempts": self._attempts.last, "pcie": self.pcie.memory()}  # fmt: skip
 
     def remember(self, memory: Dict[str, Any]) -> None:
         """Restores what `memory` returned."""
@@ -246,12 +306,9 @@ class Tracker:
         self._heads = dict(memory.get("heads", {}))
         self._incidents = dict(memory.get("incidents", {}))
         self._counted_notices = dict(memory.get("counted_notices", {}))
+        self._attempts.last = dict(memory.get("attempts", {}))
+        self.pcie.remember(memory.get("pcie", []))
 
 
 def _weight(severity: str) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else 0
-
-
-def _within(earlier: Optional[int], later: Optional[int], window: int) -> bool:
-    """Unknown times count as near: a file without times is read as one incident."""
-    return earlier is None or later is None or later - earlier <= window

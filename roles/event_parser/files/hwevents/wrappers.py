@@ -37,7 +37,7 @@ _IDENTIFIER_KEYS = ("SYSLOG_IDENTIFIER", "syslog_identifier", "identifier", "app
 _FACILITY_KEYS = ("SYSLOG_FACILITY", "syslog_facility", "facility", "fac")
 _TRANSPORT_KEYS = ("_TRANSPORT", "TRANSPORT", "transport")
 _OTHER_TRANSPORTS = ("syslog", "stdout", "journal", "audit", "driver")
-_EVENT_KINDS = ("xid", "sxid", "gpu_lost")
+_EVENT_KINDS = {"xid": int, "sxid": int, "gpu_lost": int, "neuron": str, "gpu_init_failed": str}
 
 
 def parse_text(text: str) -> List[Item]:
@@ -155,8 +155,7 @@ def is_own_event(document: Document) -> bool:
     """A line of our own JSON log is an event already."""
     return (
         document.get("schema") == SCHEMA
-        and document.get("kind") in _EVENT_KINDS
-        and isinstance(document.get("code"), int)
+        and isinstance(document.get("code"), _EVENT_KINDS.get(str(document.get("kind")), ()))
         and isinstance(document.get("severity"), str)
     )
 
