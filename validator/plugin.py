@@ -211,7 +211,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         engine = item.config.stash[RUN].engine
         if engine is not None and engine.attempts() > check.latest("attempts"):
             check.update(attempts=engine.attempts())
-        outcomes.judge(check, report, call)
+        outcomes.judge(check, report, call, is_ours=item.path.parent == _CHECKS)
         if report.when == "teardown" and item.config.getoption("results") is not None:
             _append_to_journal(check, item.stash[HOST], item.config)
     return report  # type: ignore[return-value]

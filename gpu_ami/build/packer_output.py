@@ -42,8 +42,12 @@ class Reader:
         """One line of Packer's output; a line that is not a record (a panic) is kept as it is."""
         kind, text = _record(raw)
         if kind in ("say", "message", "error", "plain"):
-            for line in text.split("\n"):
-                self._read(kind, _HEAD.sub("", line.rstrip(), count=1))
+            lines = [_HEAD.sub("", line.rstrip(), count=1) for line in text.split("\n")]
+            for line in lines:
+                self._read(kind, line)
+            first = next((line for line in lines if line.strip()), "")
+            if kind == "error" and first and not is_failure(first):  # what Ansible writes to stderr is an "error", too
+                self._packer_errors.append(" ".join(" ".join(lines).split()))
 
     def end(self) -> None:
         """Packer has ended; closes the last task."""
@@ -59,7 +63,9 @@ class Reader:
         if self.play.failed and self.play.failures:
             return self.play.failures[0]
         # Packer repeats a builder's error in its summary, "Build '…' errored after …"; the first one is the cause.
-        return next(iter(self._packer_errors), "Packer exited without an error message")
+        reason = next(iter(self._packer_errors), "Packer exited without an error message")
+        # "failed to handshake": why is what Ansible says of the host that it could not reach.
+        return f"{reason}: {self.play.failures[0]}" if self.play.lost and self.play.failures else reason
 
     def tail(self) -> list[str]:
         """The last lines, as a person reads them."""
@@ -71,8 +77,6 @@ class Reader:
         self._log.write(f"{time.monotonic() - self._started:8.1f}  {text}\n")
         self._log.flush()
         self._last.append(text)
-        if kind == "error" and not is_failure(text):  # what Ansible writes to stderr is an "error" here, too
-            self._packer_errors.append(text)
         playing = self.play.playing  # current Packers say Ansible's lines as if they were their own
         if not self.play.line(text) and kind == "say" and not playing and not _DETAIL.match(text):
             self.play.end()

@@ -29,7 +29,13 @@ _CAPACITY = {
     "SpotMaxPriceTooLow",
 }
 _STORAGE_QUOTA = {"VolumeLimitExceeded", "SnapshotLimitExceeded", "MaxIOPSLimitExceeded"}
-_QUOTA = {"InstanceLimitExceeded", "VcpuLimitExceeded", "MaxSpotInstanceCountExceeded", *_STORAGE_QUOTA}
+_QUOTA = {
+    "InstanceLimitExceeded",
+    "VcpuLimitExceeded",
+    "MaxSpotInstanceCountExceeded",
+    "ResourceLimitExceeded",
+    *_STORAGE_QUOTA,
+}
 _DENIED = {"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "Client.UnauthorizedOperation"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 _KMS_HINT = "the KMS key is disabled, pending deletion, or not usable by the caller: kms_key_id of the --where file"
@@ -59,6 +65,15 @@ _HINTS: Mapping[str, str] = {
     "InvalidGroup.NotFound": "a security group of the --where file is not in this region or VPC",
     "InvalidKeyPair.NotFound": "the temporary key pair is gone: did a `gpu-ami sweep` run at the same time?",
     "InvalidParameterValue": "AWS names the parameter: compare it with the --where file",
+    "InvalidParameterCombination": "AWS names the parameters: compare them with the --where file",
+    "InvalidSnapshot.NotFound": "a snapshot of the AMI is gone, or is not shared with this account",
+    "OperationNotPermitted": "AWS names what it does not permit, such as sharing a snapshot of the default EBS key",
+    "ResourceNotReady": (
+        "EC2 did not finish in time, or failed: the state reason of the AMI or instance in EC2's console says why."
+        " A first snapshot takes longest: try again. Where the volume or the source AMI's snapshot is encrypted:"
+        f" {_KMS_HINT}"
+    ),
+    "UnsupportedOperation": "EC2 does not do this with the instance, the AMI or the account's settings: AWS names it",
 }
 # Codes of an instance's StateReason that say something else than the same code of a refused call.
 _REASONS: Mapping[str, str] = {
@@ -85,8 +100,24 @@ _DENIED_HINT = (
     "(`aws sts decode-authorization-message` decodes an encoded message)"
 )
 _THROTTLED_HINT = "AWS limits the rate of this call for the account: wait, or run fewer machines at a time"
+_IMDS_V2_HINT = (
+    "the account or a service control policy demands IMDSv2 (ec2:MetadataHttpTokens): launch with http_tokens required."
+    " Debian's Packer 1.6.6 cannot: install Packer 1.7 or later (gpu-ami finds it on the PATH, or as $PACKER)"
+)
+_DEMANDS_IMDS_V2 = re.compile(r"httpTokensEnforced|IMDSv1|ec2:MetadataHttpTokens")
+# EC2 names the policy that denies, and the action.
+_DENIED_BY = re.compile(
+    r"explicit deny in (?:an? )?(service control policy|resource control policy|permissions boundary)"
+)
+_REFUSED_ACTION = re.compile(r"not authorized to perform:? `?(?P<action>[a-z0-9-]+:[A-Za-z]+)")
 # "…, api error VcpuLimitExceeded: …" (SDK for Go v2), "VcpuLimitExceeded: …" (v1, and the code alone).
 _CODE = re.compile(r"(?<![\w.])(?P<code>[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*)(?=:\s)")
+# What only an answer of AWS has: SDK for Go v1, and v2, which names the operation.
+_ANSWERED = re.compile(r"status code: \d{3}, request id|https response error StatusCode: \d{3}|\bapi error [A-Z]")
+_OPERATION = re.compile(r"operation error [\w ]+: (?P<action>[A-Z]\w+)")
+_API_ERROR = re.compile(r"api error (?P<code>[A-Z][\w.]+):")
+# Packer's waiters, which cite no answer.
+_WAITED = re.compile(r"unexpected state 'failed', wanted target|exceeded (?:max )?wait (?:attempts|time)")
 
 
 def is_throttled(code: str) -> bool:
@@ -124,13 +155,29 @@ def from_state_reason(text: str, code: str, message: str) -> GpuAmiError:
 
 
 def from_text(action: str, text: str) -> GpuAmiError | None:
-    """The same for a sentence in which another program cites AWS; None where it cites no refusal of the place."""
-    for match in _CODE.finditer(text):
-        code = match["code"]
-        kind, hint = _classify(code, text)
-        if kind is CapacityError or hint in (_DENIED_HINT, _THROTTLED_HINT) or code in _EXPIRED:
-            return kind(f"{action}: {code}", details=[text], hint=hint, code=code)
-    return None
+    """The same for a sentence in which another program cites AWS; None where it cites no refusal of AWS."""
+    code = _cited(text)
+    if not code:
+        return None
+    operation = _REFUSED_ACTION.search(text) or _OPERATION.search(text)
+    during = f"{action}: {operation['action']}" if operation else action
+    kind, hint = _classify(code, text)
+    return kind(f"{during}: {code}", details=[text], hint=hint, code=code)
+
+
+def _cited(text: str) -> str:
+    """The code of AWS's that a sentence cites: one that is known here, or any in what only AWS answers."""
+    codes = [match["code"] for match in _CODE.finditer(text)]
+    known = next((code for code in codes if _is_known(code)), "")
+    if known or not _ANSWERED.search(text):
+        return known or ("ResourceNotReady" if _WAITED.search(text) else "")
+    api_error = _API_ERROR.search(text)
+    return api_error["code"] if api_error else next(iter(codes), "")
+
+
+def _is_known(code: str) -> bool:
+    named = (_CAPACITY, _QUOTA, _DENIED, _EXPIRED, _THROTTLED, _HINTS, _REASONS)
+    return any(code in codes for codes in named) or code == "Unsupported" or code.endswith(".NotFound")
 
 
 class _Limit(threading.local):
@@ -233,10 +280,19 @@ def _classify(code: str, message: str) -> tuple[type[GpuAmiError], str]:
         if "Availability Zone" in message:
             return CapacityError, "this zone does not offer the instance type: set subnet_id to a zone that AWS names"
         return CloudError, "the instance type does not support what the request asks for: AWS names it"
+    if _DEMANDS_IMDS_V2.search(message):
+        return CloudError, _IMDS_V2_HINT
     if code in _DENIED:
-        return CloudError, _DENIED_HINT
+        return CloudError, _denied_hint(message)
     if code in _EXPIRED:
         return CloudError, "the credentials have expired: log in again; a CI job needs a session as long as the run"
     if code in _THROTTLED:
         return CloudError, _THROTTLED_HINT
     return CloudError, _HINTS.get(code, "")
+
+
+def _denied_hint(message: str) -> str:
+    by = _DENIED_BY.search(message)
+    if by is None:
+        return _DENIED_HINT
+    return f"a {by[1]} denies it, whatever the caller's own policy allows: ask who administers the organization"

@@ -124,3 +124,28 @@ def test_reason_says_that_there_is_none() -> None:
 def test_an_error_before_the_first_task_has_no_task() -> None:
     said = reason("1795266055,,ui,message,    amazon-ebs.image: ERROR! the role 'x' was not found")
     assert said == "ERROR! the role 'x' was not found"
+
+
+def test_reason_of_a_handshake_is_the_one_that_ansible_says() -> None:
+    """Packer's own error is "failed to handshake"; the reason stood in the details alone."""
+    offer = "no matching host key type found. Their offer: ssh-rsa"
+    said = reason(
+        "1795266055,,ui,say,==> amazon-ebs.image: PLAY [Image] ****",
+        "1795266055,,ui,say,==> amazon-ebs.image: TASK [Gathering Facts] ****",
+        "1795266056,,ui,error,==> amazon-ebs.image: failed to handshake",
+        f'1795266056,,ui,message,    amazon-ebs.image: fatal: [default]: UNREACHABLE! => {{"msg": "{offer}"}}',
+        "1795266057,,ui,message,    amazon-ebs.image: PLAY RECAP ****",
+        "1795266057,,ui,message,    amazon-ebs.image: default : ok=0 changed=0 unreachable=1 failed=0",
+        "1795266058,,ui,error,==> amazon-ebs.image: Error executing Ansible: Non-zero exit status: exit status 4",
+    )
+    assert said.startswith("failed to handshake: Gathering Facts: fatal: [default]: UNREACHABLE!") and offer in said
+
+
+def test_reason_of_several_lines_is_whole() -> None:
+    said = reason(
+        "1795266063,,ui,error,==> amazon-ebs.image: Error launching source instance: NewCode: no\\n"
+        "==> amazon-ebs.image: \\tstatus code: 400%!(PACKER_COMMA) request id: 1"
+    )
+    assert said == r"Error launching source instance: NewCode: no \tstatus code: 400, request id: 1"
+    several = reason("1795266063,,ui,error,==> amazon-ebs.image: 1 error(s) occurred:\\n\\n* Error waiting for AMI: x")
+    assert several == "1 error(s) occurred: * Error waiting for AMI: x"

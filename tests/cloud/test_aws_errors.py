@@ -66,12 +66,90 @@ def test_a_refusal_is_recognised_in_packer_s_sentence(text: str, kind: type[GpuA
     "text",
     [
         "Timeout waiting for SSH.",
-        "Error querying AMI: InvalidAMIID.NotFound: The image id '[ami-1]' does not exist",
+        "Error: Something: it did not work",
         "Script exited with non-zero exit status: 1",
     ],
 )
 def test_other_failures_are_the_build_s(text: str) -> None:
     assert aws_errors.from_text("Packer", text) is None
+
+
+ENFORCED = (
+    "Error launching source instance: UnsupportedOperation: You can't launch instances with IMDSv1 because"
+    " httpTokensEnforced is enabled for this account. status code: 400, request id: 9ffa9434"
+)
+DENIED_BY_SCP = (
+    "Error launching source instance: UnauthorizedOperation: You are not authorized to perform this operation. User:"
+    " arn:aws:sts::111122223333:assumed-role/x/y is not authorized to perform: ec2:RunInstances on resource:"
+    " arn:aws:ec2:us-east-1:111122223333:instance/* with an explicit deny in a service control policy"
+)
+V2 = (
+    "Error launching source instance: operation error EC2: RunInstances, https response error StatusCode: 400,"
+    " RequestID: 1, api error NewCodeOfAws: it says no"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message", "hint"),
+    [
+        (ENFORCED, CloudError, "Packer: UnsupportedOperation", "Debian's Packer 1.6.6 cannot"),
+        (
+            DENIED_BY_SCP,
+            CloudError,
+            "Packer: ec2:RunInstances: UnauthorizedOperation",
+            "a service control policy denies",
+        ),
+        (V2, CloudError, "Packer: RunInstances: NewCodeOfAws", ""),
+        (
+            "Error waiting for AMI: ResourceNotReady: exceeded wait attempts",
+            CloudError,
+            "Packer: ResourceNotReady",
+            "try",
+        ),
+        (
+            "Error waiting for AMI: unexpected state 'failed', wanted target 'available'",
+            CloudError,
+            "Packer: ResourceNotReady",
+            "state reason",
+        ),
+        (
+            "Error copying AMI: InvalidKMSKey.InvalidState: The KMS key is pending deletion",
+            CloudError,
+            "Packer: InvalidKMSKey.InvalidState",
+            "kms_key_id",
+        ),
+        (
+            "Error registering AMI: ResourceLimitExceeded: You have reached your quota of 50000 AMIs",
+            CapacityError,
+            "Packer: ResourceLimitExceeded",
+            "quota",
+        ),
+        (
+            "Error querying AMI: InvalidAMIID.NotFound: The image id '[ami-1]' does not exist",
+            CloudError,
+            "Packer: InvalidAMIID.NotFound",
+            "not in this region",
+        ),
+        (
+            "Error stopping instance: Odd.Code: no status code: 403, request id: 1",
+            CloudError,
+            "Packer: Odd.Code",
+            "",
+        ),
+    ],
+)
+def test_refusal_through_packer_is_as_one_of_our_own_calls(
+    text: str, kind: type[GpuAmiError], message: str, hint: str
+) -> None:
+    error = aws_errors.from_text("Packer", text)
+    assert error is not None and type(error) is kind and error.exit_code in (4, 5)
+    assert error.message == message and hint in error.hint
+
+
+def test_policy_that_denies_is_named_in_our_own_calls() -> None:
+    error = aws_errors.from_code("launching g5.xlarge", "UnauthorizedOperation", DENIED_BY_SCP)
+    assert "a service control policy denies it" in error.hint
+    assert "Packer 1.6.6" in aws_errors.from_code("launching g5.xlarge", "UnsupportedOperation", ENFORCED).hint
 
 
 def test_kinds_of_codes() -> None:

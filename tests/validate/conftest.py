@@ -22,7 +22,7 @@ from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.validator_process import Target
 from tests.validate.scripted_proof import JUDGED, NO_PROXY, RUN, WAITS
 from validator.transport import ssh
-from validator.transport.ssh import ConnectionDropped, Finished, HostKeyChanged, HostRefused, HostSilent
+from validator.transport.ssh import AuthRefused, ConnectionDropped, Finished, HostKeyChanged, HostRefused, HostSilent
 
 PANIC = "[    2.1] Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)\n"
 
@@ -94,6 +94,8 @@ class World:
             self.way_back[:] = self.way_back[1:] or self.way_back
         if step == "silent":
             raise HostSilent("192.0.2.1:22 did not answer within 10 s")
+        if step == "auth":
+            raise AuthRefused("192.0.2.1:22 rejects the key of admin")
         if step == "refused":
             raise HostRefused("192.0.2.1:22 refuses connections")
         key = self.next_key if step == "new" else self.key

@@ -19,6 +19,14 @@ CONSOLE_FILE = "console.log"
 _NO_PANIC = "no kernel panic, no oops"
 # Written by cloud-init's module keys-to-console; a console may have a prefix or a carriage return on each line.
 _HOST_KEYS = re.compile(r"BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS", re.DOTALL)
+# cloud-init's own words (22.4 to 25.1): its last message ("Datasource DataSourceNone"), its stages, and those of
+# cc_ssh_authkey_fingerprints.
+_NO_DATASOURCE = re.compile(
+    r"DataSourceNone\b|Used fallback datasource|No instance datasource found[^\r\n]*"
+    r"|Can not apply stage [^\r\n]*no datasource[^\r\n]*|Did not find any data source[^\r\n]*"
+)
+_KEYS_OF = re.compile(r"Authorized keys from \S+ for user (\S+?)[+\s]")
+_NO_KEYS = re.compile(r"no authorized SSH keys fingerprints found for user (?P<user>[\w-]+)")
 _KEY_LINE = re.compile(r"(?:ssh-(?:ed25519|rsa)|ecdsa-sha2-\S+) [A-Za-z0-9+/=]+")
 
 
@@ -41,6 +49,23 @@ def contradicts(console: str, host_key: str) -> bool:
     shown = _KEY_LINE.findall(blocks[-1]) if blocks else []
     kind, key = host_key.split()[:2]
     return any(line.startswith(f"{kind} ") for line in shown) and f"{kind} {key}" not in shown
+
+
+def login_hint(console: str, user: str) -> str:
+    """Why nobody can log in although the machine answers, where cloud-init says so on the console; "" else."""
+    none = _NO_DATASOURCE.search(console)
+    if none:
+        return (
+            f"cloud-init found no datasource (console: {none[0]!r}), so it installed no key and ran no user data:"
+            " look at its datasource_list, at the network during the boot, and at whether the metadata service is on"
+        )
+    users = dict.fromkeys(_KEYS_OF.findall(console))
+    if users and user not in users:
+        return f"cloud-init installed the key for {', '.join(users)}, not for {user}: is the plan's ssh_user the AMI's?"
+    no_key = _NO_KEYS.search(console)
+    if no_key and user not in users:
+        return f"cloud-init got no key from the metadata service for {no_key['user']} (console: {no_key[0]!r})"
+    return ""
 
 
 def judge(console: str, error: str = "", after: str = "") -> CheckRecord:

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from validator.transport import Connection, Target
 
 
+class LoginFailed(MachineError):
+    """No login before the deadline. The machine answered the last attempt: what it said is the reason."""
+
+
+class LoginSilent(LoginFailed):
+    """Nothing answered the last attempt: the way to the machine may be closed."""
+
+
 class ImageAtFault(MachineError):
     """The image is the cause: its kernel panicked, or its host key changed. Other failures may be the cloud's."""
 
@@ -87,7 +95,8 @@ def reach(
     """
     from validator.transport import errors, ssh
 
-    last = "nothing answered yet"
+    last, answered = "nothing answered yet", False  # a way that once led to sshd is open
+    kind: type[LoginFailed] = LoginSilent
     look, on_silence = _seldom(look), _seldom(on_silence)
     while time.monotonic() < deadline and not cancelled.is_set():
         try:
@@ -96,18 +105,21 @@ def reach(
             if boot_id != old_boot:
                 return connection, boot_id
             connection.close()
-            last = f"boot {old_boot} is still up"
+            last, kind = f"boot {old_boot} is still up", LoginFailed
         except errors.HostKeyChanged as error:
             raise ImageAtFault(f"{name} shows another host key than at its first boot", details=[str(error)]) from error
         except errors.SshError as error:  # sshd is not up yet, or cloud-init has not put the key there
             last = str(error)
+            silent = isinstance(error, errors.HostSilent)
+            answered |= isinstance(error, errors.AuthRefused)
+            kind = LoginSilent if silent and not answered else LoginFailed
             look()
-            if isinstance(error, errors.HostSilent):
+            if kind is LoginSilent:
                 on_silence()
         cancelled.wait(_POLL_SECONDS)
     if cancelled.is_set():
         raise MachineError(f"{name}: the run was interrupted before an SSH login", details=[f"last answer: {last}"])
-    raise MachineError(f"{name}: SSH login failed before the deadline", details=[f"last answer: {last}"])
+    raise kind(f"{name}: SSH login failed before the deadline", details=[f"last answer: {last}"])
 
 
 def settle(

@@ -20,7 +20,17 @@ from gpu_ami.cloud import SESSION_MANAGER, Cloud, log_groups, login, security_gr
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate.machines import console, watch
 from gpu_ami.validate.machines.deadlines import deadlines
-from gpu_ami.validate.machines.login import CLOUD_INIT, SYSTEMD, ImageAtFault, Settling, reach, record_host_key, settle
+from gpu_ami.validate.machines.login import (
+    CLOUD_INIT,
+    SYSTEMD,
+    ImageAtFault,
+    LoginFailed,
+    LoginSilent,
+    Settling,
+    reach,
+    record_host_key,
+    settle,
+)
 from validator.probes import troubles
 
 if TYPE_CHECKING:
@@ -202,13 +212,11 @@ class Boot:
 
         try:
             yield on_silence
-        except ImageAtFault:
-            raise
-        except MachineError as error:
+        except LoginSilent as error:  # a machine that answered last is not behind closed groups
             if not read or read[0].is_closed:
                 raise
             details = [*error.details, str(read[0])]
-            raise MachineError(error.message, details=details, hint=read[0].remedy) from error
+            raise LoginSilent(error.message, details=details, hint=read[0].remedy) from error
 
     @contextmanager
     def console_on_error(self, machine: Machine) -> Iterator[None]:
@@ -218,10 +226,12 @@ class Boot:
         except MachineError as error:
             if self.cancelled.is_set():
                 raise
-            tail = console_tail(self._console(machine))
+            text = self._console(machine)
+            tail = console_tail(text)
             shown = [f"the last {len(tail)} lines of its console:", *(f"| {line}" for line in tail)] if tail else []
             details = [*error.details, *shown]
-            hint = error.hint or "evidence/ has the whole console"
+            said = console.login_hint(text, self.user) if isinstance(error, LoginFailed) else ""
+            hint = said or error.hint or "evidence/ has the whole console"
             raise type(error)(error.message, details=details, hint=hint) from error
 
 

@@ -99,6 +99,33 @@ def test_a_login_without_an_answer_names_who_may_connect(
     assert "one of sg-1" in caught.value.hint and not is_at_fault(caught.value)
 
 
+NO_DATASOURCE = "[   61.2] cloud-init[588]: Cloud-init v. 22.4.2 finished. Datasource DataSourceNone.  Up 61 seconds\n"
+OTHER_USER = "ci-info: +++++Authorized keys from /home/ec2-user/.ssh/authorized_keys for user ec2-user+++++\n"
+NO_KEY = "ci-info: no authorized SSH keys fingerprints found for user admin.\n"
+
+
+@pytest.mark.parametrize("attempts", [["auth"], ["silent", "auth"], ["auth", "silent"]])
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (NO_DATASOURCE, "cloud-init found no datasource (console: 'DataSourceNone'), so it installed no key"),
+        (OTHER_USER, "cloud-init installed the key for ec2-user, not for admin"),
+        (NO_KEY, "cloud-init got no key from the metadata service for admin"),
+        ("[ 0.0] Linux\n", "evidence/ has the whole console"),
+    ],
+)
+def test_a_machine_that_refuses_the_key_is_not_behind_closed_groups(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, attempts: list[str], text: str, hint: str
+) -> None:
+    """The last evidence counts: it was "allow TCP 22", although sshd had answered."""
+    world.way_back, world.console_text = [*attempts], text
+    world.ingress = Ingress(("sg-1",), 22, ranges=("10.0.0.0/8",))
+    with pytest.raises(MachineError, match="SSH login failed before the deadline") as caught:
+        first_boot(world, monkeypatch, tmp_path, seconds=1.5)
+    assert caught.value.hint.startswith(hint)
+    assert "security group" not in str(caught.value) and "allow TCP" not in str(caught.value)
+
+
 @pytest.mark.parametrize("why", ["refused by AWS", "through a program"])
 def test_security_groups_are_no_reason_where_they_are_unknown_or_another_connects(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, why: str
