@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from validator.results import RunningCheck, Verdict
@@ -59,7 +61,7 @@ def _is_of_the_check(call: pytest.CallInfo[None], is_ours: bool) -> bool:
     """
     assert call.excinfo is not None
     last = call.excinfo.traceback[-1] if call.excinfo.traceback else None
-    if last is not None and last.name == "run_expect" and "testinfra" in last.path.parts[-2:-1]:
+    if last is not None and last.name == "run_expect" and Path(last.path).parent.name == "testinfra":
         return True
     return not is_ours and call.excinfo.type.__name__ not in _ABOUT_THE_IMAGE
 
@@ -67,7 +69,9 @@ def _is_of_the_check(call: pytest.CallInfo[None], is_ours: bool) -> bool:
 def _line(call: pytest.CallInfo[None], report: pytest.TestReport) -> str:
     """` (test_mine.py:12)`: the last line of the check's own file that was reached."""
     name = report.nodeid.partition("::")[0].rpartition("/")[2]
-    lines = [entry.lineno + 1 for entry in call.excinfo.traceback if entry.path.name == name] if call.excinfo else []
+    lines = (
+        [entry.lineno + 1 for entry in call.excinfo.traceback if Path(entry.path).name == name] if call.excinfo else []
+    )
     return f" ({name}:{lines[-1]})" if lines else ""
 
 

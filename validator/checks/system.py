@@ -9,7 +9,7 @@ import pytest
 
 from validator import file_account
 from validator.observe import Observe, output, unproven
-from validator.probes import alternatives
+from validator.probes import alternatives, package_database
 
 # Name, what the tool is run for, and what it prints. A replaced tool would make the checks that use it see nothing.
 _TOOLS = (
@@ -45,6 +45,15 @@ def test_tools_of_the_checks_work(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
+def test_package_database_can_be_read(host: Any, plan: Any, observe: Observe) -> None:
+    """The database of dpkg or rpm can be read. Without it no package can be installed, upgraded or checked."""
+    said = package_database.trouble(host, plan["os"]["family"])
+    observe(said or "it lists the package manager itself", "it can be read")
+    if said:
+        observe.fail(said)
+
+
+@pytest.mark.tier("T0")
 def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
     """Every link of update-alternatives leads to a program that a package registered for that name."""
     found = alternatives.read(host)
@@ -65,6 +74,7 @@ def test_held_packages_are_of_roles(host: Any, plan: Any, request: pytest.Fixtur
     folders = request.config.getoption("roles_path")
     footprints, without = file_account.load_footprints(folders, plan["roles"], file_account.plan_variables(plan))
     known = [*file_account.planned_names(plan), *(name for row in footprints.values() for name in row.packages)]
+    package_database.require_readable(host, "debian")
     rows = output(host, "dpkg-query -W -f='${db:Status-Want} ${Package}\\n'").splitlines()
     held = sorted(row.partition(" ")[2] for row in rows if row.startswith("hold "))
     observe(held, "packages of the planned roles")

@@ -9,6 +9,7 @@ alternatives         programs that packages registered with update-alternatives
 footprints           expected files, setuid programs, capabilities and listeners
 bill_of_materials    the image's own bill of materials against what is installed
 since_image          what a machine still has of its image, byte for byte
+package_database     whether the database of dpkg or rpm can be read
 packages             installed packages of a planned component
 shared_libraries     shared libraries as a program loads them
 kernel_modules       kernel modules on disk

@@ -9,7 +9,7 @@ from typing import Any
 
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument, section
-from validator.probes import since_image
+from validator.probes import package_database, since_image
 
 MISSING = "missing"
 _RPM_VERIFY = (
@@ -140,6 +140,8 @@ def installed(host: Any, planned: dict[str, str], family: str) -> dict[str, str]
             for name, version in _rpm(host, sorted(planned)).items()
             if name in planned
         }
+    if planned and not versions:  # nothing is installed, or nothing can be read
+        package_database.require_readable(host, family)
     return {name: versions.get(name, MISSING) for name in planned}
 
 
@@ -165,7 +167,10 @@ def _with_epoch_as(planned: str, version: str) -> str:
 def held(host: Any, planned: dict[str, str], family: str) -> set[str]:
     """The packages that no upgrade changes: on hold (apt), or locked to their planned version (dnf)."""
     if family == "debian":
-        return set(planned) & set(host.run("apt-mark showhold").stdout.split())
+        on_hold = host.run("apt-mark showhold").stdout.split()
+        if planned and not on_hold:
+            package_database.require_readable(host, family)
+        return set(planned) & set(on_hold)
     locks = host.run("cat /etc/dnf/plugins/versionlock.list /etc/yum/pluginconf.d/versionlock.list").stdout
     return {name for name, version in planned.items() if _locked(name, version, locks)}
 

@@ -41,7 +41,7 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (
         agent.test_agent_is_the_planned_version,
-        {"dpkg-query*": (1, "")},
+        {"dpkg-query*Status-Status* dpkg": "installed", "dpkg-query*": (1, "")},
         "FAIL",
         "package amazon-cloudwatch-agent: expected 1.300071.0, got not installed",
     ),

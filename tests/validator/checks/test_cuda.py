@@ -133,7 +133,20 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
     ),
     (cuda.test_libcuda_is_the_planned_one, FORWARD, plan(COMPAT), "PASS", ""),
     (cuda.test_libcuda_is_the_planned_one, NATIVE, plan(COMPAT), "FAIL", "expected '580.95.05', got '550.163.01'"),
-    (cuda.test_no_unplanned_compat_library, {"dpkg-query*": (1, "", "no packages found")}, plan(), "PASS", ""),
+    (
+        cuda.test_no_unplanned_compat_library,
+        {"dpkg-query*Status-Status}' dpkg": "installed", "dpkg-query*": (1, "", "no packages found")},
+        plan(),
+        "PASS",
+        "",
+    ),
+    (
+        cuda.test_no_unplanned_compat_library,
+        {"dpkg-query*": (2, "", "dpkg-query: error: parsing file '/var/lib/dpkg/status'")},
+        plan(),
+        "UNPROVEN",
+        "the package database cannot be read",
+    ),
     (
         cuda.test_no_unplanned_compat_library,
         {"dpkg-query*": "cuda-compat-13-0 580.95.05-1 install ok installed\n"},

@@ -78,3 +78,23 @@ def test_check(judge: Judge, check: Any, table: dict[str, Any], verdict: str, me
     request = SimpleNamespace(config=SimpleNamespace(getoption=lambda _: [ROLES]))
     judged = judge(check, table, plan=plan, **({"request": request} if check is _HELD else {}))
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict"),
+    [
+        ("installed", "PASS"),
+        ((2, "", "dpkg-query: error: parsing file '/var/lib/dpkg/status' near line 2:\n"), "FAIL"),
+    ],
+)
+def test_damaged_package_database_is_the_finding(judge: Judge, reply: Any, verdict: str) -> None:
+    judged = judge(system.test_package_database_can_be_read, {"dpkg-query*": reply}, plan=WITH_NODE)
+    assert judged.verdict == verdict
+    assert verdict == "PASS" or judged.message.startswith("the package database cannot be read: /var/lib/dpkg/status")
+
+
+def test_damaged_package_database_is_no_second_finding(judge: Judge) -> None:
+    request = SimpleNamespace(config=SimpleNamespace(getoption=lambda _: [ROLES]))
+    table = {"dpkg-query*": (2, "", "dpkg-query: error: parsing file\n")}
+    judged = judge(_HELD, table, plan=WITH_NODE, request=request)
+    assert judged.verdict == "UNPROVEN" and "system::test_package_database_can_be_read" in judged.message
