@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import aws_errors, runs
+from gpu_ami.cloud import aws_errors, capacity, launches, runs
 from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
 from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, UsageError
@@ -143,21 +143,14 @@ def dry_runs(scope: Scope) -> Iterator[Finding]:
 
 
 def _launch_request(scope: Scope, ami: str, instance_type: str) -> dict[str, object]:
+    """What a launch will ask for, but for the key pair, which does not exist yet: a policy may depend on all of it."""
     place = scope.place
-    tags = [{"Key": runs.TAG_RUN, "Value": "preflight"}]
-    request: dict[str, object] = {
-        "ImageId": ami,
-        "InstanceType": instance_type,
-        "MinCount": 1,
-        "MaxCount": 1,
-        "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
-    }
-    optional = {
-        "SubnetId": place.subnet_id,
-        "SecurityGroupIds": list(place.security_group_ids),
-        "IamInstanceProfile": {"Name": place.instance_profile} if place.instance_profile else None,
-    }
-    return request | {key: value for key, value in optional.items() if value}
+    tags = {**place.tags, runs.TAG_RUN: "preflight"}
+    launch = launches.Launch(ami, instance_type, "", tags, "")
+    way = capacity.ways_of(place, instance_type)[0]
+    request = dict(launches.request(launch, place, way, place.subnets[0], scope.ec2))
+    del request["KeyName"], request["UserData"]
+    return request
 
 
 def _dry_run(operation: str, call: Callable[..., object], request: Mapping[str, object]) -> Finding:

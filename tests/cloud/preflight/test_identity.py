@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.preflight import identity
 from gpu_ami.cloud.preflight.findings import Level, Scope
 
@@ -54,3 +55,17 @@ def test_only_unconditional_actions_are_simulated() -> None:
     actions = identity.unconditional_actions()
     assert {"ec2:DescribeImages", "cloudwatch:GetMetricData"} <= set(actions)
     assert not {"ec2:RunInstances", "iam:PassRole", "kms:Decrypt"} & set(actions)
+
+
+def test_dry_run_asks_for_what_a_launch_asks_for() -> None:
+    """A policy that demands IMDSv2, a tag or Spot refused the launch that the dry run had found permitted."""
+    place = Place(
+        "aws", "us-east-1", subnet_id="subnet-1", security_group_ids=("sg-1",), instance_profile="images",
+        ssh_interface="private_ip", tags={"team": "ml"}, capacity={"g5.*": ("spot",)},
+    )  # fmt: skip
+    asked = identity._launch_request(SimpleNamespace(place=place, ec2=None), "ami-1", "g5.xlarge")  # type: ignore[arg-type]
+    assert asked["MetadataOptions"]["HttpTokens"] == "required"  # type: ignore[index]
+    assert asked["IamInstanceProfile"] == {"Name": "images"} and "InstanceMarketOptions" in asked
+    assert {kind["ResourceType"] for kind in asked["TagSpecifications"]} >= {"instance", "volume"}  # type: ignore[attr-defined]
+    assert {"Key": "team", "Value": "ml"} in asked["TagSpecifications"][0]["Tags"]  # type: ignore[index]
+    assert "KeyName" not in asked
