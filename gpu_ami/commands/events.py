@@ -63,8 +63,11 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
     else:
         source = reader.open_log(args.file)
     with source as stream:
-        gpu_events = reader.read_events(stream, args.policy)
+        notes: list[str] = []
+        gpu_events = reader.read_events(stream, args.policy, quoted=not args.host, notes=notes)
         if args.json:
             yield from (json.dumps(event, ensure_ascii=False) for event in gpu_events)
         else:
-            yield from reader.table(gpu_events, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+            yield from reader.table(
+                gpu_events, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"), notes=notes
+            )

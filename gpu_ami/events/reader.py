@@ -74,8 +74,13 @@ def parser_module(name: str) -> ModuleType:
     return importlib.import_module(f"{_PACKAGE}.{name}")
 
 
-def read_events(stream: BinaryIO, policy: Path | None = None) -> Iterator[Event]:
-    """The events of a log, in the order of its lines; `line` is 1-based. UsageError for an invalid policy."""
+def read_events(
+    stream: BinaryIO, policy: Path | None = None, *, quoted: bool = False, notes: list[str] | None = None
+) -> Iterator[Event]:
+    """The events of a log, in the order of its lines; `line` is 1-based. UsageError for an invalid policy.
+
+    quoted: read through mail quotations, diffs, lists and markup. notes: gets what was left out.
+    """
     textlog, catalogue = parser_module("textlog"), parser_module("catalogue")
     tables = catalogue.Catalogue(policy_path=str(policy) if policy else None)
     if policy and not policy.is_file():
@@ -83,10 +88,28 @@ def read_events(stream: BinaryIO, policy: Path | None = None) -> Iterator[Event]
     if tables.policy_errors:
         mistakes = counted(len(tables.policy_errors), "mistake")
         raise UsageError(f"{policy}: {mistakes}", details=tables.policy_errors)
-    parser = textlog.TextParser(tables)
+    parser = textlog.TextParser(tables, quoted=quoted)
     for line in textlog.read_lines(stream):
         yield from parser.feed(line)
     yield from parser.finish()
+    if notes is not None:
+        notes += [_note(kind, count) for kind, count in parser.left_out.counts.items()]
+
+
+_NOTES = {
+    "quoted": "{} that look like quotations of kernel lines: counted, origin unknown",
+    "by_program": "{} in which a program or a sentence names an Xid: not counted",
+    "unread": "{} with NVRM or SXid not understood: not counted",
+    "cut": "{} cut in the address or before the end of the number: not counted",
+    "format": "{} of an Xid in an unknown format: not counted",
+    "driver": "{} of the driver without an event",
+    "consequence": "{} that repeat or follow from an event above: not counted again",
+    "follow_up": "{} that belong to an SXid above: not counted again",
+}
+
+
+def _note(kind: str, count: int) -> str:
+    return _NOTES[kind].format(counted(count, "line"))
 
 
 @contextmanager
@@ -143,8 +166,8 @@ _KINDS = {"xid": "Xid", "sxid": "SXid", "gpu_lost": "lost ~Xid", "neuron": "Neur
 _COLUMNS = (("TIME", 27), ("GPU", 14), ("EVENT", 10), ("SEVERITY", 8), ("WHAT", 34), ("DO", 19))
 
 
-def table(events: Iterator[Event], *, colour: bool) -> Iterator[str]:
-    """One line for each event as it arrives, then what to do for each GPU."""
+def table(events: Iterator[Event], *, colour: bool, notes: Sequence[str] = ()) -> Iterator[str]:
+    """One line for each event as it arrives, then what to do for each GPU, then the notes that reading has made."""
     yield "  ".join(title.ljust(width) for title, width in _COLUMNS) + "  BY"
     worst: dict[str, Event] = {}
     count = 0
@@ -155,6 +178,7 @@ def table(events: Iterator[Event], *, colour: bool) -> Iterator[str]:
             _keep_worst(worst, event)
     yield ""
     yield from _summary(worst, count)
+    yield from notes
 
 
 def _row(event: Event, colour: bool) -> str:

@@ -176,3 +176,31 @@ def test_overlong_lines_are_read_in_bounded_memory() -> None:
     read = list(reader.read_events(io.BytesIO(text)))
     assert [(event["line"], event["code"]) for event in read] == [(2, 31), (3, 13)]
     assert len(read[0]["message"]) == 4096 and read[0]["truncated"] is True
+
+
+QUOTATIONS = """\
+> [  113.669216] NVRM: Xid (PCI:0000:00:06): 119, pid=7, name=a, Timeout after 6s
++[  114.669216] NVRM: Xid (PCI:0000:00:06): 31, pid=7, name=a, Ch 00000008
+&gt; [  115.669216] NVRM: Xid (PCI:0000:00:06): 48, pid=7, name=a, DBE
+Jan  5 10:00:00 gpu01 python3[99]: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
+"""
+
+
+def test_quotations_in_a_named_file_count_and_nothing_is_dropped_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text(QUOTATIONS)
+    code, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert code == 0 and out.splitlines()[-2:] == [
+        "3 lines that look like quotations of kernel lines: counted, origin unknown",
+        "1 line in which a program or a sentence names an Xid: not counted",
+    ]
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"), "--json")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [(event["code"], event["origin"], event["quoted"]) for event in events] == [
+        (119, "unknown", True), (31, "unknown", True), (48, "unknown", True),
+    ]  # fmt: skip
+
+
+def test_quotations_in_the_live_log_do_not_count() -> None:
+    assert list(reader.read_events(io.BytesIO(QUOTATIONS.encode()))) == []

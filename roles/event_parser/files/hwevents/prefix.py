@@ -78,6 +78,9 @@ class Line(NamedTuple):
     seq: Optional[int]
     stamp: Optional[str]  # as printed
     boot_id: Optional[str] = None
+    naive_us: Optional[int] = None  # of the wall clock as printed, without its zone
+    host: str = ""
+    quoted: bool = False
 
 
 class _Words:
@@ -170,6 +173,10 @@ def parse_prefixed(line: str) -> Optional[Line]:
     return _line(words, line[match.start() :].rstrip())
 
 
+def has_driver_text(text: str) -> bool:
+    return _DRIVER_TEXT.search(text) is not None
+
+
 def is_head(text: str) -> bool:
     """Whether a log shipper may write this before a document: times, hosts and stream names, no prose."""
     text = _TAG_OF_STREAM.sub("", text)
@@ -210,7 +217,9 @@ def _line(words: _Words, text: str) -> Line:
     wall_us, naive_us = _wall(group("iso"), group("ctime"), group("bsd"), group("unix"))
     clock = "monotonic" if mono_us is not None else "wall"
     stamp = group("iso") or group("ctime") or group("bsd") or group("unix") or group("stamp")
-    return Line(text, words.origin(), mono_us, wall_us, mono_us if mono_us is not None else naive_us, clock, None, stamp)
+    clock_us = mono_us if mono_us is not None else naive_us
+    host = words.names[-1] if words.names and words.has("tag", "facility") else ""
+    return Line(text, words.origin(), mono_us, wall_us, clock_us, clock, None, stamp, naive_us=naive_us, host=host)
 
 
 def _decimal_us(text: str) -> int:

@@ -7,17 +7,19 @@ lines (journalctl -o export and verbose, printed JSON) are put together here.
 from __future__ import annotations
 
 import re
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
 
-from . import emf, kmsg
+from . import emf, kmsg, leftout
 from .catalogue import POLICY_PATH, Catalogue
 from .event import Builder, Moment
-from .grammar import parse
+from .grammar import Broken, Fact, parse
 from .pcie import may_hold_bridge
 from .prefix import Line
+from .quotes import read_quoted
 from .tracker import Tracker
 from .wrappers import Item, parse_document, parse_journal, parse_text
 
+IsRepeat = Callable[[Item, Optional[Fact]], bool]
 _LINE_LIMIT = 65536
 _BACKWARDS_US = 10 * 1000000
 _ENTRY_LINES = 512
@@ -66,6 +68,9 @@ class _Entry:
             return not text.strip() or _JOURNAL_START.match(text) is not None
         return text.lstrip().startswith("}")
 
+    def text(self) -> str:
+        return str(self.fields.get("MESSAGE", "")) if self.is_journal else "\n".join(self.lines)
+
     def parse(self) -> List[Item]:
         if not self.holds or not self.number:
             return []
@@ -76,36 +81,59 @@ class _Entry:
 
 
 class TextParser:
-    """A log file's events in order, each with the 1-based number of its line."""
+    """A log file's events in order, each with the 1-based number of its line.
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    quoted: read through what people paste lines with (`quotes`). is_repeat: whether a line, or an event of our own log, is one
+    that was read before; None: every line counts. left_out: what was not read, or with a reservation.
+    """
+
+    def __init__(self, catalogue: Catalogue, quoted: bool = False, is_repeat: Optional[IsRepeat] = None) -> None:
         self._builder = Builder(catalogue)
-        self._tracker = Tracker(self._builder)
+        self._quoted = quoted
+        self._is_repeat = is_repeat
+        self.left_out = leftout.LeftOut()
+        self._tracker = self._new_tracker()
         self._clocks = {}  # type: Dict[str, int]
         self._number = 0
         self._entry = None  # type: Optional[_Entry]
 
     def feed(self, raw: bytes) -> Iterator[Dict[str, Any]]:
         """One line in, with or without its end; the events that are complete by now out."""
-        self._number += 1
-        lines = []  # type: List[Tuple[int, Item]]
-        may_start = b"[s=" in raw or b"__CURSOR=" in raw or raw.rstrip().endswith(b"{")
-        if self._entry or may_start or _may_hold(raw):
-            lines = self._take(raw.decode("utf-8", "replace").rstrip("\r\n"))
+        lines = self.lines(raw)
         for number, line in lines:
             yield from self._feed_line(line, number)
         if not lines:
             yield from self._tracker.release(order=self._number)
 
+    def lines(self, raw: bytes) -> List[Tuple[int, Item]]:
+        """One line in, the kernel's lines that are complete by now out, each with its number."""
+        self._number += 1
+        may_start = b"[s=" in raw or b"__CURSOR=" in raw or raw.rstrip().endswith(b"{")
+        if self._entry or may_start or _may_hold(raw):
+            return self._take(raw.decode("utf-8", "replace").rstrip("\r\n"))
+        return []
+
     def finish(self) -> Iterator[Dict[str, Any]]:
         """The events that still waited for more lines. The memory is cleared."""
-        for number, line in self._end_entry():
+        for number, line in self.last_lines():
             yield from self._feed_line(line, number)
         yield from self._forget()
 
+    def last_lines(self) -> List[Tuple[int, Item]]:
+        """The lines of an entry that has no end."""
+        return self._end_entry()
+
+    def _new_tracker(self) -> Tracker:
+        tracker = Tracker(self._builder)
+        tracker.on_drop = self._note_drop
+        return tracker
+
+    def _note_drop(self, number: int, why: str) -> None:
+        self.left_out.add(leftout.FOLLOW_UP if why == "follow-up" else leftout.CONSEQUENCE, number)
+
     def _forget(self) -> Iterator[Dict[str, Any]]:
         yield from self._tracker.release(everything=True)
-        self._tracker = Tracker(self._builder)
+        self._tracker = self._new_tracker()
 
     def _take(self, text: str) -> List[Tuple[int, Item]]:
         """The lines that this line of the file completes, each with its number."""
@@ -117,24 +145,53 @@ class TextParser:
         elif self._entry is None or not self._entry.add(text, self._number):
             if self._entry and not self._entry.is_journal:
                 self._entry = None  # not a document after all
-            lines += [(self._number, line) for line in parse_text(text)]
+            lines += [(self._number, line) for line in self._read(text)]
         return lines
+
+    def _read(self, text: str) -> List[Item]:
+        items = parse_text(text)
+        if not items and self._quoted:
+            items = list(read_quoted(text))
+        if not items:
+            self.left_out.add_unread(text, self._number)
+        return items
 
     def _end_entry(self) -> List[Tuple[int, Item]]:
         entry, self._entry = self._entry, None
-        return [(entry.number, line) for line in entry.parse()] if entry else []
+        if entry is None:
+            return []
+        items = entry.parse()
+        if entry.holds and not items:
+            self.left_out.add_unread(entry.text(), entry.number or self._number)
+        return [(entry.number, line) for line in items]
 
     def _feed_line(self, line: Item, number: int) -> Iterator[Dict[str, Any]]:
         if not isinstance(line, Line):  # an event of our own JSON log
             yield from self._forget()
-            yield dict(line, line=number)
+            if self._is_repeat is not None and self._is_repeat(line, None):
+                self.left_out.add(leftout.REPEATED, number)
+            else:
+                yield dict(line, line=number)
             return
         if self._is_another_boot(line):
             yield from self._forget()
         fact = parse(line.text)
+        self._note(line, fact, number)
         if fact is not None:
-            self._tracker.feed(_moment(line, number), fact, line.clock_us)
+            if self._is_repeat is not None and self._is_repeat(line, fact):
+                self.left_out.add(leftout.REPEATED, number)
+            else:
+                self._tracker.feed(_moment(line, number), fact, line.clock_us)
         yield from self._tracker.release(line.clock_us, number)
+
+    def _note(self, line: Line, fact: Optional[Fact], number: int) -> None:
+        if isinstance(fact, Broken):
+            self.left_out.add(leftout.CUT if fact.cut else leftout.FORMAT, number)
+        elif fact is None:
+            if line.text.startswith("NVRM"):
+                self.left_out.add(leftout.DRIVER, number)
+        elif line.quoted:
+            self.left_out.add(leftout.QUOTED, number)
 
     def _is_another_boot(self, line: Line) -> bool:
         """Time that runs backwards: another boot, another host, or lines of several sources in one file."""
@@ -150,6 +207,8 @@ def _moment(line: Line, number: int) -> Moment:
         "line": number, "time": emf.rfc3339(line.wall_us) if line.wall_us is not None else None, "stamp": line.stamp,
         "boot_id": line.boot_id, "seq": line.seq, "monotonic_us": line.monotonic_us,
     }  # fmt: skip
+    if line.quoted:
+        fields["quoted"] = True
     return Moment(number, line.clock_us, line.origin, fields)
 
 

@@ -36,6 +36,16 @@ _IDENTIFIER_KEYS = ("SYSLOG_IDENTIFIER", "syslog_identifier", "identifier", "app
                     "programname")  # fmt: skip
 _FACILITY_KEYS = ("SYSLOG_FACILITY", "syslog_facility", "facility", "fac")
 _TRANSPORT_KEYS = ("_TRANSPORT", "TRANSPORT", "transport")
+# What a program writes about itself: a record with one of these is a program's, unless it names the kernel as its source.
+_LEVEL_KEYS = {"level", "lvl", "loglevel", "log_level", "log.level", "levelno", "severity", "severity_text", "severityText", "priority_name"}
+_SUBJECT_KEYS = {"xid", "xid_code", "xidCode", "xids", "sxid", "gpu", "gpu_id", "gpu_uuid", "gpu_index", "component", "componentClass",
+                 "checkName", "check", "alertname", "alert", "reason", "error", "err", "error_code", "errorCode", "recommended_action",
+                 "recommendedAction", "service", "module", "func", "function", "thread", "threadName", "process", "processName",
+                 "process_name", "job", "task", "worker", "app", "application"}  # fmt: skip
+_SOURCE_KEYS = ("source", "unit", "logger_source", "filename", "file", "path", "log_file", "log.file.path", "logName", "log_name", "logGroup",
+                "sourcetype", "log.syslog.appname", "process.name", "service", "process", "app", "component", "tag")  # fmt: skip
+_KERNEL_SOURCE = re.compile(r"(?:^|[^a-z])(?:kernel|kern|kmsg|dmesg|messages|syslog)(?:$|[^a-z])")
+_SUSPECT = "suspect"  # a program's record; one inside it that names the kernel as its source is still the kernel's
 _OTHER_TRANSPORTS = ("syslog", "stdout", "journal", "audit", "driver")
 _EVENT_KINDS = {"xid": int, "sxid": int, "gpu_lost": int, "neuron": str, "gpu_init_failed": str}
 
@@ -66,8 +76,9 @@ def parse_journal(entry: Document) -> Optional[Line]:
     wall = _whole(_field(entry, "__REALTIME_TIMESTAMP"))
     boot = _field(entry, "_BOOT_ID")
     origin = "kernel" if facility == "0" else "userland"
+    host = _field(entry, "_HOSTNAME", "")
     return Line(text, origin, mono, wall, mono if mono is not None else wall, "monotonic" if mono is not None else "wall",
-                None, None, boot if isinstance(boot, str) else None)  # fmt: skip
+                None, None, boot if isinstance(boot, str) else None, wall, str(host))  # fmt: skip
 
 
 def _field(entry: Document, name: str, default: Any = None) -> Any:
@@ -161,7 +172,7 @@ def is_own_event(document: Document) -> bool:
 
 
 def _walk(value: Any, depth: int, evidence: str) -> Iterator[Item]:
-    """Lines in a document. `evidence`: "kernel" or "userland" where the documents around it name the source."""
+    """Lines in a document. `evidence`: "kernel", "userland" or "suspect", where the documents around it name the source."""
     if depth > _DEPTH:
         return
     if isinstance(value, list):
@@ -190,13 +201,24 @@ def _walk_object(document: Document, depth: int, evidence: str) -> Iterator[Item
     if own_evidence == "program":
         return
     evidence = own_evidence or evidence
-    leveled = isinstance(document.get("level", document.get("lvl")), str) and evidence != "kernel"
+    if evidence != "kernel" and is_of_program(document):
+        evidence = _SUSPECT
     for key, member in document.items():
         if isinstance(member, str):
-            if key in _TEXT_KEYS and not (leveled and member.lstrip().startswith(("NVRM:", "nvidia-nvswitch"))):
+            if key in _TEXT_KEYS and evidence != _SUSPECT:
                 yield from _with_origin(_unwrap(member, depth + 1), evidence)
         else:
             yield from _walk(member, depth + 1, evidence)
+
+
+def is_of_program(document: Document) -> bool:
+    """Whether a program wrote this record about an event: it has a level or a subject, and names no log of the kernel."""
+    keys = {key for key, value in document.items() if value not in (None, "", [], {})}
+    if not keys & (_LEVEL_KEYS | _SUBJECT_KEYS):
+        return bool(keys & _PROGRAM_KEYS)
+    sources = [document[key] for key in _SOURCE_KEYS if key in keys]
+    names = [source.get("name") if isinstance(source, dict) else source for source in sources]
+    return not any(isinstance(name, str) and _KERNEL_SOURCE.search(name.lower()) for name in names)
 
 
 def _evidence(document: Document) -> str:
@@ -224,7 +246,7 @@ def _evidence(document: Document) -> str:
 
 def _with_origin(lines: Iterator[Item], evidence: str) -> Iterator[Item]:
     for line in lines:
-        if isinstance(line, Line) and evidence and line.origin == "unknown":
+        if isinstance(line, Line) and evidence in ("kernel", "userland") and line.origin == "unknown":
             line = line._replace(origin=evidence)
         yield line
 

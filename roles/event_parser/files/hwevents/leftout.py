@@ -1,0 +1,34 @@
+"""What a reader of a log leaves out, and what it read with a reservation: kind → lines. Nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List
+
+QUOTED, BY_PROGRAM, UNREAD = "quoted", "by_program", "unread"
+CUT, FORMAT, DRIVER, REPEATED, CONSEQUENCE, FOLLOW_UP = "cut", "format", "driver", "repeated", "consequence", "follow_up"
+_KEPT = 1000
+_NAMES_AN_EVENT = re.compile(r"\bS?Xid\b\s*[:(]")
+# The text of /proc/driver/nvidia/version: no message.
+_NO_MESSAGE = re.compile(r"\s*NVRM version:")
+
+
+class LeftOut:
+    """Counts, and the numbers of the first lines of each kind."""
+
+    def __init__(self) -> None:
+        self.counts = {}  # type: Dict[str, int]
+        self.lines = {}  # type: Dict[str, List[int]]
+
+    def add(self, kind: str, number: int) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        kept = self.lines.setdefault(kind, [])
+        if len(kept) < _KEPT:
+            kept.append(number)
+
+    def add_unread(self, text: str, number: int) -> None:
+        """A line in which no kernel line was found."""
+        if _NAMES_AN_EVENT.search(text):
+            self.add(BY_PROGRAM, number)
+        elif ("NVRM" in text or "SXid" in text) and not _NO_MESSAGE.match(text):
+            self.add(UNREAD, number)
