@@ -9,30 +9,72 @@ release=${release#vmlinuz-}
 
 build=$tree/run/system-debs
 mkdir -p "$build"
+
+# control NAME VERSION DEPENDS DESCRIPTION
+control() {
+    mkdir -p "$build/$1/DEBIAN"
+    cat >"$build/$1/DEBIAN/control" <<CONTROL
+Package: $1
+Version: $2
+Architecture: amd64
+Maintainer: gpu-ami <gpu-ami@localhost>
+Depends: $3
+Description: $4 (gpu-ami base image)
+CONTROL
+    [ -n "$3" ] || sed -i '/^Depends:/d' "$build/$1/DEBIAN/control"
+}
+
+# own NAME: the package gets what standard input lists of the tree; files below /etc are configuration. /bin and its like are
+# links to directories, and directories in packages.
+own() {
+    while read -r path; do
+        if [ -d "$tree$path" ]; then
+            mkdir -p "$build/$1$path"
+            chmod --reference="$tree$path" "$build/$1$path"
+            continue
+        fi
+        [ -f "$tree$path" ] || [ -L "$tree$path" ] || continue
+        mkdir -p "$build/$1$(dirname "$path")"
+        cp -a "$tree$path" "$build/$1$path"
+        case $path in /etc/*) [ -L "$tree$path" ] || echo "$path" >>"$build/$1/DEBIAN/conffiles" ;; esac
+    done
+    (cd "$build/$1" && find . -path ./DEBIAN -prune -o -type f -print0 | xargs -0 -r md5sum | sed 's|  \./|  |' >DEBIAN/md5sums)
+}
+
+# build_deb NAME: one of the packages that are installed at the end
+build_deb() {
+    chroot "$tree" dpkg-deb --root-owner-group -Znone --build "/run/system-debs/$1" >/dev/null
+}
+
 sed -e 's/#.*//' -e "s/release/$release/g" "$here/debs.txt" | while read -r name first rest; do
     [ -n "$name" ] || continue
     # shellcheck disable=SC2016 # dpkg-query expands it
     version=$(chroot "$tree" dpkg-query -W -f '${Version}' "$first")
-    mkdir -p "$build/$name/DEBIAN"
-    depends=$(echo "$first $rest" | sed -e 's/ *$//' -e 's/ /, /g')
-    cat >"$build/$name/DEBIAN/control" <<CONTROL
-Package: $name
-Version: $version
-Architecture: amd64
-Maintainer: gpu-ami <gpu-ami@localhost>
-Depends: $depends
-Description: $name of the Debian layer below (gpu-ami base image)
- Depends on the Debian packages that contain it.
-CONTROL
-    chroot "$tree" dpkg-deb --root-owner-group -Znone --build "/run/system-debs/$name" >/dev/null
+    control "$name" "$version" "$(echo "$first $rest" | sed -e 's/ *$//' -e 's/ /, /g')" "$name of the Debian layer below"
+    build_deb "$name"
 done
-chroot "$tree" sh -c 'dpkg --install /run/system-debs/*.deb' >/dev/null
-rm -rf "$build"
 
-# The libraries of a hidden program stay; dpkg no longer knows the package.
+# os-release and lsb-release are Ubuntu's, and so is the package that has them. Its scripts are Debian's.
+control base-files 13ubuntu10.3 "" "Ubuntu's base system files"
+sed -i '/^Description:/i Essential: yes\nMulti-Arch: foreign' "$build/base-files/DEBIAN/control"
+for script in preinst postinst postrm prerm; do
+    [ ! -e "$tree/var/lib/dpkg/info/base-files.$script" ] || cp -p "$tree/var/lib/dpkg/info/base-files.$script" "$build/base-files/DEBIAN/$script"
+done
+{ chroot "$tree" dpkg-query -L base-files; echo /etc/lsb-release; } | own base-files
+build_deb base-files
+
+# A hidden program and what belongs to it stay in the tree; dpkg no longer knows its package. What is left is one package's, so that
+# dpkg owns all that the base image has, as it does on Ubuntu's.
+absent=$(sed -e 's/#.*//' -e 's/ .*//' "$here/absent.txt")
+control base-image-tools 1 "" "Debian's build tools, out of PATH"
+for name in $absent; do chroot "$tree" dpkg-query -L "$name"; done >"$build/absent-files"
 sh "$here/../hide.sh" "$tree" "$here/absent.txt"
-sed -e 's/#.*//' -e 's/ .*//' "$here/absent.txt" | while read -r name; do
-    [ -n "$name" ] || continue
+for name in $absent; do
     rm -f "$tree/var/lib/dpkg/info/$name".*
     sed -i "/^Package: $name\$/,/^\$/d" "$tree/var/lib/dpkg/status"
 done
+{ cat "$build/absent-files"; find "$tree/usr/libexec/gpu-ami/debian" -mindepth 1 | sed "s|^$tree||"; } | own base-image-tools
+build_deb base-image-tools
+
+chroot "$tree" sh -c 'dpkg --force-confold --install /run/system-debs/*.deb' >/dev/null
+rm -rf "$build"
