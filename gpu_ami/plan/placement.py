@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from gpu_ami.cloud import Mirror, Place
-from gpu_ami.recipes import CloudWatchAgent, ResolvedPlan, kernel_section, load_facts
+from gpu_ami.recipes import CloudWatchAgent, ResolvedPlan
 from validator.agent_document import AgentLogs
 
 
@@ -23,12 +23,13 @@ def at_place(document: ResolvedPlan, place: Place) -> ResolvedPlan:
 
 
 def _change_kernel(document: ResolvedPlan, place: Place) -> None:
-    """The kernel's section and a note, where machines of the place boot another series than the image's own AMI."""
-    system, assumed = document["os"], document["kernel"]["version"]
-    rows = load_facts().operating_systems.values()
-    row = next(row for row in rows if (row["id"], row["version"]) == (system["id"], system["version"]))
+    """The series that machines of the place boot, whatever the image's own AMI boots, and a note.
+
+    The packages stay those of the planned series: the place's base images have them by their names.
+    """
+    assumed = document["kernel"]["version"]
     note = f"not proven here: kernel {assumed}; machines of {place.name} boot {place.kernel}"
-    document["kernel"] = kernel_section(row, str(place.kernel), document["architecture"])
+    document["kernel"] = {**document["kernel"], "version": str(place.kernel)}
     document["notes"] = [*document["notes"], note]
 
 

@@ -49,7 +49,7 @@ def test_place_may_name_the_source_ami() -> None:
 
 
 def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
-    """The kernel's packages are of the series that really boots, and the plan says what that does not prove."""
+    """The version is of the series that really boots, the packages are the planned ones, and the plan says so."""
     recipe = ROOT / "variables" / "recipes" / "eks-1.33-al2023-gpu.yml"
     assumed = make_plan(recipe, AWS)
     booted = make_plan(recipe, dataclasses.replace(LOCAL, kernel="6.1"))
@@ -59,12 +59,7 @@ def test_a_place_with_a_kernel_of_its_own_says_so() -> None:
         "headers": "kernel6.12-devel-{release}",
         "hold": ["kernel6.12", "kernel6.12-devel", "kernel6.12-headers"],
     }
-    assert booted["kernel"] == {
-        "version": "6.1",
-        "package": "kernel",
-        "headers": "kernel-devel-{release}",
-        "hold": ["kernel", "kernel-devel", "kernel-headers"],
-    }
+    assert booted["kernel"] == assumed["kernel"] | {"version": "6.1"}
     note = "not proven here: kernel 6.12; machines of local boot 6.1"
     assert note in booted["notes"] and note not in assumed["notes"]
     assert make_plan(DEBIAN, dataclasses.replace(LOCAL, kernel="6.1"))["notes"] == make_plan(DEBIAN, LOCAL)["notes"]

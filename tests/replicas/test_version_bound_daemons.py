@@ -124,6 +124,23 @@ def test_fabric_manager_wants_a_switch(tmp_path: Path) -> None:
     assert "[ERROR]" in (tmp_path / "var/log/fabricmanager.log").read_text()
 
 
+def test_fabric_manager_reaches_the_fourth_generation_through_the_subnet_manager(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "fabric_manager")
+    machine.driver(VERSION)
+    (tmp_path / "dev/infiniband").mkdir(parents=True)
+    (tmp_path / "dev/infiniband/umad0").touch()
+    done = machine.start()
+    assert done.returncode == 1 and "nvlsm not found" in done.stderr
+    subnet_manager = tmp_path / "opt/nvidia/nvlsm/sbin/nvlsm"
+    subnet_manager.parent.mkdir(parents=True)
+    subnet_manager.touch(mode=0o755)
+    (tmp_path / "var/log/fabricmanager.log").unlink()
+    (tmp_path / "var/log").rmdir()
+    done = machine.start()
+    assert done.returncode == 0, done.stderr
+    machine.end()
+
+
 def test_imex_wants_a_list_of_machines(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "imex")
     machine.driver(VERSION)

@@ -33,26 +33,44 @@ SYSTEMS = ("debian12", "ubuntu2404", "al2023")
 
 @dataclass(frozen=True)
 class Base:
-    """What a base image presents: an operating system, and a node family of a version ("" is a plain instance)."""
+    """What a base image presents: an operating system, and a node family of a version ("" is a plain instance).
+
+    kernel: series of the kernel whose packages it has, where that is not the one of the system's or family's own AMI.
+    """
 
     system: str
     family: str = ""
     version: str = ""
+    kernel: str = ""
 
     @staticmethod
     def parse(text: str) -> Base:
-        """From `al2023` or `al2023+eks-1.33`. UsageError: no such base image."""
+        """From `al2023`, `al2023@6.12` or `al2023+eks-1.33`. UsageError: no such base image."""
         system, _, node = text.partition("+")
+        system, _, kernel = system.partition("@")
         family, _, version = node.partition("-")
         known = available()
         if system not in SYSTEMS or (family and (system, family) not in known):
             names = [*SYSTEMS, *("+".join(pair) for pair in known)]
             raise UsageError(f"no base image {text!r}", hint=f"base images: {', '.join(names)}")
-        return Base(system, family, version)
+        if kernel and kernel not in kernel_series(system):
+            raise UsageError(f"no base image {text!r}", hint=f"kernels of {system}: {', '.join(kernel_series(system))}")
+        return Base(system, family, version, kernel)
 
     @property
     def name(self) -> str:
-        return "+".join(filter(None, [self.system, "-".join(filter(None, [self.family, self.version]))]))
+        system = "@".join(filter(None, [self.system, self.kernel]))
+        return "+".join(filter(None, [system, "-".join(filter(None, [self.family, self.version]))]))
+
+    @property
+    def kernel_package(self) -> str:
+        """Name of the package of its kernel."""
+        from gpu_ami.recipes import load_facts
+
+        family = load_facts().node_families[self.family or "ec2"]
+        own = family.get("versions", {}).get(self.version, {}).get("kernel")
+        own = own or family.get("kernels", {}).get(self.system) or kernel_series(self.system)[0]
+        return kernel_package(self.system, self.kernel or own)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -61,7 +79,7 @@ class Base:
         packages = system / "packages.txt"
         layers = [
             Layer(f"{self.system}-packages", tuple(base_image.listed(packages)) if packages.exists() else ()),
-            Layer(self.system, source=system if self.system != "debian12" else None),
+            Layer(self.system, (), system, (self.kernel_package,)) if self.system != "debian12" else Layer(self.system),
         ]
         if self.family:
             source, provided = _REPLICAS / f"{self.family}_ami", of_family(self.system, self.family, self.version)
@@ -86,6 +104,20 @@ class Layer:
         if self.source:
             base_image.add_files(sha, self.source)
         return sha.hexdigest()[:16]
+
+
+def kernel_series(system: str) -> tuple[str, ...]:
+    """Kernel series of an operating system's AMIs, in the facts; its own AMI's first."""
+    from gpu_ami.recipes import load_facts
+
+    return tuple(load_facts().operating_systems[system]["kernels"])
+
+
+def kernel_package(system: str, series: str) -> str:
+    """Name of the package of a kernel series."""
+    from gpu_ami.recipes import kernel_section, load_facts
+
+    return kernel_section(load_facts().operating_systems[system], series, "x86_64")["package"]
 
 
 def available() -> tuple[tuple[str, str], ...]:

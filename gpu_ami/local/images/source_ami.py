@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.local.images import base_image, rootfs_layers
@@ -18,7 +19,7 @@ from gpu_ami.local.images.rootfs_layers import Base, Tree
 from gpu_ami.local.state import ImageRecord
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
-from validator.plan_document import Node, OperatingSystem, SourceAmi
+from validator.plan_document import Kernel, Node, OperatingSystem, SourceAmi
 
 _GIB = 1024**3
 # Whose images the alias "amazon" finds: Amazon Linux's account (docs.aws.amazon.com, Amazon Linux 2023 user guide).
@@ -40,6 +41,7 @@ class SystemPlan(TypedDict):
     architecture: str
     node: Node
     source_ami: SourceAmi
+    kernel: NotRequired[Kernel]
 
 
 # As in a plan for Debian 12; `gpu-ami region up` without a plan registers that image.
@@ -66,7 +68,7 @@ def base_of(plan: SystemPlan) -> Base:
     family = "" if node["family"] == "ec2" else node["family"]
     has_family = not family or (base_system, family) in rootfs_layers.available()
     if base_system and plan["architecture"] == "x86_64" and has_family:
-        return Base(base_system, family, node.get("version", "") if family else "")
+        return _with_kernel(Base(base_system, family, node.get("version", "") if family else ""), plan)
     described = f"{system['id']} {system['version']} on {plan['architecture']}" + (
         f", node family {family}" * bool(family)
     )
@@ -76,6 +78,22 @@ def base_of(plan: SystemPlan) -> Base:
         details=[f"base images (x86_64): {', '.join([*rootfs_layers.SYSTEMS, *pairs])}"],
         hint="build it on AWS with --where FILE; gpu-ami plan works for it in the local region too",
     )
+
+
+def _with_kernel(base: Base, plan: SystemPlan) -> Base:
+    """With the series of the planned kernel's package, where the AMI's own is another."""
+    package = plan["kernel"]["package"] if "kernel" in plan else base.kernel_package
+    if package == base.kernel_package:
+        return base
+    series = rootfs_layers.kernel_series(base.system)
+    named = [kernel for kernel in series if rootfs_layers.kernel_package(base.system, kernel) == package]
+    if not named:
+        packages = sorted({rootfs_layers.kernel_package(base.system, kernel) for kernel in series})
+        raise UsageError(
+            f"no base image of {base.system} has kernel package {package!r}",
+            hint=f"known: {', '.join(packages)}",
+        )
+    return replace(base, kernel=named[0])
 
 
 def ensure(plan: SystemPlan, home: Path, progress: Progress) -> tuple[ImageRecord, str]:

@@ -1,4 +1,4 @@
-"""Devices of an instance type: the number of GPUs, NVSwitches, EFA interfaces and Neuron devices of a machine.
+"""Devices of an instance type: numbers of GPUs, NVSwitches, EFA interfaces, Neuron devices and InfiniBand ports.
 
 The machine reports them by SMBIOS (type 11, OEM strings: `gpu-ami:nvswitch=6`), where the replicas' kernel modules read
 them and create the device nodes. A sandbox has plain files instead.
@@ -17,12 +17,13 @@ _FACTS = data_dir("variables", "facts", "instance_types.yml")
 
 @dataclass(frozen=True)
 class Devices:
-    """How many of each kind."""
+    """How many of each kind. umad: InfiniBand ports to NVSwitches of the fourth generation (/dev/infiniband/umad*)."""
 
     gpu: int = 0
     nvswitch: int = 0
     efa: int = 0
     neuron: int = 0
+    umad: int = 0
 
     @staticmethod
     def parse(text: str) -> Devices:
@@ -38,7 +39,7 @@ class Devices:
 
     def oem_strings(self) -> tuple[str, ...]:
         """The SMBIOS strings; none for GPUs, which are on the PCI bus."""
-        counts = {"nvswitch": self.nvswitch, "efa": self.efa, "neuron": self.neuron}
+        counts = {"nvswitch": self.nvswitch, "efa": self.efa, "neuron": self.neuron, "umad": self.umad}
         return tuple(f"gpu-ami:{kind}={count}" for kind, count in counts.items() if count)
 
 
@@ -52,9 +53,11 @@ def devices_of(instance_type: str, facts: Path = _FACTS) -> Devices:
         return Devices()
     gpu = row.get("gpu") or {}
     generation = document["families"][row["family"]]["nvswitch_generation"] if row.get("nvswitch") else 0
+    switches = document["nvswitches"][generation] if generation else {}
     return Devices(
         gpu=int(gpu.get("count", 0)) if gpu.get("vendor", "nvidia") == "nvidia" else 0,
-        nvswitch=int(document["nvswitches"][generation]["count"]) if generation else 0,
+        nvswitch=int(switches.get("count", 0)),
         efa=int(row.get("efa_interfaces", 0)),
         neuron=int((row.get("neuron") or {}).get("count", 0)),
+        umad=int(switches.get("ports", 0)),
     )

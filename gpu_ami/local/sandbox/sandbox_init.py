@@ -269,6 +269,7 @@ def device_nodes(devices: Mapping[str, int]) -> Iterable[str]:
     yield from (f"nvidia-nvswitch{index}" for index in range(devices.get("nvswitch", 0)))
     yield from ("nvidia-nvswitchctl",) if devices.get("nvswitch") else ()
     yield from (f"infiniband/uverbs{index}" for index in range(devices.get("efa", 0)))
+    yield from (f"infiniband/umad{index}" for index in range(devices.get("umad", 0)))
     yield from (f"neuron{index}" for index in range(devices.get("neuron", 0)))
 
 

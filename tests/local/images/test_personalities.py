@@ -21,6 +21,7 @@ from gpu_ami.recipes import load_facts
 REPLICAS = Path(rootfs_layers.__file__).parents[1] / "replicas"
 AMIS = load_facts().base_amis
 # What a personality has beyond the AMI: no file of it is in PATH, or Debian's own scripts need it.
+# Those of a kernel are named without its stream: kernel6.12-devel as kernel-devel, linux-aws-lts-24.04 as linux-aws.
 BEYOND = {
     "kernel-devel": "the mirror does not know the kernel's release, which is Debian's",
     "kernel-devel-release": "as kernel-devel",
@@ -44,6 +45,17 @@ def names(path: Path) -> list[str]:
     return [line.split()[0].partition("=")[0] for line in lines]
 
 
+def kernel_names(system: str, package: str) -> list[str]:
+    """Packages of an AMI with that kernel, as the personality has them: {release} is the kernel's release."""
+    found = names(REPLICAS / f"{system}_ami" / "kernels" / f"{package}.txt")
+    return [f"{name.removesuffix('release')}{{release}}" if name.endswith("-release") else name for name in found]
+
+
+def default_kernel(system: str) -> list[str]:
+    """Those of the system's own AMI, as the lists write them."""
+    return names(REPLICAS / f"{system}_ami" / "kernels" / f"{Base(system).kernel_package}.txt")
+
+
 def packages_of(family: str, system: str = "al2023") -> set[str]:
     """All packages of a node family's AMI."""
     row = AMIS["node_families"][family][system]
@@ -51,7 +63,7 @@ def packages_of(family: str, system: str = "al2023") -> set[str]:
 
 
 def test_amazon_linux_has_no_package_that_the_ami_lacks() -> None:
-    listed = names(REPLICAS / "al2023_ami" / "rpms.txt")
+    listed = [*names(REPLICAS / "al2023_ami" / "rpms.txt"), *default_kernel("al2023")]
     extra = set(listed) - set(AMIS["systems"]["al2023"]["packages"])
     assert extra == {name for name in BEYOND if name.startswith("kernel-")}
 
@@ -65,18 +77,48 @@ def test_a_family_adds_what_its_ami_adds(family: str) -> None:
 
 def test_the_minimal_ami_lacks_what_is_hidden_on_it() -> None:
     """perl is there all the same: Debian's own scripts need it."""
-    listed = set(names(REPLICAS / "al2023_ami" / "rpms.txt")) - set(BEYOND)
+    listed = {*names(REPLICAS / "al2023_ami" / "rpms.txt"), *default_kernel("al2023")} - set(BEYOND)
     lacking = listed - set(AMIS["systems"]["al2023_minimal"]["packages"])
     assert lacking == {"perl-interpreter", *names(REPLICAS / "al2023_ami" / "minimal.txt")}
 
 
 def test_ubuntu_has_no_package_that_the_ami_lacks() -> None:
     row = AMIS["systems"]["ubuntu2404"]
-    listed = names(REPLICAS / "ubuntu2404_ami" / "debs.txt")
+    listed = default_kernel("ubuntu2404")
     assert set(listed) - set(row["packages"]) - set(BEYOND) == set()
     absent = {line.split()[0] for line in base_image.listed(REPLICAS / "ubuntu2404_ami" / "absent.txt")}
     debian = set(base_image.listed(REPLICAS / "debian_ami" / "packages.txt"))
     assert absent == (debian | {"dpkg-dev"}) & set(row["lacks"])  # dkms brings dpkg-dev
+
+
+def emulated(system: str) -> bool:
+    return (REPLICAS / f"{system}_ami" / "kernels").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("system", "series"),
+    [(system, series) for system in rootfs_layers.SYSTEMS for series in rootfs_layers.kernel_series(system)],
+)
+def test_every_kernel_of_the_facts_has_its_packages(system: str, series: str) -> None:
+    """A row of the facts without packages in the personality would fail in the roles of each image that plans it."""
+    row = load_facts().operating_systems[system]["kernel_packages"]
+    row = row.get(series) or row["default"]
+    assert Base(system, kernel=series).kernel_package == row["package"].replace("{deb}", "amd64")
+    if system == "debian12":  # Debian itself, with its own archive
+        return
+    wanted = {row["package"], row["headers"], row["modules_extra"], *row["hold"]} - {"linux-headers-{release}"}
+    assert wanted <= set(kernel_names(system, row["package"]))
+
+
+@pytest.mark.parametrize("system", [system for system in rootfs_layers.SYSTEMS if emulated(system)])
+def test_kernels_differ_in_their_names_alone(system: str) -> None:
+    files = sorted((REPLICAS / f"{system}_ami" / "kernels").iterdir())
+    series = rootfs_layers.kernel_series(system)
+    assert {path.name.removesuffix(".txt") for path in files} == {
+        rootfs_layers.kernel_package(system, one) for one in series
+    }
+    contents = [[line.split()[1:] for line in base_image.listed(path)] for path in files]
+    assert all(content == contents[0] for content in contents)
 
 
 def test_what_is_absent_can_be_installed() -> None:

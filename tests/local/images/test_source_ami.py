@@ -56,6 +56,34 @@ def test_a_plan_without_one_is_told_what_there_is(recipe: str, wanted: str) -> N
     assert "--where" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("recipe", "package", "kernel"),
+    [
+        ("al2023-neuron", "kernel6.18", "6.18"),
+        ("ecs-al2023-gpu", "kernel6.12", "6.12"),
+        ("eks-1.33-al2023-gpu", "kernel6.12", ""),  # the EKS AMI's own
+        ("ubuntu2404-compute", "linux-image-aws-lts-24.04", "6.8"),
+        ("debian12-gpu", "linux-image-cloud-amd64", ""),
+    ],
+)
+def test_the_base_image_has_the_planned_kernel(recipe: str, package: str, kernel: str) -> None:
+    plan = locked(recipe)
+    plan["kernel"]["package"] = package
+    base = source_ami.base_of(plan)
+    assert (base.kernel, base.kernel_package) == (kernel, package)
+    assert Base.parse(base.name) == base
+
+
+def test_a_kernel_without_a_base_image_is_refused() -> None:
+    plan = locked("al2023-neuron")
+    plan["kernel"]["package"] = "kernel7.0"
+    with pytest.raises(UsageError, match="has kernel package .kernel7") as caught:
+        source_ami.base_of(plan)
+    assert caught.value.hint == "known: kernel, kernel6.12, kernel6.18"
+    with pytest.raises(UsageError, match="no base image .al2023@5"):
+        Base.parse("al2023@5.10+eks-1.33")
+
+
 @pytest.mark.parametrize("recipe", BASES)
 def test_the_plan_s_filter_finds_it(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = tmp_path / "disk.raw"

@@ -13,7 +13,7 @@ PROMISED = {
     "g5.12xlarge": Devices(gpu=4, efa=1),
     "p4d.24xlarge": Devices(gpu=8, nvswitch=6, efa=4),
     "p5.48xlarge": Devices(gpu=8, nvswitch=4, efa=32),
-    "p6-b200.48xlarge": Devices(gpu=8, efa=8),  # NVSwitches of the fourth generation are no devices of the driver's
+    "p6-b200.48xlarge": Devices(gpu=8, efa=8, umad=4),  # NVSwitches of the fourth generation: ports
     "g4ad.xlarge": Devices(),  # AMD's
     "inf2.48xlarge": Devices(neuron=12),
     "trn1.32xlarge": Devices(efa=8, neuron=16),
@@ -37,6 +37,7 @@ def test_nvswitches_follow_the_generation(tmp_path: Path) -> None:
 
 def test_firmware_names_only_what_is_there() -> None:
     assert Devices(gpu=8, nvswitch=6, efa=4).oem_strings() == ("gpu-ami:nvswitch=6", "gpu-ami:efa=4")
+    assert Devices(gpu=8, umad=4).oem_strings() == ("gpu-ami:umad=4",)
     assert Devices(gpu=4).oem_strings() == ()
 
 

@@ -50,7 +50,7 @@ def make_tree(layer: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 @pytest.fixture
 def entered(tree: Tree, home: Path) -> Iterator[sandbox.Sandbox]:
-    with sandbox.entered(DEBIAN, Devices(gpu=2, nvswitch=1, efa=1, neuron=1), home, QUIET) as one:
+    with sandbox.entered(DEBIAN, Devices(gpu=2, nvswitch=1, efa=1, neuron=1, umad=1), home, QUIET) as one:
         yield one
 
 
@@ -86,11 +86,13 @@ def rooms(home: Path) -> list[int]:
 def test_one_gets_in_and_is_somewhere_else(entered: sandbox.Sandbox) -> None:
     said = ssh(
         entered,
-        "id -un; uname -r; cat /proc/sys/kernel/osrelease; tr -d '\\0' </proc/1/comm; ls /dev; cat /proc/net/fib_trie",
+        "id -un; uname -r; cat /proc/sys/kernel/osrelease; tr -d '\\0' </proc/1/comm;"
+        " ls /dev /dev/infiniband; cat /proc/net/fib_trie",
     )
     lines = said.splitlines()
     assert lines[:4] == ["tester", "6.1.0-10-test", "6.1.0-10-test", "systemd"]
-    assert {"nvidia0", "nvidia1", "nvidiactl", "nvidia-nvswitch0", "nvidia-nvswitchctl", "neuron0"} <= set(lines)
+    nodes = {"nvidia0", "nvidia1", "nvidiactl", "nvidia-nvswitch0", "nvidia-nvswitchctl", "neuron0", "umad0"}
+    assert nodes <= set(lines)
     assert "|-- 169.254.169.252\n           /32 host LOCAL" in said and "nvidia2" not in lines
     assert Path(entered.key).stat().st_mode & 0o777 == 0o600
 

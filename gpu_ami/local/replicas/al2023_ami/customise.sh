@@ -1,8 +1,9 @@
 #!/bin/sh
-# Runs once, on the host, with the image's file tree: customise.sh TREE. Moves Debian's package tools out of PATH and adds
+# Runs once, on the host, with the image's file tree: customise.sh TREE KERNEL (the AMI's kernel package, kernels/KERNEL.txt). Moves Debian's package tools out of PATH and adds
 # Amazon Linux's.
 set -eu
 tree=$1
+kernel=$2
 here=$(dirname "$0")
 hidden=/usr/libexec/gpu-ami/debian
 
@@ -20,12 +21,15 @@ sed -i '/^After=multi-user.target/d' "$tree/usr/lib/systemd/system/cloud-final.s
 # The kernel release of the Debian layer below, and the rpm database of the installed packages.
 release=$(basename "$(readlink -f "$tree/vmlinuz")")
 cp "$here/system_rpms.py" "$tree/run/system_rpms.py"
-chroot "$tree" python3 /run/system_rpms.py "${release#vmlinuz-}" <"$here/rpms.txt"
+cat "$here/rpms.txt" "$here/kernels/$kernel.txt" >"$tree/run/rpms.txt"
+chroot "$tree" python3 /run/system_rpms.py "${release#vmlinuz-}" <"$tree/run/rpms.txt"
 
 # grub-mkconfig and mkinitramfs need dpkg and find it in this folder. python3-apt is moved too, since programs that can
 # import it (Ansible) take the system for one with apt.
 mkdir -p "$tree$hidden/python3"
 sed -i "s|^export PATH='\(.*\)'|export PATH='\1:$hidden'|" "$tree/usr/sbin/mkinitramfs"
+# What apt installed by itself says nothing of rpm's packages, whose names are the same.
+rm -f "$tree/var/lib/apt/extended_states"
 mv "$tree"/usr/lib/python3/dist-packages/apt "$tree"/usr/lib/python3/dist-packages/apt_*.so "$tree$hidden/python3/"
 for tool in "$tree"/usr/bin/apt "$tree"/usr/bin/apt-* "$tree"/usr/bin/dpkg "$tree"/usr/bin/dpkg-* \
     "$tree"/usr/sbin/update-grub "$tree"/usr/sbin/update-grub2 "$tree"/usr/sbin/grub-mkconfig; do

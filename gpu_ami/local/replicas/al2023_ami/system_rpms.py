@@ -26,7 +26,7 @@ def rows(lines: Iterable[str], release: str) -> Iterator[tuple[str, str, list[st
     for line in lines:
         words = line.partition("#")[0].split()
         if words:
-            name = words[0].replace("-release", f"-{release}") if words[0].startswith("kernel-") else words[0]
+            name = words[0].replace("-release", f"-{release}") if words[0].startswith("kernel") else words[0]
             provides = [word.replace("=", " = ") for word in words[2:]]
             literal = words[1].startswith("=")
             version = words[1][1:] if literal else f"{debian_version(special.get(words[1], words[1]))}-{RELEASE}"

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Runs once, on the host, with the image's file tree: customise.sh TREE. Installs packages with Ubuntu's names for what
+# Runs once, on the host, with the image's file tree: customise.sh TREE KERNEL (the AMI's kernel package, kernels/KERNEL.txt). Installs packages with Ubuntu's names for what
 # Debian has under other names, and removes what Ubuntu's AMI does not have.
 set -eu
 tree=$1
+kernel=$2
 here=$(dirname "$0")
 release=$(basename "$(readlink -f "$tree/vmlinuz")")
 release=${release#vmlinuz-}
@@ -46,7 +47,7 @@ build_deb() {
     chroot "$tree" dpkg-deb --root-owner-group -Znone --build "/run/system-debs/$1" >/dev/null
 }
 
-sed -e 's/#.*//' -e "s/release/$release/g" "$here/debs.txt" | while read -r name first rest; do
+sed -e 's/#.*//' -e "s/release/$release/g" "$here/kernels/$kernel.txt" | while read -r name first rest; do
     [ -n "$name" ] || continue
     # shellcheck disable=SC2016 # dpkg-query expands it
     version=$(chroot "$tree" dpkg-query -W -f '${Version}' "$first")

@@ -4,4 +4,5 @@
 #include "nv-xid.c"
 #include "nv-procfs.c"
 #include "nv-nvswitch.c"
+#include "nv-umad.c"
 #include "nv.c"

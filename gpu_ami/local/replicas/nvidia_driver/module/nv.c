@@ -186,8 +186,12 @@ static int __init nv_init(void)
 		goto procfs;
 	if (!list_empty(&nv_gpus)) {
 		error = nv_nvswitch_init();
+		if (error)
+			goto driver;
+		error = nv_umad_init();
 		if (!error)
 			return 0;
+		nv_nvswitch_exit();
 		goto driver;
 	}
 	/* Like the driver, the module is not loaded where it has no device. */
@@ -204,6 +208,7 @@ devices:
 
 static void __exit nv_exit(void)
 {
+	nv_umad_exit();
 	nv_nvswitch_exit();
 	pci_unregister_driver(&nv_pci_driver);
 	nv_procfs_exit();

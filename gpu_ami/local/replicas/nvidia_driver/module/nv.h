@@ -56,6 +56,10 @@ void nv_procfs_remove(struct nv_gpu *gpu);
 int nv_nvswitch_init(void);
 void nv_nvswitch_exit(void);
 
+/* nv-umad.c */
+int nv_umad_init(void);
+void nv_umad_exit(void);
+
 /* nv-xid.c */
 int nv_xid_report(struct nv_gpu *gpu, char *request);
 
