@@ -77,10 +77,10 @@ def test_the_base_image_has_the_planned_kernel(recipe: str, package: str, kernel
 def test_a_kernel_without_a_base_image_is_refused() -> None:
     plan = locked("al2023-neuron")
     plan["kernel"]["package"] = "kernel7.0"
-    with pytest.raises(UsageError, match="has kernel package .kernel7") as caught:
+    with pytest.raises(UsageError, match="has kernel package") as caught:
         source_ami.base_of(plan)
     assert caught.value.hint == "known: kernel, kernel6.12, kernel6.18"
-    with pytest.raises(UsageError, match="no base image .al2023@5"):
+    with pytest.raises(UsageError, match="al2023@5"):
         Base.parse("al2023@5.10+eks-1.33")
 
 
