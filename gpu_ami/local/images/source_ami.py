@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.local.images import base_image, rootfs_layers
@@ -41,7 +41,7 @@ class SystemPlan(TypedDict):
     architecture: str
     node: Node
     source_ami: SourceAmi
-    kernel: NotRequired[Kernel]
+    kernel: Kernel
 
 
 # As in a plan for Debian 12; `gpu-ami region up` without a plan registers that image.
@@ -58,6 +58,12 @@ DEBIAN: SystemPlan = {
     "architecture": "x86_64",
     "node": {"family": "ec2"},
     "source_ami": {"owner": "136693071363", "name": "debian-12-amd64-*"},
+    "kernel": {
+        "version": "6.1",
+        "package": "linux-image-cloud-amd64",
+        "headers": "linux-headers-{release}",
+        "hold": ["linux-image-cloud-amd64", "linux-headers-cloud-amd64"],
+    },
 }
 
 
@@ -82,7 +88,7 @@ def base_of(plan: SystemPlan) -> Base:
 
 def _with_kernel(base: Base, plan: SystemPlan) -> Base:
     """With the series of the planned kernel's package, where the AMI's own is another."""
-    package = plan["kernel"]["package"] if "kernel" in plan else base.kernel_package
+    package = plan["kernel"]["package"]
     if package == base.kernel_package:
         return base
     series = rootfs_layers.kernel_series(base.system)
