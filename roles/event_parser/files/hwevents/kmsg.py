@@ -19,6 +19,8 @@ READ_SIZE = 16384
 KERNEL_FACILITY = 0
 _ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _HEADER_FIELDS = 4
+# One pass over the record: eight tests for a substring take twice as long.
+_MAY_HOLD = re.compile(rb"NVRM|SXid|NEURON_HW_ERR=|neuron:|AER|PCIe Bus|: DPC| failed with error ").search
 
 
 class Record(NamedTuple):
@@ -63,6 +65,8 @@ def parse_record(raw: bytes) -> Optional[Record]:
 
 def interesting(raw: bytes) -> bool:
     """A fast test whether a record can hold an event; most records need no more work."""
+    if _MAY_HOLD(raw) is None:
+        return False
     return b"NVRM" in raw or b"SXid" in raw or may_hold(raw) or initialisation.may_hold(raw) or pcie.may_hold(raw)
 
 
