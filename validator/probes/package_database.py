@@ -13,13 +13,13 @@ from validator.observe import unproven
 
 UNREADABLE = "the package database cannot be read"
 CHECK = "system::test_package_database_can_be_read"
-_QUERIES = {"debian": "dpkg-query -W -f '${db:Status-Status}' dpkg", "redhat": "rpm -q rpm"}
+QUERIES = {"debian": "dpkg-query -W -f '${db:Status-Status}' dpkg", "redhat": "rpm -q rpm"}
 _PATHS = {"debian": "/var/lib/dpkg/status", "redhat": "/var/lib/rpm"}
 
 
 def trouble(host: Any, family: str) -> str:
     """What keeps the database from being read; "" where it lists the package manager itself."""
-    done = host.run(_QUERIES["debian" if family == "debian" else "redhat"])
+    done = host.run(QUERIES["debian" if family == "debian" else "redhat"])
     if done.rc == 0:
         return ""
     lines = [line.strip() for line in f"{done.stderr}\n{done.stdout}".splitlines() if line.strip()]

@@ -16,6 +16,7 @@ from testinfra.backend import base
 from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan
+from validator.probes import package_database
 from validator.probes.machine import Clock
 from validator.probes.nvidia_smi import Gpu
 from validator.results import ERROR, FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
@@ -48,7 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class TableBackend(base.BaseBackend):
-    """Answers a command by the first pattern (shell wildcards) that fits it; a command without one is a mistake."""
+    """Answers a command by the first pattern (shell wildcards) that fits it; a command without one is a mistake.
+
+    The package database can be read unless the table says otherwise.
+    """
 
     NAME = "table"
 
@@ -57,9 +61,16 @@ class TableBackend(base.BaseBackend):
         self.table = table
         self.asked: list[str] = []
 
+    def _says_of_the_database(self) -> bool:
+        """A pattern is of the query itself, or an answer is of a damaged database (dpkg-query's status 2)."""
+        damaged = any(isinstance(reply, tuple) and reply[0] == 2 for reply in self.table.values())
+        return damaged or any(pattern.split()[-1] in ("dpkg", "rpm") for pattern in self.table)
+
     def run(self, command: str, *args: str, **_: Any) -> base.CommandResult:
         text = self.quote(command, *args)
         self.asked.append(text)
+        if text in package_database.QUERIES.values() and not self._says_of_the_database():
+            return self.result(0, text.encode(), "installed\n", "")
         for pattern, reply in self.table.items():
             if fnmatch.fnmatchcase(text, pattern):
                 while callable(reply):
