@@ -20,7 +20,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.data import data_dir
 from gpu_ami.files import read_yaml
 from gpu_ami.plan import Plan
-from gpu_ami.recipes import section
+from gpu_ami.recipes import components, section
 
 SCHEMA = "gpu-ami/layer/1"
 HYGIENE = "hygiene"
@@ -35,7 +35,7 @@ _INCLUDE = re.compile(r"(?:include|import)_role:\s+name: (\w+)\s")
 
 @dataclass(frozen=True)
 class Definition:
-    """variables/layers.yml. roles: name of a layer → roles, in the order of the build; max_age: of a layer image.
+    """The layers of a build. roles: name of a layer → roles, in the order of the build; max_age: of a layer image.
 
     early: name of a layer → role → its tasks that this layer runs before the role's own.
     """
@@ -90,9 +90,12 @@ class Layer:
 def load_definition() -> Definition:
     """The layers that come with gpu-ami."""
     table = read_yaml(data_dir("variables", "layers.yml"), "it belongs to gpu-ami: reinstall it")
-    roles = {row["name"]: tuple(row["roles"]) for row in table["layers"]}
-    early = {row["name"]: row.get("early", {}) for row in table["layers"]}
-    return Definition(roles, early, timedelta(days=table["max_age_days"]))
+    declared = components.components()
+    early = {
+        layer: {name: one.early[layer] for name, one in declared.items() if layer in one.early}
+        for layer in components.layers()
+    }
+    return Definition(components.layers(), early, timedelta(days=table["max_age_days"]))
 
 
 def cut(plan: Plan, base_ami: str, place: Place, root: Path) -> tuple[Layer, ...]:

@@ -70,9 +70,9 @@ def _entry(path: Path) -> dict[str, Any]:
 
 def _versions(plan: ResolvedPlan) -> dict[str, str]:
     """Component of the plan (installed, or of the base AMI) → version."""
-    from gpu_ami.recipes import COMPONENTS, section
+    from gpu_ami.recipes import components, section
 
-    return {name: str(section(plan, name)["version"]) for name in COMPONENTS if name in plan}
+    return {name: str(section(plan, name)["version"]) for name in components.chosen() if name in plan}
 
 
 def _text(entry: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes import COMPONENTS, Facts, Recipe, ResolvedPlan, facts_of, read_recipe, resolve, section
+from gpu_ami.recipes import Facts, Recipe, ResolvedPlan, components, facts_of, read_recipe, resolve, section
 from gpu_ami.recipes.facts import versions
 
 # Policy → kinds of driver branches that it takes (nvidia_drivers.yml, `kind`); none: every kind.
@@ -50,7 +50,7 @@ def propose(recipe: Path, policy: str = "newest") -> Bump:
     facts = facts_of(recipe)
     merged = read_recipe(recipe, facts)
     current = resolve(merged, facts)
-    names = [name for name in COMPONENTS if merged.origins.get(f"{name}.version") == recipe.name]
+    names = [name for name in components.chosen() if merged.origins.get(f"{name}.version") == recipe.name]
     chosen = {name: str(section(current, name)["version"]) for name in names if name in current}
     search = _Search(recipe, facts, chosen, policy)
     document = search.pinned(search.together() or search.one_by_one() or current)

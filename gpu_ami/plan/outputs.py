@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_ami.cloud import Place, login
 from gpu_ami.data import data_dir
-from gpu_ami.recipes import PlanDocument, section
+from gpu_ami.recipes import PlanDocument, components, section
 
 SITE_FOLDER = "site"
 PACKER_FILE, ANSIBLE_FILE = "packer.pkrvars.json", "ansible.json"
@@ -29,7 +29,6 @@ def root_device_name(os_id: str) -> str:
 def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Path) -> dict[str, object]:
     """What `packer/variables.pkr.hcl` declares, but for what is of a single run (run id, expiry, manifest)."""
     source = document["source_ami"]
-    versions = {key: section(document, key).get("version", "") for key in ("cuda", "cudnn", "nccl", "efa", "mkl")}
     where = {
         "region": place.region,
         "profile": place.profile or "",
@@ -55,12 +54,7 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         "source_ami": source.get("id", ""),
         "source_ami_owner": source.get("owner", ""),
         "source_ami_name": source.get("name", ""),
-        "nvidia_version": section(document, "nvidia_driver").get("version", ""),
-        "cuda_version": versions["cuda"],
-        "cudnn_version": versions["cudnn"],
-        "nccl_version": versions["nccl"],
-        "efa_version": versions["efa"],
-        "intel_mkl_version": versions["mkl"],
+        **{tag: section(document, name).get("version", "") for name, tag in components.version_tags().items()},
         "instance_type": document["build"]["instance_type"],
         "root_device_name": root_device_name(document["os"]["id"]),
         "root_volume_gib": document["build"]["root_volume_gib"],

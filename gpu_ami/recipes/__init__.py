@@ -7,29 +7,25 @@ site                 a site's own roles, facts, checks and faults
 resolver             recipe and facts become the plan's document
 solver               a version for every component, or all conflicts
 known_releases       releases that are known for a system, and what `newest` takes
-packages             the plan's section of each component
-driver_packages      the plan's sections of driver, fabric manager and IMEX
-system_sections      the plan's sections of kernel, node family, Lustre client and tuning
 agent                the CloudWatch agent's configuration
 notes                notes of a plan that can be built
 explanation          where each value of a recipe comes from
 reference            the reference of the recipe's keys, for docs/recipes.md
 
-Packages: facts (the tables of variables/facts) and rules (between versions, and between a recipe's values).
+Packages: components (one file each: what it is called, needs, installs), facts (the tables of variables/facts) and
+rules (between versions, and between a recipe's values).
 """
 
+from gpu_ami.recipes import components
 from gpu_ami.recipes.explanation import ExplainedValue, explain
 from gpu_ami.recipes.facts import ARCHITECTURES, VARIABLES, Facts, load_facts
 from gpu_ami.recipes.layers import Recipe, facts_of, read_recipe
 from gpu_ami.recipes.lookup import all_recipes, find_recipe, new_recipe_folder, recipe_folders
 from gpu_ami.recipes.resolver import resolve
-from gpu_ami.recipes.rules import COMPONENTS
-from gpu_ami.recipes.system_sections import kernel_section
 from validator.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 
 __all__ = [
     "ARCHITECTURES",
-    "COMPONENTS",
     "VARIABLES",
     "CloudWatchAgent",
     "ExplainedValue",
@@ -39,10 +35,10 @@ __all__ = [
     "ResolvedPlan",
     "SourceAmi",
     "all_recipes",
+    "components",
     "explain",
     "facts_of",
     "find_recipe",
-    "kernel_section",
     "load_facts",
     "new_recipe_folder",
     "read_recipe",

@@ -7,8 +7,10 @@ is in the second: the agent's schema has no `metrics` without something collecte
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from validator.agent_document import AgentConfig, AgentGpuConfig, AgentLogFile, AgentLogs, AgentMetrics
-from validator.plan_document import DrainHook, EventParser, NeuronMonitor, Telemetry
+from validator.plan_document import EventParser, Telemetry
 
 # "time" of the JSON lines of event parser, Neuron's publisher and drain hook: RFC 3339 in UTC with microseconds.
 JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
@@ -18,8 +20,15 @@ _LOG_FLUSH = 5
 _APPENDED = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
 
 
+class Publisher(TypedDict):
+    """A plan's section with a log of its own."""
+
+    log: str
+    log_group: str
+
+
 def agent_config(
-    telemetry: Telemetry, parser: EventParser, endpoint: str | None, *publishers: NeuronMonitor | DrainHook | None
+    telemetry: Telemetry, parser: EventParser, endpoint: str | None, *publishers: Publisher | None
 ) -> AgentConfig:
     """The agent's own section and the log files. `endpoint`: where the guest reaches the AWS API (None: AWS).
 

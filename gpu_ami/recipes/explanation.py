@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpu_ami.recipes.facts import Facts
 from gpu_ami.recipes.layers import Recipe
 from gpu_ami.recipes.rules import ResolveContext
+from gpu_ami.recipes.site import components_of
 from gpu_ami.recipes.solver import Solution, solve
 
 
@@ -40,7 +41,7 @@ class ExplainedValue:
 
 def explain(recipe: Recipe, facts: Facts) -> list[ExplainedValue]:
     """Every value in the order of the layers' keys, then what the base AMI brings along, then the conflicts."""
-    context = ResolveContext(recipe.values, facts)
+    context = ResolveContext(recipe.values, facts, components_of(recipe.site))
     solution = solve(context)
     values = [_explained(recipe, facts, solution, key, value) for key, value in _leaves(recipe.values, "")]
     keys = {explained.key for explained in values}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpu_ami.recipes.facts import NEWEST, Row, Sources, branch
-from gpu_ami.recipes.rules import LABELS, ResolveContext
+from gpu_ami.recipes.rules import ResolveContext
 
 _PER_SYSTEM = ("nvidia_driver", "cuda", "nccl", "cudnn", "dcgm")
 _TABLES = {"nvidia_driver": "nvidia_drivers"}
@@ -63,7 +63,8 @@ def _undocumented(context: ResolveContext, component: str) -> str:
         is_known = not names or context.os_name in names or bool(seen(context, component))
     if is_known:
         return ""
-    return f"not established: that {LABELS[component]} is packaged for {context.os_name}; not in {systems['source']}"
+    where = f"{context.os_name}; not in {systems['source']}"
+    return f"not established: that {context.label(component)} is packaged for {where}"
 
 
 def _unseen(context: ResolveContext, component: str, version: str) -> str:
@@ -71,13 +72,13 @@ def _unseen(context: ResolveContext, component: str, version: str) -> str:
     if asked != NEWEST or component not in _PER_SYSTEM or version in seen(context, component):
         return ""
     return (
-        f"{component}.version newest: {LABELS[component]} {version} is the newest in the facts that fits; "
+        f"{component}.version newest: {context.label(component)} {version} is the newest in the facts that fits; "
         f"not established: that NVIDIA's repository for {context.os_name} has it"
     )
 
 
 def _systems(context: ResolveContext, component: str) -> Row:
-    table = getattr(context.facts, _TABLES.get(component, component))
+    table = context.facts.table(_TABLES.get(component, component))
     return table.get("systems", {})  # type: ignore[no-any-return]
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.errors import UsageError, counted
+from gpu_ami.recipes.components import build_order
 from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts, read_yaml
 from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
-from gpu_ami.recipes.site import in_order, role_defaults, role_keys, site_folder, site_roles
+from gpu_ami.recipes.site import components_of, in_order, site_folder, site_roles
 from validator.schema import Keys, Mistake, key_path
 
 COMMAND_LINE = "--set"
@@ -97,6 +98,7 @@ def layered(
     settings, mistakes = _parse_overrides(overrides, grammar)
     layers = _Layers(mistakes=mistakes)
     layers.lay(_layer(variables / "defaults.yml"), "defaults.yml", grammar)
+    layers.lay({"roles": list(build_order())}, "components", grammar)
     laid: set[str] = set()
     for kind, key in (("architectures", "architecture"), ("os", "os"), ("nodes", "node")):
         name = _named(key, settings, image, layers.values)
@@ -104,8 +106,9 @@ def layered(
         if name is not None and re.fullmatch(r"\w{1,64}", name) and below.is_file():
             laid.add(kind)
             layers.lay(_layer(below), f"{kind}/{name}.yml", grammar)
-    for role in own:
-        layers.lay({role: role_defaults(site, role)} if site else {}, f"site/roles/{role}", grammar)
+    for name, component in components_of(site).items():
+        if component.defaults and isinstance(image, dict) and name in image:
+            layers.lay({name: component.defaults}, f"{'site/' if name in own else ''}roles/{name}", grammar)
     layers.lay(image, path.name, grammar)
     if settings:
         layers.lay(settings, COMMAND_LINE, grammar)
@@ -136,12 +139,7 @@ def _grammar(facts: Facts, variables: Path, site: Path | None = None) -> Keys:
     key = (id(facts), variables, site)
     if key not in _grammars:
         nodes = tuple(sorted(file.stem for file in (variables / "nodes").glob("*.yml")))
-        roles = known_roles(variables)
-        if taken := sorted(set(roles) & set(site_roles(site))):
-            raise UsageError(f"{site}/roles/{taken[0]}: gpu-ami has a role of this name", hint="rename the site's role")
-        recipe = recipe_keys(facts, (*roles, *site_roles(site)), nodes)
-        sections = {role: role_keys(site, role) for role in site_roles(site)} if site else {}
-        _grammars[key] = Keys({**recipe.keys, **sections}, needed=recipe.needed)
+        _grammars[key] = recipe_keys(facts, components_of(site), nodes)
     return _grammars[key]
 
 
@@ -167,16 +165,6 @@ def _named(key: str, *documents: Any) -> str | None:
         if isinstance(document, dict) and isinstance(document.get(key), str):
             return str(document[key])
     return None
-
-
-# Included by other roles; a plan has no key for them.
-_HELPER_ROLES = {"node_base", "vendor_key", "vendor_packages"}
-
-
-def known_roles(variables: Path = VARIABLES) -> tuple[str, ...]:
-    """The names of all roles, without those that only other roles include."""
-    folders = {path.name for path in (variables.parent / "roles").glob("*/")} - _HELPER_ROLES
-    return tuple(sorted({"cloudwatch_agent", "event_parser", "hygiene", "nvidia_driver"} | folders))
 
 
 def _parse_overrides(overrides: Sequence[str], grammar: Keys) -> tuple[dict[str, object], list[str]]:

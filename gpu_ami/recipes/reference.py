@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.files import write_text
+from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts, read_yaml
 from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
-from gpu_ami.recipes.layers import known_roles
 from validator.schema import Choice, Day, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Text
 
 BEGIN = "<!-- generated from gpu_ami/recipes/grammar.py: python -m gpu_ami.recipes.reference docs/recipes.md -->"
 END = "<!-- end of the generated reference -->"
 
 _VERSION = "version; exact, a branch (`580`), or `newest`"
-DESCRIPTIONS = {
+_DESCRIPTIONS = {
     "description": "one line about the image",
     "flag": "part of the AMI's name, `gpu-ami_<flag>_<driver version>-<time>`",
     "os": "operating system",
@@ -38,51 +38,6 @@ DESCRIPTIONS = {
     "source_ami.ssm": "public SSM parameter that holds the AMI's id",
     "build.instance_type": "instance type that builds the image",
     "build.root_volume_gib": "size of the root volume",
-    "nvidia_driver.version": _VERSION,
-    "nvidia_driver.flavour": "kernel module; `boot` installs both and loads one at boot, by the GPU",
-    "nvidia_driver.gsp": "false: GSP firmware off (proprietary module only)",
-    "nvidia_driver.source": (
-        "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive; "
-        "`grid`: AWS's bucket with NVIDIA's GRID driver"
-    ),
-    "nvidia_driver.sha256": "digest of the GRID driver's installer, as you have checked it (AWS publishes none)",
-    "nvidia_driver.virtual_applications": "true: GRID virtual applications instead of a virtual workstation",
-    "fabric_manager.version": "the driver's version; installed by itself where an instance type has an NVSwitch",
-    "imex.version": "the driver's version; installed by itself where memory spans machines",
-    "cuda.version": _VERSION,
-    "cuda.forward_compatibility": "true: install cuda-compat if the driver is too old for the toolkit",
-    "cudnn.version": _VERSION,
-    "nccl.version": _VERSION,
-    "efa.version": "version of the EFA installer; exact, a branch, or `newest`",
-    "efa.mode": "`minimal`: the kernel module and rdma-core alone, without libfabric and Open MPI",
-    "ofi_nccl.version": "version of aws-ofi-nccl beside the EFA installer's; exact, a branch, or `newest`",
-    "gdrcopy.version": _VERSION,
-    "dcgm.version": _VERSION,
-    "container_toolkit.version": _VERSION,
-    "container_toolkit.runtime": "container runtime that is configured; default: the base AMI's, else docker",
-    "neuron.version": "release of the Neuron SDK; exact, a branch, or `newest`",
-    "mkl.version": _VERSION,
-    "lustre.key_fingerprint": "fingerprint of the repository's key that you trust (Ubuntu only)",
-    "tuning.clocks": "false: leave the application clocks as they are",
-    "tuning.memlock": "false: leave the limit of locked memory as it is",
-    "tuning.network": "false: leave the network's sysctl settings as they are",
-    "tuning.sysctl": "further kernel settings",
-    "tuning.mig": "MIG profiles of each GPU, by instance type; `gpu-ami plan` lists those that fit",
-    "cloudwatch_agent.version": "`newest` or a release; with a build number (`1.300071.0b1766`) exactly that file",
-    "event_parser.raw_log": "file with the kernel's Xid and SXid lines",
-    "event_parser.json_log": "file with the events as JSON lines",
-    "event_parser.log_buf_len": "size of the kernel's log buffer",
-    "event_parser.seed_metrics_s": "seconds between points of `AcceleratorMetrics` and `EFAMetrics`; none without",
-    "neuron_monitor.namespace": "CloudWatch namespace of neuron-monitor's metrics; not one that begins with `AWS/`",
-    "neuron_monitor.dimensions": "their dimensions; `neuron_runtime_tag` makes series for each application",
-    "neuron_monitor.high_resolution": "true: stored by the second, with `telemetry.interval_s` below 60; costs more",
-    "neuron_monitor.log": "file with the metrics as embedded metric documents",
-    "neuron_monitor.log_group": "log group of `neuron_monitor.log`",
-    "drain_hook.enabled": "true: a service runs the scripts of `/etc/gpu-ami/drain.d` at notices ([fleet](fleet.md))",
-    "drain_hook.notices": "notices that run them; a recommendation may never, an event may only in days come true",
-    "drain_hook.timeout_s": "seconds for all scripts of a notice together",
-    "drain_hook.log": "file with notices and what the scripts did, as JSON lines",
-    "drain_hook.log_group": "log group of `drain_hook.log`",
     "telemetry.profile": "set of metrics",
     "telemetry.measurements": "metrics instead of the profile's",
     "telemetry.interval_s": "seconds between two data points",
@@ -94,12 +49,21 @@ DESCRIPTIONS = {
 }
 
 
+def descriptions() -> dict[str, str]:
+    """Key path → what it means: of the image as a whole, and of each component."""
+    described = dict(_DESCRIPTIONS)
+    for name, component in components().items():
+        described |= {f"{name}.version": _VERSION} if component.is_chosen else {}
+        described |= {f"{name}.{key}": meaning for key, meaning in component.meanings.items()}
+    return described
+
+
 def rows(facts: Facts, variables: Path = VARIABLES) -> list[tuple[str, str, str, str, str]]:
     """Key path, description, type, default and example of every key, in the grammar's order."""
     nodes = tuple(sorted(file.stem for file in (variables / "nodes").glob("*.yml")))
-    grammar = recipe_keys(facts, known_roles(variables), nodes)
+    grammar, meanings = recipe_keys(facts, components(), nodes), descriptions()
     return [
-        (path, DESCRIPTIONS[path], _type(kind), _default(path, variables), _example(path, kind))
+        (path, meanings[path], _type(kind), _default(path, variables), _example(path, kind))
         for path, kind in leaves(grammar)
     ]
 
@@ -185,9 +149,11 @@ def _example_value(kind: Kind) -> str:
 def _default(path: str, variables: Path) -> str:
     if path in OF_THE_RECIPE:
         return "required"
+    if path == "roles":
+        return "all, in their order"
     value = _value(read_yaml(variables / "defaults.yml"), path)
     if value is not None:
-        return "all, in their order" if path == "roles" else f"`{value}`"
+        return f"`{value}`"
     layers = [folder for folder in ("architectures", "os", "nodes") if _in_layers(variables / folder, path)]
     return " or ".join(f"by `variables/{folder}/`" for folder in layers) or "none"
 

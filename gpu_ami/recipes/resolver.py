@@ -5,33 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from gpu_ami.recipes.agent import agent_config, gpu_config
+from gpu_ami.recipes.agent import Publisher, agent_config, gpu_config
+from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts import Facts, Row, Sources
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
 from gpu_ami.recipes.notes import remark
-from gpu_ami.recipes.packages import agent_section, sections
-from gpu_ami.recipes.rules import Conflict, ResolveContext, python_for
-from gpu_ami.recipes.site import digest, files, site_roles
+from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, python_for
+from gpu_ami.recipes.site import components_of, digest, files
 from gpu_ami.recipes.solver import solve
-from gpu_ami.recipes.system_sections import (
-    drain_hook_section,
-    kernel_section,
-    lustre_section,
-    neuron_monitor_section,
-    node_section,
-    tuning_section,
-)
-from validator.plan_document import (
-    CloudWatchAgent,
-    Components,
-    Gpu,
-    InstanceType,
-    Node,
-    OperatingSystem,
-    ResolvedPlan,
-    SourceAmi,
-    Telemetry,
-)
+from validator.plan_document import Gpu, InstanceType, Node, OperatingSystem, ResolvedPlan, SourceAmi, Telemetry
 
 _GPU_KEYS = (
     "vendor", "name", "architecture", "compute_capability", "memory_mib", "power_limit_w", "max_clock_mhz",
@@ -41,7 +23,7 @@ _GPU_KEYS = (
 
 def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     """The plan's document, without digest and as it is carried out on AWS itself. UsageError: all conflicts at once."""
-    context = ResolveContext(recipe.values, facts)
+    context = ResolveContext(recipe.values, facts, components_of(recipe.site))
     solution = solve(context)
     if solution.conflicts:
         raise_mistakes(recipe.file, [_line(recipe, conflict) for conflict in solution.conflicts])
@@ -52,29 +34,21 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     if context.node_release:
         sources.add(f"{context.node_name} {context.node_version}", context.node_release)
     types = [_instance_type(context, name, sources) for name in values["instance_types"]]
-    kernel = kernel_section(system, context.kernel, values["architecture"])
-    components: Components = {
-        **node_section(context),
-        **sections(context, solution.versions, sources),
-        **lustre_section(context, sources),
-        **tuning_section(context, sources),
-    }
-    components = {**components, **neuron_monitor_section(context, components), **drain_hook_section(context)}
+    written = sections(context, solution.versions, sources)
+    required = sections(context, solution.versions, sources, required=True)
+    of_site = {name: section for name, section in written.items() if name not in components()}
+    optional = {name: section for name, section in written.items() if name not in of_site}
     telemetry = _telemetry(context)
-    agent: CloudWatchAgent = {
-        **agent_section(context, sources),
-        "config": agent_config(
-            telemetry, values["event_parser"], None, components.get("neuron_monitor"), components.get("drain_hook")
-        ),
+    publishers = [cast(Publisher, section) for section in optional.values() if "log_group" in section]
+    agent = {
+        **required["cloudwatch_agent"],
+        "config": agent_config(telemetry, values["event_parser"], None, *publishers),
         "gpu_config": gpu_config(telemetry, None) if telemetry["measurements"] else {},
     }
     sources.add(f"metric set {telemetry['profile']}", facts.telemetry[telemetry["profile"]])
     remark(context, solution.versions, sources)
-    # Sections of the site's roles: their grammar is their argument_specs.
-    own: dict[str, object] = {role: values[role] for role in site_roles(recipe.site) if role in values}
-    if recipe.site and any(files(recipe.site)):
-        own["site"] = {"digest": digest(recipe.site)}
-    document: ResolvedPlan = {
+    site = {"site": {"digest": digest(recipe.site)}} if recipe.site and any(files(recipe.site)) else {}
+    document = {
         "schema": "gpu-ami/plan/1",
         "image": recipe.name,
         "description": values.get("description", ""),
@@ -86,17 +60,41 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
         "source_ami": source_ami(context),
         "build": values["build"],
         "instance_types": types,
-        "roles": [role for role in values["roles"] if _has_work(role, {"kernel": kernel, **components, **own})],
-        "kernel": kernel,
-        **components,
+        "roles": [role for role in values["roles"] if _has_work(role, required | written)],
+        "kernel": required["kernel"],
+        **optional,
+        **{name: section for name, section in required.items() if name != "kernel"},
         "cloudwatch_agent": agent,
-        "event_parser": values["event_parser"],
-        "hygiene": {},
         "telemetry": telemetry,
         "sources": sources.rows,
         "notes": sources.notes,
+        **of_site,
+        **site,
     }
-    return cast(ResolvedPlan, {**document, **own})
+    return cast(ResolvedPlan, document)
+
+
+def sections(
+    context: ResolveContext, versions: Assignment, sources: Sources, *, required: bool = False
+) -> dict[str, Mapping[str, object]]:
+    """Component → its section. required: of the components that are in every plan, else of the others that it has."""
+    asked = [one for one in context.components.values() if one.is_in_every_plan == required]
+    written = {one.name: _section(one, context, versions, sources) for one in asked}
+    return {name: section for name, section in written.items() if section is not None}
+
+
+def _section(
+    component: Component, context: ResolveContext, versions: Assignment, sources: Sources
+) -> Mapping[str, object] | None:
+    """Of a component that the base AMI has, its version alone."""
+    name = component.name
+    if component.is_chosen:
+        if name not in versions:
+            return None
+        sources.add(f"{component.label} {versions[name]}", context.facts.releases(name)[versions[name]])
+        if name in context.provided:
+            return {"version": context.provided[name], "provided_by": context.base_ami}
+    return component.written(context, versions, sources)
 
 
 def _operating_system(context: ResolveContext) -> OperatingSystem:
@@ -124,12 +122,9 @@ def _line(recipe: Recipe, conflict: Conflict) -> str:
     return f"{recipe.origin(conflict.path)}: {conflict.path}: {conflict.text} [{conflict.source}]{nearest}"
 
 
-def _has_work(role: str, components: Mapping[str, object]) -> bool:
+def _has_work(role: str, components: Mapping[str, Mapping[str, object]]) -> bool:
     """A component's role runs if the plan has the component and the base AMI does not provide it."""
-    if role in ("cloudwatch_agent", "event_parser", "hygiene"):
-        return True
-    section = components.get(role)
-    return isinstance(section, Mapping) and "provided_by" not in section
+    return role in components and "provided_by" not in components[role]
 
 
 def source_ami(context: ResolveContext) -> SourceAmi:

@@ -7,24 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypedDict
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes.facts import read_yaml
-from validator.schema import Choice, Flag, Integer, Keys, Kind, ListOf, MapOf, Text
+from gpu_ami.recipes.components import Registry, build_order, components, of_role
 
 FOLDERS = ("roles", "checks", "faults")  # what a build, a proof and a trial of faults need; facts are in the plan
-_KINDS: Mapping[str, Kind] = {
-    "str": Text("text"),
-    "path": Text("/a/path"),
-    "int": Integer(-(2**63), 2**63),
-    "bool": Flag(),
-    "list": ListOf(Text("text")),
-    "dict": MapOf(r"\S+", "key", Text("text")),
-}
 
 
 def site_folder(recipe: Path) -> Path | None:
@@ -46,44 +35,12 @@ def site_roles(site: Path | None) -> tuple[str, ...]:
     return names
 
 
-class ArgumentSpec(TypedDict, total=False):
-    """An option of a role (Ansible's argument_specs); the keys that are read here."""
-
-    type: str
-    choices: list[object]
-    required: bool
-    default: object
-
-
-@cache
-def _specs(site: Path, role: str) -> dict[str, ArgumentSpec]:
-    """The role's options by key: monitoring_version of role monitoring is `version`."""
-    path = site / "roles" / role / "meta" / "argument_specs.yml"
-    document = read_yaml(path)
-    try:
-        options = dict(document["argument_specs"]["main"].get("options") or {})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: expected argument_specs.main.options") from error
-    if unprefixed := [name for name in options if not name.startswith(f"{role}_")]:
-        raise UsageError(f"{path}: {unprefixed[0]}: expected a name that begins with {role}_")
-    return {name.removeprefix(f"{role}_"): option or {} for name, option in options.items()}
-
-
-def role_keys(site: Path, role: str) -> Keys:
-    """The grammar of a site role's section, from its argument_specs."""
-    specs = _specs(site, role)
-    keys: dict[str, Kind] = {
-        name: Choice(tuple(spec["choices"]))
-        if spec.get("choices")
-        else _KINDS.get(spec.get("type", "str"), Text("text"))
-        for name, spec in specs.items()
-    }
-    return Keys(keys, needed=tuple(name for name, spec in specs.items() if spec.get("required")))
-
-
-def role_defaults(site: Path, role: str) -> dict[str, object]:
-    """Defaults of a site role's section, from its argument_specs."""
-    return {name: spec["default"] for name, spec in _specs(site, role).items() if "default" in spec}
+def components_of(site: Path | None) -> Registry:
+    """All components: those of gpu-ami, then the site's roles. UsageError: a role of a name that is taken."""
+    roles = site_roles(site)
+    if taken := sorted(set(roles) & set(build_order())):
+        raise UsageError(f"{site}/roles/{taken[0]}: gpu-ami has a role of this name", hint="rename the site's role")
+    return {**components(), **{role: of_role(site / "roles", role) for role in roles}} if site else components()
 
 
 def in_order(roles: list[str], own: list[str]) -> list[str]:

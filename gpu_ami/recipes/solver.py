@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpu_ami.recipes.components import chosen as chosen_components
 from gpu_ami.recipes.facts import around, matching, nearest_branch_first, nearest_first
 from gpu_ami.recipes.known_releases import best_known_first
 from gpu_ami.recipes.rules import (
-    COMPONENT_RULES,
-    COMPONENTS,
-    DISTRIBUTION_RULES,
-    DRIVER_RULES,
     IMAGE_RULES,
-    LABELS,
-    NETWORK_RULES,
-    TELEMETRY_RULES,
     Assignment,
     Conflict,
     ResolveContext,
+    Rule,
     base_keeps_its_own,
     runs_natively,
-)
-
-Rule = Callable[[ResolveContext, Assignment], Iterator[Conflict]]
-RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
-    *DRIVER_RULES,
-    *DISTRIBUTION_RULES,
-    *NETWORK_RULES,
-    *COMPONENT_RULES,
-    *TELEMETRY_RULES,
+    volume_has_room,
 )
 
 
@@ -41,25 +28,30 @@ class Solution:
     conflicts: list[Conflict] = field(default_factory=list)
 
 
+def image_rules(context: ResolveContext) -> list[Rule]:
+    """Checked once: they do not depend on the chosen versions."""
+    of_components = [rule for one in context.components.values() for names, rule in one.rules if not names]
+    return [*IMAGE_RULES, *of_components, volume_has_room, base_keeps_its_own]
+
+
 def solve(context: ResolveContext) -> Solution:
-    """The newest choice without conflicts, in the order of COMPONENTS; if there is none, the newest and its conflicts.
+    """The newest choice without conflicts, in the order of `chosen`; if there is none, the newest and its conflicts.
 
     Deterministic: the same recipe and facts give the same versions and the same conflicts in the same order.
     """
-    constraints = {
-        name: str(context.section(name)["version"]) for name in COMPONENTS if "version" in context.section(name)
-    }
+    order = chosen_components(context.components)
+    constraints = {name: str(context.section(name)["version"]) for name in order if "version" in context.section(name)}
     constraints = {**context.provided, **constraints}
     candidates: dict[str, list[str]] = {}
     solution = Solution()
-    for name in [component for component in COMPONENTS if component in constraints]:
+    for name in [component for component in order if component in constraints]:
         versions = matching(constraints[name], context.releases(name))
         if versions:
             candidates[name] = versions
         else:
             solution.conflicts.append(_unknown(context, name, constraints[name]))
     solution.versions = _search(context, candidates) or {name: versions[0] for name, versions in candidates.items()}
-    for rule in (*IMAGE_RULES, base_keeps_its_own):
+    for rule in image_rules(context):
         solution.conflicts += rule(context, solution.versions)
     judged = [conflict for conflict in _judge(context, solution.versions) if conflict not in solution.conflicts]
     solution.conflicts += [_with_nearest(context, solution.versions, conflict) for conflict in judged]
@@ -69,7 +61,7 @@ def solve(context: ResolveContext) -> Solution:
 def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
     known = list(context.releases(name))
     where = _where(context) if name == "nvidia_driver" else "the facts"
-    text = f"no {LABELS[name]} {constraint} in {where}; {around(constraint, known)}"
+    text = f"no {context.label(name)} {constraint} in {where}; {around(constraint, known)}"
     return Conflict(f"{name}.version", text, f"variables/facts/{_table(context, name)}.yml")
 
 
@@ -87,7 +79,7 @@ def _where(context: ResolveContext) -> str:
 
 def _judge(context: ResolveContext, chosen: Assignment, *, only: str | None = None) -> Iterator[Conflict]:
     """Conflicts of the versions chosen so far; of one component alone with `only`."""
-    for names, rule in RULES:
+    for names, rule in context.rules:
         if (only is None or only in names) and all(name in chosen for name in names):
             yield from rule(context, chosen)
 
@@ -119,13 +111,13 @@ def _search(context: ResolveContext, candidates: Mapping[str, Sequence[str]]) ->
 
 
 def _judge_alone(context: ResolveContext, name: str, version: str) -> Iterator[Conflict]:
-    for names, rule in RULES:
+    for names, rule in context.rules:
         if names == (name,):
             yield from rule(context, {name: version})
 
 
 def _judge_new(context: ResolveContext, chosen: Assignment, name: str) -> Iterator[Conflict]:
-    for names, rule in RULES:
+    for names, rule in context.rules:
         if len(names) > 1 and name in names and all(each in chosen for each in names):
             yield from rule(context, chosen)
 
@@ -136,7 +128,7 @@ def _with_nearest(context: ResolveContext, chosen: Assignment, conflict: Conflic
     for name in conflict.change:
         version = _nearest(context, chosen, conflict, name)
         if version:
-            remedies.append(f"{LABELS[name]} {version}")
+            remedies.append(f"{context.label(name)} {version}")
     if conflict.nearest:
         remedies.append(conflict.nearest)
     return Conflict(conflict.path, conflict.text, conflict.source, conflict.change, " or ".join(remedies))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_ami.plan import value_differences
-from gpu_ami.release.image_description import VERSION_TAGS, ImageDescription
+from gpu_ami.recipes import components
+from gpu_ami.release.image_description import ImageDescription
 from gpu_ami.report import Report
 from validator import file_account
 from validator.file_account import Entry, Inventory
@@ -102,9 +103,11 @@ def _versions(before: ImageDescription, after: ImageDescription) -> Section:
 
 
 def _tag_versions(image: ImageDescription) -> dict[str, str]:
+    """Of the plan; without it of the tags that the Packer template writes from one."""
+    tags = components.version_tags()
     if not image.plan:
-        return {f"{name}.version": image.tags[tag] for tag, name in VERSION_TAGS.items() if image.tags.get(tag)}
-    sections = {name: image.plan.get(name) for name in VERSION_TAGS.values()}
+        return {f"{name}.version": image.tags[tag] for name, tag in tags.items() if image.tags.get(tag)}
+    sections = {name: image.plan.get(name) for name in tags}
     return {
         f"{name}.version": str(section["version"])
         for name, section in sections.items()

@@ -25,11 +25,6 @@ from validator.file_account import Inventory
 _AMI = re.compile(r"ami-[0-9a-f]+")
 PLAN_FILE, BUILD_FILE = "plan.json", "build.json"
 PLAN_TAG, RECIPE_TAG = "gpu-ami:plan", "gpu-ami:recipe"
-# Tags that the Packer template writes from the plan: all that is known of an image without its files.
-VERSION_TAGS = {
-    "nvidia_version": "nvidia_driver", "cuda_version": "cuda", "cudnn_version": "cudnn", "nccl_version": "nccl",
-    "efa_version": "efa", "intel_mkl_version": "mkl",
-}  # fmt: skip
 
 
 @dataclass

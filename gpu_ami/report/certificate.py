@@ -18,6 +18,7 @@ from typing import Self
 from gpu_ami import __version__
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json, write_text
+from gpu_ami.recipes import components
 from gpu_ami.report import templating
 from gpu_ami.report.document import (
     COMES_BACK,
@@ -41,8 +42,6 @@ NOT_COVERED = (
     "performance: no bandwidth, clock rate or throughput was measured",
     "endurance: the image ran for minutes",
 )
-# Planned components that a role has to install: without the role, the plan names only their versions.
-_COMPONENTS = ("cuda", "cudnn", "nccl", "efa", "mkl")
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,8 @@ def level_of(report: Report) -> str:
 
 def _planned_only(report: Report) -> list[str]:
     """`component version` of what the plan names and no role installs."""
-    sections = {name: report.plan.get(name) for name in _COMPONENTS if name not in report.roles}
+    promised = [name for name, component in components.components().items() if component.is_promised]
+    sections = {name: report.plan.get(name) for name in promised if name not in report.roles}
     return [
         f"{name} {section.get('version', '')}".strip()
         for name, section in sections.items()

@@ -15,6 +15,7 @@ import yaml
 from gpu_ami.build.layers import BELOW, HYGIENE, Layer, cut, files_digest, included_roles, load_definition
 from gpu_ami.cloud import Place
 from gpu_ami.plan import Plan, make_plan
+from gpu_ami.recipes.components import build_order
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "variables" / "recipes"
@@ -37,7 +38,7 @@ ALL = ["kernel", "driver", "libraries", "node", "telemetry"]
 
 
 def test_every_role_is_in_one_layer_in_the_order_of_the_build() -> None:
-    defaults = yaml.safe_load((ROOT / "variables" / "defaults.yml").read_text())["roles"]
+    defaults = build_order()
     listed = [role for roles in load_definition().roles.values() for role in roles]
     assert sorted(listed) == sorted(defaults) and len(set(listed)) == len(listed)
     order = list(load_definition().roles)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def dated(value: Any, date: str) -> Any:
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_source_that_was_read_again_changes_no_lock(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = load_facts()
-    reread = Facts(**{field.name: dated(getattr(facts, field.name), "2099-01-01") for field in fields(facts)})
+    reread = Facts({name: dated(table, "2099-01-01") for name, table in facts.tables.items()})
     assert reread.read_on == "2099-01-01"
     monkeypatch.setattr("gpu_ami.plan.lock.facts_of", lambda _recipe: reread)
     assert resolved_recipe(recipe)[1]["sources"][0]["date"] == "2099-01-01"

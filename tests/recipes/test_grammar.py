@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.grammar import recipe_keys
 
-KEYS = recipe_keys(load_facts(), ("cuda", "hygiene"), ("ec2", "eks"))
+KEYS = recipe_keys(load_facts(), components(), ("ec2", "eks"))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_keys_that_a_recipe_may_have(document: dict[str, Any]) -> None:
         ({"flag": "Debian"}, "flag"),
         ({"os": "debian"}, "os"),
         ({"node": "dlami"}, "node"),
-        ({"roles": ["cuda", "efa"]}, "roles[1]"),
+        ({"roles": ["cuda", "cude"]}, "roles[1]"),
         ({"cuda": {"version": 12.4}}, "cuda.version"),
         ({"cuda": {"version": "latest"}}, "cuda.version"),
         ({"nvidia_driver": {"version": "580", "flavour": "closed"}}, "nvidia_driver.flavour"),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_ami.recipes.components import chosen, cloudwatch_agent
 from gpu_ami.recipes.facts.citations import Sources
 from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.known_releases import best_known_first, remark, seen
-from gpu_ami.recipes.packages import agent_section
-from gpu_ami.recipes.rules.resolve_context import COMPONENTS
 from tests.recipes.conftest import context
 
 
@@ -21,7 +20,7 @@ def notes(recipe: str, versions: dict[str, str], **place: str) -> list[str]:
 def test_seen_releases_are_releases_of_the_facts() -> None:
     facts = load_facts()
     for os in facts.operating_systems:
-        for component in COMPONENTS:
+        for component in chosen():
             releases = seen(context(os=os), component)
             assert releases <= set(facts.releases(component)), (os, component)
 
@@ -85,6 +84,7 @@ def test_component_of_the_base_ami_needs_no_note() -> None:
 
 
 def test_newest_agent_is_the_newest_whose_build_is_known() -> None:
-    section = agent_section(context("cloudwatch_agent: {version: newest}"), Sources())
+    section = cloudwatch_agent.COMPONENT.written(context("cloudwatch_agent: {version: newest}"), {}, Sources())
+    assert section
     assert section["version"] == "1.300072.0"
     assert "/1.300072.0b1766/" in section["url"]

@@ -39,7 +39,7 @@ def test_origins_name_the_layer(tmp_path: Path) -> None:
     )
     assert recipe.origin("architecture") == "defaults.yml"
     assert recipe.origin("build.root_volume_gib") == "os/al2023.yml"
-    assert recipe.origin("roles") == "defaults.yml"
+    assert recipe.origin("roles") == "components"
     assert recipe.origin("instance_types[0]") == "image.yml"
     assert recipe.origin("cuda.version") == "--set"
 

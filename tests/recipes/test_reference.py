@@ -10,7 +10,7 @@ import yaml
 
 from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.layers import layered
-from gpu_ami.recipes.reference import DESCRIPTIONS, reference, rows, with_reference
+from gpu_ami.recipes.reference import descriptions, reference, rows, with_reference
 from gpu_ami.recipes.resolver import resolve
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
@@ -22,8 +22,8 @@ def test_page_has_the_reference_of_the_grammar() -> None:
 
 
 def test_every_key_has_a_description_and_no_description_lacks_its_key() -> None:
-    assert {path for path, *_ in rows(load_facts())} == set(DESCRIPTIONS)
-    assert all(f"| `{path}` |" in reference() for path in DESCRIPTIONS)
+    assert {path for path, *_ in rows(load_facts())} == set(descriptions())
+    assert all(f"| `{path}` |" in reference() for path in descriptions())
 
 
 @pytest.mark.parametrize("path, example", [(path, example) for path, *_, example in rows(load_facts())])

@@ -15,11 +15,10 @@ import pytest
 import yaml
 
 from gpu_ami.errors import UsageError
+from gpu_ami.recipes.components import chosen, components
 from gpu_ami.recipes.facts.tables import load_facts
 from gpu_ami.recipes.layers import Recipe, layered, read_recipe
 from gpu_ami.recipes.resolver import resolve
-from gpu_ami.recipes.rules.resolve_context import COMPONENTS
-from gpu_ami.recipes.solver import RULES
 from tests.recipes.case_tables import FOLDER, TABLES, Case, cases, update, write
 
 CASES = cases()
@@ -34,7 +33,7 @@ def outcome(case: Case, folder: Path) -> str | Mapping[str, Any]:
     except UsageError as error:
         return "\n".join([error.message.replace(str(folder), "CASE"), *error.details]) + "\n"
     said: dict[str, Any] = {
-        "versions": {name: plan[name]["version"] for name in (*COMPONENTS, "fabric_manager", "imex") if name in plan},
+        "versions": {name: plan[name]["version"] for name in (*chosen(), "fabric_manager", "imex") if name in plan},
         "flavour": plan.get("nvidia_driver", {}).get("flavour"),
         "roles": plan["roles"],
         "interval_s": plan["telemetry"]["interval_s"],
@@ -104,25 +103,24 @@ def test_there_are_enough_cases_of_both_kinds() -> None:
 
 def test_every_rule_has_refused_something(tmp_path: Path) -> None:
     """Each rule is seen red: no rule is only ever passed by."""
-    from gpu_ami.recipes.rules.image import IMAGE_RULES, base_keeps_its_own
     from gpu_ami.recipes.rules.resolve_context import ResolveContext
-    from gpu_ami.recipes.solver import solve
+    from gpu_ami.recipes.solver import image_rules, solve
 
     facts = load_facts()
     red: set[str] = set()
     for case in CASES:
         try:
-            context = ResolveContext(read(case, tmp_path).values, facts)
+            context = ResolveContext(read(case, tmp_path).values, facts, components())
         except UsageError:
             continue
         chosen = solve(context).versions
-        for rule in (*IMAGE_RULES, base_keeps_its_own):
+        for rule in image_rules(context):
             red |= {rule.__qualname__ for _ in rule(context, chosen)}
-        for names, component_rule in RULES:
+        for names, component_rule in context.rules:
             if all(name in chosen for name in names):
                 red |= {f"{names}{component_rule.__qualname__}" for _ in component_rule(context, chosen)}
-    rules = {rule.__qualname__ for rule in (*IMAGE_RULES, base_keeps_its_own)}
-    rules |= {f"{names}{rule.__qualname__}" for names, rule in RULES}
+    rules = {rule.__qualname__ for rule in image_rules(context)}
+    rules |= {f"{names}{rule.__qualname__}" for names, rule in context.rules}
     # No system of the facts lacks a Python for the ansible-core releases in them: see test_rules_image.py.
     assert rules - red <= {"ansible_finds_python"}
 
@@ -161,7 +159,7 @@ def _word(rng: random.Random) -> str:
 
 def _strange(rng: random.Random) -> Any:
     facts = load_facts()
-    component = rng.choice(COMPONENTS)
+    component = rng.choice(chosen())
     return rng.choice(
         [
             None, True, 0, -1, 580, 12.4, 10**30, float("nan"), "", "newest", "580", "12", "99999.9", "latest", [], {},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.recipes.rules.resolve_context import COMPONENTS, Conflict
-from gpu_ami.recipes.solver import RULES, solve
+from gpu_ami.recipes.components import chosen
+from gpu_ami.recipes.rules.resolve_context import Conflict
+from gpu_ami.recipes.solver import solve
 from tests.recipes.conftest import context
 
 
@@ -86,8 +87,8 @@ def test_all_conflicts_are_said_at_once() -> None:
 def test_version_of_the_base_ami_is_kept() -> None:
     base = context("node_version: 3.16.3", node="parallelcluster", types="p5.48xlarge")
     versions = solve(base).versions
-    assert versions == {name: version for name, version in base.provided.items() if name in COMPONENTS}
+    assert versions == {name: version for name, version in base.provided.items() if name in chosen()}
 
 
 def test_rules_are_of_known_components() -> None:
-    assert {name for names, _ in RULES for name in names} <= set(COMPONENTS)
+    assert {name for names, _ in context().rules for name in names} <= set(chosen())

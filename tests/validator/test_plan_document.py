@@ -7,10 +7,10 @@ from typing import Any, NotRequired, cast
 
 import pytest
 
+from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts.tables import VARIABLES, load_facts
-from gpu_ami.recipes.layers import known_roles, read_recipe
+from gpu_ami.recipes.layers import read_recipe
 from gpu_ami.recipes.resolver import resolve
-from gpu_ami.recipes.rules.resolve_context import COMPONENTS
 from validator.plan_document import PlanDocument, ResolvedPlan, section
 
 
@@ -22,8 +22,7 @@ def test_section_is_that_of_the_role_or_empty() -> None:
 
 def test_every_role_and_component_has_a_type() -> None:
     keys = set(typing.get_type_hints(PlanDocument))
-    assert set(known_roles()) <= keys
-    assert set(COMPONENTS) <= keys
+    assert set(components()) <= keys
 
 
 @pytest.mark.parametrize("image", ["al2023-compute", "pcluster-3.16-al2023", "al2023-neuron", "ecs-al2023-gpu"])

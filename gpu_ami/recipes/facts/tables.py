@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -54,35 +54,18 @@ def _neighbours(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Facts:
-    """All tables, one field for each file."""
+    """All tables of variables/facts: `facts.cuda` is the content of cuda.yml."""
 
-    instance_types: Row
-    operating_systems: Row
-    node_families: Row
-    nvidia_drivers: Row
-    driver_packages: Row
-    distribution_drivers: Row
-    grid_drivers: Row
-    cuda: Row
-    cudnn: Row
-    nccl: Row
-    efa: Row
-    ofi_nccl: Row
-    gdrcopy: Row
-    dcgm: Row
-    container_toolkit: Row
-    neuron: Row
-    mkl: Row
-    lustre: Row
-    tuning: Row
-    gpudirect: Row
-    ansible: Row
-    cloudwatch_agent: Row
-    telemetry: Row
-    prices: Row
-    installed_sizes: Row
-    deadlines: Row
-    base_amis: Row
+    tables: Mapping[str, Row]
+
+    def __getattr__(self, name: str) -> Row:
+        if name != "tables" and name in self.tables:
+            return self.tables[name]
+        raise AttributeError(f"no table {name} in variables/facts")
+
+    def table(self, name: str) -> Row:
+        """A table whose name is known at run time only."""
+        return self.tables[name]
 
     @cached_property
     def driver_releases(self) -> dict[str, Row]:
@@ -111,12 +94,12 @@ class Facts:
             return {version: row for version, row in self.ofi_nccl["releases"].items() if "commit" in row}
         if component == "cloudwatch_agent":
             return self.cloudwatch_agent["versions"]  # type: ignore[no-any-return]
-        return getattr(self, component)["releases"]  # type: ignore[no-any-return]
+        return self.tables[component]["releases"]  # type: ignore[no-any-return]
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         """Every row that carries a source, with its path (`cuda.releases.12.4`)."""
-        for field in fields(self):
-            yield from _sourced(field.name, getattr(self, field.name))
+        for name, table in self.tables.items():
+            yield from _sourced(name, table)
 
 
 def _sourced(path: str, value: Any) -> Iterator[tuple[str, Row]]:
@@ -136,12 +119,12 @@ def load_facts(folder: Path = VARIABLES / "facts", site: Path | None = None) -> 
 
     site: a folder of tables whose rows add to ours or take their place. UsageError: it has another table.
     """
-    tables = {field.name: read_yaml(folder / f"{field.name}.yml") for field in fields(Facts)}
+    tables = {path.stem: read_yaml(path) for path in sorted(folder.glob("*.yml"))}
     for path in sorted(site.glob("*.yml")) if site else ():
         if path.stem not in tables:
             raise UsageError(f"{path}: no such table{did_you_mean(path.stem, tables)}; tables: {', '.join(tables)}")
         tables[path.stem] = _with_rows(tables[path.stem], read_yaml(path))
-    return Facts(**tables)
+    return Facts(tables)
 
 
 def _with_rows(table: Any, rows: Any) -> Any:

@@ -6,11 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
 from gpu_ami.recipes.facts import at_least, at_most
-from gpu_ami.recipes.rules.distribution import distribution_has_driver
-from gpu_ami.recipes.rules.grid import GRID_RULES
-from gpu_ami.recipes.rules.resolve_context import LABELS, Assignment, Conflict, ResolveContext
-from gpu_ami.recipes.rules.system import SYSTEM_RULES
-from gpu_ami.recipes.rules.volume import VOLUME_RULES
+from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext
 
 _NOT_KEPT = ("dev", "proc", "sys", "run", "tmp")  # directories below / in which no log file is kept
 
@@ -133,7 +129,7 @@ def accelerators_have_drivers(context: ResolveContext, _chosen: Assignment) -> I
         return
     for vendor, component in (("nvidia", "nvidia_driver"), ("neuron", "neuron")):
         has = "version" in context.section(component) or component in context.provided
-        label = LABELS[component]
+        label = context.label(component)
         if vendor in context.accelerators and not has:
             text = f"{types}: {vendor} accelerators, and no {label} version is given"
             why = "an accelerator cannot be used or measured without its driver"
@@ -160,41 +156,25 @@ def base_keeps_its_own(context: ResolveContext, chosen: Assignment) -> Iterator[
     for component, provided in context.provided.items():
         version = chosen.get(component, provided)
         if version != provided:
-            base, label = f"{context.node_name} {context.node_version}", LABELS.get(component, component)
+            base, label = f"{context.node_name} {context.node_version}", context.label(component)
             text = f"{label} {version} on {base}, whose base AMI has {provided}"
             source = str(context.node_release["source"])
             nearest = f"leave out {component}, or {label} {provided}, or node ec2"
             yield Conflict(f"{component}.version", text, source, nearest=nearest)
 
 
-def neuron_drives_devices(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
-    row = context.facts.neuron["releases"][chosen["neuron"]]
-    for name, facts in context.instance_types.items():
-        device = facts.get("neuron", {}).get("name")
-        if device and device not in row["devices"]:
-            text = f"Neuron {chosen['neuron']} (driver {row['driver']}) does not support {device} of {name}"
-            yield Conflict("neuron.version", text, row["source"], ("neuron",))
-
-
-def _has_packages(component: str) -> Callable[[ResolveContext, Assignment], Iterator[Conflict]]:
+def has_packages(component: str) -> Callable[[ResolveContext, Assignment], Iterator[Conflict]]:
     """A release must be packaged for the image's system, where the facts list the systems."""
 
     def rule(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
         row = context.facts.releases(component)[chosen[component]]
         systems = row.get("operating_systems")
         if systems and context.os_name not in systems and component not in context.provided:
-            text = f"{LABELS[component]} {chosen[component]} is not packaged for {context.os_name}"
+            text = f"{context.label(component)} {chosen[component]} is not packaged for {context.os_name}"
             nearest = f"os {' or '.join(systems)}"
             yield Conflict(f"{component}.version", text, row["source"], (component,), nearest)
 
     return rule
-
-
-def mkl_has_architecture(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
-    allowed = context.facts.mkl["architectures"]
-    if context.values["architecture"] not in allowed:
-        text = f"MKL {chosen['mkl']} is for {', '.join(allowed)}, the image is {context.values['architecture']}"
-        yield Conflict("mkl", text, context.facts.mkl["source"], nearest="leave out mkl")
 
 
 # Sections with a log and a log group of their own, and their usual names.
@@ -288,13 +268,4 @@ IMAGE_RULES = (
     hygiene_is_last,
     event_parser_is_there,
     namespace_is_not_reserved,
-    distribution_has_driver,
-    *GRID_RULES,
-    *SYSTEM_RULES,
-    *VOLUME_RULES,
-)
-COMPONENT_RULES = (
-    (("neuron",), neuron_drives_devices),
-    *(((name,), _has_packages(name)) for name in ("neuron", "ofi_nccl")),
-    (("mkl",), mkl_has_architecture),
 )

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.recipes.facts import Facts, Row
 
-# Components with a version, in the order in which they are chosen.
-COMPONENTS = (
-    "nvidia_driver", "cuda", "efa", "ofi_nccl", "nccl", "cudnn", "gdrcopy", "dcgm", "container_toolkit", "neuron",
-    "mkl",
-)  # fmt: skip
-LABELS = {
-    "nvidia_driver": "driver", "cuda": "CUDA", "efa": "EFA", "ofi_nccl": "aws-ofi-nccl", "nccl": "NCCL",
-    "cudnn": "cuDNN", "gdrcopy": "GDRCopy", "dcgm": "DCGM", "container_toolkit": "container toolkit",
-    "neuron": "Neuron", "mkl": "MKL",
-}  # fmt: skip
+if TYPE_CHECKING:
+    from gpu_ami.recipes.rules.component import Component
 
 Assignment = Mapping[str, str]
 
@@ -54,10 +46,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class ResolveContext:
-    """A recipe's values and the rows of the facts that they name: what each rule and each plan section is given."""
+    """A recipe's values, the rows of the facts that they name, the components: what rules and sections are given."""
 
     values: Mapping[str, Any]
     facts: Facts
+    components: Mapping[str, Component]
 
     @cached_property
     def os_name(self) -> str:
@@ -89,6 +82,11 @@ class ResolveContext:
     def provided(self) -> Mapping[str, str]:
         """Components of the base AMI → version."""
         return self.node_release.get("provides", {})  # type: ignore[no-any-return]
+
+    @property
+    def base_ami(self) -> str:
+        """The base AMI in words: node family and version."""
+        return f"{self.node_name} {self.node_version}"
 
     @cached_property
     def kernel(self) -> str:
@@ -178,3 +176,16 @@ class ResolveContext:
     def section(self, component: str) -> Mapping[str, Any]:
         """The recipe's section of a component; empty if it has none."""
         return self.values.get(component, {})  # type: ignore[no-any-return]
+
+    @cached_property
+    def rules(self) -> list[tuple[tuple[str, ...], Rule]]:
+        """Of the components, each with the names of those whose chosen versions it judges."""
+        return [row for component in self.components.values() for row in component.rules if row[0]]
+
+    def label(self, component: str) -> str:
+        """A component's name in messages."""
+        declared = self.components.get(component)
+        return (declared.label if declared else "") or component
+
+
+Rule = Callable[[ResolveContext, Assignment], Iterator[Conflict]]

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gpu_ami.recipes.rules.resolve_context import LABELS, Assignment, Conflict, ResolveContext
-
-_LABELS = LABELS | {"fabric_manager": "fabric manager", "imex": "IMEX", "lustre": "Lustre client"}
+from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext
 
 
 def installed_gib(context: ResolveContext) -> dict[str, float]:
     """GiB by what takes them: the base AMI, each component that the plan installs, and a reserve."""
     sizes = context.facts.installed_sizes
     taken = {f"base AMI ({context.node_name})": float(sizes["base_ami"][context.node_name]["gib"])}
-    for name, row in sizes["components"].items():
-        section = context.section(name)
+    for name, component in context.components.items():
         # Layers below the recipe set keys of components that it does not have.
-        if name in context.values and (name not in LABELS or section.get("version")):
-            taken[_LABELS[name]] = float(row["gib"])
+        is_asked = context.section(name).get("version") if component.is_chosen else name in context.values
+        if component.size_gib and is_asked:
+            of_site = sizes.get("components", {}).get(name)
+            taken[context.label(name)] = float(of_site["gib"]) if of_site else component.size_gib
     taken["reserve"] = float(sizes["reserve"]["gib"])
     return taken
 
@@ -37,6 +36,3 @@ def volume_has_room(context: ResolveContext, _chosen: Assignment) -> Iterator[Co
         text = f"a root volume of {size} GiB is too small: expected at least {least} ({taken} GiB)"
         source = "variables/facts/installed_sizes.yml"
         yield Conflict("build.root_volume_gib", text, source, nearest=f"build.root_volume_gib {least}")
-
-
-VOLUME_RULES = (volume_has_room,)

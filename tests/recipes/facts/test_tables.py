@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import UsageError
+from gpu_ami.recipes.components import chosen
 from gpu_ami.recipes.facts.tables import Facts, load_facts, read_yaml
 from gpu_ami.recipes.facts.versions import at_least, branch, parts
-from gpu_ami.recipes.rules.resolve_context import COMPONENTS
 
 FACTS = load_facts()
 TYPES = FACTS.instance_types["instance_types"]
@@ -46,7 +46,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def test_every_table_row_is_sourced() -> None:
     """A release, type, family, architecture, system or measurement set without a source would not be a fact."""
-    tables: dict[str, dict[str, Any]] = {component: dict(FACTS.releases(component)) for component in COMPONENTS}
+    tables: dict[str, dict[str, Any]] = {component: dict(FACTS.releases(component)) for component in chosen()}
     tables |= {
         "types": TYPES, "families": FAMILIES, "gpus": FACTS.instance_types["gpus"],
         "branches": FACTS.nvidia_drivers["branches"], "architectures": FACTS.nvidia_drivers["architectures"],
@@ -75,7 +75,7 @@ def test_the_check_for_numbers_sees_one() -> None:
     assert [path for path, value in leaves({"a": {"b": [1.5]}}) if isinstance(value, float)] == [".a.b[0]"]
 
 
-@pytest.mark.parametrize("component", [name for name in COMPONENTS if name != "mkl"])
+@pytest.mark.parametrize("component", [name for name in chosen() if name != "mkl"])
 def test_no_release_is_older_than_its_predecessor(component: str) -> None:
     releases = list(FACTS.releases(component))
     assert releases == sorted(releases, key=parts)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.recipes.facts.tables import Facts
 from gpu_ami.recipes.rules import distribution as rules
 from gpu_ami.recipes.rules.resolve_context import ResolveContext
 from tests.recipes.conftest import context
@@ -71,7 +72,7 @@ def test_module_that_was_seen_not_to_build_is_refused_with_the_kernel() -> None:
 def with_builds(found: ResolveContext, *builds: dict[str, Any]) -> ResolveContext:
     table = found.facts.distribution_drivers
     system = table["systems"]["debian12"] | {"builds": list(builds)}
-    facts = dataclasses.replace(found.facts, distribution_drivers={"systems": {"debian12": system}})
+    facts = Facts({**found.facts.tables, "distribution_drivers": {"systems": {"debian12": system}}})
     return dataclasses.replace(found, facts=facts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_ami.recipes.rules import driver as rules
-from gpu_ami.recipes.solver import Rule
+from gpu_ami.recipes.rules.resolve_context import Rule
 from tests.recipes.conftest import context
 
 H100, A10G = "p5.48xlarge", "g5.xlarge"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
+from gpu_ami.recipes.components import components
+from gpu_ami.recipes.facts.tables import Facts
 from gpu_ami.recipes.rules import image as rules
-from gpu_ami.recipes.rules.resolve_context import ResolveContext
-from gpu_ami.recipes.solver import Rule
+from gpu_ami.recipes.rules.resolve_context import ResolveContext, Rule
 from tests.recipes.conftest import FACTS, context
 
 DRIVER = "nvidia_driver: {version: '580'}"
@@ -63,7 +62,9 @@ def test_rule_refuses_one_recipe_and_accepts_the_other(
 def test_system_without_an_ami_of_the_architecture_is_refused() -> None:
     systems = FACTS.operating_systems
     only_x86 = {**systems, "al2023": {**systems["al2023"], "architectures": ["x86_64"]}}
-    arm = ResolveContext(context("architecture: arm64").values, dataclasses.replace(FACTS, operating_systems=only_x86))
+    arm = ResolveContext(
+        context("architecture: arm64").values, Facts({**FACTS.tables, "operating_systems": only_x86}), components()
+    )
     assert [conflict.text for conflict in rules.os_has_architecture(arm, {})] == ["al2023 has no AMI for arm64"]
     assert list(rules.os_has_architecture(context("architecture: arm64"), {})) == []
 
@@ -71,7 +72,9 @@ def test_system_without_an_ami_of_the_architecture_is_refused() -> None:
 def test_system_without_python_for_ansible_is_refused() -> None:
     old = {**FACTS.operating_systems, "ubuntu1804": {**FACTS.operating_systems["ubuntu1804"], "python": ["3.6"]}}
     image = ResolveContext(
-        {"os": "ubuntu1804", "ansible": {"core": "2.19"}}, dataclasses.replace(FACTS, operating_systems=old)
+        {"os": "ubuntu1804", "ansible": {"core": "2.19"}},
+        Facts({**FACTS.tables, "operating_systems": old}),
+        components(),
     )
     found = [conflict.text for conflict in rules.ansible_finds_python(image, {})]
     assert found == ["ansible-core 2.19 needs Python 3.8 to 3.13; ubuntu1804 has 3.6"]
@@ -89,30 +92,3 @@ def test_component_of_the_base_ami_is_not_replaced() -> None:
     (conflict,) = rules.base_keeps_its_own(base, {**base.provided, "nvidia_driver": "580.178.04"})
     assert conflict.text == "driver 580.178.04 on parallelcluster 3.16.3, whose base AMI has 595.112.07"
     assert list(rules.base_keeps_its_own(base, base.provided)) == []
-
-
-def test_neuron_release_drives_the_devices_of_the_types() -> None:
-    releases = FACTS.neuron["releases"]
-    without = [version for version, row in releases.items() if "Inferentia" not in row["devices"]]
-    newest = list(releases)[-1]
-    assert without
-    (conflict,) = rules.neuron_drives_devices(context(NEURON, types="inf1.xlarge"), {"neuron": without[-1]})
-    assert conflict.text.endswith("does not support Inferentia of inf1.xlarge")
-    assert list(rules.neuron_drives_devices(context(NEURON, types="trn1.2xlarge"), {"neuron": newest})) == []
-
-
-def test_mkl_is_for_x86_64() -> None:
-    chosen = {"mkl": "2020.0-088"}
-    (conflict,) = rules.mkl_has_architecture(context("architecture: arm64"), chosen)
-    assert conflict.text == "MKL 2020.0-088 is for x86_64, the image is arm64"
-    assert list(rules.mkl_has_architecture(context(), chosen)) == []
-
-
-def test_release_is_for_the_systems_of_its_row() -> None:
-    (rule,) = (rule for names, rule in rules.COMPONENT_RULES if names == ("neuron",) and rule.__name__ == "rule")
-    release, row = next(
-        (name, row) for name, row in FACTS.neuron["releases"].items() if "ubuntu2004" not in row["operating_systems"]
-    )
-    (conflict,) = rule(context(os="ubuntu2004"), {"neuron": release})
-    assert conflict.text == f"Neuron {release} is not packaged for ubuntu2004"
-    assert list(rule(context(os=row["operating_systems"][0]), {"neuron": release})) == []

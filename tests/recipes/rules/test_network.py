@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_ami.recipes.rules import network as rules
-from gpu_ami.recipes.solver import Rule
+from gpu_ami.recipes.rules.resolve_context import Rule
 from tests.recipes.conftest import context
 
 MINIMAL = "efa: {version: 1.47.0, mode: minimal}"

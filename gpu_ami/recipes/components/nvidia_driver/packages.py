@@ -1,29 +1,21 @@
-"""The plan's sections of NVIDIA's driver, fabric manager and IMEX, and NVIDIA's package repository."""
+"""The packages of NVIDIA's driver, of what must have its version, and of NVIDIA's package repository."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from gpu_ami.recipes.facts import Row, Sources, at_least, branch
-from gpu_ami.recipes.rules import ResolveContext
+from gpu_ami.recipes.facts import Row, Sources, at_least, branch, parts
+from gpu_ami.recipes.rules import Assignment, ResolveContext
 from validator.plan_document import DriverCompanion, FurtherRepository, NvidiaDriver, Repository
-
-# From this generation on, NVSwitch needs NVIDIA's subnet manager beside the fabric manager: amazon-eks-ami 81fec2e8.
-_NVLSM_FROM = 4
-# The InfiniBand tools that nvlsm needs: amazon-eks-ami 81fec2e8 install-nvidia-driver.sh (2026-07-23).
-_INFINIBAND = {"debian": ("infiniband-diags",), "redhat": ("libibumad", "infiniband-diags")}
-
-
-def base_ami(context: ResolveContext) -> str:
-    return f"{context.node_name} {context.node_version}"
 
 
 def package_style(context: ResolveContext) -> str:
     return str(context.os["packages"])
 
 
-def _last_from(rows: Sequence[Row], driver: str) -> Row:
+def last_from(rows: Sequence[Row], driver: str) -> Row:
+    """The row of the driver: the last one that begins at it or before."""
     return [row for row in rows if at_least(driver, row["from"])][-1]
 
 
@@ -34,6 +26,20 @@ def _revision(context: ResolveContext, names: Row) -> str:
 
 def with_dist(context: ResolveContext, text: str) -> str:
     return text.format(dist=context.os["nvidia_repository"].get("dist", ""))
+
+
+def library(context: ResolveContext, key: str, cuda: str) -> str:
+    """The name of a library's package for a CUDA toolkit."""
+    names = context.facts.driver_packages["libraries"][package_style(context)]
+    return str(names[key].format(cuda=branch(cuda), cuda_dashed=cuda.replace(".", "-")))
+
+
+def packaged_cuda(row: Row, cuda: str) -> str:
+    """The CUDA version for which a library is packaged: the toolkit's, else the newest one of its major version."""
+    packaged = [version for version in row.get("packaged", []) if branch(version) == branch(cuda)]
+    if not packaged or cuda in packaged:
+        return cuda if "." in cuda else f"{cuda}.0"
+    return str(max(packaged, key=parts))
 
 
 def nvidia_repository(context: ResolveContext, sources: Sources) -> Repository:
@@ -60,13 +66,13 @@ def _distribution_section(context: ResolveContext, version: str, sources: Source
     sources.add(f"the archive of {context.os_name}", system)
     sources.add(f"driver packages of {context.os_name}", row)
     elsewhere: Mapping[str, str] = row.get("elsewhere", {})
-    parts = [
+    suites = [
         {**repository, "keyring": system["keyring"]}
         | {"packages": [name for name, suite in elsewhere.items() if suite == repository["suite"]]}
         for repository in system["repositories"]
     ]
-    first = next(part for part in parts if part["suite"] == row["suite"])
-    further = [part for part in parts if part is not first]
+    first = next(part for part in suites if part["suite"] == row["suite"])
+    further = [part for part in suites if part is not first]
     section: NvidiaDriver = {
         "version": version,
         "source": "distribution",
@@ -103,7 +109,7 @@ def _grid_section(context: ResolveContext, version: str, sources: Sources) -> Nv
         "flavour": context.flavour,
         "url": f"{facts['base_url']}/{row['folder']}/{file}",
         "licence_settings": {"EnableUI": "FALSE"},
-        "system_packages": _modules_extra(context),
+        "system_packages": modules_extra(context),
     }
     if "sha256" in asked:
         section["sha256"] = asked["sha256"]
@@ -115,7 +121,7 @@ def _grid_section(context: ResolveContext, version: str, sources: Sources) -> Nv
     return section
 
 
-def driver_section(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> NvidiaDriver:
+def driver_section(context: ResolveContext, versions: Assignment, sources: Sources) -> NvidiaDriver:
     of_source = {"distribution": _distribution_section, "grid": _grid_section}
     section_of = of_source.get(context.driver_source, _vendor_section)
     section = section_of(context, versions["nvidia_driver"], sources)
@@ -126,7 +132,7 @@ def driver_section(context: ResolveContext, versions: Mapping[str, str], sources
 
 def _vendor_section(context: ResolveContext, version: str, sources: Sources) -> NvidiaDriver:
     """The driver of NVIDIA's repository: every package at the revision of the driver."""
-    names = _last_from(context.facts.driver_packages["drivers"][package_style(context)], version)
+    names = last_from(context.facts.driver_packages["drivers"][package_style(context)], version)
     sources.add(f"driver package names of {package_style(context)}", names)
     package_version = f"{version}{_revision(context, names)}"
     modules = {flavour: name.format(branch=branch(version)) for flavour, name in names["module"].items()}
@@ -155,55 +161,45 @@ def _vendor_section(context: ResolveContext, version: str, sources: Sources) -> 
     return section
 
 
-def companions(context: ResolveContext, driver: str, sources: Sources) -> dict[str, DriverCompanion]:
-    """Fabric manager for types with an NVSwitch, IMEX where memory spans machines; at the driver's version."""
-    names = _last_from(context.facts.driver_packages["fabric_manager"][package_style(context)], driver)
-    imex = [name for name in context.instance_types if context.family(name).get("imex")]
-    companions: dict[str, DriverCompanion] = {}
-    for component, needed_on, key in (("fabric_manager", context.nvswitch, "package"), ("imex", imex, "imex")):
-        if needed_on or component in context.values:
-            sources.add(f"package names of {component.replace('_', ' ')}", names)
-            companions[component] = {
-                "version": driver,
-                "package": names[key].format(branch=branch(driver)),
-                "package_version": f"{driver}{_revision(context, names)}",
-                "instance_types": list(needed_on),
-                "repository": nvidia_repository(context, sources),
-            }
-    nvlsm = [name for name in context.nvswitch if context.family(name)["nvswitch_generation"] >= _NVLSM_FROM]
-    if nvlsm:
-        _add_subnet_manager(companions["fabric_manager"], context, nvlsm, sources)
-    return companions
+def companion(
+    context: ResolveContext, versions: Assignment, sources: Sources, *, component: str, package: str, on: Sequence[str]
+) -> DriverCompanion | None:
+    """Fabric manager or IMEX at the driver's version; None without a driver, or where no instance type needs it.
+
+    package: the key of its name among the driver's package names. on: the instance types that need it.
+
+    Of a base AMI with a driver: where its release notes name them; checked, not installed.
+    """
+    driver = versions.get("nvidia_driver")
+    if driver is None:
+        return None
+    if "nvidia_driver" in context.provided:
+        return _provided_companion(context, component, on)
+    if not on and component not in context.values:
+        return None
+    names = last_from(context.facts.driver_packages["fabric_manager"][package_style(context)], driver)
+    sources.add(f"package names of {component.replace('_', ' ')}", names)
+    return {
+        "version": driver,
+        "package": names[package].format(branch=branch(driver)),
+        "package_version": f"{driver}{_revision(context, names)}",
+        "instance_types": list(on),
+        "repository": nvidia_repository(context, sources),
+    }
 
 
-def _add_subnet_manager(
-    section: DriverCompanion, context: ResolveContext, instance_types: list[str], sources: Sources
-) -> None:
-    """nvlsm in its own version, and the system's packages that it needs ({release}: what `uname -r` prints)."""
-    row = _last_from(context.facts.driver_packages["nvlsm"], section["version"])
-    sources.add("version of nvlsm", row)
-    section["nvlsm_instance_types"] = instance_types
-    section["packages"] = {"nvlsm": row["version"]}
-    section["system_packages"] = [*_modules_extra(context), *_INFINIBAND[context.os["family"]]]
+def _provided_companion(context: ResolveContext, component: str, needed_on: Sequence[str]) -> DriverCompanion | None:
+    if not needed_on or component not in context.provided:
+        return None
+    return {
+        "version": context.provided[component],
+        "provided_by": context.base_ami,
+        "instance_types": list(needed_on),
+    }
 
 
-def _modules_extra(context: ResolveContext) -> list[str]:
+def modules_extra(context: ResolveContext) -> list[str]:
     """The system's package of further kernel modules, where it has one ({release}: what `uname -r` prints)."""
     kernels = context.os["kernel_packages"]
     package = (kernels.get(context.kernel) or kernels["default"]).get("modules_extra")
     return [package] if package else []
-
-
-def provided_companions(context: ResolveContext, _driver: str, _sources: Sources) -> dict[str, DriverCompanion]:
-    """Fabric manager and IMEX of the base AMI, where its release notes name them: checked, not installed."""
-    imex = [name for name in context.instance_types if context.family(name).get("imex")]
-    needed = {"fabric_manager": list(context.nvswitch), "imex": imex}
-    return {
-        name: {
-            "version": context.provided[name],
-            "provided_by": base_ami(context),
-            "instance_types": types,
-        }
-        for name, types in needed.items()
-        if types and name in context.provided
-    }

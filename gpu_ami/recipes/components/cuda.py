@@ -1,0 +1,58 @@
+"""The CUDA toolkit, and cuda-compat where the driver is older than it."""
+
+from __future__ import annotations
+
+from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
+from gpu_ami.recipes.facts import Sources, at_least, branch
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, runs_natively, versioned
+from validator.plan_document import Cuda
+from validator.schema import Flag
+
+
+def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> Cuda:
+    version, row = versions["cuda"], context.facts.cuda["releases"][versions["cuda"]]
+    packages = {nvidia.library(context, "cuda", version): row["package"]}
+    mode = "native"
+    driver = versions.get("nvidia_driver")
+    if driver and not runs_natively(context, driver, version):
+        mode = "minor"
+        if not at_least(driver, context.facts.cuda["majors"][branch(version)]["floor"]):
+            mode = "forward"
+            compat = nvidia.library(context, "cuda_compat", version)
+            known = row.get("compat", {}).get(nvidia.package_style(context))
+            packages[compat] = nvidia.with_dist(context, known or f"{row['minimum_driver']}-1{{dist}}")
+            if not known:
+                sources.note(f"not established: that {compat} is packaged as {packages[compat]}")
+        sources.note(_compatibility(mode, driver, version, row["minimum_driver"]))
+    return {
+        "version": version,
+        "compatibility": mode,
+        "packages": packages,
+        "repository": nvidia.nvidia_repository(context, sources),
+    }
+
+
+def _compatibility(mode: str, driver: str, cuda: str, minimum: str) -> str:
+    if mode == "forward":
+        return f"CUDA {cuda} on driver {driver} runs by forward compatibility (cuda-compat), on data centre GPUs only"
+    return (
+        f"CUDA {cuda} on driver {driver} runs by minor-version compatibility (made for ≥ {minimum}): "
+        "what needs the newer driver, PTX compiled at run time above all, does not work"
+    )
+
+
+COMPONENT = Component(
+    "cuda",
+    "CUDA",
+    layer="libraries",
+    after=("imex",),
+    is_chosen=True,
+    keys=versioned('"12.4"', forward_compatibility=Flag()),
+    meanings={"forward_compatibility": "true: install cuda-compat if the driver is too old for the toolkit"},
+    section=Cuda,
+    write=_section,
+    # About 8 GB of a network installation: https://github.com/chanzuckerberg/shasta/pull/119 (2026-11-22)
+    size_gib=8,
+    version_tag="cuda_version",
+    is_promised=True,
+)

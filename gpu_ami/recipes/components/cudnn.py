@@ -1,0 +1,50 @@
+"""cuDNN, built for the CUDA toolkit of the image."""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
+from gpu_ami.recipes.facts import Sources, branch
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, versioned
+from validator.plan_document import PackagedComponent
+
+
+class Cudnn(PackagedComponent):
+    """cuDNN; `full`: its version with the build number."""
+
+    full: NotRequired[str]
+
+
+def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> Cudnn:
+    row = context.facts.cudnn["releases"][versions["cudnn"]]
+    cuda = versions.get("cuda", row["cuda"][-1])
+    full = row.get("package", row["full"])
+    if branch(versions["cudnn"]) == "8":
+        joint = "." if context.os["family"] == "redhat" else "+"
+        packages = {nvidia.library(context, "cudnn8", cuda): f"{full}-1{joint}cuda{nvidia.packaged_cuda(row, cuda)}"}
+    else:
+        packages = {nvidia.library(context, "cudnn9", cuda): f"{full}-1"}
+    return {
+        "version": versions["cudnn"],
+        "full": row["full"],
+        "packages": packages,
+        "repository": nvidia.nvidia_repository(context, sources),
+    }
+
+
+COMPONENT = Component(
+    "cudnn",
+    "cuDNN",
+    layer="libraries",
+    after=("cuda",),
+    chosen_after=("nccl",),
+    is_chosen=True,
+    keys=versioned("9.1.0"),
+    section=Cudnn,
+    write=_section,
+    # About 2 GB of storage: https://github.com/karpathy/llm.c/pull/389 (2026-11-22)
+    size_gib=2,
+    version_tag="cudnn_version",
+    is_promised=True,
+)

@@ -1,0 +1,50 @@
+"""Runs scripts at notices of interruption and termination, where the recipe asks for it."""
+
+from __future__ import annotations
+
+from gpu_ami.recipes.facts import Sources
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext
+from validator.plan_document import DrainHook
+from validator.schema import Choice, Flag, Integer, Keys, ListOf, Text
+
+# What it can act on; the recipe chooses.
+NOTICES = ("spot-interruption", "autoscaling-termination", "rebalance-recommendation", "maintenance-event")
+
+
+def _section(context: ResolveContext, _versions: Assignment, _sources: Sources) -> DrainHook | None:
+    asked = context.values["drain_hook"]
+    if not asked["enabled"]:
+        return None
+    return {
+        "notices": [name for name in NOTICES if name in asked["notices"]],
+        "timeout_s": asked["timeout_s"],
+        "log": asked["log"],
+        "log_group": asked["log_group"],
+    }
+
+
+COMPONENT = Component(
+    "drain_hook",
+    layer="telemetry",
+    early={"node": "files"},
+    after=("neuron_monitor",),
+    keys=Keys(
+        {
+            "enabled": Flag(),
+            "notices": ListOf(Choice(NOTICES)),
+            "timeout_s": Integer(1, 7200, "seconds"),
+            "log": Text("/var/log/gpu-ami-drain.jsonl", r"/[\w./+-]+"),
+            "log_group": Text("/ec2/accelerated/drain", r"[\w./#-]{1,512}"),
+        },
+        needed=("enabled", "notices", "timeout_s", "log", "log_group"),
+    ),
+    meanings={
+        "enabled": "true: a service runs the scripts of `/etc/gpu-ami/drain.d` at notices ([fleet](fleet.md))",
+        "notices": "notices that run them; a recommendation may never, an event may only in days come true",
+        "timeout_s": "seconds for all scripts of a notice together",
+        "log": "file with notices and what the scripts did, as JSON lines",
+        "log_group": "log group of `drain_hook.log`",
+    },
+    section=DrainHook,
+    write=_section,
+)

@@ -1,0 +1,62 @@
+"""AWS's EFA installer: kernel module, rdma-core, libfabric, Open MPI and, on some systems, aws-ofi-nccl."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gpu_ami.recipes.facts import Row, Sources
+from gpu_ami.recipes.rules import (
+    NETWORK_RULES,
+    Assignment,
+    Component,
+    ResolveContext,
+    bundled_plugin,
+    versioned,
+)
+from validator.plan_document import Efa, EfaContents
+from validator.schema import Choice
+
+
+def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> Efa:
+    facts = context.facts.efa
+    row = facts["releases"][versions["efa"]]
+    url = f"{facts['base_url']}/aws-efa-installer-{versions['efa']}.tar.gz"
+    sources.add("the EFA installer's key", facts)
+    section: Efa = {
+        "version": versions["efa"],
+        "mode": context.section("efa").get("mode", "full"),
+        "url": url,
+        "signature_url": f"{url}.sig",
+        "key_url": facts["key_url"],
+        "key_fingerprint": facts["key_fingerprint"],
+        "contents": _contents(row, bundled_plugin(context, versions["efa"])),
+    }
+    if "nvidia" not in context.accelerators:
+        section["unwanted"] = [facts["nvidia_package"]["name"]]
+        sources.add("the EFA installer's package for NVIDIA drivers", facts["nvidia_package"])
+    return section
+
+
+def _contents(row: Row, plugin: str | None) -> EfaContents:
+    contents = {key: row[key] for key in ("kernel_module", "libfabric", "rdma_core") if key in row}
+    return cast(EfaContents, contents | ({"ofi_nccl": plugin} if plugin else {}))
+
+
+COMPONENT = Component(
+    "efa",
+    "EFA",
+    layer="libraries",
+    after=("nccl",),
+    is_chosen=True,
+    keys=versioned("1.38.0", mode=Choice(("full", "minimal"))),
+    meanings={
+        "version": "version of the EFA installer; exact, a branch, or `newest`",
+        "mode": "`minimal`: the kernel module and rdma-core alone, without libfabric and Open MPI",
+    },
+    section=Efa,
+    write=_section,
+    rules=NETWORK_RULES,
+    size_gib=0.6,
+    version_tag="efa_version",
+    is_promised=True,
+)

@@ -1,0 +1,18 @@
+"""NVIDIA's GDRCopy."""
+
+from __future__ import annotations
+
+from gpu_ami.recipes.rules import Component, built_from_tag, versioned
+from validator.plan_document import SourceBuild
+
+COMPONENT = Component(
+    "gdrcopy",
+    "GDRCopy",
+    layer="libraries",
+    after=("ofi_nccl",),
+    is_chosen=True,
+    keys=versioned('"2.5"'),
+    section=SourceBuild,
+    write=built_from_tag("gdrcopy"),
+    size_gib=0.1,
+)

@@ -1,0 +1,27 @@
+"""NVIDIA's IMEX daemon, for instance types whose GPU memory spans machines."""
+
+from __future__ import annotations
+
+from gpu_ami.recipes.components.nvidia_driver import packages
+from gpu_ami.recipes.facts import Sources
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext
+from validator.plan_document import DriverCompanion
+from validator.schema import Keys, Text
+
+
+def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> DriverCompanion | None:
+    needed_on = [name for name in context.instance_types if context.family(name).get("imex")]
+    return packages.companion(context, versions, sources, component="imex", package="imex", on=needed_on)
+
+
+COMPONENT = Component(
+    "imex",
+    "IMEX",
+    layer="driver",
+    after=("fabric_manager",),
+    keys=Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),
+    meanings={"version": "the driver's version; installed by itself where memory spans machines"},
+    section=DriverCompanion,
+    write=_section,
+    size_gib=0.1,
+)

@@ -1,0 +1,58 @@
+"""AWS's client of FSx for Lustre."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_ami.recipes.facts import Sources
+from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext
+from validator.plan_document import Lustre
+from validator.schema import Keys, Text
+
+
+def _section(context: ResolveContext, _versions: Assignment, sources: Sources) -> Lustre | None:
+    row = context.facts.lustre["clients"].get(context.os_name)
+    if "lustre" not in context.values or row is None:
+        return None
+    sources.add(f"Lustre client of {context.os_name}", row)
+    if context.kernel not in row.get("kernels", [context.kernel]):
+        sources.note(f"not verified: a module of {context.os_name}'s Lustre client for kernel {context.kernel}")
+    section: Lustre = {"package": row["package"]}
+    if "repository" in row:
+        section["repository"] = {
+            "url": row["repository"]["url"],
+            "components": row["repository"]["components"],
+            "key_url": row["repository"]["key_url"],
+            "suite": context.os["codename"],
+            "key_fingerprint": context.section("lustre")["key_fingerprint"].upper(),
+        }
+    return section
+
+
+def client_is_built(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
+    """AWS builds the client for some systems; the recipe must name the fingerprint of its key for Ubuntu."""
+    if "lustre" not in context.values:
+        return
+    row = context.facts.lustre["clients"].get(context.os_name)
+    source = context.facts.lustre["source"]
+    if row is None:
+        able = ", ".join(context.facts.lustre["clients"])
+        yield Conflict("lustre", f"no Lustre client is built for {context.os_name}", source, nearest=f"os {able}")
+    elif "repository" in row and "key_fingerprint" not in context.section("lustre"):
+        key_url = row["repository"]["key_url"]
+        text = f"the fingerprint of {key_url} is not in the facts, and a key is trusted by its fingerprint only"
+        yield Conflict("lustre.key_fingerprint", text, source, nearest="lustre.key_fingerprint as AWS publishes it")
+
+
+COMPONENT = Component(
+    "lustre",
+    "Lustre client",
+    layer="node",
+    after=("mkl",),
+    keys=Keys({"key_fingerprint": Text("0123456789ABCDEF0123456789ABCDEF01234567", r"[0-9A-Fa-f]{40}")}),
+    meanings={"key_fingerprint": "fingerprint of the repository's key that you trust (Ubuntu only)"},
+    section=Lustre,
+    write=_section,
+    rules=(((), client_is_built),),
+    size_gib=0.1,
+)

@@ -1,0 +1,38 @@
+"""NCCL, built for the CUDA toolkit of the image."""
+
+from __future__ import annotations
+
+from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
+from gpu_ami.recipes.facts import Sources
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, versioned
+from validator.plan_document import PackagedComponent
+
+
+def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> PackagedComponent:
+    row = context.facts.nccl["releases"][versions["nccl"]]
+    cuda = versions.get("cuda", row["cuda"][-1])
+    suffix = nvidia.packaged_cuda(row, cuda)
+    package_version = f"{versions['nccl']}-1+cuda{suffix}"
+    if suffix not in row.get("packaged", []):
+        sources.note(f"not established: that NCCL {versions['nccl']} is packaged as {package_version}")
+    return {
+        "version": versions["nccl"],
+        "packages": {nvidia.library(context, "nccl", cuda): package_version},
+        "repository": nvidia.nvidia_repository(context, sources),
+    }
+
+
+COMPONENT = Component(
+    "nccl",
+    "NCCL",
+    layer="libraries",
+    after=("cudnn",),
+    chosen_after=("ofi_nccl",),
+    is_chosen=True,
+    keys=versioned("2.21.5"),
+    section=PackagedComponent,
+    write=_section,
+    size_gib=0.7,
+    version_tag="nccl_version",
+    is_promised=True,
+)

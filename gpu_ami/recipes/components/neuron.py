@@ -1,0 +1,73 @@
+"""AWS's Neuron SDK: the driver, and what runs and measures models on its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_ami.recipes.facts import Sources
+from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, has_packages, versioned
+from validator.plan_document import PackagedComponent
+
+TOOLS = "aws-neuronx-tools"
+
+
+def planned_packages(context: ResolveContext, version: str) -> dict[str, str]:
+    """Name → version of each package of a release that the image's devices can use."""
+    facts = context.facts.neuron
+    row = facts["releases"][version]
+    packages = {
+        "aws-neuronx-dkms": row["driver"],
+        "aws-neuronx-runtime-lib": row.get("runtime"),
+        "aws-neuronx-collectives": row.get("collectives"),
+        TOOLS: row.get("tools"),
+    }
+    devices = {row["neuron"]["name"] for row in context.instance_types.values() if "neuron" in row}
+    if devices <= set(facts["driver_only"]["devices"]):
+        del packages["aws-neuronx-runtime-lib"], packages["aws-neuronx-collectives"]
+    return {name: version for name, version in packages.items() if version}
+
+
+def _section(context: ResolveContext, versions: Assignment, sources: Sources) -> PackagedComponent:
+    facts, family = context.facts.neuron, context.os["family"]
+    repository = facts["repositories"][family]
+    sources.add("the Neuron repository's key", facts)
+    section: PackagedComponent = {
+        "version": versions["neuron"],
+        # The release is followed by a build number that no release note names.
+        "packages": {name: f"{version}*" for name, version in planned_packages(context, versions["neuron"]).items()},
+        "repository": {
+            "url": f"{repository['url']}/",
+            "suite": context.os["codename"] if family == "debian" else "./",
+            "components": ["main"] if family == "debian" else [],
+            "key_url": f"{repository['url']}/{repository['key']}",
+            "key_fingerprint": facts["key_fingerprint"],
+        },
+    }
+    if not repository.get("signed_index", True):
+        section["repository"]["signed_index"] = False
+    return section
+
+
+def drives_devices(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    row = context.facts.neuron["releases"][chosen["neuron"]]
+    for name, facts in context.instance_types.items():
+        device = facts.get("neuron", {}).get("name")
+        if device and device not in row["devices"]:
+            text = f"Neuron {chosen['neuron']} (driver {row['driver']}) does not support {device} of {name}"
+            yield Conflict("neuron.version", text, row["source"], ("neuron",))
+
+
+COMPONENT = Component(
+    "neuron",
+    "Neuron",
+    layer="node",
+    after=("container_toolkit",),
+    installed_after=("lustre",),
+    is_chosen=True,
+    keys=versioned("2.33.0"),
+    meanings={"version": "release of the Neuron SDK; exact, a branch, or `newest`"},
+    section=PackagedComponent,
+    write=_section,
+    rules=((("neuron",), drives_devices), (("neuron",), has_packages("neuron"))),
+    size_gib=2,
+)

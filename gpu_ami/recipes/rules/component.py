@@ -1,0 +1,98 @@
+"""What a component declares of itself. gpu_ami/recipes/components has one file each; a site's role is one too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpu_ami.recipes.facts import NEWEST, Facts, Sources
+from validator.plan_document import SourceBuild
+from validator.schema import Keys, Kind, Text
+
+if TYPE_CHECKING:
+    from gpu_ami.recipes.rules.resolve_context import Assignment, ResolveContext, Rule
+
+    Writer = Callable[[ResolveContext, Assignment, Sources], Mapping[str, object] | None]
+
+# A recipe has no section of this name.
+NO_KEYS = Keys({})
+
+
+@dataclass(frozen=True)
+class Component:
+    """One thing that a role installs. name: of the role, the recipe's key, the plan's section and the checks' file.
+
+    label: its name in messages.
+    layer: of the build (variables/layers.yml); "" where no role of ours installs it.
+    early: layer → file in the role's tasks that this lower layer runs beforehand.
+    after: what comes before it in the reference, in a plan, and in the build within a layer.
+    installed_after, chosen_after: the same for the build, and for the choice of versions, alone.
+    is_chosen: its version is chosen among the releases that the facts know.
+    is_in_every_plan: an image without it is none.
+    keys: of the recipe's section, or what makes them of the facts; None: the options of the role's argument_specs.
+    meanings: key → its line in the reference; `version` of a chosen component has one.
+    section: the type of the plan's section.
+    write: makes the section; None as its result: the plan has none. Without it the section is the recipe's.
+    rules: names of components, and a rule for their chosen versions; without names it is checked once.
+    size_gib: room on the root volume that its packages take; an estimate from their contents, not measured.
+    version_tag: of the AMI, with its version.
+    is_promised: the certificate says where the plan names a version and no role installs it.
+    defaults: of the recipe's section, below the recipe.
+    """
+
+    name: str
+    label: str = ""
+    layer: str = ""
+    early: Mapping[str, str] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    installed_after: tuple[str, ...] = ()
+    chosen_after: tuple[str, ...] = ()
+    is_chosen: bool = False
+    is_in_every_plan: bool = False
+    keys: Keys | Callable[[Facts], Keys] | None = None
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    section: type | None = None
+    write: Writer | None = None
+    rules: tuple[tuple[tuple[str, ...], Rule], ...] = ()
+    size_gib: float = 0
+    version_tag: str = ""
+    is_promised: bool = False
+
+    def grammar(self, facts: Facts) -> Keys:
+        """The keys of the recipe's section."""
+        keys = self.keys or NO_KEYS
+        return keys if isinstance(keys, Keys) else keys(facts)
+
+    def written(self, context: ResolveContext, versions: Assignment, sources: Sources) -> Mapping[str, object] | None:
+        """The plan's section; None where the plan has none."""
+        if self.write is None:
+            return context.section(self.name) if self.name in context.values else None
+        return self.write(context, versions, sources)
+
+
+def version_kind(example: str) -> Text:
+    """An exact version, a branch of it (`580`, `12`), or `newest`: the newest that fits."""
+    return Text(example, rf"{NEWEST}|\d+(\.\d+){{0,3}}(-[0-9A-Za-z.]+)?", f"a version, a branch or {NEWEST},")
+
+
+def versioned(example: str, **more: Kind) -> Keys:
+    """The keys of a component whose version a recipe gives."""
+    return Keys({"version": version_kind(example), **more}, needed=("version",))
+
+
+def built_from_tag(component: str) -> Writer:
+    """A writer: built from source, verified by the commit's hash."""
+
+    def write(context: ResolveContext, versions: Assignment, _sources: Sources) -> SourceBuild:
+        facts = context.facts.table(component)
+        row = facts["releases"][versions[component]]
+        return {
+            "version": versions[component],
+            "url": f"{facts['repository']}.git",
+            "tag": row["tag"],
+            "commit": row["commit"],
+        }
+
+    return write
