@@ -1,14 +1,15 @@
 """The types of plan.json's content. Keys and types here are the contract of Packer, Ansible, local region and checks.
 
-docs/schemas/plan.json is generated from these types (`gpu_ami.plan.json_schema`); the docstring of a class is the
-description of its section there. A section of a component that the base AMI provides has `version` and `provided_by`
-alone (fabric manager and IMEX also `instance_types`); every other key of it is then missing.
+docs/schemas/plan.json is generated from these types and from those that components name for their sections
+(gpu_ami/recipes/components); the docstring of a class is the description of its section there. What a check reads has
+its type here. A section of a component that the base AMI provides has `version` and `provided_by` alone (fabric manager
+and IMEX also `instance_types`); every other key of it is then missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict, TypeVar, cast, overload
 
 from validator.agent_document import AgentConfig, AgentGpuConfig
 
@@ -191,12 +192,6 @@ class Cuda(PackagedComponent):
     compatibility: NotRequired[str]
 
 
-class Cudnn(PackagedComponent):
-    """cuDNN; `full`: its version with the build number."""
-
-    full: NotRequired[str]
-
-
 class EfaContents(TypedDict, total=False):
     """Versions inside an EFA installer."""
 
@@ -232,13 +227,6 @@ class ContainerToolkit(PackagedComponent):
     runtime: NotRequired[str]
     runtime_package: NotRequired[str]
     cdi: NotRequired[bool]
-
-
-class Mkl(Component):
-    """Intel's Math Kernel Library."""
-
-    package: NotRequired[str]
-    repository: NotRequired[Repository]
 
 
 class Lustre(TypedDict):
@@ -290,6 +278,13 @@ class EventParser(TypedDict):
     seed_metrics_s: NotRequired[int]
 
 
+class Publisher(TypedDict):
+    """A section with a log of its own, which the agent publishes."""
+
+    log: str
+    log_group: str
+
+
 class NeuronMonitor(TypedDict):
     """How neuron-monitor's reports are published; `dimensions` in the order of instance, type, image, runtime tag."""
 
@@ -337,40 +332,14 @@ class Citation(TypedDict):
     unverified: bool
 
 
-class Components(TypedDict):
-    """The sections of what is installed, in the order of installation."""
-
-    node_dlami: NotRequired[NodeRole]
-    node_ecs: NotRequired[NodeRole]
-    node_eks: NotRequired[NodeRole]
-    node_parallelcluster: NotRequired[NodeRole]
-    nvidia_driver: NotRequired[NvidiaDriver]
-    fabric_manager: NotRequired[DriverCompanion]
-    imex: NotRequired[DriverCompanion]
-    cuda: NotRequired[Cuda]
-    cudnn: NotRequired[Cudnn]
-    nccl: NotRequired[PackagedComponent]
-    efa: NotRequired[Efa]
-    ofi_nccl: NotRequired[SourceBuild]
-    gdrcopy: NotRequired[SourceBuild]
-    dcgm: NotRequired[PackagedComponent]
-    container_toolkit: NotRequired[ContainerToolkit]
-    neuron: NotRequired[PackagedComponent]
-    neuron_monitor: NotRequired[NeuronMonitor]
-    drain_hook: NotRequired[DrainHook]
-    mkl: NotRequired[Mkl]
-    lustre: NotRequired[Lustre]
-    tuning: NotRequired[Tuning]
-
-
 class Site(TypedDict):
     """A site's own parts: the digest over its roles, checks and faults, which lie in site/ beside plan.json."""
 
     digest: str
 
 
-class ResolvedPlan(Components):
-    """A resolved recipe, as it is carried out on AWS itself."""
+class ResolvedPlan(TypedDict):
+    """A resolved recipe, as it is carried out on AWS itself; beside these keys the sections of what it installs."""
 
     schema: str
     image: str
@@ -400,7 +369,13 @@ class PlanDocument(ResolvedPlan):
     site: NotRequired[Site]
 
 
-def section(document: ResolvedPlan, name: str) -> Mapping[str, object]:
-    """The section of a role whose name is known at run time only; empty where the plan has none."""
-    sections = cast(Mapping[str, Mapping[str, object]], document)
-    return sections.get(name, {})
+Section = TypeVar("Section", bound=Mapping[str, object])
+
+
+@overload
+def section(document: ResolvedPlan, name: str) -> Mapping[str, object]: ...
+@overload
+def section(document: ResolvedPlan, name: str, kind: type[Section]) -> Section: ...
+def section(document: ResolvedPlan, name: str, kind: type[Section] | None = None) -> Mapping[str, object] | Section:
+    """The section of a role, as a value of its type (`kind`); empty where the plan has none."""
+    return cast(Mapping[str, Section], document).get(name, {})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.errors import BuildError, UsageError
+from validator.plan_document import NvidiaDriver, section
 
 if TYPE_CHECKING:
     from gpu_ami.plan import Plan
@@ -23,8 +24,8 @@ def require_buildable(plan: Plan) -> None:
     """UsageError where the local region has no real packages of the driver, or we are not root."""
     from gpu_ami.local.images import rootfs_layers
 
-    driver = plan.document.get("nvidia_driver")
-    if driver is None or "provided_by" in driver:
+    driver = section(plan.document, "nvidia_driver", NvidiaDriver)
+    if not driver or "provided_by" in driver:
         raise UsageError(
             f"{plan.image}: --build tries the NVIDIA driver that a plan installs, and this plan installs none"
         )
@@ -67,7 +68,7 @@ def try_build(plan: Plan, progress: Progress) -> dict[str, Any]:
 
 def build_row(plan: Plan, kernel: str, base: str, error: str) -> dict[str, Any]:
     """The row as rule module_builds_on_kernel reads it."""
-    driver = plan.document["nvidia_driver"]
+    driver = section(plan.document, "nvidia_driver", NvidiaDriver)
     row: dict[str, Any] = {"kernel": kernel, "driver": driver["version"], "flavour": driver["flavour"]}
     row |= {"builds": not error} | ({"error": error} if error else {})
     source = f"DKMS on {kernel} in a sandbox of {base} (gpu-ami sources --build)"

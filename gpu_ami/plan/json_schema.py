@@ -1,4 +1,4 @@
-"""docs/schemas/plan.json: the JSON Schema of a plan, generated from the types of its document.
+"""docs/schemas/plan.json: the JSON Schema of a plan, generated from the types of its document and of its sections.
 
 `python -m gpu_ami.plan.json_schema` prints it; a test compares it with the committed file.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
 from gpu_ami.plan.document import SCHEMA
-from gpu_ami.recipes import PlanDocument
+from gpu_ami.recipes import PlanDocument, components
 
 Schema = dict[str, object]
 _PRIMITIVES: dict[object, str] = {str: "string", int: "integer", bool: "boolean"}
@@ -24,7 +24,12 @@ def plan_schema() -> Schema:
         "schema": {"const": SCHEMA},
         "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
     }
-    schema = _object(PlanDocument, definitions, constant)
+    optional: dict[str, Schema] = {
+        name: _kind(one.section, definitions) if one.section else {"type": "object"}
+        for name, one in components.components().items()
+        if not one.is_in_every_plan
+    }
+    schema = _object(PlanDocument, definitions, constant, optional)
     # Any other section is of a role of the site's own (docs/site.md).
     schema["additionalProperties"] = {"type": "object"}
     return {
@@ -40,14 +45,20 @@ def schema_text() -> str:
     return json.dumps(plan_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _object(kind: Any, definitions: dict[str, Schema], known: Mapping[str, Schema] | None = None) -> Schema:
-    """The schema of a TypedDict; known: schemas of single keys, instead of those of their types."""
+def _object(
+    kind: Any,
+    definitions: dict[str, Schema],
+    known: Mapping[str, Schema] | None = None,
+    more: Mapping[str, Schema] | None = None,
+) -> Schema:
+    """The schema of a TypedDict. known: schemas of keys, instead of those of their types. more: of optional keys."""
     hints = get_type_hints(kind, include_extras=True)
     required = [key for key, hint in hints.items() if kind.__total__ and get_origin(hint) is not NotRequired]
     return {
         "type": "object",
         "description": " ".join((kind.__doc__ or "").split()),
-        "properties": {key: (known or {}).get(key) or _kind(hint, definitions) for key, hint in hints.items()},
+        "properties": dict(more or {})
+        | {key: (known or {}).get(key) or _kind(hint, definitions) for key, hint in hints.items()},
         "required": required,
         "additionalProperties": False,
     }

@@ -7,10 +7,8 @@ is in the second: the agent's schema has no `metrics` without something collecte
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 from validator.agent_document import AgentConfig, AgentGpuConfig, AgentLogFile, AgentLogs, AgentMetrics
-from validator.plan_document import EventParser, Telemetry
+from validator.plan_document import EventParser, Publisher, Telemetry
 
 # "time" of the JSON lines of event parser, Neuron's publisher and drain hook: RFC 3339 in UTC with microseconds.
 JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
@@ -18,13 +16,6 @@ JSON_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%f"
 # Seconds a log event may wait, the agent's own default: nothing is sent, or paid for, while nothing is logged.
 _LOG_FLUSH = 5
 _APPENDED = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
-
-
-class Publisher(TypedDict):
-    """A plan's section with a log of its own."""
-
-    log: str
-    log_group: str
 
 
 def agent_config(

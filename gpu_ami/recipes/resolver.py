@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from gpu_ami.recipes.agent import Publisher, agent_config, gpu_config
+from gpu_ami.recipes.agent import agent_config, gpu_config
 from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts import Facts, Row, Sources
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
@@ -13,7 +13,16 @@ from gpu_ami.recipes.notes import remark
 from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, python_for
 from gpu_ami.recipes.site import components_of, digest, files
 from gpu_ami.recipes.solver import solve
-from validator.plan_document import Gpu, InstanceType, Node, OperatingSystem, ResolvedPlan, SourceAmi, Telemetry
+from validator.plan_document import (
+    Gpu,
+    InstanceType,
+    Node,
+    OperatingSystem,
+    Publisher,
+    ResolvedPlan,
+    SourceAmi,
+    Telemetry,
+)
 
 _GPU_KEYS = (
     "vendor", "name", "architecture", "compute_capability", "memory_mib", "power_limit_w", "max_clock_mhz",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import PlanDocument
-from validator.plan_document import NeuronMonitor
+from validator.plan_document import NeuronMonitor, section
 
 PREFIX = "nvidia_smi_"
 EVENTS_NAMESPACE = "GpuAmi/Events"  # the event parser's embedded metrics
@@ -90,7 +90,7 @@ def unit_of(measurement: str) -> str:
 def measured(plan: PlanDocument) -> Measured:
     """UsageError: the plan measures neither GPUs nor Neuron devices."""
     telemetry = plan.get("telemetry")
-    neuron = None if telemetry and telemetry["measurements"] else plan.get("neuron_monitor")
+    neuron = None if telemetry and telemetry["measurements"] else section(plan, "neuron_monitor", NeuronMonitor) or None
     if not telemetry or not (telemetry["measurements"] or neuron):
         hint = "give the recipe a telemetry.profile that measures them (docs/recipes.md)"
         raise UsageError(f"plan {plan['image']}: it measures no GPU and no Neuron device", hint=hint)

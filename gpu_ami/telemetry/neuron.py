@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_ami.recipes import PlanDocument
+from gpu_ami.recipes import PlanDocument, section
 from gpu_ami.telemetry import alarms, fleet_alarms, instance_alarms
 from gpu_ami.telemetry.measurements import measured
 
@@ -67,7 +67,7 @@ def neuron_instance_alarm(plan: PlanDocument) -> Template:
 
 
 def _section(plan: PlanDocument) -> Any:
-    return plan["neuron_monitor"]
+    return section(plan, "neuron_monitor")
 
 
 def _query(plan: PlanDocument, function: str, metric: str) -> str:

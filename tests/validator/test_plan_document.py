@@ -20,17 +20,24 @@ def test_section_is_that_of_the_role_or_empty() -> None:
     assert section(document, "hygiene") == section(document, "efa") == {}
 
 
-def test_every_role_and_component_has_a_type() -> None:
-    keys = set(typing.get_type_hints(PlanDocument))
-    assert set(components()) <= keys
+def test_every_section_has_a_type() -> None:
+    hints = typing.get_type_hints(PlanDocument)
+    untyped = [name for name, one in components().items() if not typing.is_typeddict(one.section)]
+    assert untyped == []
+    required = {name: one.section for name, one in components().items() if one.is_in_every_plan}
+    assert {name: hints[name] for name in required} == required
 
 
 @pytest.mark.parametrize("image", ["al2023-compute", "pcluster-3.16-al2023", "al2023-neuron", "ecs-al2023-gpu"])
 def test_plan_has_the_keys_of_its_types(image: str) -> None:
     """Every key of a section is declared, and every key that is not NotRequired is there."""
     facts = load_facts()
-    document = resolve(read_recipe(VARIABLES / "recipes" / f"{image}.yml", facts), facts)
-    agree(cast(dict[str, Any], document), ResolvedPlan, "")
+    document = cast(dict[str, Any], resolve(read_recipe(VARIABLES / "recipes" / f"{image}.yml", facts), facts))
+    optional = {name: one for name, one in components().items() if not one.is_in_every_plan and name in document}
+    assert optional
+    for name, one in optional.items():
+        agree(document.pop(name), one.section, name)
+    agree(document, ResolvedPlan, "")
 
 
 def agree(value: dict[str, Any], declared: Any, path: str) -> None:

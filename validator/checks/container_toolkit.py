@@ -11,7 +11,7 @@ import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
-from validator.plan_document import PlanDocument
+from validator.plan_document import ContainerToolkit, PlanDocument, section
 from validator.probes import MachineUnderTest, packages
 
 pytestmark = [pytest.mark.planned("container_toolkit"), pytest.mark.beside_live]
@@ -49,12 +49,14 @@ def containerd_runtime(text: str) -> str | None:
 def test_toolkit_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvidia-ctk is the planned version."""
     shown = output(host, "nvidia-ctk --version")
-    observe.same(version(shown), plan["container_toolkit"]["version"], "nvidia-ctk --version")
+    observe.same(
+        version(shown), section(plan, "container_toolkit", ContainerToolkit)["version"], "nvidia-ctk --version"
+    )
 
 
 def test_runtime_knows_the_toolkit(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The container runtime's configuration has the runtime `nvidia`. Without it no container gets a GPU."""
-    runtime = plan["container_toolkit"]["runtime"]
+    runtime = section(plan, "container_toolkit", ContainerToolkit)["runtime"]
     if host.run("test -x /usr/bin/%s", _RUNTIME).rc != 0:
         observe.fail(f"/usr/bin/{_RUNTIME} is missing or not executable: {runtime} cannot give containers a GPU")
     if runtime == "docker":
@@ -155,8 +157,9 @@ def test_device_nodes_are_there(host: Any, plan: PlanDocument, machine: MachineU
 
 
 def _require_cdi(plan: PlanDocument) -> None:
-    if not plan["container_toolkit"]["cdi"]:
-        unproven(f"container toolkit {plan['container_toolkit']['version']} is planned without CDI")
+    planned = section(plan, "container_toolkit", ContainerToolkit)
+    if not planned["cdi"]:
+        unproven(f"container toolkit {planned['version']} is planned without CDI")
 
 
 @pytest.mark.tier("T0")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
-from validator.plan_document import PlanDocument
+from validator.plan_document import Cuda, NvidiaDriver, PlanDocument, section
 from validator.probes import in_login_shell, package_database, packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("cuda"), pytest.mark.beside_live]
@@ -28,7 +28,7 @@ def version(code: int) -> tuple[int, int]:
 
 
 def _planned(plan: PlanDocument) -> tuple[int, int]:
-    major, minor = str(plan["cuda"]["version"]).split(".")[:2]
+    major, minor = str(section(plan, "cuda", Cuda)["version"]).split(".")[:2]
     return int(major), int(minor)
 
 
@@ -88,7 +88,7 @@ def test_login_shells_find_the_toolkit(host: Any, observe: Observe) -> None:
 
 def test_driver_runs_this_runtime(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The driver's libcuda supports this runtime, natively or by minor version compatibility as planned."""
-    mode = plan["cuda"]["compatibility"]
+    mode = section(plan, "cuda", Cuda)["compatibility"]
     runtime, _ = _runtime(host, plan, observe)
     driver, file = _driver(host, observe)
     observe({"runtime": _dotted(runtime), "libcuda": _dotted(driver), "mode": mode}, f"runtime ≤ libcuda ({mode})")
@@ -104,12 +104,12 @@ def test_libcuda_is_the_planned_one(host: Any, plan: PlanDocument, observe: Obse
     """libcuda is the driver's, unless forward compatibility is planned. With a newer one no CUDA program runs."""
     _, file = _driver(host, observe)
     libcuda_version = re.sub(r"^libcuda\.so\.", "", file.rpartition("/")[2])
-    cuda = plan["cuda"]
+    cuda = section(plan, "cuda", Cuda)
     if cuda.get("compatibility") == "forward":
         compat = [full for name, full in cuda["packages"].items() if name.startswith("cuda-compat")]
         expected = re.sub(r"^\d+:|-[^-]*$", "", compat[0]) if compat else "of a planned cuda-compat package"
     else:
-        expected = plan["nvidia_driver"]["version"]
+        expected = section(plan, "nvidia_driver", NvidiaDriver)["version"]
     observe.same(libcuda_version, expected, f"libcuda on the loader path ({file})")
 
 
@@ -124,7 +124,7 @@ def test_no_unplanned_compat_library(host: Any, plan: PlanDocument, observe: Obs
         rows = [line.split() for line in shown.splitlines()]
     if not rows:  # none, or nothing can be read
         package_database.require_readable(host, plan["os"]["family"])
-    planned = plan["cuda"].get("packages", {})
+    planned = section(plan, "cuda", Cuda).get("packages", {})
     observe.nothing([f"{row[0]} {row[1]}" for row in rows if row[0] not in planned], "unplanned compat packages")
 
 

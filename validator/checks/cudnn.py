@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
-from validator.plan_document import PlanDocument
+from validator.plan_document import Component, Cuda, PlanDocument, section
 from validator.probes import packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("cudnn"), pytest.mark.beside_live]
@@ -20,14 +20,18 @@ def version(code: int) -> str:
     )  # fmt: skip
 
 
+def _planned(plan: PlanDocument) -> str:
+    return section(plan, "cudnn", Component)["version"]
+
+
 def _soname(plan: PlanDocument) -> str:
-    return f"libcudnn.so.{str(plan['cudnn']['version']).partition('.')[0]}"
+    return f"libcudnn.so.{_planned(plan).partition('.')[0]}"
 
 
 def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The cuDNN on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     library = shared_libraries.call(host, observe, _soname(plan), "cudnnGetVersion", "size")
-    observe.same(version(int(library.value)), plan["cudnn"]["version"], f"cudnnGetVersion of {library.file}")
+    observe.same(version(int(library.value)), _planned(plan), f"cudnnGetVersion of {library.file}")
 
 
 @pytest.mark.tier("T0")
@@ -47,7 +51,7 @@ def test_every_library_can_be_opened(host: Any, plan: PlanDocument, observe: Obs
 
 def test_library_is_made_for_the_planned_cuda(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """cuDNN was built for the major version of the planned CUDA. Any other fails at the first kernel launch."""
-    planned = str(plan["cuda"]["version"]).partition(".")[0]
+    planned = str(section(plan, "cuda", Cuda)["version"]).partition(".")[0]
     library = shared_libraries.call(host, observe, _soname(plan), "cudnnGetCudartVersion", "size")
     observe.same(str(int(library.value) // 1000), planned, f"CUDA major version that {library.file} was built for")
 

@@ -9,7 +9,7 @@ import pytest
 
 from validator.observe import Observe
 from validator.plan import planned_instance_type
-from validator.plan_document import PlanDocument
+from validator.plan_document import Component, PlanDocument, section
 from validator.probes import MachineUnderTest, packages, pci_address
 
 pytestmark = pytest.mark.planned("dcgm")
@@ -34,7 +34,7 @@ def test_program_is_the_planned_version(host: Any, plan: PlanDocument, observe: 
     done = host.run(f"{program} --version")
     if done.rc != 0 and not version(done.stdout):
         observe.fail(f"{program} --version exited with status {done.rc}: {(done.stderr or done.stdout).strip()}")
-    observe.same(version(done.stdout), plan["dcgm"]["version"], f"{program} --version")
+    observe.same(version(done.stdout), section(plan, "dcgm", Component)["version"], f"{program} --version")
 
 
 @pytest.mark.tier("T0")

@@ -12,7 +12,7 @@ import pytest
 from validator import remote
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, output
-from validator.plan_document import PlanDocument
+from validator.plan_document import DrainHook, PlanDocument, section
 from validator.probes import MachineUnderTest, logrotate
 from validator.probes.agent import config as agent_config
 from validator.probes.agent import log as agent_log
@@ -78,7 +78,7 @@ def test_metadata_is_read(host: Any, observe: Observe) -> None:
 @pytest.mark.tier("T0")
 def test_unit_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The unit has the planned notices, time limit and log."""
-    planned = plan["drain_hook"]
+    planned = section(plan, "drain_hook", DrainHook)
     started = re.findall(r"(?m)^ExecStart=(.*)$", output(host, f"cat {_UNIT_FILE}"))
     expected = (
         f"/usr/bin/python3 -sSE {_PROGRAM} --notices {','.join(planned['notices'])}"
@@ -113,7 +113,7 @@ def _fault(path: str, kind: str, mode: int, owner: str) -> str:
 @pytest.mark.tier("T0")
 def test_log_is_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The log of notices is rotated without losing lines."""
-    logrotate.check_rotated(host, [plan["drain_hook"]["log"]], observe)
+    logrotate.check_rotated(host, [section(plan, "drain_hook", DrainHook)["log"]], observe)
 
 
 @pytest.mark.live
@@ -122,7 +122,7 @@ def test_notice_runs_scripts_once(host: Any, plan: PlanDocument, observe: Observ
 
     A metadata service on the host's loopback plays the notices; a probe runs instead of the scripts of drain.d.
     """
-    kinds = plan["drain_hook"]["notices"]
+    kinds = section(plan, "drain_hook", DrainHook)["notices"]
     played = host.run(remote.python("interruption_drill", _PROGRAM, _DRILL_SCRIPTS, *kinds), timeout=240)
     if played.rc != 0:
         observe.fail(f"the notices could not be played: {played.stderr.strip()[-300:]}")
@@ -165,7 +165,7 @@ def test_log_of_a_drill_arrives(
     if log_group_suffix:
         agent_config.require_group_suffix(agent_config.in_use(host), log_group_suffix)
     line = _drill(host, plan, observe)
-    group = plan["drain_hook"]["log_group"]
+    group = section(plan, "drain_hook", DrainHook)["log_group"]
     stream = plan["telemetry"]["log_stream"].replace("{instance_id}", machine.instance_id)
 
     def look() -> list[LogEvent] | None:
@@ -186,7 +186,7 @@ def test_log_of_a_drill_arrives(
 
 def _drill(host: Any, plan: PlanDocument, observe: Observe) -> str:
     """The line that a drill of the running hook adds to its log."""
-    log = plan["drain_hook"]["log"]
+    log = section(plan, "drain_hook", DrainHook)["log"]
     words = shlex.join([log, _UNIT, str(_DRILL_SECONDS)])
     done = host.run(f"sh -c {shlex.quote(_DRILL)} drill {words}", timeout=_DRILL_SECONDS + 30)
     if done.rc == 3:

@@ -11,7 +11,7 @@ import pytest
 from validator.checks import ofi_nccl
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
-from validator.plan_document import PlanDocument
+from validator.plan_document import Efa, PlanDocument, section
 from validator.probes import MachineUnderTest, kernel_modules, packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("efa"), pytest.mark.beside_live]
@@ -55,7 +55,7 @@ def _record(host: Any, observe: Observe) -> Record:
 
 def _remaining(host: Any, plan: PlanDocument, observe: Observe) -> Record:
     """The record without the packages that the plan removes after the installation."""
-    record, unwanted = _record(host, observe), plan["efa"].get("unwanted", [])
+    record, unwanted = _record(host, observe), section(plan, "efa", Efa).get("unwanted", [])
     removed = tuple(f"{name}{separator}" for name in unwanted for separator in "_-")
     return Record(record.version, tuple(name for name in record.packages if not name.startswith(removed)))
 
@@ -82,20 +82,21 @@ def is_version(module: str, planned: str) -> bool:
 @pytest.mark.tier("T0")
 def test_installer_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The EFA installer that ran is the planned version. Its packages were tested together."""
-    observe.same(_record(host, observe).version, plan["efa"]["version"], f"EFA installer ({RECORD})")
+    observe.same(_record(host, observe).version, section(plan, "efa", Efa)["version"], f"EFA installer ({RECORD})")
 
 
 @pytest.mark.tier("T0")
 def test_parts_are_those_of_the_mode(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """libfabric and Open MPI are installed in mode full, and are not in mode minimal."""
-    if "mode" not in plan["efa"]:
-        unproven(f"the plan has no mode: EFA is the base AMI's ({plan['efa'].get('provided_by')})")
+    planned = section(plan, "efa", Efa)
+    if "mode" not in planned:
+        unproven(f"the plan has no mode: EFA is the base AMI's ({planned.get('provided_by')})")
     record = _record(host, observe)
     library = host.run("test -e /opt/amazon/efa/lib/libfabric.so.1").rc == 0
-    observe({"recorded": record.mode, "libfabric": library}, plan["efa"]["mode"])
-    if record.mode != plan["efa"]["mode"] or library != (plan["efa"]["mode"] == "full"):
+    observe({"recorded": record.mode, "libfabric": library}, planned["mode"])
+    if record.mode != planned["mode"] or library != (planned["mode"] == "full"):
         observe.fail(
-            f"expected mode {plan['efa']['mode']}, got a {record.mode} installation ({RECORD}),"
+            f"expected mode {planned['mode']}, got a {record.mode} installation ({RECORD}),"
             f" libfabric {'installed' if library else 'not installed'}"
         )
 
@@ -113,8 +114,8 @@ def test_recorded_packages_are_installed(host: Any, plan: PlanDocument, observe:
 @pytest.mark.tier("T0")
 def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The installer's packages are held, so a system upgrade does not replace its rdma-core."""
-    if "provided_by" in plan["efa"]:
-        unproven(f"EFA is the base AMI's ({plan['efa']['provided_by']}), which manages its holds")
+    if base := section(plan, "efa", Efa).get("provided_by"):
+        unproven(f"EFA is the base AMI's ({base}), which manages its holds")
     family = plan["os"]["family"]
     recorded = _installed(host, _remaining(host, plan, observe), family)
     installed = {name.partition(" ")[0]: version for name, version in recorded.items() if version != packages.MISSING}
@@ -133,12 +134,12 @@ def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observ
 
 def _module_version(host: Any, plan: PlanDocument, observe: Observe) -> str:
     """The planned version of the module; if no source states it, that of the recorded package."""
-    return str(plan["efa"].get("contents", {}).get("kernel_module") or _record(host, observe).driver)
+    return str(section(plan, "efa", Efa).get("contents", {}).get("kernel_module") or _record(host, observe).driver)
 
 
 def test_libfabric_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """fi_info runs with the libfabric of the planned installer."""
-    efa = plan["efa"]
+    efa = section(plan, "efa", Efa)
     if efa.get("mode", "full") != "full":
         unproven("a minimal installation has no libfabric")
     shown = output(host, f"{_FI_INFO} --version")
@@ -156,7 +157,7 @@ def test_libfabric_is_the_planned_one(host: Any, plan: PlanDocument, observe: Ob
 @pytest.mark.tier("T0")
 def test_bundled_plugin_is_the_installer_s(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The plugin on the loader path is the installer's, in the version of this installer."""
-    efa = plan["efa"]
+    efa = section(plan, "efa", Efa)
     if "ofi_nccl" in plan or efa.get("mode", "full") != "full" or "ofi_nccl" not in efa.get("contents", {}):
         unproven("this installation has no plugin of its own")
     ofi_nccl.check_plugin(host, efa["contents"]["ofi_nccl"], observe)
@@ -212,7 +213,7 @@ def _rdma_devices(host: Any, plan: PlanDocument) -> dict[str, list[str]]:
     """Adapters that rdma-core's tools show and, in mode full, libfabric's."""
     shown = host.run("ibv_devices").stdout.splitlines()
     adapters = {"ibv_devices": sorted(line.split()[0] for line in shown[2:] if line.strip())}
-    if plan["efa"].get("mode", "full") == "full":
+    if section(plan, "efa", Efa).get("mode", "full") == "full":
         listed = host.run(f"{_FI_INFO} -p efa").stdout
         domains = re.findall(r"^\s*domain: (\S+?)-(?:rdm|dgrm)$", listed, re.MULTILINE)
         adapters["fi_info -p efa"] = sorted(set(domains))

@@ -8,7 +8,7 @@ import pytest
 
 from validator.observe import Observe
 from validator.plan import planned_instance_type
-from validator.plan_document import PlanDocument
+from validator.plan_document import DriverCompanion, PlanDocument, section
 from validator.probes import MachineUnderTest, Program, packages
 
 pytestmark = [pytest.mark.planned("fabric_manager"), pytest.mark.beside_live]
@@ -20,7 +20,7 @@ PROGRAM = Program("nv-fabricmanager", "Fabric Manager version is")
 @pytest.mark.tier("T0")
 def test_fabric_manager_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The fabric manager reports the planned version. A package name does not prove its contents."""
-    PROGRAM.check_planned(host, plan["fabric_manager"]["version"], observe)
+    PROGRAM.check_planned(host, section(plan, "fabric_manager", DriverCompanion)["version"], observe)
 
 
 def test_fabric_manager_is_of_the_driver_s_version(host: Any, observe: Observe) -> None:
@@ -74,8 +74,8 @@ def test_fabric_manager_runs_where_nvswitch_is(
 @pytest.mark.tier("T0")
 def test_subnet_manager_is_there_where_it_is_needed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvlsm is installed and ib_umad is loaded at boot if the NVSwitches of a planned instance type need them."""
-    needed = plan["fabric_manager"]["nvlsm_instance_types"]
-    names = {"nvlsm": plan["fabric_manager"].get("packages", {}).get("nvlsm", "any")}
+    needed = section(plan, "fabric_manager", DriverCompanion)["nvlsm_instance_types"]
+    names = {"nvlsm": section(plan, "fabric_manager", DriverCompanion).get("packages", {}).get("nvlsm", "any")}
     nvlsm = packages.installed(host, names, plan["os"]["family"])["nvlsm"]
     loads = host.run("cat /etc/modules-load.d/*.conf").stdout.split()
     observe({"nvlsm": nvlsm, "ib_umad": "ib_umad" in loads}, needed)

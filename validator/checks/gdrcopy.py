@@ -9,7 +9,7 @@ import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
-from validator.plan_document import PlanDocument
+from validator.plan_document import Component, PlanDocument, section
 from validator.probes import MachineUnderTest, kernel_modules, shared_libraries
 
 pytestmark = [pytest.mark.planned("gdrcopy"), pytest.mark.beside_live]
@@ -23,16 +23,20 @@ def reported_version(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
+def _reported(plan: PlanDocument) -> str:
+    return reported_version(section(plan, "gdrcopy", Component)["version"])
+
+
 @pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every installed kernel has the planned module, so the next boot has it."""
-    kernel_modules.check_on_disk(host, "gdrdrv", reported_version(plan["gdrcopy"]["version"]), observe)
+    kernel_modules.check_on_disk(host, "gdrdrv", _reported(plan), observe)
 
 
 @pytest.mark.tier("T0")
 def test_dkms_has_the_planned_release(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """DKMS has exactly the planned release. The module reports only two numbers of its version."""
-    planned = plan["gdrcopy"]["version"]
+    planned = section(plan, "gdrcopy", Component)["version"]
     status = output(host, "dkms status -m gdrdrv")
     releases = sorted(set(re.findall(r"^gdrdrv[/,]\s*([\w.]+),[^:]+: installed", status, re.MULTILINE)))
     observe.same(releases, [planned], f"gdrdrv releases installed by DKMS ({status.strip() or 'none'})")
@@ -41,7 +45,7 @@ def test_dkms_has_the_planned_release(host: Any, plan: PlanDocument, observe: Ob
 @pytest.mark.tier("T0")
 def test_library_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The libgdrapi on the loader path is the planned version. It must match the module."""
-    planned = reported_version(plan["gdrcopy"]["version"])
+    planned = _reported(plan)
     files = shared_libraries.on_path(host, _LIBRARY)
     observe(files, planned)
     if not files:
@@ -58,7 +62,7 @@ def test_module_is_loaded_beside_the_driver(
     """The module is loaded on machines with GPUs, and every user can open its device."""
     if not planned_instance_type(plan, machine.instance_type)["gpu_count"]:
         unproven(f"{machine.instance_type} has no GPU")
-    planned = reported_version(plan["gdrcopy"]["version"])
+    planned = _reported(plan)
     shown = host.run("cat /sys/module/gdrdrv/version")
     node = host.run("stat -c '%F %a' /dev/gdrdrv").stdout.strip()
     state = {"module": shown.stdout.strip() if shown.rc == 0 else "not loaded", "/dev/gdrdrv": node or "missing"}

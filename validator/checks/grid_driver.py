@@ -10,7 +10,7 @@ import pytest
 
 from validator.observe import Observe, output, unproven
 from validator.pci import PCI_LIST
-from validator.plan_document import PlanDocument
+from validator.plan_document import NvidiaDriver, PlanDocument, section
 from validator.probes import hardware, package_database
 
 pytestmark = pytest.mark.planned("nvidia_driver.licence_settings")
@@ -42,7 +42,7 @@ def test_licence_daemon_has_its_settings(host: Any, plan: PlanDocument, observe:
     """gridd.conf has the planned settings alone. They decide which product the driver is licensed as."""
     lines = [line.partition("#")[0].strip() for line in output(host, f"cat {_SETTINGS}").splitlines()]
     settings = dict(line.split("=", 1) for line in lines if "=" in line)
-    observe.same(settings, plan["nvidia_driver"]["licence_settings"], _SETTINGS)
+    observe.same(settings, section(plan, "nvidia_driver", NvidiaDriver)["licence_settings"], _SETTINGS)
 
 
 @pytest.mark.survives

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
-from validator.plan_document import PlanDocument
+from validator.plan_document import DriverCompanion, PlanDocument, section
 from validator.probes import MachineUnderTest, Program, packages
 
 pytestmark = [pytest.mark.planned("imex"), pytest.mark.beside_live]
@@ -19,7 +19,7 @@ PROGRAM = Program("nvidia-imex", "IMEX version is")
 @pytest.mark.tier("T0")
 def test_imex_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """IMEX reports the planned version. A package name does not prove its contents."""
-    PROGRAM.check_planned(host, plan["imex"]["version"], observe)
+    PROGRAM.check_planned(host, section(plan, "imex", DriverCompanion)["version"], observe)
 
 
 def test_imex_is_of_the_driver_s_version(host: Any, observe: Observe) -> None:
@@ -42,7 +42,7 @@ def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> N
 @pytest.mark.tier("T0")
 def test_imex_is_enabled_where_a_family_needs_it(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The unit is enabled if a planned instance type needs IMEX, and disabled otherwise."""
-    expected = "enabled" if plan["imex"].get("instance_types") else "disabled"
+    expected = "enabled" if section(plan, "imex", DriverCompanion).get("instance_types") else "disabled"
     observe.same(host.run("systemctl is-enabled %s", _UNIT).stdout.strip(), expected, f"systemctl is-enabled {_UNIT}")
 
 
@@ -60,6 +60,6 @@ def test_imex_has_not_failed(host: Any, plan: PlanDocument, machine: MachineUnde
     """IMEX has not failed. It is inactive with an empty node list or if the instance type does not need it."""
     state = host.run("systemctl show -p ActiveState --value %s", _UNIT).stdout.strip()
     observe(state, "inactive, or active on a machine of a cluster")
-    needs = machine.instance_type in plan["imex"].get("instance_types", [])
+    needs = machine.instance_type in section(plan, "imex", DriverCompanion).get("instance_types", [])
     if state == "failed" or (state == "active" and not needs):
         observe.fail(f"{_UNIT} is {state} on {machine.instance_type}, which {'needs' if needs else 'does not need'} it")

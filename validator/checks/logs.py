@@ -12,7 +12,7 @@ import pytest
 
 from validator.cloudwatch import CloudWatch, LogEvent
 from validator.observe import Observe, unproven
-from validator.plan_document import PlanDocument
+from validator.plan_document import PlanDocument, Publisher, section
 from validator.probes import MachineUnderTest
 from validator.probes.agent import LogFile, way_out
 from validator.probes.agent import config as agent_config
@@ -60,10 +60,9 @@ def test_planned_streams_are_configured(
         parser["raw_log"]: (telemetry["raw_log_group"], stream),
         parser["json_log"]: (telemetry["json_log_group"], stream),
     }
-    if "neuron_monitor" in plan:
-        planned[plan["neuron_monitor"]["log"]] = (plan["neuron_monitor"]["log_group"], stream)
-    if "drain_hook" in plan:
-        planned[plan["drain_hook"]["log"]] = (plan["drain_hook"]["log_group"], stream)
+    for name in ("neuron_monitor", "drain_hook"):
+        if own := section(plan, name, Publisher):
+            planned[own["log"]] = (own["log_group"], stream)
     observe.same({file.path: (file.group, file.stream) for file in files}, planned, "log files, groups and streams")
 
 

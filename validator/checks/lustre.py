@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
-from validator.plan_document import PlanDocument
+from validator.plan_document import Lustre, PlanDocument, section
 from validator.probes import kernel_modules, packages
 
 pytestmark = [pytest.mark.planned("lustre"), pytest.mark.beside_live]
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.planned("lustre"), pytest.mark.beside_live]
 
 def _client(host: Any, plan: PlanDocument) -> tuple[str, str]:
     """The client's package and its installed version."""
-    name = plan["lustre"]["package"]
+    name = section(plan, "lustre", Lustre)["package"]
     return name, packages.installed(host, {name: ""}, plan["os"]["family"])[name]
 
 
@@ -24,7 +24,7 @@ def _client(host: Any, plan: PlanDocument) -> tuple[str, str]:
 def test_client_is_installed(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The planned package is installed, in the planned version if the plan has one."""
     name, version = _client(host, plan)
-    planned = plan["lustre"].get("version", "")
+    planned = section(plan, "lustre", Lustre).get("version", "")
     observe(version, planned or "any")
     if version == packages.MISSING or (planned and version != planned):
         observe.fail(f"{name}: expected {planned or 'any version'}, got {version}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
-from validator.plan_document import PlanDocument
+from validator.plan_document import Component, PlanDocument, section
 from validator.probes import packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("mkl"), pytest.mark.beside_live]
@@ -24,7 +24,7 @@ def version(text: str) -> str:
 def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The MKL on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     library = shared_libraries.call(host, observe, "libmkl_rt.so", "MKL_Get_Version_String", "char*")
-    planned = str(plan["mkl"]["version"]).partition("-")[0]
+    planned = str(section(plan, "mkl", Component)["version"]).partition("-")[0]
     observe.same(version(str(library.value)), planned, f"MKL_Get_Version_String of {library.file}")
 
 

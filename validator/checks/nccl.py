@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
-from validator.plan_document import PlanDocument
+from validator.plan_document import Component, PlanDocument, section
 from validator.probes import environments, in_login_shell, packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("nccl"), pytest.mark.beside_live]
@@ -32,7 +32,8 @@ def version(code: int) -> str:
 def test_library_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The NCCL on the loader path reports the planned version, without LD_LIBRARY_PATH."""
     library = shared_libraries.call(host, observe, _SONAME, "ncclGetVersion", "int*")
-    observe.same(version(int(library.value)), plan["nccl"]["version"], f"ncclGetVersion of {library.file}")
+    planned = section(plan, "nccl", Component)["version"]
+    observe.same(version(int(library.value)), planned, f"ncclGetVersion of {library.file}")
 
 
 @pytest.mark.tier("T0")

@@ -12,7 +12,7 @@ import pytest
 
 from validator.cloudwatch import CloudWatch, Point, Series, arrivals
 from validator.observe import Observe, output, unproven
-from validator.plan_document import NeuronMonitor, PlanDocument
+from validator.plan_document import NeuronMonitor, PlanDocument, section
 from validator.probes import MachineUnderTest, logrotate, neuron_monitor
 from validator.probes.agent import log as agent_log
 from validator.probes.agent import way_out
@@ -51,7 +51,7 @@ def test_publisher_does_not_restart(host: Any, observe: Observe) -> None:
 @pytest.mark.survives
 def test_publisher_reads_reports(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The last report is recent and had no error. A service that hangs is active too."""
-    interval = plan["neuron_monitor"]["interval_s"]
+    interval = section(plan, "neuron_monitor", NeuronMonitor)["interval_s"]
     shown = host.run(f"cat {_STATUS} && echo && cut -d' ' -f1 /proc/uptime")
     if shown.rc != 0:
         observe.fail(f"no report was published in this boot: {shown.stderr.strip()}")
@@ -71,7 +71,7 @@ def test_publisher_reads_reports(host: Any, plan: PlanDocument, observe: Observe
 @pytest.mark.tier("T0")
 def test_configuration_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Namespace, dimensions, resolution, log and interval are the planned ones. Another namespace is another series."""
-    planned = plan["neuron_monitor"]
+    planned = section(plan, "neuron_monitor", NeuronMonitor)
     started = re.findall(r"(?m)^ExecStart=\S+ -sSE \S+ (.+)$", output(host, f"cat {_UNIT_FILE}"))
     try:
         configured = json.loads(output(host, f"cat {_CONFIGURATION}"))
@@ -98,7 +98,7 @@ def test_configuration_is_the_planned_one(host: Any, plan: PlanDocument, observe
 @pytest.mark.tier("T0")
 def test_log_is_rotated(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The log is rotated without losing lines. It grows with each report."""
-    logrotate.check_rotated(host, [plan["neuron_monitor"]["log"]], observe)
+    logrotate.check_rotated(host, [section(plan, "neuron_monitor", NeuronMonitor)["log"]], observe)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def arrival(host: Any, machine: MachineUnderTest, cloudwatch: CloudWatch, reques
     plan = request.config.stash[RUN].plan
     if plan is None or "neuron_monitor" not in plan:
         unproven("no plan says how neuron-monitor's reports are published")
-    arrived = collect(plan["neuron_monitor"], machine, cloudwatch)
+    arrived = collect(section(plan, "neuron_monitor", NeuronMonitor), machine, cloudwatch)
     if not any(arrived.newest.values()):
         way_out.raise_if_dropped(host, "logs", cloudwatch.region, plan)
     return arrived
@@ -181,7 +181,7 @@ def test_no_unexpected_series(
 
     Cores and runtimes come and go, so a series counts by its name and by the names of its dimensions.
     """
-    planned = plan["neuron_monitor"]
+    planned = section(plan, "neuron_monitor", NeuronMonitor)
     if "instance_id" not in planned["dimensions"]:
         unproven("without the dimension instance_id an instance's series cannot be told from others")
     known = cloudwatch.known_series(planned["namespace"], {"instance_id": machine.instance_id})

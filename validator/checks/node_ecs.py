@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
-from validator.plan_document import PlanDocument
+from validator.plan_document import NodeRole, PlanDocument, section
 from validator.probes import MachineUnderTest, base_ami
 
 pytestmark = pytest.mark.planned("node_ecs")
@@ -25,7 +25,7 @@ def settings(text: str) -> dict[str, str]:
 @pytest.mark.tier("T0")
 def test_agent_offers_the_gpus(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The agent registers the GPUs with its cluster. Otherwise no task that needs a GPU is placed here."""
-    accelerator = plan["node_ecs"].get("accelerator", "nvidia")
+    accelerator = section(plan, "node_ecs", NodeRole).get("accelerator", "nvidia")
     if accelerator != "nvidia":
         unproven(f"tasks name {accelerator} devices themselves: the agent needs no setting")
     value = settings(host.run(_SETTINGS).stdout).get("ECS_ENABLE_GPU_SUPPORT", "not set")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
-from validator.plan_document import PlanDocument
+from validator.plan_document import NodeRole, PlanDocument, section
 from validator.probes import base_ami
 
 pytestmark = pytest.mark.planned("node_eks")
@@ -22,7 +22,11 @@ def minor_version(text: str) -> str:
 
 def test_kubelet_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """kubelet is the planned Kubernetes version. The control plane refuses a newer kubelet."""
-    observe.same(minor_version(output(host, "kubelet --version")), plan["node_eks"]["version"], "kubelet --version")
+    observe.same(
+        minor_version(output(host, "kubelet --version")),
+        section(plan, "node_eks", NodeRole)["version"],
+        "kubelet --version",
+    )
 
 
 def test_kubelet_is_the_base_ami_s(host: Any, observe: Observe) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
-from validator.plan_document import PlanDocument
+from validator.plan_document import NodeRole, PlanDocument, section
 from validator.probes import MachineUnderTest, base_ami
 
 pytestmark = pytest.mark.planned("node_parallelcluster")
@@ -19,7 +19,8 @@ _EXAMPLES = "/opt/parallelcluster/examples"
 @pytest.mark.tier("T0")
 def test_cookbook_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The AMI names the planned ParallelCluster version. The cluster's user data rejects nodes of any other."""
-    expected = f"aws-parallelcluster-cookbook-{plan['node_parallelcluster']['version']}"
+    planned = section(plan, "node_parallelcluster", NodeRole)["version"]
+    expected = f"aws-parallelcluster-cookbook-{planned}"
     observe.same(
         output(host, "cat /opt/parallelcluster/.bootstrapped").strip(), expected, "/opt/parallelcluster/.bootstrapped"
     )

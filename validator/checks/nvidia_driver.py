@@ -11,7 +11,7 @@ import pytest
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
 from validator.pci import PCI_LIST
 from validator.plan import planned_instance_type
-from validator.plan_document import PlanDocument
+from validator.plan_document import NvidiaDriver, PlanDocument, section
 from validator.probes import (
     Golden,
     MachineUnderTest,
@@ -52,7 +52,7 @@ def loaded_flavour(text: str) -> str:
 @_NEEDS_BOARD
 def test_loaded_driver_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The loaded driver is the planned version. All other components were planned for it."""
-    planned = plan["nvidia_driver"]["version"]
+    planned = section(plan, "nvidia_driver", NvidiaDriver)["version"]
     shown = host.run("cat /proc/driver/nvidia/version")
     if shown.rc != 0:
         observe(None, planned)
@@ -65,7 +65,7 @@ def test_loaded_flavour_is_the_one_for_this_gpu(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
     """The loaded module has the planned flavour, open or proprietary. The other may not support this GPU."""
-    driver = plan["nvidia_driver"]
+    driver = section(plan, "nvidia_driver", NvidiaDriver)
     planned = driver.get("flavour")
     if planned == "boot":
         planned = driver["flavour_by_instance_type"].get(machine.instance_type)
@@ -79,7 +79,7 @@ def test_loaded_flavour_is_the_one_for_this_gpu(
 @_NEEDS_BOARD
 def test_no_part_is_of_another_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvidia-smi, the persistence daemon and the libraries have the driver's version. They need exactly it."""
-    planned = plan["nvidia_driver"]["version"]
+    planned = section(plan, "nvidia_driver", NvidiaDriver)["version"]
     versions = {
         "nvidia-smi": _shown_version(host, "nvidia-smi --version", r"^NVIDIA-SMI version\s*: (\S+)") or "no version"
     }
@@ -90,7 +90,7 @@ def test_no_part_is_of_another_version(host: Any, plan: PlanDocument, observe: O
         for path in shared_libraries.on_path(host, soname):
             versions[path] = path.rpartition(".so.")[2]
     # Debian's archive has the daemon in a version of its own.
-    own = {"nvidia-persistenced": plan["nvidia_driver"].get("persistence_daemon", planned)}
+    own = {"nvidia-persistenced": section(plan, "nvidia_driver", NvidiaDriver).get("persistence_daemon", planned)}
     observe(versions, planned)
     wrong = [f"{part}: {version}" for part, version in versions.items() if version != own.get(part, planned)]
     if wrong:
@@ -152,7 +152,7 @@ def test_firmware_of_gpus_is_used_as_planned(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
     """GPUs use GSP firmware as planned. On some GPUs it fails under load, so a plan can disable it."""
-    driver = plan["nvidia_driver"]
+    driver = section(plan, "nvidia_driver", NvidiaDriver)
     flavour = driver.get("flavour_by_instance_type", {}).get(machine.instance_type, driver.get("flavour"))
     shown = host.run("cat /proc/driver/nvidia/params")
     match = re.search(r"^EnableGpuFirmware: (\d+)$", shown.stdout, re.MULTILINE)
@@ -207,8 +207,8 @@ def test_nothing_hides_gpus(host: Any, observe: Observe) -> None:
 @pytest.mark.tier("T0")
 def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The module on disk of each installed kernel is the planned version, so the next boot loads it."""
-    module = plan["nvidia_driver"].get("module", "nvidia")
-    kernel_modules.check_on_disk(host, module, plan["nvidia_driver"]["version"], observe)
+    module = section(plan, "nvidia_driver", NvidiaDriver).get("module", "nvidia")
+    kernel_modules.check_on_disk(host, module, section(plan, "nvidia_driver", NvidiaDriver)["version"], observe)
 
 
 @pytest.mark.tier("T0")
@@ -219,14 +219,14 @@ def test_dkms_built_for_every_kernel(
 
     On a machine DKMS is not asked again if this check passed on the image's files, and nothing of it has changed since.
     """
-    package = plan["nvidia_driver"].get("package", "")
-    if "dkms" not in package and plan["nvidia_driver"].get("source") != "grid":
+    package = section(plan, "nvidia_driver", NvidiaDriver).get("package", "")
+    if "dkms" not in package and section(plan, "nvidia_driver", NvidiaDriver).get("source") != "grid":
         unproven(f"the plan's driver is not a DKMS package ({package})")
     judged = since_image.passed("nvidia_driver::test_dkms_built_for_every_kernel") if since_image else None
     if since_image and judged and len(since_image.unchanged(_DKMS)) == len(_DKMS):
         observe(unchanged_since_image(_DKMS, judged.observed), judged.planned)
         return
-    planned = plan["nvidia_driver"]["version"]
+    planned = section(plan, "nvidia_driver", NvidiaDriver)["version"]
     status = output(host, "dkms status", timeout=SCAN_SECONDS)
     kernels = output(
         host, "cd /lib/modules && ls -d */ | while read -r k; do [ -e $k/modules.dep ] && echo ${k%/}; done"

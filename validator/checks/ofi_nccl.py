@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
-from validator.plan_document import PlanDocument
+from validator.plan_document import Component, PlanDocument, section
 from validator.probes import shared_libraries
 
 pytestmark = [pytest.mark.planned("ofi_nccl"), pytest.mark.beside_live]
@@ -49,7 +49,7 @@ def check_plugin(host: Any, planned: str, observe: Observe) -> None:
 @pytest.mark.tier("T0")
 def test_plugin_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The plugin on the loader path is the planned version, and there is no second one."""
-    check_plugin(host, plan["ofi_nccl"]["version"], observe)
+    check_plugin(host, section(plan, "ofi_nccl", Component)["version"], observe)
 
 
 @pytest.mark.tier("T0")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output, unproven
-from validator.plan_document import PlanDocument
+from validator.plan_document import PlanDocument, Tuning, section
 from validator.probes import MachineUnderTest, hardware
 
 pytestmark = [pytest.mark.planned("tuning"), pytest.mark.beside_live]
@@ -31,13 +31,13 @@ def divisions(listed: str) -> dict[int, list[str]]:
 def test_users_may_lock_memory(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """A user who logs in can lock the planned amount of memory. RDMA pins its buffers."""
     limit = output(host, "su -s /bin/sh -c 'ulimit -l' nobody").strip()
-    observe.same(limit, plan["tuning"]["memlock"], "`ulimit -l` of a user who logged in")
+    observe.same(limit, section(plan, "tuning", Tuning)["memlock"], "`ulimit -l` of a user who logged in")
 
 
 @pytest.mark.planned("tuning.memlock")
 def test_services_may_lock_memory(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Services can lock the planned amount of memory. Slurm, containerd and kubelet run as services."""
-    planned = str(plan["tuning"]["memlock"])
+    planned = str(section(plan, "tuning", Tuning)["memlock"])
     expected = "infinity" if planned == "unlimited" else str(int(planned) * 1024)
     shown = output(host, "systemctl show -p DefaultLimitMEMLOCK --value").strip()
     observe.same(shown, expected, "systemd's DefaultLimitMEMLOCK")
@@ -46,7 +46,8 @@ def test_services_may_lock_memory(host: Any, plan: PlanDocument, observe: Observ
 @pytest.mark.survives
 def test_kernel_settings_are_the_planned_ones(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every planned kernel setting is in effect. The kernel may reject one, or another file may override it."""
-    planned = {name: " ".join(str(value).split()) for name, value in plan["tuning"].get("sysctl", {}).items()}
+    settings = section(plan, "tuning", Tuning).get("sysctl", {})
+    planned = {name: " ".join(str(value).split()) for name, value in settings.items()}
     if not planned:
         unproven("the plan has no kernel settings")
     shown = host.run(f"sysctl -e {' '.join(['%s'] * len(planned))}", *sorted(planned)).stdout
@@ -59,7 +60,7 @@ def test_kernel_settings_are_the_planned_ones(host: Any, plan: PlanDocument, obs
 @pytest.mark.survives
 def test_gpus_have_the_planned_clocks(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """Every GPU with planned clocks has them, within the 1 MHz to which the driver rounds."""
-    clocks = plan["tuning"].get("clocks", {})
+    clocks = section(plan, "tuning", Tuning).get("clocks", {})
     if not clocks:
         unproven("the plan has no clocks")
     done = host.run(
@@ -88,7 +89,7 @@ def _is_near(shown: str, planned: int) -> bool:
 
 
 def _units(plan: PlanDocument) -> list[str]:
-    tuning = plan["tuning"]
+    tuning = section(plan, "tuning", Tuning)
     units = {"nvidia-clocks.service": tuning.get("clocks"), "nvidia-mig.service": tuning.get("mig")}
     names = [name for name, data in units.items() if data]
     return names or unproven("the plan has neither clocks nor MIG profiles")
@@ -119,7 +120,7 @@ def test_mig_devices_are_the_planned_ones(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
     """Every GPU has the planned MIG devices of this instance type, or none if none are planned."""
-    mig = plan["tuning"].get("mig", {})
+    mig = section(plan, "tuning", Tuning).get("mig", {})
     planned = [name for name in str(mig.get(machine.instance_type, "")).split(",") if name]
     listed = host.run("nvidia-smi -L")
     if listed.rc != 0:

@@ -192,7 +192,7 @@ def without_board(host: Any, module: str) -> str:
 def require_board(host: Any, plan: PlanDocument) -> None:
     """UNPROVEN, with the reason, on a machine whose boards the installed driver cannot drive."""
     __tracebackhide__ = True
-    if reason := without_board(host, plan.get("nvidia_driver", {}).get("module", "nvidia")):
+    if reason := without_board(host, str(plan_document.section(plan, "nvidia_driver").get("module", "nvidia"))):
         unproven(reason)
 
 
