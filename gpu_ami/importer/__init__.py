@@ -6,7 +6,6 @@ hcl2_template     variables, locals, sources and builds of HCL2 templates
 hcl2_values       values of HCL2 expressions
 secrets           which values are never copied or shown
 variable_names    what the variables of well-known templates mean
-versions          a version in a variable's text
 conversion        template → recipe, place and remarks
 place             template → the `--where` file
 leftovers         keys of a template that have no equivalent in a recipe

@@ -25,7 +25,6 @@ from gpu_ami.importer.variable_names import (
     KUBERNETES,
     component_of,
 )
-from gpu_ami.importer.versions import understood
 from gpu_ami.plan import root_device_name
 from gpu_ami.recipes import Facts
 
@@ -223,15 +222,15 @@ class _Conversion:
 
     def _components(self) -> None:
         for name, value in self._template.variables.items():
-            component = component_of(name)
-            if component is None or name in self._taken or value in (None, "") or not is_resolved(value):
+            found = component_of(name)
+            if found is None or name in self._taken or value in (None, "") or not is_resolved(value):
                 continue
             self._taken.add(name)
-            text = str(value)
+            (component, template), text = found, str(value)
             if self._template.secrets.hides(name, text):
                 self._remarks.append(f"{name}: it holds a secret; not carried over")
                 continue
-            read = understood(component, text)
+            read = template.read(text)
             known = self._recipe.get(component)
             if read.version and known and known != {"version": read.version}:
                 self._remarks.append(f"{name}: {text!r} is a second version of {component}; not carried over")

@@ -1,4 +1,4 @@
-"""What the variables of well-known templates mean: names of a version, of the system, of the network.
+"""What the variables of well-known templates mean: names of the system, of the network; a component names its own.
 
 aws-samples/aws-efa-nccl-baseami-pipeline 9d8a9273 (nvidia-efa-ami_base/*.yml); awslabs/amazon-eks-ami 4550a9a8
 (templates/al2023); aws/amazon-ecs-ami f2c020ed (variables.pkr.hcl). Read 2026-11-25.
@@ -9,20 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# A component's variables, the better one first. `_al2023` and the like at the end name a system of several.
-_COMPONENTS: Mapping[str, str] = {
-    "nvidia_driver": r"nvidia_version|nvidia_driver(_(lts|major|branch))?(_version)?|nvidia_driver_pb_version|"
-    r"(gpu|cuda)_driver_version|driver_version|nvidia_driver_full_version",
-    "cuda": r"cuda(_toolkit)?(_(major|major_minor))?_version|cuda|cuda_toolkit",
-    "cudnn": r"(nvidia_)?cudnn(_version)?",
-    "nccl": r"(nvidia_)?nccl(_version)?",
-    "efa": r"(aws_)?efa(_installer)?(_pkg|_version|_package|_installer)?",
-    "ofi_nccl": r"(aws_)?ofi_nccl(_version)?",
-    "gdrcopy": r"(nvidia_)?gdrcopy(_driver)?_version",
-    "dcgm": r"(nvidia_)?dcgm(_version)?|datacenter_gpu_manager_version",
-    "container_toolkit": r"(nvidia_)?container_toolkit(_version)?|nvidia_container_runtime_version",
-    "mkl": r"(intel_)?mkl(_version)?",
-}
+from gpu_ami.recipes import components
+from gpu_ami.recipes.rules import TemplateVariable
+
+# `_al2023` and the like at the end name a system of several.
 _SYSTEM_SUFFIX = re.compile(r"_(al\d+|amzn\d*|ubuntu_?\d*|ul\d+|debian\d*|rhel\d*)$")
 KUBERNETES = ("kubernetes_version", "k8s_version", "eks_version", "kubernetes_semver", "eks_kubernetes_version")
 ECS = ("ecs_agent_version", "ecs_init_rev", "ecs_version")
@@ -44,7 +34,8 @@ PLACE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def component_of(variable: str) -> str | None:
-    """The recipe's key whose version a variable holds."""
+def component_of(variable: str) -> tuple[str, TemplateVariable] | None:
+    """The component whose version a variable holds, and what reads it."""
     name = _SYSTEM_SUFFIX.sub("", variable.lower().replace("-", "_"))
-    return next((key for key, pattern in _COMPONENTS.items() if re.fullmatch(pattern, name)), None)
+    declared = [(one.name, one.template) for one in components.components().values() if one.template]
+    return next(((key, template) for key, template in declared if re.fullmatch(template.names, name)), None)

@@ -32,4 +32,5 @@ from gpu_ami.importer.variable_names import component_of
     ],
 )
 def test_component_of_a_variable(variable: str, component: str | None) -> None:
-    assert component_of(variable) == component
+    found = component_of(variable)
+    assert (found[0] if found else None) == component

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import ARCHITECTURES, Facts, Sources
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, versioned
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, versioned
 from validator.plan_document import ContainerToolkit
 from validator.schema import Choice, Keys
 
@@ -48,4 +48,5 @@ COMPONENT = Component(
     section=ContainerToolkit,
     write=_section,
     size_gib=0.5,
+    template=TemplateVariable(r"(nvidia_)?container_toolkit(_version)?|nvidia_container_runtime_version"),
 )

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
-from gpu_ami.recipes.facts import Sources, at_least, branch
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, runs_natively, versioned
+from gpu_ami.recipes.facts import NEWEST, Sources, at_least, branch, parts
+from gpu_ami.recipes.rules import (
+    LATEST,
+    Assignment,
+    Component,
+    ResolveContext,
+    TemplateVariable,
+    Understood,
+    runs_natively,
+    versioned,
+)
 from validator.plan_document import Cuda
 from validator.schema import Flag
 
@@ -41,6 +52,29 @@ def _compatibility(mode: str, driver: str, cuda: str, minimum: str) -> str:
     )
 
 
+def _understood(text: str) -> Understood:
+    """`cuda-toolkit-11-8 nvidia-gds-11-8`: several packages in one string."""
+    versions, others = [], []
+    for word in text.split():
+        toolkit = re.fullmatch(r"cuda(?:-toolkit)?-(\d+)-(\d+)", word) or re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", word)
+        if toolkit:
+            versions.append(f"{toolkit[1]}.{toolkit[2]}")
+        elif re.fullmatch(r"\d{1,2}", word):
+            versions.append(word)
+        elif word in (*LATEST, "cuda", "cuda-toolkit"):
+            versions.append(NEWEST)
+        else:
+            others.append(word)
+    if not versions:
+        return Understood(None, others=tuple(others))
+    chosen = max(versions, key=lambda version: (version == NEWEST, parts(version)))
+    remarks: tuple[str, ...] = ()
+    if len(versions) > 1:
+        left = ", ".join(version for version in versions if version != chosen)
+        remarks = (f"several toolkits; {chosen} is carried over, {left} is not",)
+    return Understood(chosen, remarks, tuple(others))
+
+
 COMPONENT = Component(
     "cuda",
     "CUDA",
@@ -55,4 +89,5 @@ COMPONENT = Component(
     size_gib=8,
     version_tag="cuda_version",
     is_promised=True,
+    template=TemplateVariable(r"cuda(_toolkit)?(_(major|major_minor))?_version|cuda|cuda_toolkit", _understood),
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import NotRequired
 
 from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
 from gpu_ami.recipes.facts import Sources, branch
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, versioned
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, Understood, plain, versioned
 from validator.plan_document import PackagedComponent
 
 
@@ -33,6 +34,18 @@ def _section(context: ResolveContext, versions: Assignment, sources: Sources) ->
     }
 
 
+def _understood(text: str) -> Understood:
+    """`libcudnn8`, `libcudnn8=8.6.0.163-1+cuda11.8`, `libcudnn9-cuda-12`, `8.6.0`, `9`."""
+    full, package = re.search(r"(\d+\.\d+\.\d+)", text), re.match(r"libcudnn(\d+)", text)
+    if full:
+        return Understood(full[1])
+    if package:
+        return Understood(
+            package[1], (f"package {text} becomes branch {package[1]}; the lock will pin a release of it",)
+        )
+    return plain(text)
+
+
 COMPONENT = Component(
     "cudnn",
     "cuDNN",
@@ -47,4 +60,5 @@ COMPONENT = Component(
     size_gib=2,
     version_tag="cudnn_version",
     is_promised=True,
+    template=TemplateVariable(r"(nvidia_)?cudnn(_version)?", _understood),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
 from gpu_ami.recipes.facts import Sources, branch
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, versioned
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, versioned
 from validator.plan_document import PackagedComponent
 
 
@@ -31,4 +31,5 @@ COMPONENT = Component(
     section=PackagedComponent,
     write=_section,
     size_gib=1.5,
+    template=TemplateVariable(r"(nvidia_)?dcgm(_version)?|datacenter_gpu_manager_version"),
 )

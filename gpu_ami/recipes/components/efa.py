@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
-from gpu_ami.recipes.facts import Row, Sources
+from gpu_ami.recipes.facts import NEWEST, Row, Sources
 from gpu_ami.recipes.rules import (
     NETWORK_RULES,
     Assignment,
     Component,
     ResolveContext,
+    TemplateVariable,
+    Understood,
     bundled_plugin,
+    plain,
     versioned,
 )
 from validator.plan_document import Efa, EfaContents
@@ -42,6 +46,16 @@ def _contents(row: Row, plugin: str | None) -> EfaContents:
     return cast(EfaContents, contents | ({"ofi_nccl": plugin} if plugin else {}))
 
 
+def _understood(text: str) -> Understood:
+    """A file name: `aws-efa-installer-1.25.1.tar.gz`, `aws-efa-installer-latest.tar.gz`."""
+    version = re.search(r"(\d+\.\d+\.\d+)", text)
+    if version:
+        return Understood(version[1])
+    return (
+        Understood(NEWEST, (f"'latest' becomes {NEWEST}; the lock will pin it",)) if "latest" in text else plain(text)
+    )
+
+
 COMPONENT = Component(
     "efa",
     "EFA",
@@ -59,4 +73,5 @@ COMPONENT = Component(
     size_gib=0.6,
     version_tag="efa_version",
     is_promised=True,
+    template=TemplateVariable(r"(aws_)?efa(_installer)?(_pkg|_version|_package|_installer)?", _understood),
 )

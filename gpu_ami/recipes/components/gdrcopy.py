@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.rules import Component, built_from_tag, versioned
+from gpu_ami.recipes.rules import Component, TemplateVariable, built_from_tag, versioned
 from validator.plan_document import SourceBuild
 
 COMPONENT = Component(
@@ -15,4 +15,5 @@ COMPONENT = Component(
     section=SourceBuild,
     write=built_from_tag("gdrcopy"),
     size_gib=0.1,
+    template=TemplateVariable(r"(nvidia_)?gdrcopy(_driver)?_version"),
 )

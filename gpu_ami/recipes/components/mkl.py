@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NotRequired
 
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, versioned
+from gpu_ami.recipes.rules import (
+    Assignment,
+    Component,
+    Conflict,
+    ResolveContext,
+    TemplateVariable,
+    Understood,
+    versioned,
+)
 from validator import plan_document
 from validator.plan_document import Repository
 
@@ -43,6 +52,13 @@ def has_architecture(context: ResolveContext, chosen: Assignment) -> Iterator[Co
         yield Conflict("mkl", text, context.facts.mkl["source"], nearest="leave out mkl")
 
 
+def _understood(text: str) -> Understood:
+    version = re.search(r"(\d{4}\.\d+-\d+)", text)
+    if version:
+        return Understood(version[1], ("carried over, although no template of the former pipeline installed it",))
+    return Understood(None, others=(text,))
+
+
 COMPONENT = Component(
     "mkl",
     "MKL",
@@ -56,4 +72,5 @@ COMPONENT = Component(
     size_gib=5,
     version_tag="intel_mkl_version",
     is_promised=True,
+    template=TemplateVariable(r"(intel_)?mkl(_version)?", _understood),
 )

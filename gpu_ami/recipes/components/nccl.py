@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from gpu_ami.recipes.components.nvidia_driver import packages as nvidia
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, versioned
+from gpu_ami.recipes.rules import Assignment, Component, ResolveContext, TemplateVariable, Understood, plain, versioned
 from validator.plan_document import PackagedComponent
 
 
@@ -22,6 +24,12 @@ def _section(context: ResolveContext, versions: Assignment, sources: Sources) ->
     }
 
 
+def _understood(text: str) -> Understood:
+    """A git tag (`v2.12.7-1`) or a package (`libnccl2=2.18.5-1+cuda12.2`)."""
+    tag = re.search(r"(?<![\d.])v?(\d+\.\d+\.\d+)", text)
+    return Understood(tag[1]) if tag else plain(text)
+
+
 COMPONENT = Component(
     "nccl",
     "NCCL",
@@ -35,4 +43,5 @@ COMPONENT = Component(
     size_gib=0.7,
     version_tag="nccl_version",
     is_promised=True,
+    template=TemplateVariable(r"(nvidia_)?nccl(_version)?", _understood),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_ami.recipes.rules import Component, built_from_tag, has_packages, versioned
+from gpu_ami.recipes.rules import Component, TemplateVariable, built_from_tag, has_packages, versioned
 from validator.plan_document import SourceBuild
 
 COMPONENT = Component(
@@ -17,4 +17,5 @@ COMPONENT = Component(
     write=built_from_tag("ofi_nccl"),
     rules=((("ofi_nccl",), has_packages("ofi_nccl")),),
     size_gib=0.1,
+    template=TemplateVariable(r"(aws_)?ofi_nccl(_version)?"),
 )

@@ -8,6 +8,7 @@ grid                 rules of NVIDIA's GRID driver from AWS's bucket
 network              rules of EFA, aws-ofi-nccl and NCCL
 image                rules of instance types, system, node family and accelerators
 telemetry            rules of the CloudWatch agent and the driver's nvidia-smi
+template_variable    names and texts of variables of Packer templates
 volume               the rule of the root volume
 
 A new rule is a function in one of them and an entry in its `*_RULES`; a rule of one component alone is in its own file
@@ -28,6 +29,7 @@ from gpu_ami.recipes.rules.image import IMAGE_RULES, base_keeps_its_own, has_pac
 from gpu_ami.recipes.rules.network import NETWORK_RULES, bundled_plugin
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 from gpu_ami.recipes.rules.telemetry import TELEMETRY_RULES, unknown_layout
+from gpu_ami.recipes.rules.template_variable import LATEST, TemplateVariable, Understood, latest, plain
 from gpu_ami.recipes.rules.volume import volume_has_room
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "DRIVER_RULES",
     "GRID_RULES",
     "IMAGE_RULES",
+    "LATEST",
     "NETWORK_RULES",
     "NO_KEYS",
     "TELEMETRY_RULES",
@@ -43,11 +46,15 @@ __all__ = [
     "Conflict",
     "ResolveContext",
     "Rule",
+    "TemplateVariable",
+    "Understood",
     "base_keeps_its_own",
     "built_from_tag",
     "bundled_plugin",
     "distribution_has_driver",
     "has_packages",
+    "latest",
+    "plain",
     "python_for",
     "runs_natively",
     "unknown_layout",

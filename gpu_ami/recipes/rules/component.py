@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpu_ami.recipes.facts import NEWEST, Facts, Sources
+from gpu_ami.recipes.rules.template_variable import TemplateVariable
 from validator.plan_document import SourceBuild
 from validator.schema import Keys, Kind, Text
 
@@ -39,6 +40,7 @@ class Component:
     version_tag: of the AMI, with its version.
     is_promised: the certificate says where the plan names a version and no role installs it.
     defaults: of the recipe's section, below the recipe.
+    template: the variables of Packer templates that carry its version.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Component:
     size_gib: float = 0
     version_tag: str = ""
     is_promised: bool = False
+    template: TemplateVariable | None = None
 
     def grammar(self, facts: Facts) -> Keys:
         """The keys of the recipe's section."""

@@ -5,13 +5,19 @@ packages             its packages and repository, which CUDA's libraries and the
 
 from __future__ import annotations
 
+import re
+
 from gpu_ami.recipes.components.nvidia_driver import packages
 from gpu_ami.recipes.rules import (
     DISTRIBUTION_RULES,
     DRIVER_RULES,
     GRID_RULES,
+    LATEST,
     Component,
+    TemplateVariable,
+    Understood,
     distribution_has_driver,
+    latest,
     version_kind,
 )
 from validator.plan_document import NvidiaDriver
@@ -20,6 +26,24 @@ from validator.schema import Choice, Flag, Keys, Text
 FLAVOURS = ("open", "proprietary", "boot")
 # NVIDIA's repository, the operating system's own archive, or AWS's bucket with NVIDIA's GRID driver.
 SOURCES = ("vendor", "distribution", "grid")
+
+
+def _understood(text: str) -> Understood:
+    """`515.86.01`, `580`, `NVIDIA-Linux-x86_64-515.86.01.run`, `cuda-drivers-fabricmanager-520`, `latest`."""
+    exact = re.search(r"(?<![\d.])\d{3}(?:\.\d+){1,2}", text)
+    package = re.search(r"(?:^|-)(\d{3})(?:-\w+)?$", text)
+    if text in LATEST:
+        return latest(text)
+    if exact:
+        return Understood(exact[0])
+    if not package:
+        return Understood(None, others=(text,))
+    if text == package[1]:
+        return Understood(text)
+    remarks = [f"package {text} becomes branch {package[1]}; the lock will pin a release of it"]
+    if "fabricmanager" in text:
+        remarks.append("fabric manager comes by itself where an instance type has an NVSwitch")
+    return Understood(package[1], tuple(remarks))
 
 
 COMPONENT = Component(
@@ -59,4 +83,9 @@ COMPONENT = Component(
     ),
     size_gib=2,
     version_tag="nvidia_version",
+    template=TemplateVariable(
+        r"nvidia_version|nvidia_driver(_(lts|major|branch))?(_version)?"
+        r"|nvidia_driver_pb_version|(gpu|cuda)_driver_version|driver_version|nvidia_driver_full_version",
+        _understood,
+    ),
 )

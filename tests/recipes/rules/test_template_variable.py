@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_ami.importer.versions import understood
+from gpu_ami.recipes.components import components
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,8 @@ from gpu_ami.importer.versions import understood
     ],
 )
 def test_version_of_a_text(component: str, text: str, version: str | None) -> None:
-    read = understood(component, text)
+    template = components()[component].template
+    assert template
+    read = template.read(text)
     assert read.version == version
     assert read.others == ((text,) if version is None else ())
