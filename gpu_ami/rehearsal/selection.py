@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.errors import UsageError
 from gpu_ami.local.images import source_ami
 from gpu_ami.plan import affected
+from gpu_ami.recipes import section
 from gpu_ami.rehearsal import inputs
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def expected_seconds(candidate: Candidate) -> float:
     if candidate.plan is None:
         return 0.0
     document = candidate.plan.document
-    is_real = document.get("nvidia_driver", {}).get("source") == "distribution"
+    is_real = section(document, "nvidia_driver").get("source") == "distribution"
     is_native = document["architecture"] == _ARCHITECTURES.get(platform.machine(), platform.machine())
     return (_REAL_DRIVER_SECONDS if is_real else _SECONDS) * (1 if is_native else _EMULATED_FACTOR)
 

@@ -165,7 +165,7 @@ def test_bundled_plugin_is_the_installer_s(host: Any, plan: PlanDocument, observ
 
 def test_libraries_can_be_opened(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """A program opens libfabric and the installer's plugin, with the versions of symbols that they need."""
-    efa = plan["efa"]
+    efa = section(plan, "efa", Efa)
     if efa.get("mode", "full") != "full":
         unproven("a minimal installation has no libfabric")
     bundled = "ofi_nccl" not in plan and "ofi_nccl" in efa.get("contents", {})
