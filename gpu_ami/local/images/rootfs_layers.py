@@ -115,9 +115,10 @@ def kernel_series(system: str) -> tuple[str, ...]:
 
 def kernel_package(system: str, series: str) -> str:
     """Name of the package of a kernel series."""
-    from gpu_ami.recipes import kernel_section, load_facts
+    from gpu_ami.recipes import load_facts
+    from gpu_ami.recipes.components import kernel
 
-    return kernel_section(load_facts().operating_systems[system], series, "x86_64")["package"]
+    return kernel.kernel_section(load_facts().operating_systems[system], series, "x86_64")["package"]
 
 
 def available() -> tuple[tuple[str, str], ...]:
