@@ -1,6 +1,7 @@
 """What a machine reports about itself.
 
 machine              instance metadata, boot and clock
+compute              what the compute probe says of each GPU
 hardware             PCI devices, GPUs and links, compared with the plan and a golden file
 nvidia_smi           `nvidia-smi -q -x` as numbers
 fabric               how far the fabric manager is, and what its log says

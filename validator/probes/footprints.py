@@ -81,6 +81,7 @@ _ROLES: dict[str, tuple[str, ...]] = {
         "/etc/dracut.conf.d/nvidia-driver-nouveau.conf", "/etc/modprobe.d/nvidia-driver-*.conf",
         "/etc/modprobe.d/nvidia*.conf", "/etc/systemd/system/nvidia-flavour.service",
         "/etc/systemd/system/nvidia-persistenced.service.d/gpu-ami.conf", "/usr/local/sbin/nvidia-flavour",
+        "/usr/local/sbin/nvidia-device-nodes", "/etc/systemd/system/nvidia-device-nodes.service",
         "/etc/ld.so.conf.d/nvidia*.conf",
     ),
     "ofi_nccl": ("/etc/ld.so.conf.d/100_ofinccl.conf", "/opt/amazon/ofi-nccl/*"),

@@ -20,6 +20,7 @@ telemetry_attachment puts telemetry on a machine, and takes it back (gpu_ami/fle
 interruption_drill   plays notices to the drain hook (checks/drain_hook.py; Python 3.7 or newer)
 readings             one value of a tool: known, absent or unknown; a link to the event parser's module (diagnose)
 support_bundle       what AWS Support asks for; table of files (evidence.py, roles/event_parser)
+compute_probe        computes on every GPU and compares every result (probes/compute.py; Python 3.6 or newer)
 provoke_xid          causes a fault of one process on one GPU (Python 3.6 or newer)
 """
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * gpu-ami replica: /proc/driver/nvidia/{version,params,gpus/<dddd:bb:dd.f>/information} as the driver has them, and,
- * of the replica alone, gpus/<...>/board (the board's description) and gpus/<...>/xid (root asks for an Xid).
+ * of the replica alone, gpus/<...>/board (the board's description), gpus/<...>/xid (root asks for an Xid) and
+ * gpus/<...>/fault (root seeds faults of the board, which libcuda shows: libcuda/boards.c).
  */
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
@@ -78,6 +79,46 @@ static const struct proc_ops nv_xid_ops = {
 	.proc_write = nv_xid_write,
 };
 
+static int nv_fault_show(struct seq_file *out, void *unused)
+{
+	struct nv_gpu *gpu = out->private;
+
+	mutex_lock(&gpu->lock);
+	seq_printf(out, "%s\n", gpu->fault);
+	mutex_unlock(&gpu->lock);
+	return 0;
+}
+
+static ssize_t nv_fault_write(struct file *file, const char __user *data, size_t count, loff_t *position)
+{
+	struct nv_gpu *gpu = pde_data(file_inode(file));
+	char *words;
+
+	if (count >= NV_FAULT_BYTES)
+		return -EINVAL;
+	words = memdup_user_nul(data, count);
+	if (IS_ERR(words))
+		return PTR_ERR(words);
+	mutex_lock(&gpu->lock);
+	strscpy(gpu->fault, strim(words), NV_FAULT_BYTES);
+	mutex_unlock(&gpu->lock);
+	kfree(words);
+	return count;
+}
+
+static int nv_fault_open(struct inode *inode, struct file *file)
+{
+	return single_open(file, nv_fault_show, pde_data(inode));
+}
+
+static const struct proc_ops nv_fault_ops = {
+	.proc_open = nv_fault_open,
+	.proc_read = seq_read,
+	.proc_lseek = seq_lseek,
+	.proc_release = single_release,
+	.proc_write = nv_fault_write,
+};
+
 int nv_procfs_add(struct nv_gpu *gpu)
 {
 	gpu->proc = proc_mkdir(pci_name(gpu->pdev), nv_proc_gpus);
@@ -85,7 +126,8 @@ int nv_procfs_add(struct nv_gpu *gpu)
 		return -ENOMEM;
 	if (!proc_create_single_data("information", 0444, gpu->proc, nv_information_show, gpu) ||
 	    !proc_create_single_data("board", 0444, gpu->proc, nv_board_show, gpu) ||
-	    !proc_create_data("xid", 0200, gpu->proc, &nv_xid_ops, gpu)) {
+	    !proc_create_data("xid", 0200, gpu->proc, &nv_xid_ops, gpu) ||
+	    !proc_create_data("fault", 0644, gpu->proc, &nv_fault_ops, gpu)) {
 		nv_procfs_remove(gpu);
 		return -ENOMEM;
 	}
@@ -105,7 +147,7 @@ int nv_procfs_init(void)
 		return -ENOMEM;
 	nv_proc_gpus = proc_mkdir("gpus", nv_proc);
 	if (!nv_proc_gpus || !proc_create_single("version", 0444, nv_proc, nv_version_show) ||
-	    !proc_create_single("params", 0444, nv_proc, nv_params_show)) {
+	    !proc_create_single("params", 0444, nv_proc, nv_params_show) || nv_caps_init(nv_proc)) {
 		nv_procfs_exit();
 		return -ENOMEM;
 	}
@@ -114,6 +156,7 @@ int nv_procfs_init(void)
 
 void nv_procfs_exit(void)
 {
+	nv_caps_exit();
 	proc_remove(nv_proc);
 	nv_proc = NULL;
 }

@@ -170,6 +170,21 @@ static void nv_devices_exit(void)
 	class_destroy(nv_class);
 }
 
+/* What nvidia-uvm needs of this module, under the driver's own names. */
+int nvUvmInterfaceRegisterUvmCallbacks(const void *callbacks);
+void nvUvmInterfaceDeRegisterUvmOps(void);
+
+int nvUvmInterfaceRegisterUvmCallbacks(const void *callbacks)
+{
+	return callbacks ? 0 : -EINVAL;
+}
+EXPORT_SYMBOL(nvUvmInterfaceRegisterUvmCallbacks);
+
+void nvUvmInterfaceDeRegisterUvmOps(void)
+{
+}
+EXPORT_SYMBOL(nvUvmInterfaceDeRegisterUvmOps);
+
 static int __init nv_init(void)
 {
 	int error;

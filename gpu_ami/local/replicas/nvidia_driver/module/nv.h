@@ -15,6 +15,7 @@
 #define NV_MAJOR 195
 #define NV_MINOR_CTL 255
 #define NV_VALUE_BYTES 64
+#define NV_FAULT_BYTES 128
 
 /* The two flavours are told apart by how they name themselves. */
 #ifdef NV_PROPRIETARY
@@ -37,6 +38,7 @@ struct nv_gpu {
 	char serial[NV_VALUE_BYTES];
 	char vbios[NV_VALUE_BYTES];
 	char board[NV_BOARD_BYTES + 1];
+	char fault[NV_FAULT_BYTES]; /* seeded faults, which libcuda reads */
 };
 
 /* nv.c */
@@ -51,6 +53,10 @@ int nv_procfs_init(void);
 void nv_procfs_exit(void);
 int nv_procfs_add(struct nv_gpu *gpu);
 void nv_procfs_remove(struct nv_gpu *gpu);
+
+/* nv-caps.c */
+int nv_caps_init(struct proc_dir_entry *proc);
+void nv_caps_exit(void);
 
 /* nv-nvswitch.c */
 int nv_nvswitch_init(void);

@@ -1,4 +1,4 @@
-/* libcuda: the newest CUDA that the driver of its version supports. VERSION is "550.163.01". */
+/* The newest CUDA that the driver of its version supports. VERSION is "550.163.01". */
 
 /* Release notes of the CUDA toolkit, table 3: the first branch of each release. */
 static const struct {
@@ -10,7 +10,7 @@ static const struct {
 };
 
 /* 12040 for 12.4, as in cuda.h (CUDA_VERSION); 0 is CUDA_SUCCESS, 1 CUDA_ERROR_INVALID_VALUE. */
-int cuDriverGetVersion(int *version)
+API int cuDriverGetVersion(int *version)
 {
 	const char *text = VERSION;
 	unsigned int row;
