@@ -35,14 +35,15 @@ TIERS = (
     Tier(
         "T2",
         "one GPU",
-        "a fault of one GPU arrives in the logs and in CloudWatch",
-        "anything of the other GPUs, nor that a GPU computes right",
+        "a GPU computes right, and a fault of one GPU arrives in the logs and in CloudWatch",
+        "anything of the other GPUs, nor that a Neuron device computes",
     ),
     Tier(
         "T3",
         "all GPUs",
-        "every GPU that the instance type promises is there and measured",
-        "how fast GPUs are, alone or together, nor traffic between machines",
+        "every GPU that the instance type promises is there, is measured and computes right, and copies between GPUs are "
+        "right",
+        "that GPUs are as fast as they should be, nor traffic between machines",
     ),
     Tier(
         "T4",

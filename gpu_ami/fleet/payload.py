@@ -25,6 +25,7 @@ HOME = "/opt/aws/cloudwatch/nvidia"
 _UNIT = "aws-hw-monitor.service"
 _PROGRAMS = {  # as roles/event_parser/vars/main.yml
     "diagnose.py": "gpu-ami-diagnose",
+    "compute_probe.py": "compute_probe.py",
     "support_bundle.py": "support_bundle.py",
     "bug_report.sh": "bug_report.sh",
 }

@@ -268,7 +268,8 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
             machines.setdefault(line, []).append(host.name)
     lines += [f"{', '.join(dict.fromkeys(names))}: {line}" for line, names in machines.items()]
     if report.simulated:
-        lines.append("real GPUs: the GPUs were simulated; nothing was computed on one, and no real GPU has failed")
+        simulated = "the GPUs were simulated; results were computed by a simulated library"
+        lines.append(f"real GPUs: {simulated}, and no real GPU has failed")
     lines += [f"the vendor's own package of {name}: a replica was installed instead" for name in replicas]
     lines += [f"{name}: planned, installed by no role of this image" for name in _planned_only(report)]
     lines += [f"noted in the plan: {note}" for note in report.notes]

@@ -277,3 +277,73 @@ def test_shellcheck_is_content(role: str) -> None:
     assert programs
     done = run(["shellcheck", *programs], timeout=60, check=False)
     assert done.returncode == 0, done.stdout
+
+
+PARAMS = "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n"
+DEVICES = "Character devices:\n195 nvidia\n235 nvidia-uvm\n236 nvidia-caps\n\nBlock devices:\n240 nvidia-uvm\n"
+
+
+@dataclass
+class Nodes:
+    """A machine's /proc and /dev, and mknod, chmod, chown and modprobe as stand-ins that note how they are called."""
+
+    root: Path
+
+    def write(self, path: str, text: str) -> None:
+        file = self.root / "proc" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def create(self, module: str = "nvidia-uvm") -> tuple[Completed, list[str]]:
+        """The program's end, and its calls, with paths below /dev."""
+        tools = self.root / "bin"
+        tools.mkdir(exist_ok=True)
+        for name in ("mknod", "chmod", "chown", "modprobe"):
+            (tools / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{self.root}/calls\n')
+            (tools / name).chmod(0o755)
+        (self.root / "dev").mkdir(exist_ok=True)
+        environment = {"PATH": f"{tools}:/usr/bin:/bin", "PROC": str(self.root / "proc"), "DEV": str(self.root / "dev")}
+        program = ROLES / "nvidia_driver/files/nvidia-device-nodes"
+        done = run([program, module], timeout=60, env=environment, check=False)
+        calls = (self.root / "calls").read_text().replace(f"{self.root}/dev/", "").splitlines()
+        return done, calls
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    machine = Nodes(tmp_path)
+    machine.write("driver/nvidia/params", PARAMS)
+    machine.write("devices", DEVICES)
+    for address, minor in (("0000:00:1b.0", 0), ("0000:00:1c.0", 1)):
+        machine.write(f"driver/nvidia/gpus/{address}/information", f"Model: \t\t X\nDevice Minor: \t {minor}\n")
+    return machine
+
+
+def test_device_nodes_are_created_with_the_driver_s_numbers(nodes: Nodes) -> None:
+    for name, minor, mode in (("config", 1, 256), ("monitor", 2, 292)):
+        text = f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
+        nodes.write(f"driver/nvidia/capabilities/mig/{name}", text)
+    done, calls = nodes.create()
+    assert (done.returncode, done.stderr, calls[0]) == (0, "", "modprobe nvidia-uvm")
+    assert [call.removeprefix("mknod -m ") for call in calls if call.startswith("mknod")] == [
+        "0666 nvidiactl c 195 255", "0666 nvidia0 c 195 0", "0666 nvidia1 c 195 1", "0666 nvidia-uvm c 235 0",
+        "0666 nvidia-uvm-tools c 235 1", "0400 nvidia-caps/nvidia-cap1 c 236 1", "0444 nvidia-caps/nvidia-cap2 c 236 2",
+    ]  # fmt: skip
+    assert "chown 0:0 nvidia-uvm" in calls
+
+
+def test_device_nodes_are_left_to_the_system_where_the_driver_says_so(nodes: Nodes) -> None:
+    nodes.write("driver/nvidia/params", PARAMS.replace("Files: 1", "Files: 0"))
+    done, calls = nodes.create("nvidia-current-uvm")
+    assert (done.returncode, calls) == (0, ["modprobe nvidia-current-uvm"])
+    assert done.stdout == "ModifyDeviceFiles is 0: the device nodes are left to the system\n"
+
+
+def test_a_module_without_device_numbers_is_an_error(nodes: Nodes) -> None:
+    """Block devices are not looked at, and drivers before R450 have no capabilities."""
+    nodes.write("devices", DEVICES.replace("235 nvidia-uvm\n236 nvidia-caps\n", ""))
+    done, _ = nodes.create()
+    assert (done.returncode, "nvidia-uvm is loaded, but" in done.stderr) == (1, True)
+    nodes.write("devices", DEVICES.replace("236 nvidia-caps\n", ""))
+    done, calls = nodes.create()
+    assert (done.returncode, any("caps" in call for call in calls)) == (0, False)

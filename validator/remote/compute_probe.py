@@ -319,7 +319,7 @@ class Gpu:
         self.cuda("cuLaunchKernel", kernel, blocks, 1, 1, _BLOCK, 1, 1, 0, None, pointers, None)
 
     def compare(self, address: int, size: int, part: Any) -> Optional[Record]:
-        """The first word that is not as expected; None if all are. part: (start, size) → the expected bytes."""
+        """The first word that is not as expected; None if all are. part: (start, size) gives the expected bytes."""
         host = ctypes.c_void_p(self.staging.value)
         for start in range(0, size, self.room):
             count = min(self.room, size - start)

@@ -1,7 +1,8 @@
 #!/usr/bin/python3 -sSE
 """gpu-ami-diagnose: what the GPUs, the network cards and the event monitor of this machine report, and what to do.
 
-Reads and changes nothing. Each probe has a deadline; what does not answer is named and ends nothing.
+Reads and changes nothing; --compute also computes on every GPU, beside its jobs. Each probe has a deadline; what does
+not answer is named and ends nothing.
 Exit codes: 0 nothing asks for an action; 1 something does; 2 wrong arguments, or the bundle cannot be written;
 3 nothing that was read asks for an action, but a probe did not answer.
 """
@@ -31,6 +32,7 @@ except ImportError:
 
 SCHEMA = "gpu-ami/diagnosis/1"
 SECONDS = 20.0  # of one probe
+_COMPUTE_SECONDS = 120.0
 NOT_INSTALLED, TIMED_OUT = 127, 124
 AGENT = "/opt/aws/amazon-cloudwatch-agent"
 PARSER = "/opt/aws/cloudwatch/nvidia/aws-hwaccel-event-parser.py"
@@ -51,6 +53,7 @@ _DO = {
     "check_cooling": "AWS cools the host: move jobs away, and stop and start the instance if this stays. " + _SUPPORT,
     "check_link": "Stop all GPU jobs and reboot the instance; stop and start it if the counter rises again",
     "repair_service": "Read `journalctl -u UNIT` and start the unit; until then its events or metrics are not seen",
+    "repair_cuda": "Mend what the error names, and compute again (gpu-ami-diagnose --compute)",
     "monitor": "Nothing now; compare with a later diagnosis",
     "unknown": "Its state is unknown, not healthy: run gpu-ami-diagnose again as root, and reboot if it stays so",
     "fabric": "Read `journalctl -u nvidia-fabricmanager` and /var/log/fabricmanager.log: CUDA fails with error 802 "
@@ -394,6 +397,48 @@ def _text_or_none(machine: Machine, path: str) -> Optional[str]:
         return None
 
 
+def compute(machine: Machine) -> Tuple[Any, List[Finding]]:
+    """Computes on every GPU; its program lies beside this one."""
+    program = os.path.join(os.path.dirname(os.path.realpath(globals().get("__file__", ""))), "compute_probe.py")
+    if not os.access(program, os.R_OK):
+        raise Unanswered("missing", program + " is not installed")
+    migs = re.findall(
+        r"\(UUID: (MIG-[^)]+)\)", execute(["nvidia-smi", "-L"], machine.seconds)[1].decode("utf-8", "replace")
+    )
+    words = ["--seconds", "%g" % _COMPUTE_SECONDS, "--mig", ",".join(migs)]
+    status, out, err = execute([sys.executable, "-IS", program, *words], _COMPUTE_SECONDS + 20)
+    rows = [_document(line) for line in out.decode("utf-8", "replace").splitlines()]
+    if not rows or rows[0].get("kind") != "machine":
+        raise Unanswered("failed", "exit status %d: %s" % (status, err.decode("utf-8", "replace").strip()[-200:]))
+    return rows, list(_compute_findings(rows))
+
+
+def _compute_findings(rows: List[Record]) -> Iterator[Finding]:
+    machine, gpus = rows[0], rows[1:]
+    if machine["error"]:
+        yield _finding("action", "CUDA", _said(machine["error"]), "repair_cuda")
+    if machine["unfinished"]:
+        yield _finding("action", "CUDA", "%(why)s; its last step: %(step)s" % machine["unfinished"], "reboot")
+    for gpu in gpus:
+        subject = "GPU " + gpu.get("pci", str(gpu["index"]))
+        if gpu["error"]:
+            yield _finding("action", subject, _said(gpu["error"]), "repair_cuda")
+        for name, what in (("wrong", "a result"), ("pattern_wrong", "what memory holds")):
+            if gpu.get(name):
+                text = "%s is wrong at byte %%(byte)s: expected %%(expected)s, got %%(got)s" % what
+                yield _finding("action", subject, text % gpu[name], "isolate")
+        for peer in gpu["peers"]:
+            pair = "%s to GPU %d" % (subject, peer["index"])
+            if peer["error"]:
+                yield _finding("action", pair, _said(peer["error"]), "repair_cuda")
+            elif peer.get("wrong"):
+                yield _finding("action", pair, "a copy is wrong at byte %(byte)s" % peer["wrong"], "isolate")
+
+
+def _said(error: Record) -> str:
+    return "%(what)s: %(call)s: %(name)s: %(meaning)s" % error
+
+
 PROBES = {
     "gpus": gpus, "remapped_rows": remapped_rows, "nvlink": nvlink, "events": events, "parser": parser, "agent": agent,
     "efa": efa,
@@ -412,19 +457,20 @@ def _ask(machine: Machine, probe: Probe, into: Record) -> None:
     into["seconds"] = round(time.monotonic() - started, 2)
 
 
-def diagnose(machine: Machine) -> Record:
+def diagnose(machine: Machine, computes: bool = False) -> Record:
     """The document of `--json`: every probe with its answer, and the findings."""
-    answers = {name: {"status": "timeout", "why": "no answer"} for name in PROBES}  # type: Dict[str, Record]
+    probes = dict(PROBES, compute=compute) if computes else PROBES
+    answers = {name: {"status": "timeout", "why": "no answer"} for name in probes}  # type: Dict[str, Record]
     threads = [
         threading.Thread(target=_ask, args=(machine, probe, answers[name]), daemon=True)
-        for name, probe in PROBES.items()
+        for name, probe in probes.items()
     ]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + machine.seconds + 5
+    deadline = time.monotonic() + machine.seconds + 5 + (_COMPUTE_SECONDS + 20 if computes else 0)
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    found = [dict(one._asdict(), probe=name) for name in PROBES for one in answers[name].pop("findings", ())]
+    found = [dict(one._asdict(), probe=name) for name in probes for one in answers[name].pop("findings", ())]
     found.sort(key=lambda one: one["level"])
     unanswered = any(answer["status"] in ("missing", "failed", "timeout") for answer in answers.values())
     return {
@@ -477,6 +523,8 @@ def _summary(name: str, data: Any) -> str:
         return "%d GPUs, driver %s" % (len(data), data[0]["driver"])
     if name == "events":
         return "%(count)d of this boot, %(earlier)d of earlier boots (%(source)s)" % data
+    if name == "compute":
+        return "%d GPUs compute" % len(data[1:])
     if name in ("parser", "agent"):
         return "%s (%s), %s restarts" % (data.get("ActiveState"), data.get("SubState"), data.get("NRestarts"))
     return "%d devices" % len(data)
@@ -502,12 +550,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         prog="gpu-ami-diagnose", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--json", action="store_true", help="print one JSON document")
+    text = "also compute on every GPU and compare every result: takes 256 MiB of each and up to two minutes"
+    options.add_argument("--compute", action="store_true", help=text)
     options.add_argument("--seconds", type=float, default=SECONDS, help="deadline of each probe (default: %(default)s)")
     text = "also write what AWS Support asks for: diagnosis, logs, NVIDIA's bug report; needs root and takes minutes"
     options.add_argument("--bundle", metavar="FILE.tar.gz", help=text)
     args = options.parse_args(arguments)
     machine = Machine(seconds=args.seconds)
-    document = diagnose(machine)
+    document = diagnose(machine, args.compute)
     sys.stdout.write(json.dumps(document) + "\n" if args.json else as_text(document))
     sys.stdout.flush()
     if args.bundle and not _write_bundle(args.bundle, document, machine.seconds):

@@ -440,6 +440,52 @@ def test_the_command_as_installed(tmp_path: Path) -> None:
     assert again.returncode == 2 and "the bundle cannot be written: [Errno 17] File exists" in again.stderr
 
 
+def test_the_installed_command_computes(tmp_path: Path) -> None:
+    """Without a driver the finding is the loader's error, and what to do."""
+    command = [sys.executable, "-sSE", installed(tmp_path), "--seconds", "5", "--compute", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    document = json.loads(done.stdout)
+    assert document["probes"]["compute"]["status"] == "read", document["probes"]["compute"]
+    ((level, subject, text, kind),) = of(document, "compute")
+    assert (level, subject, kind) == ("action", "CUDA", "repair_cuda")
+    assert text.startswith("start: dlopen: libcuda.so.1: cannot open shared object file")
+    (tmp_path / "home/compute_probe.py").unlink()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert json.loads(done.stdout)["probes"]["compute"]["status"] == "missing"
+
+
+WRONG = {"byte": 4, "expected": "0x1", "got": "0x2"}
+
+
+def test_findings_of_what_gpus_compute() -> None:
+    error = {"what": "cuInit", "call": "cuInit", "name": "CUDA_ERROR_UNKNOWN", "meaning": "nvidia-uvm is not loaded"}
+    peers = [{"index": 1, "error": None, "wrong": WRONG}, {"index": 2, "error": error}]
+    rows = [
+        {"kind": "machine", "error": error, "unfinished": {"why": "no end", "step": "GPU 1: open"}},
+        {
+            "kind": "gpu",
+            "index": 0,
+            "pci": "0000:00:1b.0",
+            "error": None,
+            "wrong": WRONG,
+            "pattern_wrong": WRONG,
+            "peers": peers,
+        },
+        {"kind": "gpu", "index": 1, "error": error, "peers": []},
+    ]
+    found = [(one.subject, one.text, one.kind) for one in program._compute_findings(rows)]
+    said = "cuInit: cuInit: CUDA_ERROR_UNKNOWN: nvidia-uvm is not loaded"
+    assert found == [
+        ("CUDA", said, "repair_cuda"),
+        ("CUDA", "no end; its last step: GPU 1: open", "reboot"),
+        ("GPU 0000:00:1b.0", "a result is wrong at byte 4: expected 0x1, got 0x2", "isolate"),
+        ("GPU 0000:00:1b.0", "what memory holds is wrong at byte 4: expected 0x1, got 0x2", "isolate"),
+        ("GPU 0000:00:1b.0 to GPU 1", "a copy is wrong at byte 4", "isolate"),
+        ("GPU 0000:00:1b.0 to GPU 2", said, "repair_cuda"),
+        ("GPU 1", said, "repair_cuda"),
+    ]
+
+
 def test_help_has_the_exit_codes() -> None:
     done = subprocess.run([sys.executable, PROGRAM, "--help"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0 and "Exit codes: 0 nothing asks for an action" in done.stdout
@@ -449,7 +495,7 @@ def test_arguments_that_are_wrong_are_exit_2() -> None:
     assert subprocess.run([sys.executable, PROGRAM, "--nonsense"], capture_output=True, timeout=30).returncode == 2
 
 
-@pytest.mark.parametrize("name", ["diagnose.py", "support_bundle.py"])
+@pytest.mark.parametrize("name", ["diagnose.py", "compute_probe.py", "support_bundle.py"])
 def test_runs_on_python_3_7(name: str) -> None:
     vermin = [Path(sys.executable).with_name("vermin"), "--no-tips", "--violations", "-t=3.7-", PROGRAM.with_name(name)]
     done = subprocess.run(vermin, capture_output=True, text=True, timeout=60)

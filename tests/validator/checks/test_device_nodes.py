@@ -1,0 +1,79 @@
+"""The driver's way to user space, once green and once red with each message."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.validator.checks.conftest import PROC, Judge
+from validator.checks import device_nodes as checks
+
+DRIVER = {"cat /proc/driver/nvidia/version": PROC}
+NODES = """\
+character special file|666|/dev/nvidiactl
+character special file|666|/dev/nvidia-uvm
+character special file|666|/dev/nvidia-uvm-tools
+character special file|666|/dev/nvidia0
+character special file|666|/dev/nvidia1
+character special file|400|/dev/nvidia-caps/nvidia-cap1
+character special file|444|/dev/nvidia-caps/nvidia-cap2
+"""
+MINORS = "Model: \t\t NVIDIA A10G\nDevice Minor: \t 0\nDevice Minor: \t 1\n"
+
+
+@pytest.mark.parametrize(
+    ("listed", "verdict", "message"),
+    [
+        ("6.1.0-56 550.163.01\n6.1.0-57 \n", "PASS", ""),
+        (
+            "6.1.0-56 550.163.01\n6.1.0-57 missing\n", "FAIL",
+            "module nvidia-uvm on disk: expected 550.163.01, got 6.1.0-57: missing",
+        ),
+        ("6.1.0-56 535.261.03\n", "FAIL", "expected 550.163.01, got 6.1.0-56: 535.261.03"),
+        ("", "FAIL", "got no installed kernel"),
+    ],
+)  # fmt: skip
+def test_module_on_disk(judge: Judge, listed: str, verdict: str, message: str) -> None:
+    found = judge(checks.test_uvm_module_is_on_disk_for_every_kernel, {"for k in *": listed})
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("modules", "verdict", "message"),
+    [
+        ("nvidia_uvm 1 0 - Live 0x0\nnvidia 2 1 nvidia_uvm, Live 0x0\n", "PASS", ""),
+        ("nvidia_current_uvm 1 0 - Live 0x0\nnvidia_current 2 1 - Live 0x0\n", "PASS", ""),
+        ("efa 1 0 - Live 0x0\nnvidia 2 0 - Live 0x0\n", "FAIL", "expected it in /proc/modules, got nvidia"),
+    ],
+)
+def test_module_loaded(judge: Judge, modules: str, verdict: str, message: str) -> None:
+    found = judge(checks.test_uvm_module_is_loaded, DRIVER | {"cat /proc/modules": modules})
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "capabilities", "verdict", "message"),
+    [
+        (NODES, 0, "PASS", ""),
+        ("".join(NODES.splitlines(keepends=True)[:5]), 1, "PASS", ""),
+        (NODES.replace("/dev/nvidia-uvm\n", "/dev/other\n"), 0, "FAIL",
+         "/dev/nvidia-uvm: expected mode 666, got no character device"),
+        (NODES.replace("character special file|666|/dev/nvidia-uvm-tools", "regular file|666|/dev/nvidia-uvm-tools"), 0,
+         "FAIL", "/dev/nvidia-uvm-tools: expected mode 666, got no character device"),
+        (NODES.replace("666|/dev/nvidiactl", "660|/dev/nvidiactl"), 0, "FAIL", "nvidiactl: expected mode 666, got 660"),
+        (NODES.replace("|/dev/nvidia1", "|/dev/nvidia7"), 0, "FAIL", "/dev/nvidia1: expected mode 666"),
+        (NODES.replace("400|", "444|"), 0, "FAIL", "/dev/nvidia-caps/nvidia-cap1: expected mode 400, got 444"),
+        ("", 0, "FAIL", "device nodes (nvidia-device-nodes.service creates them): /dev/nvidiactl"),
+    ],
+)  # fmt: skip
+def test_nodes(judge: Judge, nodes: str, capabilities: int, verdict: str, message: str) -> None:
+    table = DRIVER | {
+        "stat -c *": (0 if nodes else 1, nodes), "cat /proc/driver/nvidia/gpus/*": MINORS,
+        "test -e /proc/driver/nvidia/capabilities/mig": (capabilities, ""),
+    }  # fmt: skip
+    found = judge(checks.test_device_nodes_are_there, table)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_without_a_driver_nothing_is_proven(judge: Judge) -> None:
+    for check in (checks.test_uvm_module_is_loaded, checks.test_device_nodes_are_there):
+        assert judge(check, {"cat /proc/driver/nvidia/version": (1, "")}).verdict == "UNPROVEN"
