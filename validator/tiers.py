@@ -41,8 +41,7 @@ TIERS = (
     Tier(
         "T3",
         "all GPUs",
-        "every GPU that the instance type promises is there, is measured and computes right, and copies between GPUs are "
-        "right",
+        "every GPU that the instance type promises is there, is measured and computes right, as do copies between them",
         "that GPUs are as fast as they should be, nor traffic between machines",
     ),
     Tier(

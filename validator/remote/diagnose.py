@@ -53,7 +53,6 @@ _DO = {
     "check_cooling": "AWS cools the host: move jobs away, and stop and start the instance if this stays. " + _SUPPORT,
     "check_link": "Stop all GPU jobs and reboot the instance; stop and start it if the counter rises again",
     "repair_service": "Read `journalctl -u UNIT` and start the unit; until then its events or metrics are not seen",
-    "repair_cuda": "Mend what the error names, and compute again (gpu-ami-diagnose --compute)",
     "monitor": "Nothing now; compare with a later diagnosis",
     "unknown": "Its state is unknown, not healthy: run gpu-ami-diagnose again as root, and reboot if it stays so",
     "fabric": "Read `journalctl -u nvidia-fabricmanager` and /var/log/fabricmanager.log: CUDA fails with error 802 "
@@ -416,13 +415,13 @@ def compute(machine: Machine) -> Tuple[Any, List[Finding]]:
 def _compute_findings(rows: List[Record]) -> Iterator[Finding]:
     machine, gpus = rows[0], rows[1:]
     if machine["error"]:
-        yield _finding("action", "CUDA", _said(machine["error"]), "repair_cuda")
+        yield _cuda_error("CUDA", machine["error"])
     if machine["unfinished"]:
         yield _finding("action", "CUDA", "%(why)s; its last step: %(step)s" % machine["unfinished"], "reboot")
     for gpu in gpus:
         subject = "GPU " + gpu.get("pci", str(gpu["index"]))
         if gpu["error"]:
-            yield _finding("action", subject, _said(gpu["error"]), "repair_cuda")
+            yield _cuda_error(subject, gpu["error"])
         for name, what in (("wrong", "a result"), ("pattern_wrong", "what memory holds")):
             if gpu.get(name):
                 text = "%s is wrong at byte %%(byte)s: expected %%(expected)s, got %%(got)s" % what
@@ -430,13 +429,15 @@ def _compute_findings(rows: List[Record]) -> Iterator[Finding]:
         for peer in gpu["peers"]:
             pair = "%s to GPU %d" % (subject, peer["index"])
             if peer["error"]:
-                yield _finding("action", pair, _said(peer["error"]), "repair_cuda")
+                yield _cuda_error(pair, peer["error"])
             elif peer.get("wrong"):
                 yield _finding("action", pair, "a copy is wrong at byte %(byte)s" % peer["wrong"], "isolate")
 
 
-def _said(error: Record) -> str:
-    return "%(what)s: %(call)s: %(name)s: %(meaning)s" % error
+def _cuda_error(subject: str, error: Record) -> Finding:
+    text = "%(what)s: %(call)s: %(name)s: %(meaning)s" % error
+    do = "Mend what the error names, and compute again (gpu-ami-diagnose --compute)"
+    return Finding("action", subject, text, "repair_service", do)
 
 
 PROBES = {

@@ -447,7 +447,7 @@ def test_the_installed_command_computes(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert document["probes"]["compute"]["status"] == "read", document["probes"]["compute"]
     ((level, subject, text, kind),) = of(document, "compute")
-    assert (level, subject, kind) == ("action", "CUDA", "repair_cuda")
+    assert (level, subject, kind) == ("action", "CUDA", "repair_service")
     assert text.startswith("start: dlopen: libcuda.so.1: cannot open shared object file")
     (tmp_path / "home/compute_probe.py").unlink()
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -476,13 +476,13 @@ def test_findings_of_what_gpus_compute() -> None:
     found = [(one.subject, one.text, one.kind) for one in program._compute_findings(rows)]
     said = "cuInit: cuInit: CUDA_ERROR_UNKNOWN: nvidia-uvm is not loaded"
     assert found == [
-        ("CUDA", said, "repair_cuda"),
+        ("CUDA", said, "repair_service"),
         ("CUDA", "no end; its last step: GPU 1: open", "reboot"),
         ("GPU 0000:00:1b.0", "a result is wrong at byte 4: expected 0x1, got 0x2", "isolate"),
         ("GPU 0000:00:1b.0", "what memory holds is wrong at byte 4: expected 0x1, got 0x2", "isolate"),
         ("GPU 0000:00:1b.0 to GPU 1", "a copy is wrong at byte 4", "isolate"),
-        ("GPU 0000:00:1b.0 to GPU 2", said, "repair_cuda"),
-        ("GPU 1", said, "repair_cuda"),
+        ("GPU 0000:00:1b.0 to GPU 2", said, "repair_service"),
+        ("GPU 1", said, "repair_service"),
     ]
 
 
