@@ -104,8 +104,8 @@ def _rounds() -> str:
     return one * _ROUNDS
 
 
-# ISA 6.0 (R384) and sm_30 (Kepler): not newer than any driver and GPU of the facts. NVIDIA's assembler takes it, in releases
-# 12.4 (sm_50 to sm_90) and 13.5 (sm_75 to sm_120), 2026-11-25.
+# ISA 6.0 (R384) and sm_30 (Kepler): not newer than any driver and GPU of the facts. NVIDIA's assembler takes it,
+# releases 12.4 (sm_50 to sm_90) and 13.5 (sm_75 to sm_120), 2026-11-25.
 PTX = (
     """
 .version 6.0
