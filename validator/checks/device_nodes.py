@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe, output
-from validator.plan_document import PlanDocument
+from validator.plan_document import NvidiaDriver, PlanDocument, section
 from validator.probes import kernel_modules, require_driver
 
 pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.beside_live]
@@ -30,7 +30,7 @@ def test_uvm_module_is_on_disk_for_every_kernel(host: Any, plan: PlanDocument, o
 
     The original names no version in it, so only one that it names is compared.
     """
-    driver = plan["nvidia_driver"]
+    driver = section(plan, "nvidia_driver", NvidiaDriver)
     planned = driver["version"]
     module = f"{driver.get('module', 'nvidia')}-uvm"
     kernel_modules.check_on_disk(host, module, planned, observe, fits=lambda version: version in ("", planned))
