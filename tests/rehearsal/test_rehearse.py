@@ -118,7 +118,7 @@ def test_what_stood_in_for_the_original_is_named(region: Region, session: Sessio
     replicas = tuple(Replica(package, "1", "a replica") for package in packages)
     region.report = a_report(replace(offline(efa="PASS"), replicas=replicas))
     row = rehearse(prepared("al2023-compute", tmp_path), session, Options())
-    assert row.simulated == ("system (al2023 on Debian 12)", "libnccl-net.so", "nccl", "nvidia_driver")
+    assert row.simulated == ("system (al2023@6.12 on Debian 12)", "libnccl-net.so", "nccl", "nvidia_driver")
     assert row.replicas == tuple(sorted(f"{package} 1" for package in packages))
 
 
