@@ -139,6 +139,7 @@ EKS = {
     "os": {"id": "amzn", "version": "2023"},
     "architecture": "x86_64",
     "node": {"family": "eks", "version": "1.33"},
+    "kernel": {"version": "6.12", "package": "kernel6.12", "headers": "kernel6.12-devel-{release}", "hold": []},
     "source_ami": {
         "owner": "amazon",
         "name": "amazon-eks-node-al2023-x86_64-standard-1.33-*",

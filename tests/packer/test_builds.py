@@ -21,7 +21,7 @@ import pytest
 
 from gpu_ami.build import packer
 from gpu_ami.cloud.place import Place
-from gpu_ami.errors import BuildError
+from gpu_ami.errors import BuildError, CloudError
 from gpu_ami.plan import PACKER_FILE, Plan, make_plan
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
@@ -349,15 +349,16 @@ def test_spot_builder_is_tagged_by_the_call_that_makes_it(region: Region, tmp_pa
 
 
 def test_failing_build_says_why(region: Region, tmp_path: Path, plan: Plan) -> None:
-    """No such source AMI: Packer's own sentence, its last lines, where to read on."""
+    """No such source AMI: AWS's code, as our own calls name it, Packer's sentence, and where to read on."""
     place = replace(region.place, source_ami="ami-0123456789abcdef0")
     make_plan(RECIPE, place).write(tmp_path, place)
-    with pytest.raises(BuildError) as caught:
+    with pytest.raises(CloudError) as caught:
         packer.build(
             TEMPLATE, tmp_path, place, run_id="r-2", expires="", key_name="k-2", progress=Progress("quiet"), timeout=60
         )
     assert "InvalidAMIID" in caught.value.message
-    assert caught.value.hint.endswith("build.log")
+    assert any(detail.endswith("build.log") for detail in caught.value.details)
+    assert "not in this region" in caught.value.hint
 
 
 def test_a_layer_image_is_tagged_as_one_expires_and_runs_its_roles(region: Region, tmp_path: Path, plan: Plan) -> None:
