@@ -290,7 +290,7 @@ MISTAKES: list[tuple[str, Callable[[Account], None], Level, str, str]] = [
         _reservation("capacity-block", EndDate=datetime.now(UTC) + timedelta(hours=1)),
         WARNING,
         "capacity",
-        "ends in 5",
+        "ends in ",
     ),
     (
         "quota too small",
