@@ -91,6 +91,7 @@ CAPACITY_HINT = "try another Availability Zone, a capacity reservation or Capaci
 _STORAGE_HINT = "request a higher quota of volumes and snapshots (Service Quotas, Amazon EBS), or delete some"
 _QUOTA_HINT = "request a higher quota for this instance family (Service Quotas, Amazon EC2), or terminate what runs"
 _NOT_AWS_HINT = "did a proxy or a login page answer? look at HTTPS_PROXY, AWS_ENDPOINT_URL and the place's endpoint"
+_EMPTY = "it is empty"
 _PROXY_HINT = (
     "HTTPS_PROXY names this proxy: correct it (http://USER:PASSWORD@HOST:PORT where it asks for a login), "
     "or name AWS's endpoints in NO_PROXY"
@@ -213,8 +214,22 @@ def check_origin(http_response: Any, parsed: Mapping[str, Any], **_: object) -> 
 
     A proxy's login page would else be taken for an answer: for the termination of an instance, for one.
     """
-    if http_response.status_code < 300 and not parsed.get("ResponseMetadata", {}).get("RequestId"):
-        raise _not_aws(_limit.action or "calling AWS", "it has no request id")
+    empty = parsed.get("Error", {}).get("Message") == _EMPTY
+    if http_response.status_code < 300 and (empty or not parsed.get("ResponseMetadata", {}).get("RequestId")):
+        raise _not_aws(_limit.action or "calling AWS", _EMPTY if empty else "it has no request id")
+
+
+def retry_empty(operation_model: Any, response_dict: dict[str, Any], **_: object) -> None:
+    """Handler of botocore's event `before-parse.ec2`: EC2 never answers without a body, so it is asked again.
+
+    As botocore does it for S3's errors with status 200. A call that changes something is not repeated: it may have done
+    so.
+    """
+    reads = operation_model.name.startswith("Describe")
+    if reads and response_dict["status_code"] == 200 and not response_dict["body"]:
+        error = f"<Error><Code>RequestTimeout</Code><Message>{_EMPTY}</Message></Error>"  # a code that botocore retries
+        text = f"<Response><Errors>{error}</Errors><RequestID>none</RequestID></Response>"
+        response_dict.update(status_code=503, body=text.encode())
 
 
 def _not_aws(action: str, why: str) -> ForeignAnswer:

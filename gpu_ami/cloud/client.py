@@ -106,6 +106,7 @@ class Cloud:
         config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10, read_timeout=60)
         client = self.session().client(service, endpoint_url=self.place.endpoint or None, config=config)
         client.meta.events.register("before-send", aws_errors.check_limit)
+        client.meta.events.register("before-parse.ec2", aws_errors.retry_empty)
         client.meta.events.register("after-call", aws_errors.check_origin)
         call_deadline.limit(client)
         return self._clients.setdefault(service, client)

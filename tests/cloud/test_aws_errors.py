@@ -165,7 +165,7 @@ HTML = b"<html><body>Please log in</body></html>"
     [
         ("200 OK", HTML, "it has no request id"),
         ("200 OK", b"<DescribeImagesResponse><ima", "Unable to parse response (unclosed token"),
-        ("200 OK", b"", "Unable to parse response (no element found"),
+        ("200 OK", b"", "it is empty"),
         ("200 OK", b'{"message": null}', "Unable to parse response (not well-formed"),
         ("301 Moved Permanently", b"", "Unable to parse response (no element found"),
     ],
