@@ -22,11 +22,11 @@ DEV_STAMP := $(VENV)/.installed-dev
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile --disable-pip-version-check
 
-.PHONY: help setup packages python venv base-image test lint unit prove recipes roles real machine faults bench clean
+.PHONY: help setup packages python venv base-image test test-all test-slow lint unit slow prove recipes roles real machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "             make prove CONDITIONS=aws-like: the local region throttles, delays and fails as AWS does"
-	@echo "make test    linters and tests (no machine is booted)"
+	@echo "make test    linters and tests (no machine is booted);  make test-all   the slow ones too: sshd, Packer, Ansible, packages"
 	@echo "make faults  inject faults into the image that make prove built;  make machine   the tests that boot machines"
 	@echo "make recipes build each recipe in a sandbox and judge its image's files (root); RECIPES=… some, BOOT=yes boots each, too"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
@@ -56,7 +56,13 @@ $(STAMP): pyproject.toml | python
 base-image: | python
 	-@$(PYTHON) -m gpu_ami.local.images.prepare
 
+# What a change is tried with: minutes. test-all has everything that boots no machine; CI runs it in two halves.
 test: setup lint unit
+
+test-slow: setup slow
+
+test-all: setup lint
+	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
 
 # packer fmt and validate, ansible-lint (production) and yamllint are tests: tests/packer/test_template.py, tests/roles/test_roles.py
 lint:
@@ -64,7 +70,10 @@ lint:
 	$(VENV)/bin/mypy
 
 unit:
-	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
+	$(VENV)/bin/python -m pytest -n auto -m "not slow and not machine and not sandbox"
+
+slow:
+	$(VENV)/bin/python -m pytest -n auto -m "slow and not machine and not sandbox"
 
 prove: packages
 	@$(MAKE) --no-print-directory -j2 $(STAMP) base-image

@@ -1,12 +1,28 @@
-"""For every test: a home of its own, no AWS account that could be met by mistake, and Ctrl-C that is heard."""
+"""For every test: a home of its own, no AWS account that could be met by mistake, Ctrl-C, and what counts as slow."""
 
 from __future__ import annotations
 
+import functools
+import gc
 import signal
+import socketserver
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import botocore.session
 import pytest
+from werkzeug.serving import BaseWSGIServer
+
+from tests import slow
+
+# jsonschema would make 38 grammars of IRIs with it, two seconds in each process; no schema here has an IRI.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+# Every session of boto3 would read the API's models again, 100 ms for EC2's alone: here all share what one has read.
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)
+# A server that is told to stop looks for that every 0.5 s if nothing else is said.
+for _server in (socketserver.BaseServer, BaseWSGIServer):
+    _server.serve_forever.__defaults__ = (0.02,)
 
 # A shell starts what runs in the background (`make test &`) with SIGINT ignored, and every program started from it
 # inherits that: tests of Ctrl-C would wait for programs that never hear it.
@@ -21,6 +37,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update-golden") and getattr(config.option, "numprocesses", None):
         raise pytest.UsageError("--update-golden with -n: two processes would write one file; leave -n out")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that uses a fixture which starts a slow program is slow, whoever wrote it."""
+    for item in items:
+        if slow.FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """What collection has made lives until the end: the garbage collector need not look at it again."""
+    gc.freeze()
 
 
 @pytest.fixture
@@ -41,6 +70,18 @@ def _apart(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _slow_is_marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test that is not marked slow starts none of the slow programs; stand-ins in a temporary folder may be."""
+    if any(request.node.get_closest_marker(name) for name in ("slow", "machine", "sandbox")):
+        yield
+        return
+    with slow.watch(tmp_path_factory.getbasetemp()) as started:
+        yield
+    if started:
+        pytest.fail(f"starts {', '.join(sorted(set(started)))}: mark it slow (@pytest.mark.slow, tests/slow.py)")
 
 
 @pytest.fixture

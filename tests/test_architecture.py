@@ -1,4 +1,4 @@
-"""The rules of ARCHITECTURE.md: no import circles, packages entered through their __init__, tests named as modules."""
+"""The rules of ARCHITECTURE.md: no import circles, packages entered through their __init__, tests mirror packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -124,9 +124,14 @@ def test_packages_are_entered_through_their_init() -> None:
     assert inside == []
 
 
-@pytest.mark.parametrize(
-    "package", sorted(name for name in {"gpu_ami", *modules()} if is_package(name) and name.count(".") >= 1)
-)
+def packages() -> list[str]:
+    """Dotted names of packages, found without parsing a module: this is asked when tests are collected."""
+    files = [name for name in tracked() if name.endswith("/__init__.py") and name.startswith(PACKAGES)]
+    names = [name for name in files if name.count("/") > 1 and not name.startswith(_NOT_OURS)]
+    return sorted(name.removesuffix("/__init__.py").replace("/", ".") for name in names)
+
+
+@pytest.mark.parametrize("package", packages())
 def test_a_package_says_what_is_inside(package: str) -> None:
     """One line a module in the docstring of __init__."""
     if package in ("gpu_ami.commands", "gpu_ami.recipes.components", "validator.checks"):
@@ -139,19 +144,46 @@ def test_a_package_says_what_is_inside(package: str) -> None:
     assert sorted(members - listed - {"__main__", "conftest"}) == []
 
 
-def test_every_module_has_a_test_of_its_name() -> None:
-    names = set(tracked())
+# Modules that are tested through their package's door alone, and the file that does it.
+_THROUGH_THE_DOOR = {
+    "gpu_ami.local.api.systems_manager": "tests/local/api/test_answers.py",
+    "gpu_ami.local.backends.systems_manager.refusals": "tests/local/backends/systems_manager/test_systems_manager.py",
+    "validator.engine.package_queries": "tests/validator/engine/test_commands.py",
+    "validator.file_account.differences": "tests/validator/file_account/test_inventory.py",
+}
+
+
+def untested(names: Iterable[str], tests: Mapping[str, str]) -> list[str]:
+    """The modules that no test of their package's folder names. tests: text by path."""
     missing = []
-    for module in modules():
-        leaf = module.rpartition(".")[2]
-        if is_package(module) or leaf in ("__main__", "conftest") or module.startswith("gpu_ami.recipes.components."):
-            continue  # declarations, which the registry's tests and the recipes' cases read together
-        folder = Path(*module.split(".")[:-1])
-        mirrored = folder.relative_to("gpu_ami") if folder.parts[0] == "gpu_ami" else folder
-        test = Path("tests") / mirrored / f"test_{leaf}.py"
-        if test.as_posix() not in names:
-            missing.append(f"{module}: {test}")
-    assert missing == []
+    for module in names:
+        *folder, leaf = module.split(".")
+        mirrored = "/".join(["tests", *(folder[1:] if folder[0] == "gpu_ami" else folder)])
+        word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(leaf)}(?![A-Za-z0-9])")
+        beside = [text for path, text in tests.items() if path.startswith(f"{mirrored}/test_")]
+        if f"{mirrored}/test_{leaf}.py" not in tests and not any(word.search(text) for text in beside):
+            missing.append(f"{module}: no test in {mirrored}/ names it")
+    return missing
+
+
+def test_the_search_finds_a_module_without_a_test() -> None:
+    tests = {"tests/cloud/test_a.py": "from gpu_ami.cloud import kms\n", "tests/cloud/deep/test_b.py": "sweep\n"}
+    assert untested(["gpu_ami.cloud.a", "gpu_ami.cloud.kms"], tests) == []
+    assert untested(["gpu_ami.cloud.sweep"], tests) == ["gpu_ami.cloud.sweep: no test in tests/cloud/ names it"]
+
+
+def test_tests_mirror_packages() -> None:
+    """A module has a test file of its name, or a test in its package's folder that uses it by its name."""
+    tests = {name: (ROOT / name).read_text() for name in tracked() if re.fullmatch(r"tests/.*test_\w+\.py", name)}
+    ours = [
+        name
+        for name in modules()
+        if not is_package(name)
+        and name.rpartition(".")[2] not in ("__main__", "conftest")
+        and not name.startswith("gpu_ami.recipes.components.")  # the registry's tests and recipes' cases read them
+    ]
+    assert set(_THROUGH_THE_DOOR) <= set(ours) and set(_THROUGH_THE_DOOR.values()) <= set(tests)
+    assert untested([name for name in ours if name not in _THROUGH_THE_DOOR], tests) == []
 
 
 # What a text cites as a file of the project: begins with a folder of it and ends as a file does.

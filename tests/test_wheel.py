@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 # A change here, and a wheel is another one.
 _DATA = ("packer", "playbooks", "roles", "variables", "iam")

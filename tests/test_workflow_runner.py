@@ -19,6 +19,8 @@ from tests.test_workflows import commit, git
 from tests.test_workflows import project as project
 from tests.workflow_runner import Event, Job, Runner, evaluate
 
+pytestmark = pytest.mark.slow
+
 WORKFLOW = ".github/workflows/gpu-ami.yml"
 CONTEXT = {
     "vars": {"KEY": "k", "NONE": ""},

@@ -27,6 +27,8 @@ from tests.release import examples
 from tests.report.examples import a_host
 from validator.file_account import merkle, read
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 GITHUB = ROOT / "gpu_ami" / "starter" / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))

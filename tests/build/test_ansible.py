@@ -38,6 +38,7 @@ def variables(root: Path, word: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_second_time_changes_nothing(root: Path) -> None:
     first = converge(root, variables(root, "a"), _SSH)
     assert (first.changed, first.ok) == (("Ensure the file says so",), 2)
@@ -48,6 +49,7 @@ def test_a_second_time_changes_nothing(root: Path) -> None:
     assert converge(root, variables(root, "b"), _SSH).changed == ("Ensure the file says so",)
 
 
+@pytest.mark.slow
 def test_roles_alone_stand_in_for_the_plan_s(root: Path) -> None:
     play = root / "playbooks" / "attach.yml"
     play.write_text(play.read_text().replace('"{{ word }}"', "\"{{ gpu_ami_roles | join(' ') }}\""))
@@ -58,11 +60,13 @@ def test_roles_alone_stand_in_for_the_plan_s(root: Path) -> None:
     assert (root / "said").read_text() == "nccl"
 
 
+@pytest.mark.slow
 def test_a_failure_names_task_and_message(root: Path) -> None:
     with pytest.raises(BuildError, match=r"Ensure it is not forbidden: .*forbidden it is"):
         converge(root, variables(root, "forbidden"), _SSH)
 
 
+@pytest.mark.slow
 def test_nobody_there(root: Path) -> None:
     (root / "playbooks" / "attach.yml").write_text(_PLAY.format(file="x").replace("  connection: local\n", ""))
     with pytest.raises(CloudError, match=r"nobody@127.0.0.1:9 could not be reached"):

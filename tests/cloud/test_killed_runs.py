@@ -26,6 +26,8 @@ from gpu_ami.cloud import Cloud, Place, load_place, log_groups, resources, runs
 from tests.cloud.conftest import PUBLIC_KEY
 from tests.local.conftest import BASE_ID, World, served
 
+pytestmark = pytest.mark.slow
+
 KEY = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"}
 ROLE = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
 # Argument 1: the stage at which this driver waits for its end; 2: the home; 3: the place.

@@ -9,6 +9,7 @@ import pytest
 from gpu_ami import cli
 
 
+@pytest.mark.slow
 def test_attach_takes_roles_of_the_plan_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = Path(__file__).parents[2] / "variables" / "recipes" / "debian12-gpu.yml"
     assert cli.main(["plan", str(recipe), "-o", str(tmp_path), "-q"]) == 0

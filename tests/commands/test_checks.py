@@ -17,6 +17,7 @@ def rows(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, st
     return listed
 
 
+@pytest.mark.slow
 def test_ids_are_those_of_the_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "test_ours.py").write_text('def test_it(host):\n    """Ours runs."""\n')
     listed = {row["id"]: row for row in rows(capsys, "--checks", str(tmp_path))}
@@ -27,11 +28,13 @@ def test_ids_are_those_of_the_report(capsys: pytest.CaptureFixture[str], tmp_pat
     assert len(listed) > 100
 
 
+@pytest.mark.slow
 def test_tier_and_role_select(capsys: pytest.CaptureFixture[str]) -> None:
     selected = rows(capsys, "--tier", "T0", "--role", "hygiene")
     assert selected and {(row["tier"], row["role"]) for row in selected} == {("T0", "hygiene")}
 
 
+@pytest.mark.slow
 def test_text_has_id_and_promise(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["checks", "--role", "kernel"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -39,6 +42,7 @@ def test_text_has_id_and_promise(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1].endswith(" checks")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

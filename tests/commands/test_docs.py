@@ -26,6 +26,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(command, output) for command, output in found]
 
 
+@pytest.mark.slow
 def test_commands_print_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_commented_waiver_is_one(folder: Path, tmp_path: Path) -> None:
     assert waivers.load(example)[0].check == "hygiene::test_no_shell_history"
 
 
+@pytest.mark.slow
 def test_checks_can_be_collected(folder: Path) -> None:
     from tests.commands.test_options import options
 

@@ -25,11 +25,13 @@ def test_the_local_region_can_be_named(words: list[str], where: Path | None) -> 
     assert parser.parse_args(words).where == where
 
 
+@pytest.mark.slow
 def test_checks_that_can_be_collected(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text("def test_it(host):\n    assert host.file('/').exists\n")
     assert options("--checks", str(tmp_path)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [

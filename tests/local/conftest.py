@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -126,6 +127,7 @@ class World:
         self.images.register_saved()
 
     systems_manager: Any = None  # of `served`
+    later: float = 0.0  # seconds by which Systems Manager's clock is ahead
     packages: Mapping[str, Mapping[str, str]] = {}
 
     def settle(self, rounds: int = 4) -> None:
@@ -220,8 +222,9 @@ def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -
 
     install(world.decisions.conditions.delays)
     world.systems_manager = SystemsManager(
-        world.ec2, silent_seconds=SILENT_SECONDS, poll_seconds=1, packages=lambda name: world.packages.get(name, {})
-    )
+        world.ec2, lambda: time.time() + world.later, SILENT_SECONDS, poll_seconds=0.2,
+        packages=lambda name: world.packages.get(name, {}),
+    )  # fmt: skip
     moto = SystemsManagerLayer(DomainDispatcherApplication(create_backend_app), world.systems_manager)
     api: Any = Api(moto, world.reconciler, world.images, world.layout, hold_seconds)
     if conditions:

@@ -41,6 +41,8 @@ from validator.cloudwatch import ApiRefused, CloudWatch
 from validator.probes.agent import way_out
 from validator.results import ERROR, CheckRecord, HostResults
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "conditions.md"
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser"]
 GROUP = "/ec2/accelerated/accel-event-log"

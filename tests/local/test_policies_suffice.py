@@ -38,6 +38,8 @@ from tests.local.api.test_layer import client
 from tests.local.conftest import BASE_ID, PUBLIC_KEY, World, base_image, served
 from validator.cloudwatch import CloudWatch, Series
 
+pytestmark = pytest.mark.slow
+
 POLICIES = (
     "caller-build", "caller-prove", "caller-preflight", "caller-sweep", "caller-publish", "instance", "dead-man",
 )  # fmt: skip

@@ -21,6 +21,7 @@ def test_makefile_installs_what_the_doctor_asks_for() -> None:
     assert set(prerequisites.TOOLS.values()) <= set(found.group(1).replace("\\", " ").split())
 
 
+@pytest.mark.slow  # packer tells its version
 def test_missing_tool_is_named_with_its_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,8 @@ from gpu_ami.process import ProcessIdentity
 from gpu_ami.progress import Progress
 from tests.local.test_state import RECORD
 
+pytestmark = pytest.mark.slow
+
 QUIET = Progress("quiet")
 FINGERPRINT = "0123456789ABCDEF0123456789ABCDEF01234567"
 

@@ -29,6 +29,8 @@ from tests.local.api.test_layer import client
 from tests.local.conftest import BASE_ID, PUBLIC_KEY, Region, World
 from validator.cloudwatch import CloudWatch, Series
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (1, 2, 3)
 PLAN = {
     "architecture": "x86_64",

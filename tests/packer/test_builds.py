@@ -27,6 +27,8 @@ from gpu_ami.process import run
 from gpu_ami.progress import Progress
 from tests.packer.conftest import PLACE, RECIPE, ROOT, TEMPLATE
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Region:

@@ -16,6 +16,8 @@ from gpu_ami.plan import PACKER_FILE, Plan, make_plan
 from gpu_ami.plan.outputs import NO_ENDPOINT, packer_variables
 from tests.packer.conftest import PLACE, RECIPE, TEMPLATE
 
+pytestmark = pytest.mark.slow
+
 
 def variables() -> dict[str, str]:
     """Name → block of every variable that the template declares."""

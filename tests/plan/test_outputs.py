@@ -89,6 +89,7 @@ def packer_refuses(folder: Path) -> str:
     return "" if found.returncode == 0 else found.stdout + found.stderr
 
 
+@pytest.mark.slow
 def test_packer_accepts_the_variables_of_every_lock(tmp_path: Path) -> None:
     folders = []
     for recipe in RECIPES:
@@ -103,6 +104,7 @@ def test_packer_accepts_the_variables_of_every_lock(tmp_path: Path) -> None:
     assert {name: text for name, text in refused.items() if text} == {}
 
 
+@pytest.mark.slow
 def test_packer_refuses_a_wrong_flag(tmp_path: Path) -> None:
     """The check above can fail."""
     document = dict(make_plan(DEBIAN, AWS).document) | {"flag": "NOT A FLAG"}

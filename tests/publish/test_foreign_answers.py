@@ -9,6 +9,8 @@ import pytest
 from tests.cloud.foreign_answers import BODIES, Wire, wire_of
 from tests.publish.conftest import HOME, LATEST, OTHER, Account
 
+pytestmark = pytest.mark.slow
+
 OPERATIONS = (
     "CopyImage", "CreateTags", "DescribeImageAttribute", "DescribeImages", "DescribeSnapshots",
     "EnableImageDeprecation", "EnableImageDeregistrationProtection", "GetParameters", "ModifyImageAttribute",

@@ -22,6 +22,8 @@ from gpu_ami.local.api.protocol import read_service_call
 from tests.publish.conftest import CONSUMER, HOME, LATEST, OTHER, Account
 from tests.test_json import valid
 
+pytestmark = pytest.mark.slow
+
 _READS = ("Describe", "Get", "List")
 # Forks a publisher a line, so that the imports are paid for once; says its id, and how it ended.
 DRIVER = """

@@ -107,6 +107,7 @@ def test_plans_folder_is_all_that_later_stages_need(recipe: Path, folder: Path, 
     assert json.loads((out / ANSIBLE_FILE).read_text())["company_monitor_endpoint"] == "https://monitoring.example.com"
 
 
+@pytest.mark.slow
 def test_ansible_finds_the_role_and_its_result_is_what_the_check_wants(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     make_plan(recipe, AWS).write(out, AWS)

@@ -141,6 +141,7 @@ def test_a_host_that_does_not_answer_is_an_error_of_the_machine(monkeypatch: pyt
         verification_host.take(Target("127.0.0.1"))
 
 
+@pytest.mark.slow
 def test_traces_that_the_file_account_knows_are_refused(tmp_path: Path) -> None:
     """All planted into one machine, each is named."""
     tree.make_base(tmp_path / "root", tmp_path / "base-packages")

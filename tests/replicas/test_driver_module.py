@@ -10,6 +10,8 @@ import pytest
 from gpu_ami.local.mirror.table import REPLICAS
 from gpu_ami.process import run
 
+pytestmark = pytest.mark.slow
+
 HEADERS = sorted(Path("/lib/modules").glob("*/build/Makefile"))
 SOURCE = REPLICAS / "nvidia_driver/module"
 

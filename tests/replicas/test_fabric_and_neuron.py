@@ -16,6 +16,8 @@ import pytest
 from gpu_ami.local.mirror import staging, table
 from gpu_ami.process import run
 
+pytestmark = pytest.mark.slow
+
 REPLICAS = table.REPLICAS
 HEADERS = sorted(Path("/lib/modules").glob("*/build/Makefile"))
 needs_headers = pytest.mark.skipif(

@@ -16,6 +16,8 @@ from gpu_ami.local.mirror.table import Package, find_row
 from validator.checks import cuda, cudnn, mkl, nccl
 from validator.probes import shared_libraries
 
+pytestmark = pytest.mark.slow
+
 # What is asked: function, how it is called, and what the check makes of the answer.
 NCCL = ("ncclGetVersion", "int*", nccl.version)
 CUDNN = ("cudnnGetVersion", "size", cudnn.version)

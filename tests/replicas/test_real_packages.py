@@ -15,6 +15,8 @@ from gpu_ami.local.mirror import Package, find_row
 from gpu_ami.local.mirror.staging import stage
 from gpu_ami.local.mirror.table import REPLICAS
 
+pytestmark = pytest.mark.slow
+
 REAL = yaml.safe_load((REPLICAS / "real_packages.yml").read_text())
 # The replica's programs are Python, and need it; some make users with useradd.
 _OWN_NEEDS = {"python3", "passwd"}

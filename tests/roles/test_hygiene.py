@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROLES = Path(__file__).parents[2] / "roles"
 ANSIBLE = Path(sys.executable).with_name("ansible-playbook")
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.roles.test_roles_refuse import play
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("files", "units", "said"),

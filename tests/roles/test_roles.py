@@ -180,12 +180,14 @@ def test_no_role_asks_where_it_is(role: str) -> None:
         assert not re.search(r"169\.254|replica|simulated|moto|\blocal region\b", path.read_text()), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("playbook", ["image.yml", "attach.yml"])
 def test_playbook_is_sound(playbook: str) -> None:
     done = _ansible("ansible-playbook", "--syntax-check", "-i", "nobody,", f"playbooks/{playbook}")
     assert done.returncode == 0, process.describe(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("roles", "playbook"),
     [
@@ -214,6 +216,7 @@ def test_playbook_refuses_to_run_without_the_plan(roles: list[str] | None, playb
     assert "gpu_ami_roles must list the plan's roles" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_ansible_lint_is_content() -> None:
     done = _ansible("ansible-lint", "--offline", "--nocolor", "-q")
     assert done.returncode == 0, process.describe(done)

@@ -18,6 +18,8 @@ import pytest
 
 from gpu_ami.process import Completed, run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 OTHER = "0123456789ABCDEF0123456789ABCDEF01234567"
 

@@ -20,6 +20,8 @@ import pytest
 
 from gpu_ami.process import run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "1.38.0"
 MOVED = "0123456789abcdef0123456789abcdef01234567"

@@ -26,6 +26,8 @@ from tests.local.alarms.conftest import Account
 from tests.telemetry.instance import FULL_CLOCK, HEALTHY, SILENT, Instance, Minute, raised, with_events
 from tests.telemetry.stacks import make_stack, make_telemetry
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "telemetry.md"
 BOOT_MINUTES = 8
 

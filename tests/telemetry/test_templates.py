@@ -28,6 +28,7 @@ def test_examples_are_current(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == templates.render(plan, REGION)[name]
 
 
+@pytest.mark.slow
 def test_linter_finds_nothing(tmp_path: Path) -> None:
     files = [str(FOLDER / name) for name in ("telemetry.yml", "instance-alarms.yml", "fleet-alarms.yml", "lab.yml")]
     for_neuron = templates.write(make_plan(find_recipe(Path("al2023-neuron")), PLACE).document, REGION, tmp_path)

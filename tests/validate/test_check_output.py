@@ -26,6 +26,7 @@ def test_deselected(): pass
 """
 
 
+@pytest.mark.slow
 def test_counts_are_pytests_own(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(_CHECKS)
     command = [sys.executable, *PYTEST[1:3], *PYTEST[5:], "-vv", "-k", "not deselected", str(tmp_path)]

@@ -101,6 +101,7 @@ def test_full_disk_is_named(tmp_path: Path) -> None:
         run(tmp_path, "print('x' * 100)")
 
 
+@pytest.mark.slow
 def test_validator_journals_each_check_as_it_ends(tmp_path: Path) -> None:
     """The real one, on this machine's own files: the second check never ends."""
     (tmp_path / "test_mine.py").write_text("import os\ndef test_a(): pass\ndef test_b(): os._exit(9)\n")

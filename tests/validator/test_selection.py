@@ -15,7 +15,7 @@ from tests.validator.conftest import LOOKS, Run, folder_of
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = """
 import pytest
-pytestmark = pytest.mark.planned("efa")
+pytestmark = [pytest.mark.planned("efa"), pytest.mark.slow]
 def test_of_efa(host): ...
 @pytest.mark.planned("nccl")
 def test_of_both(host): ...

@@ -61,6 +61,7 @@ def test_alarm_and_filter_live_with_their_stack(aws: Any) -> None:
     assert logs.describe_metric_filters()["metricFilters"] == []
 
 
+@pytest.mark.slow
 def test_the_daemon_installs_them_with_the_first_call() -> None:
     """In a fresh process: here, other tests have installed them."""
     signed = "AWS4-HMAC-SHA256 Credential=x/20261123/us-east-1/cloudformation/aws4_request, Signature=x"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.ec2.models import ec2_backends
 
 from gpu_ami.local.backends import published_amis
 from tests.local.api.test_application import client
@@ -49,11 +50,14 @@ def refused(code: str, call: Any, **arguments: Any) -> None:
     assert caught.value.response["Error"]["Code"] == code
 
 
-def test_a_copy_is_pending_and_then_has_source_tags_and_size(ec2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published_amis, "_COPY_SECONDS", 5.0)
+def test_a_copy_is_pending_and_then_has_source_tags_and_size(
+    ec2: Any, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published_amis, "_COPY_SECONDS", 600.0)
     made = copy(ec2)
     assert described(ec2, made)["State"] == "pending"
-    image = complete(ec2, made)
+    ec2_backends[world.ec2.backend.account_id][REGION].amis[made].ready_at -= 600
+    image = described(ec2, made)
     assert image["State"] == "available" and image["SourceImageId"] == BASE_ID
     assert image["SourceImageRegion"] == "us-east-1" and image["Tags"] == [{"Key": "a", "Value": "1"}]
     snapshot = ec2.describe_snapshots(SnapshotIds=[snapshot_of(image)])["Snapshots"][0]

@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpu_ami.local.images import source_ami
 from gpu_ami.local.images.rootfs_layers import Base
+
+pytestmark = pytest.mark.slow
 
 LOCKS = Path(__file__).parents[3] / "variables" / "locks"
 

@@ -14,6 +14,8 @@ import pytest
 
 from gpu_ami.process import identify
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 _MODULE = "gpu_ami.local.images.prepare"
 # Writes the tar that it is asked for (before sources.list lines), or does what FAKE says.

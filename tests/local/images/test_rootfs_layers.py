@@ -15,6 +15,8 @@ from gpu_ami.local.images import base_image, rootfs_layers
 from gpu_ami.local.images.rootfs_layers import Base, Layer
 from gpu_ami.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 QUIET = Progress("quiet")
 mounts = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount and enter namespaces")
 

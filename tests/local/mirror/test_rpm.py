@@ -14,6 +14,8 @@ from gpu_ami.process import Completed, run
 
 from .replica_samples import TABLE, write_table
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

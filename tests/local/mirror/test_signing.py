@@ -10,6 +10,8 @@ import pytest
 from gpu_ami.local.mirror import signing
 from gpu_ami.process import Completed, find_tool, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> signing.SigningKey:

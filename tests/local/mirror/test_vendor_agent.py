@@ -14,6 +14,8 @@ from gpu_ami.errors import CloudError
 from gpu_ami.local.mirror import signing, vendor_agent
 from gpu_ami.progress import Progress
 
+pytestmark = pytest.mark.slow
+
 QUIET = Progress("quiet")
 
 

@@ -122,6 +122,7 @@ def test_only_what_changed_since_is_read(tmp_path: Path) -> None:
     assert tree.take(tmp_path, hash_since=later).entries["/old"].sha256 == ""
 
 
+@pytest.mark.slow
 def test_dpkg_files(tmp_path: Path) -> None:
     root = tmp_path / "root"
     tree.make_base(root, tmp_path / "packages")
@@ -137,6 +138,7 @@ def test_dpkg_files(tmp_path: Path) -> None:
     assert (taken.os, taken.os_version) == ("debian", "12")
 
 
+@pytest.mark.slow
 def test_passwords_are_not_part_of_it(tmp_path: Path) -> None:
     root = tmp_path / "root"
     tree.make_base(root, tmp_path / "packages")

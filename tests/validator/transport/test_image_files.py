@@ -130,6 +130,7 @@ def test_is_red(host):
 """
 
 
+@pytest.mark.slow
 @entering
 def test_checks_run_in_a_tree(tree: Path, tmp_path: Path) -> None:
     before = set(Path("/tmp").glob("gpu-ami-image-*"))  # of other runs on this machine
@@ -146,6 +147,7 @@ def test_checks_run_in_a_tree(tree: Path, tmp_path: Path) -> None:
     assert set(Path("/tmp").glob("gpu-ami-image-*")) <= before
 
 
+@pytest.mark.slow
 @entering
 def test_unusable_image_is_reported_once(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"

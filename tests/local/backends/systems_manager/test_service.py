@@ -12,7 +12,7 @@ import pytest
 
 from gpu_ami.local.backends import instance_access_key
 from tests.local.api.test_layer import client, refused
-from tests.local.conftest import World
+from tests.local.conftest import SILENT_SECONDS, World
 from tests.local.managed_machines import ManagedMachine
 
 Start = Callable[..., ManagedMachine]
@@ -99,12 +99,13 @@ def test_a_stopped_agent_is_a_lost_connection_and_its_command_times_out(ssm: Any
     machine = start()
     online(ssm, machine)
     machine.stop()
-    until(lambda: ping(ssm, machine) == "ConnectionLost")
+    assert ping(ssm, machine) == "Online"
+    world.later += SILENT_SECONDS
+    assert ping(ssm, machine) == "ConnectionLost"
     sent = ssm.send_command(
         InstanceIds=[machine.instance_id], DocumentName=SHELL, Parameters={"commands": ["true"]}, TimeoutSeconds=30
     )
-    command = world.systems_manager.commands[sent["Command"]["CommandId"]]
-    command.requested -= 31
+    world.later += 31
     result = ended(ssm, sent, machine)
     assert (result["Status"], result["StatusDetails"]) == ("TimedOut", "DeliveryTimedOut")
 
