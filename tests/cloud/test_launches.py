@@ -1,15 +1,23 @@
-"""What a launch asks RunInstances for, by place, way and subnet."""
+"""Launches, and the dead-man switch that ends what they started."""
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from moto import mock_aws
 
-from gpu_ami.cloud import Launch, Place
+from gpu_ami.cloud import Cloud, Launch, Place, dead_man, runs
 from gpu_ami.cloud.capacity import Way
 from gpu_ami.cloud.launches import request, tag_list
+from gpu_ami.errors import CloudError
+from tests.cloud.conftest import launch
+
+# What a launch asks RunInstances for, by place, way and subnet.
+
 
 SUBNET = "subnet-0000000b"
 
@@ -54,3 +62,50 @@ def test_a_launch_without_an_event_is_never_cancelled() -> None:
     assert not launch.is_cancelled and not Launch("ami-1", "g5.xlarge", "key", {}, "").is_cancelled
     event.set()
     assert launch.is_cancelled
+
+
+# The end of an instance from outside: its schedule, and that nothing runs without one where the place wants it.
+
+
+ROLE = "arn:aws:iam::123456789012:role/gpu-ami-dead-man"
+
+
+@pytest.fixture
+def guarded() -> Iterator[Cloud]:
+    with mock_aws():
+        yield Cloud(Place(name="aws", region="us-east-1", ssh_interface="private_ip", dead_man_role=ROLE))
+
+
+def schedules(cloud: Cloud) -> list[str]:
+    return [row["Name"] for row in cloud.client("scheduler").list_schedules()["Schedules"]]
+
+
+def test_an_instance_is_terminated_by_aws_at_its_expiry(guarded: Cloud, run: runs.Run) -> None:
+    instance = launch(guarded, run)
+    assert schedules(guarded) == [dead_man.schedule_name(instance)]
+    schedule = guarded.client("scheduler").get_schedule(Name=dead_man.schedule_name(instance))
+    tags = {tag["Key"]: tag["Value"] for tag in guarded.instance(instance)["Tags"]}
+    assert schedule["ScheduleExpression"] == f"at({tags[runs.TAG_EXPIRES].removesuffix('Z')})"
+    assert schedule["ScheduleExpressionTimezone"] == "UTC" and schedule["ActionAfterCompletion"] == "DELETE"
+    target = schedule["Target"]
+    assert (target["Arn"], target["RoleArn"]) == ("arn:aws:scheduler:::aws-sdk:ec2:terminateInstances", ROLE)
+    assert json.loads(target["Input"]) == {"InstanceIds": [instance]}
+    guarded.terminate([instance])
+    assert schedules(guarded) == []
+    guarded.terminate([instance])  # the schedule has gone already
+
+
+def test_no_instance_stays_without_its_schedule(guarded: Cloud, run: runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise CloudError("CreateSchedule: AccessDeniedException")
+
+    monkeypatch.setattr(dead_man, "arm", refuse)
+    with pytest.raises(CloudError, match="CreateSchedule"):
+        launch(guarded, run)
+    (reservation,) = guarded.ec2.describe_instances()["Reservations"]
+    assert reservation["Instances"][0]["State"]["Name"] == "terminated"
+
+
+def test_a_place_without_a_role_has_no_schedules(cloud: Cloud, run: runs.Run) -> None:
+    cloud.terminate([launch(cloud, run)])
+    assert schedules(cloud) == []

@@ -1,16 +1,26 @@
-"""plan.json: digest, reader, writer."""
+"""The plan document: its digest, schema and cost."""
 
 from __future__ import annotations
 
+import copy
+import json
 import re
+from datetime import date
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 from gpu_ami.errors import UsageError
+from gpu_ami.plan import cost
 from gpu_ami.plan.document import Plan, canonical_json, digest_of
+from gpu_ami.plan.json_schema import plan_schema, schema_text
 from gpu_ami.plan.resolution import make_plan
-from tests.plan.conftest import AWS, DEBIAN, LOCAL
+from gpu_ami.recipes import load_facts
+from tests.plan.conftest import AWS, DEBIAN, LOCAL, RECIPES, ROOT
+
+# plan.json: digest, reader, writer.
 
 
 def test_digest_covers_everything_else() -> None:
@@ -46,3 +56,92 @@ def test_what_is_no_plan_is_refused(text: str, message: str, tmp_path: Path) -> 
         Plan.load(path)
     with pytest.raises(UsageError, match="no such file"):
         Plan.load(tmp_path / "other.json")
+
+
+# docs/schemas/plan.json: generated from the plan's types, true of real plans, and it refuses what they are not.
+
+
+COMMITTED = ROOT / "docs" / "schemas" / "plan.json"
+
+
+def test_committed_schema_is_that_of_the_types() -> None:
+    """Where this fails on purpose: python -m gpu_ami.plan.json_schema > docs/schemas/plan.json."""
+    assert COMMITTED.read_text(encoding="utf-8") == schema_text()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_schema_holds_of_the_plan_of_every_recipe(recipe: Path) -> None:
+    validator = jsonschema.Draft202012Validator(json.loads(COMMITTED.read_text()))
+    for place in (AWS, LOCAL):
+        errors = list(validator.iter_errors(json.loads(json.dumps(make_plan(recipe, place).document))))
+        assert [f"{error.json_path}: {error.message}" for error in errors] == []
+
+
+@pytest.mark.parametrize(
+    "path, value, message",
+    [
+        ("cuda.versoin", "13.0", "'versoin' was unexpected"),
+        ("instance_types.0.vcpus", "96", "'96' is not of type 'integer'"),
+        ("roles", {}, "is not of type 'array'"),
+        ("schema", "gpu-ami/plan/0", "'gpu-ami/plan/1' was expected"),
+        ("digest", "sha256:0", "does not match"),
+        ("telemetry", {}, "'profile' is a required property"),
+    ],
+)
+def test_schema_refuses_what_is_no_plan(path: str, value: object, message: str) -> None:
+    document: Any = copy.deepcopy(dict(make_plan(DEBIAN, AWS).document))
+    *parents, key = path.split(".")
+    target = document
+    for parent in parents:
+        target = target[int(parent) if parent.isdigit() else parent]
+    target[key] = value
+    with pytest.raises(jsonschema.ValidationError, match=message):
+        jsonschema.Draft202012Validator(plan_schema()).validate(document)
+
+
+# Prices, the estimate of a run, and --max-cost.
+
+
+PLAN = {"build": {"instance_type": "m6i.2xlarge"}}
+
+
+def test_every_price_is_of_an_instance_type_and_the_list_has_a_source() -> None:
+    listed = load_facts().prices["on_demand"]
+    assert listed["source"] and date.fromisoformat(listed["date"])
+    assert all(price > 0 for price in listed["hourly_usd"].values())
+    priced = listed["hourly_usd"].keys() & load_facts().instance_types["instance_types"].keys()
+    assert len(priced) > 90 and cost.hourly_usd("p5e.48xlarge") is None
+
+
+def test_an_estimate_names_hours_prices_and_what_is_unknown() -> None:
+    found = cost.estimate(PLAN, ["g5.12xlarge", "p5.48xlarge", "trn2.48xlarge"], build=True)
+    hours = {"g5.12xlarge": 0.75, "p5.48xlarge": 1.5, "trn2.48xlarge": 0.75, "m6i.2xlarge": 1.0}
+    assert found.hours == hours and found.unknown == ("trn2.48xlarge",)
+    assert found.usd == pytest.approx(0.75 * 5.672 + 1.5 * 55.04 + 0.384, abs=0.01)
+    assert "+ trn2.48xlarge (price unknown)" in found.text and "On-Demand, us-east-1, 2026-07-20" in found.text
+    assert "m6i.2xlarge" not in cost.estimate(PLAN, ["g5.12xlarge"], build=False).hours
+
+
+@pytest.mark.parametrize(("day", "old"), [(date(2026, 8, 1), ""), (date(2027, 7, 20), ", 365 days old")])
+def test_old_prices_say_so(day: date, old: str) -> None:
+    assert cost.basis(day) == f"On-Demand, us-east-1, 2026-07-20{old}"
+
+
+@pytest.mark.parametrize(
+    ("types", "limit", "message"),
+    [(["g5.12xlarge"], 1.0, "expected cost: 4.25 USD"), (["trn2.48xlarge"], 999.0, "no price of trn2.48xlarge")],
+)
+def test_a_run_that_would_cost_more_is_refused(types: list[str], limit: float, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        cost.require_within(cost.estimate(PLAN, types, build=False), limit)
+    assert caught.value.exit_code == 2
+    cost.require_within(cost.estimate(PLAN, ["g5.12xlarge"], build=False), 5.0)
+    cost.require_within(cost.estimate(PLAN, types, build=False), None)
+
+
+def test_machine_time_is_billed_by_the_second_a_minute_at_least() -> None:
+    assert cost.MachineTime("g5.12xlarge", 1800.0).usd == pytest.approx(2.836)
+    assert cost.MachineTime("g5.12xlarge", 5.0).usd == pytest.approx(5.672 / 60)
+    assert cost.MachineTime("trn2.48xlarge", 5.0).usd is None
+    times = [cost.MachineTime("g5.12xlarge", 3600.0), cost.MachineTime("trn2.48xlarge", 3600.0)]
+    assert cost.spent_usd(times) == pytest.approx(5.672)

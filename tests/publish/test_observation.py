@@ -1,4 +1,4 @@
-"""What a region has: as the API describes it, and what contradicts the policy."""
+"""What a Region has of an image: AMIs, parameters, users."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import pytest
 
 from gpu_ami.cloud import Cloud
 from gpu_ami.errors import CloudError
-from gpu_ami.publish import observation
+from gpu_ami.publish import observation, parameters, usage
+from gpu_ami.publish.parameters import Parameter
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.release import read_release
+from tests.local.conftest import BASE_ID
 from tests.publish.conftest import CONSUMER, HOME, LATEST, OTHER, Account
+
+# What a region has: as the API describes it, and what contradicts the policy.
+
 
 NOW = datetime.datetime.now(datetime.UTC)
 POLICY = ReleasePolicy((RegionPolicy(HOME),), (CONSUMER,), prefix="/images/demo")
@@ -43,3 +48,59 @@ def test_a_disabled_key_ends_the_region(account: Account) -> None:
     release = read_release(Cloud(account.place()), "ami-00000000000000001", "demo")
     with pytest.raises(CloudError, match=f"{key} is disabled"):
         observation.observe(Cloud(account.place(region=OTHER)), release, POLICY, RegionPolicy(OTHER, key), NOW)
+
+
+# SSM parameters: written with their type, read back, and what SSM drops is an error.
+
+
+def test_values_are_read_back(account: Account) -> None:
+    cloud = Cloud(account.place())
+    names = [f"/images/{number}" for number in range(12)]
+    for name in names:
+        parameters.write(cloud, name, BASE_ID, overwrite=False)
+    assert parameters.read(cloud, [*names, "/none"]) == dict.fromkeys(names, Parameter(BASE_ID, "aws:ec2:image"))
+    account.client("ssm").put_parameter(Name="/other", Value="text", Type="String")
+    assert sorted(parameters.naming_images(cloud)) == sorted(names)
+    with pytest.raises(CloudError, match="writing SSM parameter /images/0 in us-east-1: ParameterAlreadyExists"):
+        parameters.write(cloud, names[0], BASE_ID, overwrite=False)
+    with pytest.raises(CloudError) as caught:
+        parameters.write(cloud, names[0], "ami-0fff", overwrite=True)
+    assert f"expected ami-0fff, got {BASE_ID}" in str(caught.value)
+    assert "SSM drops an AMI that is not available" in str(caught.value)
+    for _ in range(2):
+        parameters.delete(cloud, names[0])
+    assert parameters.read(cloud, names[:1]) == {}
+
+
+# Whatever uses an image is found: instances, launch templates in every version, groups, parameters.
+
+
+PINNED = "/images/demo/v1"
+
+
+def test_each_kind_of_user_is_named(account: Account) -> None:
+    account.build()
+    ami = "ami-00000000000000001"
+    ec2, ssm, scaling = account.client("ec2"), account.client("ssm"), account.client("autoscaling")
+    cloud = Cloud(account.place())
+    assert usage.users(cloud, {ami: PINNED}, LATEST) == {ami: []} and usage.users(cloud, {}, LATEST) == {}
+    instance = account.world.launch(image_id=ami)
+    data = {"LaunchTemplateName": "training", "LaunchTemplateData": {"ImageId": ami}}
+    template = ec2.create_launch_template(**data)["LaunchTemplate"]["LaunchTemplateId"]
+    for image in (BASE_ID, f"resolve:ssm:{PINNED}", f"resolve:ssm:{PINNED}:1"):
+        ec2.create_launch_template_version(LaunchTemplateId=template, LaunchTemplateData={"ImageId": image})
+    for name, value in ((PINNED, ami), (LATEST, ami), ("/team/golden", ami), ("/team/other", BASE_ID)):
+        ssm.put_parameter(Name=name, Value=value, Type="String")
+    scaling.create_launch_configuration(LaunchConfigurationName="old", ImageId=ami, InstanceType="g5.12xlarge")
+    scaling.create_auto_scaling_group(
+        AutoScalingGroupName="fleet", LaunchConfigurationName="old", MinSize=0, MaxSize=0,
+        AvailabilityZones=["us-east-1a"],
+    )  # fmt: skip
+    assert sorted(usage.users(cloud, {ami: PINNED}, LATEST)[ami]) == [
+        "SSM parameter /team/golden",
+        f"instance {instance.id}",
+        "launch configuration old of Auto Scaling group fleet",
+        "launch template training version 1",
+        "launch template training version 3",
+        "launch template training version 4",
+    ]

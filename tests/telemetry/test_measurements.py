@@ -1,9 +1,10 @@
-"""What a plan measures: the period, the witness, the groups, the limits of its GPUs."""
+"""What a plan measures, and what CloudWatch has of it."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +12,14 @@ from gpu_ami.cloud import Place
 from gpu_ami.errors import UsageError
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import PlanDocument, find_recipe
-from gpu_ami.telemetry import measurements
+from gpu_ami.telemetry import devices, measurements, neuron_metrics, readings
+from tests.neuron_monitor.programs import report, runtime
+from tests.neuron_monitor.test_documents import made, series
+from tests.telemetry import fleet
+from tests.telemetry.test_stack import aws
+from validator.cloudwatch import CloudWatch
+
+# What a plan measures: the period, the witness, the groups, the limits of its GPUs.
 
 
 def plan(recipe: str, *overrides: str) -> PlanDocument:
@@ -54,3 +62,53 @@ def test_plan_that_measures_nothing_is_refused() -> None:
     document = {key: value for key, value in plan("al2023-neuron").items() if key != "neuron_monitor"}
     with pytest.raises(UsageError, match="measures no GPU and no Neuron device"):
         measurements.measured(cast(PlanDocument, document))
+
+
+# What is read from CloudWatch: GPUs, idle ones and their price, events without drills, the parsers' health.
+
+
+__all__ = ["aws"]
+
+
+def read(aws: Any) -> readings.Readings:
+    return readings.read(CloudWatch("us-east-1"), devices.gpus("CWAgent"), 1)
+
+
+def test_fleet_is_read(aws: Any) -> None:
+    fleet.fill(aws, time.time())
+    found = read(aws)
+    busy, idle = found.instances
+    assert [(one.instance_id, one.instance_type, one.devices) for one in found.instances] == [
+        (fleet.BUSY, "g5.12xlarge", 2), (fleet.IDLE, "g4dn.xlarge", 1),
+    ]  # fmt: skip
+    assert busy.mean("nvidia_smi_utilization_gpu") == pytest.approx(48)  # a line for each GPU, and not their aggregate
+    assert (busy.idle, idle.idle) == ([1], [0])
+    assert busy.idle_usd == pytest.approx(5.672 / 2) and idle.idle_usd == pytest.approx(0.526)
+    assert [(one.instance_id, one.kind, one.code, one.count) for one in found.events] == [(fleet.BUSY, "xid", "48", 1)]
+    assert (found.severities, found.drills) == ({"critical": 1}, 1)
+    assert busy.parser and busy.parser.heartbeats == 1 and busy.parser.lag_seconds == 0.5
+    assert idle.parser and idle.parser.heartbeat_age and idle.parser.heartbeat_age > 500
+
+
+def test_instance_without_gpu_metrics_is_known_by_its_parser(aws: Any) -> None:
+    """An instance whose GPU metrics stopped is what the page must not hide."""
+    aws("logs").create_log_group(logGroupName=fleet.GROUP)
+    fleet._put(aws, fleet.BUSY, [fleet.heartbeat(fleet.BUSY, time.time())])
+    [found] = read(aws).instances
+    assert (found.instance_id, found.devices, found.idle_usd) == (fleet.BUSY, 0, None)
+
+
+def test_empty_account_has_no_instances(aws: Any) -> None:
+    found = read(aws)
+    assert (found.instances, found.events, found.severities, found.drills) == ([], [], {}, 0)
+
+
+# What is shown of neuron-monitor's metrics is what its publisher writes.
+
+
+def test_each_metric_is_published_and_shown_once() -> None:
+    documents, _ = made(report(runtime("job", 0, 1)))
+    published = {name for name, *_ in series(documents)}
+    names = [one.metric for one in neuron_metrics.SHOWN]
+    assert set(names) <= published and len(set(names)) == len(names)
+    assert {neuron_metrics.UTILIZATION, neuron_metrics.DEVICES} <= set(names)

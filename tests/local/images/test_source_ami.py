@@ -1,18 +1,24 @@
-"""Which base image a plan builds on, and the AMI as which the region shows it."""
+"""Source AMIs of the region: base images with a node family's packages and files."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.local.images import base_image, rootfs_layers, source_ami
+from gpu_ami.local.images import base_image, rootfs_layers, source_ami, ssm_agent, tree_ami
 from gpu_ami.local.images.rootfs_layers import Base
+from gpu_ami.local.state import Layout, load_images
+from gpu_ami.process import run
 from gpu_ami.progress import Progress
+
+# Which base image a plan builds on, and the AMI as which the region shows it.
+
 
 QUIET = Progress("quiet")
 LOCKS = Path(__file__).parents[3] / "variables" / "locks"
@@ -122,3 +128,37 @@ def test_digests_tell_versions_and_sources_apart(tmp_path: Path, monkeypatch: py
     assert digests == [rootfs_layers.digest(Base.parse(name)) for name in names]
     monkeypatch.setattr(base_image, "digest", lambda: "another")
     assert not set(digests) & {rootfs_layers.digest(Base.parse(name)) for name in names}
+
+
+# A tree of files as an AMI: the record that the next region reads, and the disk that a machine boots.
+
+
+def test_it_needs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rootfs_layers.os, "geteuid", lambda: 1000)
+    with pytest.raises(UsageError, match="the AMI of a tree needs root"):
+        tree_ami.save(tmp_path, "image", tmp_path / "home", QUIET)
+
+
+@pytest.mark.sandbox
+def test_a_region_finds_the_image_and_its_disk_has_the_files(tmp_path: Path) -> None:
+    tree, home = tmp_path / "tree", tmp_path / "home"
+    (tree / "etc").mkdir(parents=True)
+    (tree / "etc" / "hostname").write_text("image\n")
+    ami = tree_ami.save(tree, "gpu-ami_image", home, QUIET)
+    (record,) = load_images(Layout(home))
+    assert (record.id, record.name) == (ami, "gpu-ami_image")
+    part = tmp_path / "part"
+    run(["dd", f"if={record.disk_path(Layout(home))}", f"of={part}", "bs=1M", "skip=1", "conv=sparse"], timeout=120)
+    assert base_image.PARTITION_OFFSET == 1024 * 1024
+    assert run(["debugfs", "-R", "cat /etc/hostname", str(part)], timeout=60).stdout == "image\n"
+
+
+# User data with the replica of the SSM Agent.
+
+
+def test_user_data_is_a_script_that_ec2_takes() -> None:
+    text = ssm_agent.user_data()
+    assert text.startswith("#!/bin/sh\n") and len(text.encode()) <= ssm_agent.MAX_BYTES
+    done = subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "systemctl enable --now amazon-ssm-agent.service" in text

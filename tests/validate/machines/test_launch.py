@@ -1,4 +1,4 @@
-"""An instance and its key pair: launched, and removed whatever ends their block."""
+"""The launch of a machine and its deadlines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,62 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.cloud import Place, load_place
+from gpu_ami.errors import CloudError, GpuAmiError, UsageError
+from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import launch
+from gpu_ami.validate.machines.deadlines import Deadlines, deadlines, names, parse_deadlines
+
+# Deadlines by instance type, and the place's own.
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "boot", "stop"),
+    [("g5.12xlarge", 600, 900), ("p5.48xlarge", 1500, 1500), ("g4dn.metal", 2700, 2700), ("p6.metal-1", 2700, 2700)],
+)
+def test_slow_types_have_longer_deadlines(instance_type: str, boot: float, stop: float) -> None:
+    assert deadlines(instance_type) == Deadlines(boot, stop, 900)
+
+
+def test_place_overrides_them(tmp_path: Path) -> None:
+    file = tmp_path / "aws.yml"
+    file.write_text("region: eu-central-1\ndeadlines: {boot_seconds: 3600, arrival_seconds: 1200}\n")
+    place = load_place(file)
+    assert deadlines("p5.48xlarge", place) == Deadlines(3600, 1500, 1200)
+    assert deadlines("g5.xlarge", Place("aws", "eu-central-1")) == deadlines("g5.xlarge")
+
+
+@pytest.mark.parametrize("text", ["{boot: 60}", "{boot_seconds: 0}", "{boot_seconds: soon}", "60"])
+def test_mistakes_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "aws.yml"
+    file.write_text(f"region: eu-central-1\ndeadlines: {text}\n")
+    with pytest.raises(UsageError) as caught:
+        load_place(file)
+    assert "deadlines" in str(caught.value)
+
+
+def test_names_of_the_command_line_are_those_of_the_facts() -> None:
+    assert {f"{name}_seconds" for name in names()} == {key for key in load_facts().deadlines["default"] if "_" in key}
+    assert parse_deadlines(["boot=1500", "arrival=60"]) == {"boot_seconds": 1500, "arrival_seconds": 60}
+
+
+def test_every_mistake_of_the_command_line_is_named() -> None:
+    given = ["bot=900", "login=900", "stop=soon", "stop=0", "stop=90000", "arrival", "boot=1", "boot=2"]
+    with pytest.raises(UsageError) as caught:
+        parse_deadlines(given)
+    said = [caught.value.message, *caught.value.details]
+    assert said == [
+        "--deadline bot=900: unknown deadline 'bot', expected boot, stop, arrival; did you mean boot?",
+        "--deadline login=900: unknown deadline 'login', expected boot, stop, arrival",
+        "--deadline stop=soon: expected seconds from 1 to 86400, got 'soon'",
+        "--deadline stop=0: expected seconds from 1 to 86400, got '0'",
+        "--deadline stop=90000: expected seconds from 1 to 86400, got '90000'",
+        "--deadline arrival: expected seconds from 1 to 86400, got ''",
+        "--deadline boot=2: boot is given twice",
+    ]
+
+
+# An instance and its key pair: launched, and removed whatever ends their block.
 
 
 class Ec2:

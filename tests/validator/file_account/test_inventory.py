@@ -1,16 +1,20 @@
-"""Reading an inventory: what is cut off, foreign or of another schema is refused."""
+"""Inventories of files, and how two differ."""
 
 from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.validator.file_account import tree
-from validator.file_account import InvalidInventory, read
+from tests.validator.file_account.entries import file, findings, system
+from validator.file_account import Entry, InvalidInventory, read
 from validator.remote import inventory as program
+
+# Reading an inventory: what is cut off, foreign or of another schema is refused.
 
 
 def records(root: Path) -> list[bytes]:
@@ -45,3 +49,28 @@ def test_cut_off(tmp_path: Path) -> None:
     assert json.loads(lines[-1]) == {"end": 1}
     with pytest.raises(InvalidInventory, match="cut off after 1 entries"):
         read(b"".join(lines[:-1]))
+
+
+# Each difference from the base AMI, with both values.
+
+
+@pytest.mark.parametrize(
+    ("now", "what"),
+    [
+        (file("/a", mode=0o4755), "mode 4755, was 0644"),
+        (file("/a", owner="admin"), "owner admin:root, was root:root"),
+        (file("/a", sha256="2" * 64, size=9), "content (9 bytes, was 1)"),
+        (file("/a", attributes={"security.capability": "01"}), "attributes security.capability"),
+        (Entry("/a", "l", 0o777, "root", "root", target="/b"), "a link, was a file"),
+        (file("/a", modified=5, changed=9), ""),
+    ],
+)
+def test_changed_base_files(now: Entry, what: str) -> None:
+    assert findings(system(now), system(file("/a"))) == ([f"/a changed: {what}"] if what else [])
+
+
+def test_a_mode_that_changed_on_a_file_of_an_unchanged_package() -> None:
+    before = file("/usr/bin/sudo", mode=0o4755, packages=("sudo",), differs=())
+    assert findings(system(replace(before, mode=0o755)), system(before)) == [
+        "/usr/bin/sudo changed: mode 0755, was 4755 (package sudo, the same as in the base AMI)"
+    ]

@@ -1,0 +1,89 @@
+"""Preflight of the place: instance types, quotas, network."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_ami.cloud import Place
+from gpu_ami.cloud.preflight import network
+from gpu_ami.cloud.preflight.capacity import reservations
+from gpu_ami.cloud.preflight.findings import Level
+from gpu_ami.cloud.preflight.instances import quota_of
+from gpu_ami.recipes import load_facts
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "code"),
+    [
+        ("p6e-gb200.36xlarge", "L-417A185B"),
+        ("p4d.24xlarge", "L-417A185B"),
+        ("g6f.large", "L-DB2E81BA"),
+        ("gr6.4xlarge", "L-DB2E81BA"),
+        ("trn1n.32xlarge", "L-2C3B7624"),
+        ("inf2.xlarge", "L-1945791B"),
+        ("t3.micro", "L-1216C47A"),
+        ("im4gn.large", "L-1216C47A"),
+        ("dl1.24xlarge", "L-6E869C2A"),
+        ("mac1.metal", ""),
+    ],
+)
+def test_quota_of_an_instance_type(instance_type: str, code: str) -> None:
+    assert quota_of(instance_type)[0] == code
+
+
+def test_every_instance_type_of_the_facts_has_a_quota() -> None:
+    assert [name for name in load_facts().instance_types["instance_types"] if not quota_of(name)[0]] == []
+
+
+# Reservations of a place; each mistake beside the others is in test_examination.py.
+
+
+def scope(ways: tuple[str, ...], rows: list[dict[str, Any]]) -> Any:
+    subnets = [{"SubnetId": "subnet-0000000a", "AvailabilityZone": "us-east-1a"}]
+    ec2 = SimpleNamespace(
+        describe_capacity_reservations=lambda **_: {"CapacityReservations": rows},
+        describe_subnets=lambda **_: {"Subnets": subnets},
+    )
+    place = Place("aws", "us-east-1", subnet_id="subnet-0000000a", capacity={"*": ways})
+    return SimpleNamespace(place=place, ec2=ec2, instance_types=["p5.48xlarge"])
+
+
+ROW = {"CapacityReservationId": "cr-00000001", "InstanceType": "p5.48xlarge", "AvailabilityZone": "us-east-1a"}
+
+
+def test_a_usable_reservation_is_ok() -> None:
+    (finding,) = reservations(scope(("reservation:cr-00000001", "spot"), [ROW | {"State": "active"}]))
+    assert (finding.level, finding.found) == (Level.OK, "reservation:cr-00000001: p5.48xlarge in us-east-1a")
+
+
+def test_without_reservations_nothing_is_asked() -> None:
+    assert list(reservations(SimpleNamespace(place=Place("aws", "us-east-1"), instance_types=[]))) == []  # type: ignore[arg-type]
+
+
+# Who may log in, as a preflight shows it; each mistake beside the others is in test_examination.py.
+
+
+def rule(**sources: Any) -> dict[str, Any]:
+    return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **sources}
+
+
+@pytest.mark.parametrize(
+    ("rules", "level", "found"),
+    [
+        ([], Level.ERROR, "sg-1 do not allow TCP 22"),
+        ([rule(IpRanges=[{"CidrIp": "52.94.76.7/32"}])], Level.OK, "sg-1 allow TCP 22 from 52.94.76.7/32"),
+        ([rule(IpRanges=[{"CidrIp": "0.0.0.0/0"}])], Level.WARNING, "sg-1 allow TCP 22 from anywhere"),
+        ([rule(PrefixListIds=[{"PrefixListId": "pl-1"}])], Level.OK, "sg-1 allow TCP 22 from pl-1"),
+        ([rule(UserIdGroupPairs=[{"GroupId": "sg-9"}])], Level.WARNING, "from members of sg-9 only"),
+    ],
+)
+def test_ssh_ingress(rules: list[Any], level: Level, found: str) -> None:
+    scope: Any = SimpleNamespace(place=Place("aws", "us-east-1"))
+    groups: Any = [{"GroupId": "sg-1", "IpPermissions": rules}]
+    (finding,) = network._ssh_ingress(scope, groups)
+    assert finding.level is level and found in finding.found
+    session: Any = SimpleNamespace(place=Place("aws", "us-east-1", ssh_interface="session_manager"))
+    assert list(network._ssh_ingress(session, groups)) == []

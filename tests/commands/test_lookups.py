@@ -1,0 +1,127 @@
+"""Commands that look something up: runbook, xid, checks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpu_ami import cli
+
+# `gpu-ami runbook`: an alarm, a code, the list, and the filter of the alarm's log events.
+
+
+def test_alarm_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runbook", "gpu-telemetry-gpu-stop-start", "--log-group", "/my/group"]) == 0
+    out = capsys.readouterr().out
+    for words in ("What to do first", "aws ec2 stop-instances", "When to call AWS Support", "Sources", "/my/group"):
+        assert words in out
+
+
+def test_xid_is_explained_by_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runbook", "139", "--driver", "535.129.03"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Xid 139: CUDA Fast Path Error\n") and "raises no alarm" in out
+
+
+def test_alarms_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runbook"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 19 and lines[0].split()[:2] == ["gpu-application-error", "ticket"]
+
+
+def test_pattern_is_for_the_aws_cli(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runbook", "gpu-stop-start", "--pattern"]) == 0
+    assert capsys.readouterr().out.startswith('{ ($.origin = "kernel" || $.kind = "recovery") && ($.action = "RESTART')
+
+
+@pytest.mark.parametrize("words", [["agent-silent", "--pattern"], ["--pattern"], ["nonsense"]])
+def test_what_has_no_answer_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["runbook", *words]) == 2
+    assert "gpu-ami runbook lists the alarms" in capsys.readouterr().err
+
+
+# `gpu-ami xid`: the explanation of one code or several, and of a driver's branch.
+
+
+def test_63_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xid", "63"]) == 0
+    out = capsys.readouterr().out
+    for words in ("Xid 63: GPU memory remapping event", "hardware, driver, GPU memory", "warning", "IGNORE", "on EC2",
+                  "NVIDIA Xid-Catalog.xlsx", "next GPU reset"):  # fmt: skip
+        assert words in out
+
+
+def test_several_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xid", "79", "Xid 48", "--json"]) == 0
+    explanations = json.loads(capsys.readouterr().out)
+    assert [(row["code"], row["severity"], row["ec2_action"]) for row in explanations] == [
+        (79, "fatal", "stop_start"), (48, "critical", "reboot"),
+    ]  # fmt: skip
+
+
+def test_explanations_are_separated_by_an_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xid", "63", "12028"]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert first.startswith("Xid 63: ") and second.startswith("SXid 12028: ")
+
+
+@pytest.mark.parametrize(("words", "name"), [([], "OFA1 Error"), (["--driver", "535.129.03"], "CUDA Fast Path Error")])
+def test_driver_selects_the_meaning(words: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xid", "139", *words]) == 0
+    assert capsys.readouterr().out.startswith(f"Xid 139: {name}\n")
+
+
+def test_one_invalid_code_fails_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xid", "63", "abc"]) == 2
+    output = capsys.readouterr()
+    assert "'abc' is not an Xid" in output.err and output.out == ""
+
+
+# `gpu-ami checks`: ids, tiers, roles and promises of our checks and of a user's.
+
+
+def rows(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, str]]:
+    capsys.readouterr()
+    assert cli.main(["checks", "--json", *options]) == 0
+    listed: list[dict[str, str]] = json.loads(capsys.readouterr().out)
+    return listed
+
+
+@pytest.mark.slow
+def test_ids_are_those_of_the_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "test_ours.py").write_text('def test_it(host):\n    """Ours runs."""\n')
+    listed = {row["id"]: row for row in rows(capsys, "--checks", str(tmp_path))}
+    assert "xid::test_real_fault_arrives" in listed, "also what only --provoke-xid runs"
+    ours = {"id": "test_ours::test_it", "role": "test_ours", "tier": "T1", "promise": "Ours runs."}
+    assert listed["test_ours::test_it"] == ours
+    assert all(row["promise"] and row["tier"] in ("T0", "T1", "T2", "T3", "T4") for row in listed.values())
+    assert len(listed) > 100
+
+
+@pytest.mark.slow
+def test_tier_and_role_select(capsys: pytest.CaptureFixture[str]) -> None:
+    selected = rows(capsys, "--tier", "T0", "--role", "hygiene")
+    assert selected and {(row["tier"], row["role"]) for row in selected} == {("T0", "hygiene")}
+
+
+@pytest.mark.slow
+def test_text_has_id_and_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["checks", "--role", "kernel"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("T") and "kernel::test_" in lines[0] and lines[1].startswith("      ")
+    assert lines[-1].endswith(" checks")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--role", "hygene"], "did you mean hygiene?"),
+        (["--checks", "/nowhere"], "/nowhere: no such file or folder"),
+    ],
+)
+def test_mistakes_are_usage_errors(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
+    assert cli.main(["checks", *options]) == 2
+    assert message in capsys.readouterr().err
