@@ -56,7 +56,7 @@ $(STAMP): pyproject.toml | python
 base-image: | python
 	-@$(PYTHON) -m gpu_ami.local.images.prepare
 
-# What a change is tried with: minutes. test-all has everything that boots no machine; CI runs it in two halves.
+# What a change is tried with: minutes. test-all has everything that boots no machine, and is what CI runs.
 test: setup lint unit
 
 test-slow: setup slow
