@@ -84,7 +84,7 @@ def _build_and_judge(candidate: Candidate, session: Session, options: Options) -
     out = candidate.out
     plan = make_plan(candidate.recipe, session.place)
     plan.write(out, session.place)
-    made = pipeline.build_stage(plan, out, session, fresh=False)
+    made = pipeline.build_stage(plan, out, session, fresh=True)
     row = replace(candidate.row, source_ami=made.source_ami, kept=options.keep)
     try:
         report = _judge(plan, made, candidate, session, options)

@@ -68,7 +68,7 @@ class Rehearsal(Record):
     def judged(self, report: Report) -> Rehearsal:
         """With the verdict of a report on what was asked: neither restarts nor other instance types are missed."""
         hosts = tuple(replace(host, restarts=()) for host in report.hosts)
-        asked = replace(report, hosts=hosts, unproven_instance_types=())
+        asked = replace(report, hosts=hosts, unproven_instance_types=(), left_out=())
         checks = [check for host in hosts for check in host.checks]
         failures = asked.failures()
         reasons = [f"{host.name}: {host.error.splitlines()[0]}" for host in hosts if host.error]

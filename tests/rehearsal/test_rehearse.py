@@ -90,7 +90,7 @@ def prepared(image: str, tmp_path: Path, *, boot: bool = False) -> Candidate:
 def test_files_are_judged_and_the_image_is_removed(region: Region, session: Session, tmp_path: Path) -> None:
     row = rehearse(candidate(tmp_path), session, Options())
     assert region.calls == [
-        "build debian12-gpu in run True, fresh False", "files of ami-1", "remove ami-1", "remove snap-1",
+        "build debian12-gpu in run True, fresh True", "files of ami-1", "remove ami-1", "remove snap-1",
     ]  # fmt: skip
     assert (row.result, row.source_ami, row.kept) == ("PASS", "ami-0", False)
     assert row.finished.endswith("Z") and row.seconds >= 0

@@ -11,6 +11,7 @@ from gpu_ami.errors import BuildError, CloudError, UsageError
 from gpu_ami.rehearsal import results
 from gpu_ami.rehearsal.results import Rehearsal, worst_exit_code
 from gpu_ami.report.document import HostReport
+from gpu_ami.report.left_out import EXIT_CODE, LeftOut, Part
 from tests.report.examples import a_host, a_report, offline
 from validator.results import Replica
 
@@ -36,10 +37,16 @@ def test_a_red_check_fails_and_is_named() -> None:
 
 
 def test_restarts_and_types_that_were_not_asked_for_are_not_missed() -> None:
-    report = a_report(offline(efa="PASS"), machine(), unproven=("p5.48xlarge",))
-    assert report.verdict == "UNPROVEN"
+    left_out = tuple(LeftOut(Part.RESTART, how, "--restarts") for how in ("reboot", "stop-start"))
+    report = replace(a_report(offline(efa="PASS"), machine(), unproven=("p5.48xlarge",)), left_out=left_out)
+    assert (report.verdict, report.exit_code) == ("UNPROVEN", EXIT_CODE)
     row = ROW.judged(report)
     assert (row.result, row.exit_code, row.reason) == ("PASS", 0, "")
+
+
+def test_a_red_tier_is_red_although_restarts_were_left_out() -> None:
+    report = replace(a_report(machine(xid="UNPROVEN")), left_out=(LeftOut(Part.RESTART, "reboot", "--restarts"),))
+    assert ROW.judged(report).exit_code == 1
 
 
 def test_a_machine_that_proves_too_little_is_unproven_with_the_reason() -> None:
