@@ -55,7 +55,8 @@ def region_files(base: Base) -> Iterator[Path]:
     """Folders and files of the local region that decide what is built on a base image: those of others do not."""
     yield from _region_files()
     replicas = _PROGRAM / "local" / "replicas"
-    yield from (replicas / f"{name}_ami" for name in ("debian", base.system, base.family))
+    yield replicas / rootfs_layers.system_folder(base.system).name
+    yield from (replicas / f"{name}_ami" for name in ("debian", base.family))
 
 
 @cache

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpu_ami.recipes import PlanDocument
 
 _REPLICAS = Path(__file__).parents[1] / "replicas"
-_KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "debian12": "deb"}
+_KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "ubuntu2204": "deb", "debian12": "deb"}
 _ARCHITECTURE = "x86_64"
 # An instance type with all that a node family may provide packages for.
 _INSTANCE_TYPE = "p5.48xlarge"

@@ -28,7 +28,9 @@ _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYER_SECONDS = 900.0
 # Capabilities that affect the host's kernel, on which the tree's programs run: modules, log, clock, power.
 _DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
-SYSTEMS = ("debian12", "ubuntu2404", "al2023")
+SYSTEMS = ("debian12", "ubuntu2404", "ubuntu2204", "al2023")
+# Systems that share a folder of replicas; its script gets the system's name.
+_SHARED = {"ubuntu2404": "ubuntu", "ubuntu2204": "ubuntu"}
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,15 @@ class Base:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """What lies on Debian's tree, the lowest first."""
-        system = _REPLICAS / f"{self.system}_ami"
+        system = system_folder(self.system)
         packages = system / "packages.txt"
+        arguments = (self.kernel_package, *[self.system] * (self.system in _SHARED))
         layers = [
-            Layer(f"{self.system}-packages", tuple(base_image.listed(packages)) if packages.exists() else ()),
-            Layer(self.system, (), system, (self.kernel_package,)) if self.system != "debian12" else Layer(self.system),
+            Layer(
+                f"{_SHARED.get(self.system, self.system)}-packages",
+                tuple(base_image.listed(packages)) if packages.exists() else (),
+            ),
+            Layer(self.system) if self.system == "debian12" else Layer(self.system, (), system, arguments),
         ]
         if self.family:
             source, provided = _REPLICAS / f"{self.family}_ami", of_family(self.system, self.family, self.version)
@@ -106,6 +112,11 @@ class Layer:
         return sha.hexdigest()[:16]
 
 
+def system_folder(system: str) -> Path:
+    """The replicas, files and script that make an operating system of Debian."""
+    return _REPLICAS / f"{_SHARED.get(system, system)}_ami"
+
+
 def kernel_series(system: str) -> tuple[str, ...]:
     """Kernel series of an operating system's AMIs, in the facts; its own AMI's first."""
     from gpu_ami.recipes import load_facts
@@ -123,7 +134,8 @@ def kernel_package(system: str, series: str) -> str:
 
 def available() -> tuple[tuple[str, str], ...]:
     """Operating system and node family of every emulated distribution that has a node family."""
-    pairs = (("al2023", "eks"), ("al2023", "ecs"), ("al2023", "parallelcluster"), ("ubuntu2404", "parallelcluster"))
+    families = {"al2023": ("eks", "ecs", "parallelcluster")} | dict.fromkeys(_SHARED, ("parallelcluster",))
+    pairs = ((system, family) for system, names in families.items() for family in names)
     return tuple(pair for pair in pairs if (_REPLICAS / f"{pair[1]}_ami").is_dir())
 
 

@@ -25,7 +25,12 @@ _GIB = 1024**3
 # Whose images the alias "amazon" finds: Amazon Linux's account (docs.aws.amazon.com, Amazon Linux 2023 user guide).
 _AMAZON = "137112412989"
 _ROOT_DEVICES = {"ubuntu": "/dev/sda1"}
-_SYSTEMS = {("debian", "12"): "debian12", ("ubuntu", "24.04"): "ubuntu2404", ("amzn", "2023"): "al2023"}
+_SYSTEMS = {
+    ("debian", "12"): "debian12",
+    ("ubuntu", "24.04"): "ubuntu2404",
+    ("ubuntu", "22.04"): "ubuntu2204",
+    ("amzn", "2023"): "al2023",
+}
 # $1 layers, $2 mke2fs, $3 UUID, $4 offset in bytes, $5 disk, $6 KiB. The layers are read as one tree.
 _DISK_SCRIPT = (
     'set -e; mkdir root none; mount -t overlay tree root -o "ro,lowerdir=$1"; '

@@ -161,7 +161,7 @@ def read_report(line: str, log: Path) -> Started:
 def main(arguments: Sequence[str]) -> int:
     """`python -m gpu_ami.local.sandbox debian12`: prints host, port, user and key as JSON, and ends with Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m gpu_ami.local.sandbox", description=main.__doc__)
-    parser.add_argument("base", metavar="BASE", help="debian12, al2023, ubuntu2404, al2023+eks-1.33, …")
+    parser.add_argument("base", metavar="BASE", help="debian12, al2023, ubuntu2404, ubuntu2204, al2023+eks-1.33, …")
     parser.add_argument("--devices", default="", metavar="LIST", help="device nodes: gpu=8,nvswitch=6,efa=4,neuron=0")
     parser.add_argument("--instance-type", metavar="TYPE", help="device nodes of that type, as the facts have it")
     parser.add_argument("--home", type=Path, help="state directory (default: gpu-ami's)")

@@ -36,7 +36,7 @@ BEYOND = {
 }
 # No role installs them.
 _NOT_ASKED_FOR = {"-", "dpkg-dev"}
-KINDS = {"al2023": "rpm", "ubuntu2404": "deb"}
+KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "ubuntu2204": "deb"}
 FAMILIES = [("eks", "1.33"), ("ecs", ""), ("parallelcluster", "3.16.3")]
 
 
@@ -45,15 +45,21 @@ def names(path: Path) -> list[str]:
     return [line.split()[0].partition("=")[0] for line in lines]
 
 
+def kernels(system: str) -> Path:
+    """Lists of packages, one for each kernel; releases of one distribution share the rest of their folder."""
+    folder = rootfs_layers.system_folder(system)
+    return next(path for path in (folder / "releases" / system / "kernels", folder / "kernels") if path.is_dir())
+
+
 def kernel_names(system: str, package: str) -> list[str]:
     """Packages of an AMI with that kernel, as the personality has them: {release} is the kernel's release."""
-    found = names(REPLICAS / f"{system}_ami" / "kernels" / f"{package}.txt")
+    found = names(kernels(system) / f"{package}.txt")
     return [f"{name.removesuffix('release')}{{release}}" if name.endswith("-release") else name for name in found]
 
 
 def default_kernel(system: str) -> list[str]:
     """Those of the system's own AMI, as the lists write them."""
-    return names(REPLICAS / f"{system}_ami" / "kernels" / f"{Base(system).kernel_package}.txt")
+    return names(kernels(system) / f"{Base(system).kernel_package}.txt")
 
 
 def packages_of(family: str, system: str = "al2023") -> set[str]:
@@ -82,17 +88,14 @@ def test_the_minimal_ami_lacks_what_is_hidden_on_it() -> None:
     assert lacking == {"perl-interpreter", *names(REPLICAS / "al2023_ami" / "minimal.txt")}
 
 
-def test_ubuntu_has_no_package_that_the_ami_lacks() -> None:
-    row = AMIS["systems"]["ubuntu2404"]
-    listed = default_kernel("ubuntu2404")
+@pytest.mark.parametrize("system", ["ubuntu2404", "ubuntu2204"])
+def test_ubuntu_has_no_package_that_the_ami_lacks(system: str) -> None:
+    row = AMIS["systems"][system]
+    listed = default_kernel(system)
     assert set(listed) - set(row["packages"]) - set(BEYOND) == set()
-    absent = {line.split()[0] for line in base_image.listed(REPLICAS / "ubuntu2404_ami" / "absent.txt")}
+    absent = {line.split()[0] for line in base_image.listed(REPLICAS / "ubuntu_ami" / "absent.txt")}
     debian = set(base_image.listed(REPLICAS / "debian_ami" / "packages.txt"))
     assert absent == (debian | {"dpkg-dev"}) & set(row["lacks"])  # dkms brings dpkg-dev
-
-
-def emulated(system: str) -> bool:
-    return (REPLICAS / f"{system}_ami" / "kernels").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -110,9 +113,9 @@ def test_every_kernel_of_the_facts_has_its_packages(system: str, series: str) ->
     assert wanted <= set(kernel_names(system, row["package"]))
 
 
-@pytest.mark.parametrize("system", [system for system in rootfs_layers.SYSTEMS if emulated(system)])
+@pytest.mark.parametrize("system", KINDS)
 def test_kernels_differ_in_their_names_alone(system: str) -> None:
-    files = sorted((REPLICAS / f"{system}_ami" / "kernels").iterdir())
+    files = sorted(kernels(system).iterdir())
     series = rootfs_layers.kernel_series(system)
     assert {path.name.removesuffix(".txt") for path in files} == {
         rootfs_layers.kernel_package(system, one) for one in series
@@ -123,8 +126,8 @@ def test_kernels_differ_in_their_names_alone(system: str) -> None:
 
 def test_what_is_absent_can_be_installed() -> None:
     """Every absent package of a system has a replica that brings its programs, from the system's own archive."""
-    for system, kind in (("al2023", "rpm"), ("ubuntu2404", "deb")):
-        for line in base_image.listed(REPLICAS / f"{system}_ami" / "absent.txt"):
+    for system, kind in KINDS.items():
+        for line in base_image.listed(rootfs_layers.system_folder(system) / "absent.txt"):
             package, *programs = line.split()
             if package in _NOT_ASKED_FOR:
                 continue
@@ -134,14 +137,14 @@ def test_what_is_absent_can_be_installed() -> None:
 
 
 def test_every_plan_finds_what_is_absent() -> None:
-    for system, kind in (("al2023", "rpm"), ("ubuntu2404", "deb")):
+    for system, kind in KINDS.items():
         offered = {item.partition("=")[0] for item in system_packages("system_tools", kind)}
-        assert set(names(REPLICAS / f"{system}_ami" / "absent.txt")) - _NOT_ASKED_FOR <= offered
+        assert set(names(rootfs_layers.system_folder(system) / "absent.txt")) - _NOT_ASKED_FOR <= offered
 
 
 def absent_programs(base: Base) -> Iterator[str]:
     """Names of programs that no personality of that kind has in PATH."""
-    folder = REPLICAS / f"{base.system}_ami"
+    folder = rootfs_layers.system_folder(base.system)
     lists = [folder / "absent.txt"] + ([folder / "minimal.txt"] if base.family in ("eks", "ecs") else [])
     provided = set(names(REPLICAS / f"{base.family}_ami" / f"provided_{KINDS[base.system]}.txt"))
     for line in (line for path in lists for line in base_image.listed(path)):
@@ -165,7 +168,7 @@ def there(tree: Tree, path: str) -> bool:
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize("name", ["al2023", "al2023+eks-1.33", "al2023+ecs", "ubuntu2404"])
+@pytest.mark.parametrize("name", ["al2023", "al2023+eks-1.33", "al2023+ecs", "ubuntu2404", "ubuntu2204"])
 def test_programs_of_absent_packages_are_not_in_the_tree(images: Path, name: str) -> None:
     base = Base.parse(name)
     tree = rootfs_layers.ensure(base, images, Progress("plain"))
@@ -178,7 +181,7 @@ def test_programs_of_absent_packages_are_not_in_the_tree(images: Path, name: str
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize("name", ["ubuntu2404", "ubuntu2404+parallelcluster-3.16.3"])
+@pytest.mark.parametrize("name", ["ubuntu2404", "ubuntu2404+parallelcluster-3.16.3", "ubuntu2204"])
 def test_packages_of_ubuntu_have_what_they_depend_on(images: Path, name: str) -> None:
     """Without packages in between, apt refuses every installation."""
     tree = rootfs_layers.ensure(Base.parse(name), images, Progress("plain"))

@@ -111,7 +111,7 @@ def test_layers_are_built_once_and_shared(home: Path, built: list[str]) -> None:
     assert eks.layers[1:] == plain.layers
     rootfs_layers.ensure(Base("al2023", "eks", "1.35"), home, QUIET)
     rootfs_layers.ensure(Base("ubuntu2404"), home, QUIET)
-    assert built[4:] == ["eks on 3", "ubuntu2404 on 1"]
+    assert built[4:] == ["eks on 3", "ubuntu-packages on 1", "ubuntu2404 on 2"]
     assert rootfs_layers.ensure(Base("debian12"), home, QUIET).layers == eks.layers[-1:]
 
 

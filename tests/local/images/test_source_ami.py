@@ -32,6 +32,7 @@ def locked(name: str) -> dict[str, Any]:
 BASES = {
     "debian12-gpu": Base("debian12"),
     "ubuntu2404-compute": Base("ubuntu2404"),
+    "ubuntu2204-compute": Base("ubuntu2204"),
     "al2023-neuron": Base("al2023"),
     "eks-1.33-al2023-gpu": Base("al2023", "eks", "1.33"),
     "ecs-al2023-gpu": Base("al2023", "ecs"),
@@ -49,7 +50,7 @@ def test_a_plan_has_a_base_image(recipe: str) -> None:
     ("recipe", "wanted"),
     {
         "al2023-arm64": "amzn 2023 on arm64",
-        "ubuntu2204-compute": "ubuntu 22.04 on x86_64",
+        "ubuntu2204-arm64": "ubuntu 22.04 on arm64",
         "dlami-ubuntu2204": "ubuntu 22.04 on x86_64, node family dlami",
         "eks-1.35-al2023-gpu-arm64": "amzn 2023 on arm64, node family eks",
     }.items(),
@@ -122,7 +123,7 @@ def test_a_name_is_a_base() -> None:
 
 
 def test_digests_tell_versions_and_sources_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("debian12", "ubuntu2404", "al2023", "al2023+eks-1.33", "al2023+eks-1.35", "al2023+ecs")
+    names = ("debian12", "ubuntu2404", "ubuntu2204", "al2023", "al2023+eks-1.33", "al2023+eks-1.35", "al2023+ecs")
     digests = [rootfs_layers.digest(Base.parse(name)) for name in names]
     assert len(set(digests)) == len(names)
     assert digests == [rootfs_layers.digest(Base.parse(name)) for name in names]

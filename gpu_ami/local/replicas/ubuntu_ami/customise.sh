@@ -1,10 +1,16 @@
 #!/bin/sh
-# Runs once, on the host, with the image's file tree: customise.sh TREE KERNEL (the AMI's kernel package, kernels/KERNEL.txt). Installs packages with Ubuntu's names for what
-# Debian has under other names, and removes what Ubuntu's AMI does not have.
+# Runs once, on the host, with the image's file tree: customise.sh TREE KERNEL SYSTEM (the AMI's kernel package, kernels/KERNEL.txt;
+# ubuntu2204 or ubuntu2404, releases/SYSTEM). Installs packages with Ubuntu's names for what Debian has under other names, and removes
+# what Ubuntu's AMI does not have.
 set -eu
 tree=$1
 kernel=$2
+system=$3
 here=$(dirname "$0")
+# A checkout's owners and modes do not reach the image.
+(cd "$here/releases/$system/rootfs" && find . -type f) | while read -r path; do
+    install -D -m 644 -o root -g root "$here/releases/$system/rootfs/$path" "$tree/$path"
+done
 release=$(basename "$(readlink -f "$tree/vmlinuz")")
 release=${release#vmlinuz-}
 
@@ -47,7 +53,7 @@ build_deb() {
     chroot "$tree" dpkg-deb --root-owner-group -Znone --build "/run/system-debs/$1" >/dev/null
 }
 
-sed -e 's/#.*//' -e "s/release/$release/g" "$here/kernels/$kernel.txt" | while read -r name first rest; do
+sed -e 's/#.*//' -e "s/release/$release/g" "$here/releases/$system/kernels/$kernel.txt" | while read -r name first rest; do
     [ -n "$name" ] || continue
     # shellcheck disable=SC2016 # dpkg-query expands it
     version=$(chroot "$tree" dpkg-query -W -f '${Version}' "$first")
@@ -56,7 +62,7 @@ sed -e 's/#.*//' -e "s/release/$release/g" "$here/kernels/$kernel.txt" | while r
 done
 
 # os-release and lsb-release are Ubuntu's, and so is the package that has them. Its scripts are Debian's.
-control base-files 13ubuntu10.3 "" "Ubuntu's base system files"
+control base-files "$(cat "$here/releases/$system/base-files")" "" "Ubuntu's base system files"
 sed -i '/^Description:/i Essential: yes\nMulti-Arch: foreign' "$build/base-files/DEBIAN/control"
 for script in preinst postinst postrm prerm; do
     [ ! -e "$tree/var/lib/dpkg/info/base-files.$script" ] || cp -p "$tree/var/lib/dpkg/info/base-files.$script" "$build/base-files/DEBIAN/$script"
