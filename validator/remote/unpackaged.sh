@@ -7,6 +7,8 @@ export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
 owned() {
     if [ -s /var/lib/dpkg/status ] && command -v dpkg-query >/dev/null; then
         cat /var/lib/dpkg/info/*.list
+        # Configuration that packages generate (ucf), as they left it: 50unattended-upgrades of every Ubuntu AMI.
+        md5sum --check /var/lib/ucf/hashfile 2>/dev/null | sed -n 's/: OK$//p'
         dpkg-divert --list | sed -nE 's/^.*diversion of .* to (\/.*)$/\1/p' | sed 's/ by [^ ]*$//'
     elif command -v rpm >/dev/null; then
         rpm -qal

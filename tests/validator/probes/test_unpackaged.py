@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from pathlib import Path
@@ -53,8 +54,12 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
     """In a tree of its own: the package manager's answers and find's root are replaced."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "etc").mkdir()
-    for name in ("owned", "moved.real", "own file"):
+    generated = ["generated", "generated and changed"] if family == "debian" else []
+    for name in ("owned", "moved.real", "own file", *generated):
         (tmp_path / "etc" / name).write_text("x")
+    digests = [hashlib.md5(content).hexdigest() for content in (b"x", b"y")]
+    hashes = tmp_path / "hashfile"
+    hashes.write_text("".join(f"{one}  {tmp_path}/etc/{name}\n" for one, name in zip(digests, generated, strict=False)))
     owned = f"/usr/bin/su\n{tmp_path}/etc/owned\n"
     (tmp_path / "bin" / "rpm").write_text(
         f"#!/bin/sh\nprintf '{owned}{tmp_path}/etc/moved.real\\n'\n".replace("\n/", "\\n/")
@@ -74,6 +79,7 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
         .replace("PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"PATH={tmp_path}/bin:/usr/bin:/bin")
         .replace("/var/lib/dpkg/status", str(status))
         .replace("/var/lib/dpkg/info/*.list", str(tmp_path / "list"))
+        .replace("/var/lib/ucf/hashfile", str(hashes))
         .replace("find /etc /usr /boot /opt /srv", f"find {tmp_path}/etc")
         .replace('su=$(readlink -f "$(command -v su)")', "su=/usr/bin/su")
     )
@@ -81,7 +87,8 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
         ["sh", "-c", text], capture_output=True, text=True, timeout=30, env=dict(os.environ), check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split("\t")[2] for line in done.stdout.splitlines()] == [f"{tmp_path}/etc/own file", "end"]
+    listed = [line.split("\t")[2] for line in done.stdout.splitlines()]
+    assert listed == [*(f"{tmp_path}/etc/{name}" for name in (*generated[1:], "own file")), "end"]
     (tmp_path / "list").write_text("/etc/other\n")
     (tmp_path / "bin" / "rpm").write_text("#!/bin/sh\n")
     assert subprocess.run(["sh", "-c", text], capture_output=True, timeout=30, check=False).returncode == 3
