@@ -1,7 +1,7 @@
 """Every file, account and setting of the machine belongs to a package, the base AMI, a first boot or a role.
 
 These checks find traces that a build left behind. They compare the machine with its package database and with the
-expected files in validator/probes/footprints.py.
+files that the roles declare (meta/footprint.yml) and those of official AMIs (validator/probes/footprints.py).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from validator.file_account import plan_variables
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
 from validator.probes import (
+    Declared,
     Entry,
     SinceImage,
     bill_of_materials,
@@ -98,16 +99,21 @@ def _unpackaged(host: Any, plan: Any) -> list[Entry]:
     return entries
 
 
-def _unexpected(host: Any, plan: Any, below: tuple[str, ...]) -> list[str]:
-    return unpackaged.unexpected(_unpackaged(host, plan), below, plan["roles"])
+@pytest.fixture(scope="session")
+def declared(plan: Any, request: pytest.FixtureRequest) -> Declared:
+    """Files that official AMIs and the planned roles leave."""
+    return footprints.load(request.config.getoption("roles_path"), plan)
 
 
-def _require_none(files: list[str], what: str, plan: Any, observe: Observe) -> None:
+def _unexpected(host: Any, plan: Any, declared: Declared, below: tuple[str, ...]) -> list[str]:
+    return unpackaged.unexpected(_unpackaged(host, plan), below, declared)
+
+
+def _require_none(files: list[str], what: str, declared: Declared, observe: Observe) -> None:
     """Fails with each file. UNPROVEN if the plan has a role of a site without declared files."""
     __tracebackhide__ = True
-    undeclared = footprints.undeclared(plan["roles"])
-    if files and undeclared:
-        roles = ", ".join(undeclared)
+    if files and declared.undeclared:
+        roles = ", ".join(declared.undeclared)
         unproven(f"{what}: {', '.join(files[:20])} (the plan has roles whose files are not declared: {roles})")
     observe.nothing(files, what)
 
@@ -137,55 +143,62 @@ def test_packaged_files_are_unchanged(host: Any, plan: Any, since_image: SinceIm
 
 
 @pytest.mark.tier("T0")
-def test_programs_are_packaged(host: Any, plan: Any, observe: Observe) -> None:
+def test_programs_are_packaged(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every program and library in the system's directories belongs to a package, or a role declares it."""
     entries = [
         entry
         for entry in _unpackaged(host, plan)
         if entry.is_executable or re.search(r"\.so(\.[\d.]+)?$|/(dist|site)-packages/", entry.path)
     ]
-    _require_none(unpackaged.unexpected(entries, _PROGRAMS, plan["roles"]), "programs of no package", plan, observe)
+    _require_none(unpackaged.unexpected(entries, _PROGRAMS, declared), "programs of no package", declared, observe)
 
 
 @pytest.mark.tier("T0")
-def test_local_files_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+def test_local_files_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """/usr/local and /srv have only files of packages and roles. Programs in /usr/local precede the system's."""
-    _require_none(_unexpected(host, plan, ("/usr/local", "/srv")), "files of no package", plan, observe)
+    _require_none(_unexpected(host, plan, declared, ("/usr/local", "/srv")), "files of no package", declared, observe)
 
 
 @pytest.mark.tier("T0")
-def test_units_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+def test_units_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every systemd unit, timer and drop-in belongs to a package or a role."""
-    _require_none(_unexpected(host, plan, _UNITS), "systemd units and drop-ins of no package", plan, observe)
+    _require_none(
+        _unexpected(host, plan, declared, _UNITS), "systemd units and drop-ins of no package", declared, observe
+    )
 
 
 @pytest.mark.tier("T0")
-def test_login_settings_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+def test_login_settings_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every file of PAM, sudo, sshd and polkit belongs to a package, the base AMI or a role."""
-    _require_none(_unexpected(host, plan, _LOGIN), "login settings of no package", plan, observe)
+    _require_none(_unexpected(host, plan, declared, _LOGIN), "login settings of no package", declared, observe)
 
 
 @pytest.mark.tier("T0")
-def test_environment_settings_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+def test_environment_settings_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every shell profile and loader path belongs to a package or a role. They affect every login or program."""
-    _require_none(_unexpected(host, plan, _ENVIRONMENT), "shell and loader settings of no package", plan, observe)
+    _require_none(
+        _unexpected(host, plan, declared, _ENVIRONMENT), "shell and loader settings of no package", declared, observe
+    )
 
 
 @pytest.mark.tier("T0")
-def test_kernel_settings_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+def test_kernel_settings_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every file of sysctl.d, modprobe.d, udev and the boot loader belongs to a package, the base AMI or a role."""
-    _require_none(_unexpected(host, plan, _KERNEL), "kernel settings of no package", plan, observe)
+    _require_none(_unexpected(host, plan, declared, _KERNEL), "kernel settings of no package", declared, observe)
 
 
 @pytest.mark.tier("T0")
-def test_scheduled_jobs_are_declared(host: Any, plan: Any, observe: Observe) -> None:
+def test_scheduled_jobs_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every cron job, startup script and cloud-init setting belongs to a package or the base AMI."""
     entries = _unpackaged(host, plan)
-    files = [*unpackaged.unexpected(entries, _JOBS, plan["roles"])]
+    files = [*unpackaged.unexpected(entries, _JOBS, declared)]
     files += [entry.path for entry in entries if entry.path in ("/etc/rc.local", "/etc/rc.d/rc.local")]
     scripts = "find /var/spool/at /var/spool/cron/atjobs /var/lib/cloud/scripts -type f ! -name .SEQ 2>/dev/null"
     _require_none(
-        sorted([*files, *_lines(host.run(scripts, pure=True).stdout)]), "jobs and scripts of no package", plan, observe
+        sorted([*files, *_lines(host.run(scripts, pure=True).stdout)]),
+        "jobs and scripts of no package",
+        declared,
+        observe,
     )
 
 
@@ -212,13 +225,13 @@ def test_bill_of_materials_is_current(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_package_sources_are_planned(host: Any, plan: Any, observe: Observe) -> None:
+def test_package_sources_are_planned(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Package sources, keys, proxies and credentials are the base AMI's or planned. Upgrades come from them."""
     planned = plan_variables(plan)["source"]
     entries = _unpackaged(host, plan)
     files = [
         path
-        for path in unpackaged.unexpected(entries, _SOURCES, plan["roles"])
+        for path in unpackaged.unexpected(entries, _SOURCES, declared)
         if path.rpartition("/")[2].rpartition(".")[0] not in planned
         and path.rpartition("/")[2].replace("-", "_") not in plan["roles"]
     ]
@@ -227,14 +240,17 @@ def test_package_sources_are_planned(host: Any, plan: Any, observe: Observe) -> 
         r"grep -rsEi '^[^#/]*\bproxy\b.*[a-z0-9]' /etc/apt/apt.conf /etc/apt/apt.conf.d /etc/dnf/dnf.conf /etc/yum.conf"
     )
     _require_none(
-        [*files, *_lines(host.run(proxies, pure=True).stdout)], "package sources that are not planned", plan, observe
+        [*files, *_lines(host.run(proxies, pure=True).stdout)],
+        "package sources that are not planned",
+        declared,
+        observe,
     )
 
 
 @pytest.mark.tier("T0")
-def test_certificates_are_packaged(host: Any, plan: Any, observe: Observe) -> None:
+def test_certificates_are_packaged(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """No certificate authority is trusted beyond those of the packages. It could sign for every host."""
-    _require_none(_unexpected(host, plan, _CERTIFICATES), "certificates of no package", plan, observe)
+    _require_none(_unexpected(host, plan, declared, _CERTIFICATES), "certificates of no package", declared, observe)
 
 
 @pytest.mark.tier("T0")

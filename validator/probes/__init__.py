@@ -29,6 +29,7 @@ Package: agent (the CloudWatch agent's configuration and log, and a linter for t
 
 from validator.probes.driver_locked import Program
 from validator.probes.environment import environments, in_login_shell
+from validator.probes.footprints import Declared
 from validator.probes.hardware import Golden, Hardware, loaded_version, require_driver
 from validator.probes.kernel_panics import PANIC, troubles
 from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest, metadata_of
@@ -40,6 +41,7 @@ __all__ = [
     "CLOCK_SECONDS",
     "METADATA",
     "PANIC",
+    "Declared",
     "Entry",
     "Golden",
     "Gpu",

@@ -1,14 +1,20 @@
-"""Files that no package owns and that are expected: those of official AMIs, of a first boot, and of each role.
+"""Files that no package owns and that are expected: those of official AMIs, of a first boot, and of the roles.
 
-Patterns as in fnmatch (`*` also matches `/`). A role's files are those of its tasks and templates. The patterns for
-official AMIs (Debian 12, Ubuntu 22.04 and 24.04, Amazon Linux 2023) and for cloud-init are reasoned and unverified:
-they were neither read from the AMIs' build recipes nor compared with a running AMI. A missing
-pattern shows as a finding on an official AMI; a pattern that is too wide hides a file.
+A role declares its files in meta/footprint.yml, as for the file account. Patterns here are as in fnmatch (`*` also
+matches `/`). The patterns for official AMIs (Debian 12, Ubuntu 22.04 and 24.04, Amazon Linux 2023) and for cloud-init
+are reasoned and unverified: they were neither read from the AMIs' build recipes nor compared with a running AMI. A
+missing pattern shows as a finding on an official AMI; a pattern that is too wide hides a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from validator.file_account import Footprint, load_footprints, plan_variables
 
 _SYSTEM = (
     # made by packages' own scripts: caches, indexes, kernel modules of DKMS, initial RAM disks, boot loader
@@ -48,77 +54,28 @@ _SYSTEM = (
     "/etc/systemd/network/10-dhcp.network", "/etc/modprobe.d/gpu-ami*.conf", "/etc/modules-load.d/gpu-ami*.conf",
     "/usr/lib/gpu-ami/*", "/etc/udev/rules.d/*gpu-ami*.rules",
 )  # fmt: skip
-_ROLES: dict[str, tuple[str, ...]] = {
-    "cloudwatch_agent": ("/etc/systemd/system/amazon-cloudwatch-agent.service.d/gpu-ami.conf",),
-    "container_toolkit": (
-        "/etc/systemd/system/nvidia-cdi-refresh.*", "/etc/docker/daemon.json", "/etc/containerd/*",
-    ),
-    "cuda": ("/etc/profile.d/cuda.sh", "/etc/ld.so.conf.d/000-cuda.conf", "/usr/local/cuda*"),
-    "dcgm": ("/etc/systemd/system/nvidia-dcgm.service.d/gpu-ami.conf",),
-    "efa": (
-        "/etc/ld.so.conf.d/*efa*.conf", "/etc/ld.so.conf.d/100_ofinccl.conf", "/etc/profile.d/*efa*.sh",
-        "/etc/profile.d/*openmpi*", "/etc/sysctl.d/90-rdma-hugepages.conf", "/etc/sysctl.d/99-efa*.conf",
-        "/etc/udev/rules.d/*efa*.rules", "/opt/amazon/*",
-    ),
-    "event_parser": (
-        "/etc/default/grub.d/60-event-parser.cfg", "/etc/systemd/system/aws-hw-monitor.service",
-        "/etc/systemd/system/aws-hw-monitor.service.d/paths.conf", "/usr/bin/gpu-ami-diagnose",
-    ),
-    "fabric_manager": (
-        "/etc/systemd/system/nvidia-fabricmanager.service.d/gpu-ami.conf", "/etc/modules-load.d/nvlsm.conf",
-    ),
-    "gdrcopy": (
-        "/etc/ld.so.conf.d/gdrcopy.conf", "/etc/modprobe.d/gdrdrv.conf", "/etc/udev/rules.d/70-gdrdrv.rules",
-        "/usr/local/lib/gdrcopy/*", "/usr/local/lib/libgdrapi.so*", "/usr/local/bin/gdrcopy_*",
-        "/usr/local/include/gdr*", "/usr/local/lib/pkgconfig/gdr*", "/usr/local/share/*gdr*",
-    ),
-    "imex": ("/etc/systemd/system/nvidia-imex.service.d/gpu-ami.conf",),
-    "mkl": ("/etc/ld.so.conf.d/intel-mkl.conf", "/opt/intel/*"),
-    "neuron": ("/etc/profile.d/aws-neuron.sh", "/etc/udev/rules.d/*neuron*.rules"),
-    "drain_hook": ("/etc/systemd/system/gpu-ami-drain-hook.service",),
-    "neuron_monitor": ("/etc/systemd/system/neuron-metrics.service",),
-    "nvidia_driver": (
-        "/etc/dracut.conf.d/nvidia-driver-nouveau.conf", "/etc/modprobe.d/nvidia-driver-*.conf",
-        "/etc/modprobe.d/nvidia*.conf", "/etc/systemd/system/nvidia-flavour.service",
-        "/etc/systemd/system/nvidia-persistenced.service.d/gpu-ami.conf", "/usr/local/sbin/nvidia-flavour",
-        "/usr/local/sbin/nvidia-device-nodes", "/etc/systemd/system/nvidia-device-nodes.service",
-        "/etc/ld.so.conf.d/nvidia*.conf",
-    ),
-    "ofi_nccl": ("/etc/ld.so.conf.d/100_ofinccl.conf", "/opt/amazon/ofi-nccl/*"),
-    "tuning": (
-        "/etc/security/limits.d/90-tuning.conf", "/etc/sysctl.d/90-tuning.conf",
-        "/etc/systemd/system.conf.d/90-tuning.conf", "/etc/systemd/system/nvidia-clocks.service",
-        "/etc/systemd/system/nvidia-mig.service", "/usr/local/sbin/nvidia-clocks", "/usr/local/sbin/nvidia-mig",
-    ),
-}  # fmt: skip
 
 
-# Roles that leave only files of packages, or none in the directories that are compared.
-_WITHOUT_FILES = frozenset(
-    {
-        "cudnn",
-        "hygiene",
-        "kernel",
-        "lustre",
-        "nccl",
-        "node_base",
-        "node_ecs",
-        "node_eks",
-        "node_parallelcluster",
-        "vendor_key",
-        "vendor_packages",
-    }
-)
+@dataclass(frozen=True)
+class Declared:
+    """Files that an official AMI and the roles of an image leave beside those of packages.
+
+    footprints: of the planned roles and those that they include (meta/footprint.yml). undeclared: roles without one.
+    """
+
+    footprints: tuple[Footprint, ...]
+    undeclared: tuple[str, ...]
+
+    def has(self, path: str) -> bool:
+        """Whether a regular file is expected there."""
+        rules = (rule for footprint in self.footprints for rule in footprint.files if "f" in rule.kinds)
+        return any(fnmatchcase(path, pattern) for pattern in _SYSTEM) or any(rule.matches(path) for rule in rules)
 
 
-def expected(roles: Iterable[str]) -> tuple[str, ...]:
-    """Patterns of the expected files of an image with these roles."""
-    return (*_SYSTEM, *(pattern for role in roles for pattern in _ROLES.get(role, ())))
-
-
-def undeclared(roles: Iterable[str]) -> list[str]:
-    """Roles, such as those of a site, whose files are not declared here."""
-    return sorted(set(roles) - _ROLES.keys() - _WITHOUT_FILES)
+def load(folders: Sequence[Path], plan: Mapping[str, Any]) -> Declared:
+    """Of a plan. folders: of roles, as the option --roles-path has them."""
+    footprints, without = load_footprints(folders, plan["roles"], plan_variables(plan))
+    return Declared(tuple(footprints.values()), tuple(sorted(without)))
 
 
 def _names(text: str) -> frozenset[str]:

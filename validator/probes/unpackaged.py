@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from validator import remote
-from validator.probes import footprints
+from validator.probes.footprints import Declared
 
 _SECONDS = 600.0  # reads the package database and the file system's directories; emulation is slow
 
@@ -45,16 +44,15 @@ def find(host: Any) -> list[Entry] | None:
     return [Entry(row[0], int(row[1], 8), row[2], row[3]) for row in rows if len(row) == 4]
 
 
-def unexpected(entries: Iterable[Entry], below: Iterable[str], roles: Iterable[str]) -> list[str]:
+def unexpected(entries: Iterable[Entry], below: Iterable[str], declared: Declared) -> list[str]:
     """Paths of the entries below these directories that neither an official AMI nor one of the roles leaves.
 
     Links are expected: packages make them by alternatives and `systemctl enable`.
     """
     directories = tuple(f"{directory.rstrip('/')}/" for directory in below)
-    patterns = footprints.expected(roles)
     return [
         entry.path
         for entry in entries
         if entry.kind == "f" and entry.path.startswith(directories)
-        if not any(fnmatchcase(entry.path, pattern) for pattern in patterns)
+        if not declared.has(entry.path)
     ]

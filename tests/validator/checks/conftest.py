@@ -13,10 +13,11 @@ import testinfra.host
 import yaml
 from testinfra.backend import base
 
+from gpu_ami.data import data_dir
 from validator.cloudwatch import ApiRefused
 from validator.observe import Observe
 from validator.plan import as_plan
-from validator.probes import package_database
+from validator.probes import footprints, package_database
 from validator.probes.machine import Clock
 from validator.probes.nvidia_smi import Gpu
 from validator.results import ERROR, FAIL, PASS, UNPROVEN, CheckRecord, RunningCheck, Verdict
@@ -199,6 +200,8 @@ def judge() -> Judge:
             "since_image": None,
         } | others
         wanted = check.__code__.co_varnames[: check.__code__.co_argcount]
+        if "declared" in wanted:
+            known["declared"] = footprints.load([data_dir("roles")], known["plan"])
         try:
             check(**{name: known[name] for name in wanted})
         except pytest.skip.Exception as reason:

@@ -1,22 +1,36 @@
-"""The expected files: every role is declared, and no pattern covers a whole directory of settings."""
+"""The expected files: of a plan's roles, and no pattern covers a whole directory of settings."""
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
+import json
 from pathlib import Path
 
 import pytest
 
 from validator.probes import footprints
 
-ROLES = sorted(path.name for path in (Path(__file__).parents[3] / "roles").iterdir() if path.is_dir())
+ROOT = Path(__file__).parents[3]
 
 
-def test_every_role_is_declared() -> None:
-    assert set(footprints._ROLES) | footprints._WITHOUT_FILES == set(ROLES)
-    assert footprints.undeclared([*ROLES, "acme_agent"]) == ["acme_agent"]
+def declared(recipe: str) -> footprints.Declared:
+    plan = json.loads((ROOT / "variables/locks" / f"{recipe}.json").read_text())["plan"]
+    return footprints.load([ROOT / "roles"], plan)
 
 
+def test_the_footprint_of_an_image_is_that_of_its_roles() -> None:
+    assert declared("debian12-gpu").has("/etc/profile.d/cuda.sh")
+    assert not declared("al2023-neuron").has("/etc/profile.d/cuda.sh")
+    assert declared("ubuntu2404-workstation").has("/usr/bin/nvidia-gridd")
+    assert not declared("ubuntu2404-graphics").has("/usr/bin/nvidia-gridd")
+
+
+def test_a_role_without_a_footprint_is_named() -> None:
+    plan = json.loads((ROOT / "variables/locks/debian12-gpu.json").read_text())["plan"]
+    found = footprints.load([ROOT / "roles"], plan | {"roles": [*plan["roles"], "acme_agent"]})
+    assert found.undeclared == ("acme_agent",)
+
+
+@pytest.mark.parametrize("recipe", ["debian12-gpu", "ubuntu2404-workstation", "al2023-neuron"])
 @pytest.mark.parametrize(
     "path",
     [
@@ -27,8 +41,8 @@ def test_every_role_is_declared() -> None:
         "/etc/apt/apt.conf.d/99proxy", "/usr/local/share/ca-certificates/build.crt", "/etc/pam.d/build",
     ],
 )  # fmt: skip
-def test_leftovers_of_the_build_are_never_expected(path: str) -> None:
-    assert [pattern for pattern in footprints.expected(ROLES) if fnmatchcase(path, pattern)] == []
+def test_leftovers_of_the_build_are_never_expected(recipe: str, path: str) -> None:
+    assert not declared(recipe).has(path)
 
 
 def test_known_programs_are_basenames() -> None:

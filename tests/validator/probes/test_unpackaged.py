@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.data import data_dir
 from validator import remote
+from validator.file_account import load_footprint
 from validator.probes import footprints, unpackaged
 from validator.probes.unpackaged import Entry
 
@@ -45,8 +47,11 @@ def test_links_and_declared_files_are_expected() -> None:
         Entry("l", 0o777, "/etc/sysctl.d/link.conf", "../sysctl.conf"),
         Entry("f", 0o644, "/etc/sysctl.data"),
     ]
-    assert unpackaged.unexpected(entries, ["/etc/sysctl.d"], ["tuning"]) == ["/etc/sysctl.d/99-build.conf"]
-    assert unpackaged.unexpected(entries, ["/etc/sysctl.d/"], []) == [entry.path for entry in entries[:2]]
+    roles = data_dir("roles")
+    tuned = footprints.Declared((load_footprint(roles / "tuning/meta/footprint.yml", "tuning"),), ())
+    assert unpackaged.unexpected(entries, ["/etc/sysctl.d"], tuned) == ["/etc/sysctl.d/99-build.conf"]
+    plain = footprints.Declared((), ())
+    assert unpackaged.unexpected(entries, ["/etc/sysctl.d/"], plain) == [entry.path for entry in entries[:2]]
 
 
 @pytest.mark.parametrize("family", ["debian", "redhat"])
@@ -92,8 +97,3 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("/etc/other\n")
     (tmp_path / "bin" / "rpm").write_text("#!/bin/sh\n")
     assert subprocess.run(["sh", "-c", text], capture_output=True, timeout=30, check=False).returncode == 3
-
-
-def test_the_footprint_of_an_image_is_that_of_its_roles() -> None:
-    assert "/etc/profile.d/cuda.sh" in footprints.expected(["cuda"])
-    assert "/etc/profile.d/cuda.sh" not in footprints.expected(["nccl"])
