@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import validator
 from gpu_ami.build import builder_kind, layering, layers
 from gpu_ami.build import image as builds
-from gpu_ami.cloud import Cloud, Place, load_place, mfa, preflight, runs
+from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs, with_session_credentials
 from gpu_ami.data import data_root
 from gpu_ami.errors import BuildError, CloudError, UsageError
 from gpu_ami.files import home_dir
@@ -88,7 +88,7 @@ def open_session(
             raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
         if conditions:
             raise UsageError("--conditions are of the local region; they have no meaning with --where")
-        place = _overridden(mfa.with_session_credentials(load_place(where)), log_groups, deadlines)
+        place = _overridden(with_session_credentials(load_place(where)), log_groups, deadlines)
         cloud = Cloud(place)
         if place.endpoint is None:
             _require_usable(cloud, progress)

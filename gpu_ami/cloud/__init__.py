@@ -4,16 +4,14 @@ aws_errors   AWS's error codes as errors with a hint and an exit code
 capacity     subnets and ways of a place, tried in order until one has capacity
 client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
-interfaces   network interfaces of a launch: one, or EFA on every network card that takes one
 layer_images layers of images, by the digest in their tags
 fleet/       Systems Manager: machines in service, commands, documents
 kms          keys that sign
-launches     what a launch asks RunInstances for
+launches     what a launch asks RunInstances for, network interfaces included
 launch_templates  the same as launch templates
 log_groups   log groups of a proof: names, listing, deletion
 login        how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
-mfa          credentials of a profile that asks for an MFA code, once a run
-place        the place of a run: an AWS region as a `--where` file describes it, or the local region
+place        the place of a run: an AWS region as a `--where` file describes it, or the local region; its MFA session
 policies     IAM policies: whether statements allow an action on a resource
 preflight/   examines a place before anything is launched
 resources    tagged resources of a place: lists and removes them
@@ -25,7 +23,7 @@ sweep        removes what interrupted runs left
 
 from gpu_ami.cloud.client import Cloud, preload, tags_of
 from gpu_ami.cloud.launches import Launch
-from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place, takes
+from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place, takes, with_session_credentials
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name
 
@@ -42,4 +40,5 @@ __all__ = [
     "preload",
     "tags_of",
     "takes",
+    "with_session_credentials",
 ]

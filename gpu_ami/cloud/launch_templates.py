@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.cloud import aws_errors, capacity, interfaces
+from gpu_ami.cloud import aws_errors, capacity, launches
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.launches import Launch, request, tag_list
 from gpu_ami.errors import UsageError
@@ -59,7 +59,7 @@ def describe(cloud: Cloud, name: str, launch: Launch, wish: Wish) -> LaunchTempl
     way = capacity.Way.parse(wish.way) if wish.way else capacity.ways_of(place, launch.instance_type)[0]
     data: dict[str, Any] = dict(request(launch, place, way, place.subnets[0], cloud.ec2))
     if data.get("SubnetId"):  # a template has subnets in its interfaces alone
-        data["NetworkInterfaces"] = [interfaces.interface(place)]
+        data["NetworkInterfaces"] = [launches.interface(place)]
     if data.get("NetworkInterfaces"):
         data.pop("SecurityGroupIds", None)
     data |= {"KeyName": wish.key_name, "UserData": base64.b64encode(wish.user_data.encode()).decode()}

@@ -1,4 +1,4 @@
-"""A launch: what RunInstances is asked for."""
+"""A launch: what RunInstances is asked for, with its network interfaces (one ordinary interface, or EFA interfaces)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from gpu_ami.cloud import capacity, interfaces
+from gpu_ami.cloud import capacity
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -15,6 +15,73 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import RunInstancesRequestTypeDef, TagSpecificationTypeDef, TagTypeDef
 
     from gpu_ami.cloud.place import Place
+from typing import TYPE_CHECKING, Any
+
+from gpu_ami.cloud import aws_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.literals import InstanceTypeType
+    from mypy_boto3_ec2.type_defs import InstanceNetworkInterfaceSpecificationTypeDef
+
+    from gpu_ami.cloud.place import Place
+
+
+def need_public_address(place: Place) -> bool:
+    """Whether to ask for a public address, as the Packer template does: not every subnet gives one by itself."""
+    return place.ssh_interface.startswith("public") and bool(place.subnet_id)
+
+
+def interface(
+    place: Place, card: int = 0, device: int = 0, kind: str = "interface"
+) -> InstanceNetworkInterfaceSpecificationTypeDef:
+    """One network interface on a network card; the first one with a public address where the login needs it."""
+    request: InstanceNetworkInterfaceSpecificationTypeDef = {
+        "DeviceIndex": device,
+        "NetworkCardIndex": card,
+        "DeleteOnTermination": True,
+    }
+    if kind != "interface":
+        request["InterfaceType"] = kind
+    if place.subnet_id:
+        request["SubnetId"] = place.subnet_id
+    if place.security_group_ids:
+        request["Groups"] = list(place.security_group_ids)
+    if card == 0 and need_public_address(place):
+        request["AssociatePublicIpAddress"] = True
+    return request
+
+
+def with_efa(ec2: EC2Client, place: Place, instance_type: str) -> list[InstanceNetworkInterfaceSpecificationTypeDef]:
+    """The instance's own interface on card 0, and an EFA on each network card that takes one.
+
+    The cards are EC2's own (InterfaceTypes): on p6-b300, card 0 takes none.
+    Further cards carry EFA-only interfaces, which need no address; those with room for one interface alone have it
+    at device 0. EC2 gives a public address only to an instance with a single interface: where the login uses that,
+    it has one. Sources: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html, and for device
+    indexes https://github.com/aws/aws-parallelcluster/pull/6930, read 2026-11-22.
+    """
+    with aws_errors.translated(f"looking up the network cards of {instance_type}"):
+        names = cast("Sequence[InstanceTypeType]", [instance_type])
+        network = ec2.describe_instance_types(InstanceTypes=names)["InstanceTypes"][0]["NetworkInfo"]
+    cards = [card for card in network.get("NetworkCards", []) if _takes_efa(card)]
+    own = any(card["NetworkCardIndex"] == 0 for card in cards)
+    requested = [interface(place, 0, 0, "efa" if own else "interface")]
+    if place.ssh_interface.startswith("public"):
+        return requested
+    return requested + [
+        interface(place, card["NetworkCardIndex"], int(card["MaximumNetworkInterfaces"] > 1), "efa-only")
+        for card in cards
+        if card["NetworkCardIndex"] > 0
+    ]
+
+
+def _takes_efa(card: Mapping[str, Any]) -> bool:
+    """Whether a network card takes an EFA-only interface; an older API, which does not say, has no other cards."""
+    return "efa-only" in card.get("InterfaceTypes", ["efa-only"])
+
 
 _RESOURCES: tuple[ResourceTypeType, ...] = ("instance", "volume", "network-interface")
 
@@ -70,9 +137,9 @@ def request(
         "TagSpecifications": specifications,
     }
     if launch.efa_interfaces:
-        asked["NetworkInterfaces"] = interfaces.with_efa(ec2, place, launch.instance_type)
-    elif interfaces.need_public_address(place):
-        asked["NetworkInterfaces"] = [interfaces.interface(place)]
+        asked["NetworkInterfaces"] = with_efa(ec2, place, launch.instance_type)
+    elif need_public_address(place):
+        asked["NetworkInterfaces"] = [interface(place)]
     else:
         if place.subnet_id:
             asked["SubnetId"] = place.subnet_id

@@ -1,18 +1,45 @@
 """Where a plan is carried out: AWS, as a `--where FILE` says, or the local region.
 
 Nothing past this module asks which of the two it is: a place is an endpoint, a network and names to use there.
+
+A profile that asks for an MFA code is asked once a run, and every child process gets its credentials:
+Packer and the validators would each open the profile again, with a closed stdin, and fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpu_ami.cloud import aws_errors
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import read_yaml
 from validator.schema import Choice, Flag, Integer, Keys, ListOf, MapOf, Mistake, Text
+
+
+def with_session_credentials(place: Place) -> Place:
+    """The place with the credentials of one session where its profile has `mfa_serial`; else as it is.
+
+    The prompt is botocore's, on the terminal. The credentials last as long as the profile's `duration_seconds` says
+    (an hour by default) and are not renewed: the preflight says how long. UsageError: no such profile, no credentials.
+    """
+    if place.endpoint or place.credentials:
+        return place
+    from botocore.session import Session
+
+    with aws_errors.translated(f"opening a session of profile {place.profile or 'default'}"):
+        session = Session(profile=place.profile)
+        if "mfa_serial" not in session.get_scoped_config():
+            return place
+        found = session.get_credentials()
+        if found is None:
+            return place
+        keys = found.get_frozen_credentials()
+    own = Credentials(keys.access_key or "", keys.secret_key or "", keys.token or "")
+    return replace(place, profile=None, credentials=own)
+
 
 # What Packer's amazon-ebs takes for `ssh_interface`.
 SESSION_MANAGER = "session_manager"

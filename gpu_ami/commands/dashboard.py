@@ -80,10 +80,10 @@ def _page(path: Path, make: Callable[[], str]) -> Outcome:
 
 
 def _watch(args: argparse.Namespace, make: Callable[[], str], progress: Progress) -> Outcome:
-    from gpu_ami.telemetry import watch
+    from gpu_ami.telemetry import page
 
     make()  # a mistake is an error here, not in the browser
-    with watch.server(make, args.port, _READ_SECONDS) as server:
+    with page.server(make, args.port, _READ_SECONDS) as server:
         progress.note(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl-C ends it)")
         server.serve_forever()
     return Outcome()

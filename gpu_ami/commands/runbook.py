@@ -37,14 +37,14 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from dataclasses import asdict
 
-    from gpu_ami.telemetry import find_runbook, load_alarms, runbook
+    from gpu_ami.telemetry import alarms, find_runbook, load_alarms
 
     if args.pattern:
         return _pattern(args.word)
     if args.word is None:
-        return Outcome(runbook.listing(), [_short(alarm) for alarm in load_alarms()])
+        return Outcome(alarms.listing(), [_short(alarm) for alarm in load_alarms()])
     found = find_runbook(args.word, args.log_group or _default_group(), args.driver)
-    return Outcome(runbook.as_text(found), asdict(found))
+    return Outcome(alarms.runbook_text(found), asdict(found))
 
 
 def _short(alarm: Any) -> dict[str, str]:
@@ -53,9 +53,9 @@ def _short(alarm: Any) -> dict[str, str]:
 
 def _pattern(word: str | None) -> Outcome:
     from gpu_ami.errors import UsageError
-    from gpu_ami.telemetry import runbook
+    from gpu_ami.telemetry import alarms
 
-    alarm = runbook.named(word or "")
+    alarm = alarms.named(word or "")
     if alarm is None or not alarm.actions:
         raise UsageError("--pattern takes an alarm of events", hint="gpu-ami runbook lists the alarms")
     return Outcome(alarm.pattern, {"name": alarm.name, "pattern": alarm.pattern})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, arrivals, documents, run_command
+from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, documents, machines, run_command
 from gpu_ami.errors import GpuAmiError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _of_parser(status: Mapping[str, Any]) -> tuple[str, str]:
 def _of_cloudwatch(cloud: Cloud, machine: FleetMachine, plan: PlanDocument) -> tuple[str, str]:
     telemetry = plan["telemetry"]
     group, stream = telemetry["json_log_group"], telemetry["log_stream"].replace("{instance_id}", machine.instance_id)
-    newest = arrivals.newest_event(cloud, group, stream)
+    newest = machines.newest_event(cloud, group, stream)
     if newest is None:
         return SILENT, f"log group {group} has no event of the last day in stream {stream}"
     age = time.time() - newest

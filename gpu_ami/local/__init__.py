@@ -3,12 +3,11 @@
 region               the region from outside: up, down, status, console
 server               the daemon of a region
 control              the daemon's control socket
-state                what a region keeps on disk
+state                what a region keeps on disk; removes what a killed region left
 network              its loopback addresses, and the services that a guest reaches
 space                free space on the host's disk, before a boot and a build
 service_descriptions botocore's files, each read once
 housekeeping         what takes disk space; removes what nothing needs
-leftovers            removes what a region left that was killed
 prerequisites        programs and packages that this machine lacks
 api/                 the HTTP API, and the conditions under which it behaves as AWS does
 backends/            moto's models, where they answer otherwise than AWS

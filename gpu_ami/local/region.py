@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 from gpu_ami.cloud import Credentials, Mirror, Place, preload
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.files import home_dir, read_json
-from gpu_ami.local import control, leftovers, space
+from gpu_ami.local import control, space, state
 from gpu_ami.local.control import InstanceStatus, MirrorDescription, RegionDescription
 from gpu_ami.local.machines import read_console
 from gpu_ami.local.network import API_ADDRESS, ARCHIVES, MIRROR_ADDRESS
@@ -218,7 +218,7 @@ def clean_leftovers(home: Path | None = None) -> list[str]:
     while True:
         with kept_down(layout.home) as free:
             if free:
-                return leftovers.clear(layout)
+                return state.clear(layout)
         # A killed daemon is a zombie at once, but its lock is held until the last of its threads has ended.
         if is_up(home) or time.monotonic() > deadline:
             return []

@@ -24,7 +24,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.files import read_json, write_json
-from gpu_ami.local import leftovers
+from gpu_ami.local import state
 from gpu_ami.local.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
 from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS, claim_network
 from gpu_ami.local.state import FROM_BASE, FROM_LAYER, ImageRecord, Layout
@@ -154,7 +154,7 @@ class Daemon:
             self._api.shutdown()
             self.spares.end()
             self._workers.shutdown()  # nothing writes to files that are removed now
-            leftovers.clear_instances(self.layout)
+            state.clear_instances(self.layout)
             self.progress.note("the region is down")
 
     def _loop(self) -> None:
@@ -259,7 +259,7 @@ def main(argv: list[str]) -> int:
             except BlockingIOError:
                 print("busy", file=status, flush=True)
                 return 0
-            leftovers.clear(layout)
+            state.clear(layout)
             daemon = Daemon(settings)
             for signum in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(signum, daemon.end)

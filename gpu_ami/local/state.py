@@ -1,12 +1,17 @@
 """What the local region keeps on disk.
 
 Everything is below one home directory; docs/local-region.md has the table of paths.
+
+Removes what a killed region left: machines, disks, sockets, incomplete images.
+
+A process belongs to the region if its pid and start time are those that were recorded; its name does not count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +19,8 @@ from typing import NotRequired, TypedDict
 
 from gpu_ami.files import read_json, write_json
 from gpu_ami.local import space
+from gpu_ami.local.machines import PROCESS
+from gpu_ami.process import ProcessIdentity, end
 
 FROM_BASE, FROM_LAYER = "from base", "from layer"  # what an image is built from
 LIFELINE = "lifeline"  # the daemon's name for the hold of the process that started it
@@ -150,3 +157,27 @@ def clear_partial_images(layout: Layout) -> list[str]:
     for path in partial:
         shutil.rmtree(path, ignore_errors=True)
     return sorted(path.name for path in partial)
+
+
+def clear(layout: Layout) -> list[str]:
+    """Removes everything; returns a line for each thing that was removed. The caller holds the region's lock."""
+    removed = clear_instances(layout)
+    removed += [f"incomplete image {name}" for name in clear_partial_images(layout)]
+    for path in (layout.region_file, layout.control):
+        if path.exists() or path.is_socket():
+            path.unlink(missing_ok=True)
+            removed.append(str(path))
+    return removed
+
+
+def clear_instances(layout: Layout) -> list[str]:
+    """Ends the instances' machines and removes their folders."""
+    removed = []
+    for folder in sorted(layout.instances.glob("*")):
+        identity = ProcessIdentity.from_json(read_json(folder / PROCESS))
+        if identity and identity.alive():
+            end(identity, first=signal.SIGKILL)
+            removed.append(f"machine of {folder.name} (pid {identity.pid})")
+        shutil.rmtree(folder, ignore_errors=True)
+        removed.append(f"disk of {folder.name}")
+    return removed

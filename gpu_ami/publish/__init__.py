@@ -4,9 +4,8 @@ policy         the release policy: publish.yml
 release        the image that is published, and the tags that say so
 sharing        whom an AMI can be shared with, and which keys they may use
 parameters     SSM parameters that name an AMI
-usage          what uses an AMI: instances, launch templates, Auto Scaling groups, parameters
 retirement     which older images are deprecated, and which are retired
-observation    what a region has
+observation    what a region has, and what uses an AMI there
 steps          the steps from what it has to what the policy says
 execution      carries out the steps of a region
 record         publication.json: what was done, and what failed

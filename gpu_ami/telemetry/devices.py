@@ -1,13 +1,43 @@
-"""How the devices of a plan stand in CloudWatch, for the page: GPUs by the agent, Neuron devices by neuron-monitor."""
+"""How the devices of a plan stand in CloudWatch, for the page: GPUs by the agent, Neuron devices by neuron-monitor.
+
+What is shown of neuron-monitor's metrics: on the dashboard, and on the page of what CloudWatch has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpu_ami.telemetry import neuron_metrics
 from gpu_ami.telemetry.measurements import PREFIX, Measured
 from validator.cloudwatch import Series
+
+UTILIZATION, DEVICES = "neuroncore_utilization", "neuron_device_count"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A metric with its title, and the statistic that says something of it."""
+
+    title: str
+    metric: str
+    statistic: str
+
+
+SHOWN = (
+    Shown("Utilization of the cores (%)", UTILIZATION, "Average"),
+    Shown("Memory of the devices (bytes)", "runtime_memory_neuron_device", "Maximum"),
+    Shown("Memory of the host (bytes)", "runtime_memory_host", "Maximum"),
+    Shown("Latency of executions, p99 (s)", "total_latency_p99", "Maximum"),
+    Shown("Executions completed", "executions_completed", "Sum"),
+    Shown("Executions timed out", "executions_timed_out", "Sum"),
+    Shown("Hardware errors", "execution_errors_hardware", "Sum"),
+    Shown("Uncorrected ECC errors of HBM", "mem_ecc_uncorrected", "Maximum"),
+    Shown("Uncorrected ECC errors of SRAM", "sram_ecc_uncorrected", "Maximum"),
+    Shown("Corrected ECC errors of HBM", "mem_ecc_corrected", "Maximum"),
+    Shown("Devices", DEVICES, "Minimum"),
+    Shown("Reports of neuron-monitor", "reports", "Sum"),
+)
+
 
 # Shown of all GPUs: a line for each.
 _GPU_FLEET = (
@@ -35,7 +65,7 @@ class Devices:
     silent: str
     fleet: tuple[str, ...]
     count: str = ""
-    shown: Mapping[str, neuron_metrics.Shown] = field(default_factory=dict)
+    shown: Mapping[str, Shown] = field(default_factory=dict)
     has_price: bool = False
 
     @property
@@ -70,9 +100,9 @@ def gpus(namespace: str) -> Devices:
 def of_plan(facts: Measured) -> Devices:
     if facts.neuron is None:
         return gpus(facts.namespace)
-    shown = {one.metric: one for one in neuron_metrics.SHOWN}
+    shown = {one.metric: one for one in SHOWN}
     return Devices(
         "Neuron device", facts.neuron["namespace"], "instance_id", "instance_type",
-        ("neuroncore_index", "neuron_device_index"), neuron_metrics.UTILIZATION, "core", "neuron-monitor-silent",
-        tuple(shown), neuron_metrics.DEVICES, shown,
+        ("neuroncore_index", "neuron_device_index"), UTILIZATION, "core", "neuron-monitor-silent",
+        tuple(shown), DEVICES, shown,
     )  # fmt: skip

@@ -1,15 +1,20 @@
 """The dashboard as one self-contained page of what CloudWatch has, for people without the console.
 
 No script, nothing loaded: curves are inline SVG, as in report.html. Every value is escaped by the templates.
+
+Serves the page on this machine's loopback, read again from CloudWatch when a browser asks and it is old.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.events import catalogue
 from gpu_ami.report import page_series, templating
 from gpu_ami.telemetry import alarms
@@ -159,3 +164,57 @@ def _actions(events: Sequence[Event]) -> list[tuple[str, int]]:
         counts[row.alarm] = counts.get(row.alarm, 0) + row.count
     by_urgency = sorted(alarms.load_alarms(), key=lambda alarm: alarms.URGENCIES.index(alarm.urgency))
     return [(alarm.name, counts[alarm.name]) for alarm in by_urgency if alarm.name in counts]
+
+
+_HOSTS = ("127.0.0.1", "localhost")
+
+
+class Cached:
+    """What `make` returned, made again when it is older than `seconds`. Thread-safe."""
+
+    def __init__(self, make: Callable[[], str], seconds: float) -> None:
+        self._make, self._seconds = make, seconds
+        self._lock = threading.Lock()
+        self._made_at, self._text = -1.0, ""
+
+    def __call__(self) -> str:
+        with self._lock:
+            if self._made_at < 0 or time.monotonic() - self._made_at >= self._seconds:
+                self._text, self._made_at = self._make(), time.monotonic()
+            return self._text
+
+
+def server(make: Callable[[], str], port: int, seconds: float) -> ThreadingHTTPServer:
+    """A server on 127.0.0.1; its caller runs `serve_forever`. port: 0 for any that is free."""
+    page = Cached(make, seconds)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            # Another name in Host leads here only by a DNS entry of a foreign page.
+            if (self.headers.get("Host") or "").rpartition(":")[0] not in _HOSTS:
+                self.send_error(HTTPStatus.FORBIDDEN)
+            elif self.path != "/":
+                self.send_error(HTTPStatus.NOT_FOUND)
+            else:
+                self._answer(*_made(page))
+
+        def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+            body = text.encode("utf-8", "backslashreplace")
+            self.send_response(status)
+            self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing: a browser that asks is no news."""
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+
+
+def _made(page: Callable[[], str]) -> tuple[HTTPStatus, str, str]:
+    try:
+        return HTTPStatus.OK, "html", page()
+    except GpuAmiError as error:
+        return HTTPStatus.BAD_GATEWAY, "plain", f"{error}\n"

@@ -1,4 +1,10 @@
-"""Writes a plan's templates and dashboard: the files of `gpu-ami telemetry PLAN -o DIR`."""
+"""Writes a plan's templates and dashboard: the files of `gpu-ami telemetry PLAN -o DIR`.
+
+CloudFormation templates of a plan whose instances have Neuron devices: neuron-alarms.yml, neuron-instance-alarm.yml.
+
+The alarms are Metrics Insights queries over neuron-monitor's metrics, grouped by instance, as in fleet-alarms.yml. A
+silent monitor has no series, so that alarm is an instance's own, and takes missing data for a breach.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +14,92 @@ from pathlib import Path
 from typing import Any
 
 from gpu_ami.files import write_text
-from gpu_ami.recipes import PlanDocument
-from gpu_ami.telemetry import dashboard, fleet_alarms, lab, neuron, stack
+from gpu_ami.recipes import PlanDocument, section
+from gpu_ami.telemetry import alarms, dashboard, fleet_alarms, instance_alarms, lab, stack
 from gpu_ami.telemetry.measurements import measured
+
+Template = dict[str, Any]
+_PERIOD = 300
+# Alarm, what its name in CloudWatch has before the alarm's own, statistic and metric that must stay 0.
+_WATCHED = (
+    ("neuron-hardware-error", "hardware", "SUM", "execution_errors_hardware"),
+    ("neuron-memory-error", "hbm", "MAX", "mem_ecc_uncorrected"),
+    ("neuron-memory-error", "sram", "MAX", "sram_ecc_uncorrected"),
+    ("neuron-execution-error", "runtime", "SUM", "execution_errors_runtime"),
+    ("neuron-execution-error", "generic", "SUM", "execution_errors_generic"),
+    ("neuron-execution-error", "timeout", "SUM", "executions_timed_out"),
+)
+
+
+def neuron_alarms(plan: PlanDocument) -> Template:
+    """One stack a Region: alarms of all instances. Its parameters are the topics of the telemetry stack."""
+    named = {alarm.name: alarm for alarm in alarms.of_kind(alarms.NEURON)}
+    made = {
+        f"{label.capitalize()}{instance_alarms.logical_id(name)}": _alarm(named[name], label, _query(plan, how, metric))
+        for name, label, how, metric in _WATCHED
+    }
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"Alarms of all instances of {plan['image']} in a Region: gpu-ami telemetry made it",
+        "Parameters": {"PageTopicArn": _topic("PageTopic"), "TicketTopicArn": _topic("TicketTopic")},
+        "Resources": made | fleet_alarms.parser_resources(measured(plan)),
+    }
+
+
+def _topic(output: str) -> Template:
+    described = {"Description": f"Output {output} of the telemetry stack"}
+    return {"Type": "String", "AllowedPattern": "arn:aws[a-z-]*:sns:.+"} | described
+
+
+def neuron_instance_alarm(plan: PlanDocument) -> Template:
+    """One stack an instance: its neuron-monitor is silent."""
+    [alarm] = [one for one in alarms.of_kind(alarms.NEURON) if one.name == "neuron-monitor-silent"]
+    namespace = _section(plan)["namespace"]
+    query = {"Fn::Sub": f"SELECT SUM(reports) FROM \"{namespace}\" WHERE instance_id = '${{InstanceId}}'"}
+    resource = _alarm(alarm, "", query)
+    resource["Properties"] |= {
+        "ComparisonOperator": "LessThanThreshold", "Threshold": 1, "TreatMissingData": "breaching",
+        "EvaluationPeriods": 2,
+    }  # fmt: skip
+    return {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"Alarm of one instance of {plan['image']}: gpu-ami telemetry made it",
+        "Parameters": {
+            "InstanceId": {"Type": "String", "Description": "The instance", "AllowedPattern": "i-[0-9a-f]+"},
+            "PageTopicArn": _topic("PageTopic"),
+        },
+        "Resources": {"NeuronMonitorSilent": resource},
+    }
+
+
+def _section(plan: PlanDocument) -> Any:
+    return section(plan, "neuron_monitor")
+
+
+def _query(plan: PlanDocument, function: str, metric: str) -> str:
+    instance = _section(plan)["dimensions"][0]
+    namespace = _section(plan)["namespace"]
+    return f'SELECT {function}({metric}) FROM "{namespace}" GROUP BY {instance} ORDER BY {function}() DESC'
+
+
+def _alarm(alarm: alarms.Alarm, label: str, query: Any) -> Template:
+    actions = [{"Ref": f"{alarm.urgency.capitalize()}TopicArn"}]
+    name = f"{label}-{alarm.name}" if label else alarm.name
+    return {
+        "Type": "AWS::CloudWatch::Alarm",
+        "Properties": {
+            "AlarmName": {"Fn::Sub": f"${{AWS::StackName}}-{name}"},
+            "AlarmDescription": alarm.description(""),
+            "AlarmActions": actions,
+            "OKActions": actions,
+            "ComparisonOperator": "GreaterThanThreshold",
+            "Threshold": 0,
+            "EvaluationPeriods": 1,
+            "TreatMissingData": "notBreaching",
+            "Metrics": [{"Id": "instances", "Expression": query, "Period": _PERIOD, "ReturnData": True}],
+        },
+    }
+
 
 INLINE_CHARACTERS = 51_200  # of a template that is sent with the call (CloudFormation quotas); larger ones need S3
 _MADE: dict[str, Callable[[PlanDocument], stack.Template]] = {
@@ -21,8 +110,8 @@ _MADE: dict[str, Callable[[PlanDocument], stack.Template]] = {
 }
 _MADE_FOR_NEURON: dict[str, Callable[[PlanDocument], stack.Template]] = {
     "telemetry.yml": stack.telemetry,
-    "neuron-alarms.yml": neuron.neuron_alarms,
-    "neuron-instance-alarm.yml": neuron.neuron_instance_alarm,
+    "neuron-alarms.yml": neuron_alarms,
+    "neuron-instance-alarm.yml": neuron_instance_alarm,
 }
 DASHBOARD_FILE = "dashboard.json"
 

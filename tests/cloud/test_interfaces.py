@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import interfaces, runs
+from gpu_ami.cloud import launches, runs
 from gpu_ami.cloud.client import Cloud, Launch
 from gpu_ami.cloud.place import Place
 from tests.cloud.conftest import PUBLIC_KEY, an_ami, sent_launches
@@ -83,6 +83,6 @@ def test_a_public_address_is_requested_for_a_login_to_it_in_a_named_subnet(
     ssh_interface: str, subnet: str, public: bool
 ) -> None:
     place = Place("aws", "us-east-1", subnet_id=subnet, ssh_interface=ssh_interface)
-    assert interfaces.need_public_address(place) is public
-    assert ("AssociatePublicIpAddress" in interfaces.interface(place)) is public
-    assert "AssociatePublicIpAddress" not in interfaces.interface(place, card=1)
+    assert launches.need_public_address(place) is public
+    assert ("AssociatePublicIpAddress" in launches.interface(place)) is public
+    assert "AssociatePublicIpAddress" not in launches.interface(place, card=1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.build import packer
-from gpu_ami.cloud import Cloud, Credentials, Place, mfa
+from gpu_ami.cloud import Cloud, Credentials, Place, with_session_credentials
 from gpu_ami.errors import UsageError
 from gpu_ami.validate import validator_process
 
@@ -44,9 +44,9 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_profile_with_mfa_is_asked_once_for_all_children(prompts: list[str]) -> None:
-    place = mfa.with_session_credentials(Place("aws", "us-east-1", profile="guarded"))
+    place = with_session_credentials(Place("aws", "us-east-1", profile="guarded"))
     assert place.credentials == Credentials("ASIA", "secret", "token") and place.profile is None
-    assert mfa.with_session_credentials(place) == place and prompts == ["guarded"]
+    assert with_session_credentials(place) == place and prompts == ["guarded"]
     for environment in (validator_process.environment(place), packer._access(place)):
         keys = {name: environment[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")}
         assert keys == {"ACCESS_KEY_ID": "ASIA", "SECRET_ACCESS_KEY": "secret", "SESSION_TOKEN": "token"}
@@ -56,12 +56,12 @@ def test_a_profile_with_mfa_is_asked_once_for_all_children(prompts: list[str]) -
 @pytest.mark.parametrize("profile", ["plain", None])
 def test_other_profiles_are_left_to_every_program(prompts: list[str], profile: str | None) -> None:
     place = Place("aws", "us-east-1", profile=profile)
-    assert mfa.with_session_credentials(place) == place and prompts == []
+    assert with_session_credentials(place) == place and prompts == []
 
 
 def test_a_profile_that_is_not_there_is_a_mistake_of_the_place(prompts: list[str]) -> None:
     with pytest.raises(UsageError, match="profile absent"):
-        mfa.with_session_credentials(Place("aws", "us-east-1", profile="absent"))
+        with_session_credentials(Place("aws", "us-east-1", profile="absent"))
 
 
 def test_the_session_of_a_place_has_its_token() -> None:

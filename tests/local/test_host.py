@@ -16,7 +16,7 @@ from gpu_ami.cloud import Cloud, Launch, Place
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError, MachineError
 from gpu_ami.files import write_json
-from gpu_ami.local import leftovers, network
+from gpu_ami.local import network, state
 from gpu_ami.local.network import claim_network
 from gpu_ami.local.state import Layout
 from gpu_ami.process import identify
@@ -39,12 +39,12 @@ def test_leftovers_are_found_by_identity_and_ended(tmp_path: Path) -> None:
             layout.instance(name).mkdir()
             write_json(layout.instance(name) / "process.json", {"pid": process.pid, "started": started})
         write_json(layout.region_file, {})
-        found = leftovers.clear(layout)
+        found = state.clear(layout)
         assert mine.wait(10) == -signal.SIGKILL
         assert other.poll() is None  # the pid was recorded, but it is another process now
         assert found == [f"machine of i-1 (pid {mine.pid})", "disk of i-1", "disk of i-2", str(layout.region_file)]
         assert list(layout.instances.iterdir()) == []
-        assert leftovers.clear(layout) == []
+        assert state.clear(layout) == []
     finally:
         mine.kill()
         other.kill()

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_ami.cloud import Cloud
 from gpu_ami.errors import CloudError
-from gpu_ami.publish import observation, parameters, usage
+from gpu_ami.publish import observation, parameters
 from gpu_ami.publish.parameters import Parameter
 from gpu_ami.publish.policy import RegionPolicy, ReleasePolicy
 from gpu_ami.publish.release import read_release
@@ -83,7 +83,7 @@ def test_each_kind_of_user_is_named(account: Account) -> None:
     ami = "ami-00000000000000001"
     ec2, ssm, scaling = account.client("ec2"), account.client("ssm"), account.client("autoscaling")
     cloud = Cloud(account.place())
-    assert usage.users(cloud, {ami: PINNED}, LATEST) == {ami: []} and usage.users(cloud, {}, LATEST) == {}
+    assert observation.users(cloud, {ami: PINNED}, LATEST) == {ami: []} and observation.users(cloud, {}, LATEST) == {}
     instance = account.world.launch(image_id=ami)
     data = {"LaunchTemplateName": "training", "LaunchTemplateData": {"ImageId": ami}}
     template = ec2.create_launch_template(**data)["LaunchTemplate"]["LaunchTemplateId"]
@@ -96,7 +96,7 @@ def test_each_kind_of_user_is_named(account: Account) -> None:
         AutoScalingGroupName="fleet", LaunchConfigurationName="old", MinSize=0, MaxSize=0,
         AvailabilityZones=["us-east-1a"],
     )  # fmt: skip
-    assert sorted(usage.users(cloud, {ami: PINNED}, LATEST)[ami]) == [
+    assert sorted(observation.users(cloud, {ami: PINNED}, LATEST)[ami]) == [
         "SSM parameter /team/golden",
         f"instance {instance.id}",
         "launch configuration old of Auto Scaling group fleet",

@@ -16,8 +16,8 @@ from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import fleet_alarms, templates
+from gpu_ami.telemetry.alarms import named
 from gpu_ami.telemetry.measurements import measured
-from gpu_ami.telemetry.runbook import named
 from tests.local.alarms.conftest import Account
 from tests.telemetry.instance import GROUP, HEALTHY, SILENT, Instance, Minute, with_events
 

@@ -12,7 +12,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.errors import UsageError
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import PlanDocument, find_recipe
-from gpu_ami.telemetry import devices, measurements, neuron_metrics, readings
+from gpu_ami.telemetry import devices, measurements, readings
 from tests.neuron_monitor.programs import report, runtime
 from tests.neuron_monitor.test_documents import made, series
 from tests.telemetry import fleet
@@ -109,6 +109,6 @@ def test_empty_account_has_no_instances(aws: Any) -> None:
 def test_each_metric_is_published_and_shown_once() -> None:
     documents, _ = made(report(runtime("job", 0, 1)))
     published = {name for name, *_ in series(documents)}
-    names = [one.metric for one in neuron_metrics.SHOWN]
+    names = [one.metric for one in devices.SHOWN]
     assert set(names) <= published and len(set(names)) == len(names)
-    assert {neuron_metrics.UTILIZATION, neuron_metrics.DEVICES} <= set(names)
+    assert {devices.UTILIZATION, devices.DEVICES} <= set(names)

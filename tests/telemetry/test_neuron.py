@@ -16,8 +16,8 @@ from gpu_ami.local import alarms as evaluation
 from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
-from gpu_ami.telemetry import alarms, dashboard, neuron, neuron_metrics, templates
-from gpu_ami.telemetry.runbook import find_runbook
+from gpu_ami.telemetry import alarms, dashboard, devices, templates
+from gpu_ami.telemetry.alarms import find_runbook
 from tests.local.alarms.conftest import Account
 
 PLAN = make_plan(find_recipe(Path("al2023-neuron")), Place(name="aws", region="us-east-1")).document
@@ -105,7 +105,9 @@ def test_silent_monitor_raises_the_alarm_of_its_instance_alone(aws: Account) -> 
 
 
 def test_each_alarm_of_the_table_is_made_and_has_a_runbook() -> None:
-    made: dict[str, Any] = neuron.neuron_alarms(PLAN)["Resources"] | neuron.neuron_instance_alarm(PLAN)["Resources"]
+    made: dict[str, Any] = (
+        templates.neuron_alarms(PLAN)["Resources"] | templates.neuron_instance_alarm(PLAN)["Resources"]
+    )
     texts = [one["Properties"]["AlarmName"]["Fn::Sub"] for one in made.values() if one["Type"].endswith("::Alarm")]
     known = {find_runbook(text.replace("${AWS::StackName}", "n"), "").subject for text in texts}
     assert known == {alarm.name for alarm in alarms.of_kind(alarms.NEURON)} | {"event-parser-behind"}
@@ -116,7 +118,7 @@ def test_dashboard_asks_for_metrics_that_are_published() -> None:
     page = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
     assert source.is_file()
     shown = json.dumps(dashboard.body(PLAN, "us-east-1"))
-    for name in [one.metric for one in neuron_metrics.SHOWN]:
+    for name in [one.metric for one in devices.SHOWN]:
         assert f'Namespace=\\"GpuAmi/Neuron\\" MetricName=\\"{name}\\"' in shown
         stem = name.removesuffix("_p99").removeprefix("execution_errors_").removeprefix("executions_")
         assert stem in page, name

@@ -9,7 +9,7 @@ import pytest
 from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
 from gpu_ami.events.reader import parser_folder
-from gpu_ami.telemetry import find_runbook, load_alarms, runbook
+from gpu_ami.telemetry import alarms, find_runbook, load_alarms
 
 GROUP = "/ec2/accelerated/accel-event-json"
 DATA = parser_folder() / "hwevents" / "data"
@@ -52,10 +52,10 @@ def test_every_code_has_a_runbook() -> None:
 
 
 @pytest.mark.parametrize("alarm", load_alarms(), ids=lambda alarm: alarm.name)
-def test_alarm_is_found_by_its_name_in_cloudwatch(alarm: runbook.Alarm) -> None:
+def test_alarm_is_found_by_its_name_in_cloudwatch(alarm: alarms.Alarm) -> None:
     for word in (alarm.name, f"gpu-telemetry-{alarm.name}", f"lab-2-{alarm.name}"):
         assert find_runbook(word, GROUP).subject == alarm.name
-    text = runbook.as_text(find_runbook(alarm.name, GROUP))
+    text = alarms.runbook_text(find_runbook(alarm.name, GROUP))
     for part in (alarm.meaning, alarm.first, *alarm.commands, alarm.support, alarm.source):
         assert part in text
 

@@ -1,8 +1,7 @@
 """Calls to Systems Manager for machines in service.
 
-machines     which instances are meant, and which of them are managed nodes
+machines     which instances are meant, and which of them are managed nodes; when each sent its newest log event
 run_command  one command on many machines, and what became of it on each
-arrivals     when the newest log event of a machine was written
 documents    Command documents, the parameters of the agent's configuration, associations
 """
 

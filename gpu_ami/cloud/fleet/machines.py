@@ -2,6 +2,8 @@
 
 A managed node has a running SSM Agent and an instance profile with AmazonSSMManagedInstanceCore. Source: Systems
 Manager API reference, InstanceInformation (PingStatus: Online, ConnectionLost, Inactive), read 2026-11-23.
+
+When the newest log event of a machine was written, by GetLogEvents: DescribeLogStreams lags by up to an hour.
 """
 
 from __future__ import annotations
@@ -15,6 +17,14 @@ from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud
+import time
+from typing import TYPE_CHECKING
+
+from gpu_ami.errors import GpuAmiError
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Cloud
+
 
 ONLINE = "Online"
 _GROUP_TAG = "aws:autoscaling:groupName"  # EC2 Auto Scaling user guide, "Tag Auto Scaling groups and instances"
@@ -116,3 +126,21 @@ def _pings(cloud: Cloud, instance_ids: Sequence[str]) -> dict[str, str]:
             rows = [row for page in pages.paginate(Filters=named) for row in page["InstanceInformationList"]]
             found |= {row["InstanceId"]: row["PingStatus"] for row in rows}
     return found
+
+
+_LOOK_BACK_SECONDS = 24 * 3600.0
+
+
+def newest_event(cloud: Cloud, group: str, stream: str) -> float | None:
+    """Seconds since 1970; None where the stream has no event of the last day, or is not there. CloudError."""
+    since = int((time.time() - _LOOK_BACK_SECONDS) * 1000)
+    try:
+        with aws_errors.translated(f"reading log group {group}, stream {stream}"):
+            answer = cloud.client("logs").get_log_events(
+                logGroupName=group, logStreamName=stream, startTime=since, startFromHead=False, limit=10
+            )
+            return max((event["timestamp"] / 1000 for event in answer["events"]), default=None)
+    except GpuAmiError as error:
+        if error.code != "ResourceNotFoundException":
+            raise
+        return None

@@ -1,14 +1,13 @@
 """Examines an account and a place before anything is launched, without creating anything.
 
 access       the instance profile: EC2 may assume its role, and its policies let the agent publish
-capacity     the Capacity Reservations and Capacity Blocks of a place
 examination  all checks in order; a refused look-up is a finding; summary and exit code
 findings     what an examination found, and what it examines
 identity     who the caller is, how long the credentials last, which permissions they have
 instances    instance types: offered, quota, architecture of the builder
 login        programs, keys and endpoints of the way to log in
 network      subnet, routes, security groups
-resources    KMS key, source AMI
+resources    KMS key, source AMI, Capacity Reservations and Capacity Blocks
 """
 
 from gpu_ami.cloud.preflight.examination import examine, exit_code, require, summary

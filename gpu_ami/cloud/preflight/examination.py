@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpu_ami.cloud import Cloud, aws_errors
-from gpu_ami.cloud.preflight import access, capacity, identity, instances, login, network, resources
+from gpu_ami.cloud.preflight import access, identity, instances, login, network, resources
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, error, warning
 from gpu_ami.errors import CloudError, ForeignAnswer, GpuAmiError, UsageError
 from validator.plan_document import PlanDocument
@@ -28,7 +28,7 @@ CHECKS: Mapping[str, Check] = {
     "architecture": instances.architecture,
     "offerings": instances.offerings,
     "quotas": instances.quotas,
-    "capacity": capacity.reservations,
+    "capacity": resources.reservations,
     "permissions": identity.simulated_permissions,
     "dry run": identity.dry_runs,
 }

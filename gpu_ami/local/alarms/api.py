@@ -16,8 +16,8 @@ from moto.cloudwatch.responses import CloudWatchResponse
 from moto.core.responses import ActionResult
 
 from gpu_ami.local.alarms import evaluation, notifications, transitions
+from gpu_ami.local.alarms.evaluation import ALARM, INSUFFICIENT_DATA, OK
 from gpu_ami.local.alarms.metric_math import Unsupported
-from gpu_ami.local.alarms.missing_data import ALARM, INSUFFICIENT_DATA, OK
 
 _plain_put = CloudWatchBackend.put_metric_alarm
 _plain_set = CloudWatchBackend.set_alarm_state

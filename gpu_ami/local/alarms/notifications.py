@@ -15,9 +15,8 @@ from typing import Any
 
 from moto.cloudwatch.models import Alarm, CloudWatchBackend, Dimension, MetricDataQuery
 
-from gpu_ami.local.alarms.evaluation import stamp
+from gpu_ami.local.alarms.evaluation import MISSING, stamp
 from gpu_ami.local.alarms.insights import Labels
-from gpu_ami.local.alarms.missing_data import MISSING
 
 SUBJECT_CHARACTERS = 100  # of an SNS message (API reference of SNS, Publish)
 

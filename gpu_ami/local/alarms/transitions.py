@@ -2,22 +2,27 @@
 
 Actions happen on transitions alone, and not where they are disabled (CloudWatch user guide, "Alarm actions"); a
 Metrics Insights alarm with contributors notifies for each contributor.
+
+Evaluates all alarms: once a minute in the region's daemon, or step by step in a test.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
-from moto.cloudwatch.models import Alarm, CloudWatchBackend
+from moto.cloudwatch.models import Alarm, CloudWatchBackend, cloudwatch_backends
 from moto.sns.exceptions import SNSException
 from moto.sns.models import sns_backends
 
 from gpu_ami.local.alarms import evaluation, notifications
-from gpu_ami.local.alarms.evaluation import Outcome
+from gpu_ami.local.alarms.evaluation import ALARM, INSUFFICIENT_DATA, OK, Outcome
 from gpu_ami.local.alarms.insights import Labels
-from gpu_ami.local.alarms.missing_data import ALARM, INSUFFICIENT_DATA, OK
 from gpu_ami.local.alarms.notifications import Change
 
 _HistoryItem = dict[str, Any]
@@ -152,3 +157,31 @@ def history(backend: CloudWatchBackend) -> list[_HistoryItem]:
     """What DescribeAlarmHistory lists, oldest first."""
     items: list[_HistoryItem] = backend.__dict__.setdefault("alarm_history", [])
     return items
+
+
+_MINUTE = 60
+
+
+def step(now: datetime.datetime | None = None) -> list[tuple[str, Change]]:
+    """Evaluates every alarm at the minute of `now` (UTC without a zone); returns names of alarms and their changes."""
+    when = now or datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    return [
+        (alarm.name, change)
+        for backend in _backends()
+        for alarm in list(backend.alarms.values())
+        for change in apply(backend, alarm, evaluation.evaluate(backend, alarm, when), when)
+    ]
+
+
+def _backends() -> Iterator[CloudWatchBackend]:
+    for regions in list(cloudwatch_backends.values()):
+        yield from list(regions.values())
+
+
+def run(stop: threading.Event) -> None:
+    """Until `stop` is set: `step` at the beginning of each minute. A failure is logged, and the next minute comes."""
+    while not stop.wait(_MINUTE - time.time() % _MINUTE):
+        try:
+            step()
+        except Exception:  # the daemon's thread: without it every alarm would stay as it is without a word
+            logging.getLogger(__name__).exception("alarms were not evaluated in this minute")

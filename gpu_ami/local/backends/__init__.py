@@ -2,22 +2,19 @@
 
 ec2                  EC2: loopback networks, images with disks, instance states that match the machines
 instance             what the metadata service returns about an instance
-cloudwatch           CloudWatch metrics as the agent and the validator use them
-logs                 log events that arrive late
+cloudwatch           CloudWatch metrics as the agent and the validator use them; delays of new data
+logs                 log events that arrive late; the patterns of metric filters
 log_metrics          metrics of log events: metric filters and embedded metric documents
-metric_filters       the patterns of metric filters
 cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
 security_groups      which connections the security groups of an instance allow
 systems_manager/     managed nodes, Run Command and State Manager
-delays               delays after which the region shows new data
 """
 
 from typing import Any
 
 from gpu_ami.local.backends import cloudwatch, log_metrics, logs, published_amis, security_groups
-from gpu_ami.local.backends.cloudwatch import metric_data, metric_series
-from gpu_ami.local.backends.delays import NO_DELAYS, Delays
+from gpu_ami.local.backends.cloudwatch import NO_DELAYS, Delays, metric_data, metric_series
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
 from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
 

@@ -15,12 +15,28 @@ import datetime
 import time
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from moto.cloudwatch.models import CloudWatchBackend, Dimension, MetricDatumBase
 from moto.cloudwatch.responses import CloudWatchResponse
 
-from gpu_ami.local.backends.delays import NO_DELAYS, Delays
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds. boot, stop: before an instance starts its machine, after its guest went down; console: since the
+    launch, until there is output; list_metrics, metric_data, log_events: since arrival, until a reader sees it."""
+
+    boot: float = 0.0
+    stop: float = 0.0
+    console: float = 0.0
+    list_metrics: float = 0.0
+    metric_data: float = 0.0
+    log_events: float = 0.0
+
+
+NO_DELAYS = Delays()
+
 
 # Datapoints closer together than a minute are kept for three hours.
 # Source: https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/cloudwatch_concepts.html (Metrics retention)

@@ -15,7 +15,7 @@ from moto.cloudwatch.models import cloudwatch_backends
 from moto.logs.exceptions import InvalidParameterException
 from moto.logs.models import LogsBackend
 
-from gpu_ami.local.backends import metric_filters
+from gpu_ami.local.backends import logs
 
 _plain_put = LogsBackend.put_log_events
 _plain_filter = LogsBackend.put_metric_filter
@@ -33,7 +33,7 @@ def _put_metric_filter(
 ) -> None:
     """A pattern that is not evaluated here is refused: its metric would stay without data. So are values of fields."""
     try:
-        metric_filters.check(filter_pattern)
+        logs.check(filter_pattern)
     except ValueError as refusal:
         raise InvalidParameterException(f"Invalid metric filter pattern: {refusal}") from None
     for transformation in metric_transformations:
@@ -67,7 +67,7 @@ def _put_log_events(self: LogsBackend, log_group_name: str, log_stream_name: str
 def _filtered(filters: list[dict[str, Any]], message: str) -> Iterator[tuple[str, _Datum]]:
     """A value for each filter that the event matches, and the default value of those that it does not."""
     for entry in filters:
-        is_match = metric_filters.matches(entry["filterPattern"], message)
+        is_match = logs.matches(entry["filterPattern"], message)
         for transformation in entry["metricTransformations"]:
             value = transformation["metricValue"] if is_match else transformation.get("defaultValue")
             if value is not None:

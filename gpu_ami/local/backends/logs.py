@@ -1,12 +1,142 @@
-"""CloudWatch Logs: events that readers see some time after they arrived, as on AWS."""
+"""CloudWatch Logs: events that readers see some time after they arrived, as on AWS.
+
+Filter patterns are evaluated as those of metric filters.
+JSON log events: selectors of members, strings (=, !=), numbers (= != < > <= >=), `&&`, `||` and parentheses. Other log
+events: terms and quoted phrases (all of them), `?term` (any of them), `-term` (none of them); "" matches every event.
+What else AWS has (wildcards, array elements, IS, NOT EXISTS, regular expressions, delimited columns) is refused.
+Source: CloudWatch Logs user guide, "Filter pattern syntax for metric filters", read 2026-11-23. `&&` binds more tightly
+than `||`.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
+import json
+import operator
+import re
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.logs.models import LogStream
+
+Test = Callable[[Mapping[str, Any]], bool]
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
+}  # fmt: skip
+_TERM = re.compile(r'\s*([?-]?)(?:"((?:[^"\\]|\\.)+)"|(\w+))(?=\s|$)')
+_TOKEN = re.compile(r'\s*(?:(\(|\)|&&|\|\||!=|<=|>=|=|<|>)|"((?:[^"\\]|\\.)*)"|(\$(?:\.[\w@]+)+)|(-?\d+(?:\.\d+)?))')
+
+
+def matches(pattern: str, message: str) -> bool:
+    """Whether a log event matches. ValueError: as of `check`."""
+    return check(pattern)(message)
+
+
+@functools.lru_cache
+def check(pattern: str) -> Callable[[str], bool]:
+    """The test of a log event's message. ValueError: the pattern is none, or uses what is not evaluated here."""
+    inside = pattern.strip()
+    if inside.startswith("{") and inside.endswith("}"):
+        return functools.partial(_json_matches, _compiled(inside[1:-1], pattern))
+    return _terms(inside)
+
+
+def _json_matches(test: Test, message: str) -> bool:
+    try:
+        document = json.loads(message)
+    except ValueError:
+        return False
+    return isinstance(document, Mapping) and test(document)
+
+
+def _terms(pattern: str) -> Callable[[str], bool]:
+    groups: dict[str, list[str]] = {"": [], "?": [], "-": []}
+    position = 0
+    while pattern[position:].strip():
+        match = _TERM.match(pattern, position)
+        if match is None:
+            raise ValueError(f"cannot be read: {pattern[position:].strip()}")
+        groups[match[1]].append(match[2] or match[3])
+        position = match.end()
+    if groups["?"] and (groups[""] or groups["-"]):
+        raise ValueError(f"terms with ? beside others: {pattern}")
+    return functools.partial(_terms_match, groups)
+
+
+def _terms_match(groups: Mapping[str, list[str]], message: str) -> bool:
+    optional = not groups["?"] or any(term in message for term in groups["?"])
+    return optional and all(term in message for term in groups[""]) and not any(t in message for t in groups["-"])
+
+
+def _compiled(inside: str, pattern: str) -> Test:
+    parser = _Parser(inside)
+    test = parser.either()
+    if parser.tokens:
+        raise ValueError(f"unexpected {parser.tokens[0]!r} in {pattern}")
+    return test
+
+
+class _Parser:
+    """Recursive descent; `tokens` are those that are left: punctuation, ("text", …), ("field", …), ("number", …)."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: list[Any] = []
+        position = 0
+        while text[position:].strip():
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise ValueError(f"cannot be read: {text[position:].strip()}")
+            mark, quoted, field, number = match.groups()
+            kinds = (("text", quoted), ("field", field), ("number", number))
+            self.tokens.append(mark or next((kind, value) for kind, value in kinds if value is not None))
+            position = match.end()
+
+    def either(self) -> Test:
+        tests = [self._both()]
+        while self._taken("||"):
+            tests.append(self._both())
+        return lambda document: any(test(document) for test in tests)
+
+    def _both(self) -> Test:
+        tests = [self._one()]
+        while self._taken("&&"):
+            tests.append(self._one())
+        return lambda document: all(test(document) for test in tests)
+
+    def _one(self) -> Test:
+        if self._taken("("):
+            inside = self.either()
+            if not self._taken(")"):
+                raise ValueError("expected ) in the pattern")
+            return inside
+        if len(self.tokens) < 3 or self.tokens[0][0] != "field" or self.tokens[1] not in _COMPARISONS:
+            raise ValueError(f"expected a comparison, got {self.tokens[:3]}")
+        (_, field), comparison, (kind, value) = (self.tokens.pop(0) for _ in range(3))
+        if kind == "text" and (comparison not in ("=", "!=") or "*" in value or "%" in value):
+            raise ValueError(f"{comparison} with {value!r}: strings are compared by = and !=, without wildcards")
+        expected = value if kind == "text" else float(value)
+        return functools.partial(_compare, field.split(".")[1:], comparison, expected)
+
+    def _taken(self, mark: str) -> bool:
+        if self.tokens[:1] != [mark]:
+            return False
+        del self.tokens[0]
+        return True
+
+
+def _compare(path: list[str], comparison: str, expected: str | float, document: Mapping[str, Any]) -> bool:
+    """A field that is missing, or of another type, compares with nothing."""
+    value: Any = document
+    for name in path:
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    if isinstance(value, bool) or not isinstance(value, str if isinstance(expected, str) else int | float):
+        return False
+    return _COMPARISONS[comparison](value, expected)
+
 
 _plain_get = LogStream.get_log_events
 _plain_filter = LogStream.filter_log_events

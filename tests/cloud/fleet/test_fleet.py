@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Cloud, Place
-from gpu_ami.cloud.fleet import FleetMachine, Selection, arrivals, documents, machines
+from gpu_ami.cloud.fleet import FleetMachine, Selection, documents, machines
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.errors import CloudError, UsageError
 from tests.fleet.service_machines import GROUP, Fleet
@@ -18,12 +18,12 @@ from tests.fleet.service_machines import GROUP, Fleet
 
 def test_the_newest_event_is_found_and_none_is_none(in_service: Fleet) -> None:
     machine = in_service.add(start=False)
-    assert arrivals.newest_event(in_service.cloud, GROUP, machine.instance_id) is None
+    assert machines.newest_event(in_service.cloud, GROUP, machine.instance_id) is None
     for seconds in (500, 5, 300):
         in_service.heartbeat(machine, seconds)
-    newest = arrivals.newest_event(in_service.cloud, GROUP, machine.instance_id)
+    newest = machines.newest_event(in_service.cloud, GROUP, machine.instance_id)
     assert newest is not None and time.time() - newest == pytest.approx(5, abs=4)
-    assert arrivals.newest_event(in_service.cloud, GROUP, "i-none") is None
+    assert machines.newest_event(in_service.cloud, GROUP, "i-none") is None
 
 
 # Documents and parameters are made once, renewed when they differ, and removed without a trace.

@@ -9,9 +9,9 @@ import pytest
 
 from gpu_ami.cloud import Place
 from gpu_ami.cloud.preflight import network
-from gpu_ami.cloud.preflight.capacity import reservations
 from gpu_ami.cloud.preflight.findings import Level
 from gpu_ami.cloud.preflight.instances import quota_of
+from gpu_ami.cloud.preflight.resources import reservations
 from gpu_ami.recipes import load_facts
 
 

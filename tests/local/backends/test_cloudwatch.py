@@ -1,14 +1,21 @@
-"""CloudWatch metrics, where moto answers otherwise than AWS."""
+"""CloudWatch metrics, where moto answers otherwise than AWS.
+
+Delays reach the backends that show things late.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import boto3
+import pytest
 from botocore.config import Config
 from moto.cloudwatch.models import MetricDatum
 
+from gpu_ami.local.backends import NO_DELAYS, Delays, cloudwatch, install, logs
 from gpu_ami.local.backends.cloudwatch import Kept
 
 
@@ -76,3 +83,21 @@ def test_what_is_kept_has_an_end() -> None:
     for hours in range(6):
         kept.append(MetricDatum("CWAgent", "power", hours, [], datetime(2026, 1, 1, hours, tzinfo=UTC)))
     assert [datum.value for datum in kept] == [2, 3, 4, 5]
+
+
+@pytest.fixture(autouse=True)
+def _reset() -> Iterator[None]:
+    yield
+    install()
+
+
+def test_nothing_is_late_by_default() -> None:
+    assert set(astuple(NO_DELAYS)) == {0.0}
+    install()
+    assert (cloudwatch._delays, logs._delay_seconds) == (NO_DELAYS, 0.0)
+
+
+def test_delays_are_installed_in_metrics_and_logs() -> None:
+    delays = Delays(metric_data=2.0, list_metrics=3.0, log_events=4.0)
+    install(delays)
+    assert (cloudwatch._delays, logs._delay_seconds) == (delays, 4.0)

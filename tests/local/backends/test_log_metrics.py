@@ -1,4 +1,7 @@
-"""Metrics of log events: of filters with and without a default, and of embedded metric documents."""
+"""Metrics of log events: of filters with and without a default, and of embedded metric documents.
+
+Filter patterns of JSON and other log events.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from gpu_ami.local import backends
+from gpu_ami.local.backends import logs
 
 GROUP = {"logGroupName": "g"}
 STREAM = GROUP | {"logStreamName": "s"}
@@ -97,3 +101,64 @@ def test_series_is_found_whatever_the_order_of_its_dimensions(aws: Any) -> None:
     described = {"Timestamp": int(time.time() * 1000), "CloudWatchMetrics": [directive]}
     put(aws, json.dumps({"_aws": described, "m": 3, **dimensions}))
     assert values(aws, "n", "m", dict(sorted(dimensions.items()))) == [3.0]
+
+
+EVENT = json.dumps({"origin": "kernel", "code": 79, "incident": {"root": 79}, "answered": True})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ('{ $.origin = "kernel" }', True),
+        ('{ $.origin = "userland" }', False),
+        ('{ $.origin != "userland" }', True),
+        ('{ $.missing != "x" }', False),
+        ("{ $.code = 79 && $.incident.root = 79 }", True),
+        ("{ $.code = 48 || $.code = 79 }", True),
+        ('{ $.code = 79 || $.code = 48 && $.origin = "userland" }', True),
+        ('{ ($.code = 79 || $.code = 48) && $.origin = "userland" }', False),
+        ("{ $.answered = 1 }", False),
+        ("{ $.code > 78 && $.code <= 79 }", True),
+        ("{ $.code >= 80 || $.code < 79 }", False),
+        ("{ $.origin > 1 }", False),
+        ("{ $.origin != 1 }", False),
+        ("", True),
+        ("kernel code", True),
+        ("kernel absent", False),
+        ("?absent ?kernel", True),
+        ("?absent ?missing", False),
+        ("kernel -code", False),
+        ('"origin: kernel"', False),
+        ("-absent", True),
+    ],
+)
+def test_pattern_is_evaluated(pattern: str, expected: bool) -> None:
+    assert logs.matches(pattern, EVENT) is expected
+
+
+@pytest.mark.parametrize("message", ["not JSON", "[]", ""])
+def test_other_messages_match_nothing(message: str) -> None:
+    assert not logs.matches("{ $.code = 79 }", message)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "{ $.a }",
+        "{ ($.a = 1 }",
+        "{ $.a = 1 } x",
+        "{ $.a = 1 $.b = 2 }",
+        '{ $.a = "x*" }',
+        '{ $.a > "x" }',
+        "{ $.a[0] = 1 }",
+        "{ $.a IS NULL }",
+        "{ $.a NOT EXISTS }",
+        "%AUTH%",
+        "[a, b]",
+        "a ?b",
+        "a.b",
+    ],
+)
+def test_what_is_not_evaluated_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError):
+        logs.matches(pattern, EVENT)

@@ -4,19 +4,17 @@ Parameters and documents are moto's.
 
 A machine's agent (gpu_ami/local/replicas/ssm_agent) asks for what it has to run, and sends what became of it.
 
-service       the actions of the API, as dictionaries in and out
+service       the actions of the API, as dictionaries in and out; State Manager associations
 nodes         managed nodes: which instances have an agent that reports
 documents     Command documents: AWS's own that are known here, and the steps of a document with its parameters
 commands      commands and their invocations: concurrency, errors, timeouts, output
-associations  State Manager associations: what runs on machines to come
-refusals      errors that the API answers with
 
 Sources: AWS Systems Manager API reference (SendCommand, CommandInvocation, GetCommandInvocation, CommandPlugin,
 InstanceInformation, CreateAssociation) and user guide ("Understanding command statuses", "Using targets and rate
 controls to run commands"), read 2026-11-23.
 """
 
-from gpu_ami.local.backends.systems_manager.refusals import Refused
+from gpu_ami.local.backends.systems_manager.documents import Refused
 from gpu_ami.local.backends.systems_manager.service import SystemsManager
 
 __all__ = ["Refused", "SystemsManager"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_ami.local.backends import Ec2
-from gpu_ami.local.backends.systems_manager.refusals import Refused
+from gpu_ami.local.backends.systems_manager.documents import Refused
 
 SILENT_SECONDS = 30.0
 ONLINE, CONNECTION_LOST = "Online", "ConnectionLost"

@@ -3,21 +3,54 @@
 `answer` takes the JSON of a call and returns that of its answer. The agents' own actions have the names of those of
 AWS's agent (ssm:UpdateInstanceInformation, ec2messages:GetMessages, ec2messages:SendReply), so that the policy
 AmazonSSMManagedInstanceCore allows them; the messages in them are the region's own.
+
+State Manager associations: a document that runs on each managed node that the targets select, once.
+
+AWS runs it when the association is made and on each node that appears later ("About targets and rate controls in State
+Manager associations", read 2026-11-23). Schedules are not kept: nothing here runs twice on a node.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_ami.local.backends import REGION, Ec2, instance_of_access_key
 from gpu_ami.local.backends.systems_manager import documents
-from gpu_ami.local.backends.systems_manager.associations import Association
 from gpu_ami.local.backends.systems_manager.commands import Command, Invocation, PluginResult
+from gpu_ami.local.backends.systems_manager.documents import Refused
 from gpu_ami.local.backends.systems_manager.nodes import SILENT_SECONDS, Nodes
-from gpu_ami.local.backends.systems_manager.refusals import Refused
+
+
+@dataclass
+class Association:
+    """ran_on: the nodes on which it has been run."""
+
+    document: str
+    name: str
+    targets: Sequence[Mapping[str, Any]]
+    parameters: Mapping[str, Sequence[str]]
+    created: float
+    ran_on: set[str] = field(default_factory=set)
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def describe(self) -> dict[str, Any]:
+        """The fields that Association and AssociationDescription share."""
+        return {
+            "AssociationId": self.id, "AssociationName": self.name, "AssociationVersion": "1", "Name": self.document,
+            "DocumentVersion": "$DEFAULT", "Targets": [dict(each) for each in self.targets],
+            "Overview": {"Status": "Success" if self.ran_on else "Pending"},
+        }  # fmt: skip
+
+    def is_selected(self, filters: Sequence[Mapping[str, str]]) -> bool:
+        """By the filters of ListAssociations."""
+        fields = {"AssociationName": self.name, "Name": self.document, "AssociationId": self.id}
+        return all(fields.get(each["key"]) == each["value"] for each in filters)
+
 
 Body = Mapping[str, Any]
 _PAGE = 50

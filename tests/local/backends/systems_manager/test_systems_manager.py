@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpu_ami.local.backends.systems_manager import Refused
-from gpu_ami.local.backends.systems_manager.associations import Association
 from gpu_ami.local.backends.systems_manager.commands import Command, Invocation, PluginResult, limit
 from gpu_ami.local.backends.systems_manager.documents import AWS_DOCUMENTS, Step, require_size, steps
 from gpu_ami.local.backends.systems_manager.nodes import Nodes
+from gpu_ami.local.backends.systems_manager.service import Association
 from tests.local.conftest import Clock, World
 
 
