@@ -169,6 +169,14 @@ def test_events_are_as_their_schema_says(tmp_path: Path, capsys: pytest.CaptureF
         valid(event, "events")
 
 
+def test_what_was_left_out_of_a_log_is_as_its_schema_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kern.log").write_text("app[7]: NVRM: Xid (PCI:0000:3b:00): 79, lost\n[2.5] NVRM: Xid (PCI:0000:3b")
+    assert cli.main(["events", str(tmp_path / "kern.log"), "--json"]) == 0
+    [left_out] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {line["why"] for line in left_out["lines"]} == {"by_program", "cut"}
+    valid(left_out, "events-left-out")
+
+
 def test_report_and_certificate_are_as_their_schemas_say(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`validate` and `record` print the report, `certify` and `prove` the certificate; both from their own records."""
     report = everything()

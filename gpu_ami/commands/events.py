@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 from gpu_ami.commands import Outcome
 
 if TYPE_CHECKING:
+    from gpu_ami.events import left_out, reader
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
 Reads dmesg, journalctl (every -o format), syslog, /dev/kmsg, container logs, JSON of log shippers, exports of
-CloudWatch Logs and gpuevent.jsonl, gzipped or not. A line in which a program quotes an Xid is not an event; a line that
-a process wrote to /dev/kmsg is marked as a drill. What to do for an event: docs/tasks/xid-fired.md
+CloudWatch Logs and gpuevent.jsonl; compressed (gzip, bzip2, xz, zstd), and archives (tar, zip), nested ones too:
+NVIDIA's bug report, the bundle of gpu-ami-diagnose. What several logs have is one event. A line in which a program
+quotes an Xid is not an event; a line that a process wrote to /dev/kmsg is marked as a drill. What was left out is said.
+What to do for an event: docs/tasks/xid-fired.md
 
   gpu-ami events messages.gz                      a log file
+  gpu-ami events nvidia-bug-report.log.gz         all logs in an archive, each event once
   journalctl -k | gpu-ami events -                this machine
   aws logs tail GROUP | gpu-ami events -          a CloudWatch log group
   gpu-ami events --host ssh://admin@203.0.113.7   an instance: its event log, else its kernel log
   gpu-ami events --host ssh://… --follow          new events of an instance
-  gpu-ami events kern.log --json | jq .code       one JSON object for each event
+  gpu-ami events kern.log --json | jq .code       one JSON object for each event, and one for what was left out
 
 exit codes: 0 log read, with or without events · 2 file or policy cannot be read · 4 the host cannot be reached
 """
@@ -32,11 +36,13 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "events", help="GPU events (Xid, SXid, lost GPUs) of a log or a host", epilog=_EPILOG
     )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="log file, or - for standard input")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="log or archive, or - for standard input")
     parser.add_argument("--host", metavar="URL", help="ssh://user@address[:port]")
     text = "private key for --host (default: agent, ~/.ssh)"
     parser.add_argument("-i", "--identity", "--identity-file", type=Path, metavar="KEY", help=text)
     parser.add_argument("--follow", action="store_true", help="with --host: print new events until interrupted")
+    text = "line numbers of what was left out"
+    parser.add_argument("-v", "--verbose", action="store_true", help=text)
     parser.add_argument("--policy", type=Path, metavar="FILE", help="your own severities and actions (xid-policy.json)")
     parser.set_defaults(execute=execute)
 
@@ -56,18 +62,28 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
     import os
     import sys
 
+    from gpu_ami.events import left_out, table
+
+    lines = left_out.LeftOut()
+    gpu_events = _of_host(args, lines) if args.host else _of_file(args, lines)
+    if args.json:
+        yield from (json.dumps(event, ensure_ascii=False) for event in gpu_events)
+        document = lines.document()
+        if document:
+            yield json.dumps(document, ensure_ascii=False)
+    else:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        yield from table.table(gpu_events, colour=colour, left_out=lines, verbose=args.verbose)
+
+
+def _of_file(args: argparse.Namespace, lines: left_out.LeftOut) -> Iterator[reader.Event]:
     from gpu_ami.events import reader
 
-    if args.host:
-        source = reader.open_host(args.host, follow=args.follow, key_file=args.identity)
-    else:
-        source = reader.open_log(args.file)
-    with source as stream:
-        notes: list[str] = []
-        gpu_events = reader.read_events(stream, args.policy, quoted=not args.host, notes=notes)
-        if args.json:
-            yield from (json.dumps(event, ensure_ascii=False) for event in gpu_events)
-        else:
-            yield from reader.table(
-                gpu_events, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"), notes=notes
-            )
+    return reader.read_log(args.file, args.policy, lines)
+
+
+def _of_host(args: argparse.Namespace, lines: left_out.LeftOut) -> Iterator[reader.Event]:
+    from gpu_ami.events import reader
+
+    with reader.open_host(args.host, follow=args.follow, key_file=args.identity) as stream:
+        yield from reader.read_events(stream, args.policy, left_out=lines)

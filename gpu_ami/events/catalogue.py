@@ -31,7 +31,7 @@ class Explanation:
     """
 
     kind: str
-    code: int
+    code: int | str
     name: str
     mnemonic: str
     status: str
@@ -48,10 +48,19 @@ class Explanation:
 
 
 def explain(word: str, driver: str | None = None) -> Explanation:
-    """`word`: "63", "Xid 63", or an SXid as "22013". UsageError for an unknown code or an invalid driver version."""
+    """`word`: "63", "Xid 63", an SXid as "22013", or a name of gpu_init.csv or neuron.csv.
+
+    UsageError for an unknown code or an invalid driver version.
+    """
+    named = _named(parser_module("catalogue").Catalogue(policy_path=None), word.strip().upper().replace("-", "_"))
+    if named is not None:
+        return named
     digits = word.lower().removeprefix("sxid").removeprefix("xid").strip(" :")
     if not digits.isdigit() or len(digits) > 10:
-        raise UsageError(f"{word!r} is not an Xid", hint="gpu-ami xid 63; an SXid has five digits: gpu-ami xid 22013")
+        raise UsageError(
+            f"{word!r} is not an Xid",
+            hint="gpu-ami xid 63; an SXid has five digits: gpu-ami xid 22013; or a name: " + ", ".join(_names()),
+        )
     if driver is not None and not driver.split(".", 1)[0].isdigit():
         raise UsageError(f"--driver {driver!r} is not a driver version", hint="--driver 550.163.01")
     code = int(digits)
@@ -87,6 +96,26 @@ def gpu_init_error(code: str) -> NamedError:
     catalogue = parser_module("catalogue").Catalogue(policy_path=None)
     meaning = catalogue.gpu_init(code if catalogue.explain_gpu_init(code) else "RM_INIT_FAILED")
     return NamedError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
+
+
+def _names() -> list[str]:
+    """Codes that are names: why a GPU cannot be initialised, errors of Neuron."""
+    return list(parser_module("catalogue").Catalogue(policy_path=None).named_codes())
+
+
+def _named(catalogue: Any, word: str) -> Explanation | None:
+    init, neuron = catalogue.explain_gpu_init(word), catalogue.explain_neuron(word)
+    row: dict[str, str] | None = init or neuron
+    if row is None:
+        return None
+    meaning = catalogue.gpu_init(word) if init else catalogue.neuron(word)
+    action = catalogue.action(meaning.action)
+    sources = {"name": row["source"], "severity": "this project", "ec2_action": catalogue.action_source(meaning.action)}
+    notes = ("No Xid follows: the driver cannot talk to the GPU.",) if init else ()
+    return Explanation(
+        "gpu_init_failed" if init else "neuron", word, meaning.name, word, "current", (), meaning.severity,
+        meaning.action, action.ec2, action.instructions(None), "", sources, catalogue.version, notes,
+    )  # fmt: skip
 
 
 def _xid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
@@ -150,7 +179,8 @@ def _sxid(catalogue: Any, code: int, driver: str | None) -> Explanation | None:
 
 def as_text(explanation: Explanation) -> str:
     """The explanation as text."""
-    title = f"{'SXid' if explanation.kind == 'sxid' else 'Xid'} {explanation.code}: {explanation.name}"
+    label = {"sxid": "SXid", "gpu_init_failed": "GPU initialisation", "neuron": "Neuron"}.get(explanation.kind, "Xid")
+    title = f"{label} {explanation.code}: {explanation.name}"
     investigate = explanation.investigate
     is_more = investigate not in ("", explanation.action) and not investigate.startswith("IGNORE")
     then = f" (then {investigate})" if is_more else ""

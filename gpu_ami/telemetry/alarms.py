@@ -83,7 +83,7 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def alarm_of_action(action: str, code: int | None = None) -> Alarm | None:
+def alarm_of_action(action: str, code: int | str | None = None) -> Alarm | None:
     """The alarm that an event with this action of the catalogue raises; None where nobody has to do anything.
 
     code: of an Xid.
@@ -142,13 +142,13 @@ def _of_alarm(alarm: Alarm, log_group: str) -> Runbook:
 
 
 def _of_code(explanation: catalogue.Explanation, log_group: str) -> Runbook:
-    kind = "Xid" if explanation.kind == "xid" else "SXid"
-    alarm = alarm_of_action(explanation.action, explanation.code if kind == "Xid" else None)
+    label = {"xid": "Xid ", "sxid": "SXid "}.get(explanation.kind, "")
+    alarm = alarm_of_action(explanation.action, explanation.code if explanation.kind == "xid" else None)
     causes = ", ".join(explanation.causes) or "not published"
     meaning = f"Severity: {explanation.severity}. Possible cause: {causes}."
     sources = list(dict.fromkeys(explanation.sources.values()))
     return Runbook(
-        f"{kind} {explanation.code}", explanation.name, meaning,
+        f"{label}{explanation.code}", explanation.name, meaning,
         f"{explanation.ec2_meaning}." if alarm else _NOTHING,
         _commands(alarm, log_group) if alarm else (), alarm.support if alarm else "",
         [*sources, *([alarm.source] if alarm else [])],

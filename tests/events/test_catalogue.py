@@ -29,6 +29,27 @@ def test_switch_codes() -> None:
     assert "decides" in catalogue.explain("10000").notes[0]
 
 
+@pytest.mark.parametrize(
+    ("word", "kind", "ec2_action"),
+    [
+        ("RM_INIT_FAILED", "gpu_init_failed", "stop_start"), ("gsp_boot_failed", "gpu_init_failed", "stop_start"),
+        ("PROBE_FAILED", "gpu_init_failed", "stop_start"), ("ALREADY_LOST", "gpu_init_failed", "stop_start"),
+        ("not-supported-by-driver", "gpu_init_failed", "update_driver"), ("DMA_ERROR", "neuron", "stop_start"),
+    ],
+)  # fmt: skip
+def test_codes_that_are_names(word: str, kind: str, ec2_action: str) -> None:
+    explanation = catalogue.explain(word)
+    assert (explanation.kind, explanation.ec2_action) == (kind, ec2_action)
+    text = catalogue.as_text(explanation)
+    assert text.splitlines()[0].endswith(f"{explanation.code}: {explanation.name}") and "source" in text
+
+
+def test_unknown_name_is_told_the_known_ones() -> None:
+    with pytest.raises(UsageError) as error:
+        catalogue.explain("RM_BROKEN")
+    assert "RM_INIT_FAILED" in str(error.value.hint)
+
+
 def test_action_that_nvidia_has_not_published() -> None:
     assert any("none published" in source for source in catalogue.explain("175").sources.values())
 

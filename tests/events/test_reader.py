@@ -196,7 +196,8 @@ def test_quotations_in_a_named_file_count_and_nothing_is_dropped_in_silence(
         "1 line in which a program or a sentence names an Xid: not counted",
     ]
     _, out, _ = run(capsys, "events", str(tmp_path / "log"), "--json")
-    events = [json.loads(line) for line in out.splitlines()]
+    *events, left_out = [json.loads(line) for line in out.splitlines()]
+    assert left_out["lines"][1] == {"why": "by_program", "count": 1, "lines": [4]} and left_out["may_hide_events"]
     assert [(event["code"], event["origin"], event["quoted"]) for event in events] == [
         (119, "unknown", True), (31, "unknown", True), (48, "unknown", True),
     ]  # fmt: skip

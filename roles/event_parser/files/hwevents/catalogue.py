@@ -169,6 +169,10 @@ class Catalogue:
         """All columns of a failure's row; None for an unknown one."""
         return self._gpu_init.get(code)
 
+    def named_codes(self) -> List[str]:
+        """The codes that are names: of GPUs that cannot be initialised, and of Neuron."""
+        return [*self._gpu_init, *self._neuron]
+
     def explain_neuron(self, code: str) -> Optional[Dict[str, str]]:
         """All columns of an error's row; None for an unknown one."""
         return self._neuron.get(code)

@@ -7,6 +7,7 @@ from typing import Dict, List
 
 QUOTED, BY_PROGRAM, UNREAD = "quoted", "by_program", "unread"
 CUT, FORMAT, DRIVER, REPEATED, CONSEQUENCE, FOLLOW_UP = "cut", "format", "driver", "repeated", "consequence", "follow_up"
+OVERLONG = "overlong"
 _KEPT = 1000
 _NAMES_AN_EVENT = re.compile(r"\bS?Xid\b\s*[:(]")
 # The text of /proc/driver/nvidia/version: no message.

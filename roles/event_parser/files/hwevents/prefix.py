@@ -42,7 +42,7 @@ _TOKEN = re.compile(
     r"|\[?(?:(?P<ctime>" + _CTIME + r")|(?:" + _WORD + r" )?(?P<iso>" + _ISO + r")|(?P<bsd>" + _BSD + r")"
     r"|(?P<unix>\d{9,11}\.\d{1,9}|\d{13}|\d{16}|\d{19})|(?P<stamp>" + "|".join(_OTHER_STAMPS) + r"))(?:\]:?|(?=[\s,;|:])|$):?"
     r"|(?P<facility>" + _FACILITIES + r")(?:\." + _LEVELS + r":?|\s*:\s*" + _LEVELS + r"\s*:)(?=\s)"
-    r"|(?P<tag>(?:vm)?kernel(?:\[\d+\])?(?::|(?: (?:-|\d+)){1,3}(?: \[[^\]]*\])*)(?=[\s\[<]|NVRM|$)|kernel(?= +(?:NVRM:|\[|nv)))"
+    r"|(?P<tag>(?:vm)?kernel(?:\[\d+\])?(?::|(?: (?:-|\d+)){1,3}(?: ?\[[A-Za-z](?:[^\]\\]|\\.)*\])*)(?=[\s\[<]|NVRM|$)|kernel(?= +(?:NVRM:|\[|nv)))"
     r"|cpu\d+:\d+(?: opID=\w+)?\)(?P<cpu>)"
     r"|\{(?P<labels>[^{}]{0,2000})\}"
     r"|\[(?P<group>[^\s\[\]]{1,300})\]"
@@ -59,7 +59,10 @@ _LEVEL_WORD = re.compile(r"(?:emerg|panic|fatal|alert|crit|critical|err|error|wa
 _IDENTIFIER = re.compile(r"(?=.*[\d/_@])[A-Za-z0-9/][A-Za-z0-9/._@:+#=-]*$")
 _STREAM_OF_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}$")
 _SOURCE = re.compile(r"(?P<name>(?:/[^\s:]+|[A-Za-z0-9._-]*\d[A-Za-z0-9._-]*|[A-Za-z0-9._-]+\.log)):(?P<rest>.*)", re.DOTALL)
-_CONSOLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]* login: +(?P<rest>\[.*)", re.DOTALL)
+# The kernel writes behind what waits for input: a login, a password, a shell's prompt.
+_CONSOLE = re.compile(
+    r"(?:[A-Za-z0-9][A-Za-z0-9._-]* login:|Password:|\[?[\w.-]{1,64}@[\w.-]{1,64}[ :][^\s#$\]]{0,200}\]?[#$]) +(?P<rest>\[.*)", re.DOTALL
+)
 _KERNEL_LABEL = re.compile(r"""(?:transport|identifier|facility)["']?\s*[=:]\s*["']?kern(?:el)?\b""")
 _TAG_OF_STREAM = re.compile(r"\b(?:kernel|kmsg|kern|syslog)[\w.]*: *$")
 _KERNEL_FACILITIES = ("kern", "kernel")

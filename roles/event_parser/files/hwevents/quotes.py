@@ -15,21 +15,27 @@ from .prefix import Line, has_driver_text
 from .wrappers import is_of_program, parse_text
 
 _MOST_LAYERS = 12
-_TAGS = "a|b|big|blockquote|body|br|code|dd|div|dl|dt|em|font|h[1-6]|hr|html|i|kbd|li|ol|p|pre|s|samp|small|span|strong|sub|sup|table|tbody|td|th|thead|tr|tt|u|ul"
+_TAGS = "details|summary|message|log|line|text|entry|event|string|value|screen|programlisting|a|b|big|blockquote|body|br|code|dd|div|dl|dt|em|font|h[1-6]|hr|html|i|kbd|li|ol|p|pre|s|samp|small|span|strong|sub|sup|table|tbody|td|th|thead|tr|tt|u|ul"
 _HTML = re.compile(r"</?(?:" + _TAGS + r")(?:\s[^<>]{0,300})?/?>", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:[a-z]{2,6}|#\d{1,5}|#x[0-9a-fA-F]{1,4});")
 # Colours that a program printed as text instead of sending them to a terminal, and hyperlinks of terminals.
-_PRINTED_ANSI = re.compile(r"(?:\\(?:e|x1[bB]|033|u001[bB])|\x1b)(?:\[[0-9;]*[A-Za-z]|\][^\x07\\]*(?:\x07|\\+))")
+_PRINTED_ANSI = re.compile(
+    r"(?:\\(?:e|x1[bB]|033|u001[bB])|\x1b|\bESC|\u241b)(?:\[[0-9;]*[A-Za-z]|\][^\x07\\]*(?:\x07|\\+))|\[(?:\d{1,3}(?:;\d{1,3})*)?m"
+)
+_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u200e\u200f"), "")
 _ESCAPED = re.compile(r"\\([\[\]()_*<>#.`~|{}-])")
 _QUOTED_PRINTABLE = re.compile(r"=([0-9A-F]{2})")
 _FIRST = re.compile(
     r"\s*(?:"
-    r"(?:[A-Z][A-Za-z]{0,3})?>(?!\d)|[|\u2502\u2503\u2551](?=\s)"  # mail: > >> JD>; bat and tables: |
+    r"(?:[A-Z][A-Za-z]{0,3})?>(?!\d)|[|\u2502\u2503\u2551](?=[\s\[])"  # mail: > >> JD>; bat and tables: |
     r"|[+](?![\s\d.]*\])|[*\u2022\u2023\u25e6\u00b7\u2013\u2014-](?=[\s\[<N])|#{1,6} |(?:\d{1,3}|[a-z])[.)]\s|\[[ xX]\]\s"  # diffs, lists
     r"|[*_~`]{1,4}|\{\{|\{(?:code|noformat|quote)[^{}]*\}|bq\.\s|\|\|"  # Markdown, Jira
     r"|L?\d{1,8}\s*[:|\u2502)\t-]\s?|\d{1,8}\s{2,}|\(?\d{1,8}\)\s"  # line numbers: grep -n, cat -n, less -N, editors
     r"|[\"'\u201c\u201d\u2018\u2019\u00ab\u201e]|[bru]{1,2}(?=[\"'])|\[(?=[\"'])"  # strings and lists of strings
     r"|(?:[\w.@/+~-]*/)?[\w.@+~-]+\.(?:log|txt|gz|out|dmesg|messages|\d)[:-](?:\d{1,8}[:-])?"  # grep in files
+    r"|\[\d{1,2}:\d\d(?::\d\d)?(?: ?[AaPp]\.?[Mm]\.?)?\](?=\s)"  # chats
+    r"|(?:ok|changed|fatal|failed): \[[^\]]{1,200}\](?::| =>)[^{]{0,40}(?=\{)|(?:data|payload|json)\s*[:=]\s*(?=\{)"  # Ansible, event streams
+    r"|[\w.-]+\[\d[\d,-]*[,-]\d+\][\w.-]*:\s|\[\d+,\d+\](?:<std(?:out|err)>)?:\s?"  # clush, mpirun
     r"|(?:dmesg|messages|syslog|kern)[:-](?:\d{1,8}[:-])?"
     r"|(?:stdout|output|line|text|msg|message|log)\s*[:=]\s*(?=[\"'\[])"
     r")",
@@ -61,8 +67,10 @@ def read_quoted(text: str) -> List[Line]:
 
 def _unwrapped(text: str) -> Iterator[str]:
     """The text after each layer that is taken off, the outermost first."""
-    if _ENTITY.search(text):
-        text = html.unescape(text).replace("\xa0", " ")
+    for _ in range(3):  # "&amp;gt;"
+        if _ENTITY.search(text):
+            text = html.unescape(text)
+    text = text.translate(_INVISIBLE).replace("\xa0", " ")
     text = _PRINTED_ANSI.sub("", _HTML.sub(" ", text))
     if "=3D" in text:
         text = _QUOTED_PRINTABLE.sub(lambda match: chr(int(match.group(1), 16)), text.rstrip("="))

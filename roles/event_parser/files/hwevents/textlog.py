@@ -19,8 +19,9 @@ from .quotes import read_quoted
 from .tracker import Tracker
 from .wrappers import Item, parse_document, parse_journal, parse_text
 
-IsRepeat = Callable[[Item, Optional[Fact]], bool]
+IsRepeat = Callable[[Item, Optional[Fact], int], bool]
 _LINE_LIMIT = 65536
+_DOCUMENT_LIMIT = 64 << 20  # of a line that is a JSON document: an export of a log group
 _BACKWARDS_US = 10 * 1000000
 _ENTRY_LINES = 512
 _JOURNAL_START = re.compile(r"__CURSOR=|\S.* \[s=[0-9a-f]{32};")
@@ -83,8 +84,8 @@ class _Entry:
 class TextParser:
     """A log file's events in order, each with the 1-based number of its line.
 
-    quoted: read through what people paste lines with (`quotes`). is_repeat: whether a line, or an event of our own log, is one
-    that was read before; None: every line counts. left_out: what was not read, or with a reservation.
+    quoted: read through what people paste lines with (`quotes`). is_repeat: whether a line (with its fact and number), or an
+    event of our own log, is one that was read before; None: every line counts. left_out: what was not read, or with a reservation.
     """
 
     def __init__(self, catalogue: Catalogue, quoted: bool = False, is_repeat: Optional[IsRepeat] = None) -> None:
@@ -110,8 +111,14 @@ class TextParser:
         self._number += 1
         may_start = b"[s=" in raw or b"__CURSOR=" in raw or raw.rstrip().endswith(b"{")
         if self._entry or may_start or _may_hold(raw):
-            return self._take(raw.decode("utf-8", "replace").rstrip("\r\n"))
+            text = raw.decode("utf-8", "replace").rstrip("\r\n")
+            return self._take_overwritten(text) if "\r" in text else self._take(text)
         return []
+
+    def overlong(self, rest: bytes) -> None:
+        """The end of a line that is too long to be read."""
+        if _may_hold(rest):
+            self.left_out.add(leftout.OVERLONG, self._number)
 
     def finish(self) -> Iterator[Dict[str, Any]]:
         """The events that still waited for more lines. The memory is cleared."""
@@ -134,6 +141,17 @@ class TextParser:
     def _forget(self) -> Iterator[Dict[str, Any]]:
         yield from self._tracker.release(everything=True)
         self._tracker = self._new_tracker()
+
+    def _take_overwritten(self, text: str) -> List[Tuple[int, Item]]:
+        """A serial console: what was written over the same line. The kernel's begins with the time; the rest a program may quote."""
+        first, *rest = text.split("\r")
+        lines = self._take(first)
+        for number, item in (line for part in rest for line in self._take(part)):
+            if isinstance(item, Line) and item.stamp is None and item.monotonic_us is None and item.origin != "kernel":
+                self.left_out.add_unread(item.text, number)
+            else:
+                lines.append((number, item))
+        return lines
 
     def _take(self, text: str) -> List[Tuple[int, Item]]:
         """The lines that this line of the file completes, each with its number."""
@@ -168,7 +186,7 @@ class TextParser:
     def _feed_line(self, line: Item, number: int) -> Iterator[Dict[str, Any]]:
         if not isinstance(line, Line):  # an event of our own JSON log
             yield from self._forget()
-            if self._is_repeat is not None and self._is_repeat(line, None):
+            if self._is_repeat is not None and self._is_repeat(line, None, number):
                 self.left_out.add(leftout.REPEATED, number)
             else:
                 yield dict(line, line=number)
@@ -177,11 +195,10 @@ class TextParser:
             yield from self._forget()
         fact = parse(line.text)
         self._note(line, fact, number)
-        if fact is not None:
-            if self._is_repeat is not None and self._is_repeat(line, fact):
-                self.left_out.add(leftout.REPEATED, number)
-            else:
-                self._tracker.feed(_moment(line, number), fact, line.clock_us)
+        if self._is_repeat is not None and self._is_repeat(line, fact, number):
+            self.left_out.add(leftout.REPEATED, number)
+        elif fact is not None:
+            self._tracker.feed(_moment(line, number), fact, line.clock_us)
         yield from self._tracker.release(line.clock_us, number)
 
     def _note(self, line: Line, fact: Optional[Fact], number: int) -> None:
@@ -190,6 +207,8 @@ class TextParser:
         elif fact is None:
             if line.text.startswith("NVRM"):
                 self.left_out.add(leftout.DRIVER, number)
+            else:
+                self.left_out.add_unread(line.text, number)
         elif line.quoted:
             self.left_out.add(leftout.QUOTED, number)
 
@@ -212,16 +231,35 @@ def _moment(line: Line, number: int) -> Moment:
     return Moment(number, line.clock_us, line.origin, fields)
 
 
-def read_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Lines of any length in bounded memory: of an overlong line only the beginning is kept."""
+def read_lines(stream: BinaryIO, overlong: Optional[Callable[[bytes], None]] = None) -> Iterator[bytes]:
+    """Lines in bounded memory; of an overlong line only the beginning, and then its rest in pieces to `overlong`.
+
+    A file whose lines end with CR alone is read as such.
+    """
+    pending = b""
     while True:
-        line = stream.readline(_LINE_LIMIT)
+        line = pending + stream.readline(_LINE_LIMIT)
+        pending = b""
         if not line:
             return
+        if line.endswith(b"\n") or len(line) < _LINE_LIMIT:
+            yield line
+            continue
+        if b"\r" in line:
+            *complete, pending = line.split(b"\r")
+            yield from complete
+            if len(pending) < _LINE_LIMIT:
+                continue
+            line, pending = pending, b""
+        if line.lstrip()[:1] in (b"{", b"["):
+            line += stream.readline(_DOCUMENT_LIMIT)
+        yield line
         tail = line
         while tail and not tail.endswith(b"\n"):
+            end = tail[-64:] if tail is not line else b""
             tail = stream.readline(_LINE_LIMIT)
-        yield line
+            if overlong is not None:
+                overlong(end + tail)
 
 
 def parse_stream(stream: BinaryIO, policy: Optional[str] = POLICY_PATH) -> Iterator[Dict[str, Any]]:

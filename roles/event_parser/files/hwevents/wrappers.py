@@ -19,8 +19,8 @@ Document = Dict[str, Any]
 Item = Union[Line, Document]  # a line, or an event of our own JSON log
 
 _TEXT_LIMIT = 16384
-_DEPTH = 6
-_ITEMS = 10000
+_DEPTH = 16
+_ITEMS = 1000000
 # Colours as terminals, rsyslog (#033) and `script` or `less` (^[) write them; and the ends of lines.
 _ANSI = re.compile(r"(?:\x1b|#033|\^\[)(?:\[[0-9;:?]*[ -/]*[@-~]|\([0-9A-B])|\ufeff")
 _CRI = re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] (?P<rest>.*)", re.DOTALL)
@@ -29,13 +29,17 @@ _FLUENT_BIT = re.compile(r"\[\d+\] [\w.-]+: \[{1,2}\d+(?:\.\d+)?, (?:\{\}\], ?)?
 _MEMBER = re.compile(r"\s*\"(?P<key>[@\w.]+)\"\s*:\s*(?P<text>\"(?:[^\"\\]|\\.)*\")\s*,?\s*$", re.DOTALL)
 _JOURNAL_MESSAGE = re.compile(r"\s*MESSAGE=(?P<rest>.*)", re.DOTALL)
 _TEXT_KEYS = ("log", "message", "msg", "@message", "_raw", "line", "event", "text", "textPayload", "body", "content",
-              "short_message", "full_message", "stringValue", "value")  # fmt: skip
+              "short_message", "full_message", "stringValue", "value", "SyslogMessage")  # fmt: skip
 _PROGRAM_KEYS = {"caller", "logger", "logger_name", "loggerName", "funcName", "levelname", "lineno", "pathname", "stacktrace",
                  "traceback", "exception", "target", "involvedObject", "reportingComponent"}  # fmt: skip
 _IDENTIFIER_KEYS = ("SYSLOG_IDENTIFIER", "syslog_identifier", "identifier", "appname", "app_name", "ident", "program",
-                    "programname")  # fmt: skip
-_FACILITY_KEYS = ("SYSLOG_FACILITY", "syslog_facility", "facility", "fac")
+                    "programname", "ProcessName", "PROGRAM")  # fmt: skip
+_FACILITY_KEYS = ("SYSLOG_FACILITY", "syslog_facility", "facility", "fac", "Facility", "FACILITY")
 _TRANSPORT_KEYS = ("_TRANSPORT", "TRANSPORT", "transport")
+# Messages of people, and requests: their text quotes.
+_AUTHOR_KEYS = {"title", "subject", "user", "username", "user_id", "author", "channel", "channel_id", "thread_ts", "sender", "recipient",
+                "request", "response", "method", "status_code", "headers", "query", "prompt", "question", "answer", "comment", "comments",
+                "conversation", "role", "html_url", "assignee", "ticket", "issue", "summary", "description", "email"}  # fmt: skip
 # What a program writes about itself: a record with one of these is a program's, unless it names the kernel as its source.
 _LEVEL_KEYS = {"level", "lvl", "loglevel", "log_level", "log.level", "levelno", "severity", "severity_text", "severityText", "priority_name"}
 _SUBJECT_KEYS = {"xid", "xid_code", "xidCode", "xids", "sxid", "gpu", "gpu_id", "gpu_uuid", "gpu_index", "component", "componentClass",
@@ -116,7 +120,7 @@ def _embedded(text: str, depth: int) -> Iterator[Item]:
     if member:
         if member.group("key") in _TEXT_KEYS or member.group("key") == "MESSAGE":
             inner = _json(member.group("text"))
-            yield from _unwrap(inner if isinstance(inner, str) else "", depth + 1)
+            yield from _lines_of(inner if isinstance(inner, str) else "", depth + 1)
         return
     message = _JOURNAL_MESSAGE.match(text)
     if message:
@@ -136,7 +140,8 @@ def _embedded(text: str, depth: int) -> Iterator[Item]:
 def _csv(text: str, depth: int) -> Iterator[Item]:
     """A record of an export: the line is one field, the fields before it are times and names."""
     try:
-        fields = next(csv.reader([text], delimiter="\t" if "\t" in text and '\t"' in text else ","), [])
+        delimiter = "\t" if '\t"' in text else ";" if ';"' in text else ","
+        fields = next(csv.reader([text], delimiter=delimiter), [])
     except csv.Error:
         return
     for position, field in enumerate(fields):
@@ -189,7 +194,7 @@ def _walk_object(document: Document, depth: int, evidence: str) -> Iterator[Item
     if is_own_event(document):
         yield document
         return
-    if "MESSAGE" in document:
+    if "MESSAGE" in document and "PROGRAM" not in document:  # syslog-ng names the members of its template so
         line = parse_journal(document)
         if line is not None:
             yield line
@@ -205,15 +210,31 @@ def _walk_object(document: Document, depth: int, evidence: str) -> Iterator[Item
         evidence = _SUSPECT
     for key, member in document.items():
         if isinstance(member, str):
-            if key in _TEXT_KEYS and evidence != _SUSPECT:
-                yield from _with_origin(_unwrap(member, depth + 1), evidence)
+            if (key in _TEXT_KEYS or key == "MESSAGE") and evidence != _SUSPECT:
+                yield from _with_origin(_lines_of(member, depth + 1), evidence)
         else:
             yield from _walk(member, depth + 1, evidence)
+
+
+def _lines_of(text: str, depth: int) -> Iterator[Item]:
+    """A shipper may join lines. Of several, each has to be the kernel's by its prefix: a program may have quoted one in a report."""
+    lines = text.strip("\r\n").splitlines()
+    if len(lines) < 2:
+        yield from _unwrap(text, depth)
+        return
+    for line in lines[:_ITEMS]:
+        for item in _unwrap(line, depth):
+            if not isinstance(item, Line) or item.stamp or item.monotonic_us is not None or item.origin == "kernel":
+                yield item
 
 
 def is_of_program(document: Document) -> bool:
     """Whether a program wrote this record about an event: it has a level or a subject, and names no log of the kernel."""
     keys = {key for key, value in document.items() if value not in (None, "", [], {})}
+    if "textPayload" in keys:  # Google Cloud gives each line of any log a severity
+        keys -= {"severity"}
+    if keys & _AUTHOR_KEYS:
+        return True
     if not keys & (_LEVEL_KEYS | _SUBJECT_KEYS):
         return bool(keys & _PROGRAM_KEYS)
     sources = [document[key] for key in _SOURCE_KEYS if key in keys]

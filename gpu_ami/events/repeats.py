@@ -1,0 +1,294 @@
+"""One fault once, whatever holds it: an event is its content (uptime or time, GPU, code, text), not its position.
+
+A bug report, a support bundle or a folder of logs has the same kernel line in kern.log, journal and dmesg, each with
+its own clock. A line counts again only where it cannot be one that another part of the material has: within one part
+each line counts, unless it has the same microsecond. Uptimes and wall clocks are compared by the time of the boot that
+other lines show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any, NamedTuple
+
+_PART = (b"____", b"****", b"*** ", b"====", b"----", b"==> ", b"-- ", b"####")
+_KNOWN = 200000
+_COMPARED = 500
+_BOOTS = 64
+_UNKNOWN_S = 1e9
+_ZONE_STEP_S, _ZONE_MOST_S = 900, 14.5 * 3600
+_SAME_BOOT_S = 5.0
+_CLOCK_TOLERANCE_S, _DMESG_TOLERANCE_S = 1.0, 3.0
+_WALL_CONTRADICTS_S = 600.0
+_UPTIME_TOLERANCE_S, _EARLY_BOOT_S, _EARLY_TOLERANCE_S = 0.01, 60.0, 10.0
+_TOLERANCES_S = {"gpu_init_failed": 3600.0, "gpu_lost": 300.0}
+_CUT_MARK = re.compile(r"\s*(?:\u2026.*|\.\.\.|>)\s*$")
+
+
+class Wall(NamedTuple):
+    """A wall clock in seconds. Without a zone it is that of an unknown one; syslog's has no year."""
+
+    seconds: float
+    has_zone: bool
+    has_year: bool
+
+
+@dataclass
+class When:
+    """When a line was printed, as far as it says. `part`: the part of the material that it is in."""
+
+    part: tuple[Any, ...]
+    uptime: float | None = None
+    wall: Wall | None = None
+    host: str = ""
+    boot_id: str = ""
+    is_whole_second: bool = False
+    is_computed: bool = False  # by dmesg, from the uptime and today's clock
+
+
+@dataclass
+class _Known:
+    when: When
+    text: str
+    is_cut: bool
+    parts: set[tuple[Any, ...]] = field(default_factory=set)
+
+
+class Repeats:
+    """What was read so far. Members are parts; within one, headings and clocks that go back begin another.
+
+    grammar: the parser's module with the classes of facts.
+    """
+
+    def __init__(self, grammar: ModuleType) -> None:
+        self._grammar = grammar
+        self._lines: dict[tuple[Any, ...], list[_Known]] = {}
+        self._events: dict[tuple[Any, ...], list[_Known]] = {}
+        self._count = 0
+        self._member = self._heading = 0
+        self._clocks: dict[tuple[Any, ...], tuple[int, float]] = {}
+        self._boots: list[Wall] = []
+        self._banners: dict[str, list[When]] = {}
+        self.lines: dict[int, When] = {}  # of the member's lines with a fault
+
+    def begin_member(self) -> None:
+        self._member += 1
+        self._heading = 0
+        self.lines.clear()
+
+    def see(self, raw: bytes) -> None:
+        """Each line of the file: a heading begins another part."""
+        if raw.startswith(_PART):
+            self._heading += 1
+
+    def is_repeat(self, item: Any, fact: Any, number: int) -> bool:
+        """Whether this line, or event of our own log, was read before. `fact` None: a line without an event."""
+        if isinstance(item, dict):
+            return self._is_known_event(item, _when_of_event(item, ("own", self._member)))
+        when = self._when(item)
+        text = " ".join(item.text.split())
+        key = None if fact is None else self._key(fact)
+        if key is None:
+            self._learn_boot(text, when)
+            return False
+        self.lines[number] = when
+        if len(self.lines) > 4096:
+            del self.lines[next(iter(self.lines))]
+        return self._match(key, _CUT_MARK.sub("", text), bool(getattr(fact, "cut", "")), when)
+
+    def is_known_event(self, event: Mapping[str, Any]) -> bool:
+        """Whether an event of a text log is one that our own log, or another attempt of the same failure, has shown."""
+        when = self.lines[event["line"]]
+        return self._is_known_event(dict(event), when, from_text=True)
+
+    def _is_known_event(self, event: dict[str, Any], when: When, from_text: bool = False) -> bool:
+        kind, code = str(event["kind"]), event["code"]
+        # By the GPU alone: an attempt's first lines may be missing in one of the logs, and name another code.
+        key = (kind, event.get("pci"), "" if kind in _TOLERANCES_S else code)
+        text = "" if kind in _TOLERANCES_S else " ".join(str(event.get("message", "")).split())
+        known = self._events.setdefault(key, [])
+        tolerance = _TOLERANCES_S.get(kind, 0.0)
+        for other in reversed(known[-_COMPARED:]):
+            # Lines of text were compared before, by more than the event has.
+            if from_text and not tolerance and not any(part[0] == "own" for part in other.parts):
+                continue
+            if (when.part not in other.parts or _same_moment(other.when, when)) and _same_text(
+                other, text, "incomplete" in event
+            ):
+                distance = self._distance(other.when, when, tolerance)
+                if distance is not None:
+                    other.parts.add(when.part)
+                    _merge(other.when, when)
+                    return True
+        self._add(known, _Known(when, text, "incomplete" in event, {when.part}))
+        return False
+
+    def _match(self, key: tuple[Any, ...], text: str, is_cut: bool, when: When) -> bool:
+        known = self._lines.setdefault(key, [])
+        best: tuple[float, _Known] | None = None
+        for other in reversed(known[-_COMPARED:]):
+            if not _same_text(other, text, is_cut) or (when.part in other.parts and not _same_moment(other.when, when)):
+                continue
+            distance = self._distance(other.when, when)
+            if distance is not None and (best is None or distance < best[0]):
+                best = (distance, other)
+        if best is None:
+            self._add(known, _Known(when, text, is_cut, {when.part}))
+            self._learn_from(when)
+            return False
+        best[1].parts.add(when.part)
+        _merge(best[1].when, when)
+        self._learn_from(best[1].when)
+        return True
+
+    def _add(self, known: list[_Known], one: _Known) -> None:
+        if self._count < _KNOWN:
+            self._count += 1
+            known.append(one)
+
+    def _distance(self, one: When, other: When, tolerance: float = 0.0) -> float | None:
+        """Seconds between two lines that may be the same one; None: they are not."""
+        if (one.host and other.host and one.host != other.host) or (
+            one.boot_id and other.boot_id and one.boot_id != other.boot_id
+        ):
+            return None
+        walls = None if one.wall is None or other.wall is None else _apart(one.wall, other.wall)
+        if one.uptime is not None and other.uptime is not None:
+            if walls is not None and walls > max(_WALL_CONTRADICTS_S, tolerance):
+                return None
+            uptimes = abs(one.uptime - other.uptime)
+            early = min(one.uptime, other.uptime) < _EARLY_BOOT_S and bool(one.boot_id or other.boot_id)
+            return uptimes if uptimes <= max(_EARLY_TOLERANCE_S if early else _UPTIME_TOLERANCE_S, tolerance) else None
+        if walls is not None:
+            return walls if walls <= max(_tolerance(one, other), tolerance) else None
+        boot = _boot(one, other)
+        if boot is None or not self._boots:
+            return _UNKNOWN_S
+        return (
+            _CLOCK_TOLERANCE_S
+            if any(_apart(boot, known) <= max(_SAME_BOOT_S, tolerance) for known in self._boots)
+            else None
+        )
+
+    def _when(self, line: Any) -> When:
+        wall = None
+        if line.naive_us is not None:
+            has_zone = line.wall_us is not None
+            seconds = (line.wall_us if has_zone else line.naive_us) / 1e6
+            wall = Wall(seconds, has_zone, datetime.fromtimestamp(seconds, UTC).year != 2000)
+        stamp = line.stamp or ""
+        uptime = None if line.monotonic_us is None else line.monotonic_us / 1e6
+        kind = () if wall is None else (wall.has_zone, wall.has_year, "T" in stamp)
+        shape = (self._member, self._heading, uptime is not None, bool(line.host), kind)
+        clock = uptime if uptime is not None else wall.seconds if wall is not None else None
+        times, last = self._clocks.get(shape, (0, 0.0))
+        if clock is not None:
+            times += clock < last
+            self._clocks[shape] = (times, clock)
+        is_computed = re.match(r"\d{4}-\d\d-\d\dT[\d:]+,|[^ ]+ [^ ]+ +\d+ [\d:]+ \d{4}$", stamp) is not None
+        is_whole = line.naive_us is not None and line.naive_us % 1000000 == 0 and not re.search(r":\d\d[.,]\d", stamp)
+        return When((*shape, times), uptime, wall, line.host.partition(".")[0], (line.boot_id or "").replace("-", ""),
+                    is_whole, is_computed)  # fmt: skip
+
+    def _key(self, fact: Any) -> tuple[Any, ...] | None:
+        """What tells faults apart before their text; None for a line that is no fault."""
+        grammar = self._grammar
+        if isinstance(fact, (grammar.Xid, grammar.Sxid)):
+            return type(fact).__name__, fact.code, fact.pci
+        if isinstance(fact, (grammar.Lost, grammar.InitFailure)):
+            return type(fact).__name__, fact.pci, fact.part
+        return ("neuron", fact.code, fact.device) if isinstance(fact, grammar.NeuronError) else None
+
+    def _learn_from(self, when: When) -> None:
+        """The time of the boot, of a line that has both clocks."""
+        if when.uptime is not None and when.wall is not None:
+            boot = when.wall._replace(seconds=when.wall.seconds - when.uptime)
+            if len(self._boots) < _BOOTS and not any(_apart(boot, known) <= _SAME_BOOT_S for known in self._boots):
+                self._boots.append(boot)
+
+    def _learn_boot(self, text: str, when: When) -> None:
+        """A line of the driver without an event, which two parts have: one with an uptime, one with a wall clock."""
+        self._learn_from(when)
+        if "NVRM" not in text or len(self._banners) > 1000:
+            return
+        others = self._banners.setdefault(text, [])
+        for other in others[-8:]:
+            boot = _boot(other, when)
+            if boot is not None and len(others) < 3:  # a line of many boots tells nothing
+                self._learn_from(When((), 0.0, boot))
+        others.append(when)
+
+
+def _boot(one: When, other: When) -> Wall | None:
+    """The time of the boot, where one line has the uptime alone and the other the wall clock alone."""
+    for uptime, wall in ((one.uptime, other.wall), (other.uptime, one.wall)):
+        if uptime is not None and wall is not None:
+            return wall._replace(seconds=wall.seconds - uptime)
+    return None
+
+
+def _merge(known: When, when: When) -> None:
+    """What the second line of a fault adds to the first."""
+    known.uptime = when.uptime if known.uptime is None else known.uptime
+    if known.wall is None and when.wall is not None:
+        known.wall, known.is_whole_second, known.is_computed = when.wall, when.is_whole_second, when.is_computed
+    known.host, known.boot_id = known.host or when.host, known.boot_id or when.boot_id
+
+
+def _apart(one: Wall, other: Wall) -> float:
+    """Seconds between two clocks, as close as their zones and years allow."""
+    first, second = one.seconds, other.seconds
+    if not (one.has_year and other.has_year):
+        first, second = _in_one_year(first), _in_one_year(second)
+    apart = abs(first - second)
+    if not (one.has_year and other.has_year):
+        apart = min(apart, abs(apart - 366 * 86400))
+    if one.has_zone != other.has_zone and apart <= _ZONE_MOST_S:
+        apart %= _ZONE_STEP_S
+        apart = min(apart, _ZONE_STEP_S - apart)
+    return apart
+
+
+def _in_one_year(seconds: float) -> float:
+    return datetime.fromtimestamp(seconds, UTC).replace(year=2000).timestamp()
+
+
+def _tolerance(one: When, other: When) -> float:
+    if one.is_computed or other.is_computed:
+        return _DMESG_TOLERANCE_S
+    # Two logs of the same program agree to the second; a fraction that one lacks was cut off.
+    same_shape = one.part[2:-1] == other.part[2:-1] and one.is_whole_second and other.is_whole_second
+    return 0.0 if same_shape else _CLOCK_TOLERANCE_S
+
+
+def _same_moment(one: When, other: When) -> bool:
+    """The same microsecond: no second line of the same text."""
+    if one.uptime is not None and other.uptime is not None:
+        return abs(one.uptime - other.uptime) < 1e-7 and not float(one.uptime).is_integer()
+    fine = not one.is_whole_second and not other.is_whole_second
+    return fine and one.wall is not None and other.wall is not None and one.wall == other.wall
+
+
+def _same_text(known: _Known, text: str, is_cut: bool) -> bool:
+    if known.text == text:
+        return True
+    return (is_cut and bool(text) and known.text.startswith(text)) or (
+        known.is_cut and bool(known.text) and text.startswith(known.text)
+    )
+
+
+def _when_of_event(event: dict[str, Any], part: tuple[Any, ...]) -> When:
+    monotonic = event.get("monotonic_us")
+    wall = None
+    try:
+        if event.get("time"):
+            wall = Wall(datetime.fromisoformat(str(event["time"])).timestamp(), True, True)
+    except ValueError:
+        pass
+    return When(
+        part, None if monotonic is None else monotonic / 1e6, wall, "", str(event.get("boot_id") or "").replace("-", "")
+    )

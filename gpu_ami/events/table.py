@@ -1,0 +1,93 @@
+"""The events of a log for people: one line each, then what to do for each GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpu_ami.events.left_out import LeftOut
+from gpu_ami.events.reader import Event, parser_module
+
+_NONE = "No Xid, SXid, lost GPU or error of Neuron in this log."
+_NOT_UNDERSTOOD = "No event was understood; whether this log has none is not known, since parts of it were left out:"
+_COLOURS = {"fatal": "\x1b[1;31m", "critical": "\x1b[31m", "warning": "\x1b[33m", "app": "\x1b[36m", "info": "\x1b[2m"}
+_KINDS = {"xid": "Xid", "sxid": "SXid", "gpu_lost": "lost ~Xid", "neuron": "Neuron", "gpu_init_failed": "init"}
+_COLUMNS = (("TIME", 27), ("GPU", 14), ("EVENT", 10), ("SEVERITY", 8), ("WHAT", 34), ("DO", 19))
+
+
+def table(
+    events: Iterator[Event], *, colour: bool, left_out: LeftOut | None = None, verbose: bool = False
+) -> Iterator[str]:
+    """One line for each event as it arrives, then what to do for each GPU, then what was left out."""
+    yield "  ".join(title.ljust(width) for title, width in _COLUMNS) + "  BY"
+    worst: dict[str, Event] = {}
+    count = 0
+    for event in events:
+        count += 1
+        yield _row(event, colour)
+        if event["origin"] != "userland":
+            _keep_worst(worst, event)
+    yield ""
+    yield from _summary(worst, count, hides_events=left_out is not None and left_out.may_hide_events)
+    if left_out is not None:
+        yield from left_out.sentences(verbose=verbose)
+
+
+def _row(event: Event, colour: bool) -> str:
+    when = event.get("time") or event.get("stamp") or _uptime(event.get("monotonic_us")) or _position(event)
+    code = f"{_KINDS[event['kind']]} {event['code']}"
+    by = event.get("process") or ""
+    if event.get("pid") is not None:
+        by = f"{by}[{event['pid']}]"
+    if event["origin"] == "userland":
+        by += " (drill: written by a process, not by the kernel)"
+    if event.get("follow_up_only"):
+        by += " (follow-up line; the first line of this SXid is missing)"
+    if event.get("incomplete"):
+        by += f" (the line was cut; missing: {event['incomplete']})"
+    if event.get("likely_cause"):
+        by += f" (likely cause: {event['likely_cause']})"
+    cells = (str(when), event["pci"] or "?", code, event["severity"], event["name"], event["ec2_action"])
+    shown = [_fit(cell, width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)]
+    if colour:
+        shown[3] = _COLOURS.get(event["severity"], "") + shown[3] + "\x1b[0m"
+    return ("  ".join(shown) + "  " + _printable(by)).rstrip()
+
+
+def _position(event: Event) -> str:
+    return f"{event['file']} {event.get('line')}" if event.get("file") else f"line {event.get('line')}"
+
+
+def _uptime(monotonic_us: int | None) -> str:
+    return "" if monotonic_us is None else f"up {monotonic_us / 1e6:.6f} s"
+
+
+def _printable(text: str) -> str:
+    """Process names are untrusted: control characters in them must not reach the terminal."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def _fit(text: str, width: int) -> str:
+    text = _printable(text)
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
+
+
+def _rank(event: Event) -> tuple[int, int]:
+    """Severity, then the code's number; Neuron's errors have names."""
+    severities: Sequence[str] = parser_module("catalogue").SEVERITIES
+    code = event["code"] if isinstance(event["code"], int) else 0
+    return severities.index(event["severity"]) if event["severity"] in severities else 0, code
+
+
+def _keep_worst(worst: dict[str, Event], event: Event) -> None:
+    gpu = event["pci"] or "?"
+    if gpu not in worst or _rank(event)[0] > _rank(worst[gpu])[0]:
+        worst[gpu] = event
+
+
+def _summary(worst: dict[str, Event], count: int, *, hides_events: bool) -> Iterator[str]:
+    if not count:
+        yield _NOT_UNDERSTOOD if hides_events else _NONE
+    for gpu, event in sorted(worst.items(), key=lambda item: _rank(item[1]), reverse=True):
+        identity = f" ({event['uuid']})" if event.get("uuid") else ""
+        kind = {"gpu_lost": "Xid", "gpu_init_failed": "GPU initialisation"}.get(event["kind"], _KINDS[event["kind"]])
+        yield f"{gpu}{identity}: {event['ec2_meaning']}. Cause: {kind} {event['code']}, {event['name']}."
