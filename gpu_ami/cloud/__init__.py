@@ -13,6 +13,7 @@ log_groups   log groups of a proof: names, listing, deletion
 login        how SSH gets to an instance: addresses, jump host, Session Manager, Instance Connect Endpoint
 place        the place of a run: an AWS region as a `--where` file describes it, or the local region; its MFA session
 policies     IAM policies: whether statements allow an action on a resource
+placement_groups  cluster placement groups of machines that work together
 preflight/   examines a place before anything is launched
 resources    tagged resources of a place: lists and removes them
 published    images of one recipe, by their time

@@ -65,7 +65,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One launch. at: RFC 3339, UTC. zone: "" where AWS did not say. answer: what AWS said, or `launched`."""
+    """One launch. at: RFC 3339, UTC. zone: "" where AWS did not say. answer: what AWS said, or `launched`.
+
+    instance_id: of what runs; of several machines of one call, all ids with commas.
+    """
 
     at: str
     instance_type: str
@@ -134,8 +137,7 @@ class Search:
                 except CapacityError as error:
                     self._note(way, subnet_id, error)
                     continue
-                identity = launched if isinstance(launched, str) else ""
-                self.on_attempt(self._attempt(way, subnet_id, LAUNCHED, identity))
+                self.on_attempt(self._attempt(way, subnet_id, LAUNCHED, _identity(launched)))
                 return launched
             if time.monotonic() + _ROUND_SECONDS > deadline:
                 raise self._error()
@@ -175,3 +177,9 @@ class Search:
             return CapacityError(last.message, details=lines, hint=last.hint, code=last.code)
         message = f"no capacity for {self.instance_type} in {len(lines)} attempts; the last: {last.message}"
         return CapacityError(message, details=lines, hint=last.hint, code=last.code)
+
+
+def _identity(launched: object) -> str:
+    if isinstance(launched, list):
+        return ", ".join(map(str, launched))
+    return launched if isinstance(launched, str) else ""

@@ -129,6 +129,10 @@ class Cloud:
 
         CapacityError names every attempt in the place's subnets and ways.
         """
+        return self.launch_all(launch)[0]
+
+    def launch_all(self, launch: Launch) -> list[str]:
+        """As `launch`, for `launch.count` instances of one call: the ids of all of them, or an error and none."""
         search = self.search(launch.instance_type, capacity.ways_of(self.place, launch.instance_type))
         search.on_attempt = launch.on_attempt
         if launch.cancelled:
@@ -164,31 +168,46 @@ class Cloud:
                 self._zones[reservation] = rows["CapacityReservations"][0]["AvailabilityZone"]
         return self._zones.get(reservation, "")
 
-    def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> str:
-        """One attempt: an instance that is terminated again where it does not come as far as it is waited for."""
+    def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> list[str]:
+        """One attempt: instances that are terminated again where one does not come as far as it is waited for."""
         asked = request(launch, self.place, way, subnet_id, self.ec2)
-        instance_id = self._consistent([launch.key_name, launch.ami], lambda: self._run_instance(launch, asked))
-        self.created(instance_id)
-        self._ways[instance_id] = way.kind
+        instance_ids = self._consistent([launch.key_name, launch.ami], lambda: self._run_instances(launch, asked))
+        for instance_id in instance_ids:
+            self.created(instance_id)
+            self._ways[instance_id] = way.kind
         try:
-            self.end_at(instance_id, launch.tags.get(runs.TAG_EXPIRES, ""))
+            for instance_id in instance_ids:
+                self.end_at(instance_id, launch.tags.get(runs.TAG_EXPIRES, ""))
             if launch.pending_seconds:
-                self.wait_for_state(instance_id, "running", launch.pending_seconds, lambda: launch.is_cancelled)
-        except CapacityError:  # EC2 has ended it
-            self.forget_end(instance_id)
+                self._wait_until_running(launch, instance_ids)
+        except CapacityError as error:  # EC2 has ended the one that the error is of
+            if len(instance_ids) == 1:
+                self.forget_end(instance_ids[0])
+            else:
+                self._take_back(instance_ids, error)
             raise
         except BaseException as error:
-            try:
-                self.terminate([instance_id])
-            except GpuAmiError as refusal:
-                if isinstance(error, GpuAmiError):  # `sweep` finds it by its tags
-                    error.details = (*error.details, f"not removed: {refusal.message}")
+            self._take_back(instance_ids, error)
             raise
-        return instance_id
+        return instance_ids
 
-    def _run_instance(self, launch: Launch, asked: RunInstancesRequestTypeDef) -> str:
+    def _wait_until_running(self, launch: Launch, instance_ids: Sequence[str]) -> None:
+        deadline = time.monotonic() + launch.pending_seconds
+        for instance_id in instance_ids:
+            left = max(0.0, deadline - time.monotonic())
+            self.wait_for_state(instance_id, "running", left, lambda: launch.is_cancelled)
+
+    def _take_back(self, instance_ids: list[str], error: BaseException) -> None:
+        """Terminates what a failed attempt has launched; the error then names what that could not do."""
+        try:
+            self.terminate(instance_ids)
+        except GpuAmiError as refusal:
+            if isinstance(error, GpuAmiError):  # `sweep` finds it by its tags
+                error.details = (*error.details, f"not removed: {refusal.message}")
+
+    def _run_instances(self, launch: Launch, asked: RunInstancesRequestTypeDef) -> list[str]:
         with _translated(f"launching {launch.instance_type} from {launch.ami}"):
-            return self.ec2.run_instances(**asked)["Instances"][0]["InstanceId"]
+            return [instance["InstanceId"] for instance in self.ec2.run_instances(**asked)["Instances"]]
 
     def end_at(self, instance_id: str, expires: str) -> None:
         """Has AWS terminate the instance then, where the place has a role for it. expires: RFC 3339, UTC."""

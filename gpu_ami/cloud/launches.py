@@ -96,6 +96,7 @@ class Launch:
     efa_interfaces: 0: an ordinary interface; else an EFA on each network card of the type that takes one. cancelled:
     ends the wait for capacity. pending_seconds: how long the launch may be pending; EC2 may withdraw its capacity until
     it runs, and the search goes on then; 0: it is not waited for. on_attempt: gets each attempt, the last one included.
+    count: machines of this one call, all of them or none. placement_group: of all of them; "" for none.
     """
 
     ami: str
@@ -107,6 +108,8 @@ class Launch:
     cancelled: threading.Event | None = None
     pending_seconds: float = 0.0
     on_attempt: Callable[[capacity.Attempt], object] = _ignore
+    count: int = 1
+    placement_group: str = ""
 
     @property
     def is_cancelled(self) -> bool:
@@ -128,8 +131,8 @@ def request(
     asked: RunInstancesRequestTypeDef = {
         "ImageId": launch.ami,
         "InstanceType": cast("InstanceTypeType", launch.instance_type),
-        "MinCount": 1,
-        "MaxCount": 1,
+        "MinCount": launch.count,
+        "MaxCount": launch.count,
         "KeyName": launch.key_name,
         "UserData": launch.user_data,
         "InstanceInitiatedShutdownBehavior": "terminate",
@@ -147,5 +150,7 @@ def request(
             asked["SecurityGroupIds"] = list(place.security_group_ids)
     if place.instance_profile:
         asked["IamInstanceProfile"] = {"Name": place.instance_profile}
+    if launch.placement_group:
+        asked["Placement"] = {"GroupName": launch.placement_group}
     way.add_to(asked)
     return asked

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
-from gpu_ami.cloud import aws_errors, dead_man, log_groups, resources, runs
+from gpu_ami.cloud import aws_errors, dead_man, log_groups, placement_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.resources import Resource
@@ -96,6 +96,7 @@ def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> 
                 found += [(Resource("key-pair", key, tags), "its run has died") for key in keys]
     swept = [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
     swept += [] if dry_run else _sweep_schedules(cloud, records, progress)
+    swept += _sweep_placement_groups(cloud, records, progress, dry_run)
     return [*swept, *_sweep_log_groups(cloud, records, progress, dry_run)]
 
 
@@ -135,6 +136,21 @@ def _sweep_schedules(cloud: Cloud, records: Iterable[runs.Record], progress: Pro
                 reason = "its run has died"
                 yield Swept("schedule", dead_man.schedule_name(instance), record.id, reason, outcome, refusal)
                 progress.note(f"schedule of {instance} of run {record.id}: {outcome}")
+
+
+def _sweep_placement_groups(
+    cloud: Cloud, records: Iterable[runs.Record], progress: Progress, dry_run: bool
+) -> Iterator[Swept]:
+    """Removes placement groups, after the instances in them. They are free: a caller may lack the permission."""
+    try:
+        groups = placement_groups.tagged(cloud, runs.TAG_RUN)
+    except CloudError as error:
+        progress.note(f"placement groups are not removed: {error}")
+        return
+    for group in groups:
+        reason = why_leftover(dict(group.tags), records, cloud.place.name)
+        if reason:
+            yield _remove(cloud, group, reason, progress, dry_run)
 
 
 def _sweep_log_groups(
@@ -207,7 +223,10 @@ def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, d
     outcome, refusal = "would be removed", ""
     if not dry_run:
         try:
-            resources.remove(cloud, resource)
+            if resource.kind == placement_groups.KIND:
+                placement_groups.delete(cloud, resource.id)
+            else:
+                resources.remove(cloud, resource)
             outcome = "removed"
         except CloudError as error:
             # Gone since it was listed; or not known yet, and then it is listed again.

@@ -9,6 +9,7 @@ some seconds, so that a waiter goes on at once.
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import re
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
 from gpu_ami.local.api.protocol import call_application, read_body, send, unpack
-from gpu_ami.local.backends import INSTANCE_TYPES, REGION
+from gpu_ami.local.backends import INSTANCE_TYPES, REGION, placement_groups
 from gpu_ami.local.images import ImageStore, Request
 from gpu_ami.local.machines import load_gpu_facts, read_console
 from gpu_ami.local.state import Layout
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpu_ami.local.machines import reconcile
 
 _CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
+_XML = [("Content-Type", "text/xml")]
 _READ_ONLY = ("Describe", "Get", "List")
 # Calls of waiters, and their parameter: answered late while what they name is between two states. A waiter polls each
 # second or two, and gives a call a minute.
@@ -88,9 +90,18 @@ class Api:
         call = read_call(environ)
         if call is None:
             return self._app(environ, start_response)
+        answer: bytes | None = None
         refusal = self._refuse(call, environ)
+        try:
+            if not refusal and not _is_elsewhere(environ):
+                self._ec2.placement_groups.require(_placement_group(call))
+                answer = self._ec2.placement_groups.answer(call.action, call.parameters)
+        except placement_groups.Refused as error:
+            refusal = Refusal(error.code, error.message)
         if refusal:
-            return send(start_response, "400 BAD REQUEST", [("Content-Type", "text/xml")], refusal.body())
+            return send(start_response, "400 BAD REQUEST", _XML, refusal.body())
+        if answer is not None:
+            return send(start_response, "200 OK", _XML, answer)
         if _is_elsewhere(environ):
             return self._app(environ, start_response)
         snapshot_tags = _take_snapshot_tags(call)
@@ -99,9 +110,11 @@ class Api:
         if call.action in _WAITED_FOR:
             self._ec2.settled(call.members(_WAITED_FOR[call.action]), self._hold_seconds)
         _write_call(call, environ)
-        status, headers, body = call_application(self._app, environ)
-        if status.startswith("200"):
-            body = self._after(call, body, snapshot_tags)
+        # No machine of a launch is prepared before its placement group is known.
+        with self._reconciler.lock if _placement_group(call) else contextlib.nullcontext():
+            status, headers, body = call_application(self._app, environ)
+            if status.startswith("200"):
+                body = self._after(call, body, snapshot_tags)
         return send(start_response, status, headers, body)
 
     def _refuse(self, call: Call, environ: WSGIEnvironment) -> Refusal | None:
@@ -182,6 +195,8 @@ class Api:
             elif call.action == "StopInstances" and call.flag("Force"):
                 self._reconciler.force(instance_id)
         if call.action == "RunInstances":
+            for instance_id in _texts(body, "instanceId"):
+                self._ec2.place(instance_id, _placement_group(call))
             body = body.replace(b"<code>16</code>", b"<code>0</code>")
             body = body.replace(b"<name>running</name>", b"<name>pending</name>")
         self._reconciler.absorb()
@@ -201,6 +216,11 @@ class Api:
         """The answer with the machine's serial console instead of moto's text."""
         console = base64.b64encode(read_console(self._layout.instance(call.parameters["InstanceId"])))
         return re.sub(rb"<output>.*?</output>", b"<output>" + console + b"</output>", body, flags=re.DOTALL)
+
+
+def _placement_group(call: Call) -> str:
+    """The group that a launch names; "" for none, and for every other call."""
+    return call.parameters.get("Placement.GroupName", "") if call.action == "RunInstances" else ""
 
 
 def _is_elsewhere(environ: WSGIEnvironment) -> bool:

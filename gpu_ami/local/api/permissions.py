@@ -37,6 +37,7 @@ _CREATED = {
     "CopyImage": ("image", "snapshot"),
     "CreateSecurityGroup": ("security-group",),
 }
+_OF_PLACEMENT = ("CreatePlacementGroup", "DeletePlacementGroup")  # others name a security group by it
 _OF_PARAMETERS = ("DeleteParameter", "GetParameter", "GetParameters", "PutParameter")
 _OF_DOCUMENTS = (
     "CreateDocument", "DeleteDocument", "DescribeDocument", "UpdateDocument", "UpdateDocumentDefaultVersion",
@@ -94,6 +95,8 @@ def _resources(call: ServiceCall, ec2: Ec2) -> Iterator[tuple[str, Mapping[str, 
         resource_type = _PARAMETERS.get(names[-1])
         if call.action == "CreateTags" and names == ["ResourceId"]:
             resource_type = _type_of(value)
+        if key == "Placement.GroupName" or (key == "GroupName" and call.action in _OF_PLACEMENT):
+            resource_type = "placement-group"
         if resource_type and value and not key.startswith(("Filter", "Tag")):
             yield _arn(ec2, resource_type, value), _tags_of(ec2, value)
     if call.action == "RunInstances":

@@ -7,21 +7,22 @@ logs                 log events that arrive late; the patterns of metric filters
 log_metrics          metrics of log events: metric filters and embedded metric documents
 cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
+placement_groups     placement groups, and which instance is in which
 security_groups      which connections the security groups of an instance allow
 systems_manager/     managed nodes, Run Command and State Manager
 """
 
 from typing import Any
 
-from gpu_ami.local.backends import cloudwatch, log_metrics, logs, published_amis, security_groups
+from gpu_ami.local.backends import cloudwatch, log_metrics, logs, placement_groups, published_amis, security_groups
 from gpu_ami.local.backends.cloudwatch import NO_DELAYS, Delays, metric_data, metric_series
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
 from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
 
 __all__ = [
     "INSTANCE_TYPES", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "install",
-    "instance_access_key", "instance_of_access_key", "metric_data", "metric_series", "security_groups",
-    "service_application",
+    "instance_access_key", "instance_of_access_key", "metric_data", "metric_series", "placement_groups",
+    "security_groups", "service_application",
 ]  # fmt: skip
 
 

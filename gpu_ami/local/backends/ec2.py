@@ -26,6 +26,7 @@ from moto.iam.models import iam_backends
 
 from gpu_ami.local.backends import security_groups
 from gpu_ami.local.backends.instance import InstanceView
+from gpu_ami.local.backends.placement_groups import PlacementGroups
 from gpu_ami.local.state import ImageRecord
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Ec2:
         self.backend: Any = ec2_backends[self.account][REGION]
         self._iam: Any = iam_backends[self.account]["aws"]
         self.cidr = cidr
+        self.placement_groups = PlacementGroups(self.instances)
         self.vpc_id, self.subnet_ids = self._make_network(cidr)
         self.subnet_id = self.subnet_ids[0]
         group = self.backend.create_security_group("gpu-ami-local", "instances of the local region", vpc_id=self.vpc_id)
@@ -119,6 +121,12 @@ class Ec2:
 
     def instance(self, instance_id: str) -> Any | None:
         return self.backend.get_instance_by_id(instance_id)
+
+    def place(self, instance_id: str, group: str) -> None:
+        """Remembers the placement group of a launch, which moto's does not. group: "" for none."""
+        instance = self.instance(instance_id)
+        if instance is not None:
+            instance.placement.group_name = group
 
     def set_state(self, instance: Any, name: str, code: str = "", message: str = "") -> None:
         """What DescribeInstances shows; with `code`, why (such as Server.InternalError)."""

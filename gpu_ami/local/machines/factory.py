@@ -18,6 +18,7 @@ from gpu_ami.local.machines.console import cap_console, note_on_console
 from gpu_ami.local.machines.devices import devices_of
 from gpu_ami.local.machines.firewall import Firewall
 from gpu_ami.local.machines.firmware import Boot, read_boot
+from gpu_ami.local.machines.interconnect import DhcpServer, Interconnect
 from gpu_ami.local.machines.metadata import Metadata, MetadataServer
 from gpu_ami.local.machines.qemu import (
     MachineSpec,
@@ -73,6 +74,8 @@ class MachineFactory:
         self._layout, self._ec2, self._disk_of, self._wake = layout, ec2, disk_of, wake
         self._ssh_port, self._api_port, self._mirror_port = ports
         self._services: dict[str, MetadataServer] = {}
+        self._interconnected: dict[str, str] = {}  # instance → multicast address of its placement group
+        self._dhcp: dict[str, DhcpServer] = {}  # by that address
         self._probe = threading.Lock()
         self._firewall = Firewall(ec2) if filtered else None
 
@@ -120,7 +123,13 @@ class MachineFactory:
             boards=boards,
             oem_strings=devices_of(instance.instance_type).oem_strings(),
             relays=self._write_relays(folder),
+            interconnect=self._interconnect(instance),
         )
+
+    def _interconnect(self, instance: Any) -> Interconnect | None:
+        """The instance's interface to the machines of its placement group, if it is in one."""
+        group = self._ec2.placement_groups.of(instance)
+        return Interconnect.of(instance.private_ip, group.number) if group else None
 
     def _copy_disk(self, instance: Any, disk: Path) -> LoopDevice | None:
         """Copies the image's disk; the loop device of a copy that had been begun before."""
@@ -161,11 +170,23 @@ class MachineFactory:
             self._services[instance_id] = MetadataServer(prepared.folder / _METADATA_SOCKET, metadata)
         if self._sandboxes and not isinstance(prepared, MachineSpec):
             return self._sandboxes.power_on(prepared, self._wake)
+        self._serve_addresses(prepared)
         if self._firewall is None:
             return QemuMachine(prepared, self._wake)
         machine = QemuMachine(self._firewall.before_power_on(prepared), self._wake)
         self._firewall.powered_on(machine)
         return machine
+
+    def _serve_addresses(self, spec: MachineSpec) -> None:
+        if spec.interconnect:
+            group = self._interconnected[spec.instance_id] = spec.interconnect.group
+            if group not in self._dhcp:
+                self._dhcp[group] = DhcpServer(group)
+
+    def _forget_interconnect(self, instance_id: str) -> None:
+        group = self._interconnected.pop(instance_id, None)
+        if group and group not in self._interconnected.values():
+            self._dhcp.pop(group).close()
 
     def apply_security_groups(self) -> None:
         """Opens and closes machines' ports as the rules of their groups say now. In the thread that owns machines."""
@@ -186,6 +207,7 @@ class MachineFactory:
     def discard(self, instance_id: str) -> None:
         if self._firewall:
             self._firewall.forget(instance_id)
+        self._forget_interconnect(instance_id)
         service = self._services.pop(instance_id, None)
         if service:
             service.close()

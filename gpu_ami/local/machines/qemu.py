@@ -21,6 +21,7 @@ from gpu_ami.files import write_json
 from gpu_ami.local.machines.boards import Board, device_options
 from gpu_ami.local.machines.console import CONSOLE
 from gpu_ami.local.machines.firmware import Boot
+from gpu_ami.local.machines.interconnect import Interconnect
 from gpu_ami.local.machines.qmp import Qmp
 from gpu_ami.process import ProcessIdentity, find_tool, identify, spawn
 
@@ -29,6 +30,7 @@ _QMP = "qmp.sock"
 _STDERR = "qemu.log"
 # Slots of bus 0 that the machine itself takes: host bridge, disk, network, entropy, and q35's own at 1f.
 _DISK_SLOT, _NETWORK_SLOT, _ENTROPY_SLOT = 2, 3, 4
+_INTERCONNECT_SLOT = 5  # of machines that have one
 RESERVED_SLOTS = (0, _DISK_SLOT, _NETWORK_SLOT, _ENTROPY_SLOT, 0x1F)
 
 
@@ -50,6 +52,7 @@ class MachineSpec:
     oem_strings: tuple[str, ...] = ()  # SMBIOS strings of devices that are not on the PCI bus
     relays: tuple[tuple[str, str], ...] = ()  # (address seen from the guest, program in `folder`), port 80 each
     ssh_closed: bool = False  # at power-on
+    interconnect: Interconnect | None = None  # a second network, with the machines of its placement group
 
     @property
     def system_uuid(self) -> str:
@@ -74,7 +77,7 @@ def command_line(spec: MachineSpec) -> list[str]:
         "-device", f"virtio-rng-pci,bus=pcie.0,addr={_ENTROPY_SLOT:#x}",
         "-chardev", f"file,id=console,path={CONSOLE},append=on", "-serial", "chardev:console",
         "-qmp", f"unix:{_QMP},server=on,wait=off",
-        *device_options(spec.boards, RESERVED_SLOTS),
+        *device_options(spec.boards, (*RESERVED_SLOTS, *([_INTERCONNECT_SLOT] if spec.interconnect else []))),
         *_direct_boot(spec),
     ]  # fmt: skip
 
@@ -106,8 +109,22 @@ def _network(spec: MachineSpec) -> list[str]:
         *([] if spec.ssh_closed else [f"hostfwd={_forward(spec)}-:22"]),
         *forwards,
     ]  # fmt: skip
-    device = f"virtio-net-pci,netdev=net0,mac={spec.mac},romfile=,bus=pcie.0,addr={_NETWORK_SLOT:#x}"
-    return ["-netdev", ",".join(user), "-device", device]
+    return ["-netdev", ",".join(user), "-device", _card("net0", spec.mac, _NETWORK_SLOT), *_interconnect(spec)]
+
+
+def _interconnect(spec: MachineSpec) -> list[str]:
+    if spec.interconnect is None:
+        return []
+    return [
+        "-netdev",
+        spec.interconnect.netdev("net1"),
+        "-device",
+        _card("net1", spec.interconnect.mac, _INTERCONNECT_SLOT),
+    ]
+
+
+def _card(netdev: str, mac: str, slot: int) -> str:
+    return f"virtio-net-pci,netdev={netdev},mac={mac},romfile=,bus=pcie.0,addr={slot:#x}"
 
 
 def _forward(spec: MachineSpec) -> str:
