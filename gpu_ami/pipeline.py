@@ -26,7 +26,7 @@ from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, job_summary, page, page_materials, writer
-from gpu_ami.validate import Proof, carried, host_proof, image_files, image_proof, validator_process
+from gpu_ami.validate import Proof, carried, host_proof, image_files, image_proof, nodes, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
@@ -281,7 +281,8 @@ class ProofOptions:
     """Options of a proof beside plan and AMI: instance types, the user's checks, options of the validator, restarts.
 
     max_cost: US dollars that the run may cost, its builder included; None for no limit. earlier: a proof whose checks
-    need not run on what has not changed since. cancelled: set by another thread, it ends the proof.
+    need not run on what has not changed since. cancelled: set by another thread, it ends the proof. nodes: machines of
+    one type that work together.
     """
 
     instance_types: Sequence[str] = ()
@@ -291,15 +292,18 @@ class ProofOptions:
     max_cost: float | None = None
     earlier: carried.Earlier | None = None
     cancelled: threading.Event | None = None
+    nodes: int = 1
 
 
 def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool) -> None:
     """Notes what a run on AWS is expected to cost.
 
-    UsageError, before anything is launched: more than --max-cost allows, also where machines are emulated and cost
-    nothing, so that a rehearsal refuses what AWS would.
+    UsageError, before anything is launched: machines that cannot work together, or more than --max-cost allows, also
+    where machines are emulated and cost nothing, so that a rehearsal refuses what AWS would.
     """
-    expected = cost.estimate(plan.document, image_proof.choose_types(plan.document, asked.instance_types), build=build)
+    instance_types = image_proof.choose_types(plan.document, asked.instance_types)
+    nodes.require(plan.document, session.place, instance_types, asked.nodes)
+    expected = cost.estimate(plan.document, instance_types, build=build, nodes=asked.nodes)
     if not session.place.simulated:
         session.progress.note(expected.text)
     session.budget.max_cost = asked.max_cost
@@ -343,7 +347,7 @@ def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOpt
     options = (asked.checks, asked.options, asked.restarts)
     proof = Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
     proof.cancelled = asked.cancelled or proof.cancelled
-    proof.max_cost = asked.max_cost
+    proof.max_cost, proof.nodes = asked.max_cost, asked.nodes
     proof.layers = _layers_of(ami, out)
     proof.suite = layers.files_digest([*_SUITE, *proof.site_checks(), *asked.checks])
     return proof

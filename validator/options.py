@@ -25,6 +25,9 @@ def add_options(parser: pytest.Parser) -> None:
         "--after", metavar="RESTART", help="the host was restarted: run only the checks that must hold after it"
     )
     group.addoption("--carried", metavar="FILE", type=Path, help="ids, one a line, of checks that an earlier proof has")
+    group.addoption(
+        "--nodes", metavar="FILE", type=Path, help="machines that work together: run only the checks of tier T4"
+    )
     group.addoption("--tier", metavar="TIER", choices=tiers.NAMES, help="run only the checks of this tier")
     group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
     group.addoption(

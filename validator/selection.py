@@ -13,6 +13,7 @@ from validator.transport import backend
 if TYPE_CHECKING:
     from validator.plan_document import PlanDocument
 
+SEVERAL_NODES = "T4"
 # Sections that every image of this project has; without a plan only their checks run.
 _OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
 
@@ -20,6 +21,9 @@ _OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
 def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument | None) -> None:
     """Deselects checks that do not apply."""
     after, only = config.getoption("after"), config.getoption("tier")
+    several = bool(config.getoption("nodes"))
+    if not (config.getoption("collectonly") and config.getoption("results")):  # a list has both
+        _keep(config, items, lambda item: (identity.tier_of(item) == SEVERAL_NODES) is several)
     if plan is not None:
         _keep(config, items, lambda item: _is_planned(item, plan))
     else:

@@ -47,7 +47,7 @@ TIERS = (
     Tier(
         "T4",
         "several nodes",
-        "machines work together: EFA between them, NCCL over all their GPUs",
+        "machines work together: logins, TCP and Open MPI between them, EFA, NCCL over all their GPUs",
         "clusters of more nodes than took part",
     ),
 )

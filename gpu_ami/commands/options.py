@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpu_ami.release import image_description
 
 _COLLECT_SECONDS = 120.0
+_MOST_NODES = 64
 LAYERS = ("none", "auto", "all")  # of gpu_ami.build.layering
 BUILDERS = ("auto", "sandbox", "machine")  # of gpu_ami.build.builder_kind
 LOG_GROUPS = ("proof", "production")  # of gpu_ami.cloud.place, which would import the AWS packages for --help
@@ -141,6 +142,28 @@ def add_golden(parser: argparse.ArgumentParser) -> None:
 def add_instance_types(parser: argparse.ArgumentParser) -> None:
     text = "boot only on this instance type of the plan (repeatable)"
     parser.add_argument("--instance-type", action="append", default=[], metavar="TYPE", help=text)
+
+
+def add_nodes(parser: argparse.ArgumentParser) -> None:
+    text = (
+        "launch this many machines of one instance type together, in one placement group, and check that they work"
+        " together over EFA or TCP (tier T4; docs/nodes.md)"
+    )
+    parser.add_argument("--nodes", type=_nodes, default=1, metavar="N", help=text)
+
+
+def _nodes(text: str) -> int:
+    if not text.isdigit() or not 2 <= int(text) <= _MOST_NODES:
+        message = f"expected a number from 2 to {_MOST_NODES}, got {text!r} (without --nodes, one machine is checked)"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
+def check_nodes(args: argparse.Namespace) -> None:
+    """UsageError: --nodes with an option that it excludes."""
+    if args.nodes > 1 and args.select:
+        hint = "leave out -k: checks of several machines run after all others, with no selection"
+        raise UsageError("--nodes and -k exclude each other", hint=hint)
 
 
 def add_max_cost(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,7 @@ examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml --layers auto --changed    after a change: what it can have touched
   gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster; UNPROVEN, no certificate, exit code 7
   gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge    a shard: exit code 0, gpu-ami merge
+  gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge --nodes 2    two that work together
 
 exit codes: 0 all required checks passed, on the instance types that were asked for · 1 a check failed or is missing
             2 recipe or usage · 3 build failed · 4 cloud, network or machine · 5 no capacity
@@ -57,6 +58,7 @@ def register(subparsers: Any) -> None:
     stages.add_where(parser)
     stages.add_agent_package(parser)
     stages.add_instance_types(parser)
+    stages.add_nodes(parser)
     stages.add_max_cost(parser)
     stages.add_log_groups(parser)
     stages.add_deadlines(parser)
@@ -79,10 +81,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(
             "--since and --since-key are of --changed", hint="gpu-ami prove RECIPE --changed --since PROOF"
         )
+    stages.check_nodes(args)
     recipe = find_recipe(args.recipe)
     deadlines = stages.deadlines(args)
     options = stages.validator_options(args)
     asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
+    asked = replace(asked, nodes=args.nodes)
     signers, scans = stages.signers(args), stages.scans(args)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]

@@ -55,6 +55,7 @@ def register(subparsers: Any) -> None:
     options.add_where(parser)
     options.add_agent_package(parser)
     options.add_instance_types(parser)
+    options.add_nodes(parser)
     options.add_max_cost(parser)
     options.add_log_groups(parser)
     options.add_deadlines(parser)
@@ -76,6 +77,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--restarts is for machines that gpu-ami launches", hint="use --reboot with --host")
     if args.max_cost is not None and (args.host or args.root):
         raise UsageError("--max-cost is for machines that gpu-ami launches")
+    if args.nodes > 1 and (args.host or args.root):
+        raise UsageError("--nodes is for machines that gpu-ami launches")
+    options.check_nodes(args)
     if args.log_groups and (args.host or args.root):
         raise UsageError("--log-groups is for machines that gpu-ami launches")
     if args.deadline and (args.host or args.root):
@@ -92,6 +96,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:
+    from dataclasses import replace
+
     from gpu_ami import pipeline
     from gpu_ami.build import image
     from gpu_ami.plan import PLAN_FILE, Plan
@@ -100,6 +106,7 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report,
     plan = Plan.load(out / PLAN_FILE)
     validator_options, restarts = options.validator_options(args), options.restarts(args)
     proof_options = pipeline.ProofOptions(args.instance_type, args.checks, validator_options, restarts, args.max_cost)
+    proof_options = replace(proof_options, nodes=args.nodes)
     ami = args.ami or image.load(out).ami
     agent = options.agent_package(args, progress)
     with pipeline.open_session(

@@ -36,7 +36,7 @@ def basis(today: date | None = None) -> str:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Expected cost of a run. hours: by instance type, the builder's own time apart. unknown: types without a price."""
+    """Expected cost of a run. hours: of all machines of a type, the builder's too. unknown: types without a price."""
 
     usd: float
     hours: Mapping[str, float]
@@ -50,9 +50,9 @@ class Estimate:
         return f"expected cost: {self.usd:.2f} USD{unknown} ({hours}; {basis()})"
 
 
-def estimate(plan: PlanDocument, instance_types: Sequence[str], *, build: bool) -> Estimate:
-    """Of booting each instance type once, and of the builder where an image is built."""
-    hours = {name: _proof_hours(name) for name in instance_types}
+def estimate(plan: PlanDocument, instance_types: Sequence[str], *, build: bool, nodes: int = 1) -> Estimate:
+    """Of booting `nodes` machines of each instance type, and of the builder where an image is built."""
+    hours = {name: nodes * _proof_hours(name) for name in instance_types}
     if build:
         builder = plan["build"]["instance_type"]
         hours[builder] = hours.get(builder, 0.0) + BUILD_HOURS

@@ -33,6 +33,8 @@ _PLANNED_ONLY = ("nvidia_driver", "cloudwatch_agent", "event_parser", "neuron_mo
 
 # The check that a machine comes back from a restart; the restart's name follows: …@reboot, …@stop-start.
 COMES_BACK = "boot::test_machine_comes_back"
+SEVERAL_NODES = "T4"
+ONE_MACHINE = "one machine alone was checked: --nodes 2 launches several that work together (docs/nodes.md)"
 NO_KERNEL_XID = (
     "xid: only a drill was seen; on real hardware an Xid of the kernel driver is required: --provoke-xid makes one"
 )
@@ -127,16 +129,29 @@ class HostReport:
 
     def with_results_after(self, host_results: HostResults, restart: str) -> HostReport:
         """With the results of a pass after a restart; a waiver that one pass used counts as used."""
-        used = [waiver for waiver in host_results.waivers if waiver.state == WaiverState.USED]
-        same = [replace(waiver, state=WaiverState.UNUSED) for waiver in used]
-        kept = [waiver for waiver in self.waivers if replace(waiver, state=WaiverState.UNUSED) not in same]
         facts = {key: host_results.facts.get(key) for key in ("boot_id", "kernel", "transport")}
         return replace(
             self,
             checks=(*self.checks, *host_results.checks),
-            waivers=(*kept, *used),
+            waivers=self._merged(host_results.waivers),
             facts={**self.facts, f"after {restart}": facts},
         )
+
+    def _merged(self, waivers: Sequence[WaiverRecord]) -> tuple[WaiverRecord, ...]:
+        """The waivers of all passes: one that a pass used counts as used."""
+        used = [waiver for waiver in waivers if waiver.state == WaiverState.USED]
+        same = [replace(waiver, state=WaiverState.UNUSED) for waiver in used]
+        kept = [waiver for waiver in self.waivers if replace(waiver, state=WaiverState.UNUSED) not in same]
+        return (*kept, *used)
+
+    def with_nodes(self, instance_ids: Sequence[str], host_results: HostResults | None = None) -> HostReport:
+        """With the machines that worked together, this one first, and the results of their checks."""
+        named = replace(
+            self, facts={**self.facts, "nodes": {"count": len(instance_ids), "instances": list(instance_ids)}}
+        )
+        if host_results is None:
+            return named
+        return replace(named, checks=(*self.checks, *host_results.checks), waivers=self._merged(host_results.waivers))
 
     def with_checks(self, *checks: CheckRecord) -> HostReport:
         return replace(self, checks=(*self.checks, *checks))
@@ -186,12 +201,19 @@ class HostReport:
         tiers = {name} if self.offline or name != "T1" else {"T0", "T1"}
         return [check for check in self.checks if check.tier in tiers]
 
+    @property
+    def open_of_nodes(self) -> list[str]:
+        """What the checks of several machines left open: one of them alone does not show that the others would pass."""
+        open_ = [check for check in self.of_tier(SEVERAL_NODES) if check.verdict == UNPROVEN and not check.waived]
+        return [f"{check.id.partition('::')[2]}: {check.first_line}" for check in open_]
+
     def tier_verdict(self, name: str, roles: Sequence[str]) -> Verdict:
         """The worst of its checks of a tier; UNPROVEN where none passed, or where the tier needs more than passed."""
         checks = self.of_tier(name)
         missing = not any(check.verdict == PASS for check in checks)
         missing |= name == "T1" and bool(self.unproven_restarts(roles))
         missing |= name == "T2" and self.lacks_kernel_xid(roles)
+        missing |= name == SEVERAL_NODES and bool(self.open_of_nodes)
         return self._worst(checks, missing)
 
     def verdict(self, roles: Sequence[str]) -> Verdict:
@@ -381,14 +403,17 @@ class Report:
     def _tier_reason(self, name: str, verdict: Verdict, hosts: Sequence[HostReport]) -> str:
         if verdict == PASS:
             return ""
-        if name == "T4":
-            return "no check of this suite covers it yet"
+        if name == SEVERAL_NODES and not any(host.of_tier(name) for host in hosts):
+            return ONE_MACHINE
         if name == "T0" and not hosts:
             return self.no_files or "the image's files were not checked"
         if not hosts:
             return "no machine was checked"
         where = [host.name for host in hosts if host.tier_verdict(name, self.roles) == verdict]
         where += self.unproven_instance_types if verdict == UNPROVEN and name != "T0" else ()
+        if name == SEVERAL_NODES and verdict == UNPROVEN:
+            lines = [line for host in hosts for line in host.open_of_nodes]
+            where = [f"{where[0]}, not shown: {'; '.join(dict.fromkeys(lines))}"] if where and lines else where
         drill = name == "T2" and any(host.lacks_kernel_xid(self.roles) for host in hosts) and verdict == UNPROVEN
         reason = f"on {', '.join(where)}" if where else self.incomplete
         return f"{reason}: only a drill was seen, no Xid of the kernel driver (--provoke-xid)" if drill else reason

@@ -8,6 +8,7 @@ carried              checks that an earlier proof has: carried over where a chan
 recorder             keeps report.json on disk while a proof runs
 machines/            an instance: launch, boot, login, restarts, console
 proof_log_groups     the log groups of a proof: their removal, and what the report says of them
+nodes                several machines of one type: launch, boots, checks of tier T4
 hosts                a running machine that somebody else booted: its address, and whether it answers
 image_files          an image's files without booting it (tier T0)
 check_output         progress of the checks, read from pytest's output

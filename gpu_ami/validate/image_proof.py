@@ -9,16 +9,16 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.cloud import Cloud, capacity, runs
+from gpu_ami.cloud import Cloud, capacity, key_name, placement_groups, runs
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.jobs import UnderWay
 from gpu_ami.plan import cost
 from gpu_ami.report import HostReport, LaunchAttempt, Report
-from gpu_ami.validate import proof_log_groups
+from gpu_ami.validate import nodes, proof_log_groups
 from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restarts
 from gpu_ami.validate.proof import IMAGE_FILES, MachineLost, Proof, assemble, check_files, check_machine, record_error
 from gpu_ami.validate.recorder import HostRecord, Recorder
@@ -101,8 +101,8 @@ class _Launcher:
         user = self.proof.plan["os"]["ssh_user"]
         return Boot(self.cloud, self.run, user, self.proof.progress, self.proof.cancelled)
 
-    def launched(self, host: HostRecord) -> AbstractContextManager[str]:
-        """The id of an instance that is terminated with the block; one that cannot be is named in the host's report."""
+    def launched(self, host: HostRecord, placement_group: str = "") -> AbstractContextManager[list[str]]:
+        """Ids of the proof's instances, terminated with the block; what cannot be is named in the host's report."""
 
         def note_leftover(error: GpuAmiError) -> None:
             host.update(left_behind=str(error))
@@ -117,10 +117,22 @@ class _Launcher:
         efa, roles = launch.efa_interfaces(self.proof.plan, instance_type), self.proof.roles
         tags = _tags(self.proof, self.cloud, self.run)
         cancelled = self.proof.cancelled
-        return launch.launched(
-            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, note_leftover, roles, cancelled,
-            note_attempt,
-        )  # fmt: skip
+        asked = launch.launch_of(
+            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, roles, cancelled, note_attempt
+        )
+        asked = replace(asked, count=self.proof.nodes, placement_group=placement_group)
+        return launch.launched_together(self.cloud, asked, self.run, note_leftover)
+
+    def placement_group(self) -> AbstractContextManager[str]:
+        """The name of the placement group of the proof's machines, removed with the block; "" for a single machine."""
+        if self.proof.nodes == 1:
+            return nullcontext("")
+
+        def clean_up(remove: Callable[[], None]) -> None:
+            launch.clean_up(self.run, remove, functools.partial(_note_leftover, self.proof))
+
+        tags = _tags(self.proof, self.cloud, self.run)
+        return placement_groups.temporary(self.cloud, key_name(self.run.id), tags, clean_up)
 
 
 def _tags(proof: Proof, cloud: Cloud, run: runs.Run) -> dict[str, str]:
@@ -165,18 +177,21 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
             if proof.cancelled.is_set():
                 raise MachineError(f"{instance_type} was not launched: the run was interrupted")
             with proof.progress.stage(f"launch {instance_type}", host.report.name):
-                instance_id = stack.enter_context(launcher.launched(host))
-            host.launched = time.monotonic()
+                group = stack.enter_context(launcher.placement_group())
+                instance_id, *others = stack.enter_context(launcher.launched(host, group))
+            host.launched, host.others = time.monotonic(), len(others)
             stack.callback(launcher.recorder.save)  # on disk before the machine is terminated
             stack.callback(host.count_time)
             host.update(instance_id=instance_id)
-            _prove_host(proof, launcher.boot(), host)
+            boot = launcher.boot()
+            with nodes.Peers(boot, host, others) as peers:
+                _prove_host(proof, boot, host, peers)
     except GpuAmiError as error:
         record_error(host, error)
     launcher.recorder.save()
 
 
-def _prove_host(proof: Proof, boot: Boot, host: HostRecord) -> None:
+def _prove_host(proof: Proof, boot: Boot, host: HostRecord, peers: nodes.Peers | None = None) -> None:
     machine = None
     try:
         with proof.progress.stage(f"boot {host.report.instance_type}", host.report.name):
@@ -190,10 +205,25 @@ def _prove_host(proof: Proof, boot: Boot, host: HostRecord) -> None:
         record_error(host, error)
     finally:
         _keep_console(proof, boot.cloud, host)
+    if peers and peers.instance_ids:
+        _prove_together(proof, boot, host, machine, peers)
     try:
         _prove_restarts(proof, boot, host, machine)
     except GpuAmiError as error:
         record_error(host, error)
+
+
+def _prove_together(proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None, peers: nodes.Peers) -> None:
+    """The checks of all machines together, after those that need the first one untouched; then the others end."""
+    try:
+        if machine is not None:
+            machines = [machine, *peers.machines()]
+            nodes.check(proof, host, _target(machine), machines, boot.cloud, boot.run.folder / "nodes.json")
+    except GpuAmiError as error:
+        record_error(host, error)
+    finally:
+        nodes.keep_consoles(proof, host, boot.cloud, peers.instance_ids)
+        peers.terminate()
 
 
 def _target(machine: Machine) -> Target:

@@ -74,6 +74,7 @@ class Proof:
     layers: Sequence[ReportLayer] = ()
     suite: str = ""
     carried: Carried = NOTHING
+    nodes: int = 1  # machines of one type that work together
     image_files: Path | None = None  # evidence of the image's files once they were judged: machines need not read all
 
     def evidence(self, target: Target, after: str = "") -> Path:
@@ -107,8 +108,21 @@ class Proof:
             further.append(f"--carried={folder / CARRIED_FILE}")
         if self.image_files and target.name != IMAGE_FILES and not after:
             further.append(f"--image-files={self.image_files}")
+        results = self.run_checks(target, folder, further, on_start, after)
+        return replace(results, checks=(*results.checks, *earlier))
+
+    def run_checks(
+        self,
+        target: Target,
+        folder: Path,
+        options: Sequence[str],
+        on_start: Callable[[Popen[bytes]], object] | None = None,
+        after: str = "",
+        more_seconds: float = 0.0,
+    ) -> HostResults:
+        """A validator process with these options, its files in `folder`. ChecksIncomplete, MachineError."""
         checks = [*self.site_checks(), *self.checks]
-        command = validator_process.command_line(target, folder, self.plan_file, self.place, further, checks)
+        command = validator_process.command_line(target, folder, self.plan_file, self.place, options, checks)
         environment = validator_process.environment(self.place)
         output = CheckOutput()
 
@@ -117,10 +131,10 @@ class Proof:
             self.progress.update("checks", step=output.done, total=output.total, red=output.red)
 
         default, own = deadlines("").arrival_seconds, deadlines(target.instance_type, self.place).arrival_seconds
-        more = max(0.0, own - default)
+        more = more_seconds + max(0.0, own - default)
         results = validator_process.run_checks(command, environment, target, folder, on_start, read, more)
         self._note_counts(results, target, after)
-        return replace(results, checks=(*results.checks, *earlier))
+        return results
 
     def _note_counts(self, results: HostResults, target: Target, after: str) -> None:
         verdicts = [check.verdict for check in results.checks]

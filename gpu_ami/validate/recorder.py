@@ -31,12 +31,15 @@ class HostRecord:
     """One host of a proof that runs: `report` is what is known so far.
 
     partial: reads the pass that is running. launched: when its instance was launched (time.monotonic()); None before.
+    others: instances that were launched with it, for checks of several machines.
     """
 
     def __init__(self, report: HostReport) -> None:
         self.report = report
         self.partial: Callable[[], HostResults] | None = None
         self.launched: float | None = None
+        self.others = 0
+        self._others_ended: float | None = None
         self._ended: cost.MachineTime | None = None
 
     def update(self, **changes: object) -> None:
@@ -45,10 +48,16 @@ class HostRecord:
 
     @property
     def machine_time(self) -> cost.MachineTime | None:
-        """How long its instance has run for this proof; None before the launch."""
+        """How long its instance, and those launched with it, have run for this proof; None before the launch."""
         if self._ended or self.launched is None:
             return self._ended
-        return cost.MachineTime(self.report.instance_type, time.monotonic() - self.launched)
+        now = time.monotonic()
+        of_others = self.others * ((self._others_ended or now) - self.launched)
+        return cost.MachineTime(self.report.instance_type, now - self.launched + of_others)
+
+    def end_others(self) -> None:
+        """The instances that were launched with it are terminated: their time ends here."""
+        self._others_ended = time.monotonic()
 
     def count_time(self) -> None:
         """The instance is about to be terminated: its time ends here."""

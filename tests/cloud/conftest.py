@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from gpu_ami.cloud import Cloud, Place, runs
+from gpu_ami.cloud import Cloud, Place, placement_groups, runs
 from gpu_ami.cloud.client import Launch
 from gpu_ami.validate.machines.user_data import user_data
 
@@ -20,6 +20,11 @@ PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqMyRWr1wAJYt6OZjNRZqGjpbPFWY
 @pytest.fixture(autouse=True)
 def _no_list_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # seconds for each fresh moto; the tests make their own
+
+
+@pytest.fixture(autouse=True)
+def _no_placement_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement_groups, "tagged", lambda *_: [])  # moto has none; the local region's are tested there
 
 
 @pytest.fixture

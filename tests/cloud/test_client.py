@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,35 @@ def test_waiting_for_an_instance_that_ended_says_why(cloud: Cloud, run: runs.Run
     cloud.terminate([instance_id])
     with pytest.raises(CloudError, match=f"{instance_id} is terminated, expected running"):
         cloud.wait_for_state(instance_id, "running", 5)
+
+
+def test_machines_of_one_call_come_and_go_together(
+    cloud: Cloud, run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EC2 may withdraw one of them before it runs: the others are not left."""
+    attempts: list[Any] = []
+    asked = Launch(an_ami(cloud), "g5.12xlarge", "", run.tags(), "", count=3, pending_seconds=5)
+    ids = cloud.launch_all(replace(asked, on_attempt=attempts.append))
+    assert len(set(ids)) == 3 and attempts[0].instance_id == ", ".join(ids)
+
+    def withdraw(instance_id: str, *_: Any) -> None:
+        if instance_id == withdrawn[-1]:
+            raise CapacityError(f"{instance_id} is terminated: Server.InsufficientInstanceCapacity")
+
+    withdrawn = [""]
+    real = cloud._run_instances
+
+    def launch_some(*arguments: Any) -> list[str]:
+        made = real(*arguments)
+        withdrawn.append(made[1])
+        return made
+
+    monkeypatch.setattr(cloud, "_run_instances", launch_some)
+    monkeypatch.setattr(cloud, "wait_for_state", withdraw)
+    with pytest.raises(CapacityError, match="InsufficientInstanceCapacity"):
+        cloud.launch_all(asked)
+    rows = [row for page in cloud.ec2.describe_instances()["Reservations"] for row in page["Instances"]]
+    assert {row["InstanceId"] for row in rows if row["State"]["Name"] == "running"} == set(ids)
 
 
 @pytest.mark.parametrize(

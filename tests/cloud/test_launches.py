@@ -56,6 +56,13 @@ def test_the_way_is_asked_for() -> None:
     assert "cr-00000001" in str(block["CapacityReservationSpecification"])
 
 
+def test_several_machines_are_all_or_none_in_their_group() -> None:
+    assert (asked()["MinCount"], asked()["MaxCount"]) == (1, 1) and "Placement" not in asked()
+    launch = Launch("ami-1", "g5.xlarge", "key", {}, "", count=4, placement_group="gpu-ami-run")
+    made: Any = request(launch, Place("aws", "us-east-1"), Way.parse("on-demand"), SUBNET, None)  # type: ignore[arg-type]
+    assert (made["MinCount"], made["MaxCount"], made["Placement"]) == (4, 4, {"GroupName": "gpu-ami-run"})
+
+
 def test_a_launch_without_an_event_is_never_cancelled() -> None:
     event = threading.Event()
     launch = Launch("ami-1", "g5.xlarge", "key", {}, "", cancelled=event)

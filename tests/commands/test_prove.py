@@ -112,6 +112,23 @@ def test_options_reach_their_stages(stages: Stages, tmp_path: Path) -> None:
     assert deadlines == {"boot_seconds": 1500}
 
 
+@pytest.mark.parametrize(("words", "nodes"), [(["--nodes", "3"], 3), ([], 1)])
+def test_several_machines_reach_the_proof(stages: Stages, words: list[str], nodes: int) -> None:
+    assert cli.main(["prove", str(RECIPE), "-q", *words]) == 0
+    assert stages.received["validate"][2].nodes == nodes
+
+
+@pytest.mark.parametrize("number", ["1", "0", "-2", "two", "65", ""])
+def test_numbers_of_machines_that_are_refused(stages: Stages, capsys: pytest.CaptureFixture[str], number: str) -> None:
+    assert cli.main(["prove", str(RECIPE), f"--nodes={number}"]) == 2 and stages.calls == []
+    assert f"--nodes: expected a number from 2 to 64, got {number!r}" in capsys.readouterr().err
+
+
+def test_nodes_and_a_selection_exclude_each_other(stages: Stages, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["prove", str(RECIPE), "--nodes", "2", "-k", "efa"]) == 2
+    assert stages.calls == [] and "--nodes and -k exclude each other" in capsys.readouterr().err
+
+
 def test_failed_check_ends_with_1_and_no_certificate(stages: Stages, capsys: pytest.CaptureFixture[str]) -> None:
     stages.report = a_report(a_host(gpu="PASS", xid="FAIL"))
     assert cli.main(["prove", str(RECIPE), "-o", "here"]) == 1

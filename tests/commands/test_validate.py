@@ -92,6 +92,8 @@ def test_missing_plan_names_the_command_that_writes_it(tmp_path: Path, capsys: p
         (["--root", "/", "--restarts", "none"], "--root has nothing to restart"),
         (["--host", "ssh://a@b", "--restarts", "none"], "--restarts is for machines that gpu-ami launches"),
         (["--reboot"], "--reboot is for --host"),
+        (["--host", "a@192.0.2.1", "--nodes", "2"], "--nodes is for machines that gpu-ami launches"),
+        (["--root", "/", "--nodes", "2"], "--nodes is for machines that gpu-ami launches"),
         (["--restarts", "sometimes"], "expected reboot,stop-start, one of them, or none"),
     ],
 )

@@ -113,6 +113,13 @@ def test_every_price_is_of_an_instance_type_and_the_list_has_a_source() -> None:
     assert len(priced) > 90 and cost.hourly_usd("p5e.48xlarge") is None
 
 
+def test_an_estimate_counts_all_machines() -> None:
+    plan: Any = {"build": {"instance_type": "m6i.2xlarge"}}
+    two = cost.estimate(plan, ["p5.48xlarge"], build=True, nodes=2)
+    assert two.hours == {"p5.48xlarge": 3.0, "m6i.2xlarge": 1.0}
+    assert two.usd == pytest.approx(2 * 1.5 * 55.04 + 0.384, abs=0.01)
+
+
 def test_an_estimate_names_hours_prices_and_what_is_unknown() -> None:
     found = cost.estimate(PLAN, ["g5.12xlarge", "p5.48xlarge", "trn2.48xlarge"], build=True)
     hours = {"g5.12xlarge": 0.75, "p5.48xlarge": 1.5, "trn2.48xlarge": 0.75, "m6i.2xlarge": 1.0}

@@ -57,7 +57,7 @@ class Ec2:
     """EC2 with machines that boot at once. refuses: calls that fail, with their errors."""
 
     def __init__(self, **refuses: GpuAmiError) -> None:
-        self.refuses, self.calls = refuses, list[str]()
+        self.refuses, self.calls, self.launches = refuses, list[str](), list[Any]()
         self.place = SimpleNamespace(
             tags={}, ssh_interface="public_ip", ssh_port=22, log_groups="production", deadlines={}, **NO_PROXY
         )
@@ -75,9 +75,10 @@ class Ec2:
     def delete_key(self, name: str) -> None:
         self._call("delete_key")
 
-    def launch(self, launch: Any) -> str:
+    def launch_all(self, launch: Any) -> list[str]:
         self._call(f"launch {launch.instance_type}")
-        return f"i-{launch.instance_type}"
+        self.launches.append(launch)
+        return [f"i-{launch.instance_type}", *(f"i-{launch.instance_type}-{index}" for index in range(1, launch.count))]
 
     def launched_at(self, _instance_id: str) -> float:
         return time.monotonic() - 1  # what follows may take less than the millisecond to which it is told

@@ -102,6 +102,22 @@ def test_a_folder_without_checks_is_an_error(run: Run, tmp_path: Path) -> None:
         run(LOOKS, str(empty))
 
 
+TOGETHER = """
+import pytest
+def test_alone(host):
+    assert host.run("true").rc == 0
+@pytest.mark.tier("T4")
+def test_several(host):
+    assert host.run("true").rc == 0
+"""
+
+
+@pytest.mark.parametrize(("option", "ran"), [(False, {"test_alone"}), (True, {"test_several"})])
+def test_checks_of_several_machines_run_with_nodes_alone(run: Run, tmp_path: Path, option: bool, ran: set[str]) -> None:
+    (tmp_path / "nodes.json").write_text("{}")
+    assert set(run(TOGETHER, *([f"--nodes={tmp_path / 'nodes.json'}"] if option else [])).verdicts) == ran
+
+
 def test_optional_sections_are_skipped_without_a_plan(run: Run) -> None:
     outcome = run(
         "import pytest\n@pytest.mark.planned('node_ecs')\ndef test_some(host):\n    assert False\n"

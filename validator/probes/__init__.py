@@ -17,6 +17,9 @@ kernel_modules       kernel modules on disk
 kernel_panics        kernel panic, oops or lockup on a console or in the kernel log
 gpu_initialisation   GPUs that the driver could not initialise, by the kernel log
 driver_locked        programs that need a driver of exactly their own version
+nodes                machines of one proof that work together: keys, addresses
+open_mpi             Open MPI on several nodes
+nccl_tests           the output of nccl-tests, and what EFA counted meanwhile
 base_ami             what a node's base AMI installed
 neuron_monitor       neuron-monitor's own report, and the series that follow from it
 environment          environment of login shells and services

@@ -21,6 +21,8 @@ interruption_drill   plays notices to the drain hook (checks/drain_hook.py; Pyth
 readings             one value of a tool: known, absent or unknown; a link to the event parser's module (diagnose)
 support_bundle       what AWS Support asks for; table of files (evidence.py, roles/event_parser)
 compute_probe        computes on every GPU and compares every result (probes/compute.py; Python 3.6 or newer)
+mpi_allreduce        one rank of an Open MPI job (checks/several_nodes.py; Python 3.6 or newer)
+tcp_exchange         connections between nodes (checks/several_nodes.py; Python 3.6 or newer)
 provoke_xid          causes a fault of one process on one GPU (Python 3.6 or newer)
 """
 
@@ -40,6 +42,11 @@ def text(name: str) -> str:
 
 # Programs that import a module of the event parser, which a host without it does not have.
 _NEEDS = {"diagnose": ("readings",)}
+
+
+def source(name: str) -> str:
+    """The program NAME.py, for a node that keeps it as a file while it is needed."""
+    return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
 
 
 @functools.cache

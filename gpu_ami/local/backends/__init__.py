@@ -14,7 +14,7 @@ systems_manager/     managed nodes, Run Command and State Manager
 
 from typing import Any
 
-from gpu_ami.local.backends import cloudwatch, log_metrics, logs, placement_groups, published_amis, security_groups
+from gpu_ami.local.backends import cloudwatch, ec2, log_metrics, logs, placement_groups, published_amis, security_groups
 from gpu_ami.local.backends.cloudwatch import NO_DELAYS, Delays, metric_data, metric_series
 from gpu_ami.local.backends.ec2 import INSTANCE_TYPES, REGION, ZONE, Ec2
 from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
@@ -28,6 +28,7 @@ __all__ = [
 
 def install(delays: Delays = NO_DELAYS, *, stacks: bool = True) -> None:
     """Makes moto answer as the region needs it. stacks: CloudFormation's too, with which all services are imported."""
+    ec2.install()
     cloudwatch.install(delays)
     logs.install(delays.log_events)
     log_metrics.install()

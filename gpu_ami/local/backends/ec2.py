@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import ipaddress
 import json
 import re
@@ -21,7 +22,7 @@ from moto.core.parse import default_timestamp_parser
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.instance_types import INSTANCE_TYPES as _MOTO_TYPES
-from moto.ec2.models.instances import StateReason
+from moto.ec2.models.instances import Instance, StateReason
 from moto.iam.models import iam_backends
 
 from gpu_ami.local.backends import security_groups
@@ -44,6 +45,21 @@ _ASSUME = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],
 }
+
+
+_plain_terminate = Instance.terminate
+
+
+def _terminate(instance: Any) -> Any:
+    """EC2 answers TerminateInstances for an instance that has been terminated; moto looks for its deleted interface."""
+    if instance.state in ("terminated", "shutting-down"):
+        return copy.copy(instance._state)
+    return _plain_terminate(instance)
+
+
+def install() -> None:
+    """Makes moto answer so. Idempotent."""
+    Instance.terminate = _terminate  # type: ignore[method-assign, assignment]
 
 
 class RegionAmi(Ami):

@@ -12,6 +12,7 @@ kvm                  whether KVM works on this host
 metadata             instance metadata service (IMDSv2)
 notices              notices of an instance's end in its metadata
 firewall             security groups, applied to machines
+interconnect         the network between the machines of a placement group
 dropped_port         a port to which connections time out
 relay                connections from a guest to services of the host
 

@@ -64,15 +64,40 @@ def launched(
     roles: the plan's; node families get user data of their own. cancelled: ends the wait for capacity. on_attempt: gets
     each attempt to launch it; one whose capacity EC2 withdraws before it runs is followed by the next.
     """
+    asked = launch_of(cloud, ami, instance_type, key, run, tags, efa_interfaces, roles, cancelled, on_attempt)
+    with launched_together(cloud, asked, run, on_leftover) as instance_ids:
+        yield instance_ids[0]
+
+
+def launch_of(
+    cloud: Cloud,
+    ami: str,
+    instance_type: str,
+    key: str,
+    run: Run,
+    tags: Mapping[str, str],
+    efa_interfaces: int = 0,
+    roles: Sequence[str] = (),
+    cancelled: threading.Event | None = None,
+    on_attempt: Callable[[capacity.Attempt], object] = lambda _: None,
+) -> Launch:
+    """What `launched` asks for: one machine, with the user data of its node family."""
     minutes = int(runs.LIFETIME.total_seconds() // 60)
     text = user_data(minutes, key_name(run.id), roles, log_groups.suffix(cloud.place, run))
     pending = deadlines(instance_type, cloud.place).boot_seconds
-    asked = Launch(ami, instance_type, key, tags, text, efa_interfaces, cancelled, pending, on_attempt)
-    instance_id = cloud.launch(asked)
+    return Launch(ami, instance_type, key, tags, text, efa_interfaces, cancelled, pending, on_attempt)
+
+
+@contextmanager
+def launched_together(
+    cloud: Cloud, asked: Launch, run: Run, on_leftover: Leftover | None = None
+) -> Iterator[list[str]]:
+    """Ids of `asked.count` instances of one call, all of which are terminated when the block ends."""
+    instance_ids = cloud.launch_all(asked)
     try:
-        yield instance_id
+        yield instance_ids
     finally:
-        clean_up(run, lambda: cloud.terminate([instance_id]), on_leftover)
+        clean_up(run, lambda: cloud.terminate(instance_ids), on_leftover)
 
 
 def clean_up(run: Run, remove: Callable[[], object], on_leftover: Leftover | None) -> None:

@@ -73,12 +73,12 @@ class Ec2:
         self.fails, self.calls, self.launches = fails, list[str](), list[Any]()
 
     def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> str:
+        def call(*arguments: Any) -> list[str]:
             self.calls.append(name)
             self.launches += arguments[:1]
             if name in self.fails:
                 raise self.fails[name]
-            return "i-1"
+            return ["i-1"]
 
         return call
 
@@ -91,7 +91,7 @@ def test_machine_is_terminated_with_the_block_and_after_an_error(tmp_path: Path)
     ec2: Any = Ec2()
     with pytest.raises(ZeroDivisionError), launch.launched(ec2, "ami-1", "g5.xlarge", "key", a_run(tmp_path), {}):
         raise ZeroDivisionError
-    assert ec2.calls == ["launch", "terminate"]
+    assert ec2.calls == ["launch_all", "terminate"]
     assert ec2.launches[0].user_data.startswith("#cloud-boothook")
 
 

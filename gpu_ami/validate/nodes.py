@@ -1,0 +1,179 @@
+"""Several machines of one type (tier T4): those beside the first one boot while it is checked; then all work together.
+
+They are launched by one call in one cluster placement group. A site's checks marked `tier("T4")` run with ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from gpu_ami import process
+from gpu_ami.errors import GpuAmiError, MachineError, UsageError
+from gpu_ami.recipes import load_facts
+from gpu_ami.validate.machines import Watch
+from gpu_ami.validate.proof import MachineLost
+from gpu_ami.validate.validator_process import ChecksIncomplete, Target
+from validator.probes import nccl_tests
+from validator.probes import nodes as node_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from subprocess import Popen
+    from types import TracebackType
+
+    from gpu_ami.cloud import Cloud, Place
+    from gpu_ami.recipes import PlanDocument
+    from gpu_ami.validate.machines import Boot, Machine
+    from gpu_ami.validate.proof import Proof
+    from gpu_ami.validate.recorder import HostRecord
+
+_MORE_SECONDS = 1800.0  # of all checks together: three collectives of up to ten minutes
+_CHECK_SECONDS = 2400.0
+_POLL_SECONDS = 0.2
+
+
+def require(plan: PlanDocument, place: Place, instance_types: Sequence[str], nodes: int) -> None:
+    """UsageError, before anything is launched: several machines cannot work together in this way."""
+    if nodes == 1:
+        return
+    asked = f"--nodes {nodes}"
+    if len(instance_types) != 1:
+        hint = (
+            f"choose one of them: --instance-type {instance_types[0]}; gpu-ami merge joins it with the others' reports"
+        )
+        raise UsageError(f"{asked}: expected one instance type, got {', '.join(instance_types)}", hint=hint)
+    name = instance_types[0]
+    rows = {row["name"]: row["efa_interfaces"] for row in plan["instance_types"]}
+    if "efa" not in plan:
+        return
+    if not rows[name]:
+        others = ", ".join(other for other, count in rows.items() if count) or "none of the plan"
+        hint = f"types with EFA: {others}; a recipe without the component efa can be proven over TCP"
+        raise UsageError(f"{asked}: the plan has EFA, and {name} has no EFA interface", hint=hint)
+    if rows[name] > 1 and place.ssh_interface.startswith("public"):
+        hint = "set ssh_interface to private_ip or session_manager, or use a jump host or Instance Connect Endpoint"
+        message = f"EC2 gives no public address to a machine with the {rows[name]} EFA interfaces of {name}"
+        raise UsageError(f"{asked}: ssh_interface {place.ssh_interface}: {message}", hint=hint)
+
+
+class Peers:
+    """The machines beside the first one: their boots, and their end. Within the block, their boots go on."""
+
+    def __init__(self, boot: Boot, host: HostRecord, instance_ids: Sequence[str]) -> None:
+        self.instance_ids = list(instance_ids)
+        self._boot, self._host = boot, host
+        self._pool: ThreadPoolExecutor | None = None
+        self._boots: list[Future[Machine]] = []
+
+    def __enter__(self) -> Peers:
+        if self.instance_ids:
+            self._pool = ThreadPoolExecutor(len(self.instance_ids), thread_name_prefix="boot of a node")
+            kind = self._host.report.instance_type
+            self._boots = [self._pool.submit(self._boot.follow, each, kind) for each in self.instance_ids]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=True, cancel_futures=True)  # a cancelled run ends each wait of a boot
+
+    def machines(self) -> list[Machine]:
+        """All of them, booted. MachineError names the node that did not boot; CloudError."""
+        machines = []
+        for instance_id, future in zip(self.instance_ids, self._boots, strict=True):
+            while not future.done():
+                if self._boot.cancelled.is_set():
+                    raise MachineError(f"node {instance_id} was not waited for: the run was interrupted")
+                time.sleep(_POLL_SECONDS)
+            try:
+                machines.append(future.result())
+            except GpuAmiError as error:
+                error.message = f"node {instance_id}: {error.message}"
+                raise
+        return machines
+
+    def terminate(self) -> None:
+        """Ends them before the first machine, which is restarted next: their cost ends here."""
+        self._boot.cloud.terminate(self.instance_ids)
+        self._host.end_others()
+
+
+def group_of(machines: Sequence[Machine], cloud: Cloud) -> node_files.Group:
+    """The machines as the checks see them, with what the facts know of their type."""
+    nodes = tuple(
+        node_files.Node(
+            machine.instance_id,
+            machine.url,
+            str(cloud.instance(machine.instance_id).get("PrivateIpAddress") or ""),
+            str(machine.key_file),
+            str(machine.known_hosts),
+            machine.proxy_command,
+        )
+        for machine in machines
+    )
+    return node_files.Group(nodes, *known_of(machines[0].instance_type, len(machines)))
+
+
+def known_of(instance_type: str, nodes: int) -> tuple[bool, nccl_tests.Floor | None]:
+    """Whether NCCL uses GPUDirect RDMA between nodes of a type; the floor of so many, None where no source has one."""
+    facts = load_facts().table("collectives")
+    gpu_direct = instance_type.partition(".")[0] in facts["gpu_direct_rdma"]["families"]
+    row = facts["floors"].get(instance_type)
+    if row is None or row["nodes"] != nodes:
+        return gpu_direct, None
+    keys = ("gbps", "nodes", "size", "source", "algorithm", "protocol")
+    return gpu_direct, nccl_tests.Floor(**{key: row[key] for key in keys})
+
+
+def _evidence(proof: Proof, host: HostRecord) -> Path:
+    return proof.evidence(Target(host.report.host, name=f"{host.report.evidence}-nodes"))
+
+
+def keep_consoles(proof: Proof, host: HostRecord, cloud: Cloud, instance_ids: Sequence[str]) -> None:
+    """The consoles of the machines beside the first one are evidence, whatever the verdict."""
+    for instance_id in instance_ids:
+        try:
+            text = cloud.console(instance_id)
+        except GpuAmiError as error:
+            text = f"the console could not be read: {error}\n"
+        try:
+            (_evidence(proof, host) / f"console-{instance_id}.log").write_text(text, errors="backslashreplace")
+        except (OSError, MachineError) as error:
+            proof.progress.note(f"console of node {instance_id}: {error}")
+
+
+def check(
+    proof: Proof, host: HostRecord, target: Target, machines: Sequence[Machine], cloud: Cloud, file: Path
+) -> None:
+    """The checks of tier T4 on all machines, in the first one's report. file: for the list of the machines.
+
+    MachineLost: one is no longer running; ChecksIncomplete (what had been judged is in the report), MachineError.
+    """
+    node_files.write(file, group_of(machines, cloud))
+    folder = _evidence(proof, host)
+    options = [*proof.options, f"--nodes={file}", "--no-evidence", f"--check-deadline={_CHECK_SECONDS:g}"]
+    started: list[Popen[bytes]] = []
+
+    def stop(_reason: str) -> None:
+        for validator in started:
+            process.stop(validator)
+
+    names = [machine.instance_id for machine in machines]
+    host.report = host.report.with_nodes(names)
+    stage = f"check {len(machines)} nodes of {host.report.instance_type}"
+    with proof.progress.stage(stage, host.report.name), ExitStack() as stack:
+        watches = [stack.enter_context(Watch(cloud, name, stop)) for name in names]
+        try:
+            results = proof.run_checks(target, folder, options, started.append, more_seconds=_MORE_SECONDS)
+        except ChecksIncomplete as error:
+            host.report = host.report.with_nodes(names, error.results)
+            lost = [watch.reason for watch in watches if watch.reason]
+            if lost:
+                raise MachineLost(f"{host.report.instance_type}: {'; '.join(lost)}") from error
+            raise
+    host.report = host.report.with_nodes(names, results)

@@ -1,0 +1,114 @@
+"""The output of nccl-tests, as good and bad runs print it, and the counters of the network."""
+
+from __future__ import annotations
+
+import pytest
+
+from validator.probes import nccl_tests
+from validator.probes.nccl_tests import Floor, Traffic
+
+# Lines as the sources of NCCL, aws-ofi-nccl and nccl-tests print them, put together: two nodes with a GPU each.
+GOOD = """\
+# nThread 1 nGpus 1 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1
+#
+# Using devices
+#  Rank  0 Group  0 Pid   4711 on ip-10-0-0-4 device  0 [0x10] NVIDIA A100-SXM4-40GB
+#  Rank  1 Group  0 Pid   4712 on ip-10-0-0-5 device  0 [0x10] NVIDIA A100-SXM4-40GB
+ip-10-0-0-4:4711:4711 [0] NCCL INFO NET/OFI Selected Provider is efa (found 4 nics)
+ip-10-0-0-4:4711:4780 [0] NCCL INFO Using network AWS Libfabric
+ip-10-0-0-4:4711:4780 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/AWS Libfabric/0/GDRDMA
+ip-10-0-0-4:4711:4780 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/AWS Libfabric/0/GDRDMA
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           8             2     float     sum      -1    65.21    0.00    0.00      0    64.44    0.00    0.00      0
+  1073741824     268435456     float     sum      -1  41000.0   26.19   39.28      0  40900.0   26.25   39.38      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 19.66
+"""
+SOCKET = (
+    GOOD.replace("NET/OFI Selected Provider is efa (found 4 nics)", "NET/Plugin : No plugin found (libnccl-net.so)")
+    .replace("Using network AWS Libfabric", "Using network Socket")
+    .replace("via NET/AWS Libfabric/0/GDRDMA", "via NET/Socket/0")
+)
+FLOOR = Floor(26.0, 2, 1 << 30, "aws-parallelcluster")
+MIB = 1 << 20
+
+
+def test_a_good_run_has_no_defects() -> None:
+    output = nccl_tests.read(GOOD)
+    assert [row.size for row in output.rows] == [8, 1 << 30] and output.busbw_of_largest == 39.38
+    assert output.providers == ("efa",) and output.networks == ("AWS Libfabric",)
+    assert output.channels == {"NET/AWS Libfabric/0/GDRDMA": 2}
+    assert nccl_tests.result_defects(output, 2, 2) == []
+    assert nccl_tests.transport_defects(output, gpu_direct=True) == []
+    assert nccl_tests.floor_defect(output, FLOOR) == ""
+
+
+@pytest.mark.parametrize(
+    ("log", "defects"),
+    [
+        (GOOD.replace("39.38      0", "39.38      7"), ["1073741824 bytes: 7 wrong elements"]),
+        (GOOD.replace("39.28      0", "39.28      3"), ["1073741824 bytes: 3 wrong elements"]),
+        (
+            GOOD.replace("39.38      0", "39.38    N/A"),
+            ["1073741824 bytes: results were not compared (#wrong is no number)"],
+        ),
+        (GOOD.replace("#  Rank  1", "#  Rink  1"), ["ranks: expected 2, got 1", "nodes: expected 2, got ip-10-0-0-4"]),
+        (GOOD.replace("on ip-10-0-0-5", "on ip-10-0-0-4"), ["nodes: expected 2, got ip-10-0-0-4"]),
+        ("", ["nccl-tests printed no results", "ranks: expected 2, got 0", "nodes: expected 2, got none"]),
+    ],
+)
+def test_wrong_and_missing_results(log: str, defects: list[str]) -> None:
+    assert nccl_tests.result_defects(nccl_tests.read(log), 2, 2) == defects
+
+
+@pytest.mark.parametrize(
+    ("log", "gpu_direct", "defects"),
+    [
+        (
+            SOCKET, True,
+            ["aws-ofi-nccl: expected provider efa, got none", "2 channels via NET/Socket/0, expected NET/…Libfabric"],
+        ),
+        (
+            GOOD.replace("is efa", "is tcp;ofi_rxm"), True,
+            ["aws-ofi-nccl: expected provider efa, got tcp;ofi_rxm"],
+        ),
+        (GOOD.replace("/GDRDMA", ""), True, ["2 channels via NET/AWS Libfabric/0 without GDRDMA"]),
+        (GOOD.replace("/GDRDMA", ""), False, []),
+        (GOOD.replace(" via NET", " through NET"), False, ["NCCL named no channel between nodes (NCCL_DEBUG=INFO)"]),
+        ("", False, [
+            "aws-ofi-nccl: expected provider efa, got none", "NCCL named no channel between nodes (NCCL_DEBUG=INFO)",
+        ]),
+    ],
+)  # fmt: skip
+def test_nccl_that_falls_back(log: str, gpu_direct: bool, defects: list[str]) -> None:
+    assert nccl_tests.transport_defects(nccl_tests.read(log), gpu_direct=gpu_direct) == defects
+
+
+@pytest.mark.parametrize("log", [GOOD.replace("39.38", "25.99"), GOOD.replace("39.38", "-"), GOOD[:900], ""])
+def test_below_the_floor(log: str) -> None:
+    assert "expected at least 26 GB/s at 1073741824 bytes on 2 nodes (aws-parallelcluster), got" in (
+        nccl_tests.floor_defect(nccl_tests.read(log), FLOOR)
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "defects"),
+    [
+        (Traffic({"rdmap0": 900 * MIB, "rdmap1": 900 * MIB}, 10 * MIB), []),
+        (Traffic({"rdmap0": 1800 * MIB, "rdmap1": 0}, 0), ["n: tx_bytes of rdmap1 did not grow"]),
+        (Traffic({}, 1800 * MIB), ["n: no EFA adapter has a counter tx_bytes"]),
+        (Traffic({"rdmap0": 800 * MIB}, 0), ["n: EFA sent 800 MiB, expected at least 900 MiB"]),
+        (Traffic({"rdmap0": 1000 * MIB}, 100 * MIB), ["n: 9% of the bytes went through ENA, expected below 5 %"]),
+    ],
+)
+def test_traffic(node: Traffic, defects: list[str]) -> None:
+    assert nccl_tests.traffic_defects("n", node, [100 * MIB], 10, 2) == defects
+
+
+def test_counters_that_stop_or_vanish_have_counted_nothing() -> None:
+    before = {"efa rdmap0": 5, "efa rdmap1": 7, "ena ens5": 100, "ena ens6": 1}
+    after = {"efa rdmap0": 9, "ena ens5": 130, "ena ens6": 1, "efa rdmap2": 8}
+    assert nccl_tests.traffic(before, after) == Traffic({"rdmap0": 4, "rdmap1": 0}, 30)

@@ -1,0 +1,169 @@
+"""The output of nccl-tests with NCCL_DEBUG=INFO, and the counters of the network meanwhile, judged. No input or output.
+
+Lines and columns: NVIDIA/nccl-tests (src/common.cu), NCCL (transport.cc: `Channel … via NET/…`), aws-ofi-nccl
+("NET/OFI Selected Provider is efa"); what a good run shows: aws-k8s-tester 9c7b987ab and deep-learning-containers'
+testEFA; what a bad AMI shows: aws-k8s-tester#473 (`via NET/Socket/0`, 1.0 GB/s on p5.48xlarge). Read 2026-11-25.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+# size, count, type, redop, root, then time, algbw, busbw, #wrong out of place and in place. all_gather has no redop.
+_ROW = re.compile(
+    r"^\s*(?P<size>\d+)\s+\d+\s+\S+\s+\S+\s+-?\d+"
+    r"\s+\S+\s+\S+\s+(?P<out_of_place>\S+)\s+(?P<wrong_out>\S+)\s+\S+\s+\S+\s+(?P<in_place>\S+)\s+(?P<wrong_in>\S+)\s*$"
+)
+_DEVICE = re.compile(r"^#\s+Rank\s+(?P<rank>\d+)\s.*\son\s+(?P<host>\S+)\s+device\s+\d+", re.MULTILINE)
+_CHANNEL = re.compile(r"\[(?:send|receive)\] via (?P<transport>NET/\S+(?: Libfabric/\S+)?)")
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<provider>[\w;-]+)")
+_NETWORK = re.compile(r"NCCL INFO Using network (?P<network>[^\r\n]+?)\s*$", re.MULTILINE)
+_MIB = 1 << 20
+# A node sends 2·S·(N-1)/N bytes an iteration of a ring all_reduce of S bytes over N nodes; the rest is tolerance.
+# Derived, not yet seen on hardware: `unverified`.
+_SENT_SHARE = 0.9
+_ENA_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size in bytes. busbw: GB/s in place. wrong: elements, both ways; None where nccl-tests did not compare."""
+
+    size: int
+    busbw: float | None
+    wrong: int | None
+
+
+@dataclass(frozen=True)
+class Output:
+    """One run. hosts: of the ranks. channels: transport → how often; empty where NCCL printed none."""
+
+    rows: tuple[Row, ...] = ()
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    channels: Mapping[str, int] = field(default_factory=dict)
+    providers: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+
+    @property
+    def busbw_of_largest(self) -> float | None:
+        """GB/s in place of the largest size; None where there is no number."""
+        return max(self.rows, key=lambda row: row.size).busbw if self.rows else None
+
+
+def read(log: str) -> Output:
+    """What nccl-tests and NCCL printed."""
+    matches = [match for match in map(_ROW.match, log.splitlines()) if match]
+    rows = [
+        Row(int(match["size"]), _number(match["in_place"]), _wrong(match["wrong_out"], match["wrong_in"]))
+        for match in matches
+    ]
+    return Output(
+        tuple(rows),
+        {int(match["rank"]): match["host"] for match in _DEVICE.finditer(log)},
+        Counter(match["transport"] for match in _CHANNEL.finditer(log)),
+        tuple(dict.fromkeys(match["provider"] for match in _PROVIDER.finditer(log))),
+        tuple(dict.fromkeys(match["network"] for match in _NETWORK.finditer(log))),
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _wrong(*texts: str) -> int | None:
+    numbers = [_number(text) for text in texts]
+    return None if None in numbers else int(sum(number for number in numbers if number is not None))
+
+
+def result_defects(output: Output, ranks: int, nodes: int) -> list[str]:
+    """What is wrong with results and ranks: a size that was not compared is never a right one."""
+    defects = [] if output.rows else ["nccl-tests printed no results"]
+    for row in output.rows:
+        if row.wrong is None:
+            defects.append(f"{row.size} bytes: results were not compared (#wrong is no number)")
+        elif row.wrong:
+            defects.append(f"{row.size} bytes: {row.wrong} wrong elements")
+    if len(output.hosts) != ranks:
+        defects.append(f"ranks: expected {ranks}, got {len(output.hosts)}")
+    if len(set(output.hosts.values())) != nodes:
+        shown = ", ".join(sorted(set(output.hosts.values()))) or "none"
+        defects.append(f"nodes: expected {nodes}, got {shown}")
+    return defects
+
+
+def transport_defects(output: Output, *, gpu_direct: bool) -> list[str]:
+    """Why the traffic between nodes did not go over EFA. gpu_direct: whether the type has GPUDirect RDMA."""
+    defects = []
+    if "efa" not in output.providers:
+        defects.append(f"aws-ofi-nccl: expected provider efa, got {', '.join(output.providers) or 'none'}")
+    between = output.channels
+    if not between:
+        defects.append("NCCL named no channel between nodes (NCCL_DEBUG=INFO)")
+    other = {name: count for name, count in between.items() if "Libfabric" not in name}
+    defects += [f"{count} channels via {name}, expected NET/…Libfabric" for name, count in other.items()]
+    if gpu_direct:
+        without = {name: count for name, count in between.items() if "Libfabric" in name and "GDRDMA" not in name}
+        defects += [f"{count} channels via {name} without GDRDMA" for name, count in without.items()]
+    return defects
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one node sent during a run: by EFA adapter, and by all its ENA interfaces together."""
+
+    efa: Mapping[str, int]
+    ena: int
+
+
+def traffic(before: Mapping[str, int], after: Mapping[str, int]) -> Traffic:
+    """Differences of counters, by `efa NAME` and `ena NAME`. One that is missing afterwards has counted nothing."""
+    sent = {name: after.get(name, count) - count for name, count in before.items()}
+    efa = {name.removeprefix("efa "): count for name, count in sent.items() if name.startswith("efa ")}
+    return Traffic(efa, sum(count for name, count in sent.items() if name.startswith("ena ")))
+
+
+def traffic_defects(name: str, node: Traffic, sizes: Sequence[int], iterations: int, nodes: int) -> list[str]:
+    """What a node's counters contradict. sizes: bytes of each all_reduce; iterations: of each, both ways together."""
+    if not node.efa:
+        return [f"{name}: no EFA adapter has a counter tx_bytes"]
+    still = sorted(adapter for adapter, count in node.efa.items() if count <= 0)
+    defects = [f"{name}: tx_bytes of {', '.join(still)} did not grow"] if still else []
+    total = sum(node.efa.values())
+    least = _SENT_SHARE * sum(2 * size * (nodes - 1) / nodes * iterations for size in sizes)
+    if total < least:
+        defects.append(f"{name}: EFA sent {total / _MIB:.0f} MiB, expected at least {least / _MIB:.0f} MiB")
+    everything = total + node.ena
+    if everything and node.ena / everything >= _ENA_SHARE:
+        defects.append(f"{name}: {node.ena / everything:.0%} of the bytes went through ENA, expected below 5 %")
+    return defects
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least bus bandwidth in GB/s, in place, for a size in bytes on so many nodes, with its source."""
+
+    gbps: float
+    nodes: int
+    size: int
+    source: str
+    algorithm: str = ""
+    protocol: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"at least {self.gbps:g} GB/s at {self.size} bytes on {self.nodes} nodes ({self.source})"
+
+
+def floor_defect(output: Output, floor: Floor) -> str:
+    """Why a run is below a floor; "" where it is not. A run without the floor's size has no figure, and is below it."""
+    row = next((row for row in output.rows if row.size == floor.size), None)
+    shown = "none" if row is None or row.busbw is None else f"{row.busbw:g}"
+    if row is not None and row.busbw is not None and row.busbw >= floor.gbps:
+        return ""
+    return f"all_reduce: expected {floor.text}, got {shown}"
