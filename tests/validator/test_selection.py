@@ -12,10 +12,11 @@ import pytest
 
 from tests.validator.conftest import LOOKS, Run, folder_of
 
+pytestmark = pytest.mark.slow  # they start pytest
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS = """
 import pytest
-pytestmark = [pytest.mark.planned("efa"), pytest.mark.slow]
+pytestmark = pytest.mark.planned("efa")
 def test_of_efa(host): ...
 @pytest.mark.planned("nccl")
 def test_of_both(host): ...
