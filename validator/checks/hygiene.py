@@ -103,7 +103,10 @@ def test_no_shell_history(host: Any, observe: Observe) -> None:
     """No user has a shell history. It shows commands of the build and may contain credentials."""
     listed = host.run(
         f"find -H {_HOMES} -xdev -maxdepth 1 -type f -size +0"
-        r" \( -name '.*_history' -o -name '.*hist' -o -name .viminfo -o -name .wget-hsts \) 2>/dev/null"
+        r" \( -name '.*_history*' -o -name '.*hist' -o -name .viminfo -o -name .wget-hsts -o -name '.*history' \)"
+        f" 2>/dev/null; for h in {_HOMES}; do find -H $h/.local $h/.config $h/.cache $h/.ipython -xdev -maxdepth 4"
+        r" -type f -size +0 \( -name '*_history' -o -name '*history.txt' -o -name history -o -name 'history.sqlite*'"
+        r" \); done 2>/dev/null"
     )
     observe.nothing(_lines(listed.stdout), "shell histories")
 

@@ -7,6 +7,7 @@ nvidia_smi           `nvidia-smi -q -x` as numbers
 fabric               how far the fabric manager is, and what its log says
 unpackaged           files that no package owns, and which of them are expected
 alternatives         programs that packages registered with update-alternatives
+system_settings      kernel options and masked units of a genuine base AMI
 footprints           expected files, setuid programs, capabilities and listeners
 bill_of_materials    the image's own bill of materials against what is installed
 since_image          what a machine still has of its image, byte for byte

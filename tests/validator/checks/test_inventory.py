@@ -138,8 +138,42 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "accounts and groups that are not known: builder, svc, svc in disk, group team",
     ),
-    (inventory.test_setuid_programs_are_known, {"find*": "/usr/bin/su\n/usr/lib/openssh/ssh-keysign\n"}, "PASS", ""),
-    (inventory.test_setuid_programs_are_known, {"find*": "/usr/bin/su\n/usr/bin/env\n"}, "FAIL", "known: /usr/bin/env"),
+    (
+        inventory.test_setuid_programs_are_known,
+        {
+            "find*": "/usr/bin/su\n/usr/lib/openssh/ssh-keysign\n",
+            "owner=*in /usr/bin/su *": "login: /bin/su\n",
+        },
+        "PASS",
+        "",
+    ),
+    (
+        inventory.test_setuid_programs_are_known,
+        {"find*": "/usr/bin/su\n/usr/bin/env\n", "owner=*": "login: /bin/su\n"},
+        "FAIL",
+        "known: /usr/bin/env",
+    ),
+    (
+        inventory.test_setuid_programs_are_known,
+        {"find*": "/usr/bin/su\n/opt/tool/su\n", "owner=*in /usr/bin/su;*": "login: /bin/su\n"},
+        "FAIL",
+        "known: /opt/tool/su",
+    ),
+    (
+        inventory.test_setuid_programs_are_known,
+        {
+            "find*": "/usr/bin/su\n/usr/bin/at\n",
+            "owner=*": "login: /bin/su\nof no package: /usr/bin/at\n",
+        },
+        "FAIL",
+        "known: /usr/bin/at",
+    ),
+    (  # an emulated system whose database owns no program
+        inventory.test_setuid_programs_are_known,
+        {"find*": "/usr/bin/su\n", "owner=*": "of no package: /usr/bin/su\n"},
+        "PASS",
+        "",
+    ),
     (inventory.test_file_capabilities_are_known, {"command*": (1, "")}, "UNPROVEN", "getcap is not installed"),
     (
         inventory.test_file_capabilities_are_known,
@@ -190,8 +224,25 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "PASS",
         "",
     ),
-    (inventory.test_no_leftover_files, {"find*": (1, "")}, "PASS", ""),
-    (inventory.test_no_leftover_files, {"find /etc*": "/etc/fstab~\n", "find*": "/core\n"}, "FAIL", "/core, /etc"),
+    (inventory.test_no_leftover_files, {"find*": (1, ""), "{ find*": ""}, "PASS", ""),
+    (
+        inventory.test_no_leftover_files,
+        {"find*": "", "{ find*": "/var/lib/systemd/coredump/core.python3.1000.zst\n"},
+        "FAIL",
+        "core dumps and mail: /var/lib/systemd/coredump/core.python3.1000.zst",
+    ),
+    (
+        inventory.test_no_leftover_files,
+        {"find /etc*": "", "find /var/mail*": "/var/mail/root\n", "{ find*": ""},
+        "FAIL",
+        "/var/mail/root",
+    ),
+    (
+        inventory.test_no_leftover_files,
+        {"find /etc*": "/etc/fstab~\n", "{ find*": "/core\n", "find*": ""},
+        "FAIL",
+        "/core, /etc",
+    ),
     (
         inventory.test_file_systems_are_known,
         {

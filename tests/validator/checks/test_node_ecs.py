@@ -48,12 +48,18 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "No such file or directory",
     ),
-    (node_ecs.test_agent_knows_no_other_instance, {"find*": ""}, "PASS", ""),
+    (node_ecs.test_agent_knows_no_other_instance, {"grep*": ""}, "PASS", ""),
     (
         node_ecs.test_agent_knows_no_other_instance,
-        {"find /var/lib/ecs/data -type f ! -newermt @998": "/var/lib/ecs/data/agent.db\n"},
+        {"grep*": "/var/lib/ecs/data/agent.db:i-0123456789abcdef0\n"},
+        "PASS",
+        "",
+    ),
+    (
+        node_ecs.test_agent_knows_no_other_instance,
+        {"grep*": "/var/lib/ecs/data/agent.db:i-0123456789abcdef0\n/var/lib/ecs/data/agent.db:i-0bbbbbbbbbbbbbbbb\n"},
         "FAIL",
-        "/var/lib/ecs/data/agent.db",
+        "agent state of other instances: /var/lib/ecs/data/agent.db:i-0bbbbbbbbbbbbbbbb",
     ),
 ]
 
