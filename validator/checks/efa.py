@@ -12,11 +12,17 @@ from validator.checks import ofi_nccl
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import Efa, PlanDocument, section
-from validator.probes import MachineUnderTest, kernel_modules, packages, shared_libraries
+from validator.probes import MachineUnderTest, hardware, kernel_modules, packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("efa"), pytest.mark.beside_live]
 
 RECORD = "/opt/amazon/efa_installed_packages"
+_PEERMEM, _PEERMEM_PACKAGE = "efa_nv_peermem", "efa-nv-peermem"
+_P2P = (
+    'for d in /sys/class/infiniband/*; do [ -d "$d" ] && echo "${d##*/} $(cat "$d/device/p2p" 2>/dev/null)"; done; true'
+)
+# Directly, or through efa_nv_peermem (amzn-drivers, efa_p2p.c and efa_nvmem_v1.c).
+_NVIDIA_PROVIDERS = ("NVIDIA", "NVIDIA peermem")
 _LIBFABRIC = "/opt/amazon/efa/lib/libfabric.so.1"
 _FI_INFO = "/opt/amazon/efa/bin/fi_info"
 _NODES = "ls -1 /dev/infiniband 2>/dev/null | grep -c '^uverbs[0-9]' || true"
@@ -132,6 +138,27 @@ def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observ
     kernel_modules.check_on_disk(host, "efa", planned, observe, lambda version: is_version(version, planned))
 
 
+@pytest.mark.planned("nvidia_driver")
+@pytest.mark.tier("T0")
+def test_peer_memory_module_fits_the_driver(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """efa_nv_peermem was built against the driver on disk, for each kernel. Else it does not load, or loads without it."""
+    if not any(name.startswith(_PEERMEM_PACKAGE) for name in _remaining(host, plan, observe).packages):
+        unproven(f"the installer has recorded no {_PEERMEM_PACKAGE}")
+    driver = plan["nvidia_driver"].get("module", "nvidia")
+    kernels = kernel_modules.symbols(host, _PEERMEM, driver)
+    silent = [kernel for kernel, found in kernels.items() if not found[driver].exports]
+    faults = {
+        kernel: kernel_modules.misfit(found[_PEERMEM], found[driver], "nvidia_p2p_")
+        for kernel, found in kernels.items()
+    }
+    observe(faults, "built against the driver's nvidia_p2p symbols")
+    if silent or not kernels:
+        unproven(f"no symbols of {driver} are known for {', '.join(silent) or 'any kernel'}: see nvidia_driver")
+    wrong = [f"{kernel}: {fault}" for kernel, fault in faults.items() if fault]
+    if wrong:
+        observe.fail(f"{_PEERMEM}: {'; '.join(wrong)}")
+
+
 def _module_version(host: Any, plan: PlanDocument, observe: Observe) -> str:
     """The planned version of the module; if no source states it, that of the recorded package."""
     return str(section(plan, "efa", Efa).get("contents", {}).get("kernel_module") or _record(host, observe).driver)
@@ -186,6 +213,25 @@ def test_loaded_module_is_the_planned_one(
     observe(loaded, planned)
     if not is_version(loaded, planned):
         observe.fail(f"module efa: expected {planned}, got {loaded}; {machine.instance_type} has {promised} adapters")
+
+
+@pytest.mark.planned("nvidia_driver")
+@pytest.mark.tier("T3")
+@pytest.mark.survives
+def test_adapters_reach_gpu_memory(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
+    """Each adapter has NVIDIA's driver as its provider of GPU memory. Else NCCL copies everything through the host."""
+    promised = planned_instance_type(plan, machine.instance_type)
+    if not promised["efa_interfaces"] or not promised["gpu_count"]:
+        unproven(f"{machine.instance_type} has no EFA adapter beside a GPU")
+    hardware.require_board(host, plan)
+    rows = [line.split(None, 1) for line in host.run(_P2P).stdout.splitlines()]
+    providers = {row[0]: row[1].strip() if len(row) > 1 else "none" for row in rows if row}
+    observe(providers, "NVIDIA")
+    if not providers:
+        unproven("no RDMA device: see test_every_promised_adapter_is_there")
+    wrong = [f"{name}: {provider}" for name, provider in providers.items() if provider not in _NVIDIA_PROVIDERS]
+    if wrong:
+        observe.fail(f"device/p2p: expected NVIDIA, got {'; '.join(wrong)}")
 
 
 @pytest.mark.survives

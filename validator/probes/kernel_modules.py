@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from validator.observe import Observe, output
@@ -32,3 +33,55 @@ def check_on_disk(
     wrong = [f"{kernel}: {version}" for kernel, version in versions.items() if not (fits or planned.__eq__)(version)]
     if wrong or not versions:
         observe.fail(f"module {module} on disk: expected {planned}, got {'; '.join(wrong) or 'no installed kernel'}")
+
+
+# The module and the one whose symbols it needs, of each kernel: version magic, and symbols with their versions (CRCs).
+_SYMBOLS = (
+    'PATH="$PATH:/usr/sbin:/sbin"; for k in $(ls -1 /lib/modules); do [ -e "/lib/modules/$k/modules.dep" ] || continue;'
+    ' echo "kernel $k"; for m in %s %s; do f=$(modinfo -k "$k" -n $m 2>/dev/null); [ -e "$f" ] || f=; echo "module $m $f";'
+    ' [ -n "$f" ] || continue; echo "magic $m $(modinfo -F vermagic "$f")";'
+    ' modprobe --show-exports "$f" 2>/dev/null | sed "s/^/exports $m /";'
+    ' modprobe --dump-modversions "$f" 2>/dev/null | sed "s/^/needs $m /"; done; done'
+)
+
+
+@dataclass
+class Symbols:
+    """A module of one kernel: its file ("" if there is none), version magic, and symbol → CRC of both kinds."""
+
+    file: str = ""
+    magic: str = ""
+    exports: dict[str, str] = field(default_factory=dict)
+    needs: dict[str, str] = field(default_factory=dict)
+
+
+def symbols(host: Any, module: str, of: str) -> dict[str, dict[str, Symbols]]:
+    """Kernel release → module → its symbols, for a module and the one that exports what it needs."""
+    kernels: dict[str, dict[str, Symbols]] = {}
+    modules: dict[str, Symbols] = {}
+    for line in output(host, _SYMBOLS % (module, of)).splitlines():
+        kind, _, rest = line.partition(" ")
+        words = rest.split()
+        if kind == "kernel":
+            modules = kernels.setdefault(words[0], {module: Symbols(), of: Symbols()})
+        elif kind == "module":
+            modules[words[0]].file = " ".join(words[1:])
+        elif kind == "magic":
+            modules[words[0]].magic = " ".join(words[1:])
+        elif kind in ("exports", "needs") and len(words) >= 3:
+            getattr(modules[words[0]], kind)[words[2]] = words[1]
+    return kernels
+
+
+def misfit(module: Symbols, exporter: Symbols, prefix: str) -> str:
+    """Why a module was not built against this exporter; "" if it was. prefix: of the exporter's symbols that it needs."""
+    if not module.file:
+        return "there is no module"
+    if module.magic != exporter.magic:
+        return f"built for {module.magic!r}, the other for {exporter.magic!r}"
+    needs = {name: crc for name, crc in module.needs.items() if name.startswith(prefix)}
+    if not needs:
+        return f"built without the versions of {prefix}*"
+    wrong = [f"{name} {crc}, exported: {exporter.exports.get(name, 'not')}" for name, crc in sorted(needs.items())
+             if int(exporter.exports.get(name, "0"), 16) != int(crc, 16)]  # fmt: skip
+    return f"built against other symbols: {'; '.join(wrong)}" if wrong else ""

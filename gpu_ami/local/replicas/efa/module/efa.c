@@ -7,6 +7,7 @@
 #include <linux/dmi.h>
 #include <linux/kernel.h>
 #include <linux/module.h>
+#include <linux/platform_device.h>
 #include <linux/string.h>
 #include <rdma/ib_verbs.h>
 
@@ -15,6 +16,7 @@
 
 struct efa_dev {
 	struct ib_device ibdev;
+	struct platform_device *device;
 	unsigned int index;
 };
 
@@ -111,6 +113,30 @@ static const struct ib_device_ops efa_ops = {
 	.size_ib_ucontext = sizeof(struct ib_ucontext),
 };
 
+/*
+ * How it reaches GPU memory, as the original says it: through efa_nv_peermem, or by the NVIDIA driver's own symbols, which the
+ * kernel gives only if they are GPL-only. Empty: not at all.
+ */
+static ssize_t p2p_show(struct device *device, struct device_attribute *attribute, char *buffer)
+{
+	static const struct {
+		const char *symbol, *provider;
+	} providers[] = {
+		{ "efa_nv_peermem_p2p_get_pages", "NVIDIA peermem" },
+		{ "nvidia_p2p_get_pages", "NVIDIA" },
+	};
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(providers); i++) {
+		if (__symbol_get(providers[i].symbol)) {
+			__symbol_put(providers[i].symbol);
+			return sprintf(buffer, "%s\n", providers[i].provider);
+		}
+	}
+	return sprintf(buffer, "\n");
+}
+static DEVICE_ATTR_RO(p2p);
+
 static int efa_add(unsigned int index)
 {
 	struct efa_dev *device = ib_alloc_device(efa_dev, ibdev);
@@ -120,14 +146,26 @@ static int efa_add(unsigned int index)
 	if (!device)
 		return -ENOMEM;
 	device->index = index;
+	device->device = platform_device_register_simple("efa", index, NULL, 0);
+	if (IS_ERR(device->device)) {
+		error = PTR_ERR(device->device);
+		ib_dealloc_device(&device->ibdev);
+		return error;
+	}
+	device->ibdev.dev.parent = &device->device->dev;
 	device->ibdev.node_type = RDMA_NODE_UNSPECIFIED;
 	device->ibdev.phys_port_cnt = 1;
 	device->ibdev.num_comp_vectors = 1;
 	ib_set_device_ops(&device->ibdev, &efa_ops);
 	snprintf(name, sizeof(name), "rdmap%us0", index);
-	error = ib_register_device(&device->ibdev, name, NULL);
+	error = device_create_file(&device->device->dev, &dev_attr_p2p);
+	if (!error)
+		error = ib_register_device(&device->ibdev, name, NULL);
 	if (error) {
+		struct platform_device *parent = device->device;
+
 		ib_dealloc_device(&device->ibdev);
+		platform_device_unregister(parent);
 		return error;
 	}
 	efa_devices[efa_count++] = device;
@@ -139,8 +177,12 @@ static void efa_remove_all(void)
 	while (efa_count) {
 		struct efa_dev *device = efa_devices[--efa_count];
 
+		struct platform_device *parent = device->device;
+
+		device_remove_file(&parent->dev, &dev_attr_p2p);
 		ib_unregister_device(&device->ibdev);
 		ib_dealloc_device(&device->ibdev);
+		platform_device_unregister(parent);
 	}
 }
 
