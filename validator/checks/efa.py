@@ -11,7 +11,7 @@ import pytest
 from validator.checks import ofi_nccl
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
-from validator.plan_document import Efa, PlanDocument, section
+from validator.plan_document import Efa, NvidiaDriver, PlanDocument, section
 from validator.probes import MachineUnderTest, hardware, kernel_modules, packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("efa"), pytest.mark.beside_live]
@@ -141,10 +141,10 @@ def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observ
 @pytest.mark.planned("nvidia_driver")
 @pytest.mark.tier("T0")
 def test_peer_memory_module_fits_the_driver(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """efa_nv_peermem was built against the driver on disk, for each kernel. Else it does not load, or loads without it."""
+    """efa_nv_peermem was built against the driver on disk, for each kernel. Otherwise the kernel does not load it."""
     if not any(name.startswith(_PEERMEM_PACKAGE) for name in _remaining(host, plan, observe).packages):
         unproven(f"the installer has recorded no {_PEERMEM_PACKAGE}")
-    driver = plan["nvidia_driver"].get("module", "nvidia")
+    driver = section(plan, "nvidia_driver", NvidiaDriver).get("module", "nvidia")
     kernels = kernel_modules.symbols(host, _PEERMEM, driver)
     silent = [kernel for kernel, found in kernels.items() if not found[driver].exports]
     faults = {

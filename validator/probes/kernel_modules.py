@@ -38,7 +38,8 @@ def check_on_disk(
 # The module and the one whose symbols it needs, of each kernel: version magic, and symbols with their versions (CRCs).
 _SYMBOLS = (
     'PATH="$PATH:/usr/sbin:/sbin"; for k in $(ls -1 /lib/modules); do [ -e "/lib/modules/$k/modules.dep" ] || continue;'
-    ' echo "kernel $k"; for m in %s %s; do f=$(modinfo -k "$k" -n $m 2>/dev/null); [ -e "$f" ] || f=; echo "module $m $f";'
+    ' echo "kernel $k"; for m in %s %s; do f=$(modinfo -k "$k" -n $m 2>/dev/null); [ -e "$f" ] || f=;'
+    ' echo "module $m $f";'
     ' [ -n "$f" ] || continue; echo "magic $m $(modinfo -F vermagic "$f")";'
     ' modprobe --show-exports "$f" 2>/dev/null | sed "s/^/exports $m /";'
     ' modprobe --dump-modversions "$f" 2>/dev/null | sed "s/^/needs $m /"; done; done'
@@ -74,7 +75,7 @@ def symbols(host: Any, module: str, of: str) -> dict[str, dict[str, Symbols]]:
 
 
 def misfit(module: Symbols, exporter: Symbols, prefix: str) -> str:
-    """Why a module was not built against this exporter; "" if it was. prefix: of the exporter's symbols that it needs."""
+    """Why a module was not built against this exporter; "" if it was. prefix: of the exporter's symbols."""
     if not module.file:
         return "there is no module"
     if module.magic != exporter.magic:

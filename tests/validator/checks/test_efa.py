@@ -44,6 +44,24 @@ PLUGIN = {"ldconfig*": CACHE, "readlink*": "/opt/amazon/ofi-nccl/lib/libnccl-net
 SAID = "NET/OFI Initializing aws-ofi-nccl 1.14.0\n"
 
 OPENED = '{"/opt/amazon/efa/lib/libfabric.so.1": "opened", "/opt/amazon/ofi-nccl/lib/libnccl-net.so": "opened"}'
+PEERMEM = {"cat*": RECORD.replace(NAMES, f"{NAMES} efa-nv-peermem_1.2.1_amd64")}
+DRIVER = {"nvidia_driver": {"version": "580.95.05"}}
+WITH_DRIVER = as_plan({**FULL, **DRIVER, "instance_types": [dict(row, gpu_count=4) for row in TYPES]})
+MAGIC = "6.1.0-40-cloud-amd64 SMP preempt mod_unload modversions"
+
+
+def symbols(
+    needs: str = "0x1234abcd", exports: str = "0x1234abcd", magic: str = MAGIC, file: str = "/m/p.ko"
+) -> dict[str, str]:
+    """What the modules of one kernel say; exports "" of a driver that shows none."""
+    lines = ["kernel 6.1.0-40", f"module efa_nv_peermem {file}"]
+    if file:
+        lines += [f"magic efa_nv_peermem {magic}", "needs efa_nv_peermem 0x00000001\tmodule_layout"]
+        lines += [f"needs efa_nv_peermem {needs}\tnvidia_p2p_get_pages"] if needs else []
+    lines += ["module nvidia /m/nvidia.ko", f"magic nvidia {MAGIC}"]
+    lines += [f"exports nvidia {exports}\tnvidia_p2p_get_pages"] if exports else []
+    return PEERMEM | {"PATH=*modinfo*": "\n".join(lines) + "\n"}
+
 
 CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
     (efa.test_installer_is_the_planned_one, FULL, {"cat*": RECORD}, "PASS", ""),
@@ -55,6 +73,41 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
         efa.test_installer_is_the_planned_one, FULL, {"cat*": (1, "", "No such file")}, "FAIL",
         "EFA is not installed: no /opt/amazon/efa_installed_packages",
     ),
+    (efa.test_peer_memory_module_fits_the_driver, WITH_DRIVER, symbols(), "PASS", ""),
+    (
+        efa.test_peer_memory_module_fits_the_driver, WITH_DRIVER, symbols(needs="0x99999999"), "FAIL",
+        "efa_nv_peermem: 6.1.0-40: built against other symbols: nvidia_p2p_get_pages 0x99999999, exported: 0x1234abcd",
+    ),
+    (
+        efa.test_peer_memory_module_fits_the_driver, WITH_DRIVER, symbols(magic="6.1.0-39 SMP"), "FAIL",
+        "6.1.0-40: built for '6.1.0-39 SMP'",
+    ),
+    (
+        efa.test_peer_memory_module_fits_the_driver, WITH_DRIVER, symbols(needs=""), "FAIL",
+        "built without the versions of nvidia_p2p_*",
+    ),
+    (efa.test_peer_memory_module_fits_the_driver, WITH_DRIVER, symbols(file=""), "FAIL", "there is no module"),
+    (
+        efa.test_peer_memory_module_fits_the_driver, WITH_DRIVER, symbols(exports=""), "UNPROVEN",
+        "no symbols of nvidia are known for 6.1.0-40",
+    ),
+    (
+        efa.test_peer_memory_module_fits_the_driver, WITH_DRIVER, {"cat*": RECORD}, "UNPROVEN",
+        "the installer has recorded no efa-nv-peermem",
+    ),
+    (
+        efa.test_adapters_reach_gpu_memory, WITH_DRIVER,
+        {"for d in*": "rdmap0s0 NVIDIA\nrdmap1s0 NVIDIA peermem\n"}, "PASS", "",
+    ),
+    (
+        efa.test_adapters_reach_gpu_memory, WITH_DRIVER, {"for d in*": "rdmap0s0 NVIDIA\nrdmap1s0 \n"}, "FAIL",
+        "device/p2p: expected NVIDIA, got rdmap1s0: none",
+    ),
+    (
+        efa.test_adapters_reach_gpu_memory, WITH_DRIVER, {"for d in*": "rdmap0s0 NEURON\n"}, "FAIL",
+        "device/p2p: expected NVIDIA, got rdmap0s0: NEURON",
+    ),
+    (efa.test_adapters_reach_gpu_memory, WITH_DRIVER, {"for d in*": ""}, "UNPROVEN", "no RDMA device"),
     (efa.test_parts_are_those_of_the_mode, FULL, {"cat*": RECORD, "test*": ""}, "PASS", ""),
     (
         efa.test_parts_are_those_of_the_mode, FULL, {"cat*": LEAN, "test*": (1, "")}, "FAIL",
