@@ -5,9 +5,6 @@
 #include "nv-caps.c"
 #include "nv-procfs.c"
 #include "nv-nvswitch.c"
-<<<<<<< HEAD
 #include "nv-umad.c"
-=======
 #include "nv-p2p.c"
->>>>>>> 1429f10 (efa: Build and judge efa_nv_peermem (unfinished, not landed))
 #include "nv.c"
