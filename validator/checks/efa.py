@@ -21,6 +21,8 @@ _PEERMEM, _PEERMEM_PACKAGE = "efa_nv_peermem", "efa-nv-peermem"
 _P2P = (
     'for d in /sys/class/infiniband/*; do [ -d "$d" ] && echo "${d##*/} $(cat "$d/device/p2p" 2>/dev/null)"; done; true'
 )
+# Instance types whose adapters reach GPU memory (EC2 user guide, Elastic Fabric Adapter, GPUDirect RDMA; read 2026-11-25).
+_GPUDIRECT = re.compile(r"p[4-9]")
 # Directly, or through efa_nv_peermem (amzn-drivers, efa_p2p.c and efa_nvmem_v1.c).
 _NVIDIA_PROVIDERS = ("NVIDIA", "NVIDIA peermem")
 _LIBFABRIC = "/opt/amazon/efa/lib/libfabric.so.1"
@@ -230,6 +232,8 @@ def test_adapters_reach_gpu_memory(host: Any, plan: PlanDocument, machine: Machi
     if not providers:
         unproven("no RDMA device: see test_every_promised_adapter_is_there")
     wrong = [f"{name}: {provider}" for name, provider in providers.items() if provider not in _NVIDIA_PROVIDERS]
+    if wrong and not _GPUDIRECT.match(machine.instance_type):
+        unproven(f"device/p2p: {'; '.join(wrong)}; AWS documents GPUDirect RDMA for P4d and later P types alone")
     if wrong:
         observe.fail(f"device/p2p: expected NVIDIA, got {'; '.join(wrong)}")
 

@@ -95,19 +95,6 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
         efa.test_peer_memory_module_fits_the_driver, WITH_DRIVER, {"cat*": RECORD}, "UNPROVEN",
         "the installer has recorded no efa-nv-peermem",
     ),
-    (
-        efa.test_adapters_reach_gpu_memory, WITH_DRIVER,
-        {"for d in*": "rdmap0s0 NVIDIA\nrdmap1s0 NVIDIA peermem\n"}, "PASS", "",
-    ),
-    (
-        efa.test_adapters_reach_gpu_memory, WITH_DRIVER, {"for d in*": "rdmap0s0 NVIDIA\nrdmap1s0 \n"}, "FAIL",
-        "device/p2p: expected NVIDIA, got rdmap1s0: none",
-    ),
-    (
-        efa.test_adapters_reach_gpu_memory, WITH_DRIVER, {"for d in*": "rdmap0s0 NEURON\n"}, "FAIL",
-        "device/p2p: expected NVIDIA, got rdmap0s0: NEURON",
-    ),
-    (efa.test_adapters_reach_gpu_memory, WITH_DRIVER, {"for d in*": ""}, "UNPROVEN", "no RDMA device"),
     (efa.test_parts_are_those_of_the_mode, FULL, {"cat*": RECORD, "test*": ""}, "PASS", ""),
     (
         efa.test_parts_are_those_of_the_mode, FULL, {"cat*": LEAN, "test*": (1, "")}, "FAIL",
@@ -228,6 +215,26 @@ CASES: list[tuple[Any, PlanDocument, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("check", "given", "table", "verdict", "message"), CASES)
 def test_efa(judge: Judge, check: Any, given: PlanDocument, table: dict[str, Any], verdict: str, message: str) -> None:
     found = judge(check, table, plan=given)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "listed", "verdict", "message"),
+    [
+        ("p4d.24xlarge", "rdmap0s0 NVIDIA\nrdmap1s0 NVIDIA peermem\n", "PASS", ""),
+        ("p4d.24xlarge", "rdmap0s0 NVIDIA\nrdmap1s0 \n", "FAIL", "device/p2p: expected NVIDIA, got rdmap1s0: none"),
+        ("p4d.24xlarge", "rdmap0s0 NEURON\n", "FAIL", "device/p2p: expected NVIDIA, got rdmap0s0: NEURON"),
+        ("p4d.24xlarge", "", "UNPROVEN", "no RDMA device"),
+        ("g5.12xlarge", "rdmap0s0 NVIDIA\n", "PASS", ""),
+        ("g5.12xlarge", "rdmap0s0 \n", "UNPROVEN", "device/p2p: rdmap0s0: none; AWS documents GPUDirect RDMA for P4d"),
+        ("inf2.xlarge", "", "UNPROVEN", "inf2.xlarge has no EFA adapter beside a GPU"),
+    ],
+)
+def test_gpu_memory_is_reached(judge: Judge, instance_type: str, listed: str, verdict: str, message: str) -> None:
+    types = [*(dict(row, gpu_count=4) for row in TYPES), {"name": "p4d.24xlarge", "efa_interfaces": 4, "gpu_count": 8}]
+    machine = FakeMachine(METADATA, instance_type=instance_type)
+    given = as_plan({**WITH_DRIVER, "instance_types": types})
+    found = judge(efa.test_adapters_reach_gpu_memory, {"for d in*": listed}, plan=given, machine=machine)
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
