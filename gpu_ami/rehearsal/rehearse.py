@@ -31,13 +31,34 @@ _REMOVED_SECONDS = 20.0
 _DEBIAN = "debian12"
 
 
+class Cancellation(threading.Event):
+    """Set on Ctrl-C. A proof sets its own event when it has ended, too, so each recipe has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[threading.Event] = []
+
+    def part(self) -> threading.Event:
+        """An event that is set with this one, and does not set it."""
+        event = threading.Event()
+        self._parts.append(event)
+        if self.is_set():
+            event.set()
+        return event
+
+    def set(self) -> None:
+        super().set()
+        for event in list(self._parts):
+            event.set()
+
+
 @dataclass(frozen=True)
 class Options:
-    """keep: leaves the images. seconds: after which no optional recipe is begun. cancelled: set on Ctrl-C."""
+    """keep: leaves the images. seconds: after which no optional recipe is begun."""
 
     keep: bool = False
     seconds: float | None = None
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    cancelled: Cancellation = field(default_factory=Cancellation)
 
 
 class Cancelled(CloudError):
@@ -96,7 +117,7 @@ def _build_and_judge(candidate: Candidate, session: Session, options: Options) -
 
 
 def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Session, options: Options) -> Report:
-    asked = pipeline.ProofOptions(restarts=(), cancelled=options.cancelled)
+    asked = pipeline.ProofOptions(restarts=(), cancelled=options.cancelled.part())
     if not candidate.row.instance_type:
         return pipeline.validate_files_stage(plan, made.ami, candidate.out, session, asked)
     asked = replace(asked, instance_types=[candidate.row.instance_type])

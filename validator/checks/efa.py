@@ -21,7 +21,7 @@ _PEERMEM, _PEERMEM_PACKAGE = "efa_nv_peermem", "efa-nv-peermem"
 _P2P = (
     'for d in /sys/class/infiniband/*; do [ -d "$d" ] && echo "${d##*/} $(cat "$d/device/p2p" 2>/dev/null)"; done; true'
 )
-# Instance types whose adapters reach GPU memory (EC2 user guide, Elastic Fabric Adapter, GPUDirect RDMA; read 2026-11-25).
+# Instance types whose adapters reach GPU memory (EC2 user guide, EFA, GPUDirect RDMA; read 2026-11-25).
 _GPUDIRECT = re.compile(r"p[4-9]")
 # Directly, or through efa_nv_peermem (amzn-drivers, efa_p2p.c and efa_nvmem_v1.c).
 _NVIDIA_PROVIDERS = ("NVIDIA", "NVIDIA peermem")
