@@ -26,7 +26,7 @@ locals {
 
   # From Packer 1.7 on, CreateImage sets the builder's tags, and these replace them when the image is complete: an incomplete
   # image expires, a complete one does not ("never" is not a time).
-  image_tags = merge(local.origin_tags, { for key, value in {
+  image_tags = merge(local.origin_tags, { for key, value in var.image_tags : key => value if var.layer == "" }, { for key, value in {
     "Name"              = local.image_name
     "gpu-ami:expires"   = var.image_expires != "" ? var.image_expires : "never"
     "nvidia_version"    = var.nvidia_version

@@ -385,6 +385,12 @@ variable "tags" {
   default     = {}
 }
 
+variable "image_tags" {
+  type        = map(string)
+  description = "Further tags of the image and its snapshots, which the services that use it read. A layer image has none of them."
+  default     = {}
+}
+
 variable "manifest_file" {
   type        = string
   description = "Path of the manifest (JSON) that Packer writes."

@@ -17,6 +17,8 @@ PACKER_FILE, ANSIBLE_FILE = "packer.pkrvars.json", "ansible.json"
 # there; the template refuses this one by name, and nothing answers under ".invalid" (RFC 2606).
 NO_ENDPOINT = "http://region-is-down.invalid"
 
+# ParallelCluster's names of systems are id and version of os-release, but for this one (constants.py, SUPPORTED_OSES).
+_PCLUSTER_SYSTEMS = {"amzn": "alinux"}
 # Ubuntu's and RHEL's AMIs name their root device differently from all others.
 _ROOT_DEVICES = {"ubuntu": "/dev/sda1", "rhel": "/dev/sda1"}
 
@@ -45,6 +47,7 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         "ssh_port": place.ssh_port,
         **login.bastion(place),
         "tags": dict(place.tags),
+        "image_tags": image_tags(document),
     }
     return {
         "flag": document["flag"],
@@ -63,6 +66,25 @@ def packer_variables(document: PlanDocument, place: Place, ansible_vars_file: Pa
         **_own_ansible(),
         **_site_roles(document, ansible_vars_file.parent / SITE_FOLDER),
         **where,
+    }
+
+
+def image_tags(document: PlanDocument) -> dict[str, str]:
+    """The tags of an image that ParallelCluster's validators of a custom AMI read; none for other images.
+
+    Without them `pcluster create-cluster` warns that the AMI may not be its own, and a tag of another release is an
+    error. `list-images` and `delete-image` look for the tag parallelcluster:image_id, which only `build-image` sets: an
+    image of ours is never taken for one of theirs. Source: the wheel aws-parallelcluster 3.16.1 of PyPI
+    (CustomAmiTagValidator, AmiOsCompatibleValidator, Ec2Client.get_images, describe_image_by_id_tag), read 2026-11-25.
+    """
+    if "node_parallelcluster" not in document:
+        return {}
+    system = document["os"]
+    name = _PCLUSTER_SYSTEMS.get(system["id"], system["id"]) + system["version"].replace(".", "")
+    return {
+        "parallelcluster:version": str(section(document, "node_parallelcluster")["version"]),
+        "parallelcluster:os": name,
+        "parallelcluster:build_status": "available",
     }
 
 

@@ -363,11 +363,21 @@ def test_failing_build_says_why(region: Region, tmp_path: Path, plan: Plan) -> N
     assert "not in this region" in caught.value.hint
 
 
+def test_tags_of_the_image_are_not_the_builder_s(region: Region, tmp_path: Path, plan: Plan) -> None:
+    region.calls.clear()
+    further = {"parallelcluster:version": "3.16.3", "parallelcluster:os": "ubuntu2404"}
+    built = build_in(region, tmp_path, plan, "r-7", image_tags=json.dumps(further))
+    tags = {tag["Key"]: tag["Value"] for tag in built.image["Tags"]}
+    assert further.items() <= tags.items() and tags["gpu-ami:run"] == "r-7"
+    assert not further.keys() & built.region.tags(built.region.call("RunInstances"), "instance").keys()
+
+
 def test_a_layer_image_is_tagged_as_one_expires_and_runs_its_roles(region: Region, tmp_path: Path, plan: Plan) -> None:
     """No tag of a recipe or plan, by which finished images are found, and no version of what it does not have."""
     region.calls.clear()
     digest, roles = f"sha256:{'1' * 64}", ["kernel", "hygiene"]
     layer = {"layer": "kernel", "layer_digest": digest, "image_expires": "2030-01-31T12:00:00Z"}
+    layer["image_tags"] = json.dumps({"parallelcluster:version": "3.16.3"})  # of finished images alone
     built = build_in(region, tmp_path, plan, "r-9", **layer, roles=json.dumps(roles))
     assert re.fullmatch(r"gpu-ami-layer_kernel_debian12-gpu-\d{14}", built.image["Name"])
     shared = {"gpu-ami:run": "r-9", "gpu-ami:layer": "kernel", "gpu-ami:layer-digest": digest, "team": "vision"}

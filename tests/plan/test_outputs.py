@@ -74,6 +74,21 @@ def test_packer_variables_carry_the_former_pipelines_versions() -> None:
     assert given["tags"] == {"team": "gpu"}
 
 
+@pytest.mark.parametrize(
+    ("recipe", "tags"),
+    [
+        ("pcluster-3.16-ubuntu2404", {"version": "3.16.3", "os": "ubuntu2404", "build_status": "available"}),
+        ("pcluster-3.16-al2023", {"version": "3.16.3", "os": "alinux2023", "build_status": "available"}),
+        ("debian12-gpu", {}),
+    ],
+)
+def test_images_of_parallelcluster_carry_what_its_validators_read(recipe: str, tags: dict[str, str]) -> None:
+    """And never the tag by which `pcluster list-images` and `delete-image` know the images that they made."""
+    plan = make_plan(ROOT / "variables" / "recipes" / f"{recipe}.yml", AWS)
+    given = packer_variables(plan.document, AWS, Path("/x"))["image_tags"]
+    assert given == {f"parallelcluster:{name}": value for name, value in tags.items()}
+
+
 def packer_refuses(folder: Path) -> str:
     """What packer validate has against a var-file; empty: nothing. It asks for Ansible's version, so a word answers."""
     ansible = folder / "ansible-playbook"
