@@ -22,6 +22,7 @@ IMPORTS = {
         "validator/remote/inventory.py",  # is sent to a host and asks rpm there
         "validator/remote/initial_ramdisk.py",  # the same: decompressors
         "validator/remote/materials.py",  # the same
+        "validator/remote/system_upgrade.py",  # the same
         "validator/remote/interruption_drill.py",  # the same: the installed drain hook
         "validator/remote/diagnose.py",  # the same
         "validator/remote/telemetry_attachment.py",  # the same

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from validator import file_account
-from validator.observe import Observe, output, unproven
-from validator.probes import alternatives, package_database
+from validator.observe import Observe, unproven
+from validator.probes import alternatives, package_database, system_upgrade
+from validator.remote.system_upgrade import lock_name
 
 # Name, what the tool is run for, and what it prints. A replaced tool would make the checks that use it see nothing.
 _TOOLS = (
@@ -66,19 +68,31 @@ def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
 
 @pytest.mark.tier("T0")
 def test_held_packages_are_of_roles(host: Any, plan: Any, request: pytest.FixtureRequest, observe: Observe) -> None:
-    """dpkg holds only packages of the planned roles. Any other one would get no security updates on any instance."""
-    if plan["os"]["family"] != "debian":
-        unproven("packages are held by files of the package manager, which file_account compares")
-    if plan["node"].get("family", "ec2") != "ec2":
-        unproven("the base AMI of a node family holds packages of its own")
-    folders = request.config.getoption("roles_path")
-    footprints, without = file_account.load_footprints(folders, plan["roles"], file_account.plan_variables(plan))
-    known = [*file_account.planned_names(plan), *(name for row in footprints.values() for name in row.packages)]
-    package_database.require_readable(host, "debian")
-    rows = output(host, "dpkg-query -W -f='${db:Status-Want} ${Package}\\n'").splitlines()
-    held = sorted(row.partition(" ")[2] for row in rows if row.startswith("hold "))
-    observe(held, "packages of the planned roles")
-    others = [name for name in held if not any(fnmatchcase(name, pattern) for pattern in known)]
+    """dpkg holds, and dnf locks, only packages of the planned roles and the base AMI's. Others would get no updates."""
+    option = request.config.getoption
+    footprints, without = file_account.load_footprints(
+        option("roles_path"), plan["roles"], file_account.plan_variables(plan)
+    )
+    patterns = [*file_account.planned_names(plan), *(name for row in footprints.values() for name in row.packages)]
+    found = system_upgrade.read_stack(host, plan)
+    others = sorted(
+        name for name in found.held - found.stack if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    )
+    observe(sorted(found.held), "packages of the planned roles")
+    if others:
+        base = _held_by_the_base_ami(host, option("base_inventory") or (option("plan") and option("plan").parent))
+        if base is None and plan["node"].get("family", "ec2") != "ec2":
+            unproven(f"held: {', '.join(others)} (which of these the base AMI holds is not known: no inventory of it)")
+        others = sorted(set(others) - (base or set()))
     if others and without:
         unproven(f"held: {', '.join(others)} (roles without meta/footprint.yml: {', '.join(without)})")
     observe.nothing(others, "held packages of no planned role")
+
+
+def _held_by_the_base_ami(host: Any, build: Path | None) -> set[str] | None:
+    """None where no inventory says it."""
+    try:
+        held = file_account.find_base(host, build).inventory.held
+    except file_account.NotTaken:
+        return None
+    return None if held is None else {lock_name(row) for row in held}

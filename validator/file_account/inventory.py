@@ -89,7 +89,8 @@ class Inventory:
 
     ramdisks: of an image, path → its files (initial_ramdisk.py). grubenv: path → variables of the boot loader.
     diversions (path, to, package or ":"), overrides (owner, group, mode, path), marked (names that apt has as installed
-    automatically): None in an inventory that does not record them.
+    automatically), held (names that dpkg holds, and lines of version locks): None in an inventory that does not record
+    them.
 
     groups: name → (id, members). boot_time (epoch seconds), command_line, mounts (mount point, type) and listeners
     (protocol, port, program) are of a system that ran; else 0 and empty. hash_since: older files have no digest.
@@ -115,6 +116,7 @@ class Inventory:
     diversions: tuple[tuple[str, ...], ...] | None = None
     overrides: tuple[tuple[str, ...], ...] | None = None
     marked: frozenset[str] | None = None
+    held: frozenset[str] | None = None
 
 
 def read(data: bytes) -> Inventory:
@@ -153,6 +155,7 @@ def read(data: bytes) -> Inventory:
         diversions=_rows(header, "diversions"),
         overrides=_rows(header, "overrides"),
         marked=frozenset(header["marked"]) if "marked" in header else None,
+        held=frozenset(header["held"]) if "held" in header else None,
     )
 
 

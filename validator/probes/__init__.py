@@ -13,6 +13,7 @@ bill_of_materials    the image's own bill of materials against what is installed
 since_image          what a machine still has of its image, byte for byte
 package_database     whether the database of dpkg or rpm can be read
 packages             installed packages of a planned component
+system_upgrade       what an upgrade of the whole system would change
 shared_libraries     shared libraries as a program loads them
 kernel_modules       kernel modules on disk
 kernel_panics        kernel panic, oops or lockup on a console or in the kernel log
@@ -39,6 +40,7 @@ from validator.probes.kernel_panics import PANIC, troubles
 from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest, metadata_of
 from validator.probes.nvidia_smi import Gpu, pci_address
 from validator.probes.since_image import SinceImage, unchanged_since_image
+from validator.probes.system_upgrade import Upgrade
 from validator.probes.unpackaged import Entry
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "MachineUnderTest",
     "Program",
     "SinceImage",
+    "Upgrade",
     "environments",
     "in_login_shell",
     "loaded_version",

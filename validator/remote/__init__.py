@@ -14,6 +14,7 @@ changed_since        what has changed on a machine since its image (probes/since
 verify_partly        dpkg --verify without some directories (probes/packages.py)
 inventory            lists every file, package and account (file_account/, playbooks/image.yml; Python 3.6 or newer)
 initial_ramdisk      lists the files of initial ramdisks (file_account/; Python 3.6 or newer)
+system_upgrade       simulates an upgrade of the whole system (probes/system_upgrade.py; Python 3.6 or newer)
 materials            packages with their sources, and kernel modules (evidence.py; Python 3.6 or newer)
 diagnose             gpu-ami-diagnose: GPUs, events, monitor, EFA (evidence.py, roles/event_parser; Python 3.7 or newer)
 telemetry_attachment puts telemetry on a machine, and takes it back (gpu_ami/fleet; Python 3.7 or newer)

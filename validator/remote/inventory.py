@@ -377,7 +377,18 @@ def settings(packages: Packages) -> Record:
         "diversions": list(zip(rows[::3], rows[1::3], rows[2::3])),
         "overrides": [line.split(None, 3) for line in overrides if len(line.split(None, 3)) == 4],
         "marked": sorted(set(automatic)),
+        "held": sorted(held(packages)),
     }
+
+
+def held(packages: Packages) -> Iterator[str]:
+    """Packages that dpkg holds, by name, and the lines of dnf's and yum's version locks."""
+    status = packages.read("/var/lib/dpkg/status")
+    yield from re.findall(r"(?m)^Package: (\S+)\n(?:.+\n)*?Status: hold ", status)
+    for path in ("/etc/dnf/plugins/versionlock.list", "/etc/yum/pluginconf.d/versionlock.list"):
+        for line in packages.read(path).splitlines():
+            if line.strip() and not line.startswith("#"):
+                yield line.strip()
 
 
 def accounts(packages: Packages) -> Record:

@@ -10,7 +10,8 @@ from gpu_ami.local.mirror import staging
 from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Package
 from gpu_ami.process import find_tool, run
 
-_MAINTAINER = "gpu-ami <gpu-ami@localhost>"
+# As of real packages, those of a component have one maintainer, and those of the system others.
+_MAINTAINER = "gpu-ami replica of {family} <gpu-ami@localhost>"
 
 
 def build(package: Package, into: Path) -> Path:
@@ -42,7 +43,7 @@ def _write_control(package: Package, tree: Path) -> None:
         "Package": package.name,
         "Version": package.full_version,
         "Architecture": package.machine,
-        "Maintainer": _MAINTAINER,
+        "Maintainer": _MAINTAINER.format(family=package.row.family),
         "Installed-Size": str(sum(path.stat().st_size for path in files) // 1024 + 1),
         "Depends": ", ".join(staging.relations(package, "depends")),
         "Provides": ", ".join(staging.relations(package, "provides")),

@@ -117,10 +117,19 @@ def _system_section(plan: PlanDocument, roles: Collection[str]) -> Section:
     repository = {"url": folder, "suite": suite.format(**names), "components": components}
     items = sorted({item for role in (*roles, _TOOLS) for item in system_packages(role, kind)})
     content = {
-        "packages": dict(item.split("=", 1) for item in items),
+        "packages": dict(item.split("=", 1) for item in items) | _later_kernel(plan, kind),
         "repository": repository | {"key_url": f"{folder}gpu-ami-mirror.pub"},
     }
     return Section(_SYSTEM, kind, plan["architecture"], json.dumps(content, sort_keys=True))
+
+
+def _later_kernel(plan: PlanDocument, kind: str) -> dict[str, str]:
+    """The planned kernel's packages in a version that the system publishes after its AMI."""
+    kernel = plan.get("kernel")
+    if kernel is None:
+        return {}
+    version = f"{kernel['version']}.999-1{'.amzn2023' if kind == 'rpm' else ''}"
+    return dict.fromkeys(sorted({kernel["package"], *kernel.get("hold", ())}), version)
 
 
 def _with_vendor_urls(value: object) -> object:

@@ -21,6 +21,8 @@ from validator.schema import Choice, Keys, Kind, ListOf, MapOf, Mistake, Text, k
 
 REPLICAS = Path(__file__).parents[1] / "replicas"
 TABLE = "packages.yml"
+# Of `also`: the version that the vendor publishes after the planned one.
+LATER = "later"
 # Modification time of every replica's files and build time of the replica module (UTC, 2026-11-21).
 SOURCE_DATE_EPOCH = 1795219200
 
@@ -260,6 +262,7 @@ class Package:
     kind: str
     architecture: str
     row: Row
+    is_later: bool = False  # published after the planned one
 
     @property
     def epoch(self) -> str:
@@ -308,10 +311,11 @@ class Package:
     def related(self) -> Iterator[Package]:
         """What the row has beside the planned package: other versions of it, and packages that come with it."""
         for version in self._other_versions():
-            yield self._sibling(self.name, f"{self.epoch}{':' * bool(self.epoch)}{version}{self._revision_suffix()}")
+            full_version = f"{self.epoch}{':' * bool(self.epoch)}{version}{self._revision_suffix()}"
+            yield self._sibling(self.name, full_version, is_later=version == later_version(self.version))
         for brought in self.row.entry.get("brings", ()):
             name, _, version = self.fill(brought).partition("=")
-            yield self._sibling(name, version or self.full_version)
+            yield self._sibling(name, version or self.full_version, is_later=self.is_later)
 
     def _revision_suffix(self) -> str:
         revision = _split(self.full_version)[1]
@@ -319,14 +323,18 @@ class Package:
 
     def _other_versions(self) -> Sequence[str]:
         """A package that carries its branch in its name has only that branch's versions."""
+        if self.is_later:
+            return []
         branch = self.values.get("branch")
-        others = [version for version in self.row.entry.get("also", ()) if version != self.version]
+        listed = self.row.entry.get("also", ())
+        named = [later_version(self.version) if version == LATER else version for version in listed]
+        others = [version for version in named if version != self.version]
         return [version for version in others if not branch or version.startswith(f"{branch}.")]
 
-    def _sibling(self, name: str, full_version: str) -> Package:
+    def _sibling(self, name: str, full_version: str, *, is_later: bool) -> Package:
         asked_by = f"{self.row.family}/{TABLE}: {self.row.entry['name']}"
         row = find_row("packages", name, kind=self.kind, asked_by=asked_by)
-        return Package(name, full_version, self.kind, self.architecture, row)
+        return Package(name, full_version, self.kind, self.architecture, row, is_later)
 
 
 def with_related(packages: Sequence[Package]) -> list[Package]:
@@ -344,6 +352,12 @@ def _split(full_version: str) -> tuple[str, str]:
     """Upstream version and revision ("" if there is none), as Debian's policy reads them."""
     version, dash, revision = full_version.rpartition(":")[2].rpartition("-")
     return (version, revision) if dash else (revision, "")
+
+
+def later_version(version: str) -> str:
+    """The next release after a version: its last number is one higher, with as many digits."""
+    head, number = re.fullmatch(r"(.*?)(\d+)\D*", version, re.DOTALL).groups()  # type: ignore[union-attr]
+    return f"{head}{int(number) + 1:0{len(number)}}"
 
 
 def version_values(version: str) -> dict[str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import json
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +20,10 @@ from validator.plan import as_plan
 ROLES = Path(__file__).parents[3] / "roles"
 WITH_NODE = as_plan(PLAN | {"node": {"family": "ec2"}, "roles": ["efa"]})
 SITE = as_plan(PLAN | {"node": {"family": "ec2"}, "roles": ["acme"]})
-EKS = as_plan(PLAN | {"node": {"family": "eks"}})
-AL2023 = as_plan(PLAN | {"node": {"family": "ec2"}, "os": {**PLAN["os"], "family": "redhat"}})
+EKS = as_plan(PLAN | {"node": {"family": "eks"}, "roles": ["efa"]})
+AL2023 = as_plan(PLAN | {"node": {"family": "ec2"}, "roles": ["efa"], "os": {**PLAN["os"], "family": "redhat"}})
+OPTIONS = {"roles_path": [ROLES], "base_inventory": None, "plan": None}
+REQUEST = SimpleNamespace(config=SimpleNamespace(getoption=OPTIONS.get))
 _TOOLS, _LINKS, _HELD = (
     system.test_tools_of_the_checks_work,
     system.test_alternatives_are_registered,
@@ -36,6 +41,12 @@ def in_shell(path: str = "") -> Any:
         return done.returncode, done.stdout
 
     return {"*": run}
+
+
+def holding(*held: str, unable: str = "") -> dict[str, Any]:
+    """A host whose package manager holds these packages; `came-along` is of the stack."""
+    answer = {"stack": ["came-along"], "held": held, "changes": [], "problem": "", "unable": unable}
+    return {"p=*system_upgrade*": json.dumps(answer), "sha256sum*": (1, "")}
 
 
 def test_tools_of_this_machine_work(judge: Judge) -> None:
@@ -59,24 +70,20 @@ CASES: list[tuple[Any, dict[str, Any], str, str, Any]] = [
         WITH_NODE,
     ),
     (_LINKS, {"for file*": ""}, "UNPROVEN", "no database of update-alternatives", WITH_NODE),
-    (_HELD, {"dpkg-query*": "install bash\nhold nvidia-open-dkms\nhold libnccl-ofi\n"}, "PASS", "", WITH_NODE),
-    (
-        _HELD,
-        {"dpkg-query*": "install bash\nhold openssl\n"},
-        "FAIL",
-        "held packages of no planned role: openssl",
-        WITH_NODE,
-    ),
-    (_HELD, {"dpkg-query*": "hold acme\n"}, "UNPROVEN", "held: acme (roles without meta/footprint.yml: acme)", SITE),
-    (_HELD, {}, "UNPROVEN", "holds packages of its own", EKS),
-    (_HELD, {}, "UNPROVEN", "files of the package manager", AL2023),
+    (_HELD, holding("nvidia-open-dkms", "libnccl-ofi", "came-along"), "PASS", "", WITH_NODE),
+    (_HELD, holding("openssl"), "FAIL", "held packages of no planned role: openssl", WITH_NODE),
+    (_HELD, holding("acme"), "UNPROVEN", "held: acme (roles without meta/footprint.yml: acme)", SITE),
+    (_HELD, holding("containerd"), "UNPROVEN", "held: containerd (which of these the base AMI holds is not known", EKS),
+    (_HELD, holding("nvidia-open-dkms"), "PASS", "", EKS),
+    (_HELD, holding("openssl"), "FAIL", "held packages of no planned role: openssl", AL2023),
+    (_HELD, holding("nvidia-open-dkms"), "PASS", "", AL2023),
+    (_HELD, holding(unable="rpm -qa: error"), "UNPROVEN", "packages and their upgrade: rpm -qa: error", AL2023),
 ]
 
 
 @pytest.mark.parametrize(("check", "table", "verdict", "message", "plan"), CASES)
 def test_check(judge: Judge, check: Any, table: dict[str, Any], verdict: str, message: str, plan: Any) -> None:
-    request = SimpleNamespace(config=SimpleNamespace(getoption=lambda _: [ROLES]))
-    judged = judge(check, table, plan=plan, **({"request": request} if check is _HELD else {}))
+    judged = judge(check, table, plan=plan, **({"request": REQUEST} if check is _HELD else {}))
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
@@ -94,7 +101,28 @@ def test_damaged_package_database_is_the_finding(judge: Judge, reply: Any, verdi
 
 
 def test_damaged_package_database_is_no_second_finding(judge: Judge) -> None:
-    request = SimpleNamespace(config=SimpleNamespace(getoption=lambda _: [ROLES]))
     table = {"dpkg-query*": (2, "", "dpkg-query: error: parsing file\n")}
-    judged = judge(_HELD, table, plan=WITH_NODE, request=request)
+    judged = judge(_HELD, table, plan=WITH_NODE, request=REQUEST)
     assert judged.verdict == "UNPROVEN" and "system::test_package_database_can_be_read" in judged.message
+
+
+def test_base_ami_may_hold_its_own_packages(judge: Judge, tmp_path: Path) -> None:
+    """As EKS does with containerd: its inventory says so. A lock that the inventory has not is a finding."""
+    header = {
+        "schema": "gpu-ami/inventory/1",
+        "running": True,
+        "time": 1,
+        "os": "amzn",
+        "os_version": "2023",
+        "accounts": {},
+        "groups": {},
+    }
+    lines = [header | {"held": ["containerd-0:2.1-1.amzn2023.*"]}, {"end": 0}]
+    data = gzip.compress("\n".join(map(json.dumps, lines)).encode())
+    (tmp_path / "base-inventory.jsonl.gz").write_bytes(data)
+    request = SimpleNamespace(config=SimpleNamespace(getoption=(OPTIONS | {"base_inventory": tmp_path}).get))
+    digest = {"sha256sum*": f"{hashlib.sha256(data).hexdigest()}  x\n", "cat *": (1, "")}
+    for held, verdict in ((("containerd",), "PASS"), (("containerd", "openssl"), "FAIL")):
+        judged = judge(_HELD, holding(*held) | digest, plan=EKS, request=request)
+        assert judged.verdict == verdict, judged
+    assert judged.message == "held packages of no planned role: openssl"
