@@ -42,10 +42,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Upgrade:
-    """stack: planned packages, what is bound to their version or came with them, DKMS and the kernel. held: packages
-    that no upgrade changes. problem: why the upgrade is refused, in the package manager's words; "" if it is not."""
+    """What one program has read.
+
+    stack: planned packages, what is bound to their version or came with them, DKMS and the kernel. to_hold: those of it
+    that roles hold. held: packages that no upgrade changes. problem: why the upgrade is refused, in the package
+    manager's words; "" if it is not.
+    """
 
     stack: frozenset[str]
+    to_hold: frozenset[str]
     held: frozenset[str]
     changes: tuple[Change, ...]
     problem: str
@@ -80,7 +85,8 @@ def _ask(host: Any, plan: PlanDocument, offer: str) -> Upgrade:
     if result["unable"]:
         unproven(f"packages and their upgrade: {result['unable']}")
     changes = tuple(Change(row["name"], row["from"], row["to"], row["source"]) for row in result["changes"])
-    return Upgrade(frozenset(result["stack"]), frozenset(result["held"]), changes, result["problem"])
+    stack, to_hold, held = (frozenset(result[key]) for key in ("stack", "to_hold", "held"))
+    return Upgrade(stack, to_hold, held, changes, result["problem"])
 
 
 def planned(plan: PlanDocument) -> set[str]:

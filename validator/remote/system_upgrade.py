@@ -184,7 +184,8 @@ class Stack:
         self.kernel = set(asked["kernel"]) & set(self.packages)
         further = {name for name in self.packages if self.kernel and MODULES.fullmatch(name)}
         named = set(asked["planned"]) | recorded_names(kind, asked["records"])
-        self.roots = (named | {BUILDER}) & set(self.packages) | self.kernel | further
+        roots = (named | {BUILDER}) & set(self.packages)
+        kernel = self.kernel | further
         self.providers = {}  # type: Dict[str, List[Tuple[Package, str]]]
         for package in self._all():
             for name, _, version in package.provides:
@@ -196,13 +197,15 @@ class Stack:
         recorded = self.files & set(sources.values())
         publishers = {each.publisher for name in planned for each in self.packages[name]} - system - {""}
         self.publishers = set() if recorded else publishers
-        self.names = self._closure()
+        # Of what is bound to the kernel's own packages the package manager takes no other version without them.
+        self.to_hold = self._closure(roots) | kernel
+        self.names = self._closure(roots | kernel)
 
     def _all(self) -> Iterator[Package]:
         return (package for versions in self.packages.values() for package in versions)
 
-    def _closure(self) -> Set[str]:
-        reached = self.roots | {name for name, source in self.sources.items() if source in self.files}
+    def _closure(self, roots: Set[str]) -> Set[str]:
+        reached = roots | {name for name, source in self.sources.items() if source in self.files}
         reached &= set(self.packages)
         while True:
             before = set(reached)
@@ -440,7 +443,7 @@ def main() -> int:
     try:
         packages = list(dpkg_packages() if kind == "deb" else rpm_packages())
         stack = Stack(kind, packages, repositories_of(kind, work), asked)
-        result.update(stack=sorted(stack.names), held=held(kind), installed=len(packages))
+        result.update(stack=sorted(stack.names), held=held(kind), to_hold=sorted(stack.to_hold))
         if asked["offer"] != NOTHING:
             offered = stack.newer() if asked["offer"] == NEWER_STACK else None
             simulate = upgrade_apt if kind == "deb" else upgrade_dnf

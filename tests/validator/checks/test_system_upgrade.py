@@ -20,7 +20,8 @@ _ASKED = system_upgrade.test_repositories_leave_the_stack_alone
 def says(*changes: tuple[str, str, str, str], **other: Any) -> dict[str, str]:
     """What the program answers."""
     rows = [dict(zip(("name", "from", "to", "source"), change, strict=True)) for change in changes]
-    answer = {"stack": ["dkms", "kmod"], "held": ["kmod"], "changes": rows, "problem": "", "unable": ""}
+    answer = {"stack": ["dkms", "kmod"], "to_hold": ["dkms", "kmod"], "held": ["dkms", "kmod"], "changes": rows}
+    answer |= {"problem": "", "unable": ""}
     return {"p=*system_upgrade*": json.dumps(answer | other)}
 
 
@@ -34,7 +35,13 @@ CASES = [
         "an upgrade would change the stack: dkms 3.0 → 3.0.9999 from offer; linux-image-9999 (new) 6.1",
     ),
     (_OFFERED, says(("kmod", "3", "", "")), "FAIL", "an upgrade would change the stack: kmod 3 (removed)"),
-    (_OFFERED, says(problem=PROBLEM), "FAIL", f"an upgrade is refused: {PROBLEM}\nnot held, of the stack: dkms"),
+    (
+        _OFFERED,
+        says(problem=PROBLEM, held=["kmod"]),
+        "FAIL",
+        f"an upgrade is refused: {PROBLEM.strip()}\nnot held: dkms",
+    ),
+    (_OFFERED, says(held=["kmod"]), "FAIL", "packages of the stack that are not held: dkms"),
     (_OFFERED, says(stack=[]), "UNPROVEN", "the plan names no package"),
     (_OFFERED, says(unable="no dnf"), "UNPROVEN", "packages and their upgrade: no dnf"),
     (_ASKED, says(("bash", "5.1", "5.2", "amazonlinux")), "PASS", ""),

@@ -63,7 +63,9 @@ def packages(rows: Sequence[tuple[str, str, str, str]]) -> list[program.Package]
 
 def test_stack_is_what_is_planned_and_bound_to_it() -> None:
     """Not the compiler that DKMS needs, nor a package of the vendor that nothing planned requires."""
-    assert program.Stack("deb", packages(DEBS), {}, ASKED).names == STACK
+    stack = program.Stack("deb", packages(DEBS), {}, ASKED)
+    assert stack.names == STACK
+    assert stack.to_hold == STACK - {"linux-image-6.1.0-44-cloud-amd64"}  # bound to one that is held
 
 
 def test_package_that_is_bound_to_the_stack_is_of_it() -> None:
