@@ -12,6 +12,7 @@ import pytest
 from gpu_ami.process import Completed
 from tests.roles.test_roles_refuse import play
 
+pytestmark = pytest.mark.slow  # starts ansible-playbook
 VENDOR = {"url": "https://vendor.example/repo/", "suite": "./", "key_fingerprint": "0123"}
 ID = "vendor.example-repo"
 LOCKED = "dpkg: error: dpkg frontend lock was locked by another process with pid 7"
