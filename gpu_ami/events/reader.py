@@ -47,6 +47,7 @@ class Event(TypedDict):
     uuid: NotRequired[str | None]
     follow_up_only: NotRequired[bool]
     incomplete: NotRequired[str]
+    caused_by: NotRequired[int]
     likely_cause: NotRequired[str]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpu_ami.errors import UsageError
+from gpu_ami.events import catalogue
 from gpu_ami.events.left_out import LeftOut
 from gpu_ami.events.reader import Event, parser_module
 
@@ -14,18 +16,39 @@ _KINDS = {"xid": "Xid", "sxid": "SXid", "gpu_lost": "lost ~Xid", "neuron": "Neur
 _COLUMNS = (("TIME", 27), ("GPU", 14), ("EVENT", 10), ("SEVERITY", 8), ("WHAT", 34), ("DO", 19))
 
 
+class _Worst:
+    """The heaviest event of each GPU, and what its events say that the log does not have."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, Event] = {}
+        self.codes: dict[str, set[int | str]] = {}
+        self.causes: dict[str, list[int]] = {}
+
+    def add(self, event: Event) -> None:
+        gpu = event["pci"] or "?"
+        self.codes.setdefault(gpu, set()).add(event["code"])
+        if event.get("caused_by") is not None:
+            self.causes.setdefault(gpu, []).append(event["caused_by"])
+        if gpu not in self.events or _rank(event)[0] > _rank(self.events[gpu])[0]:
+            self.events[gpu] = event
+
+    def missing_causes(self, gpu: str) -> list[int]:
+        """Xids that an Xid 45 names as its cause, and that the log has no line of."""
+        return sorted(set(self.causes.get(gpu, ())) - self.codes[gpu])
+
+
 def table(
     events: Iterator[Event], *, colour: bool, left_out: LeftOut | None = None, verbose: bool = False
 ) -> Iterator[str]:
     """One line for each event as it arrives, then what to do for each GPU, then what was left out."""
     yield "  ".join(title.ljust(width) for title, width in _COLUMNS) + "  BY"
-    worst: dict[str, Event] = {}
+    worst = _Worst()
     count = 0
     for event in events:
         count += 1
         yield _row(event, colour)
         if event["origin"] != "userland":
-            _keep_worst(worst, event)
+            worst.add(event)
     yield ""
     yield from _summary(worst, count, hides_events=left_out is not None and left_out.may_hide_events)
     if left_out is not None:
@@ -78,16 +101,22 @@ def _rank(event: Event) -> tuple[int, int]:
     return severities.index(event["severity"]) if event["severity"] in severities else 0, code
 
 
-def _keep_worst(worst: dict[str, Event], event: Event) -> None:
-    gpu = event["pci"] or "?"
-    if gpu not in worst or _rank(event)[0] > _rank(worst[gpu])[0]:
-        worst[gpu] = event
+def _of_missing_cause(code: int) -> str:
+    try:
+        cause = catalogue.explain(str(code))
+        name, meaning = f", {cause.name}", cause.ec2_meaning
+    except UsageError:
+        name, meaning = "", "Open a case with AWS Support"
+    return f"{meaning}. Cause: Xid {code}{name}, named by an Xid 45: its own line is not in this log."
 
 
-def _summary(worst: dict[str, Event], count: int, *, hides_events: bool) -> Iterator[str]:
+def _summary(worst: _Worst, count: int, *, hides_events: bool) -> Iterator[str]:
     if not count:
         yield _NOT_UNDERSTOOD if hides_events else _NONE
-    for gpu, event in sorted(worst.items(), key=lambda item: _rank(item[1]), reverse=True):
+    for gpu, event in sorted(worst.events.items(), key=lambda item: _rank(item[1]), reverse=True):
         identity = f" ({event['uuid']})" if event.get("uuid") else ""
         kind = {"gpu_lost": "Xid", "gpu_init_failed": "GPU initialisation"}.get(event["kind"], _KINDS[event["kind"]])
-        yield f"{gpu}{identity}: {event['ec2_meaning']}. Cause: {kind} {event['code']}, {event['name']}."
+        for code in worst.missing_causes(gpu):
+            yield f"{gpu}{identity}: {_of_missing_cause(code)}"
+        if event["severity"] != "info" or not worst.missing_causes(gpu):
+            yield f"{gpu}{identity}: {event['ec2_meaning']}. Cause: {kind} {event['code']}, {event['name']}."

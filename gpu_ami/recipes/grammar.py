@@ -28,6 +28,7 @@ def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Key
             "instance_types": ListOf(instance_type),
             "roles": ListOf(Choice((*sorted(build_order()), *of_site))),
             "ansible": Keys({"core": Choice(tuple(facts.ansible["releases"]))}, needed=("core",)),
+            "accept": ListOf(Choice(tuple(facts.incompatibilities["rows"]))),
             "source_ami": _source_ami(),
             "build": Keys(
                 {"instance_type": _builder(facts), "root_volume_gib": Integer(4, 16384, "GiB")},

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpu_ami.recipes import known_releases
 from gpu_ami.recipes.facts import Sources, branch
-from gpu_ami.recipes.rules import ResolveContext, bundled_plugin, unknown_layout
+from gpu_ami.recipes.rules import ResolveContext, accepted_notes, bundled_plugin, unknown_layout
 
 
 def remark(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
@@ -15,6 +15,8 @@ def remark(context: ResolveContext, versions: Mapping[str, str], sources: Source
     _ended(context, versions, sources)
     _kernel_modules(context, versions, sources)
     _network(context, versions, sources)
+    for note in accepted_notes(context, versions):
+        sources.note(note)
     if "nvidia_driver" in versions and (note := unknown_layout(context, versions["nvidia_driver"])):
         sources.note(note)
     _neuron_kernel(context, versions, sources)
@@ -40,12 +42,6 @@ def _ended(context: ResolveContext, versions: Mapping[str, str], sources: Source
 def _kernel_modules(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
     if "nvidia_driver" not in versions or "nvidia_driver" in context.provided:
         return
-    for gpu in context.gpus:
-        reported = gpu.model.get("reported")
-        if reported and branch(versions["nvidia_driver"]) == reported["branch"]:
-            sources.note(
-                f"{reported['fault']} were reported for {gpu.named} with R{reported['branch']}: {gpu.model['source']}"
-            )
     faulty = [name for name in context.instance_types if context.family(name).get("gsp") is False]
     if faulty and context.flavour == "open":
         source = context.facts.gpudirect["gsp"]["source"]

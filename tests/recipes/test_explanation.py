@@ -59,7 +59,7 @@ def test_conflict_stands_where_it_is() -> None:
 def test_every_conflict_has_a_row() -> None:
     values = explained("al2023-compute", "nvidia_driver.version=550.163.01")
     conflicts = [value for value in values if value.conflict]
-    assert len(conflicts) == 2
+    assert len(conflicts) == 3
     assert conflicts[0].conflict.startswith("driver 550.163.01 cannot run CUDA 13.0")
     assert conflicts[0].source and conflicts[0].nearest
 

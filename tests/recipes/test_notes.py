@@ -48,13 +48,6 @@ def test_flavour_boot_says_when_the_module_is_chosen() -> None:
     )
 
 
-@pytest.mark.parametrize(("driver", "noted"), [("595.112.07", True), ("580.178.04", False)])
-def test_faults_reported_for_a_gpu_are_noted_for_their_branch(driver: str, noted: bool) -> None:
-    of = context("architecture: arm64\nbuild: {instance_type: g5g.xlarge}", types="p6e-gb200.36xlarge")
-    reported = [note for note in notes(of, nvidia_driver=driver) if note.startswith("EFA faults were reported for")]
-    assert [("NVIDIA GB200 (p6e-gb200.36xlarge) with R595" in note) for note in reported] == [True] * noted
-
-
 def test_unused_efa_interfaces_are_noted() -> None:
     of = context(types="p5.48xlarge")
     unused, layout = notes(of, nvidia_driver="580.178.04")

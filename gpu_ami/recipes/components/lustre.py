@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext
+from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, refusal
 from validator.plan_document import Lustre
 from validator.schema import Keys, Text
 
@@ -15,8 +15,6 @@ def _section(context: ResolveContext, _versions: Assignment, sources: Sources) -
     if "lustre" not in context.values or row is None:
         return None
     sources.add(f"Lustre client of {context.os_name}", row)
-    if context.kernel not in row.get("kernels", [context.kernel]):
-        sources.note(f"not verified: a module of {context.os_name}'s Lustre client for kernel {context.kernel}")
     section: Lustre = {"package": row["package"]}
     if "repository" in row:
         section["repository"] = {
@@ -42,6 +40,10 @@ def client_is_built(context: ResolveContext, _chosen: Assignment) -> Iterator[Co
         key_url = row["repository"]["key_url"]
         text = f"the fingerprint of {key_url} is not in the facts, and a key is trusted by its fingerprint only"
         yield Conflict("lustre.key_fingerprint", text, source, nearest="lustre.key_fingerprint as AWS publishes it")
+    if row is not None and context.kernel not in row.get("kernels", [context.kernel]):
+        what = f"Lustre client of {context.os_name} with kernel {context.kernel}"
+        nearest = " or ".join(f'kernel.version "{series}"' for series in row["kernels"]) + ", or leave out lustre"
+        yield from refusal(context, "lustre-client-kernel", what, nearest)
 
 
 COMPONENT = Component(

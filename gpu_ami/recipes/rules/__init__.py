@@ -6,6 +6,7 @@ driver               rules of the driver and of the libraries built on it
 distribution         rules of a driver from the operating system's own archive
 grid                 rules of NVIDIA's GRID driver from AWS's bucket
 network              rules of EFA, aws-ofi-nccl and NCCL
+incompatibilities    combinations that are known not to work, and what a recipe accepts of them
 image                rules of instance types, system, node family and accelerators
 telemetry            rules of the CloudWatch agent and the driver's nvidia-smi
 template_variable    names and texts of variables of Packer templates
@@ -26,6 +27,8 @@ from gpu_ami.recipes.rules.distribution import DISTRIBUTION_RULES, distribution_
 from gpu_ami.recipes.rules.driver import DRIVER_RULES, runs_natively
 from gpu_ami.recipes.rules.grid import GRID_RULES
 from gpu_ami.recipes.rules.image import IMAGE_RULES, base_keeps_its_own, has_packages, python_for
+from gpu_ami.recipes.rules.incompatibilities import INCOMPATIBILITY_RULES, refusal
+from gpu_ami.recipes.rules.incompatibilities import notes as accepted_notes
 from gpu_ami.recipes.rules.network import NETWORK_RULES, bundled_plugin
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext, Rule
 from gpu_ami.recipes.rules.telemetry import TELEMETRY_RULES, unknown_layout
@@ -37,6 +40,7 @@ __all__ = [
     "DRIVER_RULES",
     "GRID_RULES",
     "IMAGE_RULES",
+    "INCOMPATIBILITY_RULES",
     "LATEST",
     "NETWORK_RULES",
     "NO_KEYS",
@@ -48,6 +52,7 @@ __all__ = [
     "Rule",
     "TemplateVariable",
     "Understood",
+    "accepted_notes",
     "base_keeps_its_own",
     "built_from_tag",
     "bundled_plugin",
@@ -56,6 +61,7 @@ __all__ = [
     "latest",
     "plain",
     "python_for",
+    "refusal",
     "runs_natively",
     "unknown_layout",
     "version_kind",

@@ -150,12 +150,6 @@ def test_lustre_repository_is_trusted_by_the_recipes_fingerprint() -> None:
     assert (repository["suite"], repository["key_fingerprint"]) == ("noble", FINGERPRINT.upper())
 
 
-def test_lustre_kernel_that_was_not_verified_is_noted() -> None:
-    sources = Sources()
-    sections(context("{lustre: {}, kernel: {version: '6.18'}}"), {}, sources)
-    assert sources.notes == ["not verified: a module of al2023's Lustre client for kernel 6.18"]
-
-
 def test_tuning_has_the_facts_values_below_the_recipes() -> None:
     recipe = "tuning: {sysctl: {net.core.rmem_max: '1', vm.swappiness: '0'}, mig: {p4d.24xlarge: '7g.40gb'}}"
     sources = Sources()

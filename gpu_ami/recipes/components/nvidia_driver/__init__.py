@@ -12,6 +12,7 @@ from gpu_ami.recipes.rules import (
     DISTRIBUTION_RULES,
     DRIVER_RULES,
     GRID_RULES,
+    INCOMPATIBILITY_RULES,
     LATEST,
     Component,
     TemplateVariable,
@@ -78,6 +79,7 @@ COMPONENT = Component(
     rules=(
         *DRIVER_RULES,
         *DISTRIBUTION_RULES,
+        *INCOMPATIBILITY_RULES,
         ((), distribution_has_driver),
         *(((), rule) for rule in GRID_RULES),
     ),

@@ -9,7 +9,8 @@ QUOTED, BY_PROGRAM, UNREAD = "quoted", "by_program", "unread"
 CUT, FORMAT, DRIVER, REPEATED, CONSEQUENCE, FOLLOW_UP = "cut", "format", "driver", "repeated", "consequence", "follow_up"
 OVERLONG = "overlong"
 _KEPT = 1000
-_NAMES_AN_EVENT = re.compile(r"\bS?Xid\b\s*[:(]")
+# "Xid 79", "Xid: 79", "Xid=79", "XID error 79", and the driver's own form.
+_NAMES_AN_EVENT = re.compile(r"\bS?X[Ii][Dd]\b(?:\s*[:(]|[\s=#]*(?:(?:error|code|event)s?\s*[:=#]?\s*)?\d{1,10}(?!\w))")
 # The text of /proc/driver/nvidia/version: no message.
 _NO_MESSAGE = re.compile(r"\s*NVRM version:")
 

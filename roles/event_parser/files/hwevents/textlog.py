@@ -32,7 +32,7 @@ _JOURNAL_FIELD = re.compile(r"\s*(?P<name>_{0,2}[A-Z][A-Z0-9_]*)=(?P<value>.*)",
 
 def _may_hold(raw: bytes) -> bool:
     """A fast test whether a line can hold an event or what explains one; most lines need no more work."""
-    return b"Xid" in raw or b"gpu-ami/event" in raw or kmsg.interesting(raw) or may_hold_bridge(raw)
+    return b"Xid" in raw or b"XID" in raw or b"gpu-ami/event" in raw or kmsg.interesting(raw) or may_hold_bridge(raw)
 
 
 class _Entry:
