@@ -1,0 +1,1 @@
+"""Damaged input of every kind that a person or another program hands over."""
