@@ -303,6 +303,8 @@ def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool
     """
     instance_types = image_proof.choose_types(plan.document, asked.instance_types)
     nodes.require(plan.document, session.place, instance_types, asked.nodes)
+    if asked.nodes > 1:
+        nodes.require_traffic(session.cloud, plan.document)
     expected = cost.estimate(plan.document, instance_types, build=build, nodes=asked.nodes)
     if not session.place.simulated:
         session.progress.note(expected.text)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ImageTypeDef,
         InstanceTypeDef,
         RunInstancesRequestTypeDef,
+        SecurityGroupTypeDef,
     )
 
     from gpu_ami.cloud.place import Place
@@ -270,11 +271,13 @@ class Cloud:
 
     def ingress(self, group_ids: Sequence[str]) -> Ingress:
         """Who may connect to the SSH port of an instance in these security groups; unknown where none is named."""
-        if not group_ids:
-            return Ingress((), self.place.ssh_port)
+        return Ingress.of(self.security_groups(group_ids) if group_ids else [], self.place.ssh_port)
+
+    def security_groups(self, group_ids: Sequence[str]) -> list[SecurityGroupTypeDef]:
+        """The groups of these ids that there are, as DescribeSecurityGroups has them."""
         with _translated(f"looking up {', '.join(group_ids)}"):
             named: list[FilterTypeDef] = [{"Name": "group-id", "Values": list(group_ids)}]
-            return Ingress.of(self.ec2.describe_security_groups(Filters=named)["SecurityGroups"], self.place.ssh_port)
+            return self.ec2.describe_security_groups(Filters=named)["SecurityGroups"]
 
     def shutting_down(self, run_id: str) -> list[str]:
         """Ids of the run's instances that were told to terminate and have not ended yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,29 @@ class Ingress:
             return f"security group {self.names}: no rule lets TCP {self.port} in"
         sources = [*self.ranges, *self.lists, *(f"members of {group}" for group in self.members)]
         return f"security group {self.names}: TCP {self.port} is allowed from {', '.join(sources)}"
+
+
+def own_traffic(groups: Sequence[SecurityGroupTypeDef], *, efa: bool) -> list[str]:
+    """The directions in which members of these groups may not send everything to each other: `in`, `out`.
+
+    efa: a rule for all addresses is not enough, as EFA's traffic has none: "a security group that allows all inbound
+    and outbound traffic to and from the security group itself" (EC2 user guide, "Get started with EFA", 2026-11-25).
+    """
+    ids = {group["GroupId"] for group in groups}
+    inward = [rule for group in groups for rule in group["IpPermissions"]]
+    outward = [rule for group in groups for rule in group["IpPermissionsEgress"]]
+    return [
+        name
+        for name, rules in (("in", inward), ("out", outward))
+        if not any(_is_for_members(rule, ids, anywhere=not efa) for rule in rules)
+    ]
+
+
+def _is_for_members(rule: IpPermissionOutputTypeDef, ids: Container[str], *, anywhere: bool) -> bool:
+    if rule["IpProtocol"] != "-1":
+        return False
+    members = any(pair.get("GroupId", "") in ids for pair in rule.get("UserIdGroupPairs", []))
+    return members or (anywhere and any(row["CidrIp"] == "0.0.0.0/0" for row in rule.get("IpRanges", [])))
 
 
 def _unique(values: Iterable[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.commands import Outcome
+from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ launched. Exit code 2: the place or the recipe is wrong; 4: AWS refuses somethin
 
   gpu-ami doctor
   gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml
+  gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml --nodes 2    for two machines that work together
   PACKER=/opt/packer/packer gpu-ami doctor
 """
 
@@ -35,12 +36,16 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe to examine at the place")
     parser.add_argument("--where", type=Path, metavar="FILE", help="examine this place on AWS (YAML)")
+    text = "with --where: examine it for so many machines that work together: quotas, traffic between them"
+    options.add_nodes(parser, text)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.where:
-        return _place(args.where, args.recipe)
+        return _place(args.where, args.recipe, args.nodes)
+    if args.nodes > 1:
+        raise UsageError("--nodes is of a place", hint="gpu-ami doctor --where aws.yml RECIPE --nodes 2")
     if args.recipe:
         raise UsageError("doctor takes RECIPE together with --where", hint="gpu-ami doctor --where aws.yml RECIPE")
     from dataclasses import asdict
@@ -57,7 +62,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome("\n".join(lines), [asdict(each) for each in findings], 2 if missing else 0)
 
 
-def _place(where: Path, recipe: Path | None) -> Outcome:
+def _place(where: Path, recipe: Path | None, nodes: int) -> Outcome:
     """What a preflight finds at the place of a --where file."""
     from dataclasses import asdict
 
@@ -67,7 +72,7 @@ def _place(where: Path, recipe: Path | None) -> Outcome:
 
     place = load_place(where)
     plan = make_plan(find_recipe(recipe), place).document if recipe else None
-    findings = preflight.examine(Cloud(place), plan, resolve_source_ami)
+    findings = preflight.examine(Cloud(place), plan, resolve_source_ami, nodes)
     lines = [*map(str, findings), "", preflight.summary(findings)]
     return Outcome("\n".join(lines), [asdict(finding) for finding in findings], preflight.exit_code(findings))
 

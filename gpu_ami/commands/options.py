@@ -144,11 +144,13 @@ def add_instance_types(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instance-type", action="append", default=[], metavar="TYPE", help=text)
 
 
-def add_nodes(parser: argparse.ArgumentParser) -> None:
-    text = (
-        "launch this many machines of one instance type together, in one placement group, and check that they work"
-        " together over EFA or TCP (tier T4; docs/nodes.md)"
-    )
+NODES_HELP = (
+    "launch this many machines of one instance type together, in one placement group, and check that they work together"
+    " over EFA or TCP (tier T4; docs/nodes.md)"
+)
+
+
+def add_nodes(parser: argparse.ArgumentParser, text: str = NODES_HELP) -> None:
     parser.add_argument("--nodes", type=_nodes, default=1, metavar="N", help=text)
 
 

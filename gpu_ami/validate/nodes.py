@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gpu_ami import process
+from gpu_ami.cloud import security_groups
 from gpu_ami.errors import GpuAmiError, MachineError, UsageError
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import Watch
@@ -58,6 +59,23 @@ def require(plan: PlanDocument, place: Place, instance_types: Sequence[str], nod
         hint = "set ssh_interface to private_ip or session_manager, or use a jump host or Instance Connect Endpoint"
         message = f"EC2 gives no public address to a machine with the {rows[name]} EFA interfaces of {name}"
         raise UsageError(f"{asked}: ssh_interface {place.ssh_interface}: {message}", hint=hint)
+
+
+def require_traffic(cloud: Cloud, plan: PlanDocument) -> None:
+    """UsageError, before anything is launched: the place's security groups keep the machines from each other.
+
+    CloudError: they cannot be looked up.
+    """
+    named = list(cloud.place.security_group_ids) or [cloud.default_security_group()]
+    groups = cloud.security_groups(named)
+    closed = security_groups.own_traffic(groups, efa="efa" in plan)
+    if groups and closed:
+        names = ", ".join(named)
+        rules = " and ".join(f"{name}bound" for name in closed)
+        hint = f"add rules for all traffic whose source and destination are {named[0]} itself (docs/nodes.md)"
+        raise UsageError(
+            f"--nodes: security group {names} has no {rules} rule for all traffic of its own members", hint=hint
+        )
 
 
 class Peers:

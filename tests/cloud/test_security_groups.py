@@ -9,7 +9,7 @@ import pytest
 from moto import mock_aws
 
 from gpu_ami.cloud import Cloud, Launch, Place
-from gpu_ami.cloud.security_groups import Ingress, covers
+from gpu_ami.cloud.security_groups import Ingress, covers, own_traffic
 
 
 def group(*rules: dict[str, Any], name: str = "sg-1") -> Any:
@@ -79,3 +79,24 @@ def test_the_groups_of_an_instance_are_asked(cloud: Cloud) -> None:
     opened: Any = [rule(first=2022, last=2022, **OFFICE)]
     cloud.ec2.authorize_security_group_ingress(GroupId=made, IpPermissions=opened)
     assert cloud.ingress([made]).ranges == ("192.0.2.0/24",)
+
+
+SELF = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
+OTHER = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-9"}]}
+ANYWHERE = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+TCP = {"IpProtocol": "tcp", "FromPort": 0, "ToPort": 65535, "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
+
+
+@pytest.mark.parametrize(
+    ("inward", "outward", "efa", "closed"),
+    [
+        (SELF, SELF, True, []), (SELF, ANYWHERE, True, ["out"]), (SELF, ANYWHERE, False, []),
+        (OTHER, SELF, True, ["in"]), (TCP, SELF, True, ["in"]), (ANYWHERE, OTHER, False, ["out"]),
+        ({"IpProtocol": "-1"}, {"IpProtocol": "-1"}, False, ["in", "out"]),
+    ],
+)  # fmt: skip
+def test_members_that_may_not_send_everything_to_each_other(
+    inward: Any, outward: Any, efa: bool, closed: list[str]
+) -> None:
+    made: Any = {"GroupId": "sg-1", "IpPermissions": [inward], "IpPermissionsEgress": [outward]}
+    assert own_traffic([made], efa=efa) == closed

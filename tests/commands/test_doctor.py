@@ -74,6 +74,25 @@ def test_where_lists_all_findings_of_a_place(
     assert set(findings[0]) == {"level", "subject", "found", "expected", "remedy", "refused"}
 
 
+def test_nodes_ask_for_traffic_between_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """moto's default group lets its members in, as AWS's does, and everything out."""
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+    monkeypatch.setattr(identity, "_simulate", lambda *_, **__: [])  # moto has no policy simulator
+    where = tmp_path / "aws.yml"
+    where.write_text("region: us-east-1\n")
+    found = {}
+    for words in ([], ["--nodes", "2"]):
+        with mock_aws():
+            cli.main(["doctor", "--where", str(where), "--json", *words])
+        rows = json.loads(capsys.readouterr().out)
+        found[len(words)] = [row for row in rows if row["subject"] == "traffic between nodes"]
+    assert found[0] == [] and found[2]
+    assert cli.main(["doctor", "--nodes", "2"]) == 2
+    assert "--nodes is of a place" in capsys.readouterr().err
+
+
 def test_recipe_needs_a_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "debian12-gpu"]) == 2
     assert "RECIPE together with --where" in capsys.readouterr().err

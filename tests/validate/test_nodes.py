@@ -256,6 +256,32 @@ def test_refusals_before_a_launch(types: list[str], interface: str, efa: bool, m
     assert hint in caught.value.hint and caught.value.exit_code == 2
 
 
+SELF = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
+
+
+@pytest.mark.parametrize(
+    ("inward", "outward", "message"),
+    [
+        ([SELF], [SELF], ""),
+        ([], [SELF], "security group sg-1 has no inbound rule for all traffic of its own members"),
+        ([], [], "security group sg-1 has no inbound and outbound rule for all traffic of its own members"),
+    ],
+)
+def test_groups_that_keep_machines_apart_are_refused(inward: list[Any], outward: list[Any], message: str) -> None:
+    group = {"GroupId": "sg-1", "IpPermissions": inward, "IpPermissionsEgress": outward}
+    place = SimpleNamespace(security_group_ids=())
+    cloud: Any = SimpleNamespace(
+        place=place, default_security_group=lambda: "sg-1", security_groups=lambda ids: [group] if ids else []
+    )
+    plan: Any = {"efa": {}}
+    if not message:
+        nodes.require_traffic(cloud, plan)
+        return
+    with pytest.raises(UsageError, match=message) as caught:
+        nodes.require_traffic(cloud, plan)
+    assert "sg-1 itself" in caught.value.hint and caught.value.exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("kind", "count", "gpu_direct", "gbps"),
     [

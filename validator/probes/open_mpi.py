@@ -25,7 +25,9 @@ class OpenMpi:
         return int(self.version.partition(".")[0] or 0)
 
 
+# ldconfig is in no PATH of an ordinary user.
 _FIND_MPI = """\
+PATH=$PATH:/usr/sbin:/sbin
 for mpirun in /opt/amazon/openmpi5/bin/mpirun /opt/amazon/openmpi/bin/mpirun "$(command -v mpirun 2>/dev/null)"; do
   [ -x "$mpirun" ] || continue
   prefix=${mpirun%/bin/mpirun}

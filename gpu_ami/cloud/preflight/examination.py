@@ -34,13 +34,15 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-def examine(cloud: Cloud, plan: PlanDocument | None = None, source_ami: SourceAmi | None = None) -> list[Finding]:
+def examine(
+    cloud: Cloud, plan: PlanDocument | None = None, source_ami: SourceAmi | None = None, nodes: int = 1
+) -> list[Finding]:
     """All findings about a place, and about a plan at it where one is given.
 
-    source_ami: looks the plan's source AMI up (gpu_ami.plan.resolve_source_ami). Where AWS does not accept the
-    credentials, that is the only finding: every other call would be refused too.
+    source_ami: looks the plan's source AMI up (gpu_ami.plan.resolve_source_ami). nodes: machines of each type at once.
+    Where AWS does not accept the credentials, that is the only finding: every other call would be refused too.
     """
-    scope = Scope(cloud, plan, source_ami)
+    scope = Scope(cloud, plan, source_ami, nodes)
     findings = _run("identity", identity.identity, scope, decisive=True)
     if any(finding.level is Level.ERROR for finding in findings):
         return findings

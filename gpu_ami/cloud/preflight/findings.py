@@ -56,11 +56,15 @@ SourceAmi = Callable[[Cloud, PlanDocument], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Scope:
-    """What a preflight examines: a place's API, a plan's document if there is one, how its source AMI is looked up."""
+    """What a preflight examines: a place's API, a plan's document if there is one, how its source AMI is looked up.
+
+    nodes: machines of one type that are to work together.
+    """
 
     cloud: Cloud
     plan: PlanDocument | None = None
     source_ami: SourceAmi | None = None
+    nodes: int = 1
 
     @property
     def place(self) -> Place:

@@ -91,7 +91,7 @@ def quotas(scope: Scope) -> Iterator[Finding]:
     needed: dict[tuple[str, str], int] = {}
     for row in scope.proven:
         quota = quota_of(row["name"])
-        needed[quota] = needed.get(quota, 0) + vcpus.get(row["name"], 0)
+        needed[quota] = needed.get(quota, 0) + scope.nodes * vcpus.get(row["name"], 0)
     if scope.builder:
         quota = quota_of(scope.builder)
         needed[quota] = max(needed.get(quota, 0), vcpus.get(scope.builder, 0))

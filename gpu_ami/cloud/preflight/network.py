@@ -142,6 +142,19 @@ def security_groups(scope: Scope) -> Iterator[Finding]:
     if groups:
         yield from _ssh_ingress(scope, groups)
         yield from _egress(groups)
+    if groups and scope.nodes > 1:
+        yield from _members(scope, groups)
+
+
+def _members(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:
+    """Machines that work together may send everything to each other."""
+    names, subject = ", ".join(group["GroupId"] for group in groups), "traffic between nodes"
+    closed = ec2_groups.own_traffic(groups, efa=scope.plan is None or "efa" in scope.plan)
+    if not closed:
+        yield ok(subject, f"{names} allow all traffic of their own members")
+    for name in closed:
+        remedy = f"add an {name}bound rule for all traffic with the group itself as its other end (docs/nodes.md)"
+        yield error(subject, f"{names}: no {name}bound rule for all traffic of its own members", "such a rule", remedy)
 
 
 def _ssh_ingress(scope: Scope, groups: Sequence[SecurityGroupTypeDef]) -> Iterator[Finding]:

@@ -208,9 +208,15 @@ _LISTS: Mapping[str, type[Any]] = {
     "ingress": security_groups.Rule, "egress": security_groups.Rule,
 }  # fmt: skip
 _TEXTS = ("name", "description", "error", "code", "message")
+
+
+def _network(text: str) -> object:
+    return text if text == security_groups.MEMBERS else ipaddress.ip_network(text)
+
+
 _RULE: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "ports": ("ssh, all, a port or a range such as 8000-8080", lambda text: security_groups.range_of(text, 22)),
-    "cidr": ("a network such as 127.0.0.0/8", ipaddress.ip_network),
+    "cidr": ("a network such as 127.0.0.0/8, or members", _network),
 }
 _TEXT_LISTS = ("actions", "instance_types", "zones", "caller", "instance", "known_at_once")
 

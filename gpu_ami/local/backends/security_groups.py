@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 SSH = "ssh"  # a rule for the port of the region's sshd, which is chosen when the region comes up
 ALL = "all"
+MEMBERS = "members"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """ports: `ssh`, `all`, a port, or a range as 8000-8080; cidr: of the other end. TCP; `all` is every protocol."""
+    """ports: `ssh`, `all`, a port, or a range as 8000-8080. TCP; `all` is every protocol.
+
+    cidr: of the other end, or `members`: the instances of the same group.
+    """
 
     ports: str
     cidr: str = "0.0.0.0/0"
@@ -27,8 +31,8 @@ class GroupRules:
     egress: tuple[Rule, ...] = ()
 
 
-# Where nothing is filtered, the groups say what works: this machine may log in.
-OPEN = GroupRules((Rule(SSH, "127.0.0.0/8"),), (Rule(ALL),))
+# Where nothing is filtered, the groups say what works: this machine may log in, and instances reach each other.
+OPEN = GroupRules((Rule(SSH, "127.0.0.0/8"), Rule(ALL, MEMBERS)), (Rule(ALL), Rule(ALL, MEMBERS)))
 
 
 def range_of(ports: str, ssh_port: int) -> tuple[int, int] | None:
@@ -50,7 +54,11 @@ def set_rules(backend: Any, group_id: str, rules: GroupRules, ssh_port: int) -> 
         for rule in listed:
             ports = range_of(rule.ports, ssh_port)
             first, last = ports or (None, None)
-            authorize(group_id, "tcp" if ports else "-1", first, last, [{"CidrIp": rule.cidr}])
+            protocol, members = "tcp" if ports else "-1", [{"GroupId": group_id}]
+            if rule.cidr == MEMBERS:
+                authorize(group_id, protocol, first, last, [], source_groups=members)
+            else:
+                authorize(group_id, protocol, first, last, [{"CidrIp": rule.cidr}])
 
 
 def groups_of(instance: Any, default: Any) -> list[Any]:
@@ -67,6 +75,19 @@ def allows_ingress(groups: Iterable[Any], port: int, source: str) -> bool:
 def allows_egress(groups: Sequence[Any], port: int, destination: str) -> bool:
     """Whether a rule lets TCP to a port of this address out."""
     return _allows((rule for group in groups for rule in group.egress_rules), port, destination)
+
+
+def allows_members(groups: Sequence[Any]) -> bool:
+    """Whether rules of these groups let all traffic of their own members in, and out to them or to anywhere."""
+    ids = {group.id for group in groups}
+    inward = any(rule.ip_protocol == "-1" and _is_of(rule, ids) for group in groups for rule in group.ingress_rules)
+    outward = [rule for group in groups for rule in group.egress_rules if rule.ip_protocol == "-1"]
+    return inward and any(_is_of(rule, ids) or (rule.ip_range or {}).get("CidrIp") == "0.0.0.0/0" for rule in outward)
+
+
+def _is_of(rule: Any, ids: Container[str]) -> bool:
+    """Whether a rule is for the members of one of these groups."""
+    return str((rule.source_group or {}).get("GroupId")) in ids
 
 
 def _allows(rules: Iterable[Any], port: int, address: str) -> bool:

@@ -170,10 +170,11 @@ class MachineFactory:
             self._services[instance_id] = MetadataServer(prepared.folder / _METADATA_SOCKET, metadata)
         if self._sandboxes and not isinstance(prepared, MachineSpec):
             return self._sandboxes.power_on(prepared, self._wake)
-        self._serve_addresses(prepared)
+        spec = self._firewall.before_power_on(prepared) if self._firewall else prepared
+        self._serve_addresses(spec)
+        machine = QemuMachine(spec, self._wake)
         if self._firewall is None:
-            return QemuMachine(prepared, self._wake)
-        machine = QemuMachine(self._firewall.before_power_on(prepared), self._wake)
+            return machine
         self._firewall.powered_on(machine)
         return machine
 

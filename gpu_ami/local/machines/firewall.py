@@ -2,6 +2,7 @@
 
 Into a machine: the forwarded SSH port is opened and closed as the rules change, within a second. Out of a machine: its
 relays to the region's API and mirror are those that the rules allow when it is powered on; QEMU drops what has none.
+Between machines of a placement group: all traffic, or none, as the rules say when they are powered on.
 The metadata service is not subject to security groups, as on EC2.
 """
 
@@ -37,7 +38,10 @@ class Firewall:
         )
         is_open = self._allows_ssh(spec)
         self._set_dropped(spec, not is_open)
-        return replace(spec, relays=relays, ssh_closed=not is_open)
+        card = spec.interconnect
+        if card and not security_groups.allows_members(groups):
+            card = card.alone()
+        return replace(spec, relays=relays, ssh_closed=not is_open, interconnect=card)
 
     def powered_on(self, machine: QemuMachine) -> None:
         instance_id = machine.spec.instance_id

@@ -41,6 +41,12 @@ class Interconnect:
         _, region, *host = instance_address.split(".")
         return Interconnect(f"239.255.{region}.{1 + number % _HOSTS_OF_GROUP}", ".".join(["10", region, *host]))
 
+    def alone(self) -> Interconnect:
+        """The same interface in a network of its own, where nobody answers."""
+        _, _, *host = self.address.split(".")
+        region = self.address.split(".")[1]
+        return Interconnect(".".join(["238", region, *host]), self.address)
+
     @property
     def mac(self) -> str:
         """It has the address in it, so that the DHCP server needs no table."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.cloud import Place
-from gpu_ami.cloud.preflight import network
+from gpu_ami.cloud.preflight import instances, network
 from gpu_ami.cloud.preflight.findings import Level
 from gpu_ami.cloud.preflight.instances import quota_of
 from gpu_ami.cloud.preflight.resources import reservations
@@ -87,3 +87,31 @@ def test_ssh_ingress(rules: list[Any], level: Level, found: str) -> None:
     assert finding.level is level and found in finding.found
     session: Any = SimpleNamespace(place=Place("aws", "us-east-1", ssh_interface="session_manager"))
     assert list(network._ssh_ingress(session, groups)) == []
+
+
+MEMBERS = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}
+
+
+@pytest.mark.parametrize(
+    ("egress", "level", "found"),
+    [
+        ([MEMBERS], Level.OK, "sg-1 allow all traffic of their own members"),
+        ([], Level.ERROR, "sg-1: no outbound rule for all traffic of its own members"),
+    ],
+)
+def test_traffic_between_nodes(egress: list[Any], level: Level, found: str) -> None:
+    scope: Any = SimpleNamespace(place=Place("aws", "us-east-1"), plan=None, nodes=2)
+    groups: Any = [{"GroupId": "sg-1", "IpPermissions": [MEMBERS], "IpPermissionsEgress": egress}]
+    (finding,) = network._members(scope, groups)
+    assert (finding.level, finding.found) == (level, found)
+
+
+def test_quotas_are_for_all_nodes() -> None:
+    scope: Any = SimpleNamespace(proven=[{"name": "p5.48xlarge"}], builder="", nodes=4)
+    asked: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instances, "_described", lambda _: {"p5.48xlarge": {"VCpuInfo": {"DefaultVCpus": 192}}})
+        patch.setattr(instances, "_running_vcpus", lambda _: {})
+        patch.setattr(instances, "_quota", lambda _scope, _code, _name, needed, _running: asked.append(needed))
+        list(instances.quotas(scope))
+    assert asked == [4 * 192]

@@ -51,6 +51,24 @@ def test_a_rule_for_members_of_a_group_lets_nobody_else_in(world: World) -> None
     assert group.ingress_rules and not security_groups.allows_ingress([group], 2222, "127.0.0.1")
 
 
+@pytest.mark.parametrize(
+    ("ingress", "egress", "allowed"),
+    [
+        (Rule("all", "members"), Rule("all", "members"), True),
+        (Rule("all", "members"), Rule("all"), True),
+        (Rule("all"), Rule("all"), False),
+        (Rule("22", "members"), Rule("all"), False),
+        (Rule("all", "members"), Rule("443"), False),
+    ],
+)
+def test_traffic_of_members_needs_rules_both_ways(world: World, ingress: Rule, egress: Rule, allowed: bool) -> None:
+    assert security_groups.allows_members([group_with(world, ingress, egress=(egress,))]) is allowed
+
+
+def test_a_region_without_filters_lets_members_reach_each_other(world: World) -> None:
+    assert security_groups.allows_members(world.ec2.groups_of(world.launch()))
+
+
 def test_an_instance_without_groups_is_in_the_default_one(world: World) -> None:
     instance = world.launch(security_group_ids=[])
     assert [group.name for group in world.ec2.groups_of(instance)] == ["default"]

@@ -43,6 +43,13 @@ def test_frames_stay_on_the_loopback_interface(tmp_path: Path) -> None:
     assert [card.partition("addr=")[2] for card in cards] == ["0x3", "0x5"] and f"mac={CARD.mac}" in cards[1]
 
 
+def test_an_interface_that_is_kept_apart_has_its_address_and_nobody_else() -> None:
+    other = Interconnect.of("127.20.3.8", 1)
+    assert CARD.alone().address == CARD.address and CARD.alone().mac == CARD.mac
+    assert len({CARD.group, CARD.alone().group, other.alone().group}) == 3 and other.group == CARD.group
+    assert ipaddress.ip_address(CARD.alone().group).is_multicast
+
+
 @pytest.mark.parametrize(("kind", "answer"), [(1, 2), (3, 5)])
 def test_discover_and_request_get_the_address(kind: int, answer: int) -> None:
     frame = reply(asked(kind, options=bytes([61, 7, 1, 2, 3, 4, 5, 6, 7, 0, 0])))

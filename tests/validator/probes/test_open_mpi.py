@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +71,18 @@ def test_the_installation_of_a_node(shown: str, expected: OpenMpi | None) -> Non
     one = member("i-1")
     one.connection = Line({"mpirun": (0, shown)})  # type: ignore[assignment]
     assert open_mpi.find_open_mpi(one) == expected
+
+
+@pytest.mark.skipif(not Path("/usr/bin/mpirun").exists(), reason="no Open MPI here")
+def test_an_ordinary_user_s_path_is_enough() -> None:
+    """Debian's ldconfig is in /sbin, which a login of an ordinary user does not search."""
+    done = subprocess.run(
+        ["sh", "-c", open_mpi._FIND_MPI], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}, check=True
+    )
+    one = member("i-1")
+    one.connection = Line({"mpirun": (0, done.stdout)})  # type: ignore[assignment]
+    installed = open_mpi.find_open_mpi(one)
+    assert installed and installed.mpirun == "/usr/bin/mpirun" and installed.library.endswith("/libmpi.so.40")
 
 
 def test_command_of_a_job_over_tcp() -> None:
