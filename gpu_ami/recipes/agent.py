@@ -7,6 +7,10 @@ is in the second: the agent's schema has no `metrics` without something collecte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_ami.recipes.components import components
 from validator.agent_document import AgentConfig, AgentGpuConfig, AgentLogFile, AgentLogs, AgentMetrics
 from validator.plan_document import EventParser, Publisher, Telemetry
 
@@ -19,18 +23,18 @@ _APPENDED = ("AutoScalingGroupName", "ImageId", "InstanceId", "InstanceType")
 
 
 def agent_config(
-    telemetry: Telemetry, parser: EventParser, endpoint: str | None, *publishers: Publisher | None
+    telemetry: Telemetry, parser: EventParser, endpoint: str | None, *publishers: Publisher
 ) -> AgentConfig:
     """The agent's own section and the log files. `endpoint`: where the guest reaches the AWS API (None: AWS).
 
-    `publishers`: sections with a log of their own; None where the plan has no such section.
+    `publishers`: the plan's sections with a log of their own.
     """
     files: list[AgentLogFile] = [
         # The kernel's line has no wall-clock time, so the raw stream is stamped when it arrives.
         _log_file(parser["raw_log"], telemetry["raw_log_group"], telemetry),
         _json_lines(parser["json_log"], telemetry["json_log_group"], telemetry),
     ]
-    files += [_json_lines(section["log"], section["log_group"], telemetry) for section in publishers if section]
+    files += [_json_lines(section["log"], section["log_group"], telemetry) for section in publishers]
     logs: AgentLogs = {
         "logs_collected": {"files": {"collect_list": files}},
         "force_flush_interval": _LOG_FLUSH,
@@ -41,6 +45,11 @@ def agent_config(
         "agent": {"run_as_user": "root", "metrics_collection_interval": telemetry["interval_s"]},
         "logs": logs,
     }
+
+
+def publishers(plan: Mapping[str, Any]) -> dict[str, Publisher]:
+    """Component → its section of a plan, of those whose log the agent sends."""
+    return {name: plan[name] for name, component in components().items() if component.own_log and name in plan}
 
 
 def gpu_config(telemetry: Telemetry, endpoint: str | None) -> AgentGpuConfig:

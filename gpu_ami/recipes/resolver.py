@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from gpu_ami.recipes.agent import agent_config, gpu_config
+from gpu_ami.recipes.agent import agent_config, gpu_config, publishers
 from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts import Facts, Row, Sources
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
@@ -18,7 +18,6 @@ from validator.plan_document import (
     InstanceType,
     Node,
     OperatingSystem,
-    Publisher,
     ResolvedPlan,
     SourceAmi,
     Telemetry,
@@ -48,10 +47,10 @@ def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     of_site = {name: section for name, section in written.items() if name not in components()}
     optional = {name: section for name, section in written.items() if name not in of_site}
     telemetry = _telemetry(context)
-    publishers = [cast(Publisher, section) for section in optional.values() if "log_group" in section]
+    own_logs = publishers(optional).values()
     agent = {
         **required["cloudwatch_agent"],
-        "config": agent_config(telemetry, values["event_parser"], None, *publishers),
+        "config": agent_config(telemetry, values["event_parser"], None, *own_logs),
         "gpu_config": gpu_config(telemetry, None) if telemetry["measurements"] else {},
     }
     sources.add(f"metric set {telemetry['profile']}", facts.telemetry[telemetry["profile"]])

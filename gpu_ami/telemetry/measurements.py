@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_ami.errors import UsageError
-from gpu_ami.recipes import PlanDocument
+from gpu_ami.recipes import PlanDocument, agent
 from validator.plan_document import NeuronMonitor, section
 
 PREFIX = "nvidia_smi_"
@@ -39,6 +39,7 @@ class Measured:
     """namespace, measurements (without prefix), period (s) in which each GPU has a datapoint, and the log groups.
 
     neuron: how neuron-monitor's reports are published; such a plan measures no GPU.
+    own_log_groups: of Neuron's publisher and the drain hook, by their logical ids in a template.
     """
 
     image: str
@@ -51,12 +52,12 @@ class Measured:
     limits: Mapping[str, InstanceTypeLimits]
     absent: frozenset[str]
     neuron: NeuronMonitor | None = None
+    own_log_groups: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def log_groups(self) -> dict[str, str]:
         """Logical id in a template → log group that the agent sends to."""
-        groups = {"RawLogGroup": self.raw_log_group, "JsonLogGroup": self.json_log_group}
-        return groups | ({"NeuronLogGroup": self.neuron["log_group"]} if self.neuron else {})
+        return {"RawLogGroup": self.raw_log_group, "JsonLogGroup": self.json_log_group, **self.own_log_groups}
 
     @property
     def period(self) -> int:
@@ -103,4 +104,8 @@ def measured(plan: PlanDocument) -> Measured:
             for row in plan["instance_types"] if not neuron
         },
         frozenset(name for names in absent.values() for name in names), neuron,
+        {
+            f"{name.partition('_')[0].title()}LogGroup": own["log_group"]
+            for name, own in agent.publishers(plan).items()
+        },
     )  # fmt: skip

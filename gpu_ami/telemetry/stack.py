@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_ami.cloud import policies
-from gpu_ami.recipes import PlanDocument, agent, section
+from gpu_ami.recipes import PlanDocument, agent
 from gpu_ami.telemetry import alarms, dashboard, instance_alarms
 from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, Measured, measured
-from validator.plan_document import NeuronMonitor
 
 Template = dict[str, Any]
 _ARN = "arn:${AWS::Partition}"
@@ -188,9 +187,7 @@ def _agent_configuration(plan: PlanDocument, facts: Measured) -> Template:
 def agent_document(plan: PlanDocument) -> Mapping[str, Any]:
     """The agent's whole configuration as one document, without the endpoints of a rehearsal."""
     telemetry = plan["telemetry"]
-    of_all = agent.agent_config(
-        telemetry, plan["event_parser"], None, section(plan, "neuron_monitor", NeuronMonitor) or None
-    )
+    of_all = agent.agent_config(telemetry, plan["event_parser"], None, *agent.publishers(plan).values())
     return {**of_all, **(agent.gpu_config(telemetry, None) if telemetry["measurements"] else {})}
 
 

@@ -12,7 +12,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.errors import UsageError
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import PlanDocument, find_recipe
-from gpu_ami.telemetry import devices, measurements, readings
+from gpu_ami.telemetry import devices, measurements, readings, stack
 from tests.neuron_monitor.programs import report, runtime
 from tests.neuron_monitor.test_documents import made, series
 from tests.telemetry import fleet
@@ -62,6 +62,27 @@ def test_plan_that_measures_nothing_is_refused() -> None:
     document = {key: value for key, value in plan("al2023-neuron").items() if key != "neuron_monitor"}
     with pytest.raises(UsageError, match="measures no GPU and no Neuron device"):
         measurements.measured(cast(PlanDocument, document))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "set_keys", "logical_id", "section"),
+    [
+        ("al2023-any-gpu", ["drain_hook.enabled=true"], "DrainLogGroup", "drain_hook"),
+        ("al2023-neuron", [], "NeuronLogGroup", "neuron_monitor"),
+    ],
+)
+def test_a_log_of_a_component_s_own_is_collected_and_may_be_written(
+    recipe: str, set_keys: list[str], logical_id: str, section: str
+) -> None:
+    """The stack's agent configuration, log groups and role know each log that the image's own configuration sends."""
+    document = plan(recipe, *set_keys)
+    own: Any = document[section]  # type: ignore[literal-required]
+    collected: Any = stack.agent_document(document)["logs"]
+    assert own["log_group"] in [row["log_group_name"] for row in collected["logs_collected"]["files"]["collect_list"]]
+    assert collected == document["cloudwatch_agent"]["config"]["logs"]
+    facts = measurements.measured(document)
+    assert facts.log_groups[logical_id] == own["log_group"]
+    assert f"log-group:{own['log_group']}:*" in str(stack.statements(facts))
 
 
 # What is read from CloudWatch: GPUs, idle ones and their price, events without drills, the parsers' health.

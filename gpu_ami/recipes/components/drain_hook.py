@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext
+from gpu_ami.recipes.rules import Assignment, Component, OwnLog, ResolveContext
 from validator.plan_document import DrainHook
-from validator.schema import Choice, Flag, Integer, Keys, ListOf, Text
+from validator.schema import Choice, Flag, Integer, Keys, ListOf
 
 # What it can act on; the recipe chooses.
 NOTICES = ("spot-interruption", "autoscaling-termination", "rebalance-recommendation", "maintenance-event")
@@ -23,6 +23,10 @@ def _section(context: ResolveContext, _versions: Assignment, _sources: Sources) 
     }
 
 
+_LOG = OwnLog(
+    "/var/log/gpu-ami-drain.jsonl", "/ec2/accelerated/drain", "notices and what the scripts did, as JSON lines"
+)
+
 COMPONENT = Component(
     "drain_hook",
     layer="telemetry",
@@ -33,18 +37,17 @@ COMPONENT = Component(
             "enabled": Flag(),
             "notices": ListOf(Choice(NOTICES)),
             "timeout_s": Integer(1, 7200, "seconds"),
-            "log": Text("/var/log/gpu-ami-drain.jsonl", r"/[\w./+-]+"),
-            "log_group": Text("/ec2/accelerated/drain", r"[\w./#-]{1,512}"),
+            **_LOG.keys(),
         },
-        needed=("enabled", "notices", "timeout_s", "log", "log_group"),
+        needed=("enabled", "notices", "timeout_s", *_LOG.keys()),
     ),
     meanings={
         "enabled": "true: a service runs the scripts of `/etc/gpu-ami/drain.d` at notices ([fleet](fleet.md))",
         "notices": "notices that run them; a recommendation may never, an event may only in days come true",
         "timeout_s": "seconds for all scripts of a notice together",
-        "log": "file with notices and what the scripts did, as JSON lines",
-        "log_group": "log group of `drain_hook.log`",
+        **_LOG.meanings("drain_hook"),
     },
     section=DrainHook,
     write=_section,
+    own_log=_LOG,
 )

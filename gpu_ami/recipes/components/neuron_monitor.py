@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_ami.recipes.components import neuron
 from gpu_ami.recipes.facts import Sources
-from gpu_ami.recipes.rules import Assignment, Component, ResolveContext
+from gpu_ami.recipes.rules import Assignment, Component, OwnLog, ResolveContext
 from validator.plan_document import NeuronMonitor
 from validator.schema import Choice, Flag, Keys, ListOf, Text
 
@@ -28,6 +28,10 @@ def _section(context: ResolveContext, versions: Assignment, _sources: Sources) -
     }
 
 
+_LOG = OwnLog(
+    "/var/log/neuron-metrics.jsonl", "/ec2/accelerated/neuron-metrics", "the metrics as embedded metric documents"
+)
+
 COMPONENT = Component(
     "neuron_monitor",
     layer="telemetry",
@@ -37,18 +41,17 @@ COMPONENT = Component(
             "namespace": Text("GpuAmi/Neuron", r"[\w./#:-]{1,255}"),
             "dimensions": ListOf(Choice(DIMENSIONS)),
             "high_resolution": Flag(),
-            "log": Text("/var/log/neuron-metrics.jsonl", r"/[\w./+-]+"),
-            "log_group": Text("/ec2/accelerated/neuron-metrics", r"[\w./#-]{1,512}"),
+            **_LOG.keys(),
         },
-        needed=("namespace", "dimensions", "high_resolution", "log", "log_group"),
+        needed=("namespace", "dimensions", "high_resolution", *_LOG.keys()),
     ),
     meanings={
         "namespace": "CloudWatch namespace of neuron-monitor's metrics; not one that begins with `AWS/`",
         "dimensions": "their dimensions; `neuron_runtime_tag` makes series for each application",
         "high_resolution": "true: stored by the second, with `telemetry.interval_s` below 60; costs more",
-        "log": "file with the metrics as embedded metric documents",
-        "log_group": "log group of `neuron_monitor.log`",
+        **_LOG.meanings("neuron_monitor"),
     },
     section=NeuronMonitor,
     write=_section,
+    own_log=_LOG,
 )

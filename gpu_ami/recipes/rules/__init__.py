@@ -19,6 +19,7 @@ A new rule is a function in one of them and an entry in its `*_RULES`; a rule of
 from gpu_ami.recipes.rules.component import (
     NO_KEYS,
     Component,
+    OwnLog,
     built_from_tag,
     version_kind,
     versioned,
@@ -48,6 +49,7 @@ __all__ = [
     "Assignment",
     "Component",
     "Conflict",
+    "OwnLog",
     "ResolveContext",
     "Rule",
     "TemplateVariable",

@@ -21,6 +21,25 @@ NO_KEYS = Keys({})
 
 
 @dataclass(frozen=True)
+class OwnLog:
+    """A log that a component's program writes and the CloudWatch agent sends, to a log group of its own.
+
+    file, group: usual values of the section's keys `log` and `log_group`. content: of the file, for the reference.
+    """
+
+    file: str
+    group: str
+    content: str
+
+    def keys(self) -> dict[str, Kind]:
+        """Of the recipe's section; both are needed."""
+        return {"log": Text(self.file, r"/[\w./+-]+"), "log_group": Text(self.group, r"[\w./#-]{1,512}")}
+
+    def meanings(self, component: str) -> dict[str, str]:
+        return {"log": f"file with {self.content}", "log_group": f"log group of `{component}.log`"}
+
+
+@dataclass(frozen=True)
 class Component:
     """One thing that a role installs. name: of the role, the recipe's key, the plan's section and the checks' file.
 
@@ -41,6 +60,7 @@ class Component:
     is_promised: the certificate says where the plan names a version and no role installs it.
     defaults: of the recipe's section, below the recipe.
     template: the variables of Packer templates that carry its version.
+    own_log: the log that the agent sends for it.
     """
 
     name: str
@@ -62,6 +82,7 @@ class Component:
     version_tag: str = ""
     is_promised: bool = False
     template: TemplateVariable | None = None
+    own_log: OwnLog | None = None
 
     def grammar(self, facts: Facts) -> Keys:
         """The keys of the recipe's section."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
 from gpu_ami.recipes.facts import at_least, at_most
+from gpu_ami.recipes.rules.component import OwnLog
 from gpu_ami.recipes.rules.resolve_context import Assignment, Conflict, ResolveContext
 
 _NOT_KEPT = ("dev", "proc", "sys", "run", "tmp")  # directories below / in which no log file is kept
@@ -177,11 +178,9 @@ def has_packages(component: str) -> Callable[[ResolveContext, Assignment], Itera
     return rule
 
 
-# Sections with a log and a log group of their own, and their usual names.
-_OWN_LOGS = {
-    "neuron_monitor": ("/var/log/neuron-metrics.jsonl", "/ec2/accelerated/neuron-metrics"),
-    "drain_hook": ("/var/log/gpu-ami-drain.jsonl", "/ec2/accelerated/drain"),
-}
+def _own_logs(context: ResolveContext) -> dict[str, OwnLog]:
+    """Components with a log of their own → its usual names."""
+    return {name: one.own_log for name, one in context.components.items() if one.own_log}
 
 
 def logs_are_apart(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
@@ -189,14 +188,14 @@ def logs_are_apart(context: ResolveContext, _chosen: Assignment) -> Iterator[Con
     source = "two writers of one file or stream mix raw lines with JSON"
     writers = dict.fromkeys((parser["raw_log"], parser["json_log"]), "the event parser")
     groups = dict.fromkeys((telemetry["raw_log_group"], telemetry["json_log_group"]), "the event parser")
-    for section, (log, group) in _OWN_LOGS.items():
+    for section, usual in _own_logs(context).items():
         values = context.values[section]
         if values["log"] in writers:
             text = f"log is {values['log']}, which {writers[values['log']]} writes"
-            yield Conflict(f"{section}.log", text, source, nearest=f"log {log}")
+            yield Conflict(f"{section}.log", text, source, nearest=f"log {usual.file}")
         if values["log_group"] in groups:
             text = f"log_group is {values['log_group']}, that of {groups[values['log_group']]}'s log"
-            yield Conflict(f"{section}.log_group", text, source, nearest=f"log_group {group}")
+            yield Conflict(f"{section}.log_group", text, source, nearest=f"log_group {usual.group}")
         writers[values["log"]] = groups[values["log_group"]] = section
     if parser["raw_log"] == parser["json_log"]:
         text = f"raw_log and json_log are both {parser['raw_log']}"
@@ -208,18 +207,17 @@ def logs_are_apart(context: ResolveContext, _chosen: Assignment) -> Iterator[Con
 
 
 def logs_are_kept(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
-    for section, key, file in (
-        ("event_parser", "raw_log", "gpuevent.log"),
-        ("event_parser", "json_log", "gpuevent.jsonl"),
-        ("neuron_monitor", "log", "neuron-metrics.jsonl"),
-        ("drain_hook", "log", "gpu-ami-drain.jsonl"),
+    for section, key, usual in (
+        ("event_parser", "raw_log", "/var/log/gpuevent.log"),
+        ("event_parser", "json_log", "/var/log/gpuevent.jsonl"),
+        *((section, "log", own.file) for section, own in _own_logs(context).items()),
     ):
         path = PurePosixPath(str(context.values[section][key]))
         if path.parts[1] in _NOT_KEPT or ".." in path.parts:
             folders = ", ".join(f"/{name}" for name in _NOT_KEPT)
             text = f"{key} is {path}; a log needs a path without .. and outside {folders}"
             source = "Filesystem Hierarchy Standard 3.0: these are of devices, the kernel, or emptied at boot"
-            yield Conflict(f"{section}.{key}", text, source, nearest=f"{key} /var/log/{file}")
+            yield Conflict(f"{section}.{key}", text, source, nearest=f"{key} {usual}")
 
 
 def hygiene_is_last(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
