@@ -7,6 +7,8 @@ OUT ?= out
 # Of `make recipes`: the recipes (default: all), and whether each image is booted, too: make recipes RECIPES=debian12-gpu BOOT=yes
 RECIPES ?=
 BOOT ?=
+# A newer Packer than Debian's, for every target: make prove PACKER=/opt/packer/packer (its plugins: packer init packer/current)
+PACKER ?=
 # What the local region does as AWS does, NAME or NAME:SEED (docs/conditions.md): make prove CONDITIONS=aws-like
 CONDITIONS ?=
 # gpu_ami/local/prerequisites.py names the same packages; tests/local/test_prerequisites.py compares.
@@ -14,6 +16,11 @@ PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg d
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
 # Debian 12's backports have a faster QEMU; "no" takes that of Debian 12 and leaves apt's sources as they are.
 BACKPORTS ?= yes
+ifneq ($(PACKER),)
+override PACKER := $(abspath $(or $(shell command -v $(PACKER)),$(error PACKER=$(PACKER): no such program)))
+export PACKER
+PACKAGES := $(filter-out packer,$(PACKAGES))
+endif
 # What the program needs, and what linters and tests need beside it.
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
@@ -31,6 +38,7 @@ help:
 	@echo "make recipes build each recipe in a sandbox and judge its image's files (root); RECIPES=… some, BOOT=yes boots each, too"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
 	@echo "make real    install Debian's real NVIDIA driver in a sandbox, judge the image's files, and boot it (root, network)"
+	@echo "PACKER=PATH  with any of them: that Packer instead of Debian's 1.6.6 (docs/aws.md)"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
 
 setup: packages venv

@@ -7,11 +7,14 @@ import gc
 import signal
 import socketserver
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import botocore.session
 import pytest
+from botocore import endpoint
 from werkzeug.serving import BaseWSGIServer
 
 from tests import slow
@@ -82,6 +85,13 @@ def _slow_is_marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         yield
     if started:
         pytest.fail(f"starts {', '.join(sorted(set(started)))}: mark it slow (@pytest.mark.slow, tests/slow.py)")
+
+
+@pytest.fixture(autouse=True)
+def _retries_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore's pauses before a retry are not what the fast tests are about."""
+    if not any(request.node.get_closest_marker(name) for name in ("slow", "machine", "sandbox")):
+        monkeypatch.setattr(endpoint, "time", SimpleNamespace(sleep=lambda _seconds: None, time=time.time))
 
 
 @pytest.fixture

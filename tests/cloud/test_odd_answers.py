@@ -190,8 +190,17 @@ COMMANDS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("answer", FOREIGN)
-@pytest.mark.parametrize("command", COMMANDS)
+def pairs() -> list[Any]:
+    """Each command with each answer; each of both once is enough for `make test`, the other pairs are slow."""
+    commands, answers = list(COMMANDS), list(FOREIGN)
+    return [
+        pytest.param(command, answer, marks=() if index % len(answers) == number else pytest.mark.slow)
+        for index, command in enumerate(commands)
+        for number, answer in enumerate(answers)
+    ]
+
+
+@pytest.mark.parametrize(("command", "answer"), pairs())
 def test_no_command_takes_a_foreign_answer_for_one_of_aws(
     run_against: Callable[..., tuple[int, str]],
     planned: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -216,8 +217,9 @@ def test_an_image_that_was_not_tagged_yet_goes_with_its_builder(cloud: Cloud, ho
     assert left - {an_ami(cloud)} == {kept[0][0], kept[1][0], tagged[0]}
 
 
-def test_processes_of_a_dead_run_are_ended(home: Path, tmp_path: Path) -> None:
+def test_processes_of_a_dead_run_are_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a kill -9 of the driver Packer's plugins go on for minutes; the stand-in even ignores SIGTERM."""
+    monkeypatch.setattr(process, "end", functools.partial(process.end, grace=0.3))
     dead_record(home, "dead-run")
     dead_record(home, "dead-elsewhere", place="other")
     private = home / "runs" / "dead-run" / "packer-1"

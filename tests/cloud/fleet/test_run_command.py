@@ -76,7 +76,7 @@ def test_a_refused_command_is_no_machine_s_fault(in_service: Fleet, code: str, m
 def test_a_machine_that_never_ends_has_a_deadline(in_service: Fleet) -> None:
     machine = in_service.add()
     in_service.wait()
-    slow = {**SAY, "mainSteps": [{**SAY["mainSteps"][0], "inputs": {"runCommand": ["sleep 8"]}}], "parameters": {}}  # type: ignore[dict-item,index]
+    slow = {**SAY, "mainSteps": [{**SAY["mainSteps"][0], "inputs": {"runCommand": ["sleep 2"]}}], "parameters": {}}  # type: ignore[dict-item,index]
     documents.ensure_document(in_service.cloud, "slow", slow)
     found = machines.find(in_service.cloud, ALL)
     outcomes = run_command.run(in_service.cloud, found, "slow", {}, seconds=1.0)

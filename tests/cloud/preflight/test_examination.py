@@ -55,6 +55,7 @@ def test_nothing_is_found_in_a_good_place(account: Account) -> None:
     preflight.require(findings)
 
 
+@pytest.mark.slow  # 62 accounts; all mistakes in one account are found below
 @pytest.mark.parametrize(
     ("mutation", "level", "subject", "text"), [row[1:] for row in MISTAKES], ids=[row[0] for row in MISTAKES]
 )

@@ -18,6 +18,8 @@ from tests.cloud.foreign_answers import BODIES, Wire, holes, wire_of
 from tests.cloud.preflight.account import REGION, Account, answer_what_moto_lacks, good_account, session
 from validator.plan_document import PlanDocument
 
+pytestmark = pytest.mark.slow  # an examination for each answer
+
 OPERATIONS = (
     "GetCallerIdentity", "DescribeSubnets", "DescribeRouteTables", "DescribeSecurityGroups", "DescribeInstanceTypes",
     "DescribeInstanceTypeOfferings", "DescribeInstances", "DescribeKey", "GetInstanceProfile", "ListRolePolicies",
