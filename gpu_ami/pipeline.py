@@ -26,7 +26,7 @@ from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, job_summary, page, page_materials, writer
-from gpu_ami.validate import Proof, carried, host_proof, image_files, image_proof, nodes, validator_process
+from gpu_ami.validate import Proof, carried, host_proof, image_proof, nodes, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
@@ -324,8 +324,8 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
         proof.carried = carried.carry_over(asked.earlier, plan_document, proof.layers, proof.suite, max_age)
         for note in proof.carried.notes:
             session.progress.note(note)
-    files = image_files.find(session.images, ami)
-    look = functools.partial(image_files.check, proof, files.path) if files.path else None
+    files = host_proof.find(session.images, ami)
+    look = functools.partial(host_proof.check, proof, files.path) if files.path else None
     with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):
         return image_proof.prove_image(proof, session.cloud, session.run, ami, instance_types, look, files.reason)
 
@@ -337,10 +337,10 @@ def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, aske
     """
     _note_use(ami, out, session)
     proof = _proof_of(plan, ami, out, session, asked)
-    files = image_files.find(session.images, ami)
+    files = host_proof.find(session.images, ami)
     if files.path is None:
         raise CloudError(f"the files of {ami} cannot be checked: {files.reason}")
-    check = functools.partial(image_files.check, proof, files.path)
+    check = functools.partial(host_proof.check, proof, files.path)
     return host_proof.prove_files(proof, session.run, check, ami)
 
 

@@ -146,9 +146,7 @@ def test_a_package_says_what_is_inside(package: str) -> None:
 
 # Modules that are tested through their package's door alone, and the file that does it.
 _THROUGH_THE_DOOR = {
-    "gpu_ami.local.api.systems_manager": "tests/local/api/test_answers.py",
     "gpu_ami.local.backends.systems_manager.documents": "tests/local/backends/systems_manager/test_systems_manager.py",
-    "validator.engine.package_queries": "tests/validator/engine/test_commands.py",
     "validator.file_account.differences": "tests/validator/file_account/test_inventory.py",
 }
 

@@ -28,7 +28,7 @@ IMPORTS = {
         "validator/remote/telemetry_attachment.py",  # the same
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
-    "paramiko": {"validator/transport/ssh.py", "validator/transport/ssh_config.py", "validator/transport/handshake.py"},
+    "paramiko": {"validator/transport/ssh.py", "validator/transport/target.py", "validator/transport/handshake.py"},
 }
 CALLS = {
     "print": {"gpu_ami/cli.py"},

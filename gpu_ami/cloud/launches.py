@@ -5,26 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from gpu_ami.cloud import capacity
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.literals import InstanceTypeType, ResourceTypeType
-    from mypy_boto3_ec2.type_defs import RunInstancesRequestTypeDef, TagSpecificationTypeDef, TagTypeDef
-
-    from gpu_ami.cloud.place import Place
-from typing import TYPE_CHECKING, Any
-
-from gpu_ami.cloud import aws_errors
+from gpu_ami.cloud import aws_errors, capacity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.literals import InstanceTypeType
-    from mypy_boto3_ec2.type_defs import InstanceNetworkInterfaceSpecificationTypeDef
+    from mypy_boto3_ec2.literals import InstanceTypeType, ResourceTypeType
+    from mypy_boto3_ec2.type_defs import (
+        InstanceNetworkInterfaceSpecificationTypeDef,
+        RunInstancesRequestTypeDef,
+        TagSpecificationTypeDef,
+        TagTypeDef,
+    )
 
     from gpu_ami.cloud.place import Place
 

@@ -159,10 +159,10 @@ def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Repor
     from gpu_ami.cloud import runs
     from gpu_ami.files import home_dir
     from gpu_ami.plan import PLAN_FILE
-    from gpu_ami.validate import Proof, host_proof, image_files
+    from gpu_ami.validate import Proof, host_proof
 
     plan = _plan_of(args)
-    reason = image_files.unusable(args.root)
+    reason = host_proof.unusable(args.root)
     if reason:
         raise UsageError(f"--root {args.root}: {reason}")
     out = args.out or Path("out") / "files"
@@ -170,5 +170,5 @@ def _validate_files(args: argparse.Namespace, progress: Progress) -> tuple[Repor
     arguments = (None, out, progress, args.checks, options.validator_options(args))
     files_proof = Proof(plan.document if plan else None, plan_file, *arguments)
     with runs.begin(home_dir(), "files") as run:
-        check = functools.partial(image_files.check, files_proof, args.root)
+        check = functools.partial(host_proof.check, files_proof, args.root)
         return host_proof.prove_files(files_proof, run, check), out

@@ -3,8 +3,7 @@
 document             plan.json: its content, digest, reader and writer
 json_schema          docs/schemas/plan.json, from the types of the document
 outputs              what Packer and Ansible read of it
-placement            a plan at a place: mirror, endpoint, source AMI, kernel
-resolution           a recipe becomes a plan
+resolution           a recipe becomes a plan, and a plan at a place: mirror, endpoint, source AMI, kernel
 lock                 variables/locks: resolved values of each recipe, and its source AMI by region
 bump                 moves a recipe to newer versions that go together
 diff                 what a plan made now would change in its lock, and why

@@ -1,9 +1,8 @@
 """The release of an image: its certificate signed and verified, its bill of materials, how it differs from another.
 
-strict_json          JSON in which no key is there twice
 keys                 private keys, public keys and trust files
 statement            the in-toto statement of a certificate: what is signed
-envelope             the DSSE envelope around a statement: certificate.dsse.json
+envelope             the DSSE envelope around a statement (certificate.dsse.json), and JSON without duplicate keys
 bom                  bom.cdx.json: packages, kernel modules and files
 scan                 a scanner of the user's on the bill of materials
 image_description    what is known of an image, from the files that are at hand

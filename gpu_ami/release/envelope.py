@@ -1,22 +1,56 @@
 """certificate.dsse.json: a statement in a DSSE envelope, by securesystemslib.
 
 The format: https://github.com/secure-systems-lab/dsse.
+
+JSON of files that are signed: a key that is there twice is refused, since two readers could read two values.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import Error as SecureSystemsError
 from securesystemslib.signer import Signer
 
 from gpu_ami.files import write_json
-from gpu_ami.release import strict_json
 from gpu_ami.release.keys import TrustedKey
+
+
+class InvalidJson(ValueError):
+    """Not JSON, or not an object. duplicate: the key that is there twice, "" otherwise."""
+
+    def __init__(self, message: str, duplicate: str = "") -> None:
+        super().__init__(message)
+        self.duplicate = duplicate
+
+
+def loads(data: bytes) -> dict[str, Any]:
+    """The object in `data`, UTF-8. InvalidJson."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in content:
+                raise InvalidJson(f"duplicate key {key!r}", key)
+            content[key] = value
+        return content
+
+    try:
+        document = json.loads(data.decode("utf-8"), object_pairs_hook=unique)
+    except InvalidJson:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InvalidJson(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidJson(f"expected a JSON object, got {type(document).__name__}")
+    return document
+
 
 ENVELOPE_FILE = "certificate.dsse.json"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -81,8 +115,8 @@ def open_envelope(data: bytes, trusted: Sequence[TrustedKey], today: datetime.da
 def _read(data: bytes) -> Envelope:
     again = "get the file again from its publisher"
     try:
-        document = strict_json.loads(data)
-    except strict_json.InvalidJson as error:
+        document = loads(data)
+    except InvalidJson as error:
         name = "duplicate-keys" if error.duplicate else "damaged-envelope"
         raise RefusedEnvelope(name, f"{ENVELOPE_FILE}: {error}", again) from error
     unknown = sorted(set(document) - {"payload", "payloadType", "signatures"})

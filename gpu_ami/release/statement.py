@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.errors import UsageError
-from gpu_ami.release import strict_json
+from gpu_ami.release import envelope
 from gpu_ami.report import PASS, Report, page_materials
 from gpu_ami.report import certificate as certificates
 from gpu_ami.report import document as reports
@@ -153,8 +153,8 @@ def _number(resource: str) -> str:
 def parse(payload: bytes) -> Statement:
     """Reads a payload. InvalidStatement: another type, another predicate, or a shape that `to_bytes` never writes."""
     try:
-        document = strict_json.loads(payload)
-    except strict_json.InvalidJson as error:
+        document = envelope.loads(payload)
+    except envelope.InvalidJson as error:
         raise InvalidStatement(str(error)) from error
     for key, expected in (("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)):
         if document.get(key) != expected:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami.errors import UsageError, counted
-from gpu_ami.release import envelope, statement, strict_json
+from gpu_ami.release import envelope, statement
 from gpu_ami.release.findings import Findings
 from gpu_ami.release.keys import TrustedKey
 from gpu_ami.release.statement import CERTIFICATE_FILE, REPORT_FILE, Statement
@@ -138,8 +138,8 @@ def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], find
     try:
         certificate = certificates.Certificate.from_json(_json(contents[CERTIFICATE_FILE], certificates.SCHEMA))
         report = Report.from_json(_json(contents[REPORT_FILE], reports.SCHEMA))
-    except (strict_json.InvalidJson, InvalidRecord) as error:
-        duplicate = isinstance(error, strict_json.InvalidJson) and error.duplicate
+    except (envelope.InvalidJson, InvalidRecord) as error:
+        duplicate = isinstance(error, envelope.InvalidJson) and error.duplicate
         name = "duplicate-keys" if duplicate else "damaged-certificate"
         findings.refuse(name, str(error), "write and sign it again: `gpu-ami certify --sign KEY`")
         raise _Refused from error
@@ -152,7 +152,7 @@ def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], find
 
 
 def _json(data: bytes, schema: str) -> object:
-    document = strict_json.loads(data)
+    document = envelope.loads(data)
     if document.get("schema") != schema:
         raise InvalidRecord(f"expected schema {schema!r}, got {document.get('schema')!r}")
     return document

@@ -2,7 +2,6 @@
 
 document             the records of a report: hosts, checks, verdicts; reads report.json
 writer               writes report.json and junit.xml
-junit                junit.xml
 left_out             what a person left out of a proof on purpose
 merge                joins the reports of shards
 certificate          certificate.json and certificate.md

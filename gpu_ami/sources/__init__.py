@@ -7,8 +7,7 @@ planned          the packages, files and tags that a plan needs
 survey           checks all sources of a plan at the same time
 table            a survey as a table
 refresh          rows for variables/facts from the vendors' metadata
-releases         releases that no package index names
-facts_text       adds rows to the text of a table of facts
+releases         releases that no package index names; rows added to the text of a table of facts
 """
 
 from gpu_ami.sources.http import Cache, Client, Limits, SourceError, mirrored

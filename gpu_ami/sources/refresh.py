@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_ami.recipes import Facts, ResolvedPlan
 from gpu_ami.recipes.facts import versions
-from gpu_ami.sources import facts_text, git
+from gpu_ami.sources import git, releases
 from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
 from gpu_ami.sources.releases import COMPONENTS, newer_releases
@@ -127,25 +127,23 @@ class _Work:
                 self._by_hand(f"CUDA {release} ({one.full}): its minimum driver (release notes, table 3): {one.source}")
             else:
                 row = _row(one, known[newest]) | {"source": one.source, "date": self.today}
-                self._edit(table, release, one.source, partial(facts_text.add_release, release=release, row=row))
+                self._edit(table, release, one.source, partial(releases.add_release, release=release, row=row))
         if component in _PER_SYSTEM:
             self._propose_seen(system, component, seen)
 
     def propose_listed(self, client: Client, component: str) -> None:
         """Releases of a component that no package index names."""
         try:
-            releases = newer_releases(client, self.facts, component)
+            listed = newer_releases(client, self.facts, component)
         except SourceError as error:
             self.fail(error)
             return
-        for one in releases:
+        for one in listed:
             if one.missing:
                 self._by_hand(f"{LABELS[component]} {one.version}: {one.missing}: {one.source}")
                 continue
             row = {**one.row, "source": one.source, "date": self.today}
-            self._edit(
-                component, one.version, one.source, partial(facts_text.add_release, release=one.version, row=row)
-            )
+            self._edit(component, one.version, one.source, partial(releases.add_release, release=one.version, row=row))
 
     def fail(self, error: SourceError) -> None:
         if error.message not in self.found.errors:
@@ -157,7 +155,7 @@ class _Work:
         for tag in reversed(git.newer_tags(tags, known[newest]["tag"], most=20)):
             release, source = tag.removeprefix("v"), f"{item.url} (tags)"
             row = {"tag": tag, "commit": tags[tag], "source": source, "date": self.today}
-            self._edit(item.component, release, source, partial(facts_text.add_release, release=release, row=row))
+            self._edit(item.component, release, source, partial(releases.add_release, release=release, row=row))
 
     def _propose_driver(self, one: Seen) -> None:
         name = versions.branch(one.release)
@@ -165,9 +163,7 @@ class _Work:
         if row is None:
             self._by_hand(f"driver branch {name} ({one.release}): kind, end of support, highest CUDA: {one.source}")
         elif versions.parts(one.release) > versions.parts(row["releases"][-1]):
-            change = partial(
-                facts_text.add_driver, branch=name, release=one.release, source=one.source, today=self.today
-            )
+            change = partial(releases.add_driver, branch=name, release=one.release, source=one.source, today=self.today)
             self._edit("nvidia_drivers", one.release, one.source, change)
 
     def _propose_seen(self, system: str, component: str, seen: Mapping[str, Seen]) -> None:
@@ -184,7 +180,7 @@ class _Work:
             "source": f"{older}; {source}" if older and source not in older else source,
             "date": self.today,
         }
-        self._edit(table, f"systems.seen.{system}", source, partial(facts_text.set_seen, system=system, row=changed))
+        self._edit(table, f"systems.seen.{system}", source, partial(releases.set_seen, system=system, row=changed))
 
     def _proposed(self, table: str) -> set[str]:
         return {proposal.row for proposal in self.found.proposals if proposal.table == table}

@@ -2,7 +2,7 @@
 
 image_proof          boots an AMI on each instance type and runs the validator on every machine
 host_proof           runs the validator on a host that gpu-ami did not launch, or on image files
-proof                what the hosts of a proof share; one pass of the checks; the report
+proof                what the hosts of a proof share; one pass of the checks and its progress; the report
 validator_process    the validator as a process: command line, deadline, results
 carried              checks that an earlier proof has: carried over where a change cannot have touched them
 recorder             keeps report.json on disk while a proof runs
@@ -10,8 +10,6 @@ machines/            an instance: launch, boot, login, restarts, console
 proof_log_groups     the log groups of a proof: their removal, and what the report says of them
 nodes                several machines of one type: launch, boots, checks of tier T4
 hosts                a running machine that somebody else booted: its address, and whether it answers
-image_files          an image's files without booting it (tier T0)
-check_output         progress of the checks, read from pytest's output
 golden               golden files: recorded hardware of instance types
 """
 

@@ -36,11 +36,11 @@ def ssh_target(url: str, identity: Path | None) -> Target:
     import getpass
     from urllib.parse import urlsplit
 
-    from validator.transport import parse_url, ssh_config
+    from validator.transport import parse_url, target
 
     parts = urlsplit(url)
     named = parse_url(url)
-    known = ssh_config.configured(named.address)
+    known = target.configured(named.address)
     key = identity or next((Path(path).expanduser() for path in known.get("identityfile", [])), None)
     return parse_url(
         url,

@@ -1,11 +1,14 @@
 """A proof: what its hosts share, one pass of the checks on a host, and the report of all hosts.
 
 `image_proof` launches the hosts of an AMI; `host_proof` checks a host or image files that gpu-ami did not launch.
+
+Reads pytest's output (one verbosity above the default) while the checks run: how many are done, how many are red.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -33,7 +36,6 @@ from gpu_ami.report import (
 )
 from gpu_ami.validate import proof_log_groups, validator_process
 from gpu_ami.validate.carried import NOTHING, Carried
-from gpu_ami.validate.check_output import CheckOutput
 from gpu_ami.validate.machines import Watch, deadlines, is_at_fault
 from gpu_ami.validate.recorder import HostRecord
 from gpu_ami.validate.validator_process import ChecksIncomplete, Target
@@ -43,6 +45,28 @@ if TYPE_CHECKING:
 
     from gpu_ami.recipes import PlanDocument
     from validator.results import HostResults, Verdict
+
+_COLLECTED = re.compile(
+    r"^(?:collecting \.\.\. *)?collected (?P<items>\d+) items?\b.*?(?: (?P<selected>\d+) selected)?$"
+)
+_RESULT = re.compile(r"(?:^| )(?P<outcome>PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*\[ *\d+%\]$")
+
+
+@dataclass
+class CheckOutput:
+    """total: 0 until pytest has collected."""
+
+    done: int = 0
+    total: int = 0
+    red: int = 0
+
+    def line(self, text: str) -> None:
+        """Reads one line of output."""
+        if collected := _COLLECTED.match(text):
+            self.total = int(collected["selected"] or collected["items"])
+        elif result := _RESULT.search(text):
+            self.done += 1
+            self.red += result["outcome"] in ("FAILED", "ERROR")
 
 
 _AGENT_INTERVAL = 60.0

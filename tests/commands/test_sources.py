@@ -86,7 +86,7 @@ def test_recipe_is_asked_at_the_vendors_addresses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from gpu_ami.sources.http import client
-    from gpu_ami.sources.http.errors import Unreachable
+    from gpu_ami.sources.http.cache import Unreachable
 
     asked: list[str] = []
 

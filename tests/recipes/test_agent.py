@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.recipes.agent import JSON_TIMESTAMP, agent_config, gpu_config
+from gpu_ami.recipes.agent import JSON_TIMESTAMP, agent_config, gpu_config, publishers
 
 TELEMETRY: dict[str, Any] = {
     "interval_s": 10, "namespace": "Fleet", "measurements": ["utilization_gpu", "memory_used"],
@@ -78,5 +78,7 @@ def test_neuron_s_metrics_are_a_log_file_with_its_own_time() -> None:
 
 def test_a_section_that_the_plan_has_not_adds_no_log() -> None:
     drain: Any = {"log": "/var/log/drain.jsonl", "log_group": "/drain"}
-    files = agent_config(TELEMETRY, PARSER, None, None, drain)["logs"]["logs_collected"]["files"]["collect_list"]
+    own = publishers({"drain_hook": drain, "telemetry": {}})
+    assert own == {"drain_hook": drain}
+    files = agent_config(TELEMETRY, PARSER, None, *own.values())["logs"]["logs_collected"]["files"]["collect_list"]
     assert [file["file_path"] for file in files[2:]] == ["/var/log/drain.jsonl"]

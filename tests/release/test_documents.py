@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from gpu_ami.release import envelope, keys, rendering, strict_json
+from gpu_ami.release import envelope, keys, rendering
 from gpu_ami.release.comparison import Comparison, Row, Section
 from gpu_ami.release.findings import Findings
 from tests.release import examples
@@ -29,13 +29,13 @@ from tests.release import examples
     ],
 )
 def test_refused(data: bytes, duplicate: str) -> None:
-    with pytest.raises(strict_json.InvalidJson) as error:
-        strict_json.loads(data)
+    with pytest.raises(envelope.InvalidJson) as error:
+        envelope.loads(data)
     assert error.value.duplicate == duplicate
 
 
 def test_the_object_is_returned() -> None:
-    assert strict_json.loads(b'{"a": {"b": [1]}}') == {"a": {"b": [1]}}
+    assert envelope.loads(b'{"a": {"b": [1]}}') == {"a": {"b": [1]}}
 
 
 # The result of a verification as text, as JSON and as an exit code.

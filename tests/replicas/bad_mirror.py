@@ -19,8 +19,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from gpu_ami.local.mirror import mirror as mirror_server
 from gpu_ami.local.mirror import rpm, signing
-from gpu_ami.local.mirror import server as mirror_server
 from gpu_ami.process import run
 
 Damage = Callable[[Path], None]

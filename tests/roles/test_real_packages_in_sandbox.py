@@ -30,7 +30,7 @@ from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, Plan, ansible_variables, make_
 from gpu_ami.process import run
 from gpu_ami.progress import Progress
 from gpu_ami.report import HostReport, Report, certificate
-from gpu_ami.validate import Proof, image_files
+from gpu_ami.validate import Proof, host_proof
 
 ROOT = Path(__file__).resolve().parents[2]
 TRANSCRIPT = ROOT / "tests" / "transcripts" / "nvidia_smi_without_driver.yml"
@@ -117,7 +117,7 @@ def _as_in_the_base(tree: Path, layers: tuple[Path, ...]) -> None:
 def report(image: Image) -> HostReport:
     """The checks of tier T0 on the image's files, as `gpu-ami validate --root` runs them."""
     proof = Proof(image.plan.document, image.out / PLAN_FILE, None, image.out, Progress(mode="plain"), options=_CHECKS)
-    return image_files.check(proof, image.tree)
+    return host_proof.check(proof, image.tree)
 
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.real]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_ami.sources import git
+from gpu_ami.sources.http.cache import NotThere, SourceError, Unreachable
 from gpu_ami.sources.http.client import Client
-from gpu_ami.sources.http.errors import NotThere, SourceError, Unreachable
 
 from .conftest import Web
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.validate.check_output import CheckOutput
+from gpu_ami.validate.proof import CheckOutput
 from gpu_ami.validate.validator_process import PYTEST
 
 _CHECKS = """

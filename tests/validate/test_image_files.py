@@ -10,17 +10,17 @@ import pytest
 from gpu_ami import process
 from gpu_ami.process import Completed
 from gpu_ami.progress import Progress
-from gpu_ami.validate import Proof, Target, image_files
+from gpu_ami.validate import Proof, Target, host_proof
 from validator.results import PASS, CheckRecord, HostResults
 from validator.transport import image_files as offline
 
 
 def test_place_without_images_has_none_at_hand() -> None:
-    assert image_files.find(None, "ami-1") == image_files.Files(None, image_files.NOT_AVAILABLE)
+    assert host_proof.find(None, "ami-1") == host_proof.Files(None, host_proof.NOT_AVAILABLE)
 
 
 def test_image_that_is_not_there(tmp_path: Path) -> None:
-    assert image_files.find(tmp_path, "ami-1") == image_files.Files(None, image_files.NOT_AVAILABLE)
+    assert host_proof.find(tmp_path, "ami-1") == host_proof.Files(None, host_proof.NOT_AVAILABLE)
 
 
 @pytest.mark.parametrize("fault", [None, offline.ImageUnusable("only root may", "run it with sudo")])
@@ -41,8 +41,8 @@ def test_image_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
         return Entered()
 
     monkeypatch.setattr(offline, "enter", enter)
-    found = image_files.find(tmp_path, "ami-1")
-    assert found == (image_files.Files(None, "only root may; run it with sudo") if fault else image_files.Files(disk))
+    found = host_proof.find(tmp_path, "ami-1")
+    assert found == (host_proof.Files(None, "only root may; run it with sudo") if fault else host_proof.Files(disk))
     assert closed == ([] if fault else [True])
 
 
@@ -57,7 +57,7 @@ def test_validator_is_sent_into_the_files(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(process, "run", run)
     wanted = Proof({}, None, None, tmp_path, Progress("quiet"))
-    host = image_files.check(wanted, tmp_path / "a disk.raw")
+    host = host_proof.check(wanted, tmp_path / "a disk.raw")
     assert host.offline and host.name == "image-files" and host.verdict([]) == "PASS"
     words = [str(word) for word in commands[0]]
     assert "--tier=T0" in words and any(word.startswith("--hosts=image://%2F") and "%20disk" in word for word in words)
@@ -67,7 +67,7 @@ def test_validator_is_sent_into_the_files(tmp_path: Path, monkeypatch: pytest.Mo
 def test_validator_without_results_costs_no_other_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = Completed(("pytest",), 3, "INTERNALERROR", "", 0.1)
     monkeypatch.setattr(process, "run", lambda *_, **__: done)
-    host = image_files.check(Proof({}, None, None, tmp_path, Progress("quiet")), tmp_path)
+    host = host_proof.check(Proof({}, None, None, tmp_path, Progress("quiet")), tmp_path)
     assert (host.name, host.verdict([])) == ("image-files", "UNPROVEN") and "INTERNALERROR" in host.error
 
 

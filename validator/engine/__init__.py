@@ -7,8 +7,7 @@ concurrent_items     pytest items as concurrent tasks
 pytest_internals     all undocumented parts of pytest that the engine uses
 mutation             checks that may change a host, which keep their order
 commands             which shell commands may change a host
-coalesce             commands of one batch that one process can answer:
-package_queries          the versions of packages
+coalesce             commands of one batch that one process can answer: versions of packages, and
 file_attributes          the owner, mode and size of a file
 """
 

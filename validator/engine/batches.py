@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from validator.engine import coalesce, commands
-from validator.transport import Answer, Command, SshError, backend, host_constants
+from validator.transport import Answer, Command, SshError, backend, shell
 
 # Duplicates of these commands in a batch run once. Other commands, or any with shell syntax, may have an effect.
 _PURE = re.compile(
@@ -67,7 +67,7 @@ class Batch(Generic[_Asker]):
     def _slot(self, task: _Asker, places: dict[str, int]) -> int | None:
         assert task.request is not None
         command = task.request.command
-        if self.asks and command.text in host_constants.CONSTANT:
+        if self.asks and command.text in shell.CONSTANT:
             return None
         if command.text in places and self.commands[places[command.text]].deadline >= command.deadline:
             return places[command.text]

@@ -2,15 +2,13 @@
 
 ssh                  SSH connections
 handshake            the way to a connection: TCP, key exchange, host key, login
-ssh_config           options of a host in ~/.ssh/config
 proxy                a program as the way to a host (ProxyCommand)
-target               address, user, port and key of a host
+target               address, user, port and key of a host, with its options in ~/.ssh/config
 errors               errors of connections and commands
 answer               a command and its answer
-shell                one long-lived `sh` that runs batches of commands
+shell                one long-lived `sh` that runs batches of commands; constants of a run are asked once
 image_files          the files of an image instead of a host (tier T0)
 backend              testinfra's backend over these
-host_constants       commands whose results do not change during a run
 """
 
 from validator.transport.answer import Answer, Command

@@ -34,7 +34,7 @@ from validator.transport.ssh import (
     TransportFault,
     connect,
 )
-from validator.transport.ssh_config import configured
+from validator.transport.target import configured
 
 _RECONNECT_SECONDS = 20.0
 _PROXY_SECONDS = 45.0  # until a tunnel stands and sshd's banner comes through it

@@ -6,6 +6,10 @@ without input; their outputs go to a directory in memory, which is removed when 
 enforces all deadlines: `timeout` would cost one more process for each command, and most commands are a single process.
 A command that exceeds its deadline is killed with everything that it started: its descendants, and all processes with
 its mark in their environment.
+
+Commands that testinfra runs on every host first, and whose results do not change during a run.
+
+A shell runs them when it starts; later requests are answered from their output.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from validator import remote
 from validator.deadline import CheckTimeout
-from validator.transport import host_constants
 from validator.transport.answer import Answer, Command
 from validator.transport.ssh import CommandExpired, Connection, ConnectionDropped, TransportFault
 
@@ -30,9 +33,29 @@ if TYPE_CHECKING:
 
     from validator.transport.image_files import Channel, Entered
 
+
+ASK = remote.text("host_constants")
+CONSTANT = tuple(line.removeprefix("ask ") for line in ASK.splitlines() if line.startswith("ask "))
+_SEPARATOR = b"\x1e"
+
+
+def read(output: bytes) -> Mapping[str, Answer]:
+    """The answer to each command, from the output of ASK; empty if that is incomplete.
+
+    What a login script prints may come before it.
+    """
+    _, *records = output.split(_SEPARATOR)
+    if len(records) != 2 * len(CONSTANT) + 1 or records[-1]:
+        return {}
+    outputs = dict(zip(CONSTANT, zip(records[::2], records[1::2], strict=False), strict=False))
+    if not all(rc.isdigit() for _, rc in outputs.values()):
+        return {}
+    return {text: Answer(int(rc), out, b"", 0.0) for text, (out, rc) in outputs.items()}
+
+
 WORKERS = 4
 _SLACK_SECONDS = 15.0  # after a command's deadline, for the host to kill it and to answer
-_START_SECONDS = 60.0  # of the shell, with what it says of the host (host_constants.py)
+_START_SECONDS = 60.0  # of the shell, with what it says of the host (py)
 OUTPUT_BYTES = 64 << 20  # of each output of a command; a command that writes more is killed
 
 # A command of one word and plain arguments, for which a shell of its own would make no difference.
@@ -72,7 +95,7 @@ class Shell:
         self._mark = f"v{secrets.token_hex(8)}"
         self._buffer = b""
         self._ready = False
-        self.constants: Mapping[str, Answer] = {}  # of the host (host_constants.py), once it is ready
+        self.constants: Mapping[str, Answer] = {}  # of the host (py), once it is ready
         self._busy = False  # a batch is running
         self._fault: TransportFault | None = None
         self.root = root
@@ -81,7 +104,7 @@ class Shell:
         # Its reply is not awaited here: the first batch is sent directly after it.
         functions = f"{remote.text('kill_marked')}{remote.text('batch_shell')}"
         ready = "printf '\\n%s ready\\n' \"$mark\"\n"
-        program = f"mark={self._mark} limit={OUTPUT_BYTES}\n{functions}{host_constants.ASK}{ready}"
+        program = f"mark={self._mark} limit={OUTPUT_BYTES}\n{functions}{ASK}{ready}"
         try:
             self._channel.sendall(program.encode())
         except Exception as error:
@@ -108,7 +131,7 @@ class Shell:
             name = self.connection.target.name
             self._fault = kind(f"{name}: `{self._command}` did not start a shell ({stderr or error})", hint)
             raise self._fault from error
-        self.constants = host_constants.read(self._before_mark)
+        self.constants = read(self._before_mark)
         self._ready = True
 
     def execute(self, batch: Sequence[Command]) -> list[Answer]:

@@ -8,19 +8,13 @@ When the newest log event of a machine was written, by GetLogEvents: DescribeLog
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import aws_errors, tags_of
-from gpu_ami.errors import UsageError
-
-if TYPE_CHECKING:
-    from gpu_ami.cloud import Cloud
-import time
-from typing import TYPE_CHECKING
-
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.errors import GpuAmiError, UsageError
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud

@@ -1,18 +1,89 @@
-"""The layer before the API that applies conditions to calls."""
+"""The layer before the API that applies conditions to calls.
+
+EC2's lists without what is still unknown: a resource that was created a moment ago is in none of them.
+
+WSGI application before moto's: calls of Systems Manager that the region answers itself (JSON 1.1).
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from xml.etree import ElementTree
 
-from gpu_ami.local.api import listings
 from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.conditions import Decisions
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, send, unpack
 from gpu_ami.local.backends import ZONE
+from gpu_ami.local.backends.systems_manager import Refused, SystemsManager
+
+_SERVICES = ("ssm", "ec2messages")
+
+
+class SystemsManagerLayer:
+    """Answers what `systems_manager` knows; every other call is `app`'s."""
+
+    def __init__(self, app: WSGIApplication, systems_manager: SystemsManager) -> None:
+        self._app, self._systems_manager = app, systems_manager
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        unpack(environ)
+        call = read_service_call(environ)
+        if call is None or call.service not in _SERVICES:
+            return self._app(environ, start_response)
+        try:
+            answer = self._systems_manager.answer(call.name, call.body, call.access_key)
+        except Refused as refusal:
+            status, headers, body = ErrorAnswer(refusal.code, refusal.message, 400).encode(call.protocol)
+            return send(start_response, status, headers, body)
+        if answer is None:
+            return self._app(environ, start_response)
+        headers = [("Content-Type", "application/x-amz-json-1.1"), ("x-amzn-RequestId", "local")]
+        return send(start_response, "200 OK", headers, json.dumps(answer).encode())
+
+
+# Action → the element whose items are the resources, and the element of an item that names it.
+_LISTS = {
+    "DescribeImages": ("imagesSet", "imageId"),
+    "DescribeInstances": ("instancesSet", "instanceId"),
+    "DescribeKeyPairs": ("keySet", "keyName"),
+    "DescribeSecurityGroups": ("securityGroupInfo", "groupId"),
+}
+
+
+def without(body: bytes, action: str, is_unknown: Callable[[str], bool]) -> bytes:
+    """The answer without the resources that are unknown; a reservation goes with its last instance."""
+    if action not in _LISTS:
+        return body
+    container, name = _LISTS[action]
+    root = ElementTree.fromstring(body)
+    removed = [_drop(parent, lambda item: is_unknown(_text(item, name))) for parent in _named(root, container)]
+    if not any(removed):
+        return body
+    for reservations in _named(root, "reservationSet"):
+        _drop(reservations, lambda item: not any(len(each) for each in _named(item, "instancesSet")))
+    ElementTree.register_namespace("", root.tag.partition("}")[0].removeprefix("{"))
+    return bytes(ElementTree.tostring(root, encoding="UTF-8", xml_declaration=True))
+
+
+def _drop(parent: ElementTree.Element, is_dropped: Callable[[ElementTree.Element], bool]) -> int:
+    dropped = [item for item in parent if is_dropped(item)]
+    for item in dropped:
+        parent.remove(item)
+    return len(dropped)
+
+
+def _named(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    return [element for element in root.iter() if element.tag.rpartition("}")[2] == name]
+
+
+def _text(item: ElementTree.Element, name: str) -> str:
+    return next((child.text or "" for child in item if child.tag.rpartition("}")[2] == name), "")
+
 
 # The action that creates a resource → the element of its answer with the id, and the code and message that other calls
 # get while the resource is unknown to them.
@@ -94,7 +165,7 @@ class ConditionsLayer:
     def _pass_ec2(self, call: ServiceCall, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         status, headers, body = call_application(self._app, environ)
         if status.startswith("200"):
-            body = listings.without(body, call.action, self._is_unknown)
+            body = without(body, call.action, self._is_unknown)
             self._remember(call, body)
             if call.action == "GetConsoleOutput":
                 body = self._console(call, body)

@@ -1,7 +1,6 @@
 """The package mirror: a signed tree that replaces the vendors' hosts.
 
-mirror               builds and keeps the tree for the plans that requested it
-server               serves the tree on loopback
+mirror               builds, keeps and serves the tree for the plans that requested it
 content              what the tree holds
 package_requests     what a plan requests from the mirror
 table                the table of replicas (replicas/*/packages.yml)

@@ -3,12 +3,10 @@
 tables               the tables, read and checked once
 fact_queries         answers to questions about the facts
 versions             order, branches and constraints of versions
-architectures        each architecture's name in EC2, Debian, rpm and GNU triplets
-citations            the rows that a plan relies on
+citations            the rows that a plan relies on; each architecture's names
 """
 
-from gpu_ami.recipes.facts.architectures import ARCHITECTURES
-from gpu_ami.recipes.facts.citations import Sources
+from gpu_ami.recipes.facts.citations import ARCHITECTURES, Sources
 from gpu_ami.recipes.facts.tables import VARIABLES, Facts, Row, load_facts, read_yaml
 from gpu_ami.recipes.facts.versions import (
     NEWEST,

@@ -17,8 +17,7 @@ from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from gpu_ami.sources.http.cache import Cache, Kept
-from gpu_ami.sources.http.errors import NotThere, SourceError, Unreachable
+from gpu_ami.sources.http.cache import Cache, Kept, NotThere, SourceError, Unreachable
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager

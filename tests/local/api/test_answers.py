@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.api.listings import without
+from gpu_ami.local.api.layer import without
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, read_service_call, unpack
 from tests.local.api.test_layer import client, refused
 from tests.local.conftest import World

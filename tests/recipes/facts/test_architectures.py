@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpu_ami.recipes.facts.architectures import ARCHITECTURES
+from gpu_ami.recipes.facts.citations import ARCHITECTURES
 
 ROOT = Path(__file__).resolve().parents[2]
 

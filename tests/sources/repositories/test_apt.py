@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.sources.http.cache import NotThere, SourceError, Unreachable
 from gpu_ami.sources.http.client import Client
-from gpu_ami.sources.http.errors import NotThere, SourceError, Unreachable
 from gpu_ami.sources.repositories import apt
 from gpu_ami.sources.repositories.index import Relation
 from gpu_ami.sources.repositories.keys import Key

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.sources.http.cache import NotThere, SourceError
 from gpu_ami.sources.http.client import Client
-from gpu_ami.sources.http.errors import NotThere, SourceError
 from gpu_ami.sources.repositories import dnf
 from gpu_ami.sources.repositories.keys import Key
 from tests.sources.conftest import PRIMARY, Signer, Web, dnf_repository, put_dnf

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from validator.transport import backend
-from validator.transport.ssh_config import configured
-from validator.transport.target import Target
+from validator.transport.target import Target, configured
 
 CONFIG = "Host gpu\n  HostName 10.0.0.7\n  User admin\n  Port 2222\n  IdentityFile /keys/gpu\n"
 
