@@ -40,7 +40,11 @@ def components() -> Registry:
         declared = importlib.import_module(f"{__name__}.{module.name}")
         found += getattr(declared, "COMPONENTS", None) or (declared.COMPONENT,)
     named = {one.name: one if one.keys is not None else of_role(data_dir("roles"), one) for one in found}
-    return {name: named[name] for name in in_order(named, lambda component: component.after)}
+    predecessors = {
+        name: (*one.after, *(other.name for other in named.values() if name in other.before))
+        for name, one in named.items()
+    }
+    return {name: named[name] for name in in_order(named, lambda component: predecessors[component.name])}
 
 
 def in_order(registry: Registry, before: Callable[[Component], Iterable[str]]) -> list[str]:

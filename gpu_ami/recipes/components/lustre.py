@@ -50,7 +50,7 @@ COMPONENT = Component(
     "lustre",
     "Lustre client",
     layer="node",
-    after=("mkl",),
+    after=("neuron",),
     keys=Keys({"key_fingerprint": Text("0123456789ABCDEF0123456789ABCDEF01234567", r"[0-9A-Fa-f]{40}")}),
     meanings={"key_fingerprint": "fingerprint of the repository's key that you trust (Ubuntu only)"},
     section=Lustre,

@@ -64,6 +64,7 @@ COMPONENT = Component(
     "MKL",
     layer="kernel",  # it needs no driver
     after=("neuron",),
+    before=("lustre",),
     is_chosen=True,
     keys=versioned("2020.0-088"),
     section=Mkl,

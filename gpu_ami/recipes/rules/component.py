@@ -47,6 +47,7 @@ class Component:
     layer: of the build (variables/layers.yml); "" where no role of ours installs it.
     early: layer → file in the role's tasks that this lower layer runs beforehand.
     after: what comes before it in the reference, in a plan, and in the build within a layer.
+    before: what comes after it.
     installed_after, chosen_after: the same for the build, and for the choice of versions, alone.
     is_chosen: its version is chosen among the releases that the facts know.
     is_in_every_plan: an image without it is none.
@@ -68,6 +69,7 @@ class Component:
     layer: str = ""
     early: Mapping[str, str] = field(default_factory=dict)
     after: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
     installed_after: tuple[str, ...] = ()
     chosen_after: tuple[str, ...] = ()
     is_chosen: bool = False
