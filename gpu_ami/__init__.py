@@ -1,3 +1,3 @@
 """gpu-ami: from a recipe to a certified GPU AMI."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -38,6 +38,7 @@ def run(made: Fleet, verb: str, *words: str) -> Any:
     return outcome
 
 
+@pytest.mark.slow
 def test_a_machine_from_nothing_to_telemetry_and_back(local: Fleet) -> None:
     machine = local.add()
     local.wait()

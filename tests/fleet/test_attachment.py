@@ -63,6 +63,7 @@ def test_attach_and_detach_leave_a_machine_as_it_was(in_service: Fleet) -> None:
     assert made(in_service) == []
 
 
+@pytest.mark.slow
 def test_a_second_attach_changes_nothing(in_service: Fleet) -> None:
     machine = in_service.add()
     in_service.wait()
@@ -98,6 +99,7 @@ def test_after_too_many_errors_the_others_are_left_alone(in_service: Fleet) -> N
     assert sorted(outcome.status for outcome in outcomes.values()) == ["Cancelled", "Cancelled", "Failed"]
 
 
+@pytest.mark.slow
 def test_machines_to_come_get_it_too(in_service: Fleet) -> None:
     in_service.add()
     in_service.wait()

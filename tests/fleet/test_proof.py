@@ -38,6 +38,7 @@ def conditions(in_service: Fleet) -> list[Condition]:
     return condition.ask(in_service.cloud, documents.bundle(in_service.plan), found, limits, in_service.plan.document)
 
 
+@pytest.mark.slow
 def test_of_twenty_machines_the_three_broken_ones_are_named(in_service: Fleet) -> None:
     all_of_them = [in_service.add(start=number != 3) for number in range(20)]
     silent, behind, other = all_of_them[3], all_of_them[7], all_of_them[11]

@@ -14,6 +14,8 @@ from tests.replicas.conftest import A100, VERSION, board
 from tests.replicas.test_libraries import staged
 from validator.remote import provoke_xid
 
+pytestmark = pytest.mark.slow  # compiles the library
+
 # Loads PTX for GPU 0, runs its kernel `test` on one thread, prints what the calls return and the word that it stored.
 _RUN = """
 import ctypes, json, sys

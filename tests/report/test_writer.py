@@ -20,7 +20,7 @@ from validator.results import WaiverRecord, WaiverState
 def test_report_and_junit_are_written(tmp_path: Path) -> None:
     path = writer.write(everything(), tmp_path / "new" / "folder")
     assert json.loads(path.read_text())["schema"] == document.SCHEMA
-    assert (tmp_path / "new" / "folder" / "writer.xml").read_text().startswith("<?xml")
+    assert (tmp_path / "new" / "folder" / "junit.xml").read_text().startswith("<?xml")
 
 
 def test_odd_bytes_of_a_host_cost_no_report(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_full_disk_keeps_the_old_report(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space left"):
         writer.write(replace(report, run="another"), tmp_path)
     assert document.load(tmp_path / "report.json") == report
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["writer.xml", "report.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "report.json"]
 
 
-# writer.xml: every verdict in its own kind of element.
+# junit.xml: every verdict in its own kind of element.
 
 
 def parse(report: Report) -> ElementTree.Element:

@@ -62,13 +62,13 @@ def test_expired_command_is_not_a_transport_fault() -> None:
 # What is asked of every host is asked once, and comes back as if each had been asked by itself.
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_constants_equal_the_output_of_their_commands(shell: str) -> None:
-    out = subprocess.run([shell, "-c", shell.ASK], capture_output=True, check=True, timeout=60).stdout
+@pytest.mark.parametrize("interpreter", ["dash", "bash"])
+def test_constants_equal_the_output_of_their_commands(interpreter: str) -> None:
+    out = subprocess.run([interpreter, "-c", shell.ASK], capture_output=True, check=True, timeout=60).stdout
     found = shell.read(out)
     assert set(found) == set(shell.CONSTANT)
     for text, answer in found.items():
-        alone = subprocess.run([shell, "-c", text], capture_output=True, check=False, timeout=60)
+        alone = subprocess.run([interpreter, "-c", text], capture_output=True, check=False, timeout=60)
         assert (answer.rc, answer.stdout) == (alone.returncode, alone.stdout), text
 
 
