@@ -45,6 +45,7 @@ def test_offline_checks_run_only_on_images(host):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sections", "collected"),
     [
@@ -75,6 +76,7 @@ def test_unplanned_checks_are_deselected(tmp_path: Path, sections: dict[str, Any
     assert names == collected, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "drills"),
     [("nvidia_driver", {"xid"}), ("neuron", {"neuron_error"}), ("cloudwatch_agent", {"xid"})],
@@ -184,6 +186,7 @@ def test_checks_that_need_a_live_one_follow_it(run: Run, tmp_path: Path, section
     ]
 
 
+@pytest.mark.slow
 def test_the_raw_log_of_a_neuron_machine_is_judged_after_its_drill(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"schema": "gpu-ami/plan/1", "neuron": {"version": "1"}}))

@@ -93,12 +93,14 @@ def _gcc(folder: Path, *words: str) -> None:
     process.run(["gcc", "-shared", "-fPIC", "-nostdlib", *words], cwd=folder, timeout=60)
 
 
+@pytest.mark.slow
 def test_library_whose_needs_are_there_is_opened(observe: Observe, tmp_path: Path) -> None:
     host, plugin = testinfra.get_host("local://"), compiled(tmp_path, "LIB_1.6")
     shared_libraries.check_opened(host, observe, [plugin, "libc.so.6"])
     assert shared_libraries.unresolved(host, plugin) == []
 
 
+@pytest.mark.slow
 def test_missing_symbol_version_is_found_by_opening_and_by_ldd(observe: Observe, tmp_path: Path) -> None:
     """awsome-distributed-ai#292: ldd prints the version and exits with 0."""
     host, plugin = testinfra.get_host("local://"), compiled(tmp_path, "LIB_1.7")
@@ -110,6 +112,7 @@ def test_missing_symbol_version_is_found_by_opening_and_by_ldd(observe: Observe,
     assert text.startswith("version `LIB_1.7' not found (required by ")
 
 
+@pytest.mark.slow
 def test_missing_library_and_symbol_are_found(observe: Observe, tmp_path: Path) -> None:
     host, plugin = testinfra.get_host("local://"), compiled(tmp_path, "LIB_1.6")
     (tmp_path / "lib.c").write_text("void other(void) {}\n")
