@@ -89,7 +89,7 @@ def test_leases_are_this_instances(host: Any, machine: MachineUnderTest, observe
 def test_names_are_this_instances(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
     """Host names that are made of an address are made of this machine's, and D-Bus has the machine's id."""
     addresses = {address.replace(".", "-") for address in host.run("hostname -I 2>/dev/null").stdout.split()}
-    addresses.add(str(machine.metadata.get("local-ipv4", "")).replace(".", "-"))
+    addresses.add(str(machine.metadata["private-ip"]).replace(".", "-"))
     text = host.run("grep -sH '^[^#]' /etc/hostname /etc/hosts /etc/mailname /etc/salt/minion_id", pure=True).stdout
     others = {
         f"{path}: {match[0]}"

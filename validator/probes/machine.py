@@ -44,10 +44,18 @@ print("\\36".join(map(read, paths + ["meta-data/public-keys/%s/openssh-key" % ke
 METADATA = f"python3 -IS -c {shlex.quote(_METADATA)}"  # the command; metadata_of reads its output
 
 
-# The instance metadata. region is "" if the identity document has none; public-keys: a line of authorized_keys each.
+# The instance metadata. region and private-ip are "" if the identity document has none; public-keys: a line of
+# authorized_keys each.
 Metadata = TypedDict(
     "Metadata",
-    {"instance-id": str, "instance-type": str, "ami-id": str, "region": str, "public-keys": list[str]},
+    {
+        "instance-id": str,
+        "instance-type": str,
+        "ami-id": str,
+        "region": str,
+        "private-ip": str,
+        "public-keys": list[str],
+    },
 )
 
 
@@ -67,8 +75,9 @@ class Clock:
 def metadata_of(printed: str) -> Metadata:
     """What METADATA has printed."""
     instance_id, instance_type, ami_id, document, *keys = printed.rstrip("\n").split("\36")
-    region = str(json.loads(document or "{}").get("region", ""))
-    values = {"instance-id": instance_id, "instance-type": instance_type, "ami-id": ami_id, "region": region}
+    identity = json.loads(document or "{}")
+    values = {"instance-id": instance_id, "instance-type": instance_type, "ami-id": ami_id}
+    values |= {name: str(identity.get(key, "")) for name, key in (("region", "region"), ("private-ip", "privateIp"))}
     return {**values, "public-keys": keys}  # type: ignore[typeddict-item]
 
 

@@ -25,7 +25,13 @@ from validator.results import ERROR, FAIL, PASS, UNPROVEN, CheckRecord, RunningC
 _TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 INSTANCE = "i-0123456789abcdef0"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKq8H0launchlaunchlaunchlaunchlaunchlaunch launch"
-METADATA = {"instance-id": INSTANCE, "instance-type": "g5.12xlarge", "ami-id": "ami-1", "public-keys": [KEY]}
+METADATA = {
+    "instance-id": INSTANCE,
+    "instance-type": "g5.12xlarge",
+    "ami-id": "ami-1",
+    "private-ip": "10.0.0.7",
+    "public-keys": [KEY],
+}
 # A simulated board, with NVIDIA's own module on disk, or with one that drives it.
 _BOARD = {"for d in *": "0000:00:1b.0 0x1af4 0x1110 0x050000 \n"}
 REAL_DRIVER = _BOARD | {"modinfo *": "pci:v000010DEd*sv*sd*bc03sc02i00*\n"}

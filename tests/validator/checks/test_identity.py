@@ -71,6 +71,12 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     ),
     (
         identity.test_names_are_this_instances,
+        OWN | {"hostname*": "10.0.2.15\n", "grep*": "/etc/hostname:ip-10-0-0-7\n"},  # EC2's address, not an interface's
+        "PASS",
+        "",
+    ),
+    (
+        identity.test_names_are_this_instances,
         OWN | {"grep*": "/etc/hosts:127.0.1.1 ip-10-9-9-9.ec2.internal\n"},
         "FAIL",
         "names of other machines: /etc/hosts: ip-10-9-9-9",

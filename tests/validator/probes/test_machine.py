@@ -16,7 +16,13 @@ import pytest
 from tests.validator.checks.conftest import table_host
 from validator.probes.machine import METADATA, Clock, MachineUnderTest, metadata_of
 
-FOUND = {"instance-id": "i-1", "instance-type": "g5.xlarge", "ami-id": "ami-1", "region": "eu-west-1"}
+FOUND = {
+    "instance-id": "i-1",
+    "instance-type": "g5.xlarge",
+    "ami-id": "ami-1",
+    "region": "eu-west-1",
+    "private-ip": "10.0.0.7",
+}
 XML = '<nvidia_smi_log><gpu id="00000000:00:1E.0"><product_name>NVIDIA A10G</product_name></gpu></nvidia_smi_log>'
 TREE = {
     "meta-data/instance-id": "i-1\n",
@@ -25,7 +31,7 @@ TREE = {
     "meta-data/public-keys/": "0=first\n1=second",
     "meta-data/public-keys/0/openssh-key": "ssh-ed25519 AAAA first\n",
     "meta-data/public-keys/1/openssh-key": "ssh-ed25519 BBBB second\n",
-    "dynamic/instance-identity/document": '{"region": "eu-west-1"}',
+    "dynamic/instance-identity/document": '{"region": "eu-west-1", "privateIp": "10.0.0.7"}',
 }
 
 
@@ -100,7 +106,7 @@ def test_metadata_program_starts_fast() -> None:
 
 
 def test_metadata_is_read_once_and_only_if_needed() -> None:
-    document = json.dumps({"region": "eu-west-1"})
+    document = json.dumps({"region": "eu-west-1", "privateIp": "10.0.0.7"})
     host = table_host({"python3 -IS -c *": "\36".join(["i-1", "g5.xlarge", "ami-1", document, "ssh-ed25519 A"]) + "\n"})
     machine = MachineUnderTest(host)
     assert machine.known_type == "" and host.backend.asked == []
