@@ -145,7 +145,9 @@ def request(
             asked["SecurityGroupIds"] = list(place.security_group_ids)
     if place.instance_profile:
         asked["IamInstanceProfile"] = {"Name": place.instance_profile}
-    if launch.placement_group:
+    # A Capacity Block is in one UltraCluster already, and takes no placement group of its caller's (ParallelCluster's
+    # changelog, 3.11.0: EfaPlacementGroupValidator does not suggest one there; read 2026-11-25).
+    if launch.placement_group and way.kind != capacity.CAPACITY_BLOCK:
         asked["Placement"] = {"GroupName": launch.placement_group}
     way.add_to(asked)
     return asked

@@ -262,6 +262,7 @@ def not_proven(report: Report, replicas: Sequence[str]) -> list[str]:
     lines += [f"left out on purpose: {part}" for part in report.left_out]
     lines += carried_lines(report)
     lines += [_tier_line(tier) for tier in report.tiers]
+    lines += _cluster_lines(report)
     machines: dict[str, list[str]] = {}  # machines by sentence, so that each sentence stands once
     for host in report.hosts:
         for line in _open(host, report):
@@ -287,6 +288,19 @@ def carried_lines(report: Report) -> list[str]:
         f"{name}: {templating.plural(count, 'check')} of layer {earlier.layer} did not run on this image: proven on"
         f" {earlier.date[:10]} on {earlier.image} by report {earlier.report}, layer digest {earlier.digest}"
         for (name, earlier), count in groups.items()
+    ]
+
+
+# Services whose nodes an image can be, by the role that checks it.
+_SERVICES = {"node_eks": "EKS", "node_ecs": "ECS", "node_parallelcluster": "ParallelCluster"}
+
+
+def _cluster_lines(report: Report) -> list[str]:
+    """The node agents of an image run alone: a proof joins no cluster."""
+    return [
+        f"a node in a cluster: no {name} cluster was joined, and no pod, task or job of one ran"
+        for role, name in _SERVICES.items()
+        if role in report.roles
     ]
 
 

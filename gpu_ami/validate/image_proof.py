@@ -129,7 +129,8 @@ class _Launcher:
             return nullcontext("")
 
         def clean_up(remove: Callable[[], None]) -> None:
-            launch.clean_up(self.run, remove, functools.partial(_note_leftover, self.proof))
+            with self.proof.progress.stage("remove placement group"):  # when its machines have ended
+                launch.clean_up(self.run, remove, functools.partial(_note_leftover, self.proof))
 
         tags = _tags(self.proof, self.cloud, self.run)
         return placement_groups.temporary(self.cloud, key_name(self.run.id), tags, clean_up)

@@ -61,6 +61,8 @@ def test_several_machines_are_all_or_none_in_their_group() -> None:
     launch = Launch("ami-1", "g5.xlarge", "key", {}, "", count=4, placement_group="gpu-ami-run")
     made: Any = request(launch, Place("aws", "us-east-1"), Way.parse("on-demand"), SUBNET, None)  # type: ignore[arg-type]
     assert (made["MinCount"], made["MaxCount"], made["Placement"]) == (4, 4, {"GroupName": "gpu-ami-run"})
+    block: Any = request(launch, Place("aws", "us-east-1"), Way.parse("capacity-block:cr-00000001"), SUBNET, None)  # type: ignore[arg-type]
+    assert block["MinCount"] == 4 and "Placement" not in block
 
 
 def test_a_launch_without_an_event_is_never_cancelled() -> None:

@@ -114,6 +114,15 @@ def test_certificate_says_of_every_tier_what_it_does_not_prove() -> None:
     assert all(f"| {tier['name']} {tier['title']} | {tier['verdict']} |" in markdown for tier in report.tiers)
 
 
+@pytest.mark.parametrize(
+    ("role", "name"), [("node_eks", "EKS"), ("node_ecs", "ECS"), ("node_parallelcluster", "ParallelCluster")]
+)
+def test_a_node_s_certificate_says_that_it_joined_no_cluster(role: str, name: str) -> None:
+    report = replace(a_report(a_host()), plan={"roles": ["kernel", role]})
+    assert f"a node in a cluster: no {name} cluster was joined" in named(report)
+    assert "a node in a cluster" not in named(a_report(a_host()))
+
+
 def test_files_that_could_not_be_checked_are_named_and_no_failure() -> None:
     report = replace(a_report(a_host()), no_files="the disk is on AWS")
     assert report.verdict == "PASS"
