@@ -35,6 +35,8 @@ _PLANNED_ONLY = ("nvidia_driver", "cloudwatch_agent", "event_parser", "neuron_mo
 COMES_BACK = "boot::test_machine_comes_back"
 SEVERAL_NODES = "T4"
 ONE_MACHINE = "one machine alone was checked: --nodes 2 launches several that work together (docs/nodes.md)"
+# The check without which tier T0 of an image's files is not proven.
+EVERY_FILE = "file_account::test_every_file_is_explained"
 NO_KERNEL_XID = (
     "xid: only a drill was seen; on real hardware an Xid of the kernel driver is required: --provoke-xid makes one"
 )
@@ -207,10 +209,21 @@ class HostReport:
         open_ = [check for check in self.of_tier(SEVERAL_NODES) if check.verdict == UNPROVEN and not check.waived]
         return [f"{check.id.partition('::')[2]}: {check.first_line}" for check in open_]
 
+    @property
+    def not_accounted(self) -> str:
+        """Of an image's files: why it is not known that each of them is explained; "" where the check of it ended."""
+        if not self.offline:
+            return ""
+        check = next((check for check in self.checks if check.id == EVERY_FILE), None)
+        if check is None:
+            return "the checks of the file account did not run"
+        return check.first_line if check.verdict == UNPROVEN and not check.waived else ""
+
     def tier_verdict(self, name: str, roles: Sequence[str]) -> Verdict:
         """The worst of its checks of a tier; UNPROVEN where none passed, or where the tier needs more than passed."""
         checks = self.of_tier(name)
         missing = not any(check.verdict == PASS for check in checks)
+        missing |= name == "T0" and bool(self.not_accounted)
         missing |= name == "T1" and bool(self.unproven_restarts(roles))
         missing |= name == "T2" and self.lacks_kernel_xid(roles)
         missing |= name == SEVERAL_NODES and bool(self.open_of_nodes)
@@ -409,6 +422,9 @@ class Report:
             return self.no_files or "the image's files were not checked"
         if not hosts:
             return "no machine was checked"
+        unexplained = next((host.not_accounted for host in hosts if host.not_accounted), "")
+        if name == "T0" and verdict == UNPROVEN and unexplained:
+            return f"not accounted: {unexplained}"
         where = [host.name for host in hosts if host.tier_verdict(name, self.roles) == verdict]
         where += self.unproven_instance_types if verdict == UNPROVEN and name != "T0" else ()
         if name == SEVERAL_NODES and verdict == UNPROVEN:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpu_ami.report.document import CORE, UNAVAILABLE, UNPROVEN, HostReport, LaunchAttempt, Report, ReportLayer, Stage
+from gpu_ami.report.document import (
+    CORE,
+    EVERY_FILE,
+    UNAVAILABLE,
+    UNPROVEN,
+    HostReport,
+    LaunchAttempt,
+    Report,
+    ReportLayer,
+    Stage,
+)
 from validator.results import CarriedOver, CheckRecord, Hop, Replica, Verdict, WaiverRecord, WaiverState
 
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser", "hygiene"]
@@ -53,9 +63,11 @@ def a_report(
     return Report(content, *where, hosts, STAGES, unproven, incomplete=incomplete)
 
 
-def offline(**verdicts: str) -> HostReport:
-    """An image's files."""
+def offline(*, accounted: str = "", **verdicts: str) -> HostReport:
+    """An image's files. accounted: verdict of their account; "" where it did not run."""
     checks = tuple(a_check(role, verdict, tier="T0") for role, verdict in verdicts.items())
+    if accounted:
+        checks = (*checks, a_check("file_account", accounted, id=EVERY_FILE, tier="T0"))
     return HostReport("", host="image-files", checks=checks, offline=True)
 
 

@@ -105,7 +105,7 @@ def test_waived_check_stays_in_the_certificate() -> None:
 
 
 def test_certificate_says_of_every_tier_what_it_does_not_prove() -> None:
-    report = replace(a_report(offline(hygiene="PASS"), tiered(T2="PASS")), no_files="never shown")
+    report = replace(a_report(offline(hygiene="PASS", accounted="PASS"), tiered(T2="PASS")), no_files="never shown")
     text = named(report)
     assert "tier T0, offline: a PASS does not prove that the image boots" in text
     assert "tier T3, all GPUs: UNPROVEN: on g5.12xlarge: nothing shows that every GPU" in text

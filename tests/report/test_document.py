@@ -138,11 +138,15 @@ def test_mistake_in_a_host_names_its_place(tmp_path: Path) -> None:
         document.load(tmp_path / "report.json")
 
 
+ACCOUNTED = offline(hygiene="PASS", accounted="PASS")
+
+
 @pytest.mark.parametrize(
     ("report", "verdicts"),
     [
         (a_report(tiered()), "UNPROVEN PASS UNPROVEN UNPROVEN UNPROVEN"),
-        (a_report(offline(hygiene="PASS"), tiered(T2="PASS", T3="PASS")), "PASS PASS PASS PASS UNPROVEN"),
+        (a_report(ACCOUNTED, tiered(T2="PASS", T3="PASS")), "PASS PASS PASS PASS UNPROVEN"),
+        (a_report(offline(hygiene="PASS"), tiered(T2="PASS", T3="PASS")), "UNPROVEN PASS PASS PASS UNPROVEN"),
         (a_report(offline(hygiene="FAIL"), tiered(T2="PASS", T3="PASS")), "FAIL PASS PASS PASS UNPROVEN"),
         (a_report(tiered(T2="UNPROVEN", T3="FAIL")), "UNPROVEN PASS UNPROVEN FAIL UNPROVEN"),
         # A check of T0 on a booted machine proves nothing of the files, but counts for T1 as any check of T1.
@@ -151,7 +155,7 @@ def test_mistake_in_a_host_names_its_place(tmp_path: Path) -> None:
         (a_report(tiered(T3="PASS"), unproven=("p4d.24xlarge",)), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
         (a_report(error_host()), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
         (a_report(unavailable_host()), "UNPROVEN UNAVAILABLE UNAVAILABLE UNAVAILABLE UNAVAILABLE"),
-        (a_report(offline(hygiene="PASS")), "PASS UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
+        (a_report(ACCOUNTED), "PASS UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
         (a_report(tiered(T2="PASS"), incomplete="cut"), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
         (a_report(), "UNPROVEN UNPROVEN UNPROVEN UNPROVEN UNPROVEN"),
     ],
@@ -160,6 +164,21 @@ def test_every_tier_has_its_own_verdict(report: Report, verdicts: str) -> None:
     assert " ".join(tier["verdict"] for tier in report.tiers) == verdicts
     assert [tier["verdict"] for tier in report.to_json()["tiers"]] == verdicts.split()
     assert all(tier["reason"] for tier in report.tiers if tier["verdict"] != "PASS")
+
+
+@pytest.mark.parametrize(
+    ("accounted", "verdict", "reason"),
+    [
+        ("PASS", "PASS", ""),
+        ("FAIL", "FAIL", "on image-files"),
+        ("UNPROVEN", "UNPROVEN", "not accounted: file_account: observed 2, planned 1"),
+        ("", "UNPROVEN", "not accounted: the checks of the file account did not run"),
+    ],
+)
+def test_files_without_an_account_are_not_proven(accounted: str, verdict: str, reason: str) -> None:
+    """No build traces is what T0 claims: it says so where every file was judged."""
+    tier = a_report(offline(hygiene="PASS", accounted=accounted)).tiers[0]
+    assert (tier["verdict"], tier["reason"]) == (verdict, reason)
 
 
 def test_tier_names_the_machines_that_lack_it() -> None:

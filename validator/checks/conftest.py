@@ -13,7 +13,7 @@ from validator.probes import since_image as probe
 from validator.transport import backend
 
 # Systems on whose image files the account was seen to leave nothing unexplained (docs/file-account.md).
-_ACCOUNTED = frozenset({("debian", "12")})
+_ACCOUNTED = frozenset({("debian", "12"), ("ubuntu", "24.04"), ("ubuntu", "22.04"), ("amzn", "2023")})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,7 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--golden", metavar="DIR", type=Path, action="append", default=[], help=text)
     text = "folder of the checks of this image's files in the same proof: what has not changed since is not read again"
     group.addoption("--image-files", metavar="DIR", type=Path, help=text)
-    group.addoption("--account-files", action="store_true", help="explain every file on every system, running or not")
+    group.addoption(
+        "--account-files", action="store_true", help="explain every file on running machines and other systems, too"
+    )
     group.addoption(
         "--provoke-xid", action="store_true", help="cause a real fault on an idle GPU and follow its Xid to CloudWatch"
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from validator.file_account import plan_variables
+from validator.file_account import NotTaken, find_base, plan_variables
 from validator.observe import SCAN_SECONDS, Observe, output, unproven
 from validator.probes import (
     Declared,
@@ -26,6 +26,7 @@ from validator.probes import (
     unchanged_since_image,
     unpackaged,
 )
+from validator.transport import backend
 
 _DPKG = "/var/lib/dpkg"
 _UNITS = ("/etc/systemd", "/usr/lib/systemd")
@@ -86,28 +87,38 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _unpackaged(host: Any, plan: Any) -> list[Entry]:
-    """Files that no package owns. UNPROVEN where the base AMI itself has such files, or no package owns the system."""
-    family = plan["node"].get("family", "ec2")
-    if family != "ec2":
-        unproven(f"the base AMI ({family}) has files that no package owns")
+def _unpackaged(host: Any, plan: Any, declared: Declared, below: tuple[str, ...]) -> list[Entry]:
+    """Files in or below these paths that no package owns; without what the base AMI has, where that is much.
+
+    That is so on node families, and on systems whose packages do not own their programs. Of the latter image files
+    alone are judged, since every file is read. UNPROVEN where the base AMI's inventory is missing.
+    """
+    family, running = plan["node"].get("family", "ec2"), not isinstance(host.backend, backend.ImageBackend)
     try:
         entries = unpackaged.find(host)
+        if entries is not None and family == "ec2":
+            return [entry for entry in entries if entry.path.startswith(below)]
+        if entries is None and running:
+            unproven("the package database does not own the system's programs")
+        base = find_base(host, declared.build).inventory
+        found = entries if entries is not None else unpackaged.find(host, whole=True)
     except unpackaged.NotListed as error:
         unproven(f"{error}: see system::test_tools_of_the_checks_work")
-    if entries is None:
-        unproven("the package database does not own the system's programs")
-    return entries
+    except NotTaken as reason:
+        unproven(f"the base AMI ({family}) has files that no package owns, and it is not known which: {reason}")
+    return unpackaged.not_of_base(host, [entry for entry in found or [] if entry.path.startswith(below)], base)
 
 
 @pytest.fixture(scope="session")
 def declared(plan: Any, request: pytest.FixtureRequest) -> Declared:
     """Files that official AMIs and the planned roles leave."""
-    return footprints.load(request.config.getoption("roles_path"), plan)
+    option = request.config.getoption
+    build = option("base_inventory") or (option("plan") and option("plan").parent)
+    return footprints.load(option("roles_path"), plan, build)
 
 
 def _unexpected(host: Any, plan: Any, declared: Declared, below: tuple[str, ...]) -> list[str]:
-    return unpackaged.unexpected(_unpackaged(host, plan), below, declared)
+    return unpackaged.unexpected(_unpackaged(host, plan, declared, below), below, declared)
 
 
 def _require_none(files: list[str], what: str, declared: Declared, observe: Observe) -> None:
@@ -148,7 +159,7 @@ def test_programs_are_packaged(host: Any, plan: Any, declared: Declared, observe
     """Every program and library in the system's directories belongs to a package, or a role declares it."""
     entries = [
         entry
-        for entry in _unpackaged(host, plan)
+        for entry in _unpackaged(host, plan, declared, _PROGRAMS)
         if entry.is_executable or re.search(r"\.so(\.[\d.]+)?$|/(dist|site)-packages/", entry.path)
     ]
     _require_none(unpackaged.unexpected(entries, _PROGRAMS, declared), "programs of no package", declared, observe)
@@ -191,7 +202,7 @@ def test_kernel_settings_are_declared(host: Any, plan: Any, declared: Declared, 
 @pytest.mark.tier("T0")
 def test_scheduled_jobs_are_declared(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Every cron job, startup script and cloud-init setting belongs to a package or the base AMI."""
-    entries = _unpackaged(host, plan)
+    entries = _unpackaged(host, plan, declared, (*_JOBS, "/etc/rc.d/rc.local"))
     files = [*unpackaged.unexpected(entries, _JOBS, declared)]
     files += [entry.path for entry in entries if entry.path in ("/etc/rc.local", "/etc/rc.d/rc.local")]
     scripts = "find /var/spool/at /var/spool/cron/atjobs /var/lib/cloud/scripts -type f ! -name .SEQ 2>/dev/null"
@@ -229,7 +240,7 @@ def test_bill_of_materials_is_current(host: Any, observe: Observe) -> None:
 def test_package_sources_are_planned(host: Any, plan: Any, declared: Declared, observe: Observe) -> None:
     """Package sources, keys, proxies and credentials are the base AMI's or planned. Upgrades come from them."""
     planned = plan_variables(plan)["source"]
-    entries = _unpackaged(host, plan)
+    entries = _unpackaged(host, plan, declared, (*_SOURCES, *_SOURCE_FILES))
     files = [
         path
         for path in unpackaged.unexpected(entries, _SOURCES, declared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -149,7 +150,9 @@ def _kept(build: Path | None) -> bytes | None:
     return path.read_bytes() if path is not None and path.is_file() else None
 
 
+@functools.lru_cache(maxsize=2)
 def _read(data: bytes) -> Inventory:
+    """Once for all checks that compare with it."""
     try:
         return read(data)
     except InvalidInventory as error:

@@ -61,10 +61,12 @@ class Declared:
     """Files that an official AMI and the roles of an image leave beside those of packages.
 
     footprints: of the planned roles and those that they include (meta/footprint.yml). undeclared: roles without one.
+    build: the folder that may have the base AMI's inventory.
     """
 
     footprints: tuple[Footprint, ...]
     undeclared: tuple[str, ...]
+    build: Path | None = None
 
     def has(self, path: str) -> bool:
         """Whether a regular file is expected there."""
@@ -72,10 +74,10 @@ class Declared:
         return any(fnmatchcase(path, pattern) for pattern in _SYSTEM) or any(rule.matches(path) for rule in rules)
 
 
-def load(folders: Sequence[Path], plan: Mapping[str, Any]) -> Declared:
+def load(folders: Sequence[Path], plan: Mapping[str, Any], build: Path | None = None) -> Declared:
     """Of a plan. folders: of roles, as the option --roles-path has them."""
     footprints, without = load_footprints(folders, plan["roles"], plan_variables(plan))
-    return Declared(tuple(footprints.values()), tuple(sorted(without)))
+    return Declared(tuple(footprints.values()), tuple(sorted(without)), build)
 
 
 def _names(text: str) -> frozenset[str]:

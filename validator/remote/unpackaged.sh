@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints each file and link of the system's directories that no package owns: type, mode, path and link target,
 # separated by tabs; the last line is "end", or a tool of the system did not do its work. Exit 3: no package manager,
-# or one that does not know the system's own programs.
+# or one that does not know the system's own programs (unless $whole is set: then these are printed, too).
 export LC_ALL=C PATH=/usr/sbin:/usr/bin:/sbin:/bin
 
 owned() {
@@ -26,10 +26,10 @@ merged=
     find /etc /usr /boot /opt /srv -xdev \
         \( -path /usr/share -o -path /usr/src -o -path /usr/include -o -name __pycache__ -o -path '/usr/lib/modules/*/build' \) -prune \
         -o \( -type f -o -type l \) -printf '%y\t%m\t%p\t%l\n'
-} | awk -F '\t' -v su="$su" -v merged="$merged" '
+} | awk -F '\t' -v su="$su" -v whole="${whole:-}" -v merged="$merged" '
     found && !($3 in own) { print | "sort -t \"\t\" -k 3" }
     found { next }
-    $0 == "//" { found = 1; if (!(su in own)) exit status = 3; next }
+    $0 == "//" { found = 1; if (!whole && !(su in own)) exit status = 3; next }
     merged && /^\/(bin|sbin|lib|lib32|lib64|libx32)\// { own["/usr" $0] = 1; next }
     { own[$0] = 1 }
     END { if (!status) print "-\t\tend" | "sort -t \"\t\" -k 3"; exit status }'

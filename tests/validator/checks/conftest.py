@@ -206,7 +206,7 @@ def judge() -> Judge:
             "since_image": None,
         } | others
         wanted = check.__code__.co_varnames[: check.__code__.co_argcount]
-        if "declared" in wanted:
+        if "declared" in wanted and "declared" not in known:
             known["declared"] = footprints.load([data_dir("roles")], known["plan"])
         try:
             check(**{name: known[name] for name in wanted})

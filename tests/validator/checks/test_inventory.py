@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge, Since
 from validator.checks import inventory
+from validator.file_account import collect
 from validator.plan import as_plan
+from validator.probes import Declared
 
 WITH_NODE = as_plan(PLAN | {"node": {"family": "ec2"}, "roles": ["cuda", "tuning"]})
 REPOSITORY = {"url": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/", "suite": "./"}
@@ -26,6 +31,7 @@ SS = 'tcp LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:(("sshd",pid=1,fd=3))\n'
 
 
 END = "-\t\tend\n"
+UNIT = f"f\t644\t/etc/systemd/system/kubelet.service\t\n{END}"
 
 
 def files(*paths: str, mode: str = "644") -> str:
@@ -313,10 +319,37 @@ def test_inventory(judge: Judge, check: Any, table: dict[str, Any], verdict: str
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
-def test_a_base_ami_with_software_of_its_own_is_unproven(judge: Judge) -> None:
+def test_files_of_a_base_ami_without_an_inventory_are_unproven(judge: Judge) -> None:
     plan = as_plan(WITH_NODE | {"node": {"family": "eks"}})
-    judged = judge(inventory.test_units_are_declared, {}, plan=plan)
-    assert (judged.verdict, "no package owns" in judged.message) == ("UNPROVEN", True)
+    judged = judge(inventory.test_units_are_declared, {"(*": UNIT, "sha256sum*": (1, "")}, plan=plan)
+    assert judged.verdict == "UNPROVEN"
+    assert judged.message.startswith("the base AMI (eks) has files that no package owns, and it is not known which: ")
+
+
+@pytest.mark.parametrize(
+    ("listed", "content", "verdict"),
+    [("644", "a", "PASS"), ("644", "changed", "FAIL"), ("755", "a", "FAIL")],
+)
+def test_files_of_a_base_ami_are_known_by_its_inventory(
+    judge: Judge, listed: str, content: str, verdict: str, tmp_path: Path
+) -> None:
+    """Unchanged ones are the base AMI's; one that a build has written, or changed, is of no package."""
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    entry = {"p": "/etc/systemd/system/kubelet.service", "t": "f", "m": 0o644, "u": 0, "g": 0, "s": 1, "a": 1, "c": 1}
+    header = {"schema": "gpu-ami/inventory/1", "running": False, "time": 1, "os": "amzn", "os_version": "2023"}
+    rows = [header | {"accounts": {"root": [0, 0, "/root", "", ""]}, "groups": {"root": [0, []]}}]
+    rows += [entry | {"h": hashlib.sha256(b"a").hexdigest()}, {"end": 1}]
+    data = gzip.compress("\n".join(map(json.dumps, rows)).encode())
+    (tmp_path / "base-inventory.jsonl.gz").write_bytes(data)
+    table = {
+        "(*": UNIT.replace("644", listed),
+        f"sha256sum {collect.IN_IMAGE}": f"{hashlib.sha256(data).hexdigest()}  x\n",
+        "xargs*": f"{digest}  /etc/systemd/system/kubelet.service\0",
+        "cat *": (1, ""),
+    }
+    plan = as_plan(WITH_NODE | {"node": {"family": "eks"}})
+    judged = judge(inventory.test_units_are_declared, table, plan=plan, declared=Declared((), (), tmp_path))
+    assert judged.verdict == verdict, judged
 
 
 def test_files_of_a_role_without_a_declared_footprint_are_unproven(judge: Judge) -> None:

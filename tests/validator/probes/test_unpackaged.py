@@ -13,6 +13,7 @@ import pytest
 
 from gpu_ami.data import data_dir
 from validator import remote
+from validator.file_account import Entry as BaseEntry
 from validator.file_account import load_footprint
 from validator.probes import footprints, unpackaged
 from validator.probes.unpackaged import Entry
@@ -97,3 +98,37 @@ def test_program_lists_unowned_files(family: str, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("/etc/other\n")
     (tmp_path / "bin" / "rpm").write_text("#!/bin/sh\n")
     assert subprocess.run(["sh", "-c", text], capture_output=True, timeout=30, check=False).returncode == 3
+
+
+def test_files_of_the_base_ami_are_told_by_type_mode_content_and_target(tmp_path: Path) -> None:
+    """Names that sha256sum would escape, too. What the builder's own first boot wrote is not the base AMI's."""
+    names = ["same", "changed", "mode", "of\\x2dunit", "by-first-boot"]
+    before = {}
+    for name in names:
+        path = str(tmp_path / name)
+        (tmp_path / name).write_text("other" if name == "changed" else name)
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        changed = 100 if name == "by-first-boot" else 1
+        before[path] = BaseEntry(path, "f", 0o600 if name == "mode" else 0o644, "root", "root", 1, changed, 1, digest)
+    before["/link"] = BaseEntry("/link", "l", 0o777, "root", "root", target="a")
+    before["/moved"] = BaseEntry("/moved", "l", 0o777, "root", "root", target="a")
+    base = SimpleNamespace(entries=before, running=True, boot_time=50)
+
+    def run(command: str, **_: Any) -> Any:
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        return SimpleNamespace(rc=done.returncode, stdout=done.stdout)
+
+    entries = [Entry("f", 0o644, str(tmp_path / name)) for name in (*names, "new")]
+    entries += [Entry("l", 0o777, "/link", "a"), Entry("l", 0o777, "/moved", "b")]
+    left = unpackaged.not_of_base(SimpleNamespace(run=run), entries, base)  # type: ignore[arg-type]
+    assert [Path(entry.path).name for entry in left] == ["changed", "mode", "by-first-boot", "new", "moved"]
+
+
+@pytest.mark.parametrize(("whole", "status"), [("", 3), ("whole=1\n", 0)])
+def test_whole_lists_systems_whose_packages_own_nothing(tmp_path: Path, whole: str, status: int) -> None:
+    """Without a package manager that knows `su`."""
+    text = remote.text("unpackaged").replace("/var/lib/dpkg/status", str(tmp_path / "none"))
+    text = text.replace("command -v rpm", "false").replace("find /etc /usr /boot /opt /srv", f"find {tmp_path}")
+    (tmp_path / "file").write_text("x")
+    done = subprocess.run(["sh", "-c", whole + text], capture_output=True, text=True, check=False)
+    assert done.returncode == status and (str(tmp_path / "file") in done.stdout) is (status == 0)
