@@ -15,6 +15,7 @@ from gpu_ami import pipeline
 from gpu_ami.build.image import Build
 from gpu_ami.release import keys
 from gpu_ami.report import HostReport, Report, writer
+from gpu_ami.report.document import EVERY_FILE
 from tests.report.examples import a_check, a_host, a_report
 from validator.file_account import merkle, read
 
@@ -63,7 +64,8 @@ def inventory(*entries: dict[str, Any], packages: tuple[tuple[str, str], ...] = 
 def certified_report(simulated: bool = False, inventory_root: str = "", **plan: Any) -> Report:
     """A PASS on one machine, and the image's files with their inventory."""
     files = HostReport(
-        "", host="image-files", checks=(a_check("hygiene", tier="T0"),), offline=True,
+        "", host="image-files", checks=(a_check("file_account", id=EVERY_FILE, tier="T0"),),
+        offline=True,
         facts={"inventory_root": inventory_root, "inventory_entries": 3},
     )  # fmt: skip
     content = {"image": "demo", "digest": PLAN_DIGEST, "roles": ["nvidia_driver", "cloudwatch_agent", "event_parser"]}
