@@ -3,9 +3,8 @@
 Usable alone: `pytest -p validator.plugin --hosts=ssh://user@address FILES`.
 
 plugin               the pytest plugin: hooks, fixtures, the results of a run
-options              the command-line options of the plugin
 outcomes             the outcome that pytest reports becomes a verdict
-selection            which of the collected checks run
+selection            the plugin's command-line options; which of the collected checks run
 identity             ids, roles and promises of checks in the results
 tiers                proof tiers: what their checks prove and do not prove
 plan                 plan.json as the checks read it: a missing key makes a check UNPROVEN

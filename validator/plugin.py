@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import deadline, evidence, identity, options, outcomes, selection, waivers
+from validator import deadline, evidence, identity, outcomes, selection, waivers
 from validator.observe import Observe, unproven
 from validator.plan import load_plan
 from validator.results import (
@@ -84,7 +84,7 @@ class Run:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    options.add_options(parser)
+    selection.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:

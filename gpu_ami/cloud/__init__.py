@@ -4,7 +4,7 @@ aws_errors   AWS's error codes as errors with a hint and an exit code
 capacity     subnets and ways of a place, tried in order until one has capacity
 client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
-layer_images layers of images, by the digest in their tags
+layer_images images of layers, by the digest in their tags; images of one recipe, by their time
 fleet/       Systems Manager: machines in service, commands, documents
 kms          keys that sign
 launches     what a launch asks RunInstances for, network interfaces included
@@ -16,7 +16,6 @@ policies     IAM policies: whether statements allow an action on a resource
 placement_groups  cluster placement groups of machines that work together
 preflight/   examines a place before anything is launched
 resources    tagged resources of a place: lists and removes them
-published    images of one recipe, by their time
 runs         runs of this program on this machine: id, temporary key, record
 security_groups  who may connect to an instance
 sweep        removes what interrupted runs left

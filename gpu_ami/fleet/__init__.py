@@ -1,7 +1,6 @@
 """Telemetry for machines in service, through AWS Systems Manager (docs/fleet.md).
 
-payload     what is installed on a machine, packed from the roles' own files
-documents   the Command documents and parameters of a plan
+documents   the Command documents and parameters of a plan, with what is installed, packed from the roles' own files
 attachment  attach and detach: which command after which, on which machines
 condition   what a machine answers of its telemetry, and what is wrong with it
 proof       the proof of machines in service

@@ -5,8 +5,7 @@ writer               writes report.json and junit.xml
 left_out             what a person left out of a proof on purpose
 merge                joins the reports of shards
 certificate          certificate.json and certificate.md
-summary              the last lines of a command: verdict, failures, files
-job_summary          summary.md, for the page of a CI job
+summary              the last lines of a command, and summary.md for the page of a CI job
 page                 report.html
 page_machine         report.html: one machine
 page_timeline        report.html: stages by machine, hops by machine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.report import certificate, job_summary, left_out, summary
+from gpu_ami.report import certificate, left_out, summary
 from gpu_ami.report.document import COMES_BACK, HostReport, Report
 from gpu_ami.report.left_out import LeftOut, Part
 from tests.report.examples import a_check, a_host, a_report, core_checks, offline
@@ -80,7 +80,7 @@ def test_what_was_left_out_is_named(tmp_path: Path) -> None:
     assert "left out on purpose: restart reboot (--restarts)" in text
     assert "All that was asked for passed; no certificate, for parts of the proof were left out (exit code 7)" in text
     assert "UNPROVEN, no certificate" in text
-    assert "Left out on purpose: instance type p4d.24xlarge" in job_summary.markdown(report, statement)
+    assert "Left out on purpose: instance type p4d.24xlarge" in summary.markdown(report, statement)
     shard = a_report(a_host(), unproven=("p4d.24xlarge",))
     assert "this is a shard, and gpu-ami merge joins it" in summary.text(shard, None, tmp_path)
     failed = a_report(a_host(xid="FAIL"), unproven=("p4d.24xlarge",))

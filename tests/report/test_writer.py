@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpu_ami.report import certificate, document, job_summary, summary, writer
+from gpu_ami.report import certificate, document, summary, writer
 from gpu_ami.report.document import Report
 from tests.report.examples import WAIVER, a_check, a_host, a_report, error_host, everything
 from validator.results import WaiverRecord, WaiverState
@@ -131,7 +131,7 @@ def test_idle_waivers_are_named(tmp_path: Path) -> None:
 
 def lines(*args: object) -> list[str]:
     report = args[0] if args else everything()
-    return job_summary.markdown(report, certificate.certify(report, [])).splitlines()  # type: ignore[arg-type]
+    return summary.markdown(report, certificate.certify(report, [])).splitlines()  # type: ignore[arg-type]
 
 
 def test_the_verdict_is_the_first_line() -> None:
@@ -169,7 +169,7 @@ def test_a_message_cannot_break_the_page() -> None:
 def test_many_failures_are_cut(tmp_path: Path) -> None:
     checks = [a_check("efa", "FAIL", id=f"efa::test_{number}") for number in range(45)]
     report = a_report(a_host("g5.12xlarge", *checks))
-    path = job_summary.write(report, certificate.certify(report, []), tmp_path)
+    path = summary.write(report, certificate.certify(report, []), tmp_path)
     text = path.read_text()
     assert (path.name, text.count("**FAIL**")) == ("summary.md", 40)
     assert "5 more in report.html." in text

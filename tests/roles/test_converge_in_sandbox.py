@@ -22,7 +22,7 @@ from gpu_ami.build.ansible_output import Converged
 from gpu_ami.files import home_dir
 from gpu_ami.local import region
 from gpu_ami.local.images.source_ami import base_of
-from gpu_ami.local.machines.devices import Devices
+from gpu_ami.local.machines.boards import Devices
 from gpu_ami.local.mirror import mirror
 from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import ANSIBLE_FILE, Plan, ansible_variables, make_plan

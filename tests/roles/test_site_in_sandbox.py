@@ -18,7 +18,7 @@ from gpu_ami.cloud.place import Place
 from gpu_ami.faults import catalogue, trials
 from gpu_ami.files import home_dir
 from gpu_ami.local.images.source_ami import base_of
-from gpu_ami.local.machines.devices import Devices
+from gpu_ami.local.machines.boards import Devices
 from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import ANSIBLE_FILE, PLAN_FILE, make_plan, site_files
 from gpu_ami.progress import Progress

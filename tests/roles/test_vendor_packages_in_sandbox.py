@@ -20,7 +20,7 @@ from gpu_ami.errors import BuildError
 from gpu_ami.files import home_dir
 from gpu_ami.local import region
 from gpu_ami.local.images.rootfs_layers import Base
-from gpu_ami.local.machines.devices import Devices
+from gpu_ami.local.machines.boards import Devices
 from gpu_ami.local.mirror import mirror
 from gpu_ami.local.sandbox import sandbox
 from gpu_ami.plan import make_plan

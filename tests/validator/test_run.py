@@ -17,7 +17,7 @@ from botocore.exceptions import HTTPClientError
 
 from tests.validator.conftest import Run
 from validator import call_deadline, inputs, tiers
-from validator.options import add_options
+from validator.selection import add_options
 
 # The tiers: each says what it proves and what it leaves open; a check of an unknown tier is refused.
 

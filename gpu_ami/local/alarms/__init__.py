@@ -1,8 +1,7 @@
 """Alarms of the local region: CloudWatch's evaluation of them, which moto does not do.
 
 metric_math          expressions: operators, IF, FILL
-insights             Metrics Insights queries, whose groups are contributors
-datapoints           statistics of a metric by period, in a sliding window
+datapoints           statistics of a metric by period, in a sliding window; Metrics Insights queries
 evaluation           an alarm at a moment: its state, also where datapoints are missing, and the reason
 notifications        the message to an SNS topic
 transitions          changes of state: history and actions; all alarms, once a minute

@@ -19,9 +19,8 @@ from typing import Any
 from moto.cloudwatch.models import Alarm, CloudWatchBackend, MetricDataQuery
 
 from gpu_ami.local import backends
-from gpu_ami.local.alarms import datapoints, insights, metric_math
-from gpu_ami.local.alarms.datapoints import EvaluationRange
-from gpu_ami.local.alarms.insights import Labels
+from gpu_ami.local.alarms import datapoints, metric_math
+from gpu_ami.local.alarms.datapoints import EvaluationRange, Labels
 from gpu_ami.local.alarms.metric_math import Series, Unsupported
 
 OK, ALARM, INSUFFICIENT_DATA = "OK", "ALARM", "INSUFFICIENT_DATA"
@@ -119,7 +118,7 @@ def check(alarm: Alarm) -> None:
         return
     watched = _watched(alarm)
     if watched.expression and _is_query(watched.expression):
-        insights.parse(watched.expression)
+        datapoints.parse(watched.expression)
     elif watched.expression:
         _expressions(alarm)
     _period(alarm)
@@ -132,8 +131,8 @@ def evaluate(backend: CloudWatchBackend, alarm: Alarm, now: datetime.datetime) -
     within = EvaluationRange(end, _period(alarm), periods + EXTRA_PERIODS)
     watched = _watched(alarm) if alarm.metric_data_queries else None
     if watched and watched.expression and _is_query(watched.expression):
-        query = insights.parse(watched.expression)
-        found = insights.contributors(query, backends.metric_series(backend, query.namespace, query.metric), within)
+        query = datapoints.parse(watched.expression)
+        found = datapoints.contributors(query, backends.metric_series(backend, query.namespace, query.metric), within)
         series = found if query.group else {(): found.get((), {})}
         return [_outcome(alarm, labels, values, within, now) for labels, values in series.items()]
     return [_outcome(alarm, (), _values(backend, alarm, within), within, now)]
@@ -143,7 +142,7 @@ def is_grouped(alarm: Alarm) -> bool:
     """Whether the alarm has contributors, each with a state of its own."""
     watched = _watched(alarm) if alarm.metric_data_queries else None
     text = watched.expression if watched else None
-    return bool(text and _is_query(text) and insights.parse(text).group)
+    return bool(text and _is_query(text) and datapoints.parse(text).group)
 
 
 def _is_query(expression: str) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 
 from moto.cloudwatch.models import Alarm, CloudWatchBackend, Dimension, MetricDataQuery
 
+from gpu_ami.local.alarms.datapoints import Labels
 from gpu_ami.local.alarms.evaluation import MISSING, stamp
-from gpu_ami.local.alarms.insights import Labels
 
 SUBJECT_CHARACTERS = 100  # of an SNS message (API reference of SNS, Publish)
 

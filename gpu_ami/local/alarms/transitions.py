@@ -21,8 +21,8 @@ from moto.sns.exceptions import SNSException
 from moto.sns.models import sns_backends
 
 from gpu_ami.local.alarms import evaluation, notifications
+from gpu_ami.local.alarms.datapoints import Labels
 from gpu_ami.local.alarms.evaluation import ALARM, INSUFFICIENT_DATA, OK, Outcome
-from gpu_ami.local.alarms.insights import Labels
 from gpu_ami.local.alarms.notifications import Change
 
 _HistoryItem = dict[str, Any]

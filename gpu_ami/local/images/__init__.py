@@ -2,8 +2,7 @@
 
 store                AMIs and their disks: create, copy, register, remove
 references           the output folders that refer to an AMI
-spare_disks          copies of AMIs' disks that are begun before the launch
-loop_device          a disk as a block device, without waiting for the host's disk
+spare_disks          copies of AMIs' disks that are begun before the launch, with their loop devices
 base_image           Debian 12, made by mmdebstrap
 prepare              makes it before it is needed, for `make prove`
 source_ami           the AMIs of base images, as plans find them
@@ -13,9 +12,8 @@ tree_ami             an AMI made of a tree of files
 base_ami_packages    packages that a node family's base AMI contains
 """
 
-from gpu_ami.local.images.loop_device import LoopDevice
 from gpu_ami.local.images.rootfs_layers import Base, Tree, require_root
-from gpu_ami.local.images.spare_disks import SpareDisks
+from gpu_ami.local.images.spare_disks import LoopDevice, SpareDisks
 from gpu_ami.local.images.store import ImageJob, ImageStore, Request, copy_disk, own_disk
 
 __all__ = [

@@ -5,8 +5,7 @@ qemu                 one QEMU process: command line, how it ended
 qmp                  QEMU's control socket
 console              the serial console's file
 reconcile            keeps machines and the API in the same state
-boards               GPUs of an instance type as PCI devices
-devices              NVSwitches, EFA interfaces and Neuron devices
+boards               GPUs of an instance type as PCI devices; its NVSwitches, EFA interfaces and Neuron devices
 firmware             kernel, initrd and command line of a disk image
 kvm                  whether KVM works on this host
 metadata             instance metadata service (IMDSv2)
@@ -19,9 +18,8 @@ relay                connections from a guest to services of the host
 The region's daemon alone needs factory and reconcile, and with them moto; clients do not load it.
 """
 
-from gpu_ami.local.machines.boards import load_gpu_facts
+from gpu_ami.local.machines.boards import Devices, devices_of, load_gpu_facts
 from gpu_ami.local.machines.console import CONSOLE, read_console
-from gpu_ami.local.machines.devices import Devices, devices_of
 from gpu_ami.local.machines.firmware import default_entry
 from gpu_ami.local.machines.qemu import PROCESS, Exit
 from gpu_ami.local.machines.qmp import short_path

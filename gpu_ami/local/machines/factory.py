@@ -13,9 +13,8 @@ from gpu_ami.errors import MachineError
 from gpu_ami.local import space
 from gpu_ami.local.images import LoopDevice, SpareDisks, copy_disk, own_disk
 from gpu_ami.local.machines import kvm, relay
-from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, without_faulty, write_boards
+from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, devices_of, without_faulty, write_boards
 from gpu_ami.local.machines.console import cap_console, note_on_console
-from gpu_ami.local.machines.devices import devices_of
 from gpu_ami.local.machines.firewall import Firewall
 from gpu_ami.local.machines.firmware import Boot, read_boot
 from gpu_ami.local.machines.interconnect import DhcpServer, Interconnect

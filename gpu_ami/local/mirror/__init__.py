@@ -6,9 +6,8 @@ package_requests     what a plan requests from the mirror
 table                the table of replicas (replicas/*/packages.yml)
 pool                 built replicas by content digest
 staging              files of one replica
-deb                  Debian packages
+deb                  Debian packages and apt repositories
 rpm                  RPM packages and dnf repositories
-apt_repository       apt repositories
 archives             installer archives
 git_repositories     git repositories
 distribution_archive the part of an operating system's own archive that a plan needs

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpu_ami.local.mirror import (
-    apt_repository,
     archives,
+    deb,
     distribution_archive,
     git_repositories,
     package_requests,
@@ -162,9 +162,9 @@ def _write_repository(
     flat = repository.flat
     if flat is None:
         base = root / repository.path
-        apt_repository.write_suite(base, repository.suite, repository.components, built, gpg)
+        deb.write_suite(base, repository.suite, repository.components, built, gpg)
     elif repository.kind == "deb":
-        apt_repository.write_flat(root / flat, built, gpg)
+        deb.write_flat(root / flat, built, gpg)
     else:
         (root / flat).mkdir(parents=True, exist_ok=True)
         for name, kept in built.items():

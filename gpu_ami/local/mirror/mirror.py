@@ -28,8 +28,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from gpu_ami.errors import UsageError
-from gpu_ami.local.mirror import apt_repository, distribution_archive, git_repositories, rpm, signing
 from gpu_ami.local.mirror import content as mirror_content
+from gpu_ami.local.mirror import deb, distribution_archive, git_repositories, rpm, signing
 from gpu_ami.local.mirror import deb as packages
 from gpu_ami.local.mirror.content import AGENT, Content
 from gpu_ami.local.mirror.package_requests import Section, sections
@@ -108,7 +108,7 @@ __all__ = ["Mirror", "MirrorTree", "ensure", "locate", "serve"]
 
 _ASKED_SECONDS = 24 * 3600.0
 _KEPT_SECONDS = 7 * 24 * 3600.0
-_LAYS_OUT = (mirror_content, apt_repository, rpm, git_repositories)  # a tree is theirs as much as its content's
+_LAYS_OUT = (mirror_content, deb, rpm, git_repositories)  # a tree is theirs as much as its content's
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpu_ami.local.mirror import apt_repository, archives, deb, git_repositories, rpm, staging, table
+from gpu_ami.local.mirror import archives, deb, git_repositories, rpm, staging, table
 from gpu_ami.local.mirror.archives import Archive
 from gpu_ami.local.mirror.signing import Gpg, SigningKey
 from gpu_ami.local.mirror.table import Package, Row
 
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _BUILDERS = {"deb": deb.build, "rpm": rpm.build}
-_CODE = (apt_repository, deb, rpm, staging, table, archives, git_repositories)
+_CODE = (deb, rpm, staging, table, archives, git_repositories)
 
 
 class Pool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_ami.local.alarms import insights
+from gpu_ami.local.alarms import datapoints
 from gpu_ami.local.alarms.metric_math import Unsupported
 from tests.local.alarms.conftest import Account
 
@@ -78,7 +78,7 @@ def test_query_without_groups_and_data_is_missing_data(aws: Account) -> None:
 
 def test_query_is_read() -> None:
     text = """select avg("x y") from "A/B" where I != 'i-1' and G='t' group by I, G order by avg() asc limit 5"""
-    query = insights.parse(text)
+    query = datapoints.parse(text)
     assert (query.statistic, query.metric, query.namespace, query.names) == ("Average", "x y", "A/B", None)
     assert query.conditions == [("I", False, "i-1"), ("G", True, "t")] and query.group == ["I", "G"]
 
@@ -93,4 +93,4 @@ def test_query_is_read() -> None:
 )  # fmt: skip
 def test_other_queries_are_refused(text: str) -> None:
     with pytest.raises(Unsupported):
-        insights.parse(text)
+        datapoints.parse(text)

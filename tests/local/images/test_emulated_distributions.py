@@ -21,7 +21,7 @@ import pytest
 from gpu_ami.cloud.place import Place
 from gpu_ami.commands.region import ssh_command
 from gpu_ami.local import region
-from gpu_ami.local.machines.devices import devices_of
+from gpu_ami.local.machines.boards import devices_of
 from gpu_ami.progress import Progress
 
 pytestmark = pytest.mark.machine

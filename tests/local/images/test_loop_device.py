@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local.images import loop_device
+from gpu_ami.local.images import spare_disks
 
 MIB = 1 << 20
 devices = pytest.mark.skipif(
@@ -27,7 +27,7 @@ def backing(device: Path) -> str:
 def test_it_shows_what_was_written_after_it_was_set_up(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
     disk.touch()
-    loop = loop_device.attach(disk, MIB)
+    loop = spare_disks.attach(disk, MIB)
     assert loop is not None
     os.read(loop.fileno(), 512)  # as a program of the host may that looks at new devices
     disk.write_bytes(b"a" * MIB + b"b" * MIB)
@@ -45,7 +45,7 @@ def test_it_shows_what_was_written_after_it_was_set_up(tmp_path: Path) -> None:
 def test_it_is_free_when_it_is_closed(tmp_path: Path) -> None:
     disk = tmp_path / "disk.raw"
     disk.touch()
-    loop = loop_device.attach(disk, MIB)
+    loop = spare_disks.attach(disk, MIB)
     assert loop is not None and backing(loop.path) == str(disk)
     loop.close()
     loop.close()
@@ -53,9 +53,9 @@ def test_it_is_free_when_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_host_without_them_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_device, "_CONTROL", tmp_path / "loop-control")
+    monkeypatch.setattr(spare_disks, "_CONTROL", tmp_path / "loop-control")
     (tmp_path / "disk.raw").touch()
-    assert loop_device.attach(tmp_path / "disk.raw", MIB) is None
+    assert spare_disks.attach(tmp_path / "disk.raw", MIB) is None
 
 
 @devices
@@ -64,18 +64,18 @@ def test_a_device_that_another_program_took_first_is_left_to_it(
 ) -> None:
     (tmp_path / "taken.raw").touch()
     (tmp_path / "disk.raw").touch()
-    taken = loop_device.attach(tmp_path / "taken.raw", 0)
+    taken = spare_disks.attach(tmp_path / "taken.raw", 0)
     assert taken is not None
-    find, tries = loop_device._open_free, []
+    find, tries = spare_disks._open_free, []
 
-    def open_free() -> loop_device.LoopDevice:
+    def open_free() -> spare_disks.LoopDevice:
         tries.append(1)
         if len(tries) > 1:
             return find()
-        return loop_device.LoopDevice(taken.path, os.open(taken.path, os.O_RDWR))
+        return spare_disks.LoopDevice(taken.path, os.open(taken.path, os.O_RDWR))
 
-    monkeypatch.setattr(loop_device, "_open_free", open_free)
-    loop = loop_device.attach(tmp_path / "disk.raw", 0)
+    monkeypatch.setattr(spare_disks, "_open_free", open_free)
+    loop = spare_disks.attach(tmp_path / "disk.raw", 0)
     assert loop is not None and loop.path != taken.path and len(tries) == 2
     loop.close()
     taken.close()

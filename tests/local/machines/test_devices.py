@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import UsageError
-from gpu_ami.local.machines.devices import Devices, devices_of
+from gpu_ami.local.machines.boards import Devices, devices_of
 
 PROMISED = {
     "g5.12xlarge": Devices(gpu=4, efa=1),

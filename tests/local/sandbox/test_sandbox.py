@@ -16,7 +16,7 @@ import pytest
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.local.images import rootfs_layers
 from gpu_ami.local.images.rootfs_layers import Base, Tree
-from gpu_ami.local.machines.devices import Devices
+from gpu_ami.local.machines.boards import Devices
 from gpu_ami.local.sandbox import sandbox
 from gpu_ami.progress import Progress
 
@@ -143,7 +143,7 @@ def test_a_killed_holder_takes_it_along(tree: Tree, home: Path) -> None:
     script = (
         "import sys, time\nfrom pathlib import Path\n"
         "from gpu_ami.local.images import rootfs_layers\nfrom gpu_ami.local.sandbox import sandbox\n"
-        "from gpu_ami.local.machines.devices import Devices\nfrom gpu_ami.progress import Progress\n"
+        "from gpu_ami.local.machines.boards import Devices\nfrom gpu_ami.progress import Progress\n"
         "rootfs_layers.ensure = lambda *_: rootfs_layers.Tree((Path(sys.argv[2]), Path('/')))\n"
         "with sandbox.entered(rootfs_layers.Base('debian12'), Devices(), Path(sys.argv[1]), Progress('quiet')):\n"
         "    print('in', flush=True)\n    time.sleep(60)\n"
