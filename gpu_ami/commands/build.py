@@ -31,7 +31,7 @@ def register(subparsers: Any) -> None:
     options.add_builder(parser)
     text = "show the layers of the plan, which of them have an image, and what changed since the last build; no build"
     parser.add_argument("--explain", action="store_true", help=text)
-    parser.add_argument("--fresh", action="store_true", help="build anew even if this plan has an AMI")
+    parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
     parser.set_defaults(execute=execute)
 
 

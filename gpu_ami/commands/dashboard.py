@@ -18,7 +18,7 @@ _EPILOG = """\
 Without --page or --watch it writes the body of the CloudWatch dashboard My-GPU-Usage (My-Neuron-Usage of a plan with
 Neuron devices), which `gpu-ami telemetry` also puts into its stack. With them it reads the metrics of the last hours
 from CloudWatch, on AWS or in the local region, and shows them: the fleet, each instance, events and what to do, the
-event parsers' health, and idle GPUs by money.
+event parsers' health, and what idle GPUs cost.
 
   gpu-ami dashboard out/gpu -o dashboard.json
   aws cloudwatch put-dashboard --dashboard-name My-GPU-Usage --dashboard-body file://dashboard.json

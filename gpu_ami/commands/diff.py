@@ -19,7 +19,7 @@ _EPILOG = """\
 An image is a plan.json, report.json or certificate.json, the folder of a run, or an AMI id: its files are those under
 out/ that are of it, or of the plan that its tags name (--where). It may also be its files: a raw disk image (.raw,
 .img) or a mounted tree, read by root. Compared are versions, the rest of the plan, packages, files by component, units,
-accounts, kernel settings, metrics and streams, checks and times. What is not at hand is said.
+accounts, kernel settings, metrics and streams, checks and times. Missing files are named.
 Two recipes that were not built: gpu-ami plan --diff A B.
 
 examples:
@@ -87,7 +87,7 @@ def _inventory(image: image_description.ImageDescription) -> Inventory:
         return image_description.take_inventory(disk)
     if image.inventory is None:
         hint = "prove it, or name its files: a raw disk image or a mounted tree"
-        raise UsageError(f"{image.title}: no inventory of its files is at hand", hint=hint)
+        raise UsageError(f"{image.title}: no inventory of its files was found", hint=hint)
     return image.inventory
 
 

@@ -17,7 +17,7 @@ _EPILOG = """\
 Reads dmesg, journalctl (every -o format), syslog, /dev/kmsg, container logs, JSON of log shippers, exports of
 CloudWatch Logs and gpuevent.jsonl; compressed (gzip, bzip2, xz, zstd), and archives (tar, zip), nested ones too:
 NVIDIA's bug report, the bundle of gpu-ami-diagnose. What several logs have is one event. A line in which a program
-quotes an Xid is not an event; a line that a process wrote to /dev/kmsg is marked as a drill. What was left out is said.
+quotes an Xid is not an event; a line that a process wrote to /dev/kmsg is marked as a drill. Left-out lines are listed.
 What to do for an event: docs/tasks/xid-fired.md
 
   gpu-ami events messages.gz                      a log file

@@ -170,7 +170,7 @@ def _compare(recipes: list[Path], overrides: tuple[str, ...], *, failing: bool) 
         raise UsageError(
             f"{len(stale)} of {len(by_image)} locks are stale: {', '.join(stale)}",
             details=lines,
-            hint="gpu-ami plan --lock RECIPE writes it anew; review the difference and commit it",
+            hint="gpu-ami plan --lock RECIPE writes it again; review the difference and commit it",
         )
     data = {image: [vars(change) for change in some] for image, some in by_image.items()}
     current = len(by_image) - len(stale)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 OUT is the folder of a certificate that `gpu-ami verify` accepts; nothing else is published. The policy (YAML,
-docs/release.md) names the regions, their KMS keys, whom the image is shared with, SSM parameters, and how long images
+docs/release.md) names the regions, their KMS keys, the accounts to share with, SSM parameters, and how long images
 stay; `images` has what differs for an image, by the name of its recipe. In each region: copy, wait until it is
 available, tags, protection, deprecation date, sharing, the parameter of this version. When all regions have that,
 PREFIX/latest moves; then older images are deprecated and retired.

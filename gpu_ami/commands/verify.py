@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 TARGET is the folder of a certificate, a file in it, or an AMI whose certificate is under out/ (or at --certificate).
 Looked at: the signature and whose it is; each signed file (certificate, report, bill of materials, inventory), byte for
-byte; level, age and waivers; state, snapshots and tags of the AMI in its place. What was not looked at is said.
+byte; level, age and waivers; state, snapshots and tags of the AMI in its place. What was not verified is named.
 
 exit codes: 0 verified · 6 refused, each reason by its name (docs/release.md) · 2 usage · 4 cloud, network or machine
 
@@ -39,7 +39,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--certificate", type=Path, metavar="DIR", help="with an AMI: the folder of its certificate")
     text = "TARGET is a copy of the AMI of --certificate: verify what EC2 says of its origin"
     parser.add_argument("--copy", action="store_true", help=text)
-    trust = parser.add_argument_group("whom to trust")
+    trust = parser.add_argument_group("trusted keys")
     text = "public key (PEM) or awskms:///ID whose signature is accepted (repeatable)"
     trust.add_argument("--key", action="append", default=[], metavar="PUB", help=text)
     text = "trusted keys (YAML): keys: [{name, file or kms, expires}]"

@@ -1,6 +1,6 @@
 """The recipe reference of docs/recipes.md, generated from the grammar and the layers below a recipe.
 
-`python -m gpu_ami.recipes.reference docs/recipes.md` writes it anew between its two markers; a test compares it.
+`python -m gpu_ami.recipes.reference docs/recipes.md` writes it between its two markers; a test compares it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An image is named by plan.json, report.json, certificate.json, the folder of its run, its AMI id, or its files (a raw
 disk image or a mounted tree). An AMI's files are those under out/ that are of it or of the plan that its tags name.
-What is not at hand is said.
+Missing files are named.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def _not_judged(made: Recording) -> CheckRecord:
 
 
 def text(made: Sequence[Recording], differences: Mapping[str, Sequence[str]]) -> str:
-    """For people: the golden files, what changed, what contradicts the facts, and the verdict."""
+    """Renders as text the golden files, what changed, what contradicts the facts, and the verdict."""
     lines = []
     for recording in made:
         kind = "simulated" if recording.golden.hardware.simulated else "real"

@@ -100,7 +100,7 @@ def test_two_builds_of_a_plan(images: None, capsys: pytest.CaptureFixture[str]) 
 def test_two_builds_need_inventories(images: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out/new/evidence/image-files/inventory.jsonl.gz").unlink()
     assert cli.main(["diff", "--same", "out/old", "out/new"]) == 2
-    assert "no inventory of its files is at hand" in capsys.readouterr().err
+    assert "no inventory of its files was found" in capsys.readouterr().err
 
 
 def test_a_disk_that_is_none(images: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def _in_checks(path: Path) -> bool:
 
 
 def is_beside_live(item: pytest.Item) -> bool:
-    """Whether an item is one of our own that no live check of ours can affect: by its mark, or files alone decide it.
+    """Whether an item is a built-in check that is safe beside live checks: by its mark, or as it reads files alone.
 
     A real fault on a GPU (--provoke-xid) may affect what the mark is for.
     """
