@@ -245,13 +245,13 @@ def test_another_ami_than_asked_for_is_refused(folder: Path) -> None:
     assert [point.name for point in findings.refused] == ["other-ami"]
 
 
-def test_a_path_is_proven_by_its_hashes(folder: Path) -> None:
+def test_a_path_is_read_from_the_signed_inventory(folder: Path) -> None:
     trusted = [keys.TrustedKey("release", keys.load_public(str(folder.parent / "release.key.pub")))]
     findings, verified = verification.verify(folder, trusted, verification.Requirements(), NOW)
     assert verified is not None
     verification.verify_path(verified, "/usr/bin/nvidia-smi", findings)
     assert findings.points[-1].text == (
-        f"/usr/bin/nvidia-smi: SHA-256 {'ab' * 32}, 0755 root:root, package nvidia-utils; entry 3 of 3, 1 hashes"
+        f"/usr/bin/nvidia-smi: SHA-256 {'ab' * 32}, 0755 root:root, package nvidia-utils; in the signed inventory"
     )
     verification.verify_path(verified, "/usr/bin/other", findings)
     assert [point.name for point in findings.refused] == ["path"]

@@ -9,7 +9,7 @@ rule_problems   an entry compared with a rule of its path
 differences     an entry compared with the base AMI's
 packages        new and changed packages: planned, or required by planned ones
 collect         takes the inventory of a host, and finds the base AMI's
-merkle          the root over all entries of an inventory, and the proof of one path
+merkle          the root over all entries of an inventory
 settings        accounts, kernel options, listening programs and mounts
 """
 

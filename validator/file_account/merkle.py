@@ -1,4 +1,4 @@
-"""A Merkle tree over the entries of an inventory, so that one path can be proven with some fifteen hashes.
+"""A Merkle tree over the entries of an inventory: its root is what a certificate signs of them.
 
 The tree is that of RFC 6962, section 2.1, with SHA-256; its leaves are the entries in the order of their paths (as
 UTF-8, surrogates as they are). A leaf is the entry's canonical JSON without times, which differ between copies.
@@ -9,27 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from validator.file_account.inventory import Entry, Inventory
-
-
-@dataclass(frozen=True)
-class Step:
-    """One sibling on the way from a leaf to the root. left: it stands before what was computed so far."""
-
-    sibling: str
-    left: bool
-
-
-@dataclass(frozen=True)
-class InclusionProof:
-    """That an entry is a leaf of the tree with a root. index: its place in the order of paths; size: all leaves."""
-
-    path: str
-    index: int
-    size: int
-    steps: tuple[Step, ...]
 
 
 def leaf(entry: Entry) -> bytes:
@@ -56,22 +37,6 @@ def root(inventory: Inventory) -> str:
     return _root([leaf(entry) for entry in _ordered(inventory)]).hex()
 
 
-def prove(inventory: Inventory, path: str) -> InclusionProof:
-    """The proof that the inventory has this entry. KeyError: it has no such path."""
-    entries = _ordered(inventory)
-    index = entries.index(inventory.entries[path])
-    return InclusionProof(path, index, len(entries), tuple(_steps([leaf(entry) for entry in entries], index)))
-
-
-def root_of(entry: Entry, proof: InclusionProof) -> str:
-    """The root that a proof leads to from this entry; the proof holds if it is the signed one."""
-    value = leaf(entry)
-    for step in proof.steps:
-        sibling = bytes.fromhex(step.sibling)
-        value = _node(sibling, value) if step.left else _node(value, sibling)
-    return value.hex()
-
-
 def _ordered(inventory: Inventory) -> list[Entry]:
     return [inventory.entries[path] for path in sorted(inventory.entries, key=_key)]
 
@@ -96,13 +61,3 @@ def _root(leaves: Sequence[bytes]) -> bytes:
         return leaves[0]
     middle = _split(len(leaves))
     return _node(_root(leaves[:middle]), _root(leaves[middle:]))
-
-
-def _steps(leaves: Sequence[bytes], index: int) -> list[Step]:
-    """The siblings from the leaf upwards."""
-    if len(leaves) == 1:
-        return []
-    middle = _split(len(leaves))
-    if index < middle:
-        return [*_steps(leaves[:middle], index), Step(_root(leaves[middle:]).hex(), left=False)]
-    return [*_steps(leaves[middle:], index - middle), Step(_root(leaves[:middle]).hex(), left=True)]
