@@ -247,7 +247,7 @@ def test_its_loop_device_is_set_up_while_it_is_empty_and_goes_with_it(
         loops.append(Loop())
         return loops[-1]
 
-    monkeypatch.setattr(spare_disks.loop_device, "attach", attach)
+    monkeypatch.setattr(spare_disks, "attach", attach)
     for number in range(3):
         spares.begin(f"ami-{number}", source)
     taken = spares.take("ami-2", tmp_path / "taken")

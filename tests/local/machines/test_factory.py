@@ -182,7 +182,7 @@ def test_a_sandbox_alone_gets_the_copy_s_loop_device(
     monkeypatch.setattr(factory, "read_boot", lambda *_: BOOT)
     monkeypatch.setattr(kvm, "usable", lambda *_: True)
     loop = Loop()
-    monkeypatch.setattr(spare_disks.loop_device, "attach", lambda *_: loop)
+    monkeypatch.setattr(spare_disks, "attach", lambda *_: loop)
     instance = world.launch()
     if tag:
         world.ec2.backend.create_tags([instance.id], {factory.MACHINE_TAG: tag})
