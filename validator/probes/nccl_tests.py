@@ -7,6 +7,7 @@ testEFA; what a bad AMI shows: aws-k8s-tester#473 (`via NET/Socket/0`, 1.0 GB/s 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,11 +31,20 @@ _ENA_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Row:
-    """One size in bytes. busbw: GB/s in place. wrong: elements, both ways; None where nccl-tests did not compare."""
+    """One size in bytes. busbw: GB/s in place. wrong_…: elements; None where nccl-tests did not compare them."""
 
     size: int
     busbw: float | None
-    wrong: int | None
+    wrong_out_of_place: int | None
+    wrong_in_place: int | None
+
+    def defect(self, *, in_place: bool) -> str:
+        """What is wrong with its results, or that they were not compared. in_place: those in place must be, too."""
+        counts = [self.wrong_out_of_place, self.wrong_in_place]
+        if None in (counts if in_place else counts[:1]):
+            return f"{self.size} bytes: results were not compared (#wrong is no number)"
+        wrong = sum(count for count in counts if count)
+        return f"{self.size} bytes: {wrong} wrong elements" if wrong else ""
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ def read(log: str) -> Output:
     """What nccl-tests and NCCL printed."""
     matches = [match for match in map(_ROW.match, log.splitlines()) if match]
     rows = [
-        Row(int(match["size"]), _number(match["in_place"]), _wrong(match["wrong_out"], match["wrong_in"]))
+        Row(int(match["size"]), _number(match["in_place"]), _count(match["wrong_out"]), _count(match["wrong_in"]))
         for match in matches
     ]
     return Output(
@@ -70,25 +80,26 @@ def read(log: str) -> Output:
 
 
 def _number(text: str) -> float | None:
+    """A finite number; None for `N/A`, `nan` and what else is none."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if math.isfinite(value) else None
 
 
-def _wrong(*texts: str) -> int | None:
-    numbers = [_number(text) for text in texts]
-    return None if None in numbers else int(sum(number for number in numbers if number is not None))
+def _count(text: str) -> int | None:
+    number = _number(text)
+    return None if number is None else math.ceil(number)  # printed by %g
 
 
-def result_defects(output: Output, ranks: int, nodes: int) -> list[str]:
-    """What is wrong with results and ranks: a size that was not compared is never a right one."""
+def result_defects(output: Output, ranks: int, nodes: int, *, in_place: bool = True) -> list[str]:
+    """What is wrong with results and ranks: a size that was not compared is never a right one.
+
+    in_place: whether this collective compares results in place; alltoall does not, and prints `N/A` (alltoall.cu).
+    """
     defects = [] if output.rows else ["nccl-tests printed no results"]
-    for row in output.rows:
-        if row.wrong is None:
-            defects.append(f"{row.size} bytes: results were not compared (#wrong is no number)")
-        elif row.wrong:
-            defects.append(f"{row.size} bytes: {row.wrong} wrong elements")
+    defects += [text for text in (row.defect(in_place=in_place) for row in output.rows) if text]
     if len(output.hosts) != ranks:
         defects.append(f"ranks: expected {ranks}, got {len(output.hosts)}")
     if len(set(output.hosts.values())) != nodes:

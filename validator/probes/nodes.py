@@ -22,6 +22,7 @@ from validator.transport import ssh
 
 SCHEMA = "gpu-ami/nodes/1"
 _COMMENT = "gpu-ami-nodes"
+_PROXY_SECONDS = 45.0  # until a tunnel stands and the banner comes through it
 _Result = TypeVar("_Result")
 # $SSH_CONNECTION: client address and port, address and port of sshd. `ip`: index, name, family, address/prefix, …
 _ENTER = """\
@@ -52,7 +53,8 @@ class Node:
     proxy_command: str = ""
 
     def target(self) -> ssh.Target:
-        rest: dict[str, object] = {"proxy_command": self.proxy_command} if self.proxy_command else {}
+        proxy: dict[str, object] = {"proxy_command": self.proxy_command, "banner_timeout": _PROXY_SECONDS}
+        rest = proxy if self.proxy_command else {}
         rest |= {
             name: Path(value)
             for name, value in (("key_file", self.key_file), ("known_hosts", self.known_hosts))

@@ -166,6 +166,7 @@ def test_endpoints(judge: Judge, first: dict[str, Any], verdict: str, message: s
     assert judged.verdict == verdict and message in judged.message
 
 
+OUT_OF_PLACE = GOOD.replace("39.38      0", "39.38    N/A").replace("0.00      0\n", "0.00    N/A\n")
 SENT = [Traffic({"rdmap0": 90_000 * MIB}, MIB)] * 2
 
 
@@ -188,6 +189,8 @@ def one_gpu() -> Any:
             "alltoall: 1073741824 bytes: 1 wrong elements",
         ),
         (measured("", "rc 1"), "FAIL", "all_reduce: rc 1"),
+        (measured() | {"alltoall": (nccl_tests.read(OUT_OF_PLACE), "", SENT)}, "PASS", ""),
+        (measured() | {"all_gather": (nccl_tests.read(OUT_OF_PLACE), "", SENT)}, "FAIL", "results were not compared"),
     ],
 )
 def test_results(judge: Judge, collectives: dict[str, Any], verdict: str, message: str) -> None:

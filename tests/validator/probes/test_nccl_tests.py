@@ -64,6 +64,23 @@ def test_wrong_and_missing_results(log: str, defects: list[str]) -> None:
     assert nccl_tests.result_defects(nccl_tests.read(log), 2, 2) == defects
 
 
+def test_alltoall_compares_out_of_place_alone() -> None:
+    """nccl-tests prints N/A for it in place (src/alltoall.cu, reportErrors), and that is no defect."""
+    log = "\n".join(line[:-3] + "N/A" if line.endswith("      0") else line for line in GOOD.splitlines())
+    output = nccl_tests.read(log)
+    assert nccl_tests.result_defects(output, 2, 2, in_place=False) == []
+    assert len(nccl_tests.result_defects(output, 2, 2)) == 2, "of all_reduce it is one"
+    red = nccl_tests.read(log.replace("39.28      0", "39.28      4"))
+    assert nccl_tests.result_defects(red, 2, 2, in_place=False) == ["1073741824 bytes: 4 wrong elements"]
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "N/A", "-"])
+def test_what_is_no_number_is_not_compared(word: str) -> None:
+    output = nccl_tests.read(GOOD.replace("39.28      0", f"39.28    {word}"))
+    expected = ["1073741824 bytes: results were not compared (#wrong is no number)"]
+    assert nccl_tests.result_defects(output, 2, 2) == expected
+
+
 @pytest.mark.parametrize(
     ("log", "gpu_direct", "defects"),
     [
