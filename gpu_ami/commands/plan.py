@@ -105,12 +105,15 @@ def _refuse_without_meaning(args: argparse.Namespace) -> None:
 
 def _plan(recipe: Path, args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.plan import cost, make_plan
+    from gpu_ami.recipes import facts_of, support_of
 
     place = _place(args.where)
     with progress.stage(f"plan {recipe.stem}"):
         plan = make_plan(recipe, place, args.overrides)
         written = plan.write(args.out or Path("out") / plan.image, place)
     notes = [f"note: {note}" for note in [*plan.document["notes"], *_not_built_here(plan, args.where)]]
+    system = plan.document["os"]
+    notes.append(f"support: {support_of(facts_of(recipe), system['id'], system['version'])}")
     types = [row["name"] for row in plan.document["instance_types"]]
     # Machines of the local region cost nothing.
     costs = [cost.estimate(plan.document, types, build=True).text] if args.where else []

@@ -9,6 +9,7 @@ solver               a version for every component, or all conflicts
 known_releases       releases that are known for a system, and what `newest` takes
 agent                the CloudWatch agent's configuration
 notes                notes of a plan that can be built
+support              until when systems get updates, and what may still be built on them
 explanation          where each value of a recipe comes from
 reference            the reference of the recipe's keys, for docs/recipes.md
 
@@ -22,6 +23,7 @@ from gpu_ami.recipes.facts import ARCHITECTURES, VARIABLES, Facts, load_facts
 from gpu_ami.recipes.layers import Recipe, facts_of, read_recipe
 from gpu_ami.recipes.lookup import all_recipes, find_recipe, new_recipe_folder, recipe_folders
 from gpu_ami.recipes.resolver import resolve
+from gpu_ami.recipes.support import support_of
 from validator.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 
 __all__ = [
@@ -45,4 +47,5 @@ __all__ = [
     "recipe_folders",
     "resolve",
     "section",
+    "support_of",
 ]
