@@ -204,7 +204,8 @@ def test_efa_carries_messages_between_nodes(together: nodes.Together, adapters: 
     first, *others = together.members
     seen = {}
     for other in others:
-        with contextlib.closing(first.connection.stream(f"{_FI_PINGPONG} -p efa", idle_seconds=_STEP_SECONDS)):  # type: ignore[type-var]
+        serve = f"{_FI_PINGPONG} -p efa"
+        with contextlib.closing(_judged(together, observe, lambda c=serve: first.start(c, _STEP_SECONDS))):  # type: ignore[misc]
             command = f"sleep 1; {_FI_PINGPONG} -p efa {first.address}"
             done = _judged(together, observe, lambda m=other, c=command: m.run(c, _STEP_SECONDS))  # type: ignore[misc]
         seen[other.name] = done.text.strip().splitlines()[-1:]

@@ -14,11 +14,14 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from validator import inputs
 from validator.probes.nccl_tests import Floor
 from validator.transport import ssh
+
+if TYPE_CHECKING:
+    import paramiko
 
 SCHEMA = "gpu-ami/nodes/1"
 _COMMENT = "gpu-ami-nodes"
@@ -122,6 +125,13 @@ class Member:
             return self.connection.run(command, timeout, input)
         except ssh.CommandExpired as error:
             raise NodeFailed(f"{self.name}: {error}") from error
+        except ssh.SshError as error:
+            raise NodeFailed(f"{self.name} does not answer: {error}") from error
+
+    def start(self, command: str, seconds: float) -> paramiko.Channel:
+        """Starts a command that serves others, for at most so long; close what it returns. NodeFailed."""
+        try:
+            return self.connection.open(ssh.bounded(command, seconds))
         except ssh.SshError as error:
             raise NodeFailed(f"{self.name} does not answer: {error}") from error
 

@@ -167,6 +167,34 @@ def test_endpoints(judge: Judge, first: dict[str, Any], verdict: str, message: s
 
 
 OUT_OF_PLACE = GOOD.replace("39.38      0", "39.38    N/A").replace("0.00      0\n", "0.00    N/A\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "message"),
+    [
+        ((0, "bytes #sent\n64 10 1.2 us\n"), "PASS", ""),
+        ((1, "fi_getinfo: -61"), "FAIL", "i-2 (10.0.0.5) to i-1 (10.0.0.4): fi_getinfo: -61"),
+    ],
+)
+def test_pingpong(judge: Judge, answer: tuple[int, str], verdict: str, message: str) -> None:
+    """The first node serves before the other one asks, and stops serving afterwards."""
+    together, order = two(), list[str]()
+    first, other = (member.connection for member in together.members)
+
+    def serve(command: str, **_: Any) -> Any:
+        order.append(f"serve {command.rpartition('bin/')[2]}")
+        return SimpleNamespace(close=lambda: order.append("close"))
+
+    def ask(command: str, *_: Any) -> Any:
+        order.append(f"ask {command.rpartition('bin/')[2]}")
+        return SimpleNamespace(rc=answer[0], text=answer[1], stderr=answer[1].encode() if answer[0] else b"")
+
+    first.open, other.run = serve, ask  # type: ignore[method-assign]
+    judged = judge(checks.test_efa_carries_messages_between_nodes, {}, together=together, adapters=1)
+    assert (judged.verdict, judged.message) == (verdict, message)
+    assert order == ["serve fi_pingpong -p efa'", "ask fi_pingpong -p efa 10.0.0.4", "close"]
+
+
 SENT = [Traffic({"rdmap0": 90_000 * MIB}, MIB)] * 2
 
 
