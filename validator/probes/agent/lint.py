@@ -26,7 +26,7 @@ from validator.probes.agent.findings import (
 )
 from validator.probes.agent.json_lines import line_numbers
 from validator.probes.agent.lint_logs import logs_findings
-from validator.probes.agent.lint_plugins import measurements, plugin_findings
+from validator.probes.agent.lint_plugins import dimensions_by_plugin, measurements, plugin_findings
 
 _TOP = ("agent", "metrics", "logs", "traces", "opentelemetry")
 _AGENT = (
@@ -109,14 +109,18 @@ def _metrics(section: Mapping[str, object]) -> Iterator[Finding]:
         return
     if "nvidia_smi" in plugins:
         yield Finding(ERROR, "metrics.metrics_collected.nvidia_smi", "internal name of the plugin: use nvidia_gpu")
-    documented = {name: value for name, value in plugins.items() if name != "nvidia_smi"}
+    counters = [name for name in plugins if name[:1].isupper()]
+    for name in counters:
+        where = f"metrics.metrics_collected.{name}"
+        yield Finding(WARNING, where, "a performance counter of Windows: the agent on Linux does not collect it")
+    documented = {name: value for name, value in plugins.items() if name not in ("nvidia_smi", *counters)}
     yield from unknown_keys(documented, _PLUGINS, "metrics.metrics_collected")
     yield from plugin_findings(plugins)
     if "nvidia_gpu" in plugins:
         yield from _gpu(plugins["nvidia_gpu"])
-        if set(plugins) == {"nvidia_gpu"}:
-            known = appended if isinstance(appended, dict) else {}
-            yield from _aggregation(section, {"index", "name", "arch", *known})
+    # In a file for GPUs alone, a dimension that is none is a mistake of ours; the agent itself starts with it.
+    severity = ERROR if set(plugins) == {"nvidia_gpu"} else WARNING
+    yield from _aggregation(section, dimensions_by_plugin(plugins, appended), severity)
 
 
 def _namespace(section: Mapping[str, object]) -> Iterator[Finding]:
@@ -141,7 +145,10 @@ def _append_dimensions(appended: object) -> Iterator[Finding]:
             yield Finding(ERROR, f"{where}.{key}", f"expected '${{aws:{key}}}', got {value!r}")
 
 
-def _aggregation(section: Mapping[str, object], dimensions: set[str]) -> Iterator[Finding]:
+def _aggregation(
+    section: Mapping[str, object], by_plugin: Mapping[str, set[str] | None], severity: str
+) -> Iterator[Finding]:
+    """by_plugin: the dimensions of each plugin's metrics; None: what a program sends it decides."""
     where = "metrics.aggregation_dimensions"
     rollups = section.get("aggregation_dimensions", [])
     if not isinstance(rollups, list):
@@ -151,10 +158,20 @@ def _aggregation(section: Mapping[str, object], dimensions: set[str]) -> Iterato
         if not isinstance(names, list):
             yield Finding(ERROR, f"{where}[{index}]", f"expected a list of dimensions, got {names!r}")
             continue
-        for name in names:
-            if not isinstance(name, str) or name not in dimensions:
-                message = f"no metric has the dimension {name!r}, so nothing is aggregated"
-                yield Finding(ERROR, f"{where}[{index}]", f"{message}{suggestion(str(name), sorted(dimensions))}")
+        if None in by_plugin.values():
+            continue
+        known = {name for dimensions in by_plugin.values() for name in dimensions or ()}
+        unknown = [name for name in names if not isinstance(name, str) or name not in known]
+        for name in unknown:
+            message = f"no metric has the dimension {name!r}, so nothing is aggregated"
+            yield Finding(severity, f"{where}[{index}]", f"{message}{suggestion(str(name), sorted(known))}")
+        if (
+            not unknown
+            and not any(dimensions and set(names) <= dimensions for dimensions in by_plugin.values())
+            and names
+        ):
+            message = f"no metric has all of {', '.join(names)}, so nothing is aggregated"
+            yield Finding(severity, f"{where}[{index}]", message)
 
 
 def _gpu(plugin: object) -> Iterator[Finding]:

@@ -126,7 +126,9 @@ def _file(entry: Mapping[str, object], where: str, files: Collection[str] | None
     yield from unknown_keys(entry, _FILE, where)
     path = entry.get("file_path")
     if not isinstance(path, str) or not path.startswith("/"):
-        yield Finding(ERROR, f"{where}.file_path", f"expected an absolute path, got {path!r}")
+        # Valid in a configuration for Windows, as AWS's samples have it.
+        severity = WARNING if isinstance(path, str) and re.match(r"[A-Za-z]:\\|%\w+%", path) else ERROR
+        yield Finding(severity, f"{where}.file_path", f"expected an absolute path, got {path!r}")
     elif files is not None and path not in files:
         message = f"nothing on the image writes {path}{suggestion(path, sorted(files))}"
         yield Finding(ERROR, f"{where}.file_path", message)

@@ -48,6 +48,31 @@ MEASUREMENTS: Mapping[str, Collection[str]] = {
 }  # fmt: skip
 
 
+# Dimensions of each plugin's own. None: those of what a program sends, or of a file.
+_DIMENSIONS: Mapping[str, Collection[str] | None] = {
+    "cpu": ("cpu",), "disk": ("path", "device", "fstype"), "diskio": ("name", "VolumeId", "InstanceStoreId"),
+    "mem": (), "net": ("interface",), "netstat": (), "processes": (), "swap": (),
+    "nvidia_gpu": ("index", "name", "arch"), "ethtool": ("driver", "interface"),
+    "procstat": ("exe", "pid", "pid_file", "pattern", "process_name", "user"),
+}  # fmt: skip
+
+
+def dimensions_by_plugin(plugins: Mapping[str, object], appended: object) -> dict[str, set[str] | None]:
+    """Plugin → the dimensions that its metrics have; None where the configuration does not tell.
+
+    append_dimensions of a plugin are added to those of all.
+    """
+    shared = {"host", *(appended if isinstance(appended, dict) else ())}
+    found: dict[str, set[str] | None] = {}
+    for name, plugin in plugins.items():
+        own = _DIMENSIONS.get(name)
+        entries = plugin if isinstance(plugin, list) else [plugin]
+        added = [entry.get("append_dimensions") for entry in entries if isinstance(entry, dict)]
+        further = {key for one in added if isinstance(one, dict) for key in one}
+        found[name] = None if own is None else {*own, *shared, *further}
+    return found
+
+
 def plugin_findings(plugins: Mapping[str, object]) -> Iterator[Finding]:
     """Findings of the system plugins among those of metrics_collected."""
     for name in MEASUREMENTS.keys() & plugins.keys():
