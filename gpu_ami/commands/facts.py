@@ -18,6 +18,8 @@ examples:
   gpu-ami facts --efa 1.49.0            what is in an EFA installer
   gpu-ami facts --os al2023             an operating system
   gpu-ami facts --stale 90              rows that were read more than 90 days ago, the oldest first
+  gpu-ami facts --add nccl 2.11.4 --set source=https://github.com/NVIDIA/nccl/releases/tag/v2.11.4-1
+                                        a row for a release that the tables lack, in ./site/facts/ (--site DIR)
   gpu-ami facts refresh                 new rows that the vendors' repositories propose, as a difference to review
   gpu-ami facts refresh al2023-compute --write      … of the repositories of one recipe, written into the tables
 
@@ -40,6 +42,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     ):
         asked.add_argument(f"--{name}", metavar="VERSION" if name != "os" else "NAME", help=text)
     asked.add_argument("--stale", type=int, nargs="?", const=90, metavar="DAYS", help="rows of that age (default: 90)")
+    text = "write a row for a release into the tables of a site, for your own recipes; it is marked unverified"
+    asked.add_argument("--add", nargs=2, metavar=("COMPONENT", "VERSION"), help=text)
+    text = "--add: a value of the row, in YAML (repeatable); others are those of the nearest release"
+    parser.add_argument("--set", dest="values", action="append", default=[], metavar="KEY=VALUE", help=text)
+    parser.add_argument("--site", type=Path, default=Path("site"), metavar="DIR", help="--add: default ./site")
     text = "refresh: recipes whose repositories are asked (default: all)"
     parser.add_argument("recipes", type=Path, nargs="*", metavar="RECIPE", help=text)
     parser.add_argument("--write", action="store_true", help="refresh: write the tables, where they are a checkout's")
@@ -56,6 +63,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return _refresh(args, progress)
     if args.recipes or args.write or args.mirror:
         raise UsageError("RECIPE, --write and --mirror belong to `gpu-ami facts refresh`")
+    if args.add:
+        return _add(args)
     facts = load_facts()
     if args.stale is not None and not args.instance_type:
         return _stale(fact_queries.stale(facts, args.stale, datetime.date.today()), args.stale)
@@ -72,6 +81,25 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     answer, name = given[0]
     found = answer(facts, name)
     return Outcome(fact_queries.as_text(found), found)
+
+
+def _add(args: argparse.Namespace) -> Outcome:
+    from gpu_ami.errors import UsageError
+    from gpu_ami.files import parse_yaml
+    from gpu_ami.recipes import load_facts
+    from gpu_ami.recipes.facts import add_row, released
+
+    component, version = args.add
+    pairs = [word.partition("=") for word in args.values]
+    if wrong := [key for key, sign, _ in pairs if not sign]:
+        raise UsageError(f"--set {wrong[0]}: expected KEY=VALUE", hint="--set source=https://…")
+    values = {key: parse_yaml(value, f"--set {key}") for key, _, value in pairs}
+    site = args.site / "facts"
+    facts = load_facts(site=site) if site.is_dir() else load_facts()
+    path = add_row(facts, component, version, args.site, values, datetime.date.today().isoformat())
+    known = released(facts, component, version) or "the lists of releases do not have it: check its source"
+    text = f"{path}: {component} {version} added, unverified; {known}. Review what it takes from its neighbour"
+    return Outcome(text, {"table": str(path), "component": component, "version": version})
 
 
 def _stale(rows: list[dict[str, object]], days: int) -> Outcome:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_ami.recipes.components import chosen as chosen_components
-from gpu_ami.recipes.facts import around, matching, nearest_branch_first, nearest_first
+from gpu_ami.recipes.facts import around, matching, nearest_branch_first, nearest_first, not_released, released
 from gpu_ami.recipes.known_releases import best_known_first
 from gpu_ami.recipes.rules import (
     IMAGE_RULES,
@@ -62,6 +62,12 @@ def _unknown(context: ResolveContext, name: str, constraint: str) -> Conflict:
     known = list(context.releases(name))
     where = _where(context) if name == "nvidia_driver" else "the facts"
     text = f"no {context.label(name)} {constraint} in {where}; {around(constraint, known)}"
+    if context.driver_source in ("vendor", "base") or name != "nvidia_driver":
+        if known_of := released(context.facts, name, constraint):
+            add = f"gpu-ami facts --add {name} {constraint} --set source=… writes a row into site/facts/"
+            text = f"{text}. {known_of[0].upper()}{known_of[1:]}, but what it needs is not in the tables: {add}"
+        elif why := not_released(context.facts, name, constraint):
+            text = f"{text}; {why}"
     return Conflict(f"{name}.version", text, f"variables/facts/{_table(context, name)}.yml")
 
 

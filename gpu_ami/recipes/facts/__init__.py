@@ -3,9 +3,11 @@
 tables               the tables, read and checked once
 fact_queries         answers to questions about the facts
 versions             order, branches and constraints of versions
+additions            releases that the tables lack, and rows for them in a site's own tables
 citations            the rows that a plan relies on; each architecture's names
 """
 
+from gpu_ami.recipes.facts.additions import add_row, not_released, released
 from gpu_ami.recipes.facts.citations import ARCHITECTURES, Sources
 from gpu_ami.recipes.facts.tables import VARIABLES, Facts, Row, load_facts, read_yaml
 from gpu_ami.recipes.facts.versions import (
@@ -27,6 +29,7 @@ __all__ = [
     "Facts",
     "Row",
     "Sources",
+    "add_row",
     "around",
     "at_least",
     "at_most",
@@ -35,6 +38,8 @@ __all__ = [
     "matching",
     "nearest_branch_first",
     "nearest_first",
+    "not_released",
     "parts",
     "read_yaml",
+    "released",
 ]

@@ -14,8 +14,8 @@ from gpu_ami.recipes.facts.versions import branch, nearest_first, parts
 _TABLES = {"nvidia_driver": "nvidia_drivers"}
 # Of one release alone: a neighbour's would be wrong.
 _OF_ONE_RELEASE = (
-    "source", "date", "unverified", "tag", "commit", "sha256", "md5", "packaged", "tested_nccl", "regression", "reported",
-    "minimum_ofi_nccl",
+    "source", "date", "unverified", "tag", "commit", "sha256", "md5", "packaged", "tested_nccl", "regression",
+    "reported", "minimum_ofi_nccl",
 )  # fmt: skip
 _NEEDED = {"ofi_nccl": ("tag", "commit")}
 
@@ -29,28 +29,35 @@ def released(facts: Facts, component: str, version: str) -> str:
         return f"it was released on {row['dated'][version]} ({row['source']})"
     if version in row.get("undated", ()):
         return f"it was released ({row['source']})"
-    return ""
+    of_branch = [known for known in _listed(row) if parts(known)[: len(parts(version))] == parts(version)]
+    return f"releases of it exist, up to {max(of_branch, key=parts)} ({row['source']})" if of_branch else ""
 
 
 def not_released(facts: Facts, component: str, version: str) -> str:
     """Why a version seems not to exist; "" where that is not known."""
     row = facts.released["components"].get(component)
-    known = [*row["dated"], *row.get("undated", ())] if row else []
-    if not known or parts(version) > max(map(parts, known)):
+    known = _listed(row) if row else []
+    if not known or released(facts, component, version) or parts(version) > max(map(parts, known)):
         return ""
     return f"no such release is known up to {row['until']} ({row['source']})" if row else ""
 
 
-def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapping[str, Any], today: str) -> Path:
-    """Writes a row into `site/facts/`, and returns the table's path. UsageError: there is a row, or something is missing.
+def _listed(row: Row) -> list[str]:
+    return [*row["dated"], *row.get("undated", ())]
 
-    What a release contains and needs is taken from its nearest neighbour unless `values` say it, so the row is unverified.
+
+def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapping[str, Any], today: str) -> Path:
+    """Writes a row into `site/facts/`, and returns the table's path. UsageError: there is one, or a value is missing.
+
+    What a release contains and needs is taken from its nearest neighbour unless `values` say it: the row is unverified.
     """
     table, known = _TABLES.get(component, component), _known(facts, component)
     if version in known:
         raise UsageError(f"{component} {version} is in the tables: {facts.releases(component)[version].get('source')}")
     if not values.get("source"):
-        raise UsageError(f"{component} {version}: a row needs its source", hint="--set source='URL of its release notes'")
+        raise UsageError(
+            f"{component} {version}: a row needs its source", hint="--set source='URL of its release notes'"
+        )
     missing = [key for key in _NEEDED.get(component, ()) if key not in values]
     if missing:
         raise UsageError(f"{component} {version}: expected also {', '.join(missing)}", hint=f"--set {missing[0]}=…")
@@ -61,6 +68,7 @@ def add_row(facts: Facts, component: str, version: str, site: Path, values: Mapp
     else:
         near = facts.releases(component)[nearest_first(version, known)[0]]
         row = {"releases": {version: _row(near, values, today)}}
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, _as_yaml(_merged(document or {}, row)))
     return path
 
@@ -69,7 +77,9 @@ def _known(facts: Facts, component: str) -> list[str]:
     try:
         return [str(version) for version in facts.releases(component)]
     except KeyError as error:
-        raise UsageError(f"{component}: no table of releases", hint="nvidia_driver, cuda, nccl, efa, ofi_nccl, …") from error
+        raise UsageError(
+            f"{component}: no table of releases", hint="nvidia_driver, cuda, nccl, efa, ofi_nccl, …"
+        ) from error
 
 
 def _row(near: Row, values: Mapping[str, Any], today: str) -> dict[str, Any]:
