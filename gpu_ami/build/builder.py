@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.build import builder_kind, packer
-from gpu_ami.cloud import Cloud, aws_errors, capacity, key_name, login, runs
+from gpu_ami.cloud import Cloud, aws_errors, capacity, key_name, login, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError
-from gpu_ami.plan import Plan
+from gpu_ami.plan import Plan, resolve_source_ami
 from gpu_ami.progress import Progress
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef
+
+    from gpu_ami.recipes import PlanDocument
 
 SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # gpu_ami/local/machines/factory.py
 _NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
@@ -68,6 +71,20 @@ class Builder:
         self._instances.clear()
         return made, self._complete(made.ami, description)
 
+    def _require_launch(self, source_ami: str, program: packer.Packer) -> None:
+        """CloudError before Packer starts where EC2 would refuse the builder, such as one without IMDSv2 (dry run)."""
+        if self.cloud.place.endpoint is not None:
+            return
+
+        def source(cloud: Cloud, document: PlanDocument) -> Mapping[str, str]:
+            return {"id": source_ami} if source_ami else resolve_source_ami(cloud, document)
+
+        findings = preflight.examine_builder(self.cloud, self.plan.document, source, sets_imds_v2=program.has_plugins)
+        for finding in findings:
+            if finding.level is preflight.Level.WARNING:
+                self.progress.note(str(finding))
+        preflight.require(findings)
+
     def _run_packer(self, variables: Mapping[str, str], records: Path | None) -> packer.Made:
         for seconds in _THROTTLED_SECONDS:
             had = len(self._instances)
@@ -91,6 +108,7 @@ class Builder:
             key_name=f"{key_name(self.run.id)}-builder",
             progress=self.progress,
             on_builder=self._on_instance,
+            before_launch=functools.partial(self._require_launch, variables.get("source_ami", "")),
             timeout=max(1.0, min(left, packer.BUILD_SECONDS)),
             variables=variables,
             records=records,

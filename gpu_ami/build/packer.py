@@ -106,17 +106,21 @@ def build(
     poll_seconds: int = _POLL_SECONDS,
     timeout: float = BUILD_SECONDS,
     on_builder: Callable[[str], None] | None = None,
+    before_launch: Callable[[Packer], object] | None = None,
     variables: Mapping[str, str] | None = None,
     records: Path | None = None,
 ) -> Made:
     """Runs the template in `root` with the plan's files in `folder`; leaves packer-manifest.json and build.log there.
 
-    expires: RFC 3339. on_builder: called with the builder's instance id as soon as it is known. variables: override the
+    expires: RFC 3339. before_launch: called with the program before it is started; its error is the build's.
+    on_builder: called with the builder's instance id as soon as it is known. variables: override the
     plan's, such as the source AMI that was looked up. records: folder of manifest and log, if another. On Ctrl-C and on
     a deadline Packer removes what it created before it ends. BuildError: Packer or Ansible failed. CapacityError,
     CloudError: AWS refused a call.
     """
     packer = Packer.find()
+    if before_launch is not None:
+        before_launch(packer)
     folder = folder.resolve()
     records = (records or folder).resolve()
     _initialise(packer, root)

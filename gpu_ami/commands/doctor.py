@@ -72,9 +72,20 @@ def _place(where: Path, recipe: Path | None, nodes: int) -> Outcome:
 
     place = load_place(where)
     plan = make_plan(find_recipe(recipe), place).document if recipe else None
-    findings = preflight.examine(Cloud(place), plan, resolve_source_ami, nodes)
+    findings = preflight.examine(Cloud(place), plan, resolve_source_ami, nodes, sets_imds_v2=_sets_imds_v2())
     lines = [*map(str, findings), "", preflight.summary(findings)]
     return Outcome("\n".join(lines), [asdict(finding) for finding in findings], preflight.exit_code(findings))
+
+
+def _sets_imds_v2() -> bool:
+    """Whether the installed Packer launches builders with IMDSv2. That none is there is `doctor`'s own finding."""
+    from gpu_ami.build import packer
+    from gpu_ami.errors import GpuAmiError
+
+    try:
+        return packer.Packer.find().has_plugins
+    except GpuAmiError:
+        return True
 
 
 def _packer() -> Finding:

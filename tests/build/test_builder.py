@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gpu_ami.build import builder, image, packer
-from gpu_ami.cloud import Cloud, aws_errors, runs
+from gpu_ami.cloud import Cloud, aws_errors, preflight, runs
 from gpu_ami.errors import BuildError, CapacityError, CloudError
 from tests.build.conftest import QUIET, a_plan, an_ami
 
@@ -106,3 +107,27 @@ def test_all_images_of_a_build_share_one_deadline(
         made._started -= 600.0
         made.make({}, "the second")
     assert 900.0 < given[0] <= 1000.0 and 300.0 < given[1] <= 400.0
+
+
+@pytest.mark.parametrize(("version", "sets_imds_v2"), [((1, 6, 6), False), ((1, 11, 2), True)])
+def test_builder_is_tried_as_a_dry_run_before_packer_starts(
+    version: tuple[int, int, int], sets_imds_v2: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account that demands IMDSv2 refused the builder after minutes, with Packer's words alone."""
+    asked: list[bool] = []
+
+    def examine(cloud: Any, plan: Any, source: Any, *, sets_imds_v2: bool) -> list[Any]:
+        assert source(cloud, plan) == {"id": "ami-1"}
+        asked.append(sets_imds_v2)
+        return [preflight.Finding(preflight.Level.ERROR, "dry run of RunInstances m5.large", "refused", refused=True)]
+
+    monkeypatch.setattr(preflight, "examine_builder", examine)
+    aws, local = (
+        SimpleNamespace(place=SimpleNamespace(endpoint=endpoint)) for endpoint in (None, "http://127.0.0.1:1")
+    )
+    one = cast("Any", SimpleNamespace(cloud=aws, plan=SimpleNamespace(document={}), progress=QUIET))
+    with pytest.raises(CloudError, match="nothing was launched"):
+        builder.Builder._require_launch(one, "ami-1", packer.Packer("packer", version))
+    one.cloud = local
+    builder.Builder._require_launch(one, "ami-1", packer.Packer("packer", version))
+    assert asked == [sets_imds_v2]

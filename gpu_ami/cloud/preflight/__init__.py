@@ -10,7 +10,7 @@ network      subnet, routes, security groups
 resources    KMS key, source AMI, Capacity Reservations and Capacity Blocks
 """
 
-from gpu_ami.cloud.preflight.examination import examine, exit_code, require, summary
+from gpu_ami.cloud.preflight.examination import examine, examine_builder, exit_code, require, summary
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi
 
-__all__ = ["Finding", "Level", "Scope", "SourceAmi", "examine", "exit_code", "require", "summary"]
+__all__ = ["Finding", "Level", "Scope", "SourceAmi", "examine", "examine_builder", "exit_code", "require", "summary"]

@@ -34,15 +34,29 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
+def examine_builder(
+    cloud: Cloud, plan: PlanDocument, source_ami: SourceAmi, *, sets_imds_v2: bool = True
+) -> list[Finding]:
+    """Whether EC2 would launch the builder as Packer asks for it; a build would find out after minutes."""
+    scope = Scope(cloud, plan, source_ami, sets_imds_v2=sets_imds_v2)
+    return _run("dry run of the builder", identity.builder_dry_run, scope)
+
+
 def examine(
-    cloud: Cloud, plan: PlanDocument | None = None, source_ami: SourceAmi | None = None, nodes: int = 1
+    cloud: Cloud,
+    plan: PlanDocument | None = None,
+    source_ami: SourceAmi | None = None,
+    nodes: int = 1,
+    *,
+    sets_imds_v2: bool = True,
 ) -> list[Finding]:
     """All findings about a place, and about a plan at it where one is given.
 
     source_ami: looks the plan's source AMI up (gpu_ami.plan.resolve_source_ami). nodes: machines of each type at once.
-    Where AWS does not accept the credentials, that is the only finding: every other call would be refused too.
+    sets_imds_v2: whether the installed Packer does. Where AWS does not accept the credentials, that is the only
+    finding: every other call would be refused too.
     """
-    scope = Scope(cloud, plan, source_ami, nodes)
+    scope = Scope(cloud, plan, source_ami, nodes, sets_imds_v2)
     findings = _run("identity", identity.identity, scope, decisive=True)
     if any(finding.level is Level.ERROR for finding in findings):
         return findings

@@ -58,13 +58,15 @@ SourceAmi = Callable[[Cloud, PlanDocument], Mapping[str, str]]
 class Scope:
     """What a preflight examines: a place's API, a plan's document if there is one, how its source AMI is looked up.
 
-    nodes: machines of one type that are to work together.
+    nodes: machines of one type that are to work together. sets_imds_v2: whether the installed Packer launches a builder
+    that requires IMDSv2 (1.6.6 cannot).
     """
 
     cloud: Cloud
     plan: PlanDocument | None = None
     source_ami: SourceAmi | None = None
     nodes: int = 1
+    sets_imds_v2: bool = True
 
     @property
     def place(self) -> Place:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors, capacity, launches, runs
-from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok, warning
+from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, error, ok, warning
 from gpu_ami.data import data_dir
 from gpu_ami.errors import GpuAmiError, UsageError
 
@@ -137,19 +137,55 @@ def dry_runs(scope: Scope) -> Iterator[Finding]:
         ami = scope.source_ami(scope.cloud, scope.plan)["id"]
     except UsageError:  # a finding of its own
         return
-    for instance_type in scope.instance_types:
-        request = _launch_request(scope, ami, instance_type)
-        yield _dry_run(f"RunInstances {instance_type}", ec2.run_instances, request)
+    yield from builder_dry_run(scope)
+    for row in scope.proven:
+        name = row["name"]
+        subject = f"RunInstances {name} (proof)" if name == scope.builder else f"RunInstances {name}"
+        efa = row.get("efa_interfaces", 0) if scope.plan and "efa" in scope.plan else 0
+        yield _dry_run(subject, ec2.run_instances, _launch_request(scope, ami, name, efa))
 
 
-def _launch_request(scope: Scope, ami: str, instance_type: str) -> dict[str, object]:
+def builder_dry_run(scope: Scope) -> Iterator[Finding]:
+    """What EC2 answers to the builder as Packer launches it: an encrypted volume, and IMDSv2 if this Packer sets it."""
+    if not scope.plan or not scope.source_ami:
+        return
+    try:
+        ami = scope.source_ami(scope.cloud, scope.plan)["id"]
+    except UsageError:  # a finding of its own
+        return
+    request = _builder_request(scope, ami)
+    finding = _dry_run(f"RunInstances {scope.builder}", scope.ec2.run_instances, request)
+    yield finding
+    if finding.level is Level.OK and not scope.sets_imds_v2:
+        yield ok("builder's metadata service", "the place demands no IMDSv2, which this Packer (before 1.7) cannot set")
+
+
+def _launch_request(scope: Scope, ami: str, instance_type: str, efa_interfaces: int = 0) -> dict[str, object]:
     """What a launch will ask for, but for the key pair, which does not exist yet: a policy may depend on all of it."""
     place = scope.place
     tags = {**place.tags, runs.TAG_RUN: "preflight"}
-    launch = launches.Launch(ami, instance_type, "", tags, "")
+    launch = launches.Launch(ami, instance_type, "", tags, "", efa_interfaces)
     way = capacity.ways_of(place, instance_type)[0]
     request = dict(launches.request(launch, place, way, place.subnets[0], scope.ec2))
     del request["KeyName"], request["UserData"]
+    return request
+
+
+def _builder_request(scope: Scope, ami: str) -> dict[str, object]:
+    """As packer/source.pkr.hcl asks for the builder: On-Demand, its root volume encrypted with the place's key."""
+    request = _launch_request(scope, ami, scope.builder)
+    request.pop("InstanceMarketOptions", None)
+    request.pop("CapacityReservationSpecification", None)
+    if not scope.sets_imds_v2:
+        del request["MetadataOptions"]
+    image = scope.cloud.image(ami)
+    volume: dict[str, object] = {"Encrypted": True, "VolumeType": "gp3", "DeleteOnTermination": True}
+    if scope.plan:
+        volume["VolumeSize"] = scope.plan["build"].get("root_volume_gib", 30)
+    if scope.place.kms_key_id:
+        volume["KmsKeyId"] = scope.place.kms_key_id
+    if image and image.get("RootDeviceName"):
+        request["BlockDeviceMappings"] = [{"DeviceName": image["RootDeviceName"], "Ebs": volume}]
     return request
 
 

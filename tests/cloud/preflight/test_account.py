@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from botocore.exceptions import ClientError
 
+from gpu_ami.cloud import preflight
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.preflight import identity, resources
@@ -115,6 +117,52 @@ def test_dry_run_asks_for_what_a_launch_asks_for() -> None:
     assert {kind["ResourceType"] for kind in asked["TagSpecifications"]} >= {"instance", "volume"}  # type: ignore[attr-defined]
     assert {"Key": "team", "Value": "ml"} in asked["TagSpecifications"][0]["Tags"]  # type: ignore[index]
     assert "KeyName" not in asked
+
+
+def _builder_asks(sets_imds_v2: bool, **place: Any) -> dict[str, Any]:
+    cloud = SimpleNamespace(
+        place=Place("aws", "us-east-1", subnet_id="subnet-1", capacity={"*": ("spot",)}, **place),
+        image=lambda _ami: {"RootDeviceName": "/dev/xvda"}, ec2=None,
+    )  # fmt: skip
+    plan = {"build": {"instance_type": "m5.2xlarge", "root_volume_gib": 40}, "instance_types": []}
+    return identity._builder_request(Scope(cloud, plan, None, sets_imds_v2=sets_imds_v2), "ami-1")  # type: ignore[arg-type]
+
+
+def test_dry_run_of_the_builder_asks_as_packer_does() -> None:
+    """A policy that demands encrypted volumes, or one key, refused the builder that the dry run had found permitted."""
+    asked = _builder_asks(True, kms_key_id="alias/images")
+    assert asked["BlockDeviceMappings"] == [{"DeviceName": "/dev/xvda", "Ebs": {
+        "Encrypted": True, "VolumeType": "gp3", "DeleteOnTermination": True, "VolumeSize": 40,
+        "KmsKeyId": "alias/images",
+    }}]  # fmt: skip
+    assert "InstanceMarketOptions" not in asked and asked["MetadataOptions"]["HttpTokens"] == "required"
+    assert "MetadataOptions" not in _builder_asks(False)
+
+
+@pytest.mark.parametrize(("sets_imds_v2", "level"), [(False, Level.ERROR), (True, Level.OK)])
+def test_packer_that_cannot_set_imds_v2_is_named_before_the_launch(sets_imds_v2: bool, level: Level) -> None:
+    """A service control policy demands it; Debian's Packer 1.6.6 launches without."""
+
+    def run_instances(**asked: Any) -> None:
+        code, text = ("DryRunOperation", "Request would have succeeded")
+        if asked.get("MetadataOptions", {}).get("HttpTokens") != "required":
+            code, text = "UnauthorizedOperation", "explicit deny in a service control policy: ec2:MetadataHttpTokens"
+        error: Any = {"Error": {"Code": code, "Message": text}, "ResponseMetadata": {"RequestId": "1"}}
+        raise ClientError(error, "RunInstances")
+
+    ec2 = SimpleNamespace(run_instances=run_instances)
+    place = Place("aws", "us-east-1", subnet_id="subnet-1")
+    cloud = SimpleNamespace(place=place, image=lambda _ami: None, ec2=ec2)
+    finding, *_ = preflight.examine_builder(
+        cloud,
+        PLAN,
+        lambda *_: {"id": "ami-1"},
+        sets_imds_v2=sets_imds_v2,  # type: ignore[arg-type]
+    )
+    assert finding.level is level and finding.subject == "dry run of RunInstances m5.2xlarge"
+    if level is Level.ERROR:
+        assert "Packer 1.6.6 cannot: install Packer 1.7 or later" in finding.remedy
+        assert preflight.exit_code([finding]) == 4
 
 
 PLAN = {"build": {"instance_type": "m5.2xlarge"}, "instance_types": [{"name": "g5.xlarge"}, {"name": "m5.2xlarge"}]}
