@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from validator.observe import Observe, output
+from validator.observe import Observe, output, unproven
 from validator.plan_document import PlanDocument
 from validator.probes import MachineUnderTest, package_database
 from validator.probes.agent import config as agent_config
@@ -16,6 +16,8 @@ from validator.probes.agent import log as agent_log
 
 _HOME = "/opt/aws/amazon-cloudwatch-agent"
 _UNIT = "amazon-cloudwatch-agent.service"
+_CHANGES = "amazon-cloudwatch-agent-ctl.*(fetch|append|remove)-config"
+_USER_DATA = "/var/lib/cloud/instance/user-data.txt /var/lib/cloud/instance/scripts/* /var/lib/cloud/scripts/*/*"
 
 
 @pytest.mark.survives
@@ -69,6 +71,23 @@ def test_installed_configuration_is_the_planned_one(host: Any, plan: PlanDocumen
     differences = agent_config.differences(installed, planned)
     if differences:
         observe.fail(f"{agent_config.DIRECTORY} differs from the plan: {'; '.join(differences)}")
+
+
+@pytest.mark.tier("T0")
+def test_configuration_was_not_replaced(host: Any, observe: Observe) -> None:
+    """The agent has the image's parts of configuration, and no other: no fetch-config, of user data too, replaced them.
+
+    With other parts, log groups and metrics of the image are missing, and alarms on them are silent.
+    """
+    kept = host.run(f"ls -d {_HOME}/etc/gpu-ami/base.json", pure=True)
+    if kept.rc != 0:
+        unproven("the agent's configuration was not written by the role: no etc/gpu-ami/base.json")
+    parts = host.run(f"ls -1 {agent_config.DIRECTORY}", pure=True).stdout.split()
+    observe(sorted(parts), "file_base.json, and file_gpu.json on machines with GPUs")
+    change = agent_config.replaced([part for part in parts if not part.endswith(".tmp")])
+    if change:
+        script = host.run(f"grep -lsE '{_CHANGES}' {_USER_DATA}", pure=True).stdout.split()
+        observe.fail(change + (f"; the user data asks for it ({script[0]})" if script else ""))
 
 
 def test_agent_log_has_no_error(host: Any, observe: Observe) -> None:

@@ -349,7 +349,27 @@ def agent(machine: Machine) -> Tuple[Any, List[Finding]]:
         state["last_errors"] = [line[:300] for line in lines if " E! " in line][-3:]
     except OSError as error:
         findings.append(_finding("watch", "CloudWatch agent", "%s: %s" % (log, error.strerror), "unknown"))
-    return state, findings
+    return state, findings + _configuration(machine, state)
+
+
+def _configuration(machine: Machine, state: Record) -> List[Finding]:
+    """Whether user data or a person replaced the image's configuration, or added to it."""
+    base, folder = AGENT + "/etc/gpu-ami/base.json", machine.root + AGENT + "/etc/amazon-cloudwatch-agent.d"
+    if not os.path.isfile(machine.root + base):
+        return []  # not an image of ours
+    parts = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    others = [name for name in parts if name not in ("file_base.json", "file_gpu.json") and not name.endswith(".tmp")]
+    state["configuration"] = parts
+    subject = "CloudWatch agent's configuration"
+    if "file_base.json" not in parts:
+        text = "the image's was replaced by %s (fetch-config removes it; append-config keeps it)" % (
+            ", ".join(others) or "nothing"
+        )
+        do = "amazon-cloudwatch-agent-ctl -a append-config -m ec2 -s -c file:" + base
+        return [Finding("action", subject, text, "repair_service", do)]
+    if others:
+        return [_finding("watch", subject, "%s was added to the image's" % ", ".join(others), "monitor")]
+    return []
 
 
 def efa(machine: Machine) -> Tuple[Any, List[Finding]]:

@@ -78,6 +78,26 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "metrics.metrics_collected.nvidia_gpu.measurement: expected ['utilization_gpu', ",
     ),
+    (
+        agent.test_configuration_was_not_replaced,
+        {"ls -d*": "x", "ls -1*": "file_base.json\nfile_gpu.json\n"},
+        "PASS",
+        "",
+    ),
+    (agent.test_configuration_was_not_replaced, {"ls -d*": (2, "")}, "UNPROVEN", "not written by the role"),
+    (
+        agent.test_configuration_was_not_replaced,
+        {"ls -d*": "x", "ls -1*": "ssm_Own\nfile_gpu.json\n", "grep*": "/var/lib/cloud/instance/user-data.txt\n"},
+        "FAIL",
+        "is missing: ssm_Own took its place. `amazon-cloudwatch-agent-ctl -a fetch-config` removes it; -a append-config"
+        " keeps it and adds to it; the user data asks for it (/var/lib/cloud/instance/user-data.txt)",
+    ),
+    (
+        agent.test_configuration_was_not_replaced,
+        {"ls -d*": "x", "ls -1*": "file_base.json\nssm_Own\n", "grep*": ""},
+        "FAIL",
+        "ssm_Own added to the image's configuration (append-config)",
+    ),
     (agent.test_agent_log_has_no_error, {"cat*": "2026-11-21T13:00:00Z I! Starting\n"}, "PASS", ""),
     (
         agent.test_agent_log_has_no_error,

@@ -333,6 +333,31 @@ def test_agents_errors_are_shown(bench: Bench) -> None:
     assert bench.diagnose()["probes"]["agent"]["data"]["last_errors"] == ["t E! cannot find credentials"]
 
 
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["file_base.json", "file_gpu.json"], None),
+        (["ssm_AmazonCloudWatch-linux"], ("action", "the image's was replaced by ssm_AmazonCloudWatch-linux (fetch-")),
+        ([], ("action", "the image's was replaced by nothing")),
+        (["file_base.json", "ssm_Own"], ("watch", "ssm_Own was added to the image's")),
+    ],
+)
+def test_replaced_configuration_of_the_agent_is_found(
+    bench: Bench, parts: list[str], expected: tuple[str, str] | None
+) -> None:
+    """User data with fetch-config took the image's logs and metrics away (amazon-cloudwatch-agent#1218)."""
+    etc = "/opt/aws/amazon-cloudwatch-agent/etc"
+    bench.file("/opt/aws/amazon-cloudwatch-agent/logs/amazon-cloudwatch-agent.log", "t I! ok\n")
+    bench.file(f"{etc}/gpu-ami/base.json", "{}")
+    for part in parts:
+        bench.file(f"{etc}/amazon-cloudwatch-agent.d/{part}", "{}")
+    found = [row for row in of(bench.diagnose(), "agent") if "configuration" in row[1]]
+    assert [(row[0], row[2].startswith(expected[1])) for row in found if expected] == (
+        [(expected[0], True)] if expected else []
+    )
+    assert expected or not found
+
+
 def test_efa_counters(bench: Bench) -> None:
     port = "/sys/class/infiniband/rdmap0s6/ports/1"
     counters = {"rx_bytes": "77", "rx_drops": "0", "rdma_read_wr_err": "4", "retrans_bytes": "9", "lifespan": "x"}

@@ -15,6 +15,8 @@ from validator.probes import Gpu, nvidia_smi
 
 UNIT = "amazon-cloudwatch-agent.service"
 DIRECTORY = "/opt/aws/amazon-cloudwatch-agent/etc/amazon-cloudwatch-agent.d"
+BASE_PART = "file_base.json"
+_PARTS = (BASE_PART, "file_gpu.json")
 DEFAULT_NAMESPACE = "CWAgent"
 DEFAULT_INTERVAL = 60
 _GPU_PLUGIN = ("metrics", "metrics_collected", "nvidia_gpu")
@@ -58,6 +60,21 @@ _PRINT = 'cd %s && for f in *; do [ -f "$f" ] && { echo "$f"; cat -- "$f"; print
 def installed(host: Any) -> dict[str, object]:
     """The configuration of the agent on a host. ValueError names a file that is not a JSON object."""
     return _merged_files(host.run(_PRINT, DIRECTORY, pure=True).stdout)
+
+
+def replaced(parts: Collection[str]) -> str:
+    """How a machine changed the image's configuration, by the names of the agent's parts; "" where it did not.
+
+    fetch-config removes every other part and writes its own (ssm_NAME, file_NAME, default); append-config adds one.
+    """
+    others = sorted(set(parts) - set(_PARTS))
+    if BASE_PART not in parts:
+        by = f"{', '.join(others)} took its place" if others else "nothing took its place"
+        return (
+            f"{BASE_PART}, the image's configuration, is missing: {by}. `amazon-cloudwatch-agent-ctl -a fetch-config`"
+            " removes it; -a append-config keeps it and adds to it"
+        )
+    return f"{', '.join(others)} added to the image's configuration (append-config)" if others else ""
 
 
 def in_use(host: Any) -> dict[str, object] | None:
