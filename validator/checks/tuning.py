@@ -119,7 +119,10 @@ def test_units_have_not_failed(host: Any, plan: PlanDocument, observe: Observe) 
 def test_mig_devices_are_the_planned_ones(
     host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
-    """Every GPU has the planned MIG devices of this instance type, or none if none are planned."""
+    """Every GPU has the planned MIG devices of this instance type, or none and MIG off if none are planned.
+
+    A GPU in MIG mode without devices computes nothing.
+    """
     mig = section(plan, "tuning", Tuning).get("mig", {})
     planned = [name for name in str(mig.get(machine.instance_type, "")).split(",") if name]
     listed = host.run("nvidia-smi -L")
@@ -133,6 +136,9 @@ def test_mig_devices_are_the_planned_ones(
         for index, names in devices.items()
         if sorted(names) != sorted(planned)
     ]
+    on = [gpu.index for gpu in machine.gpus if gpu.mig == "Enabled"]
+    if not planned and on and not wrong:
+        observe.fail(f"MIG is enabled on GPU {', '.join(map(str, on))}, and the plan has none: nvidia-smi -mig 0")
     if wrong or not devices:
         observe.fail(
             f"MIG devices on {machine.instance_type}: expected {', '.join(planned) or 'none'},"

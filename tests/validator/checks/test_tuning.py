@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ SECTION: dict[str, Any] = {
 }  # fmt: skip
 PLAN = as_plan({"tuning": SECTION})
 LIMITED = as_plan({"tuning": {"memlock": "65536"}})
+GPU_IN_MIG_MODE: Any = SimpleNamespace(index=3, mig="Enabled")
 P4D = FakeMachine(METADATA, instance_type="p4d.24xlarge")
 SYSCTL = "net.ipv4.tcp_congestion_control = bbr\nnet.ipv4.tcp_rmem = 4096\t87380\t67108864\n"
 CLOCKS = "0, NVIDIA A10G, 6251, 1710\n1, NVIDIA A10G, 6251, 1710\n"
@@ -97,6 +99,11 @@ CASES: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
     (
         tuning.test_mig_devices_are_the_planned_ones, {"nvidia-smi*": DIVIDED}, {}, "FAIL",
         "MIG devices on g5.12xlarge: expected none, got GPU 0: 3g.20gb, 3g.20gb; GPU 1: 3g.20gb, 3g.20gb",
+    ),
+    (
+        tuning.test_mig_devices_are_the_planned_ones, {"nvidia-smi*": WHOLE},
+        {"machine": FakeMachine(METADATA, gpus=(GPU_IN_MIG_MODE,))}, "FAIL",
+        "MIG is enabled on GPU 3, and the plan has",
     ),
     (tuning.test_mig_devices_are_the_planned_ones, {"nvidia-smi*": WHOLE}, {"plan": LIMITED}, "PASS", ""),
     (

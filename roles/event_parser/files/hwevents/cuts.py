@@ -14,6 +14,7 @@ _ADDRESS, _BEFORE_NUMBER = "in the address", "before the number"
 _END, _MESSAGE, _PROCESS = "the end of the message", "the message", "process and message"
 _OPEN_ADDRESS = re.compile(r"[^)]*$")
 _NO_NUMBER = re.compile(r"[^)]*\)\s*:?\s*$")
+_MAY_END_A_CUT = ("\u2026", ".", ">", " ", "\t", "\r", "\n", "\x0b", "\x0c", "\xa0", "\u2009", "\u202f", "\u3000")
 _MIDDLE = re.compile(r"\S\u2026\S")
 # How the follow-up lines of an SXid begin (error_nvswitch.c).
 _FOLLOW_UPS = ("Severity 0 Engine instance", "Severity 1 Engine instance", "Data {")
@@ -24,6 +25,8 @@ _RECOVERY_END = re.compile(r" to 0x[0-9a-fA-F]+ \([^)]*\)")
 
 def without_mark(text: str) -> Tuple[str, bool]:
     """(the text without the mark of a cut, whether there was one): `>` that closes nothing, or an ellipsis."""
+    if text[-1:] not in _MAY_END_A_CUT:
+        return text, False
     text = text.rstrip()
     if text.endswith("\u2026"):
         return text[:-1].rstrip(), True
@@ -56,7 +59,7 @@ def missing_of_xid(match: "re.Match[str]", message: str, paged: bool) -> str:
         return _PROCESS
     if rest.startswith(("pid=", "name=")) and not message and not rest.endswith(",") and "<unknown>" not in rest[-10:]:
         return "the message; the process may be cut"
-    if _MIDDLE.search(message):
+    if "\u2026" in message and _MIDDLE.search(message):
         return "the middle of the message"
     if paged or (_RECOVERY.match(message) and not _RECOVERY_END.search(message)):
         return _END if message else _MESSAGE
