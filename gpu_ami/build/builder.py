@@ -79,7 +79,9 @@ class Builder:
         def source(cloud: Cloud, document: PlanDocument) -> Mapping[str, str]:
             return {"id": source_ami} if source_ami else resolve_source_ami(cloud, document)
 
-        findings = preflight.examine_builder(self.cloud, self.plan.document, source, sets_imds_v2=program.has_plugins)
+        findings = preflight.examine_builder(
+            self.cloud, self.plan.document, source, sets_imds_v2=lambda: program.has_plugins
+        )
         for finding in findings:
             if finding.level is preflight.Level.WARNING:
                 self.progress.note(str(finding))

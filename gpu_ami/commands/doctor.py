@@ -72,7 +72,7 @@ def _place(where: Path, recipe: Path | None, nodes: int) -> Outcome:
 
     place = load_place(where)
     plan = make_plan(find_recipe(recipe), place).document if recipe else None
-    findings = preflight.examine(Cloud(place), plan, resolve_source_ami, nodes, sets_imds_v2=_sets_imds_v2())
+    findings = preflight.examine(Cloud(place), plan, resolve_source_ami, nodes, sets_imds_v2=_sets_imds_v2)
     lines = [*map(str, findings), "", preflight.summary(findings)]
     return Outcome("\n".join(lines), [asdict(finding) for finding in findings], preflight.exit_code(findings))
 

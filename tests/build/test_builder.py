@@ -116,9 +116,9 @@ def test_builder_is_tried_as_a_dry_run_before_packer_starts(
     """An account that demands IMDSv2 refused the builder after minutes, with Packer's words alone."""
     asked: list[bool] = []
 
-    def examine(cloud: Any, plan: Any, source: Any, *, sets_imds_v2: bool) -> list[Any]:
+    def examine(cloud: Any, plan: Any, source: Any, *, sets_imds_v2: Callable[[], bool]) -> list[Any]:
         assert source(cloud, plan) == {"id": "ami-1"}
-        asked.append(sets_imds_v2)
+        asked.append(sets_imds_v2())
         return [preflight.Finding(preflight.Level.ERROR, "dry run of RunInstances m5.large", "refused", refused=True)]
 
     monkeypatch.setattr(preflight, "examine_builder", examine)

@@ -10,7 +10,6 @@ from moto import mock_aws
 
 from gpu_ami import cli
 from gpu_ami.cloud.preflight import identity
-from gpu_ami.commands import doctor
 from gpu_ami.local import prerequisites
 from gpu_ami.local.prerequisites import Finding
 
@@ -62,7 +61,6 @@ def test_where_lists_all_findings_of_a_place(
 ) -> None:
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     monkeypatch.setattr(identity, "_simulate", lambda *_, **__: [])  # moto has no policy simulator
-    monkeypatch.setattr(doctor, "_sets_imds_v2", lambda: True)
     where = tmp_path / "aws.yml"
     where.write_text(
         "region: us-east-1\nsubnet_id: subnet-00000000\ninstance_profile: nobody\nkms_key_id: alias/none\n"

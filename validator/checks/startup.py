@@ -29,7 +29,7 @@ _CLIENTS = (
     " /root/.gitconfig /root/.pip /root/.config/pip /root/.config/containers /root/.docker /root/.npmrc /root/.condarc"
 )
 _PROXY = re.compile(
-    r"(?:\b(?:https?|ftp|all|socks|rsync)[_-]?proxy\w*[\"']?|\bproxy(?:_(?:host|url|server))?[\"']?"
+    r"(?:\b(?:https?|ftp|all|socks|rsync)[_-]?proxy\w*[\"']?|(?:^|[\"'{,;\s])proxy(?:_(?:host|url|server))?[\"']?"
     r"|\b\w*::Proxy(?:-Auto-Detect)?|\b(?:http|https)\.proxy)\s*(?:=>|[:=]|\s)\s*[\"']?(?P<value>[^\s\"';,}]+)",
     re.IGNORECASE,
 )
@@ -182,7 +182,7 @@ def test_cloud_init_will_run(host: Any, observe: Observe) -> None:
     for path, text in _settings(host, "/etc/cloud/cloud.cfg /etc/cloud/cloud.cfg.d /etc/cloud/ds-identify.cfg"):
         sources = re.match(r"datasource_list\s*:\s*\[([^\]]*)\]|datasource\s*:\s*(\w+)\s*$", text)
         listed = [name.strip(" \"'") for name in (sources[1] or sources[2] or "").split(",")] if sources else []
-        if (sources and "Ec2" not in listed) or re.match(r"policy\s*:\s*(?:disabled|enabled)\b", text):
+        if (sources and "Ec2" not in listed) or re.match(r"policy\s*:\s*disabled\b", text):
             wrong.append(f"{path}: {text}")
     seeds = "find /var/lib/cloud/seed -type f 2>/dev/null"
     wrong += _lines(host.run(seeds, pure=True).stdout)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpu_ami.cloud import Cloud, aws_errors
 from gpu_ami.cloud.preflight import access, identity, instances, login, network, resources
-from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, error, warning
+from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, error, warning, yes
 from gpu_ami.errors import CloudError, ForeignAnswer, GpuAmiError, UsageError
 from validator.plan_document import PlanDocument
 
@@ -35,7 +35,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def examine_builder(
-    cloud: Cloud, plan: PlanDocument, source_ami: SourceAmi, *, sets_imds_v2: bool = True
+    cloud: Cloud, plan: PlanDocument, source_ami: SourceAmi, *, sets_imds_v2: Callable[[], bool] = yes
 ) -> list[Finding]:
     """Whether EC2 would launch the builder as Packer asks for it; a build would find out after minutes."""
     scope = Scope(cloud, plan, source_ami, sets_imds_v2=sets_imds_v2)
@@ -48,7 +48,7 @@ def examine(
     source_ami: SourceAmi | None = None,
     nodes: int = 1,
     *,
-    sets_imds_v2: bool = True,
+    sets_imds_v2: Callable[[], bool] = yes,
 ) -> list[Finding]:
     """All findings about a place, and about a plan at it where one is given.
 

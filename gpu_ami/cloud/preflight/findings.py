@@ -51,6 +51,10 @@ def error(subject: str, found: str, expected: str = "", remedy: str = "", *, ref
     return Finding(Level.ERROR, subject, found, expected, remedy, refused)
 
 
+def yes() -> bool:
+    return True
+
+
 SourceAmi = Callable[[Cloud, PlanDocument], Mapping[str, str]]
 
 
@@ -66,7 +70,7 @@ class Scope:
     plan: PlanDocument | None = None
     source_ami: SourceAmi | None = None
     nodes: int = 1
-    sets_imds_v2: bool = True
+    sets_imds_v2: Callable[[], bool] = yes
 
     @property
     def place(self) -> Place:

@@ -153,10 +153,11 @@ def builder_dry_run(scope: Scope) -> Iterator[Finding]:
         ami = scope.source_ami(scope.cloud, scope.plan)["id"]
     except UsageError:  # a finding of its own
         return
-    request = _builder_request(scope, ami)
+    sets_imds_v2 = scope.sets_imds_v2()
+    request = _builder_request(scope, ami, sets_imds_v2)
     finding = _dry_run(f"RunInstances {scope.builder}", scope.ec2.run_instances, request)
     yield finding
-    if finding.level is Level.OK and not scope.sets_imds_v2:
+    if finding.level is Level.OK and not sets_imds_v2:
         yield ok("builder's metadata service", "the place demands no IMDSv2, which this Packer (before 1.7) cannot set")
 
 
@@ -171,12 +172,12 @@ def _launch_request(scope: Scope, ami: str, instance_type: str, efa_interfaces: 
     return request
 
 
-def _builder_request(scope: Scope, ami: str) -> dict[str, object]:
+def _builder_request(scope: Scope, ami: str, sets_imds_v2: bool) -> dict[str, object]:
     """As packer/source.pkr.hcl asks for the builder: On-Demand, its root volume encrypted with the place's key."""
     request = _launch_request(scope, ami, scope.builder)
     request.pop("InstanceMarketOptions", None)
     request.pop("CapacityReservationSpecification", None)
-    if not scope.sets_imds_v2:
+    if not sets_imds_v2:
         del request["MetadataOptions"]
     image = scope.cloud.image(ami)
     volume: dict[str, object] = {"Encrypted": True, "VolumeType": "gp3", "DeleteOnTermination": True}

@@ -125,7 +125,7 @@ def _builder_asks(sets_imds_v2: bool, **place: Any) -> dict[str, Any]:
         image=lambda _ami: {"RootDeviceName": "/dev/xvda"}, ec2=None,
     )  # fmt: skip
     plan = {"build": {"instance_type": "m5.2xlarge", "root_volume_gib": 40}, "instance_types": []}
-    return identity._builder_request(Scope(cloud, plan, None, sets_imds_v2=sets_imds_v2), "ami-1")  # type: ignore[arg-type]
+    return identity._builder_request(Scope(cloud, plan, None), "ami-1", sets_imds_v2)  # type: ignore[arg-type]
 
 
 def test_dry_run_of_the_builder_asks_as_packer_does() -> None:
@@ -157,7 +157,7 @@ def test_packer_that_cannot_set_imds_v2_is_named_before_the_launch(sets_imds_v2:
         cloud,
         PLAN,
         lambda *_: {"id": "ami-1"},
-        sets_imds_v2=sets_imds_v2,  # type: ignore[arg-type]
+        sets_imds_v2=lambda: sets_imds_v2,  # type: ignore[arg-type]
     )
     assert finding.level is level and finding.subject == "dry run of RunInstances m5.2xlarge"
     if level is Level.ERROR:

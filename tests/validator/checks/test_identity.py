@@ -16,25 +16,25 @@ STATE = "/opt/aws/amazon-cloudwatch-agent/logs/state/_var_log_messages"
 CASES: list[tuple[Any, dict[str, Any], str, str]] = [
     (
         identity.test_agents_know_no_other_machine,
-        {"grep*": f"/var/lib/ecs/data/agent.db:{INSTANCE}\n", "find*": f"/var/lib/amazon/ssm/{INSTANCE}\n"},
+        {"{ grep*": f"/var/lib/ecs/data/agent.db:{INSTANCE}\n", "find*": f"/var/lib/amazon/ssm/{INSTANCE}\n"},
         "PASS",
         "",
     ),
     (
         identity.test_agents_know_no_other_machine,
-        {"grep*": "/var/lib/amazon/ssm/registration:mi-0aaaaaaaaaaaaaaaa\n", "find*": ""},
+        {"{ grep*": "/var/lib/amazon/ssm/registration:mi-0aaaaaaaaaaaaaaaa\n", "find*": ""},
         "FAIL",
         "identities of other machines: /var/lib/amazon/ssm/registration: mi-0aaaaaaaaaaaaaaaa",
     ),
     (
         identity.test_agents_know_no_other_machine,
-        {"grep*": "/var/lib/ecs/data/agent.db:i-0bbbbbbbbbbbbbbbb\n", "find*": ""},
+        {"{ grep*": "/var/lib/ecs/data/agent.db:i-0bbbbbbbbbbbbbbbb\n", "find*": ""},
         "FAIL",
         "/var/lib/ecs/data/agent.db: i-0bbbbbbbbbbbbbbbb",
     ),
     (
         identity.test_agents_know_no_other_machine,
-        {"grep*": "", "find*": "/var/lib/amazon/ssm/mi-0aaaaaaaaaaaaaaaa\n"},
+        {"{ grep*": "", "find*": "/var/lib/amazon/ssm/mi-0aaaaaaaaaaaaaaaa\n"},
         "FAIL",
         "/var/lib/amazon/ssm/mi-0aaaaaaaaaaaaaaaa",
     ),
