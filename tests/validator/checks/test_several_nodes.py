@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +28,7 @@ from validator.transport import ssh
 
 MPI = OpenMpi("/opt/amazon/openmpi/bin/mpirun", "4.1.7", "/opt/amazon/openmpi/lib64/libmpi.so.40")
 GROUP = Group((Node("i-1", "u"), Node("i-2", "u")))
+DIRECT = Group(GROUP.nodes, gpu_direct=True)
 LINES = "".join(json.dumps(row) + "\n" for row in rows())
 EFA_INFO = "    type: FI_EP_RDM\n    type: FI_EP_DGRAM\n"
 
@@ -161,9 +164,33 @@ def test_endpoints(judge: Judge, first: dict[str, Any], verdict: str, message: s
     together = two(first, {"fi_info": (0, EFA_INFO), "p2p": (0, "NVIDIA\n")})
     judged = judge(
         checks.test_libfabric_has_endpoints_of_every_adapter,
-        {}, together=together, adapters=1, plan=as_plan(PLAN | {"efa": {"mode": "full"}}),
+        {}, together=together, group=DIRECT, adapters=1, plan=as_plan(PLAN | {"efa": {"mode": "full"}}),
     )  # fmt: skip
     assert judged.verdict == verdict and message in judged.message
+
+
+def test_types_without_gpu_direct_need_no_peer_memory(judge: Judge) -> None:
+    together = two(*[{"fi_info": (0, EFA_INFO)}] * 2)
+    plan = as_plan(PLAN | {"efa": {"mode": "full"}})
+    check = checks.test_libfabric_has_endpoints_of_every_adapter
+    assert judge(check, {}, together=together, group=GROUP, adapters=1, plan=plan).verdict == "PASS"
+
+
+def test_counters_of_a_node_are_all_that_its_adapters_send(tmp_path: Path) -> None:
+    counters = {"tx_bytes": 5, "rdma_write_bytes": 100, "rdma_read_resp_bytes": 7, "rx_bytes": 1000}
+    for name, values in {"rdmap0": counters, "rdmap1": {"tx_bytes": 2}, "mlx5": {"port_xmit": 9}}.items():
+        folder = tmp_path / "infiniband" / name / "ports" / "1" / "hw_counters"
+        folder.mkdir(parents=True)
+        for counter, value in values.items():
+            (folder / counter).write_text(f"{value}\n")
+    (tmp_path / "net" / "ens5" / "statistics").mkdir(parents=True)
+    (tmp_path / "net" / "ens5" / "device").mkdir()
+    (tmp_path / "net" / "ens5" / "statistics" / "tx_bytes").write_text("31\n")
+    (tmp_path / "net" / "lo" / "statistics").mkdir(parents=True)
+    done = subprocess.run(
+        ["sh", "-c", checks._COUNTERS, "sh", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["efa rdmap0 112", "efa rdmap1 2", "ena ens5 31"]
 
 
 OUT_OF_PLACE = GOOD.replace("39.38      0", "39.38    N/A").replace("0.00      0\n", "0.00    N/A\n")
