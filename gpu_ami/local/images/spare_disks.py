@@ -1,8 +1,9 @@
 """Copies of images' disks that are begun before the launch that takes them.
 
 A build says which image it starts from while Packer starts (control.py, "expect"): the copy takes as long as that. A
-launch that nobody has announced copies for itself. A sandbox mounts the copy's loop device, which is set up while the
-copy is empty; a machine needs none.
+launch that was not announced copies for itself. A sandbox mounts the copy's loop device, which is set up while the
+copy is empty; a machine needs none. Measured with the mount option barrier=0, on 2 cores: from launch to login 0.6 s,
+before 1.6 to 2.4 s, which is 5 to 9 % of a build of the last layer (19 s).
 
 A loop device is a raw disk as a block device, attached before the disk has content, so that nothing is waited for:
 Linux writes all of a file to the host's disk when a loop device is set up on it: half a second to two for the copy of
