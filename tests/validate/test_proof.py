@@ -1,7 +1,12 @@
-"""One pass of the checks on a host, and the report: errors, a lost machine, a deadline, machine time."""
+"""One pass of the checks on a host, and the report: errors, a lost machine, a deadline, machine time.
+
+What pytest itself prints, read while it runs.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,9 +19,9 @@ from gpu_ami.report.document import COMES_BACK
 from gpu_ami.validate import validator_process
 from gpu_ami.validate.machines import watch
 from gpu_ami.validate.machines.restarts import RESTARTS
-from gpu_ami.validate.proof import IMAGE_FILES, check_files
+from gpu_ami.validate.proof import IMAGE_FILES, CheckOutput, check_files
 from gpu_ami.validate.recorder import HostRecord
-from gpu_ami.validate.validator_process import Target
+from gpu_ami.validate.validator_process import PYTEST, Target
 from tests.validate.scripted_proof import TYPES, Ec2, a_plain_proof, a_proof, prove_ami, wait_for
 from validator.results import HostResults
 
@@ -124,3 +129,36 @@ def test_machines_know_what_was_judged_of_the_images_files(
     assert not any(word.startswith("--image-files") for command in commands for word in command)
     wanted.check(machine)
     assert (f"--image-files={tmp_path}/evidence/image-files" in commands[-1]) is passed_on
+
+
+_CHECKS = """
+import pytest
+
+def test_holds(): pass
+def test_red(): assert False
+def test_skipped(): pytest.skip("not here")
+@pytest.fixture
+def broken(): raise ValueError
+def test_error(broken): pass
+@pytest.mark.parametrize("name", ["FAILED [ 10%]", "b"])
+def test_many(name): pass
+def test_deselected(): pass
+"""
+
+
+@pytest.mark.slow
+def test_counts_are_pytests_own(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(_CHECKS)
+    command = [sys.executable, *PYTEST[1:3], *PYTEST[5:], "-vv", "-k", "not deselected", str(tmp_path)]
+    output = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False).stdout
+    read = CheckOutput()
+    for line in output.splitlines():
+        read.line(line)
+    assert (read.done, read.total, read.red) == (6, 6, 2), output
+
+
+@pytest.mark.parametrize("line", ["collected 7 items", "collected 9 items / 2 deselected / 7 selected"])
+def test_total_is_what_was_selected(line: str) -> None:
+    read = CheckOutput()
+    read.line(line)
+    assert read.total == 7

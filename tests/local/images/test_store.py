@@ -1,4 +1,7 @@
-"""Images: made of an instance's disk, copied, kept, removed."""
+"""Images: made of an instance's disk, copied, kept, removed.
+
+Which output folders refer to an AMI: what their documents say now.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.local.images import store
+from gpu_ami.files import write_json
+from gpu_ami.local.images import references, store
 from gpu_ami.local.images.store import Request, copy_disk, own_disk, share_disk
 from gpu_ami.local.machines.qemu import Exit
 from gpu_ami.local.state import clear_partial_images
@@ -175,3 +179,47 @@ def test_an_image_is_kept_only_when_the_hosts_disk_has_it(world: World, monkeypa
     world.ec2.backend.reset()
     assert clear_partial_images(world.layout) == [image.id]
     assert image.id not in World(world.layout.home).ec2.images()
+
+
+AMI = "ami-1"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    (tmp_path / "images" / AMI).mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("name", references.DOCUMENTS)
+def test_a_document_refers_while_it_names_the_image(images: Path, tmp_path: Path, name: str) -> None:
+    references.note(images, AMI, tmp_path / "out")
+    references.note(images, AMI, tmp_path / "out")
+    assert references.referring(images, AMI) == []
+    write_json(tmp_path / "out" / name, {"ami": AMI})
+    assert references.referring(images, AMI) == [tmp_path / "out" / name]
+    write_json(tmp_path / "out" / name, {"ami": "ami-2"})  # the folder's next build
+    assert references.referring(images, AMI) == []
+
+
+def test_other_folders_are_looked_through_once(images: Path, tmp_path: Path) -> None:
+    write_json(tmp_path / "out" / "report.json", {"image": AMI})
+    assert references.referring(images, AMI) == []
+    assert references.referring(images, AMI, [tmp_path / "out", tmp_path / "out"]) == [tmp_path / "out" / "report.json"]
+
+
+def test_a_document_that_cannot_be_read_refers(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    references.note(images, AMI, tmp_path / "out")
+    write_json(tmp_path / "out" / "report.json", {})
+
+    def refuse(_path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert references.referring(images, AMI) == [tmp_path / "out" / "report.json"]
+
+
+def test_an_image_that_is_gone_is_no_error(images: Path, tmp_path: Path) -> None:
+    references.note(images, "ami-gone", tmp_path / "out")
+    assert not references.known(images, "ami-gone")
+    assert references.referring(images, "ami-gone") == []
