@@ -13,7 +13,7 @@ import yaml
 from gpu_ami.errors import UsageError
 from gpu_ami.local.mirror import table as replica_table
 from gpu_ami.local.mirror.content import resolve
-from gpu_ami.local.mirror.package_requests import sections
+from gpu_ami.local.mirror.package_requests import packages, sections
 from gpu_ami.local.mirror.table import REPLICAS, Package, find_row, load_rows, with_related
 
 from .replica_samples import TABLE, write_table
@@ -64,6 +64,36 @@ def test_row_brings_packages_and_other_versions_of_the_branch(table: Path) -> No
         "tool-extra=1.2.2-9",
         "tool-extra=1.2.3-9",
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "later"),
+    [("580.178.04", "580.178.05"), ("580.178.99", "580.178.100"), ("3.2.1", "3.2.2"), ("1.6.20~ds1", "1.6.20~ds2")],
+)
+def test_later_version_follows(version: str, later: str) -> None:
+    assert replica_table.later_version(version) == later
+
+
+def test_vendor_publishes_one_later_driver_with_all_its_parts() -> None:
+    """As repositories do after a build: an image that does not hold its packages is refused an upgrade or takes it."""
+    related = with_related([_package("kmod-nvidia-open-dkms", "580.178.04-1.amzn2023", "rpm")])
+    later = {one.name for one in related if one.full_version == "580.178.05-1.amzn2023"}
+    assert later == {"kmod-nvidia-open-dkms", "nvidia-kmod-common"}
+    assert not [one for one in related if one.version == "580.178.06"]
+    assert [one.full_version for one in related if one.name == "dkms"] == ["3.4.1-1.amzn2023"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ("al2023-compute", {f"kernel6.12{part}=6.12.999-1.amzn2023" for part in ("", "-devel", "-headers")}),
+        ("debian12-gpu", {f"linux-{part}-cloud-amd64=6.1.999-1" for part in ("image", "headers")}),
+    ],
+)
+def test_system_publishes_a_later_kernel(recipe: str, expected: set[str]) -> None:
+    lock = json.loads((_LOCKS / f"{recipe}.json").read_text(encoding="utf-8"))
+    system = sections(lock["plan"])[0]
+    assert expected <= {f"{one.name}={one.full_version}" for one in packages(system)}
 
 
 def test_name_without_a_row_is_named_with_who_asks_and_the_table(table: Path) -> None:
