@@ -196,6 +196,11 @@ def test_every_redirection_is_seen(judge: Judge, line: str) -> None:
     assert judgement.verdict == "FAIL" and line.partition(":")[0] in judgement.message, judgement.message
 
 
+def test_rpm_has_no_diversions(judge: Judge) -> None:
+    plan = as_plan({**PLAN, "os": {**PLAN["os"], "family": "redhat"}})
+    assert judge(startup.test_no_file_is_diverted, {}, plan=plan).verdict == "PASS"
+
+
 def test_password_of_a_proxy_is_not_shown(judge: Judge) -> None:
     line = "/etc/environment:https_proxy=http://" + "u:hush" + "@p.example:80\n"
     judgement = judge(startup.test_no_proxy_is_set, {"grep*": line})
