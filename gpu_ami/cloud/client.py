@@ -208,7 +208,8 @@ class Cloud:
 
     def _run_instances(self, launch: Launch, asked: RunInstancesRequestTypeDef) -> list[str]:
         with _translated(f"launching {launch.instance_type} from {launch.ami}"):
-            return [instance["InstanceId"] for instance in self.ec2.run_instances(**asked)["Instances"]]
+            instances = self.ec2.run_instances(**asked)["Instances"]
+            return [instances[index]["InstanceId"] for index in range(launch.count)]
 
     def end_at(self, instance_id: str, expires: str) -> None:
         """Has AWS terminate the instance then, where the place has a role for it. expires: RFC 3339, UTC."""
@@ -271,7 +272,9 @@ class Cloud:
 
     def ingress(self, group_ids: Sequence[str]) -> Ingress:
         """Who may connect to the SSH port of an instance in these security groups; unknown where none is named."""
-        return Ingress.of(self.security_groups(group_ids) if group_ids else [], self.place.ssh_port)
+        groups = self.security_groups(group_ids) if group_ids else []
+        with _translated(f"looking up {', '.join(group_ids)}"):  # an answer that lacks the rules is an error of its own
+            return Ingress.of(groups, self.place.ssh_port)
 
     def security_groups(self, group_ids: Sequence[str]) -> list[SecurityGroupTypeDef]:
         """The groups of these ids that there are, as DescribeSecurityGroups has them."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gpu_ami import process
-from gpu_ami.cloud import security_groups
+from gpu_ami.cloud import aws_errors, security_groups
 from gpu_ami.errors import GpuAmiError, MachineError, UsageError
 from gpu_ami.recipes import load_facts
 from gpu_ami.validate.machines import Watch
@@ -68,7 +68,8 @@ def require_traffic(cloud: Cloud, plan: PlanDocument) -> None:
     """
     named = list(cloud.place.security_group_ids) or [cloud.default_security_group()]
     groups = cloud.security_groups(named)
-    closed = security_groups.own_traffic(groups, efa="efa" in plan)
+    with aws_errors.translated(f"looking up {', '.join(named)}"):
+        closed = security_groups.own_traffic(groups, efa="efa" in plan)
     if groups and closed:
         names = ", ".join(named)
         rules = " and ".join(f"{name}bound" for name in closed)
