@@ -98,7 +98,9 @@ def _of_file(text: str, path: Path) -> ImageDescription:
     if schema == "certificate":
         certificate = certificates.load(path)
         described = _of_folder(text, path.parent)
-        if described.report and certificate.report_sha256 != certificates.report_digest(described.report):
+        if described.report and certificate.report_sha256 != certificates.report_digest(
+            read_json(path.parent / reports.REPORT_FILE) or {}
+        ):
             hint = "name the folder of the certificate, with its own report.json"
             raise UsageError(f"{path}: the report.json beside it is another one", hint=hint)
         if not described.report:

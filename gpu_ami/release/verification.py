@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,13 +137,14 @@ def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], find
     """The documents in the signed files. _Refused: one is damaged, or they contradict each other."""
     try:
         certificate = certificates.Certificate.from_json(_json(contents[CERTIFICATE_FILE], certificates.SCHEMA))
-        report = Report.from_json(_json(contents[REPORT_FILE], reports.SCHEMA))
+        document = _json(contents[REPORT_FILE], reports.SCHEMA)
+        report = Report.from_json(document)
     except (envelope.InvalidJson, InvalidRecord) as error:
         duplicate = isinstance(error, envelope.InvalidJson) and error.duplicate
         name = "duplicate-keys" if duplicate else "damaged-certificate"
         findings.refuse(name, str(error), "write and sign it again: `gpu-ami certify --sign KEY`")
         raise _Refused from error
-    if certificate.report_sha256 != certificates.report_digest(report):
+    if certificate.report_sha256 != certificates.report_digest(document):
         text = f"the certificate is of a report with digest {certificate.report_sha256[:23]}…, not of this report.json"
         findings.refuse("other-report", text, _AGAIN)
         raise _Refused
@@ -151,7 +152,7 @@ def _documents(folder: Path, signed: Statement, contents: dict[str, bytes], find
     return Verified(folder, signed, certificate, report, inventory)
 
 
-def _json(data: bytes, schema: str) -> object:
+def _json(data: bytes, schema: str) -> Mapping[str, object]:
     document = envelope.loads(data)
     if document.get("schema") != schema:
         raise InvalidRecord(f"expected schema {schema!r}, got {document.get('schema')!r}")

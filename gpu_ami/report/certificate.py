@@ -201,7 +201,7 @@ def certify(
             report.image, str(report.plan.get("image", "")), report.region, report.place, source_ami, tuple(layers)
         ),
         plan_digest=str(report.plan.get("digest", "")),
-        report_sha256=report_digest(report),
+        report_sha256=report_digest(report.to_json()),
         run=report.run,
         started=report.started,
         finished=report.finished,
@@ -225,9 +225,12 @@ def _replicas(report: Report) -> list[str]:
     return sorted({f"{entry.package} {entry.version}".strip() for host in report.hosts for entry in host.replicas})
 
 
-def report_digest(report: Report) -> str:
-    """`sha256:` and 64 hexadecimal digits over the report's canonical JSON."""
-    canonical = json.dumps(report.to_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+def report_digest(document: Mapping[str, object]) -> str:
+    """`sha256:` and 64 hexadecimal digits over a report's canonical JSON.
+
+    document: `Report.to_json()`, or the content of report.json as it is: another version's report has other keys.
+    """
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
     return "sha256:" + hashlib.sha256(canonical.encode(errors="backslashreplace")).hexdigest()
 
 

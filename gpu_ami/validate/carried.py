@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpu_ami.errors import UsageError, counted
+from gpu_ami.files import read_json
 from gpu_ami.plan import value_differences
 from gpu_ami.report import COMES_BACK, PASS, HostReport, Report, ReportLayer
 from gpu_ami.report import certificate as certificates
@@ -71,7 +72,7 @@ def load(source: str, folder: Path, *, image: str, simulated: bool, max_age: tim
     image: the plan's name of the image to be proven. max_age: since the end of that proof.
     """
     report = reports.load(folder / reports.REPORT_FILE)
-    digest = certificates.report_digest(report)
+    digest = certificates.report_digest(read_json(folder / reports.REPORT_FILE) or {})
     for name, problem, hint in _problems(report, digest, folder, image, simulated, max_age):
         raise _refused(source, name, problem, hint)
     return Earlier(report, digest, source)

@@ -122,7 +122,7 @@ def rehearsal_given_as_certified(folder: Path) -> None:
     """The report is of simulated hardware; the certificate was edited and signed by the trusted key."""
     report = replace(document.load(folder / "report.json"), simulated=True)
     writer.write(report, folder)
-    digest = certificates.report_digest(report)
+    digest = certificates.report_digest(report.to_json())
     edit_certificate(folder, sign=True, report_sha256=digest, level="certified", simulated_hardware=False)
 
 

@@ -62,7 +62,7 @@ def load(folder: Path, image: str = "x", simulated: bool = False) -> carried.Ear
 
 
 def earlier(report: Report) -> carried.Earlier:
-    return carried.Earlier(report, certificate.report_digest(report), "old")
+    return carried.Earlier(report, certificate.report_digest(report.to_json()), "old")
 
 
 def ids(found: carried.Carried, host: str = "g5.12xlarge", restart: str = "") -> list[str]:
@@ -75,7 +75,7 @@ def carry(report: Report, layers: tuple[ReportLayer, ...], plan: dict[str, Any] 
 
 def test_an_earlier_proof_is_accepted(tmp_path: Path) -> None:
     found = load(kept(tmp_path, proven()))
-    assert found.digest == certificate.report_digest(found.report)
+    assert found.digest == certificate.report_digest(found.report.to_json())
 
 
 def changed_report(folder: Path) -> None:
@@ -90,7 +90,7 @@ def not_passed(folder: Path) -> None:
     report = proven()
     failed = replace(report, hosts=(a_host("g5.12xlarge", a_check("cuda", "FAIL")),))
     writer.write(failed, folder)
-    statement = replace(certificate.certify(report), report_sha256=certificate.report_digest(failed))
+    statement = replace(certificate.certify(report), report_sha256=certificate.report_digest(failed.to_json()))
     statement.write(folder)
 
 
@@ -246,7 +246,7 @@ def test_certificate_and_report_name_them(tmp_path: Path) -> None:
     ]
     assert f"carried over from {now()[:10]}" in certificate.markdown(statement)
     writer.write(report, tmp_path)
-    again = certificate.report_digest(Report.from_json(json.loads((tmp_path / "report.json").read_text())))
+    again = certificate.report_digest(Report.from_json(json.loads((tmp_path / "report.json").read_text())).to_json())
     assert again == statement.report_sha256
 
 
