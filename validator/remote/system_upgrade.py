@@ -210,8 +210,10 @@ class Stack:
         while True:
             before = set(reached)
             for package in self._all():
+                # What DKMS runs with, a compiler and make, is the system's, whoever published it.
+                publishers = self.publishers if package.name != BUILDER else set()
                 for provider, exact in self._required(package):
-                    if package.name in reached and (exact or provider.publisher in self.publishers):
+                    if package.name in reached and (exact or provider.publisher in publishers):
                         reached.add(provider.name)
                     elif provider.name in reached and exact:
                         reached.add(package.name)

@@ -68,6 +68,14 @@ def test_stack_is_what_is_planned_and_bound_to_it() -> None:
     assert stack.to_hold == STACK - {"linux-image-6.1.0-44-cloud-amd64"}  # bound to one that is held
 
 
+def test_what_dkms_runs_with_is_the_systems_although_one_vendor_publishes_both() -> None:
+    """On ParallelCluster's AMI only the agent is planned, and a replica's publisher is that of the compiler's."""
+    one = [
+        (name, version, NVIDIA if name in ("gcc", "cpp", "make") else who, needs) for name, version, who, needs in DEBS
+    ]
+    assert program.Stack("deb", packages(one), {}, ASKED).names == STACK
+
+
 def test_package_that_is_bound_to_the_stack_is_of_it() -> None:
     bound = ("nvidia-settings", "580.1-1", DEBIAN, "nvidia-smi (= 580.1-1)")
     assert program.Stack("deb", packages([*DEBS, bound]), {}, ASKED).names == STACK | {"nvidia-settings"}
