@@ -1,0 +1,94 @@
+"""What .ci/run compares a change with, and what its exit code is, with programs that note their calls."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+_NOTES = """#!/bin/bash
+echo "$(basename "$0") $*" >> "$LOG"
+case "$*" in
+    rehearse*) exit "${SLICE:-0}" ;;
+    test-all) echo "5 passed in 1.00s"; exit "${TESTS:-0}" ;;
+esac
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", folder, *names, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A clone of a repository with twelve commits on main, in which make and gpu-ami only note their calls."""
+    origin, clone = tmp_path / "origin", tmp_path / "clone"
+    (origin / ".ci").mkdir(parents=True)
+    git(origin, "init", "-q", "-b", "main")
+    shutil.copy(ROOT / ".ci" / "run", origin / ".ci")
+    git(origin, "add", "-A")
+    for number in range(12):
+        git(origin, "commit", "-q", "--allow-empty", "-m", f"commit {number}")
+    git(tmp_path, "clone", "-q", str(origin), str(clone))
+    for name in ("programs/make", "programs/id", "clone/.venv/bin/gpu-ami"):
+        program = tmp_path / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("#!/bin/sh\necho 0\n" if program.name == "id" else _NOTES)
+        program.chmod(0o755)
+    (clone / "out" / "debian12-gpu").mkdir(parents=True)
+    (clone / "out" / "debian12-gpu" / "certificate.md").write_text("# Rehearsal certificate\n")
+    return clone
+
+
+def run(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = f"{checkout.parent / 'programs'}:{os.environ['PATH']}"
+    given = os.environ | {"PATH": path, "LOG": str(checkout.parent / "log")} | environment
+    return subprocess.run([checkout / ".ci" / "run"], env=given, capture_output=True, text=True, timeout=60)
+
+
+def slice_of(checkout: Path) -> str:
+    lines = (checkout.parent / "log").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("gpu-ami rehearse")]
+    return line
+
+
+def test_on_main_the_last_ten_commits_are_the_change(checkout: Path) -> None:
+    done = run(checkout)
+    assert done.returncode == 0, done.stderr
+    head, base = git(checkout, "rev-parse", "HEAD"), git(checkout, "rev-parse", "HEAD~10")
+    assert slice_of(checkout) == f"gpu-ami rehearse --sample {head} --since {base} --boot --minutes 8"
+    assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
+
+
+def test_on_a_branch_its_commits_are_the_change(checkout: Path) -> None:
+    base = git(checkout, "rev-parse", "HEAD")
+    git(checkout, "checkout", "-qb", "topic")
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "topic")
+    assert run(checkout).returncode == 0
+    assert f"--since {base} " in slice_of(checkout)
+
+
+def test_a_clone_of_one_short_branch_has_a_change_too(checkout: Path) -> None:
+    git(checkout, "checkout", "-q", "--orphan", "short")
+    git(checkout, "commit", "-q", "-m", "first")
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "second")
+    git(checkout, "remote", "remove", "origin")
+    assert run(checkout).returncode == 0
+    assert f"--since {git(checkout, 'rev-parse', 'HEAD~1')} " in slice_of(checkout)
+
+
+def test_a_red_slice_is_red_after_the_tests(checkout: Path) -> None:
+    done = run(checkout, SLICE="3")
+    assert done.returncode == 3
+    assert "slice of the recipes: 0 s, exit code 3" in done.stdout
+    assert done.stdout.splitlines()[-1] == "5 passed in 1.00s"
+
+
+def test_red_tests_are_red(checkout: Path) -> None:
+    assert run(checkout, TESTS="1").returncode == 1
