@@ -5,6 +5,7 @@ Packer's output is read for progress, and its manifest for the result.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -12,7 +13,7 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ BUILD_SECONDS = 2 * 3600.0
 _POLL_SECONDS = 2
 # Ctrl-C: Packer terminates its instance and deletes its key and group, which it waits for.
 _CLEANUP_SECONDS = 180.0
+_SOCKET, _SOCKET_PATH_BYTES = "/mitogen_unix_12345678.sock", 107  # unix(7): sun_path, without its NUL
 _FIRST_WITH_PLUGINS = (1, 7)
 
 
@@ -140,13 +142,18 @@ def build(
     on_kill = functools.partial(runs.leave_behind, run_folder) if run_folder else None
     with (
         tempfile.TemporaryDirectory(prefix="packer-", dir=run_folder) as private,
+        _short(private) as temporary,
         (records / LOG_FILE).open("w", encoding="utf-8") as log,
     ):
         reader = Reader(log, progress.note, on_builder, lambda number, task: progress.update(task, step=number))
         done = run(
             [*command, packer.template(root)],
             timeout=timeout,
-            env=_quiet() | _access(place) | _polling(poll_seconds, timeout) | {"TMPDIR": private},
+            # The second names the run's folder, by which `sweep` finds what a killed run has left.
+            env=_quiet()
+            | _access(place)
+            | _polling(poll_seconds, timeout)
+            | {"TMPDIR": temporary, "GPU_AMI_BUILD": f"{private}/"},
             check=False,
             on_line=reader.line,
             stop_with=signal.SIGINT,
@@ -189,6 +196,22 @@ def read_manifest(path: Path, run_id: str) -> Made:
 def _run_folder(run_id: str) -> Path | None:
     """The registered run's private folder: Packer's SSH key lies there, so that it goes with a run that was killed."""
     return next((record.folder for record in runs.records(home_dir()) if record.id == run_id), None)
+
+
+@contextlib.contextmanager
+def _short(folder: str) -> Iterator[str]:
+    """A path of a folder that is short enough for sockets in it: its own, or one by a link.
+
+    Packer's plugins and Ansible's strategy have their sockets in TMPDIR. Where the path is too long, as below a long
+    home directory, Packer crashes, or Ansible prints a traceback and waits without end.
+    """
+    if len(os.fsencode(folder)) + len(_SOCKET) <= _SOCKET_PATH_BYTES:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="gpu-ami-") as place:
+        link = Path(place, "run")
+        link.symlink_to(folder)
+        yield str(link)
 
 
 def _initialise(packer: Packer, root: Path) -> None:

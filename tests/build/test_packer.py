@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,22 @@ def test_a_packer_that_had_to_be_killed_leaves_the_record_of_its_run(
         )  # fmt: skip
     assert "gpu-ami sweep" in str(caught.value)
     assert [record.id for record in runs.records(home)] == [run.id]
+
+
+def test_sockets_have_a_short_path_below_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below a long home directory a build stood still, or Packer crashed."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", "/tmp")
+    longest = "/" + "x" * (106 - len(packer._SOCKET))
+    with packer._short(longest) as own:
+        assert own == longest
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    with packer._short(str(deep)) as short:
+        assert len(short) < 60 and Path(short).resolve() == deep
+        with socket.socket(socket.AF_UNIX) as opened:
+            opened.bind(short + packer._SOCKET)
+        assert (deep / packer._SOCKET[1:]).is_socket()
+    assert not Path(short).exists() and deep.exists()
+    with socket.socket(socket.AF_UNIX) as refused, pytest.raises(OSError, match="too long"):
+        refused.bind(f"{deep}{packer._SOCKET}")
