@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 from moto.ec2.models import ec2_backends
 from moto.kms.models import kms_backends
 
-from gpu_ami.cloud import Cloud, Launch, Place, key_name, log_groups, policies, preflight, runs
+from gpu_ami.cloud import Cloud, Launch, Place, key_name, log_groups, placement_groups, policies, preflight, runs
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.cloud.policies import Request, read_policy
 from gpu_ami.cloud.sweep import sweep_cloud
@@ -138,6 +138,8 @@ class Line:
         cloud, name = self.cloud, key_name(run.id)
         cloud.import_key(name, PUBLIC_KEY, run.tags())
         cloud.ec2.describe_instance_types(InstanceTypes=["p4d.24xlarge"])
+        placement_groups.create(cloud, name, run.tags())
+        placement_groups.delete(cloud, name)
         image = self.world.ec2.backend.amis[BASE_ID]
         image.record = SimpleNamespace(**{**vars(image.record), "kms_key_id": KEY})  # an AMI of an encrypted build
         instance_id = cloud.launch(Launch(BASE_ID, "g5.12xlarge", name, run.tags(), ""))
@@ -207,8 +209,13 @@ class Line:
         backend.create_tags([instance.id], {"Name": f"gpu-ami r {dead} builder"})
         untagged = backend.create_image(instance.id, "gpu-ami_r-1", "", [])  # by Packer 1.6.6
         self.log_group_of_a_proof(dead)
+        left = {"GroupName": key_name(dead), "TagSpecification.1.ResourceType": "placement-group"}
+        for number, (key, value) in enumerate(tags.items(), start=1):
+            left |= {f"TagSpecification.1.Tag.{number}.Key": key, f"TagSpecification.1.Tag.{number}.Value": value}
+        self.world.ec2.placement_groups.answer("CreatePlacementGroup", left)
         self.settle()
         sweep_cloud(self.cloud, self.home, Progress("quiet"))
+        assert placement_groups.tagged(self.cloud, runs.TAG_RUN) == []
         assert self.cloud.instance(instance.id)["State"]["Name"] == "terminated"
         assert untagged.id not in backend.amis and untagged.ebs_snapshot.id not in backend.snapshots
 
