@@ -104,7 +104,7 @@ def test_check_that_loops_locally_ends_at_its_deadline(run: Run) -> None:
 def test_incomplete_host_constants_are_read_by_single_commands(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = "from validator.transport import host_constants\nhost_constants.read = lambda output: {}\n"
+    lines = "from validator.transport import shell\nshell.read = lambda output: {}\n"
     (tmp_path / "mute.py").write_text(lines)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     asked = ["host.system_info.type == 'linux'", "host.package('dpkg').is_installed"]
