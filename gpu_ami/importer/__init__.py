@@ -4,6 +4,7 @@ template          reads a template: variables, builders, provisioners, and what 
 interpolation     `{{user `x`}}` and `{{env `X`}}` of JSON templates
 hcl2_template     variables, locals, sources and builds of HCL2 templates
 hcl2_values       values of HCL2 expressions
+step_values       values that a template gives to its provisioners alone
 secrets           which values are never copied or shown
 variable_names    what the variables of well-known templates mean
 conversion        template → recipe, place and remarks

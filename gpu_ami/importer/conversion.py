@@ -14,6 +14,7 @@ from pathlib import Path
 from gpu_ami.importer.interpolation import is_resolved, variables_in
 from gpu_ami.importer.leftovers import leftovers, mappings, shown, unused_variables
 from gpu_ami.importer.place import place_of
+from gpu_ami.importer.step_values import step_values
 from gpu_ami.importer.template import Template, read_template
 from gpu_ami.importer.variable_names import (
     ARCHITECTURE,
@@ -27,6 +28,7 @@ from gpu_ami.importer.variable_names import (
 )
 from gpu_ami.plan import root_device_name
 from gpu_ami.recipes import Facts
+from gpu_ami.recipes.rules import TemplateVariable
 
 _DEFAULT_TYPES = {"x86_64": ["g5.12xlarge", "p4d.24xlarge"], "arm64": ["g5g.xlarge"]}
 _SYSTEMS = {
@@ -226,19 +228,26 @@ class _Conversion:
             if found is None or name in self._taken or value in (None, "") or not is_resolved(value):
                 continue
             self._taken.add(name)
-            (component, template), text = found, str(value)
-            if self._template.secrets.hides(name, text):
-                self._remarks.append(f"{name}: it holds a secret; not carried over")
-                continue
-            read = template.read(text)
-            known = self._recipe.get(component)
-            if read.version and known and known != {"version": read.version}:
-                self._remarks.append(f"{name}: {text!r} is a second version of {component}; not carried over")
-                continue
-            if read.version:
-                self._recipe[component] = {"version": read.version}
-            self._remarks += [f"{name}: {remark}" for remark in read.remarks]
-            self._remarks += [f"{name}: {word!r} is not understood; not carried over" for word in read.others]
+            self._component(name, *found, str(value))
+        for path, name, value in step_values(self._template.provisioners, self._template.variables):
+            found = component_of(name)
+            if found and value not in (None, "") and not isinstance(value, dict | list) and is_resolved(value):
+                self._component(f"{path}.{name}", *found, str(value))
+
+    def _component(self, name: str, component: str, reader: TemplateVariable, text: str) -> None:
+        """Writes the version that `text`, the value of a variable, names; what it names besides is a remark."""
+        if self._template.secrets.hides(name, text):
+            self._remarks.append(f"{name}: it holds a secret; not carried over")
+            return
+        read = reader.read(text)
+        known = self._recipe.get(component)
+        if read.version and known and known != {"version": read.version}:
+            self._remarks.append(f"{name}: {text!r} is a second version of {component}; not carried over")
+            return
+        if read.version:
+            self._recipe[component] = {"version": read.version}
+        self._remarks += [f"{name}: {remark}" for remark in read.remarks]
+        self._remarks += [f"{name}: {word!r} is not understood; not carried over" for word in read.others]
 
     def _source_ami(self, has_id: bool) -> None:
         owner, name = self._filter()

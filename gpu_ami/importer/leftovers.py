@@ -7,6 +7,7 @@ replaces it here. What a script or user data hold is never shown: they may hold 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 
 from gpu_ami.errors import counted
@@ -41,7 +42,11 @@ _INSTEAD = {
     "user_data": "gpu-ami's builder has user data of its own",
     "user_data_file": "gpu-ami's builder has user data of its own",
 }
-_SECRET = "a secret, its value is not copied: boto3 finds credentials (profile, role, environment)"
+_SECRET = "a secret, its value is not copied"
+_CREDENTIAL = re.compile(
+    r"(?:aws|amazon|ec2)[_-].*|access_key(_id)?|secret_(access_)?key|(session_)?token", re.IGNORECASE
+)
+_BOTO3 = "boto3 finds credentials (profile, role, environment)"
 _SHOWN = 100
 
 
@@ -77,9 +82,13 @@ def unused_variables(template: Template, taken: Collection[str]) -> Iterator[str
         if value in (None, "", [], {}) or name in taken or name in template.environment:
             continue
         if template.secrets.hides(name, value):
-            yield f"{name}: {_SECRET}"
+            yield f"{name}: {_secret(name)}"
         else:
             yield f"{name}: {shown(name, value, template.secrets)} has no place in a recipe; not carried over"
+
+
+def _secret(name: str) -> str:
+    return f"{_SECRET}: {_BOTO3}" if _CREDENTIAL.fullmatch(name) else _SECRET
 
 
 def _other_builders(template: Template) -> Iterator[str]:
@@ -103,7 +112,7 @@ def _builder_keys(template: Template, taken: Collection[str], root_volume: int |
                 continue
             instead = _INSTEAD.get(key, "gpu-ami's own Packer template has its own setting")
             if key in _CONTENT or template.secrets.hides(key, [value, builder.get(key)]):
-                why = instead if key in _CONTENT else _SECRET
+                why = instead if key in _CONTENT else _secret(key)
                 yield f"{path}: not carried over: {why}" if key in _CONTENT else f"{path}: {why}"
             elif key == "source_ami_filter":
                 yield from _filters(builder.get(key), template.secrets)

@@ -143,6 +143,8 @@ def _as_word(known: str) -> re.Pattern[str]:
 def _scalars(value: object, name: str) -> Iterator[tuple[str, str]]:
     """The scalar values of a document as text, each with its key; a mapping's names count for what is below them."""
     if isinstance(value, Mapping):
+        if isinstance(tag := value.get("key"), str) and "value" in value:  # a tag as EC2's API and HCL2 blocks write it
+            value = {tag: value["value"], **{key: item for key, item in value.items() if key not in ("key", "value")}}
         for key, below in value.items():
             inner = str(key)
             yield from _scalars(below, name if is_secret_name(name) and not is_secret_name(inner) else inner)

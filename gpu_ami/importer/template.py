@@ -122,7 +122,9 @@ def _of_json(path: Path, document: Mapping[str, object], variable_files: Sequenc
     builders = [builder for builder in _mappings(document.get("builders")) if _is_chosen(builder, only)]
     template.raw_builders = builders
     template.builders = [resolved for builder in builders if isinstance(resolved := user.resolved(builder), dict)]
-    steps = list(_mappings(document.get("provisioners")))
+    steps = [
+        step for written in _mappings(document.get("provisioners")) if isinstance(step := user.resolved(written), dict)
+    ]
     first = builders[0] if builders else {}
     source = (str(first.get("type", "")), str(first.get("name") or first.get("type", "")))
     template.provisioners = [step for step in steps if _runs_for(step, source)]
