@@ -86,7 +86,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami.files import home_dir
     from gpu_ami.local import region
     from gpu_ami.recipes import all_recipes, find_recipe
-    from gpu_ami.rehearsal import Options, table, worst_exit_code
+    from gpu_ami.rehearsal import Options, results, worst_exit_code
 
     if args.minutes and not (args.sample or args.since):
         raise UsageError("--minutes is of --sample and --since", hint="name the recipes to rehearse fewer of them")
@@ -97,7 +97,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options = Options(args.keep, args.minutes * 60.0 if args.minutes else None)
     names = [recipe.stem for recipe in recipes]
     rows = sorted(_rehearse(found, args, progress, options), key=lambda row: names.index(row.image))
-    shown = table.markdown(rows) if args.format == "markdown" else table.text(rows)
+    shown = results.markdown(rows) if args.format == "markdown" else results.text(rows)
     return Outcome(shown, {"recipes": [row.to_json() for row in rows]}, worst_exit_code(rows))
 
 
@@ -141,15 +141,15 @@ def _rehearse(
     from gpu_ami import pipeline
     from gpu_ami.errors import counted
     from gpu_ami.files import home_dir
-    from gpu_ami.rehearsal import series
+    from gpu_ami.rehearsal import rehearse
 
     waiting = [candidate for candidate in found if not candidate.is_settled]
     if not waiting:
         return [candidate.row for candidate in found]
     boot = any(candidate.row.instance_type for candidate in waiting)
-    jobs = args.jobs or series.width(home_dir(), boot=boot)
+    jobs = args.jobs or rehearse.width(home_dir(), boot=boot)
     with pipeline.open_session(None, progress, builder="sandbox") as session:
         progress.note(f"{counted(len(waiting), 'recipe')} to rehearse, {jobs} at a time")
-        rows = series.run(waiting, session, options, jobs)
+        rows = rehearse.run(waiting, session, options, jobs)
     rehearsed = {row.image: row for row in rows}
     return [rehearsed.get(candidate.image, candidate.row) for candidate in found]

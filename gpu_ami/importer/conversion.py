@@ -11,12 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_ami.importer.interpolation import is_resolved, variables_in
 from gpu_ami.importer.leftovers import leftovers, mappings, shown, unused_variables
-from gpu_ami.importer.place import place_of
-from gpu_ami.importer.step_values import step_values
-from gpu_ami.importer.template import Template, read_template
-from gpu_ami.importer.variable_names import (
+from gpu_ami.importer.place import (
     ARCHITECTURE,
     DESCRIPTION,
     ECS,
@@ -25,7 +21,10 @@ from gpu_ami.importer.variable_names import (
     INSTANCE_TYPE,
     KUBERNETES,
     component_of,
+    place_of,
 )
+from gpu_ami.importer.step_values import step_values
+from gpu_ami.importer.template import Template, is_resolved, read_template, variables_in
 from gpu_ami.plan import root_device_name
 from gpu_ami.recipes import Facts
 from gpu_ami.recipes.rules import TemplateVariable

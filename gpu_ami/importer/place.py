@@ -1,14 +1,20 @@
-"""What a template says of its region and network: the `--where` file."""
+"""What a template says of its region and network: the `--where` file; and what its variables' names mean.
+
+Names of variables of the system and the network in well-known templates; a component names its own (Component):
+aws-samples/aws-efa-nccl-baseami-pipeline 9d8a9273 (nvidia-efa-ami_base/*.yml); awslabs/amazon-eks-ami 4550a9a8
+(templates/al2023); aws/amazon-ecs-ami f2c020ed (variables.pkr.hcl). Read 2026-11-25.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpu_ami.cloud import takes
-from gpu_ami.importer.interpolation import is_resolved
-from gpu_ami.importer.template import Template
-from gpu_ami.importer.variable_names import PLACE
+from gpu_ami.importer.template import Template, is_resolved
+from gpu_ami.recipes import components
+from gpu_ami.recipes.rules import TemplateVariable
 
 # Keys of an amazon-ebs builder → of a --where file.
 BUILDER_KEYS: Mapping[str, str] = {
@@ -69,3 +75,32 @@ def _converted(key: str, value: object) -> object:
         items = value if isinstance(value, list) else str(value).split(",")
         return [str(item).strip() for item in items if str(item).strip()]
     return int(str(value)) if key == "ssh_port" and str(value).isdigit() else str(value)
+
+
+# `_al2023` and the like at the end name a system of several.
+_SYSTEM_SUFFIX = re.compile(r"_(al\d+|amzn\d*|ubuntu_?\d*|ul\d+|debian\d*|rhel\d*)$")
+KUBERNETES = ("kubernetes_version", "k8s_version", "eks_version", "kubernetes_semver", "eks_kubernetes_version")
+ECS = ("ecs_agent_version", "ecs_init_rev", "ecs_version")
+ARCHITECTURE = ("arch", "architecture")
+DESCRIPTION = ("ami_description",)
+FILTER_NAME = ("source_ami_filter_name", "source_ami_name", "source_ami_filter", "base_ami_name")
+FILTER_OWNERS = ("source_ami_owners", "source_ami_owner", "source_ami_owner_id", "base_ami_owner")
+INSTANCE_TYPE = ("instance_type", "builder_instance_type", "build_instance_type", "aws_instance_type")
+# Key of a --where file → variables.
+PLACE: Mapping[str, tuple[str, ...]] = {
+    "region": ("region", "aws_region", "build_region"),
+    "profile": ("aws_profile",),
+    "subnet_id": ("subnet_id", "aws_subnet_id"),
+    "security_group_ids": ("security_groupids", "security_group_ids", "security_group_id", "security_groups"),
+    "instance_profile": ("iam_instance_profile", "instance_profile"),
+    "kms_key_id": ("kms_key_id", "kms_key"),
+    "ssh_interface": ("ssh_interface",),
+    "source_ami": ("build_ami", "source_ami", "source_ami_id", "base_ami", "base_ami_id"),
+}
+
+
+def component_of(variable: str) -> tuple[str, TemplateVariable] | None:
+    """The component whose version a variable holds, and what reads it."""
+    name = _SYSTEM_SUFFIX.sub("", variable.lower().replace("-", "_"))
+    declared = [(one.name, one.template) for one in components.components().values() if one.template]
+    return next(((key, template) for key, template in declared if re.fullmatch(template.names, name)), None)

@@ -4,21 +4,18 @@ document             plan.json: its content, digest, reader and writer
 json_schema          docs/schemas/plan.json, from the types of the document
 outputs              what Packer and Ansible read of it
 resolution           a recipe becomes a plan, and a plan at a place: mirror, endpoint, source AMI, kernel
-lock                 variables/locks: resolved values of each recipe, and its source AMI by region
+lock                 variables/locks: resolved values of each recipe, its source AMI by region; what a plan would change
 bump                 moves a recipe to newer versions that go together
-diff                 what a plan made now would change in its lock, and why
 matrix               which images a change in a git repository affects
 cost                 prices of instances, the estimate of a run, --max-cost
-source_ami           looks up the source AMI of a plan
 """
 
 from gpu_ami.plan import cost
 from gpu_ami.plan.bump import Bump
 from gpu_ami.plan.bump import markdown as bump_summary
 from gpu_ami.plan.bump import propose as propose_bump
-from gpu_ami.plan.diff import changes, compare, value_differences
 from gpu_ami.plan.document import PLAN_FILE, Plan
-from gpu_ami.plan.lock import locks_folder, render_lock, write_lock
+from gpu_ami.plan.lock import changes, compare, locks_folder, render_lock, value_differences, write_lock
 from gpu_ami.plan.matrix import AffectedImage, affected
 from gpu_ami.plan.outputs import (
     ANSIBLE_FILE,
@@ -29,8 +26,7 @@ from gpu_ami.plan.outputs import (
     root_device_name,
     site_files,
 )
-from gpu_ami.plan.resolution import make_plan
-from gpu_ami.plan.source_ami import resolve_source_ami
+from gpu_ami.plan.resolution import make_plan, resolve_source_ami
 
 __all__ = [
     "ANSIBLE_FILE",

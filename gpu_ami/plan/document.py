@@ -8,16 +8,25 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from gpu_ami.cloud import Place
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan.outputs import ANSIBLE_FILE, PACKER_FILE, SITE_FOLDER, ansible_variables, packer_variables
-from gpu_ami.recipes import PlanDocument, ResolvedPlan, site
+from gpu_ami.recipes import PlanDocument, ResolvedPlan, SourceAmi, site
+from validator.plan_document import Builder
 
 SCHEMA = "gpu-ami/plan/1"
 PLAN_FILE = "plan.json"
+
+
+class SourcePlan(TypedDict):
+    """The sections of a plan that decide its source AMI."""
+
+    source_ami: SourceAmi
+    architecture: str
+    build: Builder
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,13 @@
 """From a recipe to a plan's document: facts, the recipe's grammar, its layers, and their resolution.
 
-lookup               the recipes that there are, found by name
-layers               a recipe and the layers below it, merged; the origin of every value
+layers               a recipe, found by name, and the layers below it, merged; the origin of every value
 grammar              the keys of a recipe
 site                 a site's own roles, facts, checks and faults
 resolver             recipe and facts become the plan's document
 solver               a version for every component, or all conflicts
 known_releases       releases that are known for a system, and what `newest` takes
 agent                the CloudWatch agent's configuration
-notes                notes of a plan that can be built
-support              until when systems get updates, and what may still be built on them
+notes                notes of a plan that can be built; until when systems get updates
 explanation          where each value of a recipe comes from
 reference            the reference of the recipe's keys, for docs/recipes.md
 
@@ -20,10 +18,17 @@ rules (between versions, and between a recipe's values).
 from gpu_ami.recipes import components
 from gpu_ami.recipes.explanation import ExplainedValue, explain
 from gpu_ami.recipes.facts import ARCHITECTURES, VARIABLES, Facts, load_facts
-from gpu_ami.recipes.layers import Recipe, facts_of, read_recipe
-from gpu_ami.recipes.lookup import all_recipes, find_recipe, new_recipe_folder, recipe_folders
+from gpu_ami.recipes.layers import (
+    Recipe,
+    all_recipes,
+    facts_of,
+    find_recipe,
+    new_recipe_folder,
+    read_recipe,
+    recipe_folders,
+)
+from gpu_ami.recipes.notes import support_of
 from gpu_ami.recipes.resolver import resolve
-from gpu_ami.recipes.support import support_of
 from validator.plan_document import CloudWatchAgent, PlanDocument, ResolvedPlan, SourceAmi, section
 
 __all__ = [

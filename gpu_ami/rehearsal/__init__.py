@@ -1,12 +1,9 @@
 """Rehearsals: recipes built in sandboxes of the local region and judged, many in one run.
 
-candidates           the recipes of a run: plan, base image, and what an earlier run found of the same inputs
+candidates           the recipes of a run: plan, base image, digest of all inputs, what an earlier run found of the same
 selection            what a run of CI builds: a sample, and what a change affects
-inputs               digest of all that decides what a rehearsal finds
-rehearse             one recipe: build, checks of the image's files, a machine, removal of the image
-series               many recipes, side by side
-results              what a rehearsal found; rehearsal.json
-table                the results for people
+rehearse             build, checks of the image's files, a machine, removal of the image; many recipes side by side
+results              what a rehearsal found (rehearsal.json), and a run's results as text and Markdown
 """
 
 from gpu_ami.rehearsal.candidates import Candidate

@@ -1,4 +1,7 @@
-"""The recipes of a run: each with its plan and its base image, or with the reason why it is not rehearsed."""
+"""The recipes of a run: each with its plan and its base image, or with the reason why it is not rehearsed.
+
+Each with a digest of all that decides what its rehearsal finds: plan, roles, base image, packages, checks.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,30 @@ from typing import TYPE_CHECKING
 from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.local.images import source_ami
 from gpu_ami.plan import Plan, make_plan
-from gpu_ami.rehearsal import inputs, results
+from gpu_ami.rehearsal import results
 from gpu_ami.rehearsal.results import LEFT_OUT, NO_BASE_IMAGE, Rehearsal
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Place
     from gpu_ami.local.images import Base
     from gpu_ami.recipes import PlanDocument
+
+
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+import gpu_ami
+import validator
+from gpu_ami.build import layers
+from gpu_ami.data import data_root
+from gpu_ami.local.images import rootfs_layers
+
+if TYPE_CHECKING:
+    from gpu_ami.cloud import Place
+    from gpu_ami.local.images import Base
+    from gpu_ami.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -71,7 +91,7 @@ def prepare(candidate: Candidate, place: Place, *, boot: bool, fresh: bool) -> C
     if candidate.is_settled or candidate.plan is None or candidate.base is None:
         return candidate
     instance_type = smallest(candidate.plan.document) if boot else ""
-    digest = inputs.digest(candidate.plan, candidate.base, place, instance_type)
+    digest = inputs_digest(candidate.plan, candidate.base, place, instance_type)
     row = replace(candidate.row, instance_type=instance_type, inputs=digest)
     earlier = None if fresh else results.load(candidate.out)
     if earlier is not None and earlier.inputs == digest and earlier.is_judged:
@@ -84,3 +104,45 @@ def smallest(plan: PlanDocument) -> str:
     """The plan's instance type with the fewest accelerators, then the least memory."""
     rows = plan["instance_types"]
     return min(rows, key=lambda row: (row["gpu_count"], row["memory_gib"], row["vcpus"]))["name"]
+
+
+_PROGRAM = Path(gpu_ami.__file__).parent
+# What builds, judges and boots; a base image's own files are in its digest.
+_SUITE = ("build", "validate")
+_BASE_IMAGES = "*_ami"
+
+
+def inputs_digest(plan: Plan, base: Base, place: Place, instance_type: str) -> str:
+    """`sha256:…` of the rehearsal of a plan on a base image. instance_type: that is booted, "" for files alone."""
+    stack = layers.cut(plan, rootfs_layers.digest(base), place, data_root())
+    checks = layers.files_digest([plan.site / "checks"]) if plan.site else ""
+    parts = (plan.digest, stack[-1].digest, _local_region(), _suite(), checks, instance_type)
+    return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
+
+
+@cache
+def _local_region() -> str:
+    """Of the local region's programs and replicas, without the base images."""
+    return layers.files_digest(_region_files())
+
+
+def _region_files() -> list[Path]:
+    local = _PROGRAM / "local"
+    replicas = local / "replicas"
+    images = set(replicas.glob(_BASE_IMAGES))
+    files = [path for path in local.iterdir() if path != replicas]
+    return sorted([*files, *(path for path in replicas.iterdir() if path not in images)])
+
+
+def region_files(base: Base) -> Iterator[Path]:
+    """Folders and files of the local region that decide what is built on a base image: those of others do not."""
+    yield from _region_files()
+    replicas = _PROGRAM / "local" / "replicas"
+    yield replicas / rootfs_layers.system_folder(base.system).name
+    yield from (replicas / f"{name}_ami" for name in ("debian", base.family))
+
+
+@cache
+def _suite() -> str:
+    """Of what builds and judges."""
+    return layers.files_digest([Path(validator.__file__).parent, *(_PROGRAM / name for name in _SUITE)])

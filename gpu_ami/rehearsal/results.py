@@ -1,13 +1,16 @@
-"""What the rehearsal of a recipe found: out/rehearsals/<image>/rehearsal.json."""
+"""What the rehearsal of a recipe found: out/rehearsals/<image>/rehearsal.json.
+
+The results of a run: a table for a terminal, Markdown for a page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from gpu_ami.errors import BuildError, GpuAmiError
+from gpu_ami.errors import BuildError, GpuAmiError, counted
 from gpu_ami.files import read_json, write_json
 from gpu_ami.report import Report, document
 from validator.results import Converters, InvalidRecord, Record, plain_fields
@@ -31,7 +34,7 @@ class Rehearsal(Record):
     of the local region. source_ami: id. seconds: from the plan to the verdict. checks: how many have each verdict.
     simulated: what stood in for the original: the system, families of replicas, the accelerators of a booted machine.
     replicas: `package version`. failed: ids of red checks. reason: why it is no PASS. instance_type: that was booted,
-    without restarts; "" for files alone. inputs: digest (gpu_ami.rehearsal.inputs). finished: RFC 3339, UTC.
+    without restarts; "" for files alone. inputs: digest (candidates.inputs_digest). finished: RFC 3339, UTC.
     unchanged: an earlier run found it of the same inputs. kept: the image was not removed.
     """
 
@@ -117,3 +120,62 @@ def by_result(rows: Sequence[Rehearsal]) -> Mapping[str, list[Rehearsal]]:
     for row in rows:
         groups.setdefault(row.result, []).append(row)
     return groups
+
+
+_HEADER = ("recipe", "base image", "source AMI", "seconds", "verdict", "checks", "simulated")
+_MOST = 140  # characters of a reason in a line of the terminal; rehearsal.json has all
+
+
+def text(rows: Sequence[Rehearsal]) -> str:
+    """A line for each recipe, the reason of each that is no PASS, and how many have each result."""
+    cells = [_HEADER, *(_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADER) - 1)]
+    lines = ["  ".join([*map(str.ljust, line, widths), line[-1]]).rstrip() for line in cells]
+    reasons = list(_reasons(rows))
+    return "\n".join([*lines, *([""] * bool(reasons)), *reasons, "", summary(rows)])
+
+
+def _reasons(rows: Sequence[Rehearsal]) -> Iterator[str]:
+    """A line for each reason, with the recipes that have it."""
+    images: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reason:
+            images.setdefault(f"{row.result}: {_shortened(row.reason)}", []).append(row.image)
+    return (f"{', '.join(names)}: {reason}" for reason, names in images.items())
+
+
+def markdown(rows: Sequence[Rehearsal]) -> str:
+    """A table with the same columns, for docs/recipes.md or a job's page."""
+    columns = [*_HEADER, "reason"]
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for row in rows:
+        cells = [" ".join(cell.split()).replace("|", "\\|") for cell in (*_cells(row), row.reason)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", summary(rows)])
+
+
+def summary(rows: Sequence[Rehearsal]) -> str:
+    """`31 recipes: 20 PASS, 1 FAIL, 10 NO BASE IMAGE`, and how many an earlier run had judged."""
+    groups = ", ".join(f"{len(members)} {result}" for result, members in by_result(rows).items())
+    unchanged = sum(row.unchanged for row in rows)
+    earlier = f"; {unchanged} judged by an earlier run, unchanged since (--fresh judges them again)" * bool(unchanged)
+    return f"{counted(len(rows), 'recipe')}: {groups}{earlier}"
+
+
+def _cells(row: Rehearsal) -> tuple[str, ...]:
+    verdict = f"{row.result} on {row.instance_type}" if row.instance_type and row.checks else row.result
+    seconds = f"{row.seconds:.0f}" if row.seconds else "-"
+    return (
+        row.image,
+        row.base_image or "-",
+        row.source_ami or "-",
+        seconds,
+        verdict,
+        row.checks or "-",
+        ", ".join(row.simulated) or "-",
+    )
+
+
+def _shortened(reason: str) -> str:
+    line = " ".join(reason.split())
+    return line if len(line) <= _MOST else f"{line[: _MOST - 1]}…"

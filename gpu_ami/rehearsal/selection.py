@@ -16,7 +16,7 @@ from gpu_ami.errors import UsageError
 from gpu_ami.local.images import source_ami
 from gpu_ami.plan import affected
 from gpu_ami.recipes import section
-from gpu_ami.rehearsal import inputs
+from gpu_ami.rehearsal.candidates import region_files
 
 if TYPE_CHECKING:
     from gpu_ami.recipes import ResolvedPlan
@@ -68,7 +68,7 @@ def changed_since(candidates: Sequence[Candidate], commit: str) -> dict[str, tup
 
 def _of_the_region(_recipe: Path, document: ResolvedPlan) -> Iterable[Path]:
     try:
-        return list(inputs.region_files(source_ami.base_of(document)))
+        return list(region_files(source_ami.base_of(document)))
     except UsageError:  # no base image: it is not built here
         return ()
 

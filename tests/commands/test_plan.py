@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.cli import main
-from gpu_ami.plan.diff import changes
+from gpu_ami.plan.lock import changes
 from gpu_ami.recipes.facts.tables import VARIABLES
 from tests.plan.conftest import AL2023, RECIPES
 from tests.plan.conftest import locks as locks
-from tests.plan.test_diff import relock
+from tests.plan.test_lock import relock
 
 
 def test_command_checks_all_locks(capsys: pytest.CaptureFixture[str]) -> None:

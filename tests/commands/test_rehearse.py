@@ -13,7 +13,7 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.recipes import all_recipes
-from gpu_ami.rehearsal import Candidate, Options, Rehearsal, candidates, selection, series
+from gpu_ami.rehearsal import Candidate, Options, Rehearsal, candidates, rehearse, selection
 from tests.test_json import valid
 
 
@@ -60,7 +60,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     monkeypatch.setattr(candidates, "find", recorded.find)
     monkeypatch.setattr(candidates, "prepare", recorded.prepare)
     monkeypatch.setattr(pipeline, "open_session", recorded.open_session)
-    monkeypatch.setattr(series, "run", recorded.run)
+    monkeypatch.setattr(rehearse, "run", recorded.run)
     return recorded
 
 

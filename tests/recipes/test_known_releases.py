@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_ami.recipes.components import chosen, cloudwatch_agent
-from gpu_ami.recipes.facts.citations import Sources
-from gpu_ami.recipes.facts.tables import load_facts
+from gpu_ami.recipes.facts.tables import Sources, load_facts
 from gpu_ami.recipes.known_releases import best_known_first, remark, seen
 from tests.recipes.conftest import context
 

@@ -12,7 +12,7 @@ import pytest
 from gpu_ami.cloud import Place
 from gpu_ami.local.images import Base
 from gpu_ami.plan import render_lock, write_lock
-from gpu_ami.rehearsal import candidates, inputs, selection
+from gpu_ami.rehearsal import candidates, selection
 from gpu_ami.rehearsal.candidates import Candidate
 from gpu_ami.rehearsal.selection import Sample
 
@@ -120,7 +120,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(root, "init", "-q", "-b", "main")
     git(root, "add", "-A")
     git(root, "commit", "-qm", "first")
-    monkeypatch.setattr(inputs, "_PROGRAM", root)
+    monkeypatch.setattr(candidates, "_PROGRAM", root)
     return root
 
 
@@ -143,5 +143,5 @@ def test_replicas_and_base_images_count(project: Path, changed: str, affected: s
 
 
 def test_files_of_a_base_image_are_those_of_its_system_and_family() -> None:
-    names = {path.name for path in inputs.region_files(Base("al2023", "eks", "1.35")) if path.name.endswith("_ami")}
+    names = {path.name for path in candidates.region_files(Base("al2023", "eks", "1.35")) if path.name.endswith("_ami")}
     assert names == {"debian_ami", "al2023_ami", "eks_ami"}

@@ -1,15 +1,13 @@
 """Facts: the tables of variables/facts, each row with its source, and how their versions compare.
 
-tables               the tables, read and checked once
+tables               the tables, read and checked once; the rows that a plan relies on; names of architectures
 fact_queries         answers to questions about the facts
 versions             order, branches and constraints of versions
 additions            releases that the tables lack, and rows for them in a site's own tables
-citations            the rows that a plan relies on; each architecture's names
 """
 
 from gpu_ami.recipes.facts.additions import add_row, not_released, released
-from gpu_ami.recipes.facts.citations import ARCHITECTURES, Sources
-from gpu_ami.recipes.facts.tables import VARIABLES, Facts, Row, load_facts, read_yaml
+from gpu_ami.recipes.facts.tables import ARCHITECTURES, VARIABLES, Facts, Row, Sources, load_facts, read_yaml
 from gpu_ami.recipes.facts.versions import (
     NEWEST,
     around,

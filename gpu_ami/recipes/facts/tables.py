@@ -1,4 +1,8 @@
-"""The tables of `variables/facts/`: each row has its source and the date on which it was read."""
+"""The tables of `variables/facts/`: each row has its source and the date on which it was read.
+
+The rows that a plan relies on, and notes on those that are not verified. The architectures of images, and what others
+call them: EC2's name → Debian's, rpm's, the GNU triplet.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from gpu_ami.errors import UsageError
 from gpu_ami.files import not_utf_8, parse_yaml
 from gpu_ami.recipes.facts.versions import branch, parts
 from validator import inputs
+from validator.plan_document import Citation
 from validator.schema import did_you_mean
 
 VARIABLES = data_dir("variables")
@@ -131,3 +136,41 @@ def _with_rows(table: Any, rows: Any) -> Any:
     if not isinstance(table, dict) or not isinstance(rows, dict):
         return rows
     return table | {key: _with_rows(table.get(key), value) for key, value in rows.items()}
+
+
+class Sources:
+    """Collected while a plan is resolved: `rows` for its `sources`, `notes` for its `notes`."""
+
+    def __init__(self) -> None:
+        self.rows: list[Citation] = []
+        self.notes: list[str] = []
+
+    def add(self, fact: str, row: Row) -> None:
+        """A row that the plan relies on; an unverified one leaves a note."""
+        unverified = bool(row.get("unverified", False))
+        entry: Citation = {"fact": fact, "source": row["source"], "date": row["date"], "unverified": unverified}
+        if entry in self.rows:
+            return
+        self.rows.append(entry)
+        if unverified:
+            self.note(str(row.get("note") or f"not established: {fact} ({row['source']})"))
+
+    def note(self, text: str) -> None:
+        line = " ".join(text.split())
+        if line not in self.notes:
+            self.notes.append(line)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """deb: as in Debian packages and AWS's download folders; rpm: as in rpm packages and `uname -m`."""
+
+    deb: str
+    rpm: str
+    triplet: str
+
+
+ARCHITECTURES = {
+    "x86_64": Architecture("amd64", "x86_64", "x86_64-linux-gnu"),
+    "arm64": Architecture("arm64", "aarch64", "aarch64-linux-gnu"),
+}

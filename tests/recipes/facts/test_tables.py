@@ -1,4 +1,7 @@
-"""The tables: every row has source and date, every reference resolves, nothing goes backwards, EC2's data agree."""
+"""The tables: every row has source and date, every reference resolves, nothing goes backwards, EC2's data agree.
+
+Rows that a plan relies on; one table of architectures.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import pytest
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.components import chosen
-from gpu_ami.recipes.facts.tables import Facts, load_facts, read_yaml
+from gpu_ami.recipes.facts.tables import ARCHITECTURES, Facts, Sources, load_facts, read_yaml
 from gpu_ami.recipes.facts.versions import at_least, branch, parts
 
 FACTS = load_facts()
@@ -292,3 +295,47 @@ def test_file_that_is_no_recipe_says_what_to_do(tmp_path: Path) -> None:
             read_yaml(tmp_path / name)
         assert caught.value.message == f"{tmp_path / name}: {message}"
         assert hint in caught.value.hint
+
+
+ROW = {"source": "release notes", "date": "2026-11-21"}
+
+
+def test_row_is_cited_once_for_each_fact() -> None:
+    sources = Sources()
+    for fact in ("driver 580", "driver 580", "CUDA 13.0"):
+        sources.add(fact, ROW)
+    assert [citation["fact"] for citation in sources.rows] == ["driver 580", "CUDA 13.0"]
+    assert sources.rows[0] == {"fact": "driver 580", **ROW, "unverified": False}
+    assert sources.notes == []
+
+
+def test_unverified_row_leaves_its_note() -> None:
+    sources = Sources()
+    sources.add("driver 580", {**ROW, "unverified": True})
+    sources.add("CUDA 13.0", {**ROW, "unverified": True, "note": "CUDA 13.0 was not tried"})
+    assert sources.notes == ["not established: driver 580 (release notes)", "CUDA 13.0 was not tried"]
+    assert all(citation["unverified"] for citation in sources.rows)
+
+
+def test_note_is_one_line_and_not_repeated() -> None:
+    sources = Sources()
+    sources.note("two\n  lines")
+    sources.note("two lines")
+    assert sources.notes == ["two lines"]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_names_are_those_of_each_system() -> None:
+    assert {name: (row.deb, row.rpm, row.triplet) for name, row in ARCHITECTURES.items()} == {
+        "x86_64": ("amd64", "x86_64", "x86_64-linux-gnu"),
+        "arm64": ("arm64", "aarch64", "aarch64-linux-gnu"),
+    }
+
+
+def test_no_other_module_has_a_table_of_its_own() -> None:
+    table = re.compile(r"[\"']arm64[\"']: [\"'](arm64|aarch64)")
+    folders = [ROOT / "gpu_ami", ROOT / "validator"]
+    modules = [path for folder in folders for path in folder.rglob("*.py") if "replicas" not in path.parts]
+    assert [str(path.relative_to(ROOT)) for path in modules if table.search(path.read_text(encoding="utf-8"))] == []
