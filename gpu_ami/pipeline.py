@@ -25,7 +25,7 @@ from gpu_ami.files import home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
-from gpu_ami.report import certificate, document, page, page_materials, summary, writer
+from gpu_ami.report import certificate, document, page, page_materials, writer
 from gpu_ami.validate import Proof, carried, host_proof, image_proof, nodes, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
@@ -402,7 +402,7 @@ def certify_stage(
     old = _bytes_of(out / certificate.CERTIFICATE_FILE)
     statement.write(out)
     page.write(report, statement if statement.is_issued else None, out, comparison)
-    summary.write(report, statement, out)
+    writer.write_summary(report, statement, out)
     if _bytes_of(out / certificate.CERTIFICATE_FILE) != old:
         (out / ENVELOPE_FILE).unlink(missing_ok=True)
     if signers and statement.is_issued:

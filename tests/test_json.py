@@ -16,7 +16,7 @@ import referencing
 import yaml
 
 from gpu_ami import cli, commands
-from gpu_ami.build.ansible_output import Converged
+from gpu_ami.build.ansible import Converged
 from gpu_ami.build.image import Build
 from gpu_ami.cloud.sweep import Swept
 from gpu_ami.errors import BuildError, counted

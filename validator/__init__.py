@@ -4,14 +4,14 @@ Usable alone: `pytest -p validator.plugin --hosts=ssh://user@address FILES`.
 
 plugin               the pytest plugin: hooks, fixtures, the results of a run
 outcomes             the outcome that pytest reports becomes a verdict
-selection            the plugin's command-line options; which of the collected checks run
+selection            the plugin's options; which of the collected checks run; their ids, roles and promises
 identity             ids, roles and promises of checks in the results
 tiers                proof tiers: what their checks prove and do not prove
 plan                 plan.json as the checks read it: a missing key makes a check UNPROVEN
 plan_document        the types of the content of plan.json, for gpu_ami and the checks
 agent_document       the types of the CloudWatch agent's configuration in plan.json
-observe              what a check records for the report beside its verdict
-deadline             the alarm that ends a check past its deadline
+observe              how a check ends, and what it records for the report beside its verdict
+deadline             the alarm that ends a check past its deadline; a time limit for each request of a boto3 client
 results              check records, verdicts and the file checks.json
 waivers              named checks that may fail until a named day
 inputs               what a user's file must be before it is read: a regular file of a bounded size

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from validator import call_deadline
+from validator.deadline import limit_requests
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -134,7 +134,7 @@ class CloudWatch:
         # botocore must not retry: it would wait in the thread that all checks share.
         config = Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 1})
         client = session.client(service, endpoint_url=self.endpoint, config=config)
-        call_deadline.limit(client)
+        limit_requests(client)
         return client
 
     @functools.cached_property

@@ -1,4 +1,7 @@
-"""The deadline of a check in this process: a check that runs past it is interrupted."""
+"""The deadline of a check in this process: a check that runs past it is interrupted.
+
+A time limit for each HTTP request of a boto3 client, from its first byte to the last one of the answer.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 import signal
 import threading
 import time
+from typing import Any
 
 _SURE_SECONDS = 1.0  # so long the alarm is taken to be as it was set: a check can set one of its own
 _end = 0.0  # of the running check (time.monotonic()); 0 for none
@@ -74,3 +78,54 @@ def _interrupt(_signum: int, _frame: object) -> None:
     elif _end:
         _end = 0.0
         raise CheckTimeout
+
+
+CALL_SECONDS = 120.0
+
+
+def limit_requests(client: Any) -> None:
+    """Limits every request of a boto3 client. A request that takes longer is a botocore HTTPClientError."""
+    endpoint = client._endpoint  # botocore has no public way to its HTTP session
+    endpoint.http_session = _Limited(endpoint.http_session)
+
+
+class _Limited:
+    """botocore's HTTP session, each of whose requests has a deadline.
+
+    A request is sent in a thread of its own, which is left behind where its answer does not end: it holds nothing but
+    its connection, and does not keep the process from ending.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def send(self, request: Any) -> Any:
+        answers: list[Any] = []
+        errors: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                answers.append(self._session.send(request))
+            except BaseException as error:  # raised in the caller's thread below
+                errors.append(error)
+
+        worker = threading.Thread(target=send, name="AWS call", daemon=True)
+        worker.start()
+        worker.join(CALL_SECONDS)
+        if worker.is_alive():
+            raise _no_end(request.url)
+        if errors:
+            raise errors[0]
+        return answers[0]
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _no_end(url: str) -> Exception:
+    from botocore.exceptions import HTTPClientError
+
+    class NoEndError(HTTPClientError):
+        fmt = 'no complete answer from "{endpoint_url}" within {seconds:.0f} s'
+
+    return NoEndError(endpoint_url=url, seconds=CALL_SECONDS)

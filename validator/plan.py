@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from validator import inputs
+from validator.inputs import read_text
 from validator.observe import unproven
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def load_plan(path: Path, log_group_suffix: str = "") -> PlanDocument:
     log_group_suffix: appended to the log groups of LOG_GROUPS, for a machine that sends to groups of a proof. The
     agent's configuration in the plan stays that of the image.
     """
-    document = json.loads(inputs.read_text(path))
+    document = json.loads(read_text(path))
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"{path}: expected schema {SCHEMA}, got {schema}")

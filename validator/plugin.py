@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from validator import deadline, evidence, identity, outcomes, selection, waivers
-from validator.observe import Observe, unproven
+from validator import deadline, evidence, selection, waivers
+from validator.observe import Observe, judge, unproven
 from validator.plan import load_plan
 from validator.results import (
     CheckRecord,
@@ -146,15 +146,15 @@ def pytest_collection_modifyitems(
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     hosts = session.config.stash[RUN].hosts
-    named = {item: identity.host_of(item) for item in session.items}
-    others = list(dict.fromkeys(name for name, _ in named.values() if name != identity.LOCAL))
+    named = {item: selection.host_of(item) for item in session.items}
+    others = list(dict.fromkeys(name for name, _ in named.values() if name != selection.LOCAL))
     for item, (name, host) in named.items():
-        if name == identity.LOCAL and len(others) == 1:
+        if name == selection.LOCAL and len(others) == 1:
             name, host = others[0], None  # a check without a host belongs to the only host of this run
         host_run = hosts.setdefault(name, HostRun(name, host))
         if host_run.host is None:
             host_run.host = host
-        record = identity.make_distinct(identity.describe(item), item, host_run.checks)
+        record = selection.make_distinct(selection.describe(item), item, host_run.checks)
         item.stash[CHECK] = host_run.checks[record.id] = RunningCheck(record)
         item.stash[HOST] = host_run
     gc.freeze()  # modules and items stay; garbage collection in them would take longer than the checks
@@ -211,7 +211,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         engine = item.config.stash[RUN].engine
         if engine is not None and engine.attempts() > check.latest("attempts"):
             check.update(attempts=engine.attempts())
-        outcomes.judge(check, report, call, is_ours=item.path.parent == _CHECKS)
+        judge(check, report, call, is_ours=item.path.parent == _CHECKS)
         if report.when == "teardown" and item.config.getoption("results") is not None:
             _append_to_journal(check, item.stash[HOST], item.config)
     return report  # type: ignore[return-value]

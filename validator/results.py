@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from validator import inputs
+from validator.inputs import read_text
 
 SCHEMA = "gpu-ami/checks/2"
 _JSON_TYPES = frozenset({type(None), bool, int, float, str})
@@ -253,7 +253,7 @@ class HostResults:
     def load(cls, path: Path) -> HostResults:
         """Reads checks.json. Raises OSError, or InvalidRecord if `write` did not write it."""
         try:
-            data = json.loads(inputs.read_text(path))
+            data = json.loads(read_text(path))
         except ValueError as error:
             raise InvalidRecord(f"{path}: not JSON: {error}") from error
         return cls.from_json(data, str(path))

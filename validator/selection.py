@@ -1,4 +1,7 @@
-"""The command-line options of the plugin, and the checks that run, by plan, kind of host, restart and tier."""
+"""The command-line options of the plugin, and the checks that run, by plan, kind of host, restart and tier.
+
+Id, role, tier and promise of a check in the results.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from validator import identity, tiers
 from validator.transport import backend
 
 if TYPE_CHECKING:
     from validator.plan_document import PlanDocument
+
+
+import functools
+import itertools
+from collections.abc import Collection
+from typing import Any
+
+from validator import tiers
+from validator.results import CheckRecord
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -78,7 +89,7 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument |
     after, only = config.getoption("after"), config.getoption("tier")
     several = bool(config.getoption("nodes"))
     if not (config.getoption("collectonly") and config.getoption("results")):  # a list has both
-        _keep(config, items, lambda item: (identity.tier_of(item) == SEVERAL_NODES) is several)
+        _keep(config, items, lambda item: (tier_of(item) == SEVERAL_NODES) is several)
     if plan is not None:
         _keep(config, items, lambda item: _is_planned(item, plan))
     else:
@@ -86,14 +97,14 @@ def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument |
             if "planned" in item.keywords:
                 _skip_unplanned(item)
     if not (config.getoption("collectonly") and config.getoption("results")):  # a list has those too
-        _keep(config, items, lambda item: identity.marker_of(item, "offline") is None or _is_offline(item))
+        _keep(config, items, lambda item: marker_of(item, "offline") is None or _is_offline(item))
     if after:
-        _keep(config, items, lambda item: identity.marker_of(item, "survives") is not None)
+        _keep(config, items, lambda item: marker_of(item, "survives") is not None)
     if config.getoption("carried"):
         carried = set(config.getoption("carried").read_text(encoding="utf-8").splitlines())
-        _keep(config, items, lambda item: identity.describe(item).id not in carried)
+        _keep(config, items, lambda item: describe(item).id not in carried)
     if only:
-        _keep(config, items, lambda item: identity.tier_of(item) == only)
+        _keep(config, items, lambda item: tier_of(item) == only)
 
 
 def order(items: list[pytest.Item], plan: PlanDocument | None) -> None:
@@ -103,7 +114,7 @@ def order(items: list[pytest.Item], plan: PlanDocument | None) -> None:
 
 def _turn(item: pytest.Item, plan: PlanDocument | None) -> int:
     """Live checks change the machine, so read-only checks run before them, but for those that need what they leave."""
-    if identity.marker_of(item, "live"):
+    if marker_of(item, "live"):
         return 1
     if plan is None or "after_live" not in item.keywords:
         return 0
@@ -114,7 +125,7 @@ def _turn(item: pytest.Item, plan: PlanDocument | None) -> int:
 def require_some_of_each(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """UsageError if a folder or file has no check: a misspelt file name must not count as passed."""
     for argument in config.args:
-        path = identity.path_of(argument, config)
+        path = path_of(argument, config)
         if not any(item.path.resolve().is_relative_to(path) for item in items):
             raise pytest.UsageError(f"no check in {path}: expected files test_*.py with functions test_*")
 
@@ -141,7 +152,7 @@ def _has(plan: PlanDocument, path: str) -> bool:
 
 
 def _is_offline(item: pytest.Item) -> bool:
-    _, host = identity.host_of(item)
+    _, host = host_of(item)
     return isinstance(getattr(host, "backend", None), backend.ImageBackend)
 
 
@@ -149,3 +160,84 @@ def _keep(config: pytest.Config, items: list[pytest.Item], applies: Callable[[py
     kept = [(item, applies(item)) for item in items]
     config.hook.pytest_deselected(items=[item for item, keep in kept if not keep])
     items[:] = [item for item, keep in kept if keep]
+
+
+LOCAL = "local://"
+
+
+def describe(item: pytest.Item) -> CheckRecord:
+    """The record of an item before it has run."""
+    name = getattr(item, "originalname", None) or item.name
+    function = getattr(item, "function", None)
+    after = item.config.getoption("after") or ""
+    described = _described(item.path, item.parent, name, function.__doc__ if function else "", tier_of(item), after)
+    return described.changed({"id": f"{described.id}{_parameters(item)}{f'@{after}' if after else ''}"})
+
+
+@functools.lru_cache(maxsize=256)
+def _described(path: Path, parent: Any, name: str, text: str | None, tier: str, after: str) -> CheckRecord:
+    """The record of a function's items, with an id that lacks their parameters. text: the function's docstring."""
+    role = path.stem
+    promise = (text or name.removeprefix("test_").replace("_", " ")).strip().split("\n")[0]
+    classes = "".join(f"{node.name}::" for node in parent.listchain() if isinstance(node, pytest.Class))
+    promise = f"After {after}: {promise}" if after else promise
+    return CheckRecord(f"{role}::{classes}{name}", role, tier, promise, after=after)
+
+
+def marker_of(item: pytest.Item, name: str) -> pytest.Mark | None:
+    """An item's closest marker. What is not among its keywords is not searched for: most items have none."""
+    return item.get_closest_marker(name) if name in item.keywords else None
+
+
+def tier_of(item: pytest.Item) -> str:
+    """The tier that an item is marked with; T1 by default. UsageError: unknown tier."""
+    marker = marker_of(item, "tier")
+    name = str(marker.args[0]) if marker and marker.args else "T1"
+    if name not in tiers.NAMES:
+        raise pytest.UsageError(f"{item.nodeid}: expected a tier of {', '.join(tiers.NAMES)}, got {name!r}")
+    return name
+
+
+def host_of(item: pytest.Item) -> tuple[str, Any]:
+    """The id of an item's host and the host; LOCAL and None without a host."""
+    host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
+    name = host.backend.get_pytest_id() if host is not None else LOCAL
+    return name, host
+
+
+def make_distinct(record: CheckRecord, item: pytest.Item, taken: Collection[str]) -> CheckRecord:
+    """The record with an id that is not in `taken`: checks in files of one name, or on two hosts, differ."""
+    if record.id in taken:
+        role = str(_below(item.path, item.config).with_suffix(""))
+        record = record.changed({"id": f"{role}{record.id.removeprefix(record.role)}", "role": role})
+    suffix = f"@{record.after}" if record.after else ""
+    plain = record.id.removesuffix(suffix)
+    for number in itertools.count(2):
+        if record.id not in taken:
+            break
+        record = record.changed({"id": f"{plain}#{number}{suffix}"})
+    return record
+
+
+def path_of(argument: str, config: pytest.Config) -> Path:
+    """The file or folder that an argument of the command line names."""
+    return (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+
+
+def _below(path: Path, config: pytest.Config) -> Path:
+    """A file's path relative to the folder in the command line, with the folder's name."""
+    for argument in config.args:
+        folder = path_of(argument, config)
+        if path.is_relative_to(folder) and path != folder:
+            return path.relative_to(folder.parent)
+    return path
+
+
+def _parameters(item: pytest.Item) -> str:
+    """A check's own parameters in brackets, without the host."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return ""
+    host = callspec.params.get("_testinfra_host")
+    text = f"-{callspec.id}-".replace(f"-{host.backend.get_pytest_id()}-", "-", 1) if host is not None else callspec.id
+    return f"[{text.strip('-')}]" if text.strip("-") else ""

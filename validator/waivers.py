@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validator import inputs
+from validator.inputs import read_text
 from validator.results import CheckRecord, Verdict, WaiverRecord, WaiverState
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _grammar() -> Keys:
 
 def load(path: Path) -> list[Waiver]:
     """Reads a waivers file. ValueError lists all mistakes, each with its place."""
-    text = inputs.read_text(path)
+    text = read_text(path)
     try:
         entries = json.loads(text) if path.suffix == ".json" else _yaml(text)
     except ValueError as error:

@@ -7,8 +7,7 @@ layers               the layers of a plan, each with a digest of all that decide
 layering             layer images: which a build starts from, and which it makes on the way
 packer               Packer's command line, its plugins and its manifest
 packer_output        Packer's machine-readable output as progress, log and cause of a failure
-ansible              ansible-playbook's command line; a plan's roles on a running machine
-ansible_output       ansible-playbook's output as tasks, changes, times and failures
+ansible              ansible-playbook's command line and output; a plan's roles on a running machine
 """
 
 from gpu_ami.build.ansible import Machine, converge

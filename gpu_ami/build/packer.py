@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_ami.build.ansible import ansible_playbook, ansible_settings
-from gpu_ami.build.ansible_output import Converged
+from gpu_ami.build.ansible import Converged, ansible_playbook, ansible_settings
 from gpu_ami.build.packer_output import Reader
 from gpu_ami.cloud import Place, aws_errors, runs
 from gpu_ami.errors import BuildError, GpuAmiError, MissingTool

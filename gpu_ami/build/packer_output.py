@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO
 
-from gpu_ami.build.ansible_output import Play, is_failure
+from gpu_ami.build.ansible import Play, is_failure
 
 _TAIL_LINES = 40
 _ESCAPES = {"%!(PACKER_COMMA)": ",", "\\n": "\n", "\\r": ""}

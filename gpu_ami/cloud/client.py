@@ -17,7 +17,7 @@ from gpu_ami.cloud import aws_errors, capacity, dead_man, runs
 from gpu_ami.cloud.launches import Launch, request, tag_list
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import CapacityError, CloudError, GpuAmiError, UsageError
-from validator import call_deadline
+from validator.deadline import limit_requests
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -109,7 +109,7 @@ class Cloud:
         client.meta.events.register("before-send", aws_errors.check_limit)
         client.meta.events.register("before-parse.ec2", aws_errors.retry_empty)
         client.meta.events.register("after-call", aws_errors.check_origin)
-        call_deadline.limit(client)
+        limit_requests(client)
         return self._clients.setdefault(service, client)
 
     def import_key(self, name: str, public_key: str, tags: Mapping[str, str]) -> None:

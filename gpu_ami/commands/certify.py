@@ -47,7 +47,7 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import pipeline
     from gpu_ami.cloud import Cloud, load_place
-    from gpu_ami.report import document, summary
+    from gpu_ami.report import document, writer
 
     out = options.existing_plan(args.out)
     report = document.load(out / document.REPORT_FILE)
@@ -57,4 +57,4 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     before = options.image_before(args, cloud)
     report = pipeline.scan_stage(report, out, scans, args.waivers)
     certificate = pipeline.certify_stage(report, out, signers, cloud, options.comparison(before, out))
-    return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)
+    return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)

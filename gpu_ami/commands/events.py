@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_ami.commands import Outcome
 
 if TYPE_CHECKING:
-    from gpu_ami.events import left_out, reader
+    from gpu_ami.events import reader
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
@@ -62,9 +62,9 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
     import os
     import sys
 
-    from gpu_ami.events import left_out, table
+    from gpu_ami.events import reader, table
 
-    lines = left_out.LeftOut()
+    lines = reader.LeftOut()
     gpu_events = _of_host(args, lines) if args.host else _of_file(args, lines)
     if args.json:
         yield from (json.dumps(event, ensure_ascii=False) for event in gpu_events)
@@ -76,13 +76,13 @@ def _lines(args: argparse.Namespace) -> Iterator[str]:
         yield from table.table(gpu_events, colour=colour, left_out=lines, verbose=args.verbose)
 
 
-def _of_file(args: argparse.Namespace, lines: left_out.LeftOut) -> Iterator[reader.Event]:
+def _of_file(args: argparse.Namespace, lines: reader.LeftOut) -> Iterator[reader.Event]:
     from gpu_ami.events import reader
 
     return reader.read_log(args.file, args.policy, lines)
 
 
-def _of_host(args: argparse.Namespace, lines: left_out.LeftOut) -> Iterator[reader.Event]:
+def _of_host(args: argparse.Namespace, lines: reader.LeftOut) -> Iterator[reader.Event]:
     from gpu_ami.events import reader
 
     with reader.open_host(args.host, follow=args.follow, key_file=args.identity) as stream:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome, options
 from gpu_ami.errors import UsageError
-from validator import inputs
+from validator.inputs import read_text
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cloud, Place, launch_templates
@@ -107,7 +107,7 @@ def _read(path: Path | None) -> str:
     if path is None:
         return ""
     try:
-        return inputs.read_text(path)
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--user-data: {path}: {error}") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_ami.commands import Outcome
-from validator import inputs
+from validator.inputs import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -61,7 +61,7 @@ def _lint(path: Path, writes: Collection[str] | None) -> tuple[bool, list[Findin
     from validator.probes.agent import ERROR, Finding, lint_text
 
     try:
-        text = inputs.read_text(path)
+        text = read_text(path)
     except UnicodeDecodeError as error:
         return False, [Finding(ERROR, "", f"expected UTF-8 text: {error}")]
     except OSError as error:

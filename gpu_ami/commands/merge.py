@@ -45,7 +45,7 @@ def register(subparsers: Any) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     from gpu_ami import pipeline
     from gpu_ami.cloud import Cloud, load_place
-    from gpu_ami.report import merge, summary, writer
+    from gpu_ami.report import merge, writer
 
     signers = options.signers(args)
     cloud = Cloud(load_place(args.where)) if args.where else None
@@ -57,4 +57,4 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         writer.write(report, args.out)
         compared = options.comparison(before, args.out)
         certificate = pipeline.certify_stage(report, args.out, signers, cloud, compared)
-    return Outcome(summary.text(report, certificate, args.out), certificate.to_json(), report.exit_code)
+    return Outcome(writer.summary_text(report, certificate, args.out), certificate.to_json(), report.exit_code)

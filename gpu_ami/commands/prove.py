@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     from gpu_ami import pipeline
     from gpu_ami.recipes import find_recipe
-    from gpu_ami.report import summary
+    from gpu_ami.report import writer
 
     if (args.since or args.since_key) and not args.changed:
         raise UsageError(
@@ -113,7 +113,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         report = pipeline.validate_stage(plan, made.ami, out, session, asked)
     report = pipeline.scan_stage(report, out, scans, args.waivers)
     certificate = pipeline.certify_stage(report, out, signers)
-    return Outcome(summary.text(report, certificate, out), certificate.to_json(), report.exit_code)
+    return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
 
 
 def _keys(args: argparse.Namespace) -> list[release_keys.TrustedKey]:

@@ -64,7 +64,7 @@ def register(subparsers: Any) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    from gpu_ami.report import summary
+    from gpu_ami.report import writer
 
     if sum(map(bool, (args.host, args.ami, args.root))) > 1:
         raise UsageError(
@@ -92,7 +92,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options.deadlines(args)
     kind = _validate_files if args.root else _validate_host if args.host else _validate_ami
     report, out = kind(args, progress)
-    return Outcome(summary.text(report, None, out), report.to_json(), report.exit_code)
+    return Outcome(writer.summary_text(report, None, out), report.to_json(), report.exit_code)
 
 
 def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report, Path]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpu_ami.errors import UsageError
 from gpu_ami.events import catalogue
-from gpu_ami.events.left_out import LeftOut
-from gpu_ami.events.reader import Event, parser_module
+from gpu_ami.events.reader import Event, LeftOut, parser_module
 
 _NONE = "No Xid, SXid, lost GPU or error of Neuron in this log."
 _NOT_UNDERSTOOD = "No event was understood; whether this log has none is not known, since parts of it were left out:"

@@ -27,7 +27,7 @@ from typing import Any
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml
-from validator import inputs
+from validator.inputs import read_text
 from validator.schema import Flag, Integer, Keys, ListOf, Text
 
 SCHEMA = "gpu-ami/faults/2"
@@ -104,7 +104,7 @@ def load(folder: Path, only: Sequence[str] = (), after: str = "", more: Sequence
     faults: list[Fault] = []
     mistakes: list[str] = []
     for path in (*sorted(folder.glob("*.yml")), *more):
-        for number, row in enumerate(parse_yaml(inputs.read_text(path), str(path)) or [], 1):
+        for number, row in enumerate(parse_yaml(read_text(path), str(path)) or [], 1):
             wrong = _mistakes(row, f"{path.name}: {_name(row, number)}")
             mistakes += wrong
             if not wrong:
@@ -173,7 +173,7 @@ class Record:
         """
         record = cls(image, instance_type)
         try:
-            document = json.loads(inputs.read_text(path))
+            document = json.loads(read_text(path))
         except (OSError, ValueError):
             return record
         if not isinstance(document, dict):

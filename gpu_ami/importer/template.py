@@ -19,7 +19,7 @@ from pathlib import Path
 from gpu_ami.errors import UsageError
 from gpu_ami.importer import hcl2_template
 from gpu_ami.importer.secrets import Secrets, is_secret_name
-from validator import inputs
+from validator.inputs import read_text
 
 _HINT = "gpu-ami import takes a Packer template: JSON, *.pkr.hcl, or a folder of *.pkr.hcl files"
 _LARGEST = 4 << 20
@@ -66,7 +66,7 @@ def read_template(path: Path, variable_files: Sequence[Path] = (), only: str = "
 
 def _text(path: Path) -> str:
     try:
-        return inputs.read_text(path, _LARGEST)
+        return read_text(path, _LARGEST)
     except UnicodeDecodeError:
         raise UsageError(f"{path}: cannot be read: not UTF-8", hint=_HINT) from None
     except OSError as error:

@@ -6,7 +6,6 @@ control              the daemon's control socket
 state                what a region keeps on disk; removes what a killed region left
 network              its loopback addresses, and the services that a guest reaches
 space                free space on the host's disk, before a boot and a build
-service_descriptions botocore's files, each read once
 housekeeping         what takes disk space; removes what nothing needs
 prerequisites        programs and packages that this machine lacks
 api/                 the HTTP API, and the conditions under which it behaves as AWS does

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import IO, Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+from botocore.loaders import JSONFileLoader
+
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.files import read_json, write_json
 from gpu_ami.local import state
@@ -52,7 +54,7 @@ class Daemon:
     """The region's parts; `run` returns when the region ends."""
 
     def __init__(self, settings: Settings) -> None:
-        from gpu_ami.local import service_descriptions
+        pass
         from gpu_ami.local.images import ImageStore, SpareDisks
 
         self.layout = Layout(Path(settings.home))
@@ -61,7 +63,7 @@ class Daemon:
         self._copy_last_source(settings.build)  # while moto is imported
         os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # only images that have a disk
 
-        service_descriptions.read_once()
+        read_once()
         from gpu_ami.local.api import conditions
         from gpu_ami.local.backends import Ec2
         from gpu_ami.local.machines import reconcile
@@ -279,3 +281,21 @@ if __name__ == "__main__":
     code = main(sys.argv)
     sys.stderr.flush()
     os._exit(code)  # the region is down: Python would take half a second to free what moto has loaded
+
+
+_read = JSONFileLoader.load_file
+_kept: dict[str, Any] = {}  # by path, without its suffix
+
+
+def read_once() -> None:
+    """Lets every session of this process share what has been read; to be called before moto is imported."""
+    JSONFileLoader.load_file = _load_file  # type: ignore[method-assign]
+
+
+def _load_file(self: JSONFileLoader, file_path: str) -> Any:
+    if file_path not in _kept:
+        content = _read(self, file_path)
+        if content is None:  # no such file in this one of the loader's folders
+            return None
+        _kept[file_path] = content
+    return _kept[file_path]

@@ -22,7 +22,7 @@ from securesystemslib.signer import CryptoSigner, Key, SecretsHandler, Signature
 from gpu_ami.cloud import kms
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml, write_bytes
-from validator import inputs
+from validator.inputs import read_bytes
 from validator.schema import Day, Keys, ListOf, Text
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _trust_file(path: Path, place: Place | None) -> list[TrustedKey]:
 
 def _read(path: Path) -> bytes:
     try:
-        return inputs.read_bytes(path)
+        return read_bytes(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
 

@@ -18,8 +18,8 @@ from gpu_ami.release import envelope
 from gpu_ami.report import PASS, Report, page_materials
 from gpu_ami.report import certificate as certificates
 from gpu_ami.report import document as reports
-from validator import inputs
 from validator.file_account import KEPT_FILE
+from validator.inputs import read_bytes
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -137,7 +137,7 @@ def _inventory(folder: Path, report: Report) -> tuple[str, str]:
 
 def _sha256(path: Path) -> str:
     try:
-        return hashlib.sha256(inputs.read_bytes(path)).hexdigest()
+        return hashlib.sha256(read_bytes(path)).hexdigest()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", hint="`gpu-ami certify` writes the certificate") from error
 

@@ -1,15 +1,13 @@
 """The results of a proof: JSON and JUnit, and Markdown and HTML.
 
 document             the records of a report: hosts, checks, verdicts; reads report.json
-writer               writes report.json and junit.xml
+writer               writes report.json, junit.xml and summary.md; the last lines of a command
 left_out             what a person left out of a proof on purpose
 merge                joins the reports of shards
 certificate          certificate.json and certificate.md
-summary              the last lines of a command, and summary.md for the page of a CI job
 page                 report.html
-page_machine         report.html: one machine
+page_machine         report.html: one machine, with sparklines of its GPU metrics
 page_timeline        report.html: stages by machine, hops by machine
-page_series          report.html: sparklines of a machine's GPU metrics
 page_materials       report.html: the bill of materials
 json_schema          docs/schemas/: the JSON Schemas of report and certificate
 templating           renders templates/ (Jinja2)

@@ -1,6 +1,9 @@
-"""Writes a report: report.json for the next stage, junit.xml for CI.
+"""Writes a report: report.json for the next stage, junit.xml for CI, and the lines that people read.
 
 junit.xml: a suite a machine, a case a check. What was not proven is skipped with its reason, never an empty pass.
+
+The last lines of a command: the verdict, every failure with its message, and where the files are. summary.md: a
+report as people read it on the page of a CI job. Written for every report, also one that failed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,21 @@ if TYPE_CHECKING:
 
     from gpu_ami.report.document import HostReport, Report
     from validator.results import CheckRecord
+
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_ami.report import left_out, templating
+from gpu_ami.report.certificate import Certificate, carried_lines
+from gpu_ami.report.document import HostReport, Report, counts
+from validator import waivers
+
+if TYPE_CHECKING:
+    from gpu_ami.report.certificate import Certificate
+    from gpu_ami.report.document import HostReport, Report
 
 
 JUNIT_FILE = "junit.xml"
@@ -78,3 +96,142 @@ def write(report: Report, folder: Path) -> Path:
     write_json(path, report.to_json())
     write_text(folder / JUNIT_FILE, text(report))
     return path
+
+
+_MESSAGE_LINES = 12
+
+
+def summary_text(report: Report, certificate: Certificate | None, out: Path) -> str:
+    """certificate: None for a command that issues none."""
+    lines = [line for host in report.hosts for line in _host(host, report)]
+    for host, check in report.failures():
+        lines += ["", f"{check.verdict} {host.name} {check.id}", f"    {check.promise}"]
+        lines += [f"    {line}" for line in _shortened(check.message.splitlines())]
+    reasons = _reasons(report)
+    lines += ["", *reasons] if reasons else []
+    remarks = [*carried_lines(report), *_waived(report), *_waiver_remarks(report)]
+    lines += ["", *remarks] if remarks else []
+    lines += ["", "tiers: " + ", ".join(f"{tier['name']} {tier['verdict']}" for tier in report.tiers)]
+    lines += [f"not removed: {host.left_behind.splitlines()[0]}" for host in report.hosts if host.left_behind]
+    if left_out.passed_as_asked(report):
+        lines += ["", f"All that was asked for passed; {_what_is_next(report)}"]
+    return "\n".join([*lines, "", f"{report.verdict}{_level(certificate)}: {report.image or 'host'} → {out}/"])
+
+
+def _what_is_next(report: Report) -> str:
+    if report.left_out:
+        return f"no certificate, for parts of the proof were left out (exit code {report.exit_code})"
+    return "no certificate yet: this is a shard, and gpu-ami merge joins it with those of the other instance types"
+
+
+def _shortened(message: list[str]) -> list[str]:
+    """The first lines of a long message, how many follow in the report, and its last line."""
+    if len(message) <= _MESSAGE_LINES:
+        return message
+    return [
+        *message[: _MESSAGE_LINES - 2],
+        f"… {len(message) - _MESSAGE_LINES + 1} more lines in report.json",
+        message[-1],
+    ]
+
+
+def _host(host: HostReport, report: Report) -> list[str]:
+    head = f"{host.verdict(report.roles):12} {host.name}  ({counts(host.checks) or 'no checks'})"
+    return [head, *(f"    {line}" for line in host.error.splitlines())]
+
+
+def _reasons(report: Report) -> list[str]:
+    """Why the verdict is UNPROVEN, apart from the errors of machines."""
+    lines = [f"incomplete: {report.incomplete}"] if report.incomplete else []
+    lines += [f"left out on purpose: {line}" for line in left_out.lines(report)]
+    return lines + [
+        f"not proven: {host.name}: {reason}"
+        for host in report.hosts
+        if not host.error
+        for reason in host.unproven(report.roles)
+    ]
+
+
+def _waived(report: Report) -> list[str]:
+    """Red checks that do not count, each with the waiver that says so."""
+    return [
+        f"waived: {host.name} {check.id} ({check.verdict}): {check.waived.reason}"
+        f" ({check.waived.owner}, until {check.waived.expires})"
+        for host in report.hosts
+        for check in host.checks
+        if check.waived
+    ]
+
+
+def _waiver_remarks(report: Report) -> list[str]:
+    """Waivers that did nothing on any machine, or that have expired."""
+    records = [waiver for host in report.hosts for waiver in host.waivers]
+    ids = [check.id for host in report.hosts for check in host.checks]
+    return [f"waiver of {remark}" for remark in waivers.remarks(records, ids)]
+
+
+def _level(certificate: Certificate | None) -> str:
+    if certificate is None:
+        return ""
+    return f", {certificate.level}" if certificate.is_issued else ", no certificate"
+
+
+SUMMARY_FILE = "summary.md"
+_FAILURES = 40  # GitHub refuses a summary of more than 1 MiB; report.html has all of them
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A row of the table of machines."""
+
+    name: str
+    verdict: str
+    checks: str
+    error: str
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A check that failed. message: its first lines."""
+
+    machine: str
+    verdict: str
+    id: str
+    promise: str
+    message: tuple[str, ...]
+
+
+def markdown(report: Report, certificate: Certificate) -> str:
+    """The summary: verdict, machines, failures, and what is missing for a PASS or for the certificate's next level."""
+    failures = [
+        _Failure(host.name, str(check.verdict), check.id, check.promise, tuple(_lines(check.message)))
+        for host, check in report.failures()
+    ]
+    return templating.render(
+        "job_summary.md.j2",
+        report=report,
+        certificate=certificate,
+        machines=[_machine(host, report.roles) for host in report.hosts],
+        failures=failures[:_FAILURES],
+        more_failures=max(0, len(failures) - _FAILURES),
+        not_proven=certificate.not_proven,
+        passed_as_asked=left_out.passed_as_asked(report),
+        left_out=left_out.lines(report),
+    )
+
+
+def write_summary(report: Report, certificate: Certificate, folder: Path) -> Path:
+    """Writes summary.md beside report.json. OSError: the old file is kept."""
+    path = folder / SUMMARY_FILE
+    write_text(path, markdown(report, certificate))
+    return path
+
+
+def _machine(host: HostReport, roles: Sequence[str]) -> _Machine:
+    return _Machine(host.name, str(host.verdict(roles)), counts(host.checks) or "none", host.error.partition("\n")[0])
+
+
+def _lines(message: str) -> list[str]:
+    lines = message.splitlines()
+    rest = len(lines) - _MESSAGE_LINES
+    return [*lines[:_MESSAGE_LINES], *([f"({rest} more lines in report.html)"] if rest > 0 else [])]

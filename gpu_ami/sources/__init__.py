@@ -2,12 +2,11 @@
 
 http/            client, cache, and the errors of a source
 repositories/    apt and dnf repositories: keys, indexes, dependencies
-git              tags of git repositories
 planned          the packages, files and tags that a plan needs
 survey           checks all sources of a plan at the same time
 table            a survey as a table
 refresh          rows for variables/facts from the vendors' metadata
-releases         releases that no package index names; rows added to the text of a table of facts
+releases         releases that no package index names, git tags; rows added to the text of a table of facts
 """
 
 from gpu_ami.sources.http import Cache, Client, Limits, SourceError, mirrored

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_ami.recipes import Facts, ResolvedPlan
 from gpu_ami.recipes.facts import versions
-from gpu_ami.sources import git, releases
+from gpu_ami.sources import releases
 from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.planned import PlannedPackages, PlannedTag, planned
 from gpu_ami.sources.releases import COMPONENTS, newer_releases
@@ -95,7 +95,7 @@ def refresh(
     for system, item in _distinct(documents, facts):
         try:
             if isinstance(item, PlannedTag):
-                work.propose_tags(item, git.read_tags(client, item.url))
+                work.propose_tags(item, releases.read_tags(client, item.url))
             else:
                 index = read_repository(client, item.repository)[1].index
                 work.propose(system, item.component, releases_in(index, item.component, item.repository.url))
@@ -152,7 +152,7 @@ class _Work:
     def propose_tags(self, item: PlannedTag, tags: Mapping[str, str]) -> None:
         known = self.facts.releases(item.component)
         newest = max(known, key=versions.parts)
-        for tag in reversed(git.newer_tags(tags, known[newest]["tag"], most=20)):
+        for tag in reversed(releases.newer_tags(tags, known[newest]["tag"], most=20)):
             release, source = tag.removeprefix("v"), f"{item.url} (tags)"
             row = {"tag": tag, "commit": tags[tag], "source": source, "date": self.today}
             self._edit(item.component, release, source, partial(releases.add_release, release=release, row=row))

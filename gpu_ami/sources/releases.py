@@ -1,22 +1,23 @@
-"""Releases of components that no package index names: Neuron's manifest, EFA's changelog, the CloudWatch agent's tags.
+"""Releases that no package index names: Neuron's manifest, EFA's changelog, the CloudWatch agent's tags, git tags.
 
 The facts say where each is published (`releases_url`). A release is newer than all that the facts know.
 
 Adds rows to the text of a table of variables/facts, so that its comments and its order are kept.
+
+Tags of git repositories: those that a server advertises, over smart or dumb HTTP, without git (gitprotocol-http(5)).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_ami.recipes import Facts
 from gpu_ami.recipes.facts import versions
-from gpu_ami.sources import git
-from gpu_ami.sources.http import Client, SourceError
+from gpu_ami.sources.http import Client, NotThere, SourceError, Unreachable
 
 COMPONENTS = ("efa", "cloudwatch_agent", "neuron")
 _PAGE_LIMIT = 8 << 20
@@ -83,7 +84,7 @@ def _efa(client: Client, _facts: Facts, url: str) -> Iterator[Release]:
 def _agent(client: Client, facts: Facts, url: str) -> Iterator[Release]:
     newest = max(facts.releases("cloudwatch_agent"), key=versions.parts)
     needed = "the build number of its download directory"
-    for tag in git.newer_tags(git.read_tags(client, url), f"v{newest}", most=20):
+    for tag in newer_tags(read_tags(client, url), f"v{newest}", most=20):
         yield Release("cloudwatch_agent", tag.removeprefix("v"), f"{url} (tags)", missing=needed)
 
 
@@ -160,3 +161,63 @@ def _scalar(value: Any) -> str:
     is_plain = re.fullmatch(r"[A-Za-z][\w./+-]*|\d+\.\d+\.[\d.]+|\d{4}-\d{2}-\d{2}", value)
     words = ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
     return value if is_plain and value.lower() not in words else json.dumps(value, ensure_ascii=False)
+
+
+_TAGS = "refs/tags/"
+_PEELED = "^{}"
+_HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?$")
+
+
+def read_tags(client: Client, url: str) -> dict[str, str]:
+    """Tag → commit of a repository. NotThere: no repository there; SourceError: no git server; Unreachable."""
+    address = f"{url.rstrip('/')}/info/refs?service=git-upload-pack"
+    try:
+        data = client.get(address, limit=64 << 20)
+    except Unreachable as error:
+        if error.code == "401":  # GitHub asks for a login where there is no public repository
+            raise NotThere(f"{url}: no public repository: HTTP 401", code="401") from error
+        raise
+    lines = _packets(data, url) if data[4:14] == b"# service=" else data.splitlines()
+    refs: dict[str, str] = {}
+    for line in lines:
+        commit, _, name = line.partition(b"\0")[0].decode("utf-8", "replace").strip().replace("\t", " ").partition(" ")
+        if _HASH.match(commit) and name:
+            refs[name] = commit
+    if not refs:
+        raise SourceError(f"{url}: expected the references of a git repository")
+    # An annotated tag is an object of its own; what it names is advertised with a suffix.
+    return {
+        name.removeprefix(_TAGS): refs.get(name + _PEELED, commit)
+        for name, commit in refs.items()
+        if name.startswith(_TAGS) and not name.endswith(_PEELED)
+    }
+
+
+def _packets(data: bytes, url: str) -> list[bytes]:
+    """The lines of pkt-lines: four hex digits of length, then the line; 0000 separates."""
+    lines, at = [], 0
+    try:
+        while at < len(data):
+            length = int(data[at : at + 4], 16)
+            if length and at + length > len(data):
+                raise ValueError("cut off")
+            lines.append(data[at + 4 : at + length] if length > 4 else b"")
+            at += max(length, 4)
+    except ValueError as error:
+        raise SourceError(f"{url}: expected references of a git repository: {error}") from error
+    return lines
+
+
+def newer_tags(tags: Iterable[str], tag: str, most: int = 3) -> list[str]:
+    """Tags of the same form with a higher version, newest first: v2.5.1 of v2.5, not 2.5.1-rc."""
+    form = re.sub(r"\d+", "0", tag)
+    alike = [
+        candidate for candidate in tags if _form(candidate, form) and versions.parts(candidate) > versions.parts(tag)
+    ]
+    return sorted(alike, key=versions.parts, reverse=True)[:most]
+
+
+def _form(tag: str, form: str) -> bool:
+    """The text around the numbers, which tags of the same form share; the number of numbers may differ."""
+    shape = re.sub(r"\d+", "0", tag)
+    return re.sub(r"0(?:\.0)*", "0", shape) == re.sub(r"0(?:\.0)*", "0", form)

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import ResolvedPlan
-from gpu_ami.sources import git
+from gpu_ami.sources import releases
 from gpu_ami.sources.http import Client, SourceError
 from gpu_ami.sources.planned import (
     Planned,
@@ -282,8 +282,8 @@ def _size(size: int) -> str:
 
 
 def _ask_tag(item: PlannedTag, client: Client) -> _Result:
-    tags = git.read_tags(client, item.url)
-    newer = tuple(git.newer_tags(tags, item.tag))
+    tags = releases.read_tags(client, item.url)
+    newer = tuple(releases.newer_tags(tags, item.tag))
     name, commit = _last(item.url), tags.get(item.tag)
     if commit is None:
         near = tuple(difflib.get_close_matches(item.tag, tags, n=4))

@@ -5,9 +5,8 @@ measurements         what a plan measures
 instance_alarms      what the metrics of an instance are compared with
 fleet_alarms         the template fleet-alarms.yml
 stack                the templates telemetry.yml and instance-alarms.yml
-lab                  the template lab.yml
 dashboard            the body of the CloudWatch dashboard
-templates            writes all of them; the templates of Neuron devices
+templates            writes all of them; the templates of Neuron devices and lab.yml
 devices              metrics of GPUs and Neuron devices in CloudWatch
 readings             what CloudWatch has of the last hours
 page                 the same as one HTML page, written or served on the loopback

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from gpu_ami.errors import GpuAmiError, UsageError
 from gpu_ami.events import catalogue
-from gpu_ami.report import page_series, templating
+from gpu_ami.report import page_machine, templating
 from gpu_ami.telemetry import alarms
 from gpu_ami.telemetry.readings import IDLE_PERCENT, Event, Instance, Readings
 
@@ -43,7 +43,7 @@ class InstanceView:
 
     instance: Instance
     anchor: str
-    sparklines: Sequence[page_series.Sparkline]
+    sparklines: Sequence[page_machine.Sparkline]
     health: str
     is_healthy: bool
 
@@ -90,14 +90,14 @@ def _mean_utilization(readings: Readings) -> str:
 
 def _sparklines(
     name: str, instances: Sequence[Instance], readings: Readings, only: Sequence[str] = ()
-) -> list[page_series.Sparkline]:
+) -> list[page_machine.Sparkline]:
     """Each measurement, a line for each device; the same span of time for all."""
     series = [one for instance in instances for one in instance.series]
     metrics = dict.fromkeys(one.metric for one in series)
     shown = [metric for metric in metrics if not only or metric in only]
     title, noun = readings.devices.title, "line" if readings.devices.is_neuron else "GPU"
     drawn = (
-        page_series.sparkline(
+        page_machine.sparkline(
             name, title(metric), [one for one in series if one.metric == metric], readings.start, readings.end, noun
         )
         for metric in shown

@@ -23,7 +23,7 @@ from gpu_ami.cloud.place import Credentials
 from gpu_ami.commands import dashboard
 from gpu_ami.data import data_root
 from gpu_ami.errors import CloudError
-from validator import call_deadline
+from validator import deadline
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 PAGE = (
@@ -95,7 +95,7 @@ def odd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     """A server that answers so, and what is said of it."""
     answer, said = ANSWERS[request.param]
     if request.param == "one byte after the other":
-        monkeypatch.setattr(call_deadline, "CALL_SECONDS", 0.5)
+        monkeypatch.setattr(deadline, "CALL_SECONDS", 0.5)
     if request.param == "pages without an end":
         monkeypatch.setattr(aws_errors, "ACTION_SECONDS", 5.0)
     with served(answer) as url:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gpu_ami.events import left_out, reader
+from gpu_ami.events import reader
 
 XID = "NVRM: Xid (PCI:0000:65:00): 74, pid=5120, name=vllm, NVLink: fatal error detected on link 3(0x10000, 0x0)"
 DMESG = "[ 8812.404512] " + XID
@@ -53,8 +53,8 @@ QUOTED_BY_PROGRAMS = {
 }
 
 
-def read(text: str) -> tuple[list[reader.Event], left_out.LeftOut]:
-    lines = left_out.LeftOut()
+def read(text: str) -> tuple[list[reader.Event], reader.LeftOut]:
+    lines = reader.LeftOut()
     return list(reader.read_events(io.BytesIO(text.encode() + b"\n"), quoted=True, left_out=lines)), lines
 
 

@@ -1,4 +1,4 @@
-"""What the daemon's main reports. Its process: test_region.py."""
+"""What the daemon's main reports (its process: test_region.py); each file of botocore's is read once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from gpu_ami.errors import CloudError
 from gpu_ami.local import server
@@ -56,3 +57,26 @@ def test_a_daemon_that_does_not_start_reports_why(
     with os.fdopen(read) as stream:
         found = json.loads(stream.read())
     assert found == {**reported, "hint": reported["hint"].format(log=Layout(tmp_path).log)}
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is changed for the whole process is set back."""
+    monkeypatch.setattr(JSONFileLoader, "load_file", JSONFileLoader.load_file)
+    monkeypatch.setattr(server, "_kept", {})
+
+
+def test_a_file_is_read_once_a_process(tmp_path: Path) -> None:
+    (tmp_path / "endpoints.json").write_text('{"version": 3}')
+    server.read_once()
+    first = JSONFileLoader().load_file(str(tmp_path / "endpoints"))
+    (tmp_path / "endpoints.json").unlink()
+    assert first == {"version": 3}
+    assert JSONFileLoader().load_file(str(tmp_path / "endpoints")) is first
+
+
+def test_a_missing_file_is_none(tmp_path: Path) -> None:
+    server.read_once()
+    assert JSONFileLoader().load_file(str(tmp_path / "absent")) is None
+    (tmp_path / "absent.json").write_text("{}")
+    assert JSONFileLoader().load_file(str(tmp_path / "absent")) == {}

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from gpu_ami import pipeline
-from gpu_ami.report import certificate, left_out, page_materials, summary
+from gpu_ami.report import certificate, left_out, page_materials, writer
 from gpu_ami.report.document import COMES_BACK, HostReport, Report
 from gpu_ami.report.left_out import LeftOut, Part
+from gpu_ami.report.page_machine import sparklines
 from gpu_ami.report.page_materials import Origin
-from gpu_ami.report.page_series import sparklines
 from tests.release import examples
 from tests.report.examples import a_check, a_host, a_report, core_checks, offline
 from validator.results import MetricSeries
@@ -177,13 +177,13 @@ def test_restart_that_was_asked_for_has_to_bring_the_machine_back() -> None:
 def test_what_was_left_out_is_named(tmp_path: Path) -> None:
     report = leaving(a_report(not_done("reboot"), unproven=("p4d.24xlarge",)), REBOOT)
     statement = certificate.certify(report)
-    text = summary.text(report, statement, tmp_path)
+    text = writer.summary_text(report, statement, tmp_path)
     assert "left out on purpose: instance type p4d.24xlarge (--instance-type)" in text
     assert "left out on purpose: restart reboot (--restarts)" in text
     assert "All that was asked for passed; no certificate, for parts of the proof were left out (exit code 7)" in text
     assert "UNPROVEN, no certificate" in text
-    assert "Left out on purpose: instance type p4d.24xlarge" in summary.markdown(report, statement)
+    assert "Left out on purpose: instance type p4d.24xlarge" in writer.markdown(report, statement)
     shard = a_report(a_host(), unproven=("p4d.24xlarge",))
-    assert "this is a shard, and gpu-ami merge joins it" in summary.text(shard, None, tmp_path)
+    assert "this is a shard, and gpu-ami merge joins it" in writer.summary_text(shard, None, tmp_path)
     failed = a_report(a_host(xid="FAIL"), unproven=("p4d.24xlarge",))
-    assert "All that was asked for passed" not in summary.text(failed, None, tmp_path)
+    assert "All that was asked for passed" not in writer.summary_text(failed, None, tmp_path)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpu_ami.report import certificate, document, summary, writer
+from gpu_ami.report import certificate, document, writer
 from gpu_ami.report.document import Report
 from tests.report.examples import WAIVER, a_check, a_host, a_report, error_host, everything
 from validator.results import WaiverRecord, WaiverState
@@ -90,7 +90,7 @@ def test_suite_of_a_host_by_address_has_its_name() -> None:
 def test_last_lines_name_failure_and_files(tmp_path: Path) -> None:
     host = replace(a_host(xid="FAIL"), restarts=("reboot",), left_behind="terminating i-1: RequestLimitExceeded")
     report = a_report(host, error_host(), unproven=("p4d.24xlarge",), incomplete="the run was interrupted")
-    text = summary.text(report, certificate.certify(report), tmp_path)
+    text = writer.summary_text(report, certificate.certify(report), tmp_path)
     for part in (
         "FAIL g5.12xlarge xid::test_it",
         "xid: observed 2, planned 1",
@@ -108,21 +108,21 @@ def test_last_lines_name_failure_and_files(tmp_path: Path) -> None:
 
 def test_level_stands_beside_the_verdict(tmp_path: Path) -> None:
     report = a_report(a_host())
-    assert "PASS, certified: ami-1" in summary.text(report, certificate.certify(report), tmp_path)
-    assert "PASS: ami-1" in summary.text(report, None, tmp_path)
+    assert "PASS, certified: ami-1" in writer.summary_text(report, certificate.certify(report), tmp_path)
+    assert "PASS: ami-1" in writer.summary_text(report, None, tmp_path)
 
 
 def test_waived_checks_are_named_with_their_waiver(tmp_path: Path) -> None:
     host = a_host(xid="FAIL")
     waiver = WaiverRecord("xid::test_it", "comes with ticket 7", "me", "2027-01-31", {}, WaiverState.USED)
     checks = tuple(replace(check, waived=waiver) if check.verdict == "FAIL" else check for check in host.checks)
-    text = summary.text(a_report(replace(host, checks=checks, waivers=(waiver,))), None, tmp_path)
+    text = writer.summary_text(a_report(replace(host, checks=checks, waivers=(waiver,))), None, tmp_path)
     assert f"waived: {host.name} xid::test_it (FAIL): comes with ticket 7 (me, until 2027-01-31)" in text
 
 
 def test_idle_waivers_are_named(tmp_path: Path) -> None:
     record = WaiverRecord("xid::test_ti", "why", "me", "2027-01-31", {}, WaiverState.UNMATCHED)
-    text = summary.text(a_report(replace(a_host(), waivers=(record,))), None, tmp_path)
+    text = writer.summary_text(a_report(replace(a_host(), waivers=(record,))), None, tmp_path)
     assert "waiver of xid::test_ti: matches no check that ran; did you mean xid::test_it?" in text
 
 
@@ -131,7 +131,7 @@ def test_idle_waivers_are_named(tmp_path: Path) -> None:
 
 def lines(*args: object) -> list[str]:
     report = args[0] if args else everything()
-    return summary.markdown(report, certificate.certify(report, [])).splitlines()  # type: ignore[arg-type]
+    return writer.markdown(report, certificate.certify(report, [])).splitlines()  # type: ignore[arg-type]
 
 
 def test_the_verdict_is_the_first_line() -> None:
@@ -169,7 +169,7 @@ def test_a_message_cannot_break_the_page() -> None:
 def test_many_failures_are_cut(tmp_path: Path) -> None:
     checks = [a_check("efa", "FAIL", id=f"efa::test_{number}") for number in range(45)]
     report = a_report(a_host("g5.12xlarge", *checks))
-    path = summary.write(report, certificate.certify(report, []), tmp_path)
+    path = writer.write_summary(report, certificate.certify(report, []), tmp_path)
     text = path.read_text()
     assert (path.name, text.count("**FAIL**")) == ("summary.md", 40)
     assert "5 more in report.html." in text

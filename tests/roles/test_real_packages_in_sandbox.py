@@ -17,8 +17,7 @@ import yaml
 
 import validator
 from gpu_ami import pipeline
-from gpu_ami.build.ansible import Machine, converge
-from gpu_ami.build.ansible_output import Converged
+from gpu_ami.build.ansible import Converged, Machine, converge
 from gpu_ami.files import home_dir
 from gpu_ami.local import region
 from gpu_ami.local.images import rootfs_layers, tree_ami

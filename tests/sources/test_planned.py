@@ -13,7 +13,7 @@ import pytest
 from gpu_ami.cloud import Place
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
-from gpu_ami.sources import git
+from gpu_ami.sources import releases
 from gpu_ami.sources.http.cache import NotThere, SourceError, Unreachable
 from gpu_ami.sources.http.client import Client
 from gpu_ami.sources.planned import PlannedDownload, PlannedFile, PlannedPackages, PlannedTag, Unasked, planned
@@ -106,13 +106,13 @@ SMART = packets(
 
 def test_annotated_tag_is_the_commit_that_it_names(web: Web, client: Client) -> None:
     web.put(REFS, SMART)
-    assert git.read_tags(client, f"{web.url}/tool.git") == {"v1.0": C, "v1.1": A}
+    assert releases.read_tags(client, f"{web.url}/tool.git") == {"v1.0": C, "v1.1": A}
 
 
 @pytest.mark.parametrize("first", [A, "001e" + "a" * 36])  # the second begins as a pkt-line does
 def test_dumb_server(web: Web, client: Client, first: str) -> None:
     web.put(REFS, f"{first}\trefs/heads/main\n{B}\trefs/tags/v1.0\n{C}\trefs/tags/v1.0^{{}}\n".encode())
-    assert git.read_tags(client, f"{web.url}/tool.git") == {"v1.0": C}
+    assert releases.read_tags(client, f"{web.url}/tool.git") == {"v1.0": C}
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_what_is_no_repository_is_named(
 ) -> None:
     web.put(REFS, body, status=status)
     with pytest.raises(kind, match=message):
-        git.read_tags(client, f"{web.url}/tool.git")
+        releases.read_tags(client, f"{web.url}/tool.git")
 
 
 def test_newer_tags_have_the_same_form() -> None:
     tags = dict.fromkeys(["v2.4", "v2.5", "v2.5.1", "v2.10", "v2.11-rc1", "2.12", "latest"], A)
-    assert git.newer_tags(tags, "v2.5") == ["v2.10", "v2.5.1"]
-    assert git.newer_tags(tags, "v2.10") == []
+    assert releases.newer_tags(tags, "v2.5") == ["v2.10", "v2.5.1"]
+    assert releases.newer_tags(tags, "v2.10") == []

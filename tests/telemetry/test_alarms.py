@@ -1,13 +1,16 @@
-"""The table of alarms: each event that needs something done raises one, and its text says what to do."""
+"""The table of alarms: each event that needs something done raises one, and its text says what to do. Runbooks."""
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 
 import pytest
 
-from gpu_ami.events.reader import parser_module
-from gpu_ami.telemetry import alarms, load_alarms
+from gpu_ami.errors import UsageError
+from gpu_ami.events import catalogue
+from gpu_ami.events.reader import parser_folder, parser_module
+from gpu_ami.telemetry import alarms, find_runbook, load_alarms
 
 ACTIONS = parser_module("catalogue").Catalogue(policy_path=None).actions
 # Nothing to do, and an action that the line itself names: the parser replaces it.
@@ -54,3 +57,62 @@ def test_code_raises_the_alarm_of_its_action_or_its_own() -> None:
 def test_names_of_metrics_are_unique() -> None:
     assert next(iter(load_alarms())).metric == "GpuApplicationErrorEvents"
     assert len({alarm.metric for alarm in load_alarms()}) == len(load_alarms())
+
+
+DATA = parser_folder() / "hwevents" / "data"
+
+
+def codes() -> list[str]:
+    found = []
+    for kind in ("xid", "sxid"):
+        with (DATA / f"{kind}.csv").open(encoding="utf-8", newline="") as file:
+            found += [row[kind] for row in csv.DictReader(file)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("word", "alarm", "first"),
+    [
+        ("79", "gpu-stop-start", "Stop and start the instance so that EC2 moves it to another host"),
+        ("Xid 48", "gpu-reset", "Stop the jobs on GPU PCI_ADDRESS and reboot the instance"),
+        ("13", "gpu-application-error", "Restart the application"),
+        ("64", "gpu-aws-support", "Take the instance out of service"),
+        ("63", "gpu-memory-repair", "Schedule a reset"),
+        ("22013", "", "Nothing"),
+        ("43", "", "Nothing"),
+    ],
+)
+def test_code_is_answered_by_the_catalogue(word: str, alarm: str, first: str) -> None:
+    found = find_runbook(word, GROUP)
+    assert found.alarm == alarm and found.first.startswith(first)
+    assert bool(found.commands) is bool(alarm)
+    assert set(catalogue.explain(word).sources.values()) <= set(found.sources)
+
+
+def test_every_code_has_a_runbook() -> None:
+    """An event that needs something done has commands; one that needs nothing says so."""
+    found = {code: find_runbook(code, GROUP) for code in codes()}
+    assert len(found) > 500
+    idle = {code for code, entry in found.items() if not entry.alarm}
+    assert {catalogue.explain(code).action for code in idle} == {"IGNORE", "XID_154"}
+    assert [code for code, entry in found.items() if entry.alarm and not (entry.commands and entry.support)] == []
+
+
+@pytest.mark.parametrize("alarm", load_alarms(), ids=lambda alarm: alarm.name)
+def test_alarm_is_found_by_its_name_in_cloudwatch(alarm: alarms.Alarm) -> None:
+    for word in (alarm.name, f"gpu-telemetry-{alarm.name}", f"lab-2-{alarm.name}"):
+        assert find_runbook(word, GROUP).subject == alarm.name
+    text = alarms.runbook_text(find_runbook(alarm.name, GROUP))
+    for part in (alarm.meaning, alarm.first, *alarm.commands, alarm.support, alarm.source):
+        assert part in text
+
+
+def test_unknown_word_names_the_alarms() -> None:
+    with pytest.raises(UsageError, match="neither an alarm nor an Xid") as error:
+        find_runbook("gpu-rest", GROUP)
+    assert "gpu-reset" in error.value.details
+
+
+def test_unknown_code_is_the_catalogues_error() -> None:
+    with pytest.raises(UsageError, match="not in the catalogue"):
+        find_runbook("999", GROUP)

@@ -13,7 +13,7 @@ from gpu_ami.cloud import Place
 from gpu_ami.plan import make_plan
 from gpu_ami.process import run
 from gpu_ami.recipes import find_recipe
-from gpu_ami.telemetry import lab, templates
+from gpu_ami.telemetry import templates
 from tests.telemetry.test_stack import NAMED, PLAN, aws, contents, parameter, text
 
 # The files of `gpu-ami telemetry`: the examples are current, and the linter of CloudFormation is content.
@@ -81,7 +81,7 @@ def test_lab_is_made_and_deleted(aws: Any) -> None:
 
 
 def test_nothing_comes_in_and_metadata_needs_a_token() -> None:
-    resources = lab.lab(PLAN)["Resources"]
+    resources = templates.lab(PLAN)["Resources"]
     assert "SecurityGroupIngress" not in resources["Group"]["Properties"]
     options = resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]["MetadataOptions"]
     assert options == {"HttpTokens": "required"}
@@ -89,4 +89,4 @@ def test_nothing_comes_in_and_metadata_needs_a_token() -> None:
 
 def test_without_g4dn_the_cheapest_type_is_taken() -> None:
     plan = make_plan(find_recipe(Path("al2023-graphics")), Place(name="aws", region="us-east-1")).document
-    assert lab.lab(plan)["Parameters"]["InstanceType"]["Default"] == "g6.xlarge"
+    assert templates.lab(plan)["Parameters"]["InstanceType"]["Default"] == "g6.xlarge"

@@ -12,7 +12,7 @@ import pytest
 from gpu_ami.recipes.agent import agent_config, gpu_config
 from tests.validator.conftest import Run, folder_of
 from tests.validator.probes.test_hardware import PCI
-from validator import identity, pci
+from validator import pci, selection
 from validator.agent_document import AgentConfig, AgentGpuConfig
 from validator.probes import hardware
 from validator.probes.agent.lint import lint
@@ -71,7 +71,7 @@ def test_no_check_hides_another_of_its_name(run: Run, tmp_path: Path) -> None:
 def test_host_is_not_a_parameter_of_the_id(case: str, shown: str) -> None:
     backend = SimpleNamespace(get_pytest_id=lambda: "ssh://ip-10-0-0-7.ec2.internal:22")
     callspec = SimpleNamespace(id=case, params={"_testinfra_host": SimpleNamespace(backend=backend)})
-    assert identity._parameters(SimpleNamespace(callspec=callspec)) == shown  # type: ignore[arg-type]
+    assert selection._parameters(SimpleNamespace(callspec=callspec)) == shown  # type: ignore[arg-type]
 
 
 # The types of the agent's planned configuration.

@@ -16,7 +16,8 @@ from botocore.config import Config
 from botocore.exceptions import HTTPClientError
 
 from tests.validator.conftest import Run
-from validator import call_deadline, inputs, tiers
+from validator import deadline, tiers
+from validator.inputs import read_bytes, read_text
 from validator.selection import add_options
 
 # The tiers: each says what it proves and what it leaves open; a check of an unknown tier is refused.
@@ -102,11 +103,11 @@ def dripping(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_a_dripping_answer_is_given_up(dripping: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_deadline, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(deadline, "CALL_SECONDS", 0.5)
     config = Config(retries={"total_max_attempts": 1}, read_timeout=60)
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
     client = boto3.client("ec2", "us-east-1", endpoint_url=dripping, config=config, **keys)
-    call_deadline.limit(client)
+    deadline.limit_requests(client)
     started = time.monotonic()
     with pytest.raises(HTTPClientError, match=r"no complete answer from .* within 0 s"):
         client.describe_instances()
@@ -139,18 +140,18 @@ def _socket(path: Path) -> None:
 def test_what_is_no_regular_file_is_refused(tmp_path: Path, make: object, message: str) -> None:
     make(tmp_path / "x")  # type: ignore[operator]
     with pytest.raises(OSError) as failure:
-        inputs.read_text(tmp_path / "x")
+        read_text(tmp_path / "x")
     assert failure.value.strerror == message
 
 
 def test_size_is_limited(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x" * 1001)
-    assert len(inputs.read_bytes(tmp_path / "x", 1001)) == 1001
+    assert len(read_bytes(tmp_path / "x", 1001)) == 1001
     with pytest.raises(OSError) as failure:
-        inputs.read_bytes(tmp_path / "x", 1000)
+        read_bytes(tmp_path / "x", 1000)
     assert (failure.value.errno, failure.value.strerror) == (errno.EFBIG, "expected at most 1,000 bytes, got 1,001")
 
 
 def test_lines_end_as_text_files_do(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"a\r\nb\rc\n")
-    assert inputs.read_text(tmp_path / "x") == "a\nb\nc\n"
+    assert read_text(tmp_path / "x") == "a\nb\nc\n"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from validator import identity
+from validator import selection
 from validator.plan_document import PlanDocument
 from validator.plugin import RUN, as_root
 from validator.probes import MachineUnderTest, SinceImage, hardware
@@ -56,7 +56,7 @@ def _is_accounted(item: pytest.Item) -> bool:
     if run is None or run.plan is None:
         return False
     system = run.plan["os"]
-    _, host = identity.host_of(item)
+    _, host = selection.host_of(item)
     offline = isinstance(getattr(host, "backend", None), backend.ImageBackend)
     return offline and (system["id"], system["version"]) in _ACCOUNTED
 

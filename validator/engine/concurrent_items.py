@@ -22,7 +22,7 @@ import pytest
 from validator import deadline
 from validator.engine import pytest_internals, scheduler
 from validator.engine.pytest_internals import Scope, scope_of
-from validator.identity import marker_of
+from validator.selection import marker_of
 from validator.transport import backend
 
 # Fixtures that change shared state or capture the output of all items: an item with one of these runs alone.

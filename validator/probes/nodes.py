@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from validator import inputs
+from validator.inputs import read_text
 from validator.probes.nccl_tests import Floor
 from validator.transport import ssh
 
@@ -87,7 +87,7 @@ def write(path: Path, group: Group) -> None:
 
 def read(path: Path) -> Group:
     """ValueError: not such a file, or fewer than two nodes."""
-    document = json.loads(inputs.read_text(path))
+    document = json.loads(read_text(path))
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"{path}: expected schema {SCHEMA}")
     try:

@@ -17,7 +17,7 @@ from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
 from gpu_ami.files import not_utf_8, parse_yaml
 from gpu_ami.recipes.facts.versions import branch, parts
-from validator import inputs
+from validator.inputs import read_text
 from validator.plan_document import Citation
 from validator.schema import did_you_mean
 
@@ -31,7 +31,7 @@ def read_yaml(path: Path) -> Any:
     """The document in a YAML file, dates as text. UsageError says where the file is not YAML."""
     try:
         size = path.stat().st_size
-        text = inputs.read_text(path) if size <= _MOST_BYTES else ""
+        text = read_text(path) if size <= _MOST_BYTES else ""
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such file", hint=_neighbours(path)) from error
     except OSError as error:

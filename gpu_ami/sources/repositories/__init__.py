@@ -6,14 +6,12 @@ apt            apt repositories
 dnf            dnf repositories
 compression    gzip, xz and zstd, with a limit on the decompressed size
 keys           OpenPGP keys and signatures
-index          packages of a repository: planned, similar, newer versions
+index          packages of a repository: planned, similar, newer versions; their dependencies inside it
 rpm_versions   order of rpm versions
-dependencies   dependencies inside a repository, at the planned versions
 """
 
 from gpu_ami.sources.repositories.apt import index_files
-from gpu_ami.sources.repositories.dependencies import judge
-from gpu_ami.sources.repositories.index import Index, Package
+from gpu_ami.sources.repositories.index import Index, Package, judge
 from gpu_ami.sources.repositories.keys import Key, require_issuer
 from gpu_ami.sources.repositories.reading import key_at, read_index, read_repository, repository_key
 from gpu_ami.sources.repositories.repository import ReadRepository, Repository
