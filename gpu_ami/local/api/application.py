@@ -20,9 +20,9 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
 from gpu_ami.local.api.protocol import call_application, read_body, send, unpack
-from gpu_ami.local.backends import INSTANCE_TYPES, REGION, placement_groups
+from gpu_ami.local.backends import REGION, architectures_of, placement_groups
 from gpu_ami.local.images import ImageStore, Request
-from gpu_ami.local.machines import load_gpu_facts, read_console
+from gpu_ami.local.machines import planned_architecture, read_console
 from gpu_ami.local.state import Layout
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 _CREDENTIAL = re.compile(r"Credential=[^/]+/\d{8}/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
 _XML = [("Content-Type", "text/xml")]
+# As EC2 words it (github.com/skypilot-org/skypilot issue 6315, read 2026-11-25).
+_OTHER_ARCHITECTURE = (
+    "The architecture '{}' of the specified instance type does not match the architecture '{}' of the specified AMI. "
+    "Specify an instance type and an AMI that have matching architectures, and try again. You can use "
+    "'describe-instance-types' or 'describe-images' to discover the architecture of the instance type or AMI."
+)
 _READ_ONLY = ("Describe", "Get", "List")
 # Calls of waiters, and their parameter: answered late while what they name is between two states. A waiter polls each
 # second or two, and gives a call a minute.
@@ -138,8 +144,12 @@ class Api:
         if image is not None and image.state != "available":
             return Refusal("InvalidAMIID.Unavailable", f"The image id '[{image_id}]' is {image.state}")
         instance_type = call.parameters.get("InstanceType", "")
-        if instance_type and not (instance_type in INSTANCE_TYPES or load_gpu_facts(instance_type)):
-            return Refusal("InvalidInstanceType", f"The instance type '{instance_type}' does not exist")
+        if instance_type:
+            supported = ",".join(architectures_of(instance_type)) or planned_architecture(instance_type)
+            if not supported:
+                return Refusal("InvalidInstanceType", f"The instance type '{instance_type}' does not exist")
+            if image is not None and image.architecture not in supported.split(","):
+                return Refusal("InvalidParameterValue", _OTHER_ARCHITECTURE.format(supported, image.architecture))
         key = call.parameters.get("KeyName")
         if key and key not in self._ec2.backend.key_pairs:
             return Refusal("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")

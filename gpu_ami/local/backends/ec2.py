@@ -37,7 +37,8 @@ REGION = "us-east-1"
 ZONES = (f"{REGION}a", f"{REGION}b")
 ZONE = ZONES[0]
 PROFILE = "gpu-ami-local"
-INSTANCE_TYPES = frozenset(_MOTO_TYPES)  # EC2's, as of moto's release
+# An AMI's boot mode: Graviton has UEFI firmware alone (docs.aws.amazon.com, EC2 user guide, boot modes; 2026-11-25).
+_BOOT_MODES = {"x86_64": "legacy-bios", "arm64": "uefi"}
 # EC2's codes: docs.aws.amazon.com, API reference, InstanceState.
 _CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 _TRANSITIONS = ("pending", "shutting-down", "stopping")
@@ -48,6 +49,11 @@ _ASSUME = {
 
 
 _plain_terminate = Instance.terminate
+
+
+def architectures_of(instance_type: str) -> tuple[str, ...]:
+    """The architectures of an instance type, as of moto's release; none of a type that it does not know."""
+    return tuple(_MOTO_TYPES.get(instance_type, {}).get("ProcessorInfo", {}).get("SupportedArchitectures", ()))
 
 
 def _terminate(instance: Any) -> Any:
@@ -297,7 +303,7 @@ class Ec2:
             root_device_type="ebs",
             root_device_name=record.root_device_name,
             region_name=ZONE,
-            boot_mode="legacy-bios",
+            boot_mode=_BOOT_MODES[record.architecture],
             image_location=f"{record.owner_id}/{record.name}",
         )
         image.record = record
@@ -355,7 +361,8 @@ class Ec2:
         image.record = record
         image.root_device_name = record.root_device_name
         image.root_device_type = "ebs"
-        image.virtualization_type, image.hypervisor, image.boot_mode = "hvm", "xen", "legacy-bios"
+        image.virtualization_type, image.hypervisor = "hvm", "xen"
+        image.boot_mode = _BOOT_MODES[record.architecture]
         image.image_location = f"{record.owner_id}/{record.name}"
         snapshot = image.ebs_snapshot
         snapshot.volume.size = record.size_gib

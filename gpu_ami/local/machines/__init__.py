@@ -18,7 +18,7 @@ relay                connections from a guest to services of the host
 The region's daemon alone needs factory and reconcile, and with them moto; clients do not load it.
 """
 
-from gpu_ami.local.machines.boards import Devices, devices_of, load_gpu_facts
+from gpu_ami.local.machines.boards import Devices, devices_of, planned_architecture
 from gpu_ami.local.machines.console import CONSOLE, read_console
 from gpu_ami.local.machines.firmware import default_entry
 from gpu_ami.local.machines.qemu import PROCESS, Exit
@@ -31,7 +31,7 @@ __all__ = [
     "Exit",
     "default_entry",
     "devices_of",
-    "load_gpu_facts",
+    "planned_architecture",
     "read_console",
     "short_path",
 ]

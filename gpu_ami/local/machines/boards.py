@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NotRequired
+from typing import Any, NotRequired
 
 from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
@@ -59,12 +59,20 @@ class Board:
 
 def load_gpu_facts(instance_type: str, facts: Path = _FACTS) -> GpuFacts | None:
     """The `gpu` row of an instance type; None if the type has no GPU or is not in the facts."""
+    gpu: GpuFacts | None = _load(instance_type, facts).get("gpu")
+    return gpu
+
+
+def planned_architecture(instance_type: str, facts: Path = _FACTS) -> str:
+    """The architecture of an instance type; "" if it is not in the facts."""
+    return str(_load(instance_type, facts).get("architecture", ""))
+
+
+def _load(instance_type: str, facts: Path) -> Mapping[str, Any]:
     import yaml
 
     document = yaml.safe_load(facts.read_text(encoding="utf-8")) or {}
-    row = document.get("instance_types", {}).get(instance_type) or {}
-    gpu: GpuFacts | None = row.get("gpu")
-    return gpu
+    return document.get("instance_types", {}).get(instance_type) or {}
 
 
 def boards_of(instance_id: str, instance_type: str, facts: Path = _FACTS) -> tuple[Board, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
+from dataclasses import replace
 from typing import Any
 
 import boto3
@@ -13,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from gpu_ami.local.api.application import Call, _take_snapshot_tags, read_call
-from tests.local.conftest import BASE_ID, PUBLIC_KEY, World, served
+from tests.local.conftest import BASE_ID, PUBLIC_KEY, World, base_image, served
 
 
 def client(endpoint: str, service: str = "ec2", region: str = "us-east-1") -> Any:
@@ -107,6 +108,43 @@ def test_a_launch_of_what_is_not_there_is_refused(ec2: Any, world: World, change
         launch(ec2, **changes)
     assert caught.value.response["Error"]["Code"] == code
     assert world.reconciler.units == {}
+
+
+ARM_ID = "ami-000000000000000ab"
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "image", "of_type"),
+    [
+        ("g5g.xlarge", BASE_ID, "arm64"),
+        ("p6e-gb200.36xlarge", BASE_ID, "arm64"),  # in the facts alone
+        ("g5.12xlarge", ARM_ID, "x86_64"),
+        ("t2.micro", ARM_ID, "i386,x86_64"),
+    ],
+)
+def test_a_launch_of_another_architecture_is_refused(
+    ec2: Any, world: World, instance_type: str, image: str, of_type: str
+) -> None:
+    world.images.register(replace(base_image(world.layout), id=ARM_ID, name="arm", architecture="arm64"))
+    with pytest.raises(ClientError) as caught:
+        launch(ec2, InstanceType=instance_type, ImageId=image)
+    error = caught.value.response["Error"]
+    assert error["Code"] == "InvalidParameterValue"
+    of_image = {BASE_ID: "x86_64", ARM_ID: "arm64"}[image]
+    assert error["Message"].startswith(
+        f"The architecture '{of_type}' of the specified instance type does not match the architecture '{of_image}' of "
+        "the specified AMI."
+    )
+    assert world.reconciler.units == {}
+
+
+@pytest.mark.parametrize("instance_type", ["g5g.xlarge", "p6e-gb200.36xlarge", "m6g.2xlarge"])
+def test_an_instance_has_its_image_s_architecture(ec2: Any, world: World, instance_type: str) -> None:
+    world.images.register(replace(base_image(world.layout), id=ARM_ID, name="arm", architecture="arm64"))
+    instance = launch(ec2, InstanceType=instance_type, ImageId=ARM_ID)
+    assert instance["Architecture"] == "arm64"
+    assert ec2.describe_images(ImageIds=[ARM_ID])["Images"][0]["BootMode"] == "uefi"
+    assert ec2.describe_images(ImageIds=[BASE_ID])["Images"][0]["BootMode"] == "legacy-bios"
 
 
 @pytest.mark.parametrize("interface", [False, True])
