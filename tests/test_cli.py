@@ -57,19 +57,39 @@ def test_errors_become_a_message_and_an_exit_code(
 
 @pytest.mark.parametrize(
     ("command", "again"),
-    [("prove", "the same command again"), ("faults", "the same command with --resume"), ("doctor", "")],
-)
+    [
+        ("prove x.yml", "the same command again"), ("faults", "the same command with --resume"), ("doctor", ""),
+        ("build", "with --layers all it goes on after the last layer"), ("rehearse", "the same command goes on"),
+        ("validate", "the same command judges all of it again"), ("publish out", "it goes on from there"),
+        ("attach --host ssh://a@b", "the same command goes on"), ("fleet attach", "the same command goes on"),
+        ("sweep", "goes on with the rest"), ("sources", "the answers that arrived"), ("record", "records the types"),
+    ],
+)  # fmt: skip
 def test_ctrl_c_says_how_to_go_on_where_one_can(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, again: str
 ) -> None:
     def interrupted(*_: Any) -> commands.Outcome:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"gpu_ami.commands.{command}.execute", interrupted)
-    assert cli.main([command, "x.yml"] if command == "prove" else [command]) == 130
+    name, *words = command.split()
+    monkeypatch.setattr(f"gpu_ami.commands.{name}.execute", interrupted)
+    assert cli.main([name, *words]) == 130
     told = capsys.readouterr().err
-    assert f"gpu-ami {command}: interrupted" in told
+    assert f"gpu-ami {name}: interrupted" in told
     assert (again in told) and ("→" in told) == bool(again)
+
+
+@pytest.mark.parametrize("command", ["attach --host ssh://a@b", "fleet attach", "fleet detach", "sweep"])
+def test_ctrl_c_does_not_say_that_all_is_as_before_where_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    def interrupted(*_: Any) -> commands.Outcome:
+        raise KeyboardInterrupt
+
+    name, *words = command.split()
+    monkeypatch.setattr(f"gpu_ami.commands.{name}.execute", interrupted)
+    assert cli.main([name, *words]) == 130
+    assert "was cleaned up" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("before", "after"), [(signal.SIG_IGN, signal.SIG_IGN), (signal.SIG_DFL, cli._interrupt)])

@@ -24,6 +24,7 @@ Exit 0; 1: with --unchanged, something had drifted from the plan (and is as plan
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem --role nccl
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem --unchanged    has it drifted?
 """
+_AGAIN = "the same command goes on: what is as planned already is left as it is"
 
 
 def register(subparsers: Any) -> None:
@@ -35,7 +36,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--role", action="append", default=[], metavar="NAME", help="only this role of the plan (repeatable)"
     )
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, again=_AGAIN, interrupted="interrupted; what the roles changed so far stays")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

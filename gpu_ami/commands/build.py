@@ -19,6 +19,7 @@ the same roles made in the same place is used again. By hand: packer build -var-
   gpu-ami build --layers all                     leaves layer images, from which --layers auto starts later
   gpu-ami build --explain                        which layer images there are, and what has changed; builds nothing
 """
+_AGAIN = "the same command builds it again; with --layers all it goes on after the last layer that was finished"
 
 
 def register(subparsers: Any) -> None:
@@ -32,7 +33,7 @@ def register(subparsers: Any) -> None:
     text = "show the layers of the plan, which of them have an image, and what changed since the last build; no build"
     parser.add_argument("--explain", action="store_true", help=text)
     parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, again=_AGAIN)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -29,6 +29,8 @@ exit codes: 0 done or proven on every machine · 1 a machine failed · 4 cloud o
   gpu-ami fleet prove  out/al2023-compute --where aws.yml --tag fleet=training -i key.pem
   gpu-ami fleet detach out/al2023-compute --where aws.yml --tag fleet=training
 """
+_INTERRUPTED = "interrupted; commands that were sent run on, and what was made stays"
+_AGAIN = "the same command goes on; `gpu-ami fleet status` says what each machine runs"
 _LIMIT = re.compile(r"[1-9]\d{0,6}|[1-9]\d?%|100%|0")
 
 
@@ -50,7 +52,7 @@ def register(subparsers: Any) -> None:
     prove.add_argument("--ssh-user", default="", metavar="USER", help="default: the plan's login user")
     text = "do not log in: judge by Systems Manager and CloudWatch alone"
     prove.add_argument("--no-login", action="store_true", help=text)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, again=_AGAIN, interrupted=_INTERRUPTED)
 
 
 def _verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:

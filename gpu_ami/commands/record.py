@@ -41,7 +41,7 @@ def register(subparsers: Any) -> None:
     )  # fmt: skip
     options.add_where(parser)
     options.add_golden(parser)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, again="--instance-type TYPE records the types that are missing")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

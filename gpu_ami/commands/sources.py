@@ -55,7 +55,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "row for variables/facts/distribution_drivers.yml (root; drivers of the system's own archive)"
     )
     parser.add_argument("--build", action="store_true", help=text)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, again="the same command uses the answers that arrived by then")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -25,7 +25,8 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("sweep", help="remove what dead runs left behind, and nothing else", epilog=_EPILOG)
     options.add_where(parser, "a place on AWS (YAML), or `local` (default: the local region)")
     parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be removed")
-    parser.set_defaults(execute=execute)
+    again = "the same command goes on with the rest"
+    parser.set_defaults(execute=execute, again=again, interrupted="interrupted; what was removed by then is gone")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

@@ -32,6 +32,7 @@ examples:
   gpu-ami validate --host ssh://admin@10.0.0.7 --reboot       reboots it and checks again
   sudo gpu-ami validate out/debian12-gpu --root /mnt          the files of an image: a mounted tree, or a raw disk
 """
+_AGAIN = "the same command judges all of it again; report.json has what was judged by then"
 
 
 def register(subparsers: Any) -> None:
@@ -60,7 +61,7 @@ def register(subparsers: Any) -> None:
     options.add_log_groups(parser)
     options.add_deadlines(parser)
     options.add_checks(parser)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, again=_AGAIN)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
