@@ -97,16 +97,21 @@ class Recorder:
         self.hosts.append(HostRecord(report))
         return self.hosts[-1]
 
-    def save(self) -> None:
-        """Writes the report as it is now. A disk that is full must not end the proof: it is noted, and tried again."""
+    def save(self) -> Report:
+        """Writes the report as it is now, and returns it.
+
+        A disk that is full must not end the proof: it is noted, and tried again.
+        """
         with self._lock:
+            report = self._report()
             try:
-                writer.write(self._report(), self._out)
+                writer.write(report, self._out)
                 self._error = ""
             except OSError as error:
                 if not self._error:
                     self._progress.note(f"{self._out}: the report cannot be written yet: {error.strerror}")
                 self._error = str(error.strerror)
+            return report
 
     def _report(self) -> Report:
         return self._assemble([host.current for host in self.hosts], self._reason)
@@ -139,12 +144,12 @@ class Recorder:
     def complete(self) -> Report:
         """The report of a proof that has come to its end, on disk. CloudError: it cannot be written."""
         self._reason = ""
-        self.save()
+        report = self.save()
         if self._error:
             raise CloudError(
                 f"{self._out}: the report cannot be written: {self._error}", hint="free some space, and run it again"
             )
-        return self._report()
+        return report
 
 
 def _reason(error: BaseException) -> str:

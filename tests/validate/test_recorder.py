@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,17 @@ def test_report_is_incomplete_until_the_proof_is_complete(tmp_path: Path) -> Non
     with made.recording():
         assert on_disk(tmp_path).incomplete == recorder.RUNNING
     assert made.complete() == on_disk(tmp_path) == a_report(a_host())
+
+
+def test_the_report_that_is_returned_is_the_one_on_disk(tmp_path: Path) -> None:
+    """Each time that it is assembled it has another time: a certificate of the one is none of the other."""
+    seconds = iter(range(60))
+
+    def assemble_now(reports: Sequence[HostReport], incomplete: str) -> Report:
+        return replace(assemble(reports, incomplete), finished=f"2026-01-01T00:00:{next(seconds):02}Z")
+
+    made = Recorder(assemble_now, tmp_path, Progress("quiet"))
+    assert made.complete() == on_disk(tmp_path)
 
 
 @pytest.mark.parametrize(
