@@ -28,7 +28,7 @@ Writes into DIR, from the plan's measurements, namespace, log groups and instanc
 Of a plan with Neuron devices:
   telemetry.yml                 as above, with the dashboard My-Neuron-Usage
   neuron-alarms.yml             one stack a Region: alarms of all instances
-  neuron-instance-alarm.yml     one stack an instance: neuron-monitor is silent
+  neuron-instance-alarm.yml     one stack an instance: neuron-monitor, the event parser or the agent is silent
 
 docs/telemetry.md: installing, what each alarm means, removing.
 """

@@ -42,6 +42,18 @@ def resources(measured: Measured, target: Target) -> dict[str, Any]:
     }
 
 
+def parser_silent(measured: Measured, target: Target) -> dict[str, Any]:
+    """The alarm of a silent event parser by its heartbeat alone, for an instance without the metrics of GPUs.
+
+    What Neuron devices report has dimensions of the plan's choice, so no expression can tell a silent agent by it: then
+    this alarm and that of the silent neuron-monitor are raised together.
+    """
+    [alarm] = [one for one in alarms.of_kind(alarms.INSTANCE) if one.name == "event-parser-silent"]
+    heartbeat = _stat("heartbeat", EVENTS_NAMESPACE, "Heartbeat", "Sum", 60, target) | {"ReturnData": True}
+    compared = _less(1, [heartbeat]) | {"EvaluationPeriods": 5, "TreatMissingData": "breaching"}
+    return _resource(alarm, compared, measured, target)
+
+
 def logical_id(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("-"))
 

@@ -57,7 +57,7 @@ def _topic(output: str) -> Template:
 
 
 def neuron_instance_alarm(plan: PlanDocument) -> Template:
-    """One stack an instance: its neuron-monitor is silent."""
+    """One stack an instance: its neuron-monitor or its event parser is silent; both: its agent, or the instance."""
     [alarm] = [one for one in alarms.of_kind(alarms.NEURON) if one.name == "neuron-monitor-silent"]
     namespace = _section(plan)["namespace"]
     query = {"Fn::Sub": f"SELECT SUM(reports) FROM \"{namespace}\" WHERE instance_id = '${{InstanceId}}'"}
@@ -66,14 +66,19 @@ def neuron_instance_alarm(plan: PlanDocument) -> Template:
         "ComparisonOperator": "LessThanThreshold", "Threshold": 1, "TreatMissingData": "breaching",
         "EvaluationPeriods": 2,
     }  # fmt: skip
+    topics = {"page": {"Ref": "PageTopicArn"}}
+    target = instance_alarms.Target({"Ref": "InstanceId"}, topics, 0, 0, "${AWS::StackName}")
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": f"Alarm of one instance of {plan['image']}: gpu-ami telemetry made it",
+        "Description": f"Alarms of one instance of {plan['image']}: gpu-ami telemetry made it",
         "Parameters": {
             "InstanceId": {"Type": "String", "Description": "The instance", "AllowedPattern": "i-[0-9a-f]+"},
             "PageTopicArn": _topic("PageTopic"),
         },
-        "Resources": {"NeuronMonitorSilent": resource},
+        "Resources": {
+            "NeuronMonitorSilent": resource,
+            "EventParserSilent": instance_alarms.parser_silent(measured(plan), target),
+        },
     }
 
 

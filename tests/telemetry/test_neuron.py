@@ -19,6 +19,8 @@ from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms, dashboard, devices, templates
 from gpu_ami.telemetry.alarms import find_runbook
 from tests.local.alarms.conftest import Account
+from tests.telemetry.instance import GROUP as EVENTS
+from tests.telemetry.instance import Instance, Minute
 
 PLAN = make_plan(find_recipe(Path("al2023-neuron")), Place(name="aws", region="us-east-1")).document
 GROUP = "/ec2/accelerated/neuron-metrics"
@@ -44,7 +46,8 @@ def aws() -> Iterator[Account]:
         make_stack(account, "n", texts["neuron-alarms.yml"], topics)
         given = {"InstanceId": FIRST, "PageTopicArn": topics["PageTopicArn"]}
         make_stack(account, "i", texts["neuron-instance-alarm.yml"], given)
-        account("logs").create_log_stream(logGroupName=GROUP, logStreamName="s")
+        for group in (GROUP, EVENTS):
+            account("logs").create_log_stream(logGroupName=group, logStreamName="s")
         yield account
 
 
@@ -55,8 +58,13 @@ def make_stack(account: Account, name: str, text: str, given: dict[str, str]) ->
     )
 
 
-def live(aws: Account, minutes: int, reports: dict[str, dict[str, float]]) -> list[tuple[str, str, str | None]]:
-    """Each instance's metrics as embedded documents, as its publisher writes them."""
+def live(
+    aws: Account, minutes: int, reports: dict[str, dict[str, float]], heartbeats: tuple[str, ...] = (FIRST, SECOND)
+) -> list[tuple[str, str, str | None]]:
+    """Each instance's metrics as embedded documents, as its publisher writes them.
+
+    heartbeats: of the event parsers of these instances, in their own log group.
+    """
     for _ in range(minutes):
         when = (aws.now - datetime.timedelta(seconds=30)).replace(tzinfo=datetime.UTC)
         milliseconds = int(when.timestamp() * 1000)
@@ -66,6 +74,12 @@ def live(aws: Account, minutes: int, reports: dict[str, dict[str, float]]) -> li
         ]
         if events:
             aws("logs").put_log_events(logGroupName=GROUP, logStreamName="s", logEvents=events)
+        lines = [
+            {"timestamp": milliseconds, "message": instance._heartbeat(Minute(), when.replace(tzinfo=None))}
+            for instance in (Instance(aws, name) for name in heartbeats)
+        ]
+        if lines:
+            aws("logs").put_log_events(logGroupName=EVENTS, logStreamName="s", logEvents=lines)
         aws.step()
     return [
         (one["AlarmName"], one["NewStateValue"], one.get("AlarmContributorAttributes", {}).get("instance_id"))
@@ -98,10 +112,30 @@ def test_error_raises_its_alarm_for_its_instance(aws: Account, metric: str, alar
     assert live(aws, 2, {FIRST: HEALTHY, SECOND: HEALTHY | {metric: 2}}) == [(f"n-{alarm}", "ALARM", SECOND)]
 
 
-def test_silent_monitor_raises_the_alarm_of_its_instance_alone(aws: Account) -> None:
+MONITOR, PARSER = "i-neuron-monitor-silent", "i-event-parser-silent"
+
+
+@pytest.mark.parametrize(
+    ("reports", "heartbeats", "raised"),
+    [
+        ({SECOND: HEALTHY}, (FIRST, SECOND), {MONITOR}),
+        ({FIRST: HEALTHY, SECOND: HEALTHY}, (SECOND,), {PARSER}),
+        ({SECOND: HEALTHY}, (SECOND,), {MONITOR, PARSER}),
+    ],
+    ids=["neuron-monitor", "event parser", "agent"],
+)
+def test_silence_raises_the_alarms_of_its_instance_alone_and_they_end(
+    aws: Account, reports: dict[str, dict[str, float]], heartbeats: tuple[str, ...], raised: set[str]
+) -> None:
+    """The first instance has alarms of its own; the second may be silent without one."""
     live(aws, 12, {FIRST: HEALTHY, SECOND: HEALTHY})
-    assert live(aws, 25, {FIRST: HEALTHY}) == []
-    assert live(aws, 25, {SECOND: HEALTHY}) == [("i-neuron-monitor-silent", "ALARM", None)]
+    assert live(aws, 25, {FIRST: HEALTHY}, (FIRST,)) == []
+    live(aws, 5, {FIRST: HEALTHY, SECOND: HEALTHY})
+    assert live(aws, 3, reports, heartbeats) == []  # a reboot
+    live(aws, 5, {FIRST: HEALTHY, SECOND: HEALTHY})
+    assert {(name, state) for name, state, _ in live(aws, 25, reports, heartbeats)} == {(n, "ALARM") for n in raised}
+    ended = live(aws, 15, {FIRST: HEALTHY, SECOND: HEALTHY})
+    assert {(name, state) for name, state, _ in ended} == {(name, "OK") for name in raised}
 
 
 def test_each_alarm_of_the_table_is_made_and_has_a_runbook() -> None:
@@ -110,7 +144,8 @@ def test_each_alarm_of_the_table_is_made_and_has_a_runbook() -> None:
     )
     texts = [one["Properties"]["AlarmName"]["Fn::Sub"] for one in made.values() if one["Type"].endswith("::Alarm")]
     known = {find_runbook(text.replace("${AWS::StackName}", "n"), "").subject for text in texts}
-    assert known == {alarm.name for alarm in alarms.of_kind(alarms.NEURON)} | {"event-parser-behind"}
+    of_parser = {"event-parser-behind", "event-parser-silent"}
+    assert known == {alarm.name for alarm in alarms.of_kind(alarms.NEURON)} | of_parser
 
 
 def test_dashboard_asks_for_metrics_that_are_published() -> None:
