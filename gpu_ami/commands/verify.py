@@ -26,6 +26,7 @@ examples:
   gpu-ami verify out/debian12-gpu --key release.key.pub --level rehearsed
   gpu-ami verify ami-0123456789abcdef0 --trust trust.yml --where aws.yml --max-age 30d
   gpu-ami verify ami-0fedcba9876543210 --copy --certificate out/debian12-gpu --trust trust.yml --where us-east-1.yml
+  gpu-ami verify ami-0fedcba9876543210 --copy --owner 111122223333 --certificate DIR --trust trust.yml --where FILE
   gpu-ami verify out/debian12-gpu --trust trust.yml --offline --path /usr/bin/nvidia-smi
   gpu-ami verify out/debian12-gpu --trust trust.yml --where aws.yml --host admin@10.0.0.7 -i key.pem
 """
@@ -39,6 +40,8 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--certificate", type=Path, metavar="DIR", help="with an AMI: the folder of its certificate")
     text = "TARGET is a copy of the AMI of --certificate: verify what EC2 says of its origin"
     parser.add_argument("--copy", action="store_true", help=text)
+    text = "with --copy: the publisher's account, for a copy that is shared with this account (docs/release.md)"
+    parser.add_argument("--owner", type=_account, metavar="ACCOUNT", help=text)
     trust = parser.add_argument_group("trusted keys")
     text = "public key (PEM) or awskms:///ID whose signature is accepted (repeatable)"
     trust.add_argument("--key", action="append", default=[], metavar="PUB", help=text)
@@ -59,6 +62,12 @@ def register(subparsers: Any) -> None:
     parser.set_defaults(execute=execute)
 
 
+def _account(text: str) -> str:
+    if not re.fullmatch(r"\d{12}", text):
+        raise argparse.ArgumentTypeError(f"expected an account id of 12 digits, got {text!r}")
+    return text
+
+
 def _age(text: str) -> datetime.timedelta:
     match = re.fullmatch(r"(\d{1,5})([dh])", text)
     if match is None:
@@ -75,6 +84,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.copy and (args.offline or not args.certificate or not _AMI.fullmatch(args.target)):
         hint = "gpu-ami verify AMI --copy --certificate DIR --where FILE (the copy's region)"
         raise UsageError("--copy takes an AMI, its place and the certificate of its source AMI", hint=hint)
+    if args.owner and not args.copy:
+        raise UsageError("--owner is of --copy")
     options.check_identity(args)
     place = _place(args)
     trusted = keys.trusted(args.key, args.trust, place)
@@ -91,18 +102,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             if place is None:
                 findings.skip("place", "state, snapshots and tags of the AMI (--offline)")
             else:
-                verification_place.compare(verified, Cloud(place), findings, copy)
+                verification_place.compare(verified, Cloud(place), findings, copy, args.owner or "")
             if args.host:
                 _compare_host(args, verified, findings)
     return Outcome(findings.text(), findings.to_json(), findings.exit_code)
 
 
 def _compare_host(args: argparse.Namespace, verified: Any, findings: Any) -> None:
-    from gpu_ami.release import verification_host
+    from gpu_ami.release import verification_host, verification_materials
     from gpu_ami.validate import hosts, validator_process
 
     target = hosts.ssh_target(hosts.host_url(args.host), args.identity)
     folders = validator_process.roles_folders(verified.folder / "plan.json")
+    verification_materials.compare(verified, verification_materials.take(target), findings)
     verification_host.compare(verified, verification_host.take(target), folders, findings)
 
 

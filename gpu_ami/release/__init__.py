@@ -12,5 +12,7 @@ rendering            a comparison as text, Markdown, HTML or JSON
 findings             what a verification found: held, refused or not looked at
 verification         verifies a certificate: signature, files, level, age, waivers
 verification_place   compares a certificate with the AMI in its region
+verification_copy    follows a copy of an AMI back to the certified one
 verification_host    compares a running machine with the certified inventory
+verification_materials    compares what is installed on it with the signed bill of materials
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import Cloud, layer_images, tags_of
+from gpu_ami.release import verification_copy
 from gpu_ami.release.findings import Findings
 
 if TYPE_CHECKING:
@@ -13,26 +14,23 @@ if TYPE_CHECKING:
     from gpu_ami.release.verification import Verified
 
 
-_TAG_SOURCE = "gpu-ami:source-ami"  # of a copy; gpu_ami.publish writes it
-
-
 def snapshots_of(image: ImageTypeDef) -> tuple[str, ...]:
     """Ids of the snapshots behind an AMI."""
     devices = image.get("BlockDeviceMappings", [])
     return tuple(sorted(device["Ebs"]["SnapshotId"] for device in devices if "SnapshotId" in device.get("Ebs", {})))
 
 
-def compare(verified: Verified, cloud: Cloud, findings: Findings, copy: str = "") -> None:
+def compare(verified: Verified, cloud: Cloud, findings: Findings, copy: str = "", owner: str = "") -> None:
     """Refuses an AMI that is not there, or whose snapshots or tags are not the certificate's. CloudError.
 
-    copy: an AMI of the place's region that should be a copy of the certified one.
+    copy: an AMI of the place's region that should be a copy of the certified one. owner: the publisher's account.
     """
     certified = verified.certificate.image
     if not certified.ami:
         findings.skip("place", "the certificate is of a host, not of an AMI")
         return
     if copy and copy != certified.ami:
-        _compare_copy(verified, copy, cloud, findings)
+        _compare_copy(verified, copy, cloud, findings, owner)
         return
     if cloud.place.region != certified.region:
         text = f"the certificate is of {certified.ami} in {certified.region}, the place is in {cloud.place.region}"
@@ -59,26 +57,12 @@ def _image(ami: str, cloud: Cloud, findings: Findings) -> ImageTypeDef | None:
     return image
 
 
-def _compare_copy(verified: Verified, copy: str, cloud: Cloud, findings: Findings) -> None:
-    """What EC2 says of a copy's origin. Its content is not compared: its snapshots are its own, without digests."""
-    certified = verified.certificate.image
+def _compare_copy(verified: Verified, copy: str, cloud: Cloud, findings: Findings, owner: str) -> None:
+    """What leads from a copy back to the certified AMI, and its tags."""
     image = _image(copy, cloud, findings)
-    if image is None:
-        return
-    origin = (image.get("SourceImageId", ""), image.get("SourceImageRegion", ""))
-    expected = f"{certified.ami} in {certified.region}"
-    tagged = tags_of(image).get(_TAG_SOURCE, "")
-    if origin == (certified.ami, certified.region):
-        findings.hold("copy", f"{copy} in {cloud.place.region} was copied by EC2 from {expected}")
-        findings.skip("snapshots", "copied AMI: the content of its snapshots cannot be verified")
-    elif not any(origin) and tagged == certified.ami:
-        text = f"{copy} has a tag that names {expected}, which its owner can write; EC2 does not say its origin"
-        findings.refuse("other-ami", text, "ask as the account that owns the copy, or launch the certified AMI")
-    else:
-        found = " in ".join(filter(None, origin)) or tagged or "no origin"
-        text = f"{copy}: expected a copy of {expected}, got {found}"
-        findings.refuse("other-ami", text, "do not launch it: ask the publisher for the copy of this region")
-    _compare_tags(verified, image, findings)
+    if image is not None:
+        verification_copy.compare(verified, image, cloud, findings, owner)
+        _compare_tags(verified, image, findings)
 
 
 def _compare_snapshots(verified: Verified, image: ImageTypeDef, findings: Findings) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_ami import cli
 from gpu_ami.cloud import Place
-from gpu_ami.release import verification_host
+from gpu_ami.release import verification_host, verification_materials
 from tests.release import examples
 from tests.test_json import valid
 from validator.file_account import read
@@ -100,9 +100,14 @@ def test_the_place_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch, capsy
 def test_a_host_is_compared(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     running = read(examples.inventory(examples.SMI | {"h": "ef" * 32}))
     monkeypatch.setattr(verification_host, "take", lambda _target: running)
+    installed = {"package nvidia-utils 580.1 amd64", "package libc6 2:2.36-9+deb12u10 amd64"}
+    installed |= {f"module {examples.MODULE.removeprefix('/usr')}"}
+    monkeypatch.setattr(verification_materials, "take", lambda _target: installed)
     words = ["--key", "release.key.pub", "--offline", "--host", "admin@10.0.0.7"]
     assert verify("out/demo", *words) == 6
-    assert "/usr/bin/nvidia-smi (changed: content" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "/usr/bin/nvidia-smi (changed: content" in printed
+    assert "held           materials: 2 packages and 1 kernel modules, as signed" in printed
 
 
 def test_certifying_again_keeps_a_signature_that_is_still_right(folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpu_ami import cli
 from tests.publish.conftest import CONSUMER, HOME, LATEST, ORGANIZATION, OTHER, Account
 from tests.test_json import valid
 
@@ -197,3 +198,18 @@ def test_an_image_is_published_as_its_own_keys_say(account: Account) -> None:
     assert account.parameters(OTHER)["/images/own/latest"] == image["ImageId"]
     assert account.shared(OTHER, image["ImageId"]) == [] and account.parameters(HOME) == {}
     assert account.publish(out, "--to", "previous") == 2  # of these regions and parameters too: there is no other
+
+
+def test_the_copy_is_verified_by_its_origin(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    """And that of another region's copy, which the certificate's folder is not of, is not."""
+    out = account.build()
+    assert account.publish(out) == 0
+    (copy,) = account.images(OTHER)
+    Path("other.yml").write_text(f"region: {OTHER}\nendpoint: {account.endpoint}\n")
+    words = ["--copy", "--key", "release.key.pub", "--where", "other.yml"]
+    capsys.readouterr()
+    assert cli.main(["verify", copy["ImageId"], *words, "--certificate", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "held           copy:" in printed and "held           snapshot-lineage:" in printed
+    another = account.build(2)
+    assert cli.main(["verify", copy["ImageId"], *words, "--certificate", str(another)]) == 6

@@ -22,9 +22,12 @@ class InvalidBill(ValueError):
 
 
 def listed(text: str) -> set[str]:
-    """Packages (`name version architecture`) and kernel modules (paths) of a CycloneDX document. InvalidBill."""
+    """Packages (`name version architecture`) and kernel modules (paths) of a CycloneDX document. InvalidBill.
+
+    Files, of which the bill of a certificate has some, are left out.
+    """
     try:
-        return {_name(component) for component in json.loads(text)["components"]}
+        return {_name(component) for component in json.loads(text)["components"] if component["type"] != "file"}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidBill(f"not a bill of materials: {error!r}") from error
 

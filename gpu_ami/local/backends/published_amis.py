@@ -107,6 +107,9 @@ def _make_copy(backend: Any, source: Ami, region: str, name: str) -> CopiedAmi:
     image.ready_at = time.monotonic() + _COPY_SECONDS
     image.state_when_ready = "available"
     image.source_image_id, image.source_image_region = source.id, region
+    lineage = f"from SourceAmi {source.id} for SourceSnapshot {source.ebs_snapshot.id}"
+    moment = f"Task created on {int(time.time() * 1000):,}."
+    image.ebs_snapshot.description = f"Copied for DestinationAmi {image.id} {lineage}. {moment}"
     image.imds_support = getattr(source, "imds_support", None)
     image.root_device_name, image.root_device_type = source.root_device_name, "ebs"
     image.hypervisor, image.boot_mode = "xen", source.boot_mode
