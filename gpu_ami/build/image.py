@@ -150,6 +150,7 @@ def build_image(
         sandbox=cloud.place.sandbox_builder,
     )
     build.write(folder)
+    run.note_image(made.ami)
     return build
 
 

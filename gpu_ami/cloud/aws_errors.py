@@ -136,6 +136,11 @@ def is_not_found(code: str) -> bool:
     return code.endswith((".NotFound", ".Malformed.NotFound"))
 
 
+def is_denied(code: str) -> bool:
+    """Whether the caller may not make the call."""
+    return code in _DENIED
+
+
 def from_code(action: str, code: str, message: str) -> GpuAmiError:
     """The error for a refused call. action: what this program was doing ("launching p5.48xlarge from ami-…").
 

@@ -31,6 +31,7 @@ LIFETIME = timedelta(hours=4)
 _LEFT_BEHIND = "left-behind"
 REMEDY = "`gpu-ami sweep` (on AWS with --where) removes the rest"
 _BUILDERS = "builders"  # ids of instances, one a line
+_IMAGES = "images"  # ids of AMIs that a build.json names, one a line; versions before 0.3 wrote no such file
 _ALIVE = "alive"  # its time is when the run was last alive
 _BEAT_SECONDS = 5.0
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -66,6 +67,11 @@ class Run:
         with (self.folder / _BUILDERS).open("a", encoding="utf-8") as file:
             file.write(f"{instance_id}\n")
 
+    def note_image(self, ami: str) -> None:
+        """Keeps the id of an AMI that is complete and named by a build.json: `sweep` leaves it."""
+        with (self.folder / _IMAGES).open("a", encoding="utf-8") as file:
+            file.write(f"{ami}\n")
+
     def tags(self, *, recipe: str = "", plan_digest: str = "") -> dict[str, str]:
         """The tags that everything of this run carries from its creating call."""
         tags = {TAG_RUN: self.id, TAG_EXPIRES: self.expiry(), "Name": f"gpu-ami {recipe or 'run'} {self.id}"}
@@ -77,7 +83,8 @@ class Run:
 class Record:
     """What `sweep` reads of a run that may be dead.
 
-    last_alive: seconds since 1970; 0.0 where it is not known. builders: instances that Packer made images of.
+    last_alive: seconds since 1970; 0.0 where it is not known. builders: instances that Packer made images of. images:
+    AMIs that were recorded in a build.json; None where it is not known.
     """
 
     id: str
@@ -87,6 +94,7 @@ class Record:
     place: str = field(default="local")
     last_alive: float = 0.0
     builders: tuple[str, ...] = ()
+    images: tuple[str, ...] | None = None
 
 
 def now() -> datetime:
@@ -116,6 +124,7 @@ def begin(home: Path, place: str, lifetime: timedelta = LIFETIME) -> Iterator[Ru
     assert process  # we run
     run = Run(identity, as_text(started), as_text(started + lifetime), folder, process, place)
     write_json(folder / "run.json", asdict(run))
+    (folder / _IMAGES).touch()
     (folder / _ALIVE).touch()
     ended = threading.Event()
     threading.Thread(target=_beat, args=(folder / _ALIVE, ended), name="alive", daemon=True).start()
@@ -179,18 +188,20 @@ def records(home: Path) -> list[Record]:
             data = json.loads(path.read_text())
             process = ProcessIdentity.from_json(data.get("process"))
             alive = process is not None and process.alive()
-            known = data.get("place", "local"), _last_alive(path.parent), _builders(path.parent)
+            listed = _listed(path.parent / _BUILDERS) or (), _listed(path.parent / _IMAGES)
+            known = data.get("place", "local"), _last_alive(path.parent), *listed
             registered.append(Record(data["id"], data["expires"], path.parent, alive, *known))
         except (ValueError, KeyError):  # cut off while it was written: nothing had been created yet
             registered.append(Record(path.parent.name, "", path.parent, False))
     return registered
 
 
-def _builders(folder: Path) -> tuple[str, ...]:
+def _listed(file: Path) -> tuple[str, ...] | None:
+    """The ids in a file of a run; None where there is no such file."""
     try:
-        return tuple((folder / _BUILDERS).read_text(encoding="utf-8").split())
+        return tuple(file.read_text(encoding="utf-8").split())
     except OSError:
-        return ()
+        return None
 
 
 def _last_alive(folder: Path) -> float:

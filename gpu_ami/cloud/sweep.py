@@ -2,7 +2,8 @@
 
 A leftover carries our run tag and either its expiry has passed, or its run is registered on this machine for this place
 and its process has ended. What a living run of this machine owns is never touched. A complete image is a product and
-stays until its own expiry (`image_expires`; the tag is `never` without one); its snapshots go with it. Packer before
+stays until its own expiry (`image_expires`; the tag is `never` without one); its snapshots go with it. One that its run
+had not recorded when it died is none. Packer before
 1.7 tags an image when it is complete: until then it is known by the builder that it was made of. Processes of this
 machine that a dead run left (Packer, its plugins, Ansible) are ended first: they would go on creating things. Log
 groups of proofs have no tags; the run's id is in their names. AWS may not list yet what a run made a moment before it
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
-from gpu_ami.cloud import aws_errors, dead_man, log_groups, placement_groups, resources, runs
+from gpu_ami.cloud import aws_errors, dead_man, layer_images, log_groups, placement_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.resources import Resource
@@ -83,10 +84,12 @@ def _unlisted_seconds(records: Iterable[runs.Record], place: Place) -> float:
 def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> list[Swept]:
     records = runs.records(home)
     found = []
-    for resource in resources.tagged(cloud, runs.TAG_RUN):
+    listed = resources.tagged(cloud, runs.TAG_RUN)
+    for resource in listed:
         reason = why_leftover(dict(resource.tags), records, cloud.place.name, complete_image=_is_complete(resource))
         if reason:
             found.append((resource, reason))
+    found += _unrecorded(listed, [record for record in records if record.place == cloud.place.name])
     found += _untagged(cloud, records, found)
     for record in records:  # the builder's key pair: by name, since old Packer releases do not tag it
         if not record.alive and record.place == cloud.place.name:
@@ -98,6 +101,23 @@ def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> 
     swept += [] if dry_run else _sweep_schedules(cloud, records, progress)
     swept += _sweep_placement_groups(cloud, records, progress, dry_run)
     return [*swept, *_sweep_log_groups(cloud, records, progress, dry_run)]
+
+
+def _unrecorded(listed: Iterable[Resource], records: Iterable[runs.Record]) -> Iterator[tuple[Resource, str]]:
+    """Complete images that no build.json names, since their run died before that; and snapshots of one that is gone.
+
+    Nobody would use or remove them. Images of layers are found by their tags, and have an expiry.
+    """
+    dead = {record.id: record.images for record in records if not record.alive and record.images is not None}
+    of_images = {identity for resource in listed if resource.kind == "image" for _, identity in resource.attached}
+    for resource in listed:
+        recorded = dead.get(resource.tags.get(runs.TAG_RUN, ""))
+        if recorded is None or not _is_complete(resource) or layer_images.layer_of(resource.tags):
+            continue
+        if resource.kind == "image" and resource.id not in recorded:
+            yield resource, "its run died before it recorded the image"
+        elif resource.kind == "snapshot" and not recorded and resource.id not in of_images:
+            yield resource, "its run has died, and its image is gone"
 
 
 def _untagged(

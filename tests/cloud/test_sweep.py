@@ -172,6 +172,34 @@ def test_images_go_when_they_are_half_made_or_past_their_time(cloud: Cloud, home
     assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []
 
 
+def test_a_complete_image_that_no_build_json_names_goes_with_its_run(cloud: Cloud, home: Path) -> None:
+    """Killed between the tags of the image and the record of the build: it would cost money, and nobody knew of it."""
+    dead_record(home, "dead-run")
+    never = {runs.TAG_EXPIRES: "never"}
+    lost = an_image(cloud, "lost", **{runs.TAG_RUN: "dead-run", "Name": "gpu-ami_x-1"} | never)
+    kept = an_image(cloud, "recorded", **{runs.TAG_RUN: "dead-run", "Name": "gpu-ami_x-2"} | never)
+    layer = an_image(cloud, "layer", **{runs.TAG_RUN: "dead-run", "gpu-ami:layer": "driver"} | never)
+    other = an_image(cloud, "elsewhere", **{runs.TAG_RUN: "another-machine", "Name": "gpu-ami_x-3"} | never)
+    assert sweep.sweep_cloud(cloud, home, Progress("quiet")) == []  # a run of a version that noted no images
+    (home / "runs" / "dead-run" / "images").write_text(f"{kept}\n")
+    swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert [(one.kind, one.reason) for one in swept if one.kind == "image"] == [
+        ("image", "its run died before it recorded the image")
+    ]
+    left = {image["ImageId"] for image in cloud.ec2.describe_images(Owners=["self"])["Images"]}
+    assert lost not in left and {kept, layer, other} <= left
+
+
+def test_the_snapshot_of_a_lost_image_goes_where_the_last_sweep_was_cut_off(cloud: Cloud, home: Path) -> None:
+    dead_record(home, "dead-run")
+    tags = {runs.TAG_RUN: "dead-run", "Name": "gpu-ami_x-1", runs.TAG_EXPIRES: "never"}
+    image = an_image(cloud, "lost", **tags)
+    (home / "runs" / "dead-run" / "images").touch()
+    cloud.ec2.deregister_image(ImageId=image)
+    swept = sweep.sweep_cloud(cloud, home, Progress("quiet"))
+    assert [(one.kind, one.outcome) for one in swept] == [("snapshot", "removed")]
+
+
 def an_untagged_image(cloud: Cloud, builder: str, name: str) -> tuple[str, str]:
     """What Packer 1.6.6 has made of a builder before it tags anything: image and snapshot."""
     image = str(cloud.ec2.create_image(InstanceId=builder, Name=name)["ImageId"])

@@ -1,0 +1,8 @@
+"""`gpu-ami` from plan to publication as a process that can be killed; Packer and machines are scripted, time is quick.
+
+packer.py    the calls of Packer 1.6.6
+commands.py  forks a process a line, which runs commands one after the other
+account.py   the region that they talk to, the moments at which a driver is killed, and what is left
+"""
+
+SPEED = 10.0  # seconds of a region's clock, and of every wait, in one second

@@ -1,0 +1,101 @@
+"""Reads command lines of `gpu-ami`, `a b;c d` to run one after the other, and forks a process for each line.
+
+Says the process's id, and how it ended. What machines answer is scripted: they boot, restart and pass all checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import boto3.session
+import botocore.session  # imported once for all lines
+
+from gpu_ami import cli, cloud, pipeline
+from gpu_ami.cloud import Cloud, client, runs
+from gpu_ami.local.backends import instance_access_key
+from gpu_ami.publish import execution, parameters, publication
+from gpu_ami.release import keys, verification, verification_place
+from gpu_ami.validate import proof
+from gpu_ami.validate.machines import machine, restarts
+from tests.killed_driver import SPEED
+from tests.report.examples import core_checks
+from validator.results import HostResults
+
+FACTS = {"hardware": "real", "kernel": "6.1.0", "boot_id": "b-1"}
+_PRELOADED = (botocore.session, boto3.session, keys, verification, verification_place, publication)
+
+
+def quicken() -> None:
+    """Every wait is SPEED times shorter, as everything in the region is."""
+    sleep, read = time.sleep, cloud.load_place
+    time.sleep = lambda seconds: sleep(seconds / SPEED)  # type: ignore[assignment]
+
+    def load(path: Path) -> cloud.Place:
+        return replace(read(path), consistent_seconds=12.0 / SPEED)
+
+    cloud.load_place = pipeline.load_place = load
+    runs._BEAT_SECONDS = 0.2
+    execution.POLL_SECONDS = parameters.POLL_SECONDS = 0.05
+
+
+def script_machines() -> None:
+    def follow(self: Any, instance_id: str, instance_type: str) -> machine.Machine:
+        made = machine.Machine(
+            instance_id, instance_type, "192.0.2.1", 22, self.user, self.run.key_file, Path("k"), boot_id="b-1",
+            log_group_suffix=cloud.log_groups.suffix(self.cloud.place, self.run),
+        )  # fmt: skip
+        self.cloud.wait_for_state(instance_id, "running", 600)
+        return made
+
+    def restart(boot: Any, made: machine.Machine, how: str) -> machine.Machine:
+        if how == restarts.STOP_START:
+            boot.cloud.stop(made.instance_id)
+            boot.cloud.wait_for_state(made.instance_id, "stopped", 600)
+            boot.cloud.start(made.instance_id)
+            boot.cloud.wait_for_state(made.instance_id, "running", 600)
+        return replace(made, boot_id=f"b-{how}", stages={"ssh": 1.0})
+
+    def check(self: Any, target: Any, after: str = "", *_: Any, **__: Any) -> HostResults:
+        """The agent has sent something."""
+        logs = boto3.client(
+            "logs", endpoint_url=self.place.endpoint, region_name="us-east-1", aws_secret_access_key="x",
+            aws_access_key_id=instance_access_key(target.instance_id),
+        )  # fmt: skip
+        for group in ("/ec2/accelerated/raw", "/ec2/accelerated/json"):
+            with contextlib.suppress(logs.exceptions.ResourceAlreadyExistsException):
+                logs.create_log_group(logGroupName=f"{group}{target.log_group_suffix}")
+        checks = [replace(each, id=f"{each.id}{after and f'@{after}'}", after=after) for each in core_checks()]
+        return HostResults(target.url, tuple(checks), facts=FACTS)
+
+    machine.Boot.follow = follow  # type: ignore[method-assign]
+    restarts.restart = restart
+    proof.Proof.check = check  # type: ignore[method-assign]
+
+
+def main() -> None:
+    cli._parser()
+    client.preload()
+    quicken()
+    script_machines()
+    assert Cloud  # what a command would import
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(os.open("commands.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+            os.dup2(1, 2)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            codes = (cli.main(words.split()) for words in line.split(";"))
+            os._exit(next((code for code in codes if code), 0))
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
