@@ -51,7 +51,9 @@ def draw(seed: int, changes: int, moments: int) -> list[Moment]:
     """
     chosen = random.Random(seed)
     parts = [(part + chosen.random()) / moments for part in range(moments)]
-    return [Moment(1 + int(part * (changes - 1)), chosen.choice([None, 0.0, chosen.uniform(0.0, 0.4)])) for part in parts]
+    return [
+        Moment(1 + int(part * (changes - 1)), chosen.choice([None, 0.0, chosen.uniform(0.0, 0.4)])) for part in parts
+    ]
 
 
 @dataclass
