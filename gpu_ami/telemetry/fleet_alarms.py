@@ -100,6 +100,7 @@ def _events() -> list[Watched]:
             ("event-parser-behind", "dropped", "SUM", "EventsDropped", 0),
             ("gpu-remap-after-boot", "pending", "MAX", "RowRemapPending", 0),
             ("gpu-remap-after-boot", "failed", "MAX", "RowRemapFailure", 0),
+            ("gpu-unknown-after-boot", "some", "MAX", "RecoveryUnknown", 0),
         )
     ]  # fmt: skip
 

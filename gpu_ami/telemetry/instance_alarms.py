@@ -105,7 +105,10 @@ def _compared(measured: Measured, target: Target) -> dict[str, dict[str, Any]]:
         "gpu-metrics-missing": _silent("samples + 0 * heartbeat", both, missing="notBreaching"),
         "gpu-series-missing": _short(measured, target),
         "event-parser-behind": _behind(target),
-        "gpu-remap-after-boot": _remap(target),
+        "gpu-remap-after-boot": _after_boot(
+            "pending + failed", target, pending="RowRemapPending", failed="RowRemapFailure"
+        ),
+        "gpu-unknown-after-boot": _after_boot("unknown", target, unknown="RecoveryUnknown"),
     }
     if measured.has("utilization_gpu", "clocks_current_sm"):
         made["gpu-clocks-throttled"] = _throttled(measured, target)
@@ -136,13 +139,10 @@ def _behind(target: Target) -> dict[str, Any]:
     return _more(_expression(condition, *metrics)) | {"EvaluationPeriods": 1, "TreatMissingData": "notBreaching"}
 
 
-def _remap(target: Target) -> dict[str, Any]:
-    """The parser asks once after each boot: until the next boot the last answer holds."""
-    metrics = [
-        _stat(name, EVENTS_NAMESPACE, metric, "Maximum", 300, target)
-        for name, metric in (("pending", "RowRemapPending"), ("failed", "RowRemapFailure"))
-    ]
-    return _more(_expression("pending + failed", *metrics)) | {"EvaluationPeriods": 1, "TreatMissingData": "ignore"}
+def _after_boot(expression: str, target: Target, **named: str) -> dict[str, Any]:
+    """The parser asks once after each boot: until the next boot the last answer holds. named: id → metric."""
+    metrics = [_stat(name, EVENTS_NAMESPACE, metric, "Maximum", 300, target) for name, metric in named.items()]
+    return _more(_expression(expression, *metrics)) | {"EvaluationPeriods": 1, "TreatMissingData": "ignore"}
 
 
 def _throttled(measured: Measured, target: Target) -> dict[str, Any]:

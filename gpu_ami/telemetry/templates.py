@@ -267,7 +267,8 @@ def _yaml(template: stack.Template) -> str:
 
         def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
             is_function = len(mapping) == 1 and next(iter(mapping)).startswith("Fn::")
-            return super().represent_mapping(tag, mapping, True if is_function and _is_short(mapping) else flow_style)
+            is_one_line = "MetricStat" in mapping or (is_function and _is_short(mapping))
+            return super().represent_mapping(tag, mapping, True if is_one_line else flow_style)
 
     style: dict[str, Any] = {"default_flow_style": None, "sort_keys": False, "width": 100_000, "allow_unicode": True}
     text: str = yaml.dump(template, Dumper=Dumper, **style)

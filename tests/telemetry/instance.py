@@ -16,7 +16,11 @@ from tests.local.alarms.conftest import Account
 GROUP = "/ec2/accelerated/accel-event-json"
 GPUS = 4  # of g5.12xlarge
 FULL_CLOCK, MEMORY = 1710, 23028
-emf = parser_module("emf")
+# After a public capture (NVIDIA/k8s-test-infra, test data).
+LOST = b"""<nvidia_smi_log><gpu id="00000000:00:1E.0"><product_architecture>Ampere</product_architecture>
+<fb_memory_usage><total>GPU is lost</total></fb_memory_usage><remapped_rows>GPU is lost</remapped_rows>
+</gpu></nvidia_smi_log>"""
+emf, snapshot, details = parser_module("emf"), parser_module("snapshot"), parser_module("details")
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,20 @@ class Instance:
 
     def recovery(self, action: str, pending: int, failed: int) -> str:
         """A GPU's line of the snapshot at boot."""
-        fields = {"action": action, "RowRemapPending": pending, "RowRemapFailure": failed}
-        units = {"RowRemapPending": "Count", "RowRemapFailure": "Count"}
+        fields = {"action": action, "RowRemapPending": pending, "RowRemapFailure": failed, "RecoveryUnknown": 0}
+        units = dict.fromkeys(("RowRemapPending", "RowRemapFailure", "RecoveryUnknown"), "Count")
+        return self.document("recovery", fields, units, self.aws.now - datetime.timedelta(seconds=30))
+
+    def lost(self) -> str:
+        """The line of a GPU that is lost at boot, as the parser makes it of what nvidia-smi prints then."""
+        (board,), _ = snapshot.boards(LOST)
+        fields, units = snapshot._with_metrics(board)
+        fields["severity"], fields["action"] = details.board_advice(fields)
+        return self.document("recovery", fields, units, self.aws.now - datetime.timedelta(seconds=30))
+
+    def unanswered(self) -> str:
+        """The line of an nvidia-smi that failed at boot."""
+        fields, units = snapshot._unanswered("nvidia-smi: exit status 9")
         return self.document("recovery", fields, units, self.aws.now - datetime.timedelta(seconds=30))
 
     def _put_lines(self, lines: Sequence[tuple[str, datetime.datetime]]) -> None:

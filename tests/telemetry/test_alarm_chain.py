@@ -94,6 +94,10 @@ def remap(action: str, pending: int, failed: int) -> Callable[[Instance], list[t
     )
 
 
+def snapshot(line: Callable[[Instance], str]) -> Callable[[Instance], list[tuple[str, str]]]:
+    return lambda instance: instance.live(1, with_events(HEALTHY, line(instance))) + instance.live(6)
+
+
 CAUSES: dict[str, tuple[Callable[[Instance], list[tuple[str, str]]], set[str]]] = {
     "the agent is silent": (lasting(SILENT, 15), {"agent-silent"}),
     "the event parser is silent": (lasting(replace(HEALTHY, heartbeat=False), 15), {"event-parser-silent"}),
@@ -110,6 +114,8 @@ CAUSES: dict[str, tuple[Callable[[Instance], list[tuple[str, str]]], set[str]]] 
     "GPUs are idle at half of their clock": (lasting(replace(HEALTHY, clock=FULL_CLOCK // 2, load=10), 20), set()),
     "a row remap is pending at boot": (remap("SCHEDULE_RESET", 1, 0), {"gpu-remap-after-boot", "gpu-memory-repair"}),
     "a row remap has failed at boot": (remap("ISOLATE", 0, 1), {"gpu-remap-after-boot", "gpu-aws-support"}),
+    "a GPU is lost at boot": (snapshot(Instance.lost), {"gpu-unknown-after-boot", "gpu-reboot"}),
+    "nvidia-smi fails at boot": (snapshot(Instance.unanswered), {"gpu-unknown-after-boot"}),
     "a reboot of three minutes": (lasting(SILENT, 3), set()),
     "GPU metrics are missing for three minutes": (lasting(replace(HEALTHY, gpus=0), 3), set()),
 }  # fmt: skip

@@ -32,13 +32,13 @@ def test_each_alarm_of_the_table_is_made() -> None:
     made = instance_alarms.resources(measured(PLAN), TARGET)
     assert list(made) == [instance_alarms.logical_id(alarm.name) for alarm in alarms.of_kind(alarms.INSTANCE)]
     pages = {name for name, one in made.items() if one["Properties"]["AlarmActions"] == ["arn:p"]}
-    assert pages == {"AgentSilent", "EventParserSilent", "GpuMetricsMissing", "GpuSeriesMissing"}
+    assert pages == {"AgentSilent", "EventParserSilent", "GpuMetricsMissing", "GpuSeriesMissing", "GpuUnknownAfterBoot"}
 
 
 def test_clocks_are_compared_only_where_they_are_measured() -> None:
     plan = {**PLAN, "telemetry": {**PLAN["telemetry"], "measurements": ["memory_total"]}}
     made = instance_alarms.resources(measured(plan), TARGET)  # type: ignore[arg-type]
-    assert "GpuClocksThrottled" not in made and len(made) == 6
+    assert "GpuClocksThrottled" not in made and len(made) == 7
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_stack_of_an_instance_has_the_limits_of_its_type(aws: Any) -> None:
     parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
     cloudformation.create_stack(StackName="i", TemplateBody=body, Parameters=parameters)
     made = {one["AlarmName"]: one for one in aws("cloudwatch").describe_alarms()["MetricAlarms"]}
-    assert len(made) == 7
+    assert len(made) == 8
     assert made["i-gpu-series-missing"]["Threshold"] == 8.0
     assert made["i-agent-silent"]["TreatMissingData"] == "breaching"
     clock = next(one for one in made["i-gpu-clocks-throttled"]["Metrics"] if one["Id"] == "result")

@@ -73,7 +73,7 @@ def test_lab_is_made_and_deleted(aws: Any) -> None:
     made = contents(aws)
     assert [one["InstanceType"] for one in made["instances"]] == ["g4dn.xlarge"] * 2
     assert {one["VpcId"] for one in made["instances"]} == {vpc["VpcId"] for vpc in made["vpcs"]}
-    assert len(made["alarms"]) == 8 + 2 * 7
+    assert len(made["alarms"]) == 8 + 2 * 8
     value = aws("ssm").get_parameter(Name="AmazonCloudWatch-lab")["Parameter"]["Value"]
     assert '"namespace":"CWAgentGPU"' in value
     cloudformation.delete_stack(StackName="lab")

@@ -1,7 +1,7 @@
 """The GPUs' state at boot: remapped rows and recovery action, for faults before the service started.
 
 nvidia-smi runs beside the reader with a deadline, so a driver that hangs cannot stop the reader. A value that is missing or an
-error is unknown: it is named, counted as RecoveryUnknown, and published as no zero.
+error is unknown: it is named, counted as RecoveryUnknown, and published as no zero; a GPU that answers counts 0.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _with_metrics(board: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, str]
         elif remaps and not any(path.startswith("remapped_rows") for path in unknown):
             unknown.setdefault(key, board.pop(key, ""))
     if not unknown:
-        board["answered"] = True
-        return board, metrics
+        board.update(answered=True, RecoveryUnknown=0)  # ends the alarm of an earlier boot
+        return board, dict(metrics, **_UNKNOWN)
     named = ["%s: %s" % (name, text or "no value") for name, text in list(unknown.items())[:_NAMED]]
     why = "%d values are unknown: %s" % (len(unknown), "; ".join(named))
     board.update(answered=False, why=why, unknown=named, unknown_count=len(unknown), RecoveryUnknown=1)
