@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, page, page_materials, writer
-from gpu_ami.validate import Proof, carried, host_proof, image_proof, nodes, validator_process
+from gpu_ami.validate import Proof, carried, host_proof, image_proof, nodes, site_checks, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
@@ -295,8 +295,32 @@ class ProofOptions:
     nodes: int = 1
 
 
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of a build (build_stage)."""
+
+    fresh: bool = False
+    source_check: bool = True
+    layered: layering.Layering = layering.FROM_NOTHING
+
+
+@dataclass(frozen=True)
+class CertificateOptions:
+    """Options of a certificate.
+
+    since: the proof that it goes on from, "" for none; trusted: keys one of which must have signed that one's
+    certificate. signers: keys that sign this one. scans: command lines of scanners; waivers: accept what they find.
+    """
+
+    since: str = ""
+    trusted: Sequence[release_keys.TrustedKey] = ()
+    signers: Sequence[Signer] = ()
+    scans: Sequence[Sequence[str]] = ()
+    waivers: Path | None = None
+
+
 def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool) -> None:
-    """Notes what a run on AWS is expected to cost.
+    """Notes what a run is expected to cost, where machines are billed.
 
     UsageError, before anything is launched: machines that cannot work together, or more than --max-cost allows, also
     where machines are emulated and cost nothing, so that a rehearsal refuses what AWS would.
@@ -306,7 +330,7 @@ def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool
     if asked.nodes > 1:
         nodes.require_traffic(session.cloud, plan.document)
     expected = cost.estimate(plan.document, instance_types, build=build, nodes=asked.nodes)
-    if not session.place.simulated:
+    if session.place.billed:
         session.progress.note(expected.text)
     session.budget.max_cost = asked.max_cost
     cost.require_within(expected, asked.max_cost, session.budget.spent)
@@ -318,12 +342,8 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
     check_cost(plan, asked, session, build=False)
     _note_use(ami, out, session)
     proof = _proof_of(plan, ami, out, session, asked)
-    if asked.earlier:
-        max_age = layers.load_definition().max_age
-        plan_document = dict(plan.document)
-        proof.carried = carried.carry_over(asked.earlier, plan_document, proof.layers, proof.suite, max_age)
-        for note in proof.carried.notes:
-            session.progress.note(note)
+    for note in proof.carried.notes:
+        session.progress.note(note)
     files = host_proof.find(session.images, ami)
     look = functools.partial(host_proof.check, proof, files.path) if files.path else None
     with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):
@@ -345,14 +365,35 @@ def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, aske
 
 
 def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> Proof:
-    """The proof of an AMI in the session's place, with the layers of its build."""
-    options = (asked.checks, asked.options, asked.restarts)
-    proof = Proof(plan.document, out / PLAN_FILE, session.place, out, session.progress, *options)
-    proof.cancelled = asked.cancelled or proof.cancelled
-    proof.max_cost, proof.nodes = asked.max_cost, asked.nodes
-    proof.layers = _layers_of(ami, out)
-    proof.suite = layers.files_digest([*_SUITE, *proof.site_checks(), *asked.checks])
-    return proof
+    """The proof of an AMI in the session's place, with the layers of its build and what an earlier proof has."""
+    plan_file, built = out / PLAN_FILE, _layers_of(ami, out)
+    suite = layers.files_digest([*_SUITE, *site_checks(plan.document, plan_file), *asked.checks])
+    return Proof(
+        plan.document,
+        plan_file,
+        session.place,
+        out,
+        session.progress,
+        asked.checks,
+        asked.options,
+        asked.restarts,
+        cancelled=asked.cancelled or threading.Event(),
+        max_cost=asked.max_cost,
+        spent=session.budget.spent,
+        layers=built,
+        suite=suite,
+        carried=_carried(plan, asked.earlier, built, suite),
+        nodes=asked.nodes,
+    )
+
+
+def _carried(
+    plan: Plan, earlier: carried.Earlier | None, built: Sequence[document.ReportLayer], suite: str
+) -> carried.Carried:
+    """The checks that need not run again; none without an earlier proof."""
+    if earlier is None:
+        return carried.NOTHING
+    return carried.carry_over(earlier, dict(plan.document), built, suite, layers.load_definition().max_age)
 
 
 def _layers_of(ami: str, out: Path) -> list[document.ReportLayer]:
@@ -382,6 +423,28 @@ def find_earlier(
             raise UsageError(f"--since {source}: refused: {point.name}: {point.text}", hint=point.hint)
     max_age = layers.load_definition().max_age
     return carried.load(source, folder, image=plan.image, simulated=place.simulated, max_age=max_age)
+
+
+def prove(
+    recipe: Path,
+    overrides: Sequence[str],
+    out: Path,
+    opened: AbstractContextManager[Session],
+    asked: ProofOptions,
+    building: BuildOptions,
+    certifying: CertificateOptions,
+) -> tuple[document.Report, certificate.Certificate]:
+    """All stages: recipe → plan → build → proof → certificate. The session ends before the certificate is written."""
+    with opened as session:
+        plan = plan_stage(recipe, overrides, out, session)
+        if certifying.since:
+            earlier = find_earlier(certifying.since, plan, session.place, certifying.trusted)
+            asked = replace(asked, earlier=earlier)
+        check_cost(plan, asked, session, build=True)
+        made = build_stage(plan, out, session, **vars(building))
+        report = validate_stage(plan, made.ami, out, session, asked)
+    report = scan_stage(report, out, certifying.scans, certifying.waivers)
+    return report, certify_stage(report, out, certifying.signers)
 
 
 def certify_stage(

@@ -124,6 +124,27 @@ def test_packages_are_entered_through_their_init() -> None:
     assert inside == []
 
 
+# Who may import gpu_ami.local outside it and the commands: what opens a session, and rehearsals, which are of it.
+_OPEN_THE_LOCAL_REGION = {"gpu_ami.pipeline", "gpu_ami.build.builder_kind"}
+# Who may read Place.simulated: what writes or compares it, as a report and a certificate show it.
+_READ_SIMULATED = {"gpu_ami.pipeline", "gpu_ami.validate.proof", "gpu_ami.commands.publish"}
+
+
+def test_nothing_else_asks_whether_it_runs_in_the_local_region() -> None:
+    """What differs there is data of the place (gpu_ami.cloud.Place), or a function that it brings."""
+    aside = ("gpu_ami.local", "gpu_ami.commands.", "gpu_ami.rehearsal.")
+    importing, reading = set(), set()
+    for module, tree in modules().items():
+        names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        if any(name.startswith("gpu_ami.local") for name in names) and not module.startswith(aside):
+            importing.add(module)
+        asked = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+        if any(text.endswith("place.simulated") for text in asked) and not module.startswith("gpu_ami.local"):
+            reading.add(module)
+    assert importing == _OPEN_THE_LOCAL_REGION
+    assert reading == _READ_SIMULATED
+
+
 def packages() -> list[str]:
     """Dotted names of packages, found without parsing a module: this is asked when tests are collected."""
     files = [name for name in tracked() if name.endswith("/__init__.py") and name.startswith(PACKAGES)]

@@ -107,7 +107,7 @@ def test_our_own_python_programs_write_there_and_others_are_not_told(own_home: P
 
 
 def test_ansible_is_told(own_home: Path) -> None:
-    assert not [setting for setting in ansible_settings(simulated=False) if setting.startswith("PYTHON")]
+    assert not [setting for setting in ansible_settings(slow_python=False) if setting.startswith("PYTHON")]
     bytecode.keep({_NONE: "1"})
-    told = [setting for setting in ansible_settings(simulated=False) if setting.startswith("PYTHON")]
+    told = [setting for setting in ansible_settings(slow_python=False) if setting.startswith("PYTHON")]
     assert told == [f"{_FOLDER}={own_home / 'cache' / 'python'}", f"{_NONE}="]

@@ -247,18 +247,18 @@ def test_a_place_with_an_endpoint_of_its_own_is_not_examined(
         assert opened.place.endpoint == "http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize("simulated", [False, True])
-def test_expected_cost_is_noted_for_aws_alone_and_bounded_everywhere(simulated: bool) -> None:
+@pytest.mark.parametrize("billed", [True, False])
+def test_expected_cost_is_noted_where_machines_are_billed_and_bounded_everywhere(billed: bool) -> None:
     root = Path(__file__).parent.parent
     plan = make_plan(root / "variables" / "recipes" / "debian12-gpu.yml", Place("aws", "us-east-1"))
     notes: list[str] = []
     session: Any = SimpleNamespace(
-        place=Place("here", "us-east-1", simulated=simulated),
+        place=Place("here", "us-east-1", billed=billed),
         progress=SimpleNamespace(note=notes.append),
         budget=cost.Budget(),
     )
     pipeline.check_cost(plan, pipeline.ProofOptions(), session, build=True)
-    assert len(notes) == (0 if simulated else 1)
+    assert len(notes) == (1 if billed else 0)
     with pytest.raises(UsageError, match="--max-cost"):
         pipeline.check_cost(plan, pipeline.ProofOptions(max_cost=0.01), session, build=True)
 
@@ -286,6 +286,15 @@ def test_the_builder_counts_against_max_cost(tmp_path: Path, monkeypatch: pytest
     assert own.budget.spent == pytest.approx(1.5)
     with pytest.raises(UsageError, match=r"the build has cost 1\.50 USD"):
         pipeline.check_cost(plan, pipeline.ProofOptions(max_cost=2.0), own, build=False)
+
+
+def test_the_machines_of_a_proof_may_cost_what_the_builder_left(tmp_path: Path) -> None:
+    own = session()
+    own.budget.spent = 1.5
+    plan = pipeline.plan_stage(RECIPE, [], tmp_path, own)
+    asked = pipeline.ProofOptions(max_cost=2.0, nodes=2)
+    proof = pipeline._proof_of(plan, "ami-1", tmp_path, own, asked)
+    assert (proof.max_cost, proof.spent, proof.nodes) == (2.0, 1.5, 2)
 
 
 def test_a_builder_that_costs_too_much_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

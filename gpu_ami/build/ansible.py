@@ -27,10 +27,10 @@ def ansible_playbook() -> str:
     return str(own if own.exists() else find_tool("ansible-playbook", package="ansible-core"))
 
 
-def ansible_settings(*, simulated: bool) -> list[str]:
+def ansible_settings(*, slow_python: bool) -> list[str]:
     """NAME=VALUE of Ansible's environment: emulated machines get mitogen, which spares them most Python starts."""
     settings = [f"{name}={value}" for name, value in compiled_python().items()]
-    mitogen = find_spec("ansible_mitogen") if simulated else None
+    mitogen = find_spec("ansible_mitogen") if slow_python else None
     if not mitogen or not mitogen.submodule_search_locations:
         return settings
     plugins = Path(mitogen.submodule_search_locations[0]) / "plugins" / "strategy"
@@ -44,13 +44,13 @@ def ansible_settings(*, simulated: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the machine is and how to get in. simulated: it is emulated, and Python starts slowly on it."""
+    """Where the machine is and how to get in. slow_python: it is emulated, and Python starts slowly on it."""
 
     address: str
     port: int
     user: str
     key: Path | None = None
-    simulated: bool = False
+    slow_python: bool = False
 
 
 def converge(
@@ -74,7 +74,7 @@ def converge(
         ansible_playbook(), "-i", f"{machine.address},", "-u", machine.user, "-e", f"ansible_port={machine.port}", *key,
         "-e", f"@{variables}", *only, str(root / "playbooks" / f"{playbook}.yml"),
     ]  # fmt: skip
-    environment = dict(setting.split("=", 1) for setting in ansible_settings(simulated=machine.simulated))
+    environment = dict(setting.split("=", 1) for setting in ansible_settings(slow_python=machine.slow_python))
     play = Play(note, on_task)
     done = run(
         command,

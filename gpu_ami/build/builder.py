@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.build import builder_kind, packer
+from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, aws_errors, capacity, key_name, login, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError
 from gpu_ami.plan import Plan, resolve_source_ami
@@ -53,7 +53,8 @@ class Builder:
 
         BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
         """
-        builder_kind.expect_launch(self.cloud.place, variables.get("source_ami", ""))
+        if image_id := variables.get("source_ami"):
+            self.cloud.place.expect_launch(image_id)
         builder_type = self.plan.document["build"]["instance_type"]
         search = self.cloud.search(builder_type, capacity.ways_of_builder(self.cloud.place, builder_type))
         search.on_attempt = self.attempts.append

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpu_ami.cloud import Place
 from gpu_ami.errors import UsageError
 
 AUTO, SANDBOX, MACHINE = "auto", "sandbox", "machine"
@@ -24,14 +23,6 @@ def choose(asked: str, conditions: str) -> tuple[bool, str]:
     if reason:
         return False, f"the builder is a booted machine, not a sandbox: {reason}"
     return True, "the builder is a sandbox of this host, not a booted machine (--builder machine)"
-
-
-def expect_launch(place: Place, image_id: str) -> None:
-    """Lets the local region copy the disk of the image that a build starts from while Packer starts. AWS: nothing."""
-    if place.simulated and image_id:
-        from gpu_ami.local import region
-
-        region.expect_launch(image_id)
 
 
 def _reason_against(conditions: str) -> str:

@@ -241,7 +241,7 @@ def _ansible(place: Place, folder: Path) -> dict[str, str]:
     variables = {"ansible_command": ansible_playbook(), "skip_ansible_check": "true"}
     settings = [
         *(read_json(folder / PACKER_FILE) or {}).get("ansible_env_vars", []),
-        *ansible_settings(simulated=place.simulated),
+        *ansible_settings(slow_python=place.slow_python),
     ]
     return variables | ({"ansible_env_vars": json.dumps(settings)} if settings else {})
 

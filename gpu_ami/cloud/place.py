@@ -80,7 +80,8 @@ class Place:
 
     endpoint: URL where *we* reach the AWS API; None: AWS itself. guest_endpoint: where an *instance* reaches it.
     instance_profile: name of the profile that instances run with. ssh_interface: as in Packer's amazon-ebs.
-    ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there.
+    ssh_port: of every instance. source_ami: id that overrides the plan's. simulated: hardware is simulated there, which
+    reports say. billed: machines cost money. slow_python: machines are emulated, and Python starts slowly on them.
     kernel: series of the kernel that every machine there boots, whatever its AMI's own would be. conditions: name and
     seed of a rehearsal's conditions (docs/conditions.md), "" for none. dead_man_role: ARN of the role in which
     EventBridge Scheduler terminates an instance at its expiry; None: the guest alone does. subnet_ids: further subnets
@@ -91,7 +92,8 @@ class Place:
     proxy_command, instance_connect_endpoint: ways to log in (login.py). consistent_seconds: how long AWS may not know
     what has just been created, and leave it out of lists. certify_carried: whether a certificate of level `certified`
     may have checks that were carried over from an earlier proof (docs/layers.md). sandbox_builder: roles run in a
-    sandbox of this host, not on a booted builder, in the local region (docs/local-region.md).
+    sandbox of this host, not on a booted builder (docs/local-region.md). expect_launch: is told the image that a build
+    starts from, while Packer starts.
     """
 
     name: str
@@ -109,6 +111,8 @@ class Place:
     mirror: Mirror | None = None
     guest_endpoint: str | None = None
     simulated: bool = False
+    billed: bool = True
+    slow_python: bool = False
     kernel: str | None = None
     credentials: Credentials | None = None
     conditions: str = ""
@@ -125,6 +129,7 @@ class Place:
     consistent_seconds: float = 120.0  # EC2 API reference, "Eventual consistency", read 2026-11-22: retry for minutes
     certify_carried: bool = False
     sandbox_builder: bool = False
+    expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
 
     @property
     def subnets(self) -> tuple[str, ...]:

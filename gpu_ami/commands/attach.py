@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     place = pipeline.running_local_place(home_dir())
     local = place is not None and target.address.startswith("127.")
     write_json(out / ANSIBLE_FILE, ansible_variables(plan.document))
-    machine = Machine(target.address, target.port, target.user, args.identity, simulated=local)
+    machine = Machine(target.address, target.port, target.user, args.identity, slow_python=local)
     with progress.stage(f"attach {plan.image} to {target.name}"):
         converged = converge(
             data_root(),

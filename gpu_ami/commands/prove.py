@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options = stages.validator_options(args)
     asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
     asked = replace(asked, nodes=args.nodes)
-    signers, scans = stages.signers(args), stages.scans(args)
+    signers, scans, trusted = stages.signers(args), stages.scans(args), _keys(args)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]
     pipeline.check_recipe(recipe, overrides)
@@ -96,23 +96,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     layered = stages.layers(args)
     # Without either there may be an image that is proven again.
     about_to = layered if args.fresh or layered.mode != "none" else None
-    with pipeline.open_session(*where, builder=args.builder, layered=about_to) as session:
-        plan = pipeline.plan_stage(recipe, overrides, out, session)
-        if args.changed:
-            earlier = pipeline.find_earlier(args.since or str(out), plan, session.place, _keys(args))
-            asked = replace(asked, earlier=earlier)
-        pipeline.check_cost(plan, asked, session, build=True)
-        made = pipeline.build_stage(
-            plan,
-            out,
-            session,
-            fresh=args.fresh,
-            source_check=not args.no_source_check,
-            layered=layered,
-        )
-        report = pipeline.validate_stage(plan, made.ami, out, session, asked)
-    report = pipeline.scan_stage(report, out, scans, args.waivers)
-    certificate = pipeline.certify_stage(report, out, signers)
+    opened = pipeline.open_session(*where, builder=args.builder, layered=about_to)
+    building = pipeline.BuildOptions(args.fresh, not args.no_source_check, layered)
+    since = (args.since or str(out)) if args.changed else ""
+    certifying = pipeline.CertificateOptions(since, trusted, signers, scans, args.waivers)
+    report, certificate = pipeline.prove(recipe, overrides, out, opened, asked, building, certifying)
     return Outcome(writer.summary_text(report, certificate, out), certificate.to_json(), report.exit_code)
 
 

@@ -54,7 +54,7 @@ def try_build(plan: Plan, progress: Progress) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, sandbox.entered(base, Devices(), home, progress) as box:
         variables = Path(name) / ANSIBLE_FILE
         variables.write_text(json.dumps(ansible_variables(plan.document)), encoding="utf-8")
-        machine = Machine(box.host, box.port, box.user, Path(box.key), simulated=True)
+        machine = Machine(box.host, box.port, box.user, Path(box.key), slow_python=True)
         error = ""
         try:
             with progress.stage(f"build the kernel module of {plan.image} on {box.kernel}"):

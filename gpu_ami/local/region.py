@@ -174,6 +174,8 @@ def local_place(home: Path | None = None) -> Place:
         ),
         guest_endpoint=f"http://{API_ADDRESS}",
         simulated=True,
+        billed=False,
+        slow_python=True,
         kernel=KERNEL_SERIES,
         credentials=_CREDENTIALS,
     )
@@ -276,9 +278,12 @@ def _place(described: RegionDescription) -> Place:
         mirror=Mirror(mirror["url"], mirror["key_fingerprint"], git_repositories.commit, ARCHIVES) if mirror else None,
         guest_endpoint=described["guest_endpoint"],
         simulated=True,
+        billed=False,
+        slow_python=True,
         kernel=KERNEL_SERIES,
         credentials=_CREDENTIALS,
         conditions=described.get("conditions", ""),
+        expect_launch=expect_launch,
         consistent_seconds=30.0 if described.get("conditions") else 5.0,
     )
 

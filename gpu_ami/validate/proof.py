@@ -74,7 +74,7 @@ CARRIED_FILE = "carried.txt"  # ids of checks that do not run on a host, in its 
 IMAGE_FILES = "image-files"  # name and evidence folder of an image's files in a report
 
 
-@dataclass
+@dataclass(frozen=True)
 class Proof:
     """What all hosts of one proof share.
 
@@ -99,7 +99,8 @@ class Proof:
     suite: str = ""
     carried: Carried = NOTHING
     nodes: int = 1  # machines of one type that work together
-    image_files: Path | None = None  # evidence of the image's files once they were judged: machines need not read all
+    # Set once the image's files are judged: their evidence stands for them, and machines need not read all.
+    files_judged: threading.Event = field(default_factory=threading.Event)
 
     def evidence(self, target: Target, after: str = "") -> Path:
         """The folder of a host's evidence, made. MachineError: it cannot be made."""
@@ -130,8 +131,8 @@ class Proof:
         if earlier:
             write_text(folder / CARRIED_FILE, "".join(f"{record.id}\n" for record in earlier))
             further.append(f"--carried={folder / CARRIED_FILE}")
-        if self.image_files and target.name != IMAGE_FILES and not after:
-            further.append(f"--image-files={self.image_files}")
+        if self.files_judged.is_set() and target.name != IMAGE_FILES and not after:
+            further.append(f"--image-files={self.out / 'evidence' / IMAGE_FILES}")
         results = self.run_checks(target, folder, further, on_start, after)
         return replace(results, checks=(*results.checks, *earlier))
 
@@ -145,7 +146,7 @@ class Proof:
         more_seconds: float = 0.0,
     ) -> HostResults:
         """A validator process with these options, its files in `folder`. ChecksIncomplete, MachineError."""
-        checks = [*self.site_checks(), *self.checks]
+        checks = [*site_checks(self.plan, self.plan_file), *self.checks]
         command = validator_process.command_line(target, folder, self.plan_file, self.place, options, checks)
         environment = validator_process.environment(self.place)
         output = CheckOutput()
@@ -166,14 +167,10 @@ class Proof:
         where = f"{target.instance_type or target.name or target.url}{f' after {after}' if after else ''}"
         self.progress.note(f"{where}: {counted(len(verdicts), 'check')}: {counts}")
 
-    def site_checks(self) -> list[Path]:
-        """Checks of the site beside the plan: those of the plan's roles, and those of no role."""
-        return site_files(self.plan_file.parent, "checks", "test_{}.py", self.roles) if self.plan_file else []
-
     @property
     def roles(self) -> list[str]:
         """The plan's roles; none without a plan."""
-        return self.plan.get("roles", []) if self.plan else []
+        return _roles(self.plan)
 
     @property
     def metrics_interval(self) -> float:
@@ -181,11 +178,20 @@ class Proof:
         return float(self.plan["telemetry"]["interval_s"]) if self.plan else _AGENT_INTERVAL
 
 
+def _roles(plan: PlanDocument | None) -> list[str]:
+    return plan.get("roles", []) if plan else []
+
+
+def site_checks(plan: PlanDocument | None, plan_file: Path | None) -> list[Path]:
+    """Checks of the site beside the plan: those of the plan's roles, and those of no role."""
+    return site_files(plan_file.parent, "checks", "test_{}.py", _roles(plan)) if plan_file else []
+
+
 def check_files(proof: Proof, host: HostRecord, files: Callable[[], HostReport]) -> None:
     """The pass of the checks on an image's files: its report is the host's."""
     host.report = files()
     if not host.report.error:
-        proof.image_files = proof.out / "evidence" / IMAGE_FILES
+        proof.files_judged.set()
 
 
 class MachineLost(MachineError):

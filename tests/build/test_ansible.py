@@ -74,8 +74,8 @@ def test_nobody_there(root: Path) -> None:
 
 
 def test_mitogen_is_for_emulated_machines_alone() -> None:
-    assert module.ansible_settings(simulated=False) == []
-    assert "ANSIBLE_STRATEGY=mitogen_linear" in module.ansible_settings(simulated=True)
+    assert module.ansible_settings(slow_python=False) == []
+    assert "ANSIBLE_STRATEGY=mitogen_linear" in module.ansible_settings(slow_python=True)
 
 
 OUTPUT = """\

@@ -43,6 +43,25 @@ def test_the_builder_is_tried_in_each_subnet(
     assert [subnet for subnet in subnets if any(subnet in line for line in caught.value.details)] == subnets
 
 
+@pytest.mark.parametrize(("variables", "told"), [({"source_ami": "ami-1"}, ["ami-1"]), ({}, [])])
+def test_the_place_is_told_which_image_is_launched(
+    variables: dict[str, str],
+    told: list[str],
+    cloud: Cloud,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The local region copies that image's disk while Packer starts; on AWS nothing happens."""
+    heard: list[str] = []
+    cloud.place = replace(cloud.place, expect_launch=heard.append)
+    made = an_ami(cloud, "made")
+    monkeypatch.setattr(packer, "build", lambda *_, **__: packer.Made(made, "us-east-1", {}))
+    run: Any = SimpleNamespace(id="r-1", tags=lambda *_: {})
+    builder.Builder(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET).make(variables, "an image")
+    assert heard == told
+
+
 @pytest.mark.parametrize(("has_builder", "calls"), [(False, 2), (True, 1)])
 def test_a_throttled_packer_is_started_again_if_it_has_no_builder(
     has_builder: bool, calls: int, cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch

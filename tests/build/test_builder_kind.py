@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_ami.build import builder_kind
-from gpu_ami.cloud import Place
 from gpu_ami.commands import options
 from gpu_ami.errors import UsageError
-from gpu_ami.local import region
 from gpu_ami.local.sandbox import builder
 
 NO_ROOT = "it needs root"
@@ -42,16 +40,6 @@ def test_a_sandbox_that_was_asked_for_and_is_not_possible_is_an_error(
     with pytest.raises(UsageError, match="--builder sandbox: ") as caught:
         builder_kind.choose("sandbox", conditions)
     assert "--builder machine" in caught.value.hint
-
-
-@pytest.mark.parametrize(("simulated", "image"), [(True, "ami-1"), (True, ""), (False, "ami-1")])
-def test_only_the_local_region_is_told_what_is_launched(
-    monkeypatch: pytest.MonkeyPatch, simulated: bool, image: str
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(region, "expect_launch", told.append)
-    builder_kind.expect_launch(Place("here", "us-east-1", simulated=simulated), image)
-    assert told == (["ami-1"] if simulated and image else [])
 
 
 def test_the_command_line_offers_what_there_is() -> None:

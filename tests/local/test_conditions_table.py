@@ -79,6 +79,7 @@ class TelemetryProof(Proof):
 
     telemetry: CloudWatch
     world: World
+    __setattr__ = object.__setattr__
 
     def check(self, target: Target, after: str = "", *_: Any, **__: Any) -> HostResults:
         time.sleep(SLOW_CHECKS)

@@ -16,7 +16,7 @@ from gpu_ami.errors import UsageError
 from gpu_ami.faults import catalogue, trials
 from gpu_ami.plan import ANSIBLE_FILE, PACKER_FILE, PLAN_FILE, Plan, make_plan, site_files
 from gpu_ami.recipes import site
-from gpu_ami.validate.proof import Proof
+from gpu_ami.validate import site_checks
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "site"
@@ -150,10 +150,8 @@ def test_checks_and_faults_are_those_of_the_plans_roles(recipe: Path, tmp_path: 
 
 
 def test_proof_runs_the_checks_of_the_site(recipe: Path, tmp_path: Path) -> None:
-    from gpu_ami.progress import Progress
 
     out = tmp_path / "out"
     plan = make_plan(recipe, AWS)
     plan.write(out, AWS)
-    proof = Proof(plan.document, out / PLAN_FILE, None, out, Progress("quiet"))
-    assert proof.site_checks() == [out / "site" / "checks" / "test_company_monitor.py"]
+    assert site_checks(plan.document, out / PLAN_FILE) == [out / "site" / "checks" / "test_company_monitor.py"]

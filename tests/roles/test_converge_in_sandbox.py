@@ -112,7 +112,7 @@ def entered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     file = tmp_path_factory.mktemp(case.image) / ANSIBLE_FILE
     file.write_text(json.dumps(variables))
     with sandbox.entered(base_of(plan.document), case.devices, home, progress) as found:
-        machine = Machine(found.host, found.port, found.user, Path(found.key), simulated=True)
+        machine = Machine(found.host, found.port, found.user, Path(found.key), slow_python=True)
         ssh(machine, f"sudo tee {_COUNTER} 2>/dev/null || true", _COUNT_UPDATES.encode())
         # The boot time is the host's, and no file is of a first boot: the sandbox made its login user just before.
         yield Entered(plan, file, machine, replace(inventory(machine), boot_time=math.inf))

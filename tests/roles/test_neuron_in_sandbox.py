@@ -37,7 +37,7 @@ def test_nothing_loads_the_nvidia_driver_at_boot(base: str, recipe: str, home: P
     file = tmp_path / "ansible.json"
     file.write_text(json.dumps(ansible_variables(plan.document) | {"gpu_ami_roles": ["efa"]}))
     with sandbox.entered(Base.parse(base), Devices(efa=8, neuron=16), home, progress) as inside:
-        machine = Machine(inside.host, inside.port, inside.user, Path(inside.key), simulated=True)
+        machine = Machine(inside.host, inside.port, inside.user, Path(inside.key), slow_python=True)
         assert converge(ROOT, file, machine).changed
         assert sh(inside, "grep -rl nvidia /etc/modules-load.d || true") == ""
         assert "efa-nv-peermem" in sh(inside, "cat /opt/amazon/efa_installed_packages")  # the installer did bring it

@@ -94,7 +94,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     base, tree = base_of(plan.document), out / "tree"
     tree.mkdir()
     with sandbox.entered(base, Devices(), home, progress) as box:
-        machine = Machine(box.host, box.port, box.user, Path(box.key), simulated=True)
+        machine = Machine(box.host, box.port, box.user, Path(box.key), slow_python=True)
         converged = converge(ROOT, out / ANSIBLE_FILE, machine, note=progress.note)
         done = run(["chroot", box.root, "nvidia-smi"], timeout=60, check=False)
         smi = {"status": done.returncode, "stdout": done.stdout, "stderr": done.stderr}

@@ -61,7 +61,7 @@ def test_role_installs_and_its_fault_turns_its_check_red(home: Path, tmp_path: P
     (fault,) = catalogue.load(trials.folder(), ["company-monitor-other-endpoint"], more=more)
     assert fault.caught_by == CHECK
     with sandbox.entered(base_of(plan.document), Devices(gpu=4), home, Progress(mode="quiet")) as inside:
-        machine = Machine(inside.host, inside.port, inside.user, Path(inside.key), simulated=True)
+        machine = Machine(inside.host, inside.port, inside.user, Path(inside.key), slow_python=True)
         assert verdict(out, inside, checks) == "FAIL"  # the role has not run yet
         assert converge(ROOT, out / ANSIBLE_FILE, machine, roles=[ROLE]).changed
         assert converge(ROOT, out / ANSIBLE_FILE, machine, roles=[ROLE]).changed == ()

@@ -60,7 +60,7 @@ class Given:
             variables |= {f"{role}_{key}": value for key, value in self.plan[role].items()}
         file = tmp_path / "ansible.json"
         file.write_text(json.dumps(variables))
-        return converge(ROOT, file, Machine(inside.host, inside.port, inside.user, Path(inside.key), simulated=True))
+        return converge(ROOT, file, Machine(inside.host, inside.port, inside.user, Path(inside.key), slow_python=True))
 
     def entered(self) -> Any:
         return sandbox.entered(Base.parse(self.base), Devices(gpu=1, efa=2), self.home, Progress(mode="quiet"))

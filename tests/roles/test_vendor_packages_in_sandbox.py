@@ -79,7 +79,7 @@ class Inside:
         file = tmp_path / "ansible.json"
         file.write_text(json.dumps(variables))
         box = self.sandbox
-        machine = Machine(box.host, box.port, box.user, Path(box.key), simulated=True)
+        machine = Machine(box.host, box.port, box.user, Path(box.key), slow_python=True)
         return converge(ROOT, file, machine)
 
     def sh(self, script: str) -> str:

@@ -24,6 +24,7 @@ class Scripted(Proof):
     """A proof whose validator finds what the test says: `finds[after]` are the roles whose check is not a PASS."""
 
     finds: dict[str, dict[str, str]]
+    __setattr__ = object.__setattr__  # a test changes what a proof has from the beginning
 
     def check(self, target: Target, after: str = "", *_: Any, **__: Any) -> HostResults:
         verdicts = self.finds.get(after, {})
@@ -36,10 +37,11 @@ class Scripted(Proof):
 NO_PROXY: dict[str, str] = {"jump_host": "", "instance_connect_endpoint": "", "proxy_command": ""}
 
 ROLES = ["nvidia_driver", "cloudwatch_agent", "event_parser"]
+PLAN: Any = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
 
 
 def a_proof(tmp_path: Path, restarts: tuple[str, ...] = RESTARTS, **finds: dict[str, str]) -> Scripted:
-    made = Scripted({"roles": ROLES}, None, None, tmp_path, Progress("quiet"), restarts=restarts)
+    made = Scripted(PLAN, None, None, tmp_path, Progress("quiet"), restarts=restarts)
     made.finds = {name.replace("_", "-").removeprefix("first"): verdicts for name, verdicts in finds.items()}
     return made
 
@@ -103,7 +105,6 @@ RUN: Any = SimpleNamespace(id="run-1", started="2026-01-01T00:00:00Z", tags=lamb
 
 
 def prove_ami(proof: Proof, cloud: Ec2, types: list[str] = TYPES) -> Report:
-    proof.plan = {"roles": ROLES, "os": {"ssh_user": "admin"}, "instance_types": []}
     return image_proof.prove_image(proof, cloud, RUN, "ami-1", types)  # type: ignore[arg-type]
 
 
@@ -121,7 +122,7 @@ time.sleep(600)
 
 
 def a_plain_proof(tmp_path: Path) -> Proof:
-    return Proof({}, None, None, tmp_path, Progress("quiet"), restarts=RESTARTS)
+    return Proof(PLAN, None, None, tmp_path, Progress("quiet"), restarts=RESTARTS)
 
 
 def wait_for(path: Path) -> None:

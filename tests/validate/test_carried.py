@@ -208,8 +208,8 @@ def test_other_instance_types_are_proven_anew() -> None:
 
 
 def test_the_validator_does_not_run_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    proof = Proof({"roles": []}, None, None, tmp_path, Progress("quiet"))
-    proof.carried = carry(proven(), TELEMETRY_CHANGED)
+    earlier = carry(proven(), TELEMETRY_CHANGED)
+    proof = Proof({"roles": []}, None, None, tmp_path, Progress("quiet"), carried=earlier)
     asked: list[Any] = []
 
     def run(command: list[Any], *_: Any) -> HostResults:

@@ -29,6 +29,7 @@ from gpu_ami.validate.validator_process import Target
 from tests.report.examples import a_check
 from tests.validate.conftest import World, a_boot, a_machine
 from tests.validate.scripted_proof import (
+    PLAN,
     ROLES,
     TYPES,
     Ec2,
@@ -204,7 +205,7 @@ def test_machine_ends_when_its_own_proof_has_ended(booted: None, tmp_path: Path)
                 time.sleep(0.01)
             return super().check(target, after)
 
-    proof = Slow({}, None, None, tmp_path, Progress("quiet"))
+    proof = Slow(PLAN, None, None, tmp_path, Progress("quiet"))
     proof.finds = {}
     report = prove_ami(proof, cloud)
     (meanwhile,) = on_disk
@@ -322,8 +323,7 @@ def test_a_proof_ends_when_its_machines_have_cost_the_limit(
     waiting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proof that hangs must not burn what it was not given; what it judged is in the report."""
-    cloud, limited = Ec2(), a_plain_proof(tmp_path)
-    limited.max_cost = 20.0
+    cloud, limited = Ec2(), replace(a_plain_proof(tmp_path), max_cost=20.0)
     journals = [tmp_path / "evidence" / name / "checks.jsonl" for name in TYPES]
 
     def spent(_times: object) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,7 @@ def test_validator_that_exceeds_its_deadline_leaves_what_it_judged(
     waiting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(validator_process, "HOST_SECONDS", 5.0)
-    wanted = a_plain_proof(tmp_path)
-    wanted.restarts = ()
+    wanted = replace(a_plain_proof(tmp_path), restarts=())
     report = prove_ami(wanted, Ec2(), TYPES[:1])
     assert "did not complete within 5 s" in report.hosts[0].error and report.hosts[0].checks[0].id == "boot::test_it"
     assert report.exit_code == 4
