@@ -50,6 +50,7 @@ def test_the_place_is_told_which_image_is_launched(
     cloud: Cloud,
     root: Path,
     tmp_path: Path,
+    home: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The local region copies that image's disk while Packer starts; on AWS nothing happens."""
@@ -57,8 +58,8 @@ def test_the_place_is_told_which_image_is_launched(
     cloud.place = replace(cloud.place, expect_launch=heard.append)
     made = an_ami(cloud, "made")
     monkeypatch.setattr(packer, "build", lambda *_, **__: packer.Made(made, "us-east-1", {}))
-    run: Any = SimpleNamespace(id="r-1", tags=lambda *_: {})
-    builder.Builder(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET).make(variables, "an image")
+    with runs.begin(home, "aws") as run:
+        builder.Builder(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET).make(variables, "an image")
     assert heard == told
 
 
