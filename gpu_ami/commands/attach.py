@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-The same roles that make the image, but the services are started, and hygiene, which takes a builder's keys and logs, is
-left out (playbooks/attach.yml). Says how many tasks there were, which of them changed something, and how long it took.
-Exit 0; 1: with --unchanged, something had drifted from the plan (and is as planned now); 3: a task failed.
---role does that role alone, which takes seconds: to try a change of a role on a machine that is kept running.
+Applies the roles of the image build, but starts the services and leaves out hygiene, which removes a builder's keys and
+logs (playbooks/attach.yml). Prints the number of tasks, the tasks that changed something, and the time.
+Exit 0; 1: with --unchanged, the machine had drifted from the plan (and is as planned now); 3: a task failed.
+--role applies only that role, which takes seconds: use it to test a change of a role on a running machine.
 
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem --role nccl
@@ -28,7 +28,7 @@ _AGAIN = "the same command goes on: what is as planned already is left as it is"
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser("attach", help="put a plan's roles on a machine that runs", epilog=_EPILOG)
+    parser = subparsers.add_parser("attach", help="apply a plan's roles to a running machine", epilog=_EPILOG)
     options.add_out(parser)
     parser.add_argument("--host", required=True, metavar="URL", help="the machine: ssh://user@address:port")
     options.add_identity(parser)

@@ -16,14 +16,14 @@ the same roles made in the same place is used again. By hand: packer build -var-
 
   gpu-ami build                                  the only plan under out/, in the local region
   gpu-ami build out/debian12-gpu --where aws.yml
-  gpu-ami build --layers all                     leaves layer images, from which --layers auto starts later
-  gpu-ami build --explain                        which layer images there are, and what has changed; builds nothing
+  gpu-ami build --layers all                     also creates layer images, which --layers auto uses later
+  gpu-ami build --explain                        existing layer images and changes; builds nothing
 """
 _AGAIN = "the same command builds it again; with --layers all it goes on after the last layer that was finished"
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser("build", help="a plan → an AMI (Packer and Ansible)", epilog=_EPILOG)
+    parser = subparsers.add_parser("build", help="build the AMI of a plan (Packer and Ansible)", epilog=_EPILOG)
     options.add_out(parser)
     options.add_where(parser)
     options.add_agent_package(parser)

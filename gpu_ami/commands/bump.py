@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-Takes the newest versions in the facts that go together, for the components of which a recipe gives a version; none
-becomes older. A version that the recipe gives as a branch (580) stays a branch. The recipe and its lock are written;
-the summary is Markdown. `gpu-ami facts refresh` proposes new facts, `gpu-ami sources` asks whether everything is there.
+Takes the newest compatible versions in the facts, for the components for which a recipe has a version; no version is
+lowered. A version given as a branch (580) stays a branch. The recipe and its lock are written; the summary is Markdown.
+`gpu-ami facts refresh` proposes new facts, `gpu-ami sources` checks that everything is available.
 
 policies:
   newest       the newest of everything; drivers of every branch that is supported
@@ -32,14 +32,14 @@ examples:
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
-        "bump", help="move recipes to newer versions that go together", epilog=_EPILOG,
-        description="Moves recipes to newer versions.",
+        "bump", help="raise versions in recipes to newer compatible ones", epilog=_EPILOG,
+        description="Raises the versions in recipes.",
     )  # fmt: skip
     parser.add_argument("recipes", type=Path, nargs="*", metavar="RECIPE", help="recipes (default: all)")
     choices = ("newest", "production", "lts", "patch")
     parser.add_argument("--policy", choices=choices, default="newest", help="which versions (default: newest)")
     parser.add_argument("--dry-run", action="store_true", help="print what would change; write nothing")
-    parser.add_argument("--summary", type=Path, metavar="FILE", help="write the Markdown to a file, too")
+    parser.add_argument("--summary", type=Path, metavar="FILE", help="also write the Markdown summary to a file")
     parser.set_defaults(execute=execute)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Reads OUT/report.json. Writes OUT/report.html and, if the report is a PASS, OUT/certificate.json and certificate.md.
 Also writes OUT/bom.cdx.json (CycloneDX 1.6): packages, kernel modules and files of the image.
-Levels: rehearsed (simulated hardware or a replica took part) < certified (real hardware, vendor packages, and an Xid
+Levels: rehearsed (simulated hardware or a replica was used) < certified (real hardware, vendor packages, and an Xid
 of the kernel driver). --sign also writes OUT/certificate.dsse.json, which `gpu-ami verify` verifies: an in-toto
 statement of certificate, report, bill of materials, inventory, AMI and snapshots. Exit codes: as gpu-ami validate.
 See docs/certificate.md and docs/release.md.
@@ -34,7 +34,7 @@ def register(subparsers: Any) -> None:
     options.add_sign(parser)
     options.add_before(parser)
     options.add_scan(parser)
-    text = "waivers of --scan: YAML as gpu-ami validate takes it (check: scan::PROGRAM)"
+    text = "waivers of --scan: YAML as for gpu-ami validate (check: scan::PROGRAM)"
     parser.add_argument("--waivers", type=Path, metavar="FILE", help=text)
     text = (
         "file (YAML) of the AWS region: of a KMS key without ARN, of the AMI of --before, and of an AMI's snapshots if"

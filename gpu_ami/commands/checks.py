@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _COLLECT_SECONDS = 120.0
 _EPILOG = """\
-Lists every check that an image may have; which of them run depends on its plan. Nothing is connected to.
+Lists every check that an image may have; which of them run depends on its plan. Connects to no host.
 
   gpu-ami checks                            id, tier and promise of each
   gpu-ami checks --tier T0 --role hygiene
@@ -31,7 +31,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("checks", help="list the checks: id, tier, role, promise", epilog=_EPILOG)
     parser.add_argument("--tier", choices=tiers.NAMES, metavar="TIER", help=f"only of this tier: {_tiers()}")
     parser.add_argument("--role", metavar="ROLE", help="only of this role, e.g. nvidia_driver")
-    text = "your testinfra files, listed with ours"
+    text = "your testinfra files, listed with the built-in checks"
     parser.add_argument("--checks", type=Path, action="append", default=[], metavar="DIR", help=text)
     parser.set_defaults(execute=execute)
 

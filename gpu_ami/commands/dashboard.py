@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Without --page or --watch it writes the body of the CloudWatch dashboard My-GPU-Usage (My-Neuron-Usage of a plan with
 Neuron devices), which `gpu-ami telemetry` also puts into its stack. With them it reads the metrics of the last hours
-from CloudWatch, on AWS or in the local region, and shows them: the fleet, each instance, events and what to do, the
-event parsers' health, and what idle GPUs cost.
+from CloudWatch, on AWS or in the local region, and shows them: the fleet, each instance, events and actions, the
+health of the event parsers, and the cost of idle GPUs.
 
   gpu-ami dashboard out/gpu -o dashboard.json
   aws cloudwatch put-dashboard --dashboard-name My-GPU-Usage --dashboard-body file://dashboard.json
   gpu-ami dashboard out/gpu --where aws.yml --page gpu.html --hours 12
-  gpu-ami dashboard out/gpu --where aws.yml --watch          live, on http://127.0.0.1 alone; Ctrl-C ends it
-  gpu-ami dashboard out/gpu --page gpu.html                  of the local region that is up
+  gpu-ami dashboard out/gpu --where aws.yml --watch          live, only on http://127.0.0.1; Ctrl-C ends it
+  gpu-ami dashboard out/gpu --page gpu.html                  of the running local region
 """
 _READ_SECONDS = 30
 _RETRY_SECONDS = 20.0  # somebody waits for the page
@@ -32,15 +32,15 @@ _RETRY_SECONDS = 20.0  # somebody waits for the page
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "dashboard", help="metrics and events of GPUs or Neuron devices, as JSON or a page", epilog=_EPILOG
+        "dashboard", help="show metrics and events of GPUs or Neuron devices, as JSON or a page", epilog=_EPILOG
     )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or its folder")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="file of the JSON (default: dashboard.json)")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page of what CloudWatch has")
+    shown.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page of the data in CloudWatch")
     shown.add_argument("--watch", action="store_true", help="serve the page on this machine until Ctrl-C")
     parser.add_argument("--hours", type=float, default=3.0, help="hours that the page shows (default: %(default)g)")
-    parser.add_argument("--port", type=int, default=0, help="port of --watch (default: any that is free)")
+    parser.add_argument("--port", type=int, default=0, help="port of --watch (default: any free port)")
     parser.add_argument("--region", default="us-east-1", help="Region in the JSON (default: %(default)s)")
     options.add_where(parser)
     parser.set_defaults(execute=execute, interrupted="the page is not served any more")

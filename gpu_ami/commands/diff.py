@@ -25,10 +25,10 @@ Two recipes that were not built: gpu-ami plan --diff A B.
 examples:
   gpu-ami diff out/debian12-gpu out/debian12-gpu-new
   gpu-ami diff ami-0aaa ami-0bbb --where aws.yml --format html > diff.html
-  gpu-ami diff --same out/full out/layered                         are two builds of a plan the same? exit code 1: no
+  gpu-ami diff --same out/full out/layered                         compares two builds of a plan; exit code 1: different
   gpu-ami diff --notes old/certificate.json out/debian12-gpu       release notes in Markdown
-  gpu-ami diff --notes ami-0bbb --where aws.yml                    since the image of this recipe before it
-  gpu-ami diff --notes out/debian12-gpu --where aws.yml            the same, of the AMI that was proven there
+  gpu-ami diff --notes ami-0bbb --where aws.yml                    since the previous image of this recipe
+  gpu-ami diff --notes out/debian12-gpu --where aws.yml            the same, for the AMI that was proven there
 """
 
 
@@ -36,9 +36,9 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("diff", help="show how two images differ; write release notes", epilog=_EPILOG)
     parser.add_argument("image", nargs="+", metavar="IMAGE", help="the image before, and the one after")
     parser.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text", help="[text]")
-    text = "release notes in Markdown; of one image, since the AMI of its recipe before it in the place"
+    text = "release notes in Markdown; with one image: since the previous AMI of its recipe in the place"
     parser.add_argument("--notes", action="store_true", help=text)
-    text = "compare two builds of one plan: exit code 1 if more differs than in any two builds (docs/layers.md)"
+    text = "compare two builds of one plan: exit code 1 if there are unexpected differences (docs/layers.md)"
     parser.add_argument("--same", action="store_true", help=text)
     options.add_where(parser)
     parser.set_defaults(execute=execute)

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Exit code 0: nothing is missing; 2: something is missing, and the output names the packages to install. `packer` is the
-program that $PACKER names, or the first on the PATH, with its version and plugins.
+program of $PACKER, or the first in PATH, with its version and plugins.
 
-With --where the place on AWS is examined: credentials, permissions, subnet, routes, security groups, instance profile
+With --where the place on AWS is checked: credentials, permissions, subnet, routes, security groups, instance profile
 and KMS key; with RECIPE also the source AMI, and quotas, zones and architecture of its instance types. Nothing is
-launched. Exit code 2: the place or the recipe is wrong; 4: AWS refuses something; warnings do not count.
+launched. Exit code 2: the place or the recipe is wrong; 4: AWS refused a call; warnings do not count.
 
   gpu-ami doctor
   gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml
-  gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml --nodes 2    for two machines that work together
+  gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml --nodes 2    for two machines together
   PACKER=/opt/packer/packer gpu-ami doctor
 """
 
@@ -34,9 +34,9 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor", help="show what is missing on this machine, and how to install it", epilog=_EPILOG
     )
-    parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe to examine at the place")
-    parser.add_argument("--where", type=Path, metavar="FILE", help="examine this place on AWS (YAML)")
-    text = "with --where: examine it for so many machines that work together: quotas, traffic between them"
+    parser.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe to check at the place")
+    parser.add_argument("--where", type=Path, metavar="FILE", help="check this place on AWS (YAML)")
+    text = "with --where: check it for N machines that work together: quotas, traffic between them"
     options.add_nodes(parser, text)
     parser.set_defaults(execute=execute)
 

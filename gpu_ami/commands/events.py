@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Reads dmesg, journalctl (every -o format), syslog, /dev/kmsg, container logs, JSON of log shippers, exports of
 CloudWatch Logs and gpuevent.jsonl; compressed (gzip, bzip2, xz, zstd), and archives (tar, zip), nested ones too:
-NVIDIA's bug report, the bundle of gpu-ami-diagnose. What several logs have is one event. A line in which a program
-quotes an Xid is not an event; a line that a process wrote to /dev/kmsg is marked as a drill. Left-out lines are listed.
-What to do for an event: docs/tasks/xid-fired.md
+NVIDIA's bug report, the bundle of gpu-ami-diagnose. An event in several logs is listed once. A line in which a program
+quotes an Xid is not an event; a line that a process wrote to /dev/kmsg is marked as a drill. Skipped lines are listed.
+What to do after an event: docs/tasks/xid-fired.md
 
   gpu-ami events messages.gz                      a log file
   gpu-ami events nvidia-bug-report.log.gz         all logs in an archive, each event once
@@ -26,7 +26,7 @@ What to do for an event: docs/tasks/xid-fired.md
   aws logs tail GROUP | gpu-ami events -          a CloudWatch log group
   gpu-ami events --host ssh://admin@203.0.113.7   an instance: its event log, else its kernel log
   gpu-ami events --host ssh://… --follow          new events of an instance
-  gpu-ami events kern.log --json | jq .code       one JSON object for each event, and one for what was left out
+  gpu-ami events kern.log --json | jq .code       one JSON object for each event, and one for skipped lines
 
 exit codes: 0 log read, with or without events · 2 file or policy cannot be read · 4 the host cannot be reached
 """
@@ -41,7 +41,7 @@ def register(subparsers: Any) -> None:
     text = "private key for --host (default: agent, ~/.ssh)"
     parser.add_argument("-i", "--identity", "--identity-file", type=Path, metavar="KEY", help=text)
     parser.add_argument("--follow", action="store_true", help="with --host: print new events until interrupted")
-    text = "line numbers of what was left out"
+    text = "print the line numbers of skipped lines"
     parser.add_argument("-v", "--verbose", action="store_true", help=text)
     parser.add_argument("--policy", type=Path, metavar="FILE", help="your own severities and actions (xid-policy.json)")
     parser.set_defaults(execute=execute)

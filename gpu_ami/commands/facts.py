@@ -11,7 +11,7 @@ from gpu_ami.progress import Progress
 
 _EPILOG = """\
 examples:
-  gpu-ami facts p5.48xlarge             an instance type: its GPUs, EFA, and the drivers and CUDA that fit
+  gpu-ami facts p5.48xlarge             an instance type: its GPUs, EFA, and compatible drivers and CUDA
   gpu-ami facts p5                      a family
   gpu-ami facts --driver 580            a driver branch or release: modules, end of support, CUDA, GPUs
   gpu-ami facts --cuda 13.0             a CUDA toolkit: drivers, cuDNN, NCCL
@@ -19,17 +19,17 @@ examples:
   gpu-ami facts --os al2023             an operating system
   gpu-ami facts --stale 90              rows that were read more than 90 days ago, the oldest first
   gpu-ami facts --add nccl 2.11.4 --set source=https://github.com/NVIDIA/nccl/releases/tag/v2.11.4-1
-                                        a row for a release that the tables lack, in ./site/facts/ (--site DIR)
-  gpu-ami facts refresh                 new rows that the vendors' repositories propose, as a difference to review
+                                        a row for a release that is not in the tables, in ./site/facts/ (--site DIR)
+  gpu-ami facts refresh                 new rows from the vendors' repositories, as a diff to review
   gpu-ami facts refresh al2023-compute --write      … of the repositories of one recipe, written into the tables
 
-The tables are variables/facts/*.yml; each row has its source and date, and says where it is not verified.
+The tables are variables/facts/*.yml; each row has its source and date, and a mark if it is not verified.
 """
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
-        "facts", help="what is known of instance types, drivers, CUDA, EFA", description="Answers from the tables.",
+        "facts", help="look up instance types, drivers, CUDA, EFA", description="Shows rows of the fact tables.",
         epilog=_EPILOG,
     )  # fmt: skip
     parser.add_argument("instance_type", nargs="?", metavar="TYPE", help="an instance type or family")
@@ -41,15 +41,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         ("os", "an operating system"),
     ):
         asked.add_argument(f"--{name}", metavar="VERSION" if name != "os" else "NAME", help=text)
-    asked.add_argument("--stale", type=int, nargs="?", const=90, metavar="DAYS", help="rows of that age (default: 90)")
-    text = "write a row for a release into the tables of a site, for your own recipes; it is marked unverified"
+    asked.add_argument(
+        "--stale", type=int, nargs="?", const=90, metavar="DAYS", help="rows of that age or older (default: 90)"
+    )
+    text = "add a row for a release to the tables of a site, for your own recipes; it is marked unverified"
     asked.add_argument("--add", nargs=2, metavar=("COMPONENT", "VERSION"), help=text)
     text = "--add: a value of the row, in YAML (repeatable); others are those of the nearest release"
     parser.add_argument("--set", dest="values", action="append", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument("--site", type=Path, default=Path("site"), metavar="DIR", help="--add: default ./site")
-    text = "refresh: recipes whose repositories are asked (default: all)"
+    text = "refresh: recipes whose repositories are read (default: all)"
     parser.add_argument("recipes", type=Path, nargs="*", metavar="RECIPE", help=text)
-    parser.add_argument("--write", action="store_true", help="refresh: write the tables, where they are a checkout's")
+    parser.add_argument("--write", action="store_true", help="refresh: write the tables of a checkout")
     parser.add_argument("--mirror", metavar="URL", help="refresh: where https://HOST/PATH is found as URL/HOST/PATH")
     parser.set_defaults(execute=execute)
 

@@ -45,12 +45,14 @@ terminates the machine with the fault in it; --resume continues on a new one.
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "faults", help="inject faults into an image and see that the right check detects each", epilog=_EPILOG
+        "faults", help="inject faults into an image and test that the right check detects each", epilog=_EPILOG
     )
     stages.add_out(parser, "build.json")
     parser.add_argument("--only", action="append", default=[], metavar="ID", help="only this fault (repeatable)")
     parser.add_argument("--after", default="", metavar="ID", help="only faults that come after this one")
-    parser.add_argument("--resume", action="store_true", help="only faults that faults.json does not call detected")
+    parser.add_argument(
+        "--resume", action="store_true", help="only faults that are not marked as detected in faults.json"
+    )
     text = "clean proofs in a row before the first fault [%(default)s]"
     parser.add_argument("--proofs", type=int, default=1, metavar="N", help=text)
     text = "inject several distinguishable faults at a time; an unexpected result is tried again alone"

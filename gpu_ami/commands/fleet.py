@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-Machines that Systems Manager manages get the plan's CloudWatch agent configuration and event parser without SSH and
-without a new image, and give them back (docs/fleet.md).
+Installs a plan's CloudWatch agent configuration and event parser on machines that Systems Manager manages, without SSH
+and without a new image, and removes them (docs/fleet.md).
 
 exit codes: 0 done or proven on every machine · 1 a machine failed · 4 cloud or network, or a machine is silent
 
@@ -38,19 +38,17 @@ def register(subparsers: Any) -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     text = "telemetry on machines in service: attach, status, prove, detach"
     parser = subparsers.add_parser("fleet", help=text, epilog=_EPILOG, formatter_class=formatter)
-    verbs = parser.add_subparsers(
-        dest="verb", metavar="VERB", required=True, help="gpu-ami fleet VERB --help says more"
-    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, help="details: gpu-ami fleet VERB --help")
     attach = _verb(verbs, "attach", "put a plan's telemetry on machines")
-    attach.add_argument("--dry-run", action="store_true", help="print what would be made and sent")
-    text = "also on machines to come: a State Manager association of the tags"
+    attach.add_argument("--dry-run", action="store_true", help="print what would be created and sent")
+    text = "also attach to machines launched later, with a State Manager association of the tags"
     attach.add_argument("--future", action="store_true", help=text)
     _verb(verbs, "status", "which plan each machine runs, and whether its services run")
     _verb(verbs, "detach", "take back all that attach made")
     prove = _verb(verbs, "prove", "run the telemetry's checks on machines in service")
     options.add_identity(prove)
     prove.add_argument("--ssh-user", default="", metavar="USER", help="default: the plan's login user")
-    text = "do not log in: judge by Systems Manager and CloudWatch alone"
+    text = "do not log in: use only Systems Manager and CloudWatch"
     prove.add_argument("--no-login", action="store_true", help=text)
     parser.set_defaults(execute=execute, again=_AGAIN, interrupted=_INTERRUPTED)
 
@@ -63,9 +61,9 @@ def _verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
     text = "machines with this tag (repeatable: with all of them)"
     parser.add_argument("--tag", action="append", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument("--auto-scaling-group", default="", metavar="NAME", help="the machines of this group")
-    text = "machines at the same time, a number or a percentage (default: %(default)s)"
+    text = "concurrent machines, a number or a percentage (default: %(default)s)"
     parser.add_argument("--max-concurrency", type=_limit, default="10", metavar="N", help=text)
-    text = "send a command to no further machine after so many failed, a number or a percentage (default: %(default)s)"
+    text = "failed machines after which a command is sent to no more, a number or a percentage (default: %(default)s)"
     parser.add_argument("--max-errors", type=_limit, default="0", metavar="N", help=text)
     return parser
 

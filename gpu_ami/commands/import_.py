@@ -12,11 +12,11 @@ _EPILOG = """\
 Reads a Packer template: JSON (or the same keys as YAML), *.pkr.hcl, or a folder of *.pkr.hcl files with their
 *.auto.pkrvars.hcl. Variables, {{user `x`}}, {{env `X`}}, var.x and local.x are resolved. Names of the former pipeline
 (flag, build_ami, efa_pkg, nvidia_version, cuda_version, …), of amazon-eks-ami (kubernetes_version, source_ami_id,
-nvidia_driver_major_version, …) and of amazon-ecs-ami are understood; so are `latest`, package names, several packages
-and .run files. Every key that is dropped (of builders, provisioners, post-processors), what was not understood and
-every value that is assumed is printed, and written into the recipe as a comment. Secrets are named, never copied:
-passwords, tokens, keys, whatever looks like one, user data and the text of scripts. The recipe is then resolved, so
-that conflicts that the template always had are seen now; exit code 2 if there are any, also with -o -.
+nvidia_driver_major_version, …) and of amazon-ecs-ami are recognized; so are `latest`, package names, several packages
+and .run files. Every key that is dropped (of builders, provisioners, post-processors), everything that was not
+recognized and every assumed value is printed, and written into the recipe as a comment. Secrets are reported by name
+and never copied: passwords, tokens, keys, values that look like one, user data and the text of scripts. The recipe is
+then resolved, which reveals conflicts of the template; exit code 2 if there are any, also with -o -.
 
 examples:
   gpu-ami import nvidia-efa-ml-al2.yml                     variables/recipes/<flag>.yml
@@ -29,20 +29,18 @@ examples:
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "import",
-        help="make a recipe of a Packer template (JSON or HCL2)",
-        description="Makes a recipe of a Packer template.",
+        help="convert a Packer template (JSON or HCL2) into a recipe",
+        description="Converts a Packer template into a recipe.",
         epilog=_EPILOG,
     )
     text = "Packer template: JSON, *.pkr.hcl, or a folder of *.pkr.hcl files"
     parser.add_argument("template", type=Path, metavar="FILE", help=text)
     parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="recipe to write; - prints it")
-    text = (
-        "values of variables (JSON or *.pkrvars.hcl), as Packer's -var-file; may be given more than once, the last wins"
-    )
+    text = "values of variables (JSON or *.pkrvars.hcl), like Packer's -var-file (repeatable; the last one wins)"
     parser.add_argument("--var-file", "-var-file", type=Path, action="append", default=[], metavar="FILE", help=text)
-    parser.add_argument("--only", default="", metavar="BUILDER", help="the builder to take: its name, or TYPE.NAME")
+    parser.add_argument("--only", default="", metavar="BUILDER", help="the builder to use: its name, or TYPE.NAME")
     parser.add_argument("--where-file", type=Path, metavar="OUT", help="also write region, network and AMI as a place")
-    parser.add_argument("--force", action="store_true", help="overwrite files that are there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     parser.set_defaults(execute=execute)
 
 

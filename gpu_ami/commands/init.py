@@ -23,7 +23,9 @@ _STARTER = Path(__file__).resolve().parents[1] / "starter"
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("init", help="create a folder for recipes and checks of your own", epilog=_EPILOG)
-    parser.add_argument("directory", type=Path, metavar="DIR", help="folder to create, or one without these files")
+    parser.add_argument(
+        "directory", type=Path, metavar="DIR", help="folder to create, or an existing one without these files"
+    )
     parser.set_defaults(execute=execute)
 
 

@@ -23,11 +23,11 @@ lose. Give release.key.pub to those who verify. See docs/release.md.
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
-        "key", help="make a key that signs certificates, or print a public key", epilog=_EPILOG
+        "key", help="create a key that signs certificates, or print a public key", epilog=_EPILOG
     )
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, help="gpu-ami key VERB --help says more")
-    new = verbs.add_parser("new", help="make an ed25519 key: PATH and PATH.pub")
-    new.add_argument("path", type=Path, metavar="PATH", help="file of the private key; PATH.pub gets the public one")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, help="details: gpu-ami key VERB --help")
+    new = verbs.add_parser("new", help="create an ed25519 key: PATH and PATH.pub")
+    new.add_argument("path", type=Path, metavar="PATH", help="file of the private key; the public key is PATH.pub")
     new.set_defaults(execute=_new)
     public = verbs.add_parser("public", help="print the public part of a key as PEM")
     public.add_argument("key", metavar="KEY", help="private key file, or awskms:///ID")

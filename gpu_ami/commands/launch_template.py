@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-The template has what a proof of the image launches with, by the same code: an EFA on each network card that takes one,
-IMDSv2 alone, the place's subnet, security groups and instance profile, its way to capacity (on-demand, spot,
-reservation, capacity block). Nothing is made without --make. A name that is there gets a new version, which becomes
-the default. Instances carry no tag of a run: `gpu-ami sweep` leaves them alone (docs/fleet.md).
+The template has the launch settings of a proof of the image, from the same code: an EFA on each network card that
+supports one, IMDSv2 required, the place's subnet, security groups and instance profile, its purchase option (on-demand,
+spot, reservation, capacity block). Without --make it is only printed. An existing template gets a new version, which
+becomes the default. Instances have no tag of a run: `gpu-ami sweep` does not terminate them (docs/fleet.md).
 
   gpu-ami launch-template out/al2023-compute --where aws.yml                       one document for each instance type
-  gpu-ami launch-template out/al2023-compute --where aws.yml --make                makes them
+  gpu-ami launch-template out/al2023-compute --where aws.yml --make                creates them
   gpu-ami launch-template ami-0123456789abcdef0 --instance-type p5.48xlarge --where aws.yml --placement-group train
   gpu-ami launch-template out/al2023-compute --where aws.yml --format cloudformation > templates.json
 """
@@ -33,20 +33,24 @@ FORMATS = ("json", "cloudformation")
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser("launch-template", help="make or print launch templates of an image", epilog=_EPILOG)
+    parser = subparsers.add_parser(
+        "launch-template", help="create or print launch templates of an image", epilog=_EPILOG
+    )
     parser.add_argument("image", metavar="AMI|OUT", help="an AMI, or the folder with its plan.json and build.json")
     options.add_where(parser)
     text = "only this instance type of the plan (repeatable); required with an AMI"
     parser.add_argument("--instance-type", action="append", default=[], metavar="TYPE", help=text)
     parser.add_argument("--format", choices=FORMATS, default="json", help="what is printed (default: %(default)s)")
-    parser.add_argument("--make", action="store_true", help="make the templates through the EC2 API")
+    parser.add_argument("--make", action="store_true", help="create the templates through the EC2 API")
     parser.add_argument("--name", default="", help="name before -<instance type> (default: the image's)")
     parser.add_argument("--way", default="", metavar="WAY", help="on-demand, spot, reservation:ID, capacity-block:ID")
     parser.add_argument("--placement-group", default="", metavar="NAME", help="placement group of the instances")
     parser.add_argument("--root-volume-gib", type=int, default=0, metavar="GIB", help="default: the image's own size")
     parser.add_argument("--key-name", default="", metavar="NAME", help="EC2 key pair for SSH (default: none)")
     parser.add_argument("--user-data", type=Path, metavar="FILE", help="EKS nodes need a NodeConfig document")
-    parser.add_argument("--no-efa", action="store_true", help="one ordinary interface, on every instance type")
+    parser.add_argument(
+        "--no-efa", action="store_true", help="one network interface without EFA, on every instance type"
+    )
     parser.set_defaults(execute=execute)
 
 

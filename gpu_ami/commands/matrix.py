@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-An image is built in one job; each of its instance types (a shard) is proven in a job of its own, and `gpu-ami merge`
+An image is built in one job; each of its instance types (a shard) is proven in its own job, and `gpu-ami merge`
 joins them into one certificate. With --since, only images that the change affects are listed: their recipe resolves to
 other values than the lock of that commit (of the common ancestor with HEAD), or a file of their roles, of the template
 or of their site has changed. An image of which only checks have changed is proven again but not built.

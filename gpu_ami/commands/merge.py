@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 A shard is the folder of a proof on some of the plan's instance types. All shards must be of the same plan, AMI, region
 and conditions, and together have each instance type of the plan once; otherwise nothing is written (exit code 2).
-Writes OUT/report.json, junit.xml, evidence/, report.html and, if all of it is a PASS, certificate.json and
+Writes OUT/report.json, junit.xml, evidence/, report.html and, if the result is a PASS, certificate.json and
 certificate.md, and with --sign certificate.dsse.json (gpu-ami certify --help). Exit codes: as gpu-ami validate, of the
 merged report.
 

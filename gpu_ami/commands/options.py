@@ -25,7 +25,7 @@ BUILDERS = ("auto", "sandbox", "machine")  # of gpu_ami.build.builder_kind
 LOG_GROUPS = ("proof", "production")  # of gpu_ami.cloud.place, which would import the AWS packages for --help
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 CONDITIONS_HELP = (
-    "behave as AWS does at its worst: aws-like, throttling, no-capacity, … (docs/conditions.md); local region only"
+    "simulate problems of AWS: aws-like, throttling, no-capacity, … (docs/conditions.md); local region only"
 )
 
 
@@ -57,14 +57,14 @@ def _place_file(text: str) -> Path | None:
 
 
 def add_no_source_check(parser: argparse.ArgumentParser) -> None:
-    text = "on AWS: build without asking the sources of the plan first (gpu-ami sources); the certificate names it"
+    text = "on AWS: do not check the sources of the plan before the build (gpu-ami sources); noted in the certificate"
     parser.add_argument("--no-source-check", action="store_true", help=text)
 
 
 def add_layers(parser: argparse.ArgumentParser) -> None:
     text = (
-        "start from the deepest layer image that exists (auto), and make those that are missing, too (all); default:"
-        " build from nothing (none) (docs/layers.md)"
+        "start from the highest matching layer image (auto), and also create the missing ones (all); default: start"
+        " from the base AMI (none) (docs/layers.md)"
     )
     parser.add_argument("--layers", choices=LAYERS, default="none", help=text)
     text = "ignore existing layer images; with --layers all, build all of them again"
@@ -80,14 +80,14 @@ def layers(args: argparse.Namespace) -> Layering:
 
 def add_builder(parser: argparse.ArgumentParser) -> None:
     text = (
-        "of the local region: run the roles in a sandbox of this host (sandbox; root) or on a booted machine (machine,"
-        " minutes longer); default: in a sandbox where possible (auto), and the certificate says so"
+        "in the local region: run the roles in a sandbox of this host (sandbox; root) or on a booted machine (machine,"
+        " minutes longer); default: in a sandbox if possible (auto), which the certificate states"
     )
     parser.add_argument("--builder", choices=BUILDERS, default="auto", help=text)
 
 
 def add_agent_package(parser: argparse.ArgumentParser) -> None:
-    text = "the vendor's amazon-cloudwatch-agent.deb, or `download`: the local region serves it instead of the replica"
+    text = "AWS's amazon-cloudwatch-agent.deb, or `download`: the local region serves it instead of a replica"
     parser.add_argument("--agent-package", type=Path, metavar="FILE", help=text)
 
 
@@ -119,9 +119,9 @@ def add_checks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--waivers", type=Path, metavar="FILE", help=text)
     text = "run only checks whose names match, as pytest's -k ('efa and not version'); no restarts unless --restarts"
     parser.add_argument("-k", dest="select", metavar="EXPRESSION", help=text)
-    text = "make a real fault on an idle GPU of each machine and follow its Xid; harmless to the board (README.md)"
+    text = "cause a real fault on an idle GPU of each machine and trace its Xid; harmless to the board (docs/proof.md)"
     parser.add_argument("--provoke-xid", action="store_true", help=text)
-    text = "explain every file of the image on every system, running machines included (docs/file-account.md)"
+    text = "run the file account on every system, running machines included (docs/file-account.md)"
     parser.add_argument("--account-files", action="store_true", help=text)
     add_golden(parser)
 
@@ -169,7 +169,7 @@ def check_nodes(args: argparse.Namespace) -> None:
 
 
 def add_max_cost(parser: argparse.ArgumentParser) -> None:
-    text = "refuse a run that is expected to cost more (exit code 2), and end one whose machines have cost so much"
+    text = "refuse a run whose expected cost is higher (exit code 2), and stop a run whose machines have reached it"
     parser.add_argument("--max-cost", type=_dollars, metavar="USD", help=text)
 
 
@@ -192,7 +192,7 @@ def add_log_groups(parser: argparse.ArgumentParser) -> None:
 
 
 def add_deadlines(parser: argparse.ArgumentParser) -> None:
-    text = "seconds that machines may take: boot=1500, stop=… or arrival=… (in CloudWatch); overrides the place's"
+    text = "deadlines in seconds: boot=1500, stop=… or arrival=… (in CloudWatch); overrides those of the place"
     parser.add_argument("--deadline", action="append", default=[], metavar="NAME=SECONDS", help=text)
 
 
@@ -206,7 +206,7 @@ def deadlines(args: argparse.Namespace) -> dict[str, int]:
 
 
 def add_restarts(parser: argparse.ArgumentParser) -> None:
-    text = "restart each machine and check again what must survive: reboot,stop-start (default), one of them, or none"
+    text = "restarts of each machine, after which checks run again: reboot,stop-start (default), one of them, or none"
     parser.add_argument("--restarts", metavar="LIST", help=text)
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from gpu_ami.plan import Plan
 
 _EPILOG = """\
-A recipe (variables/recipes/*.yml) is small; what it does not say comes from the layers below it: defaults.yml, its
-operating system, its node family. The plan is what they resolve to, and all that Packer, Ansible and the checks read.
-Versions may be exact (550.163.01), a branch (580) or newest; the plan pins them. Values that do not go together are
-all named at once, each with the rule, its source and the nearest set that works.
+A recipe (variables/recipes/*.yml) is short; values that it does not set come from the layers below it: defaults.yml,
+its operating system, its node family. The plan contains the resolved values, and is the only input of Packer, Ansible
+and the checks. Versions may be exact (550.163.01), a branch (580) or newest; the plan pins them. Incompatible values
+are reported together, each with the rule, its source and the nearest set that works.
 
 examples:
   gpu-ami plan variables/recipes/debian12-gpu.yml                      out/debian12-gpu/plan.json, for the local region
@@ -26,7 +26,7 @@ examples:
   gpu-ami plan variables/recipes/debian12-gpu.yml --explain            where each value comes from
   gpu-ami plan variables/recipes/debian12-gpu.yml --set cuda.version=13.0 --explain
   gpu-ami plan --check                                                 are all committed locks current?
-  gpu-ami plan --diff al2023-compute                                   what a plan would change in its lock, and why
+  gpu-ami plan --diff al2023-compute                                   changes of a new plan against its lock, and why
   gpu-ami plan --diff al2023-compute --set cuda.version=13.0           and with another value
   gpu-ami plan --diff al2023-compute ubuntu2204-compute                how two images differ
   gpu-ami plan --lock variables/recipes/al2023-compute.yml             write its lock; with --where, its source AMI too
@@ -38,7 +38,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "plan", help="resolve a recipe into plan.json", description="Resolves a recipe into a plan.", epilog=_EPILOG
     )
     parser.add_argument("recipe", type=Path, nargs="*", metavar="RECIPE", help="recipe files; locks: default all")
-    options.add_where(parser, "place to carry it out (YAML), or `local`; default: the local region")
+    options.add_where(parser, "place to use (YAML), or `local`; default: the local region")
     parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="folder to write to; default: out/<image>")
     parser.add_argument(
         "--set",
@@ -49,14 +49,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="override a value (highest precedence)",
     )
     explain = "print every value and its origin; exit code 2 if they conflict; write nothing"
-    diff = "print what a plan would change in its lock, and why; or how two RECIPEs differ"
+    diff = "print how a new plan differs from its lock, and why; or how two RECIPEs differ"
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--explain",
         action="store_true",
         help=explain,
     )
-    instead.add_argument("--check", action="store_true", help="fail where a committed lock is stale; write nothing")
+    instead.add_argument("--check", action="store_true", help="fail if a committed lock is out of date; write nothing")
     instead.add_argument(
         "--diff",
         action="store_true",

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Plans, builds, boots the AMI on every instance type, checks it and writes the certificate, all in OUT. An AMI that the
-same plan and roles built is reused (--fresh builds again). Ctrl-C terminates everything that was started and leaves the
-report of what was judged; after a kill -9, `gpu-ami sweep` terminates the rest.
+same plan and roles built is reused (--fresh builds again). Ctrl-C terminates everything that was started and keeps the
+report of the completed checks; after a kill -9, `gpu-ami sweep` terminates the rest.
 
 examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml
   gpu-ami prove variables/recipes/debian12-gpu.yml --set telemetry.profile=graphics
   gpu-ami prove variables/recipes/debian12-gpu.yml --where aws.yml
-  gpu-ami prove variables/recipes/debian12-gpu.yml --layers auto --changed    after a change: what it can have touched
+  gpu-ami prove variables/recipes/debian12-gpu.yml --layers auto --changed    only checks that a change affects
   gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster; UNPROVEN, no certificate, exit code 7
   gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge    a shard: exit code 0, gpu-ami merge
-  gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge --nodes 2    two that work together
+  gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge --nodes 2    two machines together (T4)
 
-exit codes: 0 all required checks passed, on the instance types that were asked for · 1 a check failed or is missing
+exit codes: 0 all required checks passed, on the selected instance types · 1 a check failed or is missing
             2 recipe or usage · 3 build failed · 4 cloud, network or machine · 5 no capacity
             7 nothing failed, but checks or restarts were left out on purpose (-k, --restarts, no --provoke-xid)
 """
@@ -48,7 +48,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--fresh", action="store_true", help="build again even if this plan has an AMI")
     stages.add_layers(parser)
     stages.add_builder(parser)
-    text = "run only the checks that a change since an earlier proof can have touched (docs/layers.md)"
+    text = "run only the checks that a change since an earlier proof can affect (docs/layers.md)"
     parser.add_argument("--changed", action="store_true", help=text)
     text = "the earlier proof of --changed: a report.json, its folder, or a proven AMI (default: the last one in OUT)"
     parser.add_argument("--since", metavar="PROOF", help=text)

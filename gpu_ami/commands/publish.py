@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 _EPILOG = """\
 OUT is the folder of a certificate that `gpu-ami verify` accepts; nothing else is published. The policy (YAML,
 docs/release.md) names the regions, their KMS keys, the accounts to share with, SSM parameters, and how long images
-stay; `images` has what differs for an image, by the name of its recipe. In each region: copy, wait until it is
-available, tags, protection, deprecation date, sharing, the parameter of this version. When all regions have that,
-PREFIX/latest moves; then older images are deprecated and retired.
+are kept; `images` overrides keys for an image, by the name of its recipe. In each region: copy, wait until it is
+available, tags, protection, deprecation date, sharing, the parameter of this version. After that has succeeded
+in all regions, PREFIX/latest is updated; then older images are deprecated and retired.
 
-A second run finds nothing to do, and a run that was ended in any way goes on where it stopped. OUT/publication.json
-says what was done. If a region fails, the others go on, and PREFIX/latest moves nowhere.
+A second run changes nothing, and an interrupted run is continued by the same command. OUT/publication.json records
+the steps. If a region fails, the others continue, and PREFIX/latest is changed in no region.
 
 exit codes: 0 published · 6 the certificate is refused · 4 a region failed · 2 usage · 130 interrupted
 
 examples:
   gpu-ami publish out/debian12-gpu --key release.key.pub --where aws.yml --dry-run
   gpu-ami publish out/debian12-gpu --trust trust.yml --where aws.yml --policy publish.yml
-  gpu-ami publish out/debian12-gpu --where aws.yml --to previous         latest names the image before it again
+  gpu-ami publish out/debian12-gpu --where aws.yml --to previous         latest is the previous image again
   gpu-ami publish out/debian12-gpu --key release.key.pub --level rehearsed     in the local region
 """
 _LEVELS = ("certified", "rehearsed")
@@ -54,7 +54,7 @@ def register(subparsers: Any) -> None:
     trust.add_argument("--key", action="append", default=[], metavar="PUB", help=text)
     text = "trusted keys (YAML): keys: [{name, file or kms, expires}]"
     trust.add_argument("--trust", type=Path, metavar="FILE", help=text)
-    text = "weakest level that is published: certified (default), or rehearsed, in the local region alone"
+    text = "lowest published level: certified (default), or rehearsed (local region only)"
     trust.add_argument("--level", choices=_LEVELS, default="certified", help=text)
     options.add_where(parser)
     parser.set_defaults(execute=execute, again=_AGAIN, interrupted="interrupted; what was done stays, and is on record")

@@ -16,18 +16,18 @@ _EPILOG = """\
 examples:
   gpu-ami recipes                       all of them, a line each
   gpu-ami recipes eks neuron            those with both words in name, system, node family or contents
-  gpu-ami recipes --json                everything, for machines
+  gpu-ami recipes --json                everything, as JSON
 
-To add an image, write variables/recipes/<image>.yml (see CONTRIBUTING.md) and run gpu-ami plan --lock on it.
+To add an image, write variables/recipes/<image>.yml (see docs/recipes.md) and run gpu-ami plan --lock on it.
 """
 _SHOWN = ("nvidia_driver", "cuda", "efa", "neuron")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
-        "recipes", help="list the images and what is in each", description="Lists the recipes.", epilog=_EPILOG
+        "recipes", help="list the images and their contents", description="Lists the recipes.", epilog=_EPILOG
     )
-    parser.add_argument("words", nargs="*", metavar="WORD", help="show those that have all these words")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="show recipes that contain all these words")
     parser.set_defaults(execute=execute)
 
 

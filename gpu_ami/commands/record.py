@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Writes site/golden/<instance type>.json (in a checkout of gpu-ami: variables/golden/): GPUs with address, model and
 memory, their links, NVSwitches, EFA. A proof in the same folder compares a machine with the plan's facts first, then
-with this file, exactly. Nothing is judged: the verdict is always UNPROVEN, and the exit code 1. A recording of
+with this file, exactly. Nothing is checked: the verdict is always UNPROVEN, and the exit code 1. A recording of
 simulated hardware applies to simulated hardware only.
 
 examples:
@@ -37,7 +37,7 @@ def register(subparsers: Any) -> None:
     options.add_identity(parser)
     parser.add_argument(
         "--instance-type", action="append", default=[], metavar="TYPE",
-        help="boot only on this instance type of the plan (repeatable); with --host: what that machine is",
+        help="boot only on this instance type of the plan (repeatable); with --host: the type of that machine",
     )  # fmt: skip
     options.add_where(parser)
     options.add_golden(parser)

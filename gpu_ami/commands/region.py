@@ -29,12 +29,12 @@ it up, so that the next command starts at once and other tools (aws, boto3, pack
   gpu-ami region up                     then: status says how the AWS CLI reaches it
   gpu-ami region up --plan out/debian12-gpu/plan.json    with what that plan needs, for Packer by hand
   gpu-ami region status
-  gpu-ami region console i-…            what the instance wrote to its serial port
-  gpu-ami region ssh i-…                a shell on an instance of a run that is still going on
+  gpu-ami region console i-…            output of the instance on its serial port
+  gpu-ami region ssh i-…                a shell on an instance of an active run
   gpu-ami region ssh i-… dmesg -T       one command on it
   gpu-ami region user-data > ssm.sh     run-instances --user-data file://ssm.sh: Systems Manager manages the instance
   gpu-ami region down                   ends every instance; images stay
-  gpu-ami region prune --dry-run        which images, base images and layers nothing needs
+  gpu-ami region prune --dry-run        lists unused images, base images and layers
   gpu-ami region prune --keep 2 --older-than 7d
 """
 _PRUNE_EPILOG = """\
@@ -57,14 +57,14 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(
-        dest="verb", metavar="VERB", required=True, help="gpu-ami region VERB --help says more"
+        dest="verb", metavar="VERB", required=True, help="details: gpu-ami region VERB --help"
     )
-    up = verbs.add_parser("up", help="start it until `region down`")
+    up = verbs.add_parser("up", help="start the region; it runs until `region down`")
     plans = "a plan.json whose source AMI and packages it needs (repeatable; build and prove do this themselves)"
     up.add_argument("--plan", type=Path, action="append", default=[], metavar="FILE", help=plans)
     up.add_argument("--conditions", default="", metavar="NAME[:SEED]", help=CONDITIONS_HELP)
-    verbs.add_parser("down", help="end it and every instance in it; images stay")
-    verbs.add_parser("status", help="instances, images, how to reach it")
+    verbs.add_parser("down", help="stop the region and terminate its instances; images are kept")
+    verbs.add_parser("status", help="instances, images, endpoint and credentials")
     console = verbs.add_parser("console", help="an instance's serial console")
     console.add_argument("instance", metavar="INSTANCE", help="i-…")
     agent = "user data that puts the SSM Agent (a replica) on an instance of the local region (docs/fleet.md)"
@@ -77,8 +77,8 @@ def register(subparsers: Any) -> None:
     ssh.add_argument("remote", nargs=argparse.REMAINDER, metavar="COMMAND", help="run this instead of a shell")
     prune = verbs.add_parser(
         "prune",
-        help="remove images, base images and layers that nothing needs",
-        description="Removes what nothing needs from the home of the local region, and says what it was.",
+        help="remove unused images, base images and layers",
+        description="Removes unused files from the state folder of the local region, and lists them.",
         epilog=_PRUNE_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,19 +87,19 @@ def register(subparsers: Any) -> None:
         type=_count,
         default=1,
         metavar="N",
-        help="of each recipe, keep the N newest images that no file names (default: %(default)s)",
+        help="keep the N newest unreferenced images of each recipe (default: %(default)s)",
     )
     prune.add_argument(
         "--older-than",
         type=_age,
         default=timedelta(),
         metavar="AGE",
-        help="only images at least so old: 12h, 7d, 2w (default: any age)",
+        help="only images of at least this age: 12h, 7d, 2w (default: any age)",
     )
     refer = "an output folder, or a folder of output folders, whose files may name images (repeatable)"
     prune.add_argument("--refer", type=Path, action="append", default=[], metavar="DIR", help=refer)
     prune.add_argument(
-        "-n", "--dry-run", action="store_true", help="print what would be removed, and why the rest stays"
+        "-n", "--dry-run", action="store_true", help="print what would be removed, and why the rest is kept"
     )
     parser.set_defaults(execute=execute)
 

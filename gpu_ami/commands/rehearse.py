@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 _EPILOG = """\
 Builds each recipe in a sandbox of this host (root), checks the files of its image (tier T0), removes the image, and
 prints one table: recipe, base image, seconds, verdict, and what was simulated. The recipes are those of `gpu-ami
-matrix`, a site's own among them; one without a base image in the local region is a row with the reason. A failure
-stops no other recipe. OUT/<image>/ has rehearsal.json, rehearsal.log, build.log and report.json of each.
+matrix`, a site's own among them; one without a base image in the local region is listed with the reason. A failure
+does not stop the other recipes. OUT/<image>/ has rehearsal.json, rehearsal.log, build.log and report.json of each.
 
-A recipe that an earlier run judged is not built again while its inputs are the same: plan, base image, roles, template,
-replicas, checks. So the same command goes on after Ctrl-C. --fresh builds all again.
+A recipe with a verdict of an earlier run is not built again while its inputs are the same: plan, base image, roles,
+template, replicas, checks. The same command therefore continues after Ctrl-C. --fresh builds all again.
 
-An image takes about 1 GiB of the disk and is removed when it has been judged; --keep leaves it, and OUT/<image> is then
+An image takes about 1 GiB of the disk and is removed after it was checked; --keep keeps it, and OUT/<image> is then
 a folder for `gpu-ami validate`.
 
 --sample SEED is for CI: one recipe of each operating system and node family, and with --since those that a change
 affects (as `gpu-ami matrix` says; replicas and base images of the local region count, too), until --minutes have
-passed. The seed decides which, where there is a choice: give the commit's digest. What is left out is a row.
+passed. The seed, such as the commit's digest, selects one where there are several. Recipes
+that were left out are listed.
 
 exit code: the worst of all recipes: 2 recipe, 3 build failed, 1 a check failed, 4 cloud, network or machine, 5 no
            capacity; 0 if every recipe that has a base image passed
@@ -37,7 +38,7 @@ examples:
   gpu-ami rehearse                                   every recipe
   gpu-ami rehearse eks-1.35-al2023-blackwell debian12-gpu
   gpu-ami rehearse --boot                            and boots each on its smallest instance type, without restarts
-  gpu-ami rehearse --list --format markdown          what earlier runs found, for a page; builds nothing
+  gpu-ami rehearse --list --format markdown          results of earlier runs, for a page; builds nothing
   gpu-ami rehearse --sample "$(git rev-parse HEAD)" --since origin/main --boot --minutes 10
   make recipes RECIPES=debian12-gpu                  with the set-up of this machine
 """
@@ -47,12 +48,12 @@ FORMATS = ("text", "markdown")
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "rehearse",
-        help="build every recipe in the local region and judge it",
-        description="Builds recipes in sandboxes of the local region and judges their images; prints one table.",
+        help="build every recipe in the local region and check its files",
+        description="Builds recipes in sandboxes of the local region and checks their images; prints one table.",
         epilog=_EPILOG,
     )
     parser.add_argument("recipe", type=Path, nargs="*", metavar="RECIPE", help="recipes or images; default: all")
-    text = "folder that gets a folder for each image (default: %(default)s)"
+    text = "folder with a folder for each image (default: %(default)s)"
     parser.add_argument("-o", "--out", type=Path, default=Path("out", "rehearsals"), metavar="OUT", help=text)
     text = (
         "boot each image (of a sample: one) on the smallest instance type of its plan, without restarts, and check it"
@@ -63,12 +64,12 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--sample", metavar="SEED", help=text)
     text = "only recipes that a change since this git commit affects; with --sample: these after the sample"
     parser.add_argument("--since", metavar="COMMIT", help=text)
-    text = "with --sample or --since: begin no recipe of --since that would take longer than this in all"
+    text = "with --sample or --since: begin no recipe of --since that would end after N minutes"
     parser.add_argument("--minutes", type=_count, metavar="N", help=text)
-    parser.add_argument("--list", action="store_true", help="print what earlier runs found; build nothing")
-    parser.add_argument("--keep", action="store_true", help="leave the images in the local region")
-    parser.add_argument("--fresh", action="store_true", help="rehearse what an earlier run has judged, too")
-    text = "recipes at a time (default: what processors, memory and disk allow)"
+    parser.add_argument("--list", action="store_true", help="print results of earlier runs; build nothing")
+    parser.add_argument("--keep", action="store_true", help="keep the images in the local region")
+    parser.add_argument("--fresh", action="store_true", help="also rehearse recipes that already have a verdict")
+    text = "concurrent recipes (default: as many as processors, memory and disk allow)"
     parser.add_argument("--jobs", type=_count, metavar="N", help=text)
     parser.add_argument("--format", choices=FORMATS, default="text", help="of the table; default: %(default)s")
     parser.set_defaults(execute=execute, again="the same command goes on with the recipes that were not judged")

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-For whoever is paged: what it means, what to do first, commands, when to call AWS Support, and the sources. Without a
-word it lists the alarms. `gpu-ami telemetry PLAN` makes the alarms (docs/telemetry.md); `gpu-ami xid` has the details
-of a code.
+For the on-call engineer: the meaning, the first step, commands, when to contact AWS Support, and the sources. Without
+an argument it lists the alarms. `gpu-ami telemetry PLAN` creates the alarms (docs/telemetry.md); `gpu-ami xid` shows
+the details of a code.
 
-  gpu-ami runbook 79                      an Xid, as the alarm's log event names it
+  gpu-ami runbook 79                      an Xid, from the alarm's log event
   gpu-ami runbook 22013                   an SXid: five digits
   gpu-ami runbook gpu-reset               an alarm
   gpu-ami runbook gpu-telemetry-gpu-reset the alarm's name in CloudWatch
@@ -26,10 +26,10 @@ of a code.
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("runbook", help="what to do for an alarm or an Xid", epilog=_EPILOG)
     parser.add_argument("word", nargs="?", metavar="XID|ALARM", help="an Xid (79), an SXid (22013) or an alarm's name")
-    parser.add_argument("--driver", metavar="VERSION", help="driver version; some numbers changed meaning")
+    parser.add_argument("--driver", metavar="VERSION", help="driver version; some codes differ between driver branches")
     parser.add_argument("--log-group", metavar="GROUP", help="log group of the JSON events (default: that of plans)")
     parser.add_argument(
-        "--pattern", action="store_true", help="print the filter pattern of the alarm's log events alone"
+        "--pattern", action="store_true", help="print only the filter pattern of the alarm's log events"
     )
     parser.set_defaults(execute=execute)
 

@@ -19,35 +19,37 @@ if TYPE_CHECKING:
 
 _DEADLINE_S = 120.0
 _EPILOG = """\
-Asks package repositories (index, signature, digests, dependencies), installers (size, signature file), git repositories
-(tag and commit) and signing keys of a plan, all at the same time. It needs no root, starts nothing and changes nothing.
-The source AMI is looked up where --where names a place. HTTP_PROXY, HTTPS_PROXY and NO_PROXY are used. docs/sources.md
+Checks package repositories (index, signature, digests, dependencies), installers (size, signature file), git
+repositories (tag and commit) and signing keys of a plan concurrently. It needs no root, and launches and changes
+nothing. With --where, the source AMI is looked up. HTTP_PROXY, HTTPS_PROXY and NO_PROXY are used. docs/sources.md
 
 examples:
   gpu-ami sources debian12-gpu                        a recipe, at the vendors' own addresses
   gpu-ami sources out/debian12-gpu                    a plan
-  gpu-ami sources al2023-compute --where aws.yml      with its source AMI, and at the place's mirror if it has one
+  gpu-ami sources al2023-compute --where aws.yml      also its source AMI; at the place's mirror if it has one
   gpu-ami sources al2023-compute --mirror https://mirror.example:8443
   gpu-ami sources debian12-gpu --local                at the local region's mirror
-  sudo gpu-ami sources debian12-distribution --build  does the driver's module build on the base image's kernel?
+  sudo gpu-ami sources debian12-distribution --build  build the driver's module on the base image's kernel
 
-exit codes: 0 everything is there · 2 something is missing or not as planned · 4 a source cannot be reached
+exit codes: 0 everything is available · 2 something is missing or not as planned · 4 a source cannot be reached
 """
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
-        "sources", help="ask the sources of a plan whether everything is there", epilog=_EPILOG,
-        description="Asks every source of a plan.",
+        "sources", help="check that everything in a plan is available at its source", epilog=_EPILOG,
+        description="Checks every source of a plan.",
     )  # fmt: skip
     text = "recipes, or folders with plan.json (default: the one under out/)"
     parser.add_argument("plans", type=Path, nargs="*", metavar="PLAN|RECIPE", help=text)
     where = parser.add_mutually_exclusive_group()
     options.add_where(where)
-    where.add_argument("--local", action="store_true", help="ask the local region's mirror; it need not be up")
-    text = "where https://HOST/PATH is found as URL/HOST/PATH; what it serves is signed by the vendors' own keys"
+    where.add_argument(
+        "--local", action="store_true", help="check at the local region's mirror; the region need not be running"
+    )
+    text = "mirror that serves https://HOST/PATH as URL/HOST/PATH with the vendors' signatures"
     where.add_argument("--mirror", metavar="URL", help=text)
-    parser.add_argument("--no-cache", action="store_true", help="transfer every index again")
+    parser.add_argument("--no-cache", action="store_true", help="download every index again")
     text = f"seconds after which a source counts as unreachable (default: {_DEADLINE_S:.0f})"
     parser.add_argument("--deadline", type=float, default=_DEADLINE_S, metavar="SECONDS", help=text)
     text = (

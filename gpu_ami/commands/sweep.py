@@ -17,12 +17,12 @@ this machine: leftovers of the local region, temporary keys, records of
 dead runs.
 
   gpu-ami sweep                       this machine and the local region
-  gpu-ami sweep --where aws.yml -n    what would go in that AWS region
+  gpu-ami sweep --where aws.yml -n    what would be removed in that AWS region
 """
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser("sweep", help="remove what dead runs left behind, and nothing else", epilog=_EPILOG)
+    parser = subparsers.add_parser("sweep", help="remove leftovers of runs that died", epilog=_EPILOG)
     options.add_where(parser, "a place on AWS (YAML), or `local` (default: the local region)")
     parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be removed")
     again = "the same command goes on with the rest"

@@ -16,26 +16,28 @@ Writes into DIR, from the plan's measurements, namespace, log groups and instanc
   telemetry.yml         one stack a Region: role and instance profile, the agent's configuration (SSM parameter), log
                         groups, metric filters, alarms of GPU events, SNS topics, the dashboard My-GPU-Usage
   instance-alarms.yml   one stack an instance: agent silent, GPU missing, clocks throttled, row remap pending, …
-  fleet-alarms.yml      one stack a Region: alarms for instances that come and go, as of an Auto Scaling group
-  lab.yml               all of it with a network and two instances, to try it; namespace CWAgentGPU
-  dashboard.json        the dashboard alone, for aws cloudwatch put-dashboard
+  fleet-alarms.yml      one stack a Region: alarms for instances that come and go, as in an Auto Scaling group
+  lab.yml               for tests: all resources with a network and two instances; namespace CWAgentGPU
+  dashboard.json        only the dashboard, for aws cloudwatch put-dashboard
 
   gpu-ami telemetry out/al2023-compute/plan.json -o telemetry/
   aws cloudformation deploy --stack-name gpu-telemetry --template-file telemetry/telemetry.yml \\
       --capabilities CAPABILITY_NAMED_IAM --parameter-overrides PageEmail=oncall@example.com
   aws cloudformation delete-stack --stack-name gpu-telemetry        removes all of it
 
-Of a plan with Neuron devices:
+For a plan with Neuron devices:
   telemetry.yml                 as above, with the dashboard My-Neuron-Usage
   neuron-alarms.yml             one stack a Region: alarms of all instances
-  neuron-instance-alarm.yml     one stack an instance: neuron-monitor, the event parser or the agent is silent
+  neuron-instance-alarm.yml     one stack an instance: neuron-monitor, event parser or agent sends no data
 
 docs/telemetry.md: installing, what each alarm means, removing.
 """
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser("telemetry", help="alarms, dashboard and role of a plan's instances", epilog=_EPILOG)
+    parser = subparsers.add_parser(
+        "telemetry", help="write CloudFormation templates: alarms, dashboard, role", epilog=_EPILOG
+    )
     parser.add_argument("plan", type=Path, metavar="PLAN", help="plan.json, or its folder")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="folder to write to")
     parser.add_argument("--region", default="us-east-1", help="Region of dashboard.json (default: %(default)s)")

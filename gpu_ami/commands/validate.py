@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gpu_ami.report import Report
 
 _EPILOG = """\
-Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. report.json is there from the start of the proof; if the run
-is interrupted, it has what was judged before and says that it is incomplete.
+Writes OUT/report.json, OUT/junit.xml and OUT/evidence/. report.json exists from the start of the proof; if the run
+is interrupted, it has the completed checks and is marked as incomplete.
 
-exit codes: 0 all required checks passed, on the instance types that were asked for · 1 a check failed or is missing
+exit codes: 0 all required checks passed, on the selected instance types · 1 a check failed or is missing
             4 cloud, network or machine · 5 no capacity
             7 nothing failed, but checks or restarts were left out on purpose (-k, --restarts, no --provoke-xid)
 
@@ -45,7 +45,7 @@ def register(subparsers: Any) -> None:
     )
     options.add_identity(parser)
     parser.add_argument(
-        "--instance-id", default="", metavar="ID", help="with --host: its instance id, for the checks that ask AWS"
+        "--instance-id", default="", metavar="ID", help="with --host: its instance id, for the checks that call AWS"
     )
     parser.add_argument(
         "--reboot",

@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("verify", help="verify a signed certificate, its AMI or a machine", epilog=_EPILOG)
     parser.add_argument("target", metavar="TARGET", help="folder of a certificate, a file in it, or an AMI")
     parser.add_argument("--certificate", type=Path, metavar="DIR", help="with an AMI: the folder of its certificate")
-    text = "TARGET is a copy of the AMI of --certificate: verify what EC2 says of its origin"
+    text = "TARGET is a copy of the AMI of --certificate: verify its origin in EC2"
     parser.add_argument("--copy", action="store_true", help=text)
     text = "with --copy: the publisher's account, for a copy that is shared with this account (docs/release.md)"
     parser.add_argument("--owner", type=_account, metavar="ACCOUNT", help=text)
@@ -47,15 +47,15 @@ def register(subparsers: Any) -> None:
     trust.add_argument("--key", action="append", default=[], metavar="PUB", help=text)
     text = "trusted keys (YAML): keys: [{name, file or kms, expires}]"
     trust.add_argument("--trust", type=Path, metavar="FILE", help=text)
-    asked = parser.add_argument_group("what to ask for")
-    text = "weakest level that is accepted: certified (default) or rehearsed"
+    asked = parser.add_argument_group("requirements")
+    text = "lowest accepted level: certified (default) or rehearsed"
     asked.add_argument("--level", choices=_LEVELS, default="certified", help=text)
     asked.add_argument("--max-age", type=_age, metavar="AGE", help="refuse a proof that is older: 30d, 12h")
-    text = "prove that the signed inventory has this path, and print its entry (repeatable)"
+    text = "check that the signed inventory contains this path, and print its entry (repeatable)"
     asked.add_argument("--path", action="append", default=[], metavar="PATH", help=text)
     where = parser.add_argument_group("where the AMI or the machine is")
     options.add_where(where)
-    where.add_argument("--offline", action="store_true", help="ask no place: signature and files alone")
+    where.add_argument("--offline", action="store_true", help="make no calls to AWS: verify only signature and files")
     text = "compare this running machine with the certified inventory: [ssh://]user@address[:port]"
     where.add_argument("--host", metavar="URL", help=text)
     options.add_identity(parser)

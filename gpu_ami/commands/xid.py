@@ -18,14 +18,14 @@ Severities are this project's; /etc/gpu-ami/xid-policy.json overrides them on an
   gpu-ami xid 48 63 94                 several
   gpu-ami xid 139 --driver 535.129.03  the meaning in that driver branch
   gpu-ami xid 22013                    an NVSwitch code (SXid: five digits)
-  gpu-ami xid RM_INIT_FAILED           why a GPU cannot be initialised, or an error of Neuron, by its name
+  gpu-ami xid RM_INIT_FAILED           a GPU initialisation or Neuron error, by its name
 """
 
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("xid", help="explain an Xid or SXid: cause, severity, action on EC2", epilog=_EPILOG)
     parser.add_argument("code", nargs="+", metavar="CODE", help="number of an Xid (63) or SXid (12028), or a name")
-    parser.add_argument("--driver", metavar="VERSION", help="driver version; some numbers changed meaning")
+    parser.add_argument("--driver", metavar="VERSION", help="driver version; some codes differ between driver branches")
     parser.set_defaults(execute=execute)
 
 
