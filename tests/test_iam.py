@@ -96,7 +96,7 @@ def called(paths: Iterable[Path]) -> set[str]:
 
 def cloud_modules() -> list[Path]:
     packages = [*(ROOT / "gpu_ami" / "cloud").rglob("*.py"), *PUBLISHER.rglob("*.py")]
-    return [*packages, ROOT / "gpu_ami" / "plan" / "source_ami.py"]
+    return [*packages, ROOT / "gpu_ami" / "plan" / "resolution.py"]
 
 
 def statements(name: str) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def test_each_policy_suffices_for_its_stage() -> None:
     dry_runs = {"ec2:RunInstances", "ec2:CreateKeyPair", "ec2:CreateSecurityGroup"}
     assert preflight and called(preflight) - dry_runs <= allowed("caller-preflight.json")
     assert called([ROOT / "validator" / "cloudwatch.py"]) <= allowed("caller-prove.json")
-    assert called([ROOT / "gpu_ami" / "plan" / "source_ami.py"]) <= allowed("caller-build.json")
+    assert called([ROOT / "gpu_ami" / "plan" / "resolution.py"]) <= allowed("caller-build.json")
     assert allowed("caller-build.json") >= PACKER
     assert called(PUBLISHER.rglob("*.py")) <= allowed("caller-publish.json")
 

@@ -22,7 +22,9 @@ import pytest
 import yaml
 
 from gpu_ami import cli
+from gpu_ami.cloud import Place
 from gpu_ami.local.prerequisites import TOOLS
+from gpu_ami.plan import cost, make_plan
 from tests.release import examples
 from tests.report.examples import a_host
 from validator.file_account import merkle, read
@@ -76,6 +78,7 @@ def test_only_the_jobs_on_aws_may_ask_for_a_role() -> None:
     jobs = workflow()["jobs"]
     asking = [name for name, job in jobs.items() if job.get("permissions", {}).get("id-token") == "write"]
     assert asking == ["build", "prove", "certify", "publish"]
+    assert [job["if"] for job in workflow("nightly")["jobs"].values()] == ["vars.GPU_AMI_PROVE_ROLE != ''"]
     roles = [
         step["with"]["role-to-assume"] for job in jobs.values() for step in job["steps"] if "configure-aws" in str(step)
     ]
@@ -99,6 +102,94 @@ def test_the_shards_of_an_image_are_not_those_of_another_whose_name_is_longer() 
 
     assert fnmatch.fnmatch(named(upload, "gpu"), named(pattern, "gpu"))
     assert not fnmatch.fnmatch(named(upload, "gpu-eks"), named(pattern, "gpu"))
+
+
+SCRIPT = GITHUB / "gpu-ami.sh"
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of a table of the page, by its first heading."""
+    table = DOCS[DOCS.index(f"| {heading} |") :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
+
+
+def run_script(folder: Path, codes: list[int], *words: str) -> tuple[int, list[str], str]:
+    """Runs gpu-ami.sh with a program that ends with these codes: its own code, the calls, and what it printed."""
+    program = folder / "gpu-ami"
+    calls, left = folder / "calls", folder / "codes"
+    left.write_text("".join(f"{code}\n" for code in codes))
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >> {calls}\n[ "$1" != sweep ] || exit 0\n'
+        f"code=$(head -n 1 {left}); sed -i 1d {left}; exit $code\n"
+    )
+    program.chmod(0o755)
+    waits = {"RETRY_SECONDS": "0", "CAPACITY_SECONDS": "0", "PATH": f"{folder}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", SCRIPT, *words], env=waits, capture_output=True, text=True, timeout=60)
+    return done.returncode, calls.read_text().splitlines(), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("row", rows("exit code | what `gpu-ami.sh` does | what you do"), ids=lambda row: row[0])
+def test_each_exit_code_is_dealt_with_as_the_page_says(row: list[str], tmp_path: Path) -> None:
+    code, does = int(row[0]), row[1]
+    words = ["gpu-ami", "validate", "out/x", "--where", "aws.yml"]
+    ended, calls, printed = run_script(tmp_path, [code, code], *words)
+    once, again = " ".join(words[1:]), ["sweep --where aws.yml", " ".join(words[1:])]
+    assert ended == code
+    assert calls == [once, *(again if "tries once more" in does else [])]
+    assert ("::error title=gpu-ami, exit code" in printed) == ("fails the job" in does)
+    minutes = {"a minute": "RETRY_SECONDS:-60", "15 minutes": "CAPACITY_SECONDS:-900"}
+    assert all(default in SCRIPT.read_text() for text, default in minutes.items() if text in does)
+
+
+def test_what_succeeds_the_second_time_has_succeeded(tmp_path: Path) -> None:
+    ended, calls, printed = run_script(tmp_path, [4, 0], "gpu-ami", "publish", "out/x", "--where", "aws.yml")
+    assert ended == 0 and "::error" not in printed and "::warning" in printed
+    assert calls == ["publish out/x --where aws.yml"] * 2  # its role may not sweep, and it launches nothing
+
+
+def test_a_rehearsal_is_swept_in_the_local_region(tmp_path: Path) -> None:
+    assert run_script(tmp_path, [4, 1], "gpu-ami", "prove", "r.yml")[:2] == (1, ["prove r.yml", "sweep", "prove r.yml"])
+
+
+def test_the_month_is_that_of_the_workflows() -> None:
+    """When each runs, and that its commands are those of the page."""
+    listed = rows("when | workflow | commands | on AWS | cost")
+    of_files: dict[str, list[str]] = {}
+    for path in WORKFLOWS:
+        of_files[path.name] = [
+            row["cron"] for row in yaml.safe_load(path.read_text(encoding="utf-8"))["on"].get("schedule", [])
+        ]
+    crons = {(row[1].strip("`"), cron) for row in listed for cron in re.findall(r"`([\d*/ ]{9,})`", row[0])}
+    assert crons == {(name, cron) for name, found in of_files.items() for cron in found}
+    for when, name, commands, *_ in listed:
+        text = (GITHUB / "workflows" / name.strip("`")).read_text(encoding="utf-8")
+        for command in re.findall(r"`([a-z]+)[^`]*`", commands):
+            assert f"gpu-ami {command}" in text, (when, command)
+    events = workflow()["on"]
+    assert {"pull_request", "push", "schedule"} <= set(events) and events["push"]["branches"] == ["main"]
+
+
+def test_what_costs_money_is_run_by_the_script_and_swept() -> None:
+    """Each job that launches ends with a sweep, whatever has failed; a proof has a limit."""
+    for name in ("build", "prove"):
+        steps = workflow()["jobs"][name]["steps"]
+        launching = [step["run"] for step in steps if re.search(r"gpu-ami (build|validate)", step.get("run", ""))]
+        assert len(launching) == 1 and launching[0].startswith("bash .github/gpu-ami.sh gpu-ami ")
+        assert ("--max-cost" in launching[0]) == (name == "prove")
+        (swept,) = [step for step in steps if "gpu-ami sweep" in step.get("run", "")]
+        assert swept["if"] == "always()"
+
+
+def test_the_costs_are_those_of_the_estimate() -> None:
+    recipe = GITHUB.parent / "recipes" / "my-gpu-image.yml"
+    plan = make_plan(recipe, Place("aws", "eu-central-1")).document
+    cells = [row[4] for row in rows("when | workflow | commands | on AWS | cost") if "USD" in row[4]]
+    found = re.findall(r"([a-z0-9.]+): ([\d.]+) USD", cells[0])
+    assert len(found) == 3
+    assert [(name, usd) for name, usd in found] == [
+        (name, f"{cost.estimate(plan, [name], build=True).usd:.2f}") for name, _ in found
+    ]
+    assert f"12 times {found[0][1]} = {12 * float(found[0][1]):.2f} USD" in DOCS
 
 
 @pytest.fixture

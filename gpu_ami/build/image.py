@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.build import layering, layers, packer
 from gpu_ami.build.builder import Builder
-from gpu_ami.cloud import Cloud, login, runs
+from gpu_ami.cloud import Cloud, Place, login, runs
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan import Plan, resolve_source_ami
@@ -129,7 +130,8 @@ def build_image(
     builder = Builder(plan, folder, cloud, run, root, progress, max_seconds)
     stack = layers.cut(plan, source_ami["id"], cloud.place, root)
     images = layering.prepare(builder, layered, stack, source_ami)
-    made, image = builder.make(layering.start(stack, images, source_ami), f"recipe {plan.image}, plan {plan.digest}")
+    variables = {**layering.start(stack, images, source_ami), **_expiry(cloud.place)}
+    made, image = builder.make(variables, f"recipe {plan.image}, plan {plan.digest}")
     build = Build(
         ami=made.ami,
         snapshots=_snapshots(image),
@@ -152,6 +154,13 @@ def build_image(
     build.write(folder)
     run.note_image(made.ami)
     return build
+
+
+def _expiry(place: Place) -> dict[str, str]:
+    """Packer's variable for the expiry of an AMI that is not published; `publish` takes it back (gpu_ami.publish)."""
+    if not place.image_days:
+        return {}
+    return {"image_expires": runs.as_text(runs.now() + timedelta(days=place.image_days))}
 
 
 def _inventory_digest(folder: Path) -> str:

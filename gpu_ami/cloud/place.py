@@ -93,7 +93,8 @@ class Place:
     what has just been created, and leave it out of lists. certify_carried: whether a certificate of level `certified`
     may have checks that were carried over from an earlier proof (docs/layers.md). sandbox_builder: roles run in a
     sandbox of this host, not on a booted builder (docs/local-region.md). expect_launch: is told the image that a build
-    starts from, while Packer starts.
+    starts from, while Packer starts. image_days: an AMI that is built there expires after so many days unless it is
+    published; 0: never.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Place:
     certify_carried: bool = False
     sandbox_builder: bool = False
     expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
+    image_days: int = 0
 
     @property
     def subnets(self) -> tuple[str, ...]:
@@ -173,6 +175,7 @@ _GRAMMAR = Keys(
         "guest_endpoint": _URL,
         "log_groups": Choice(LOG_GROUPS),
         "certify_carried": Flag(),
+        "image_days": Integer(1, 3650, "days"),
         "deadlines": Keys({f"{name}_seconds": Integer(1, 86400, "seconds") for name in ("boot", "stop", "arrival")}),
         "dead_man_role": _like(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", "a role's ARN"),
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,17 @@ def test_build_looks_up_the_source_ami_and_keeps_what_it_made(
     assert image.reusable(tmp_path, a_plan(base), sandboxed, root)
     (root / "roles/x/tasks/main.yml").write_text("[{}]")  # other roles make another image
     assert image.reusable(tmp_path, a_plan(base), sandboxed, root) is None
+
+
+def test_an_ami_that_is_not_published_expires_where_the_place_says_so(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = packer_that_makes(an_ami(cloud, "made"), monkeypatch)
+    cloud.place = replace(cloud.place, image_days=30)
+    with runs.begin(home, "aws") as run:
+        image.build_image(a_plan(an_ami(cloud, "base")), tmp_path, cloud, run, root, QUIET)
+    expires = datetime.datetime.fromisoformat(given["variables"]["image_expires"])
+    assert 29.9 < (expires - runs.now()) / datetime.timedelta(days=1) <= 30
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema": "gpu-ami/build/1", "ami": "ami-1"}', '{"schema": "other"}'])

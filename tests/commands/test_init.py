@@ -88,6 +88,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         ("gpu-ami", ["build", "diff", "matrix", "merge", "plan", "prove", "publish", "sweep", "validate", "verify"]),
         ("bump", ["bump"]),
+        ("nightly", ["doctor", "sources", "sweep"]),
     ],
 )
 def test_commands_of_the_workflows_are_understood(folder: Path, name: str, commands: list[str]) -> None:
@@ -98,7 +99,7 @@ def test_commands_of_the_workflows_are_understood(folder: Path, name: str, comma
     values = {
         '"${since[@]}"': "--since HEAD", "shards/*": "shards/a shards/b", "recipes/*.yml": "recipes/my-gpu-image.yml",
         '"$recipe"': "recipes/my-gpu-image.yml", "$RECIPE": "recipes/my-gpu-image.yml", "${KEY:+": "", "}": "",
-        '"$LEVEL"': "certified",
+        '"$LEVEL"': "certified", '"$MAX_COST"': "100", "bash .github/gpu-ami.sh ": "",
     }  # fmt: skip
     for variable, value in values.items():
         text = text.replace(variable, value)
