@@ -211,13 +211,18 @@ def _prune(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome("\n".join(lines), data, 4 if len(gone) < len(removed) else 0)
 
 
+def _refused(status: RegionReport) -> str:
+    counts = ", ".join(f"{code} {count}" for code, count in sorted(status.get("refused", {}).items()))
+    return f"; calls refused so far: {counts}" if counts else ""
+
+
 def describe(status: RegionReport) -> list[str]:
     """`gpu_ami.local.region.status` as lines."""
     if status["up"]:
         kept = "until `gpu-ami region down`" if status["persistent"] else "while a command uses it"
         lines = [
             f"up {kept}, in {status['home']}"
-            + (f", conditions {status['conditions']}" if status.get("conditions") else ""),
+            + (f", conditions {status['conditions']}{_refused(status)}" if status.get("conditions") else ""),
             f"  endpoint {status['endpoint']}  subnet {status['subnet_id']}  ssh port {status['ssh_port']}",
             f"  export AWS_ENDPOINT_URL={status['endpoint']} AWS_DEFAULT_REGION={status['region']}"
             " AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local",

@@ -65,11 +65,12 @@ class InstanceStatus(TypedDict):
 
 
 class RegionStatus(TypedDict):
-    """persistent: until `region down`; holds: who uses the region."""
+    """persistent: until `region down`; holds: who uses the region. refused: calls by their error, under conditions."""
 
     persistent: bool
     holds: list[str]
     instances: list[InstanceStatus]
+    refused: dict[str, int]
 
 
 class Answer(RegionDescription):
@@ -78,6 +79,7 @@ class Answer(RegionDescription):
     persistent: NotRequired[bool]
     holds: NotRequired[list[str]]
     instances: NotRequired[list[InstanceStatus]]
+    refused: NotRequired[dict[str, int]]
     hold: NotRequired[str]
 
 

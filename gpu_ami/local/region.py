@@ -98,6 +98,7 @@ class RegionReport(TypedDict):
     conditions: NotRequired[str]
     persistent: NotRequired[bool]
     holds: NotRequired[list[str]]
+    refused: NotRequired[dict[str, int]]
 
 
 def up(home: Path | None = None, *, embedded: bool, progress: Progress, conditions: str = "", build: str = "") -> Place:

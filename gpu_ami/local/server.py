@@ -226,7 +226,9 @@ class Daemon:
                 }
                 for unit in self.reconciler.units.values()
             ]
-        return {"persistent": self.holders.persistent, "holds": self.holders.names, "instances": instances}
+        refused = self.decisions.refused()
+        holders = {"persistent": self.holders.persistent, "holds": self.holders.names}
+        return {**holders, "instances": instances, "refused": refused}  # type: ignore[typeddict-item]
 
 
 def _serve_mirror(home: Path) -> tuple[int, str] | None:

@@ -284,6 +284,17 @@ class Decisions:
         self._errors: Counter[int] = Counter()  # by rule
         self._failures: Counter[int] = Counter()  # by rule
         self._created: Counter[str] = Counter()  # by the action that created it
+        self._refused: Counter[str] = Counter()  # by the code of the answer
+
+    def count(self, code: str) -> None:
+        """Counts a call that was answered with an error under the conditions."""
+        with self._lock:
+            self._refused[code] += 1
+
+    def refused(self) -> dict[str, int]:
+        """How many calls got which error so far, those for what is not known yet included."""
+        with self._lock:
+            return dict(self._refused)
 
     def error(self, call: ServiceCall, zone: str, uptime: float) -> ErrorAnswer | None:
         """The error for this call, if one is due. zone: of the launch; uptime: seconds since the region came up."""

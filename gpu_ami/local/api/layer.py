@@ -129,6 +129,7 @@ class ConditionsLayer:
             return self._app(environ, start_response)
         error = self._error(call) if call else _UNKNOWN_CALL
         if error:
+            self._decisions.count(error.code)
             status, headers, body = error.encode(call.protocol if call else "json")
             return send(start_response, status, headers, body)
         if call is None or call.protocol != "ec2":

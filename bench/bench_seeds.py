@@ -1,0 +1,152 @@
+"""A proof under `aws-like` with many seeds: whether refusals and delays ever blame an image or leave anything.
+
+One image is built once. With each seed the region comes up anew, the image is proven on one instance type (its files
+and one boot, without restarts), and what is left is looked for. A row of an earlier run is kept: the same command goes on.
+
+    python bench/bench_seeds.py                          seeds 0 to 19
+    python bench/bench_seeds.py --seeds 3 4 --out out/seeds
+    python bench/bench_seeds.py --table                  the rows that there are; runs nothing
+
+Exit code 1: a verdict other than a proof that left out nothing but restarts, or a leftover.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from gpu_ami.files import home_dir, read_json, write_json  # noqa: E402
+
+RECIPE, INSTANCE_TYPE = "debian12-gpu", "g5.12xlarge"
+CONDITIONS = "aws-like"
+SECONDS = 1200.0
+LEFT_OUT = 7  # nothing failed, and restarts were left out on purpose
+
+
+@dataclass(frozen=True)
+class Row:
+    """One seed. failed: checks that are FAIL, FLAKY or ERROR. refused: calls by the error that they got, all of which
+    the run had to repeat or to go without. boot: seconds of each stage. attempts: of launches. left: what was there
+    afterwards.
+    """
+
+    seed: int
+    exit_code: int
+    verdict: str
+    failed: list[str]
+    refused: dict[str, int]
+    seconds: float
+    boot: dict[str, float]
+    attempts: list[str]
+    left: list[str]
+
+    @property
+    def is_good(self) -> bool:
+        return self.exit_code == LEFT_OUT and not self.failed and not self.left
+
+
+def gpu_ami(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpu_ami", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, cwd=ROOT, check=False)
+
+
+def data(*words: str) -> Any:
+    done = gpu_ami(*words, "--json")
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        raise SystemExit(f"{' '.join(words)}: {done.stdout[-500:]}{done.stderr[-2000:]}") from None
+
+
+def build(out: Path) -> str:
+    """The AMI, which a sandbox makes without conditions; one that is there is used again."""
+    if not (out / "plan.json").exists():
+        gpu_ami("plan", RECIPE, "-o", str(out), "-q")
+    return str(data("build", str(out), "--layers", "auto")["ami"])
+
+
+def prove(seed: int, ami: str, built: Path, out: Path) -> Row:
+    folder = out / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "plan.json").write_bytes((built / "plan.json").read_bytes())
+    (folder / "build.json").write_bytes((built / "build.json").read_bytes())
+    gpu_ami("region", "down", "-q")
+    up = gpu_ami("region", "up", "--conditions", f"{CONDITIONS}:{seed}", "-q")
+    if up.returncode:
+        raise SystemExit(f"region up: {up.stderr}")
+    started = time.monotonic()
+    words = ["validate", str(folder), "--ami", ami, "--instance-type", INSTANCE_TYPE, "--restarts", "none"]
+    done = gpu_ami(*words)
+    seconds = time.monotonic() - started
+    (folder / "output.txt").write_text(done.stdout + done.stderr)
+    status = data("region", "status")
+    swept = data("sweep")
+    left = [f"instance {row['id']}" for row in status["instances"] if row["state"] != "terminated"]
+    left += [f"{row['kind']} {row['id']}" for row in swept]
+    left += [f"run {path.name}" for path in (home_dir() / "runs").glob("*")]
+    gpu_ami("region", "down", "-q")
+    report = read_json(folder / "report.json") or {}
+    hosts = report.get("hosts", [])
+    return Row(
+        seed, done.returncode, str(report.get("verdict", "no report")),
+        [f"{check['verdict']} {check['id']}" for host in hosts for check in host["checks"]
+         if check["verdict"] in ("FAIL", "FLAKY", "ERROR")]
+        + [f"error: {host['error'].splitlines()[0]}" for host in hosts if host.get("error")],
+        status.get("refused", {}), round(seconds, 1),
+        next((host["boot"] for host in hosts if host.get("boot")), {}),
+        [attempt["answer"] for host in hosts for attempt in host.get("attempts", [])], left,
+    )  # fmt: skip
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| seed | exit code | verdict | calls refused, and repeated | launches | boot s | seconds | blamed | left |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        refused = ", ".join(f"{code} {count}" for code, count in sorted(row.refused.items())) or "none"
+        boot = " · ".join(f"{name} {seconds:.0f}" for name, seconds in row.boot.items())
+        blamed, left = (", ".join(found) or "nothing" for found in (row.failed, row.left))
+        launches = ", ".join(answer.partition(":")[0] for answer in row.attempts)
+        cells = (row.seed, row.exit_code, row.verdict, refused, launches, boot, f"{row.seconds:.0f}", blamed, left)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    good = sum(row.is_good for row in rows)
+    return "\n".join([*lines, "", f"{good} of {len(rows)} without an image that was blamed, and nothing left"])
+
+
+def rows_of(out: Path, seeds: list[int]) -> list[Row]:
+    found = [read_json(out / f"seed-{seed}" / "row.json") for seed in seeds]
+    return [Row(**row) for row in found if row]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)), help="default: 0 to 19")
+    parser.add_argument("--out", type=Path, default=Path("out", "seeds"), help="default: %(default)s")
+    parser.add_argument("--table", action="store_true", help="print the rows that there are")
+    args = parser.parse_args()
+    done = {row.seed for row in rows_of(args.out, args.seeds)}
+    if not args.table and set(args.seeds) - done:
+        built = args.out.resolve() / RECIPE
+        ami = build(built)
+        for seed in args.seeds:
+            if seed not in done:
+                row = prove(seed, ami, built, args.out.resolve())
+                write_json(args.out / f"seed-{seed}" / "row.json", asdict(row))
+                print(table([row]).splitlines()[2], flush=True)
+    rows = rows_of(args.out, args.seeds)
+    print(table(rows))
+    return 0 if all(row.is_good for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
