@@ -1,7 +1,7 @@
 """A proof under `aws-like` with many seeds: whether refusals and delays ever blame an image or leave anything.
 
 One image is built once. With each seed the region comes up anew, the image is proven on one instance type (its files
-and one boot, without restarts), and what is left is looked for. A row of an earlier run is kept: the same command goes on.
+and one boot, without restarts), and what is left is looked for. Rows of an earlier run are kept: the command goes on.
 
     python bench/bench_seeds.py                          seeds 0 to 19
     python bench/bench_seeds.py --seeds 3 4 --out out/seeds

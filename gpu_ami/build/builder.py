@@ -7,14 +7,14 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, aws_errors, capacity, key_name, login, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError
-from gpu_ami.plan import Plan, resolve_source_ami
+from gpu_ami.plan import Plan, cost, resolve_source_ami
 from gpu_ami.progress import Progress
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Builder:
     """Makes images of a plan whose files are in `folder`. root: of template, playbooks and roles.
 
     seconds: for all images together, each at most packer.BUILD_SECONDS. attempts: to launch instances, so far.
+    machines: for how long builders ran, by instance type.
     """
 
     plan: Plan
@@ -43,6 +44,8 @@ class Builder:
     progress: Progress
     seconds: float = packer.BUILD_SECONDS
     attempts: list[capacity.Attempt] = field(default_factory=list)
+    machines: list[cost.MachineTime] = field(default_factory=list)
+    _way: capacity.Way = field(default_factory=capacity.Way)
     _instances: list[str] = field(default_factory=list)
     _started: float = field(default_factory=time.monotonic)
 
@@ -53,24 +56,46 @@ class Builder:
 
         BuildError: Packer or Ansible failed. CapacityError, CloudError: AWS refused a call.
         """
+        place, document = self.cloud.place, self.plan.document
         if image_id := variables.get("source_ami"):
-            self.cloud.place.expect_launch(image_id)
-        builder_type = self.plan.document["build"]["instance_type"]
-        search = self.cloud.search(builder_type, capacity.ways_of_builder(self.cloud.place, builder_type))
-        search.on_attempt = self.attempts.append
+            place.expect_launch(image_id)
+        planned = document["build"]["instance_type"]
+        types = capacity.builder_types(place, planned, document["architecture"])
+        ways = {name: capacity.ways_of_builder(place, name, self.cloud.is_open) for name in types}
 
-        def build_in(_way: capacity.Way, subnet_id: str) -> packer.Made:
-            subnet = {"subnet_id": subnet_id} if self.cloud.place.subnet_ids else {}
-            with self._ingress_on_silence():
-                return self._run_packer({**self._security_groups(), **self._tags(), **variables, **subnet}, records)
+        def search_of(name: str) -> capacity.Search:
+            search = self.cloud.search(name, ways[name])
+            search.place = replace(place, capacity_minutes=0)  # all types are tried in each round
+            search.on_attempt = self._note_attempt
+            return search
 
-        made = search.run(build_in)
-        for attempt in search.attempts:
-            self.progress.note(str(attempt))
+        def build_in(name: str, way: capacity.Way, subnet_id: str) -> packer.Made:
+            self._way = way
+            launched = {"subnet_id": subnet_id} if place.subnet_ids else {}
+            launched |= {} if name == planned else {"instance_type": name}
+            with self._ingress_on_silence(), self._timed(name):
+                return self._run_packer({**self._security_groups(), **self._tags(), **variables, **launched}, records)
+
+        made = capacity.search_types(types, search_of, build_in, place.capacity_minutes)
         for instance in self._instances:  # Packer has terminated it; after a failure, the schedule ends what is left
             self.cloud.forget_end(instance)
         self._instances.clear()
         return made, self._complete(made.ami, description)
+
+    def _note_attempt(self, attempt: capacity.Attempt) -> None:
+        self.attempts.append(attempt)
+        if attempt.answer != capacity.LAUNCHED:
+            self.progress.note(str(attempt))
+
+    @contextmanager
+    def _timed(self, instance_type: str) -> Iterator[None]:
+        """Adds the time of a builder to `machines`, if one was launched in the block."""
+        had, started = len(self._instances), time.monotonic()
+        try:
+            yield
+        finally:
+            if len(self._instances) > had:
+                self.machines.append(cost.MachineTime(instance_type, time.monotonic() - started))
 
     def _require_launch(self, source_ami: str, program: packer.Packer) -> None:
         """CloudError before Packer starts where EC2 would refuse the builder, such as one without IMDSv2 (dry run)."""
@@ -122,6 +147,8 @@ class Builder:
         self.run.note_builder(instance_id)
         self.cloud.end_at(instance_id, self.run.expiry())
         self.cloud.harden(instance_id)
+        if self._way.reservation and self.cloud.reservation_of(instance_id) != self._way.reservation:
+            self.progress.note(f"{instance_id} does not run in {self._way}: it is On-Demand, or in another reservation")
 
     def _security_groups(self) -> dict[str, str]:
         """Without groups, Packer would make one that is open to the world; the builder gets the VPC's default group,

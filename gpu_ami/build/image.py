@@ -38,7 +38,8 @@ class Build:
     source_check: what `gpu-ami sources` found before the build (date and digests of the indexes), or that it was
     skipped; None in a place that is not AWS. attempts: to launch builders (gpu_ami.cloud.capacity.Attempt).
     layers: of the image, the lowest first, and the layer images that it was built on (layering.records).
-    sandbox: the roles ran in a sandbox of the host, not on a booted builder.
+    sandbox: the roles ran in a sandbox of the host, not on a booted builder. cost_usd: of all builders at On-Demand
+    prices; None where a price is unknown.
     """
 
     ami: str
@@ -58,6 +59,7 @@ class Build:
     attempts: tuple[Mapping[str, object], ...] = ()
     layers: tuple[Mapping[str, object], ...] = ()
     sandbox: bool = False
+    cost_usd: float | None = None
 
     def write(self, folder: Path) -> None:
         write_json(folder / BUILD_FILE, {"schema": SCHEMA, **asdict(self)})
@@ -150,10 +152,16 @@ def build_image(
         attempts=tuple(asdict(attempt) for attempt in builder.attempts),
         layers=tuple(layering.records(stack, images)),
         sandbox=cloud.place.sandbox_builder,
+        cost_usd=_cost(builder),
     )
     build.write(folder)
     run.note_image(made.ami)
     return build
+
+
+def _cost(builder: Builder) -> float | None:
+    parts = [machine.usd for machine in builder.machines]
+    return None if None in parts else round(sum(usd for usd in parts if usd is not None), 4)
 
 
 def _expiry(place: Place) -> dict[str, str]:

@@ -8,6 +8,7 @@ Block for ML). Each attempt is remembered, so that an error names all of them. S
 from __future__ import annotations
 
 import fnmatch
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,8 +28,9 @@ ON_DEMAND, SPOT, RESERVATION, CAPACITY_BLOCK = "on-demand", "spot", "reservation
 _NOT_OF_BUILDER = {
     SPOT: "the amazon plugin launches it with CreateFleet and a launch template, which iam/ does not allow and sweep"
     " does not remove; by hand: packer build -var spot_price=auto packer/current",
-    RESERVATION: "Packer 1.6.6 knows none, and the amazon plugin (1.8.2) crashes with capacity_reservation_id;"
-    " on-demand uses a reservation that is open",
+    RESERVATION: "it is targeted: Packer 1.6.6 cannot name one, and the amazon plugin (1.8.2) crashes with"
+    " capacity_reservation_id (hashicorp/packer-plugin-amazon#684); aws ec2 modify-capacity-reservation"
+    " --instance-match-criteria open makes it one that the builder can use",
     CAPACITY_BLOCK: "no Packer knows Capacity Blocks",
 }
 LAUNCHED = "launched"  # the answer of an attempt that succeeded
@@ -90,18 +92,58 @@ def ways_of(place: Place, instance_type: str) -> tuple[Way, ...]:
     return tuple(Way.parse(text) for text in next(matching, (ON_DEMAND,)))
 
 
-def ways_of_builder(place: Place, instance_type: str) -> tuple[Way, ...]:
-    """The ways in which Packer can launch the builder: On-Demand. UsageError: the place allows no such way."""
+def builder_types(place: Place, planned: str, architecture: str) -> tuple[str, ...]:
+    """The instance types of a builder in the order in which they are tried: the plan's, then the place's."""
+    return tuple(dict.fromkeys((planned, *place.builder_types.get(architecture, ()))))
+
+
+def ways_of_builder(
+    place: Place, instance_type: str, is_open: Callable[[str], bool] = lambda _: False
+) -> tuple[Way, ...]:
+    """The ways in which Packer can launch the builder: On-Demand, and reservations that are open, which EC2 then uses.
+
+    is_open: whether a reservation takes every launch that matches it. UsageError: the place allows no such way.
+    """
     ways = ways_of(place, instance_type)
-    usable = tuple(way for way in ways if way.kind == ON_DEMAND)
+    usable = tuple(
+        way for way in ways if way.kind == ON_DEMAND or (way.kind == RESERVATION and is_open(way.reservation))
+    )
     if not usable:
         raise UsageError(
-            "capacity: expected on-demand among the ways of the builder"
+            "capacity: expected on-demand or an open reservation among the ways of the builder"
             f" ({instance_type}), got {', '.join(map(str, ways))}",
             details=[f"{kind}: {_NOT_OF_BUILDER[kind]}" for kind in dict.fromkeys(way.kind for way in ways)],
             hint=f'add "{instance_type}": [on-demand] before the other patterns of capacity, or build on another type',
         )
     return usable
+
+
+def search_types(
+    types: Sequence[str], search_of: Callable[[str], Search], launch: Callable[[str, Way, str], _Launched], minutes: int
+) -> _Launched:
+    """What `launch(type, way, subnet id)` returns for the first type that has capacity anywhere.
+
+    All types are tried in each round, for so many minutes. CapacityError names every attempt of every type.
+    """
+    deadline = time.monotonic() + 60.0 * minutes
+    failed: list[CapacityError] = []
+    while True:
+        for name in types:
+            search = search_of(name)
+            try:
+                return search.run(functools.partial(launch, name))
+            except CapacityError as error:
+                failed.append(error)
+        if time.monotonic() + _ROUND_SECONDS > deadline:
+            break
+        if search.wait(_ROUND_SECONDS):
+            raise MachineError(f"{' or '.join(types)} was not launched: the run was interrupted")
+    if len(failed) == 1:
+        raise failed[0]
+    last, lines = failed[-1], [line for error in failed for line in error.details]
+    cause = last.message.rpartition("; the last: ")[2]
+    message = f"no capacity for {' or '.join(types)} in {len(lines)} attempts; the last: {cause}"
+    raise CapacityError(message, details=lines, hint=last.hint, code=last.code)
 
 
 @dataclass

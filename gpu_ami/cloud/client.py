@@ -169,6 +169,17 @@ class Cloud:
                 self._zones[reservation] = rows["CapacityReservations"][0]["AvailabilityZone"]
         return self._zones.get(reservation, "")
 
+    def is_open(self, reservation: str) -> bool:
+        """Whether every matching launch in its zone uses a Capacity Reservation. False: it cannot be read."""
+        with contextlib.suppress(CloudError), _translated(f"looking up {reservation}"):
+            rows = self.ec2.describe_capacity_reservations(CapacityReservationIds=[reservation])
+            return rows["CapacityReservations"][0].get("InstanceMatchCriteria") == "open"
+        return False
+
+    def reservation_of(self, instance_id: str) -> str:
+        """Id of the Capacity Reservation that an instance runs in; "" for none."""
+        return self.instance(instance_id).get("CapacityReservationId", "")
+
     def _launch(self, launch: Launch, way: capacity.Way, subnet_id: str) -> list[str]:
         """One attempt: instances that are terminated again where one does not come as far as it is waited for."""
         asked = request(launch, self.place, way, subnet_id, self.ec2)

@@ -94,7 +94,8 @@ class Place:
     may have checks that were carried over from an earlier proof (docs/layers.md). sandbox_builder: roles run in a
     sandbox of this host, not on a booted builder (docs/local-region.md). expect_launch: is told the image that a build
     starts from, while Packer starts. image_days: an AMI that is built there expires after so many days unless it is
-    published; 0: never.
+    published; 0: never. builder_types: architecture → instance types on which an image is built where the plan's has no
+    capacity, in order.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Place:
     sandbox_builder: bool = False
     expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
     image_days: int = 0
+    builder_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def subnets(self) -> tuple[str, ...]:
@@ -157,6 +159,9 @@ _GRAMMAR = Keys(
         "subnet_ids": ListOf(_SUBNET),
         "capacity": MapOf(r"[a-z0-9*?.-]+", "p5.48xlarge or p5*", ListOf(_WAY)),
         "capacity_minutes": Integer(0, 7 * 24 * 60),
+        "builder_types": MapOf(
+            r"x86_64|arm64", "x86_64 or arm64", ListOf(_like(r"[a-z0-9-]+\.[a-z0-9-]+", "m7i.2xlarge"))
+        ),
         "security_group_ids": ListOf(_like(r"sg-[0-9a-f]{8,17}", "sg-0123456789abcdef0")),
         "instance_profile": _like(r"[\w+=,.@-]{1,128}", "a profile's name (not its ARN)"),
         "ssh_interface": Choice(SSH_INTERFACES),
@@ -201,6 +206,8 @@ def load_place(path: Path) -> Place:
         values["subnet_id"] = values["subnet_ids"][0]
     if "capacity" in values:
         values["capacity"] = {like: tuple(ways) for like, ways in values["capacity"].items()}
+    if "builder_types" in values:
+        values["builder_types"] = {name: tuple(types) for name, types in values["builder_types"].items()}
     if "jump_key" in values:
         values["jump_key"] = str(Path(values["jump_key"]).expanduser())
     if "mirror" in values:

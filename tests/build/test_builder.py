@@ -14,6 +14,7 @@ import pytest
 from gpu_ami.build import builder, image, packer
 from gpu_ami.cloud import Cloud, aws_errors, preflight, runs
 from gpu_ami.errors import BuildError, CapacityError, CloudError
+from gpu_ami.progress import Progress
 from tests.build.conftest import QUIET, a_plan, an_ami
 
 
@@ -61,6 +62,60 @@ def test_the_place_is_told_which_image_is_launched(
     with runs.begin(home, "aws") as run:
         builder.Builder(a_plan("ami-0"), tmp_path, cloud, run, root, QUIET).make(variables, "an image")
     assert heard == told
+
+
+def test_the_next_type_builds_and_the_record_says_what_was_tried_and_its_cost(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    instance = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    cloud.place = replace(
+        cloud.place, builder_types={"x86_64": ("m6i.2xlarge",)},
+        capacity={"c7i*": ("reservation:cr-00000001",), "*": ("on-demand",)},
+    )  # fmt: skip
+    monkeypatch.setattr(cloud, "is_open", lambda _reservation: True)
+    monkeypatch.setattr(cloud, "zone_of_reservation", lambda _reservation: "")
+
+    def build(*_: object, variables: dict[str, str], on_builder: Callable[[str], None], **__: object) -> packer.Made:
+        if "instance_type" not in variables:  # the plan's
+            raise aws_errors.from_code("Packer", "InsufficientInstanceCapacity", "no capacity in this zone")
+        assert variables["instance_type"] == "m6i.2xlarge"
+        on_builder(instance)
+        return packer.Made(made, "us-east-1", {})
+
+    monkeypatch.setattr(packer, "build", build)
+    with runs.begin(home, "aws") as run:
+        result = image.build_image(a_plan(base), tmp_path, cloud, run, root, QUIET)
+    tried = [(row["instance_type"], row["way"], str(row["answer"]).partition(":")[0]) for row in result.attempts]
+    assert tried == [
+        ("c7i.2xlarge", "reservation:cr-00000001", "InsufficientInstanceCapacity"),
+        ("m6i.2xlarge", "on-demand", "launched"),
+    ]
+    assert result.cost_usd == pytest.approx(0.384 / 60)  # EC2 bills a minute at least
+    assert image.load(tmp_path) == result
+
+
+def test_a_builder_that_is_not_in_its_reservation_is_noted(
+    cloud: Cloud, root: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody targets it: EC2 takes an open reservation that fits, which may be another one, or none."""
+    base, made = an_ami(cloud, "base"), an_ami(cloud, "made")
+    instance = cloud.ec2.run_instances(ImageId=base, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+    cloud.place = replace(cloud.place, capacity={"*": ("reservation:cr-00000001",)})
+    monkeypatch.setattr(cloud, "is_open", lambda _reservation: True)
+    monkeypatch.setattr(cloud, "zone_of_reservation", lambda _reservation: "")
+
+    def build(*_: object, on_builder: Callable[[str], None], **__: object) -> packer.Made:
+        on_builder(instance)
+        return packer.Made(made, "us-east-1", {})
+
+    monkeypatch.setattr(packer, "build", build)
+    notes: list[str] = []
+    progress = Progress("quiet")
+    monkeypatch.setattr(progress, "note", notes.append)
+    with runs.begin(home, "aws") as run:
+        image.build_image(a_plan(base), tmp_path, cloud, run, root, progress)
+    assert any(f"{instance} does not run in reservation:cr-00000001" in note for note in notes)
 
 
 @pytest.mark.parametrize(("has_builder", "calls"), [(False, 2), (True, 1)])

@@ -160,17 +160,66 @@ def test_the_builder_takes_on_demand_of_its_ways(listed: tuple[str, ...]) -> Non
     assert capacity.ways_of_builder(place(), "m6i.2xlarge") == (Way(),)
 
 
+def test_the_builder_takes_a_reservation_that_is_open() -> None:
+    ways = ("reservation:cr-00000001", "reservation:cr-00000002", "capacity-block:cr-00000003", "on-demand")
+    taken = capacity.ways_of_builder(place(capacity={"*": ways}), "m6i.2xlarge", lambda name: name == "cr-00000002")
+    assert taken == (Way(capacity.RESERVATION, "cr-00000002"), Way())
+
+
+def search_types(
+    monkeypatch: pytest.MonkeyPatch, full: set[str], minutes: int = 0
+) -> tuple[list[tuple[str, str]], Any]:
+    """What was tried, and the search for a builder of three types; `full` have no capacity anywhere."""
+    clock, tried = [0.0], list[tuple[str, str]]()
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def launch(name: str, _way: Way, subnet_id: str) -> str:
+        tried.append((name, ZONES[subnet_id]))
+        if name in full:
+            raise refused(SHORT)
+        return "i-1"
+
+    def search_of(name: str) -> Search:
+        made = Search(place(), name, [Way()], lambda subnet: ZONES[subnet])
+        made.wait = lambda seconds: clock.__setitem__(0, clock[0] + seconds)
+        return made
+
+    types = capacity.builder_types(
+        place(builder_types={"x86_64": ("m7i.2xlarge", "m6i.2xlarge", "c7i.4xlarge"), "arm64": ("m7g.2xlarge",)}),
+        "m6i.2xlarge", "x86_64",
+    )  # fmt: skip
+    assert types == ("m6i.2xlarge", "m7i.2xlarge", "c7i.4xlarge")
+    return tried, lambda: capacity.search_types(types, search_of, launch, minutes)
+
+
+def test_the_next_type_of_the_place_is_tried_after_all_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, run = search_types(monkeypatch, {"m6i.2xlarge"})
+    assert run() == "i-1"
+    assert tried == [("m6i.2xlarge", "us-east-1a"), ("m6i.2xlarge", "us-east-1b"), ("m7i.2xlarge", "us-east-1a")]
+
+
+def test_every_type_is_tried_in_each_round_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, run = search_types(monkeypatch, {"m6i.2xlarge", "m7i.2xlarge", "c7i.4xlarge"}, minutes=1)
+    with pytest.raises(CapacityError, match=r"m6i\.2xlarge or m7i\.2xlarge or c7i\.4xlarge in 12 attempts") as caught:
+        run()
+    assert len(tried) == 12 and tried[:6] == tried[6:]
+    assert sum("m7i.2xlarge in us-east-1b" in line for line in caught.value.details) == 2
+
+
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
         ("spot", "spot: the amazon plugin launches it with CreateFleet"),
-        ("reservation:cr-00000001", "reservation: Packer 1.6.6 knows none, and the amazon plugin (1.8.2) crashes"),
+        (
+            "reservation:cr-00000001",
+            "reservation: it is targeted: Packer 1.6.6 cannot name one, and the amazon plugin (1.8.2)",
+        ),
         ("capacity-block:cr-00000001", "capacity-block: no Packer knows Capacity Blocks"),
     ],
 )
 def test_a_way_that_packer_cannot_take_is_refused_with_the_reason(way: str, reason: str) -> None:
     with pytest.raises(
-        UsageError, match=rf"expected on-demand among the ways of the builder \(m6i.2xlarge\), got {way}"
+        UsageError, match=rf"on-demand or an open reservation among the ways of the builder \(m6i.2xlarge\), got {way}"
     ) as caught:
         capacity.ways_of_builder(place(capacity={"m6i*": (way,)}), "m6i.2xlarge")
     (detail,) = caught.value.details
