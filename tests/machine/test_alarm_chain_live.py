@@ -30,12 +30,13 @@ from gpu_ami.recipes import find_recipe
 from gpu_ami.telemetry import alarms
 from tests.local.alarms.conftest import Account
 from tests.machine.guest import BUILT, GPU_TYPE, UNIT, Guest, Machine, debian_region, launched, newest_image
-from tests.telemetry.stacks import make_telemetry
+from tests.telemetry.stacks import make_stack, make_telemetry
 
 pytestmark = pytest.mark.machine
 
 GROUP = "/ec2/accelerated/accel-event-json"
 EVALUATIONS = 125  # seconds: two of them, one a minute
+SILENCE = 600  # seconds: five minutes without a datapoint, and what is on its way
 Look = Callable[[], float | None]
 
 
@@ -43,11 +44,14 @@ Look = Callable[[], float | None]
 class Chain:
     """The machine, the region's account, and the messages that arrived in the queue.
 
-    ahead: seconds by which the machine's clock was ahead of the region's when the last Xid was printed.
+    ahead: seconds by which the machine's clock was ahead of the region's when the last Xid was printed. own_alarms:
+    template of the machine's own alarms; topics: its parameters.
     """
 
     machine: Machine
     aws: Account
+    own_alarms: str
+    topics: dict[str, str]
     ahead: float = 0.0
     received: list[dict[str, Any]] = field(default_factory=list)
 
@@ -141,18 +145,20 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     progress = Progress("plain")
     with debian_region(progress) as place:
         aws = Account(place.endpoint)
-        outputs = make_telemetry(aws, template(place, tmp_path_factory.mktemp("telemetry")))
+        templates = write_templates(place, tmp_path_factory.mktemp("telemetry"))
+        outputs = make_telemetry(aws, (templates / "telemetry.yml").read_text())
         cloud = Cloud(replace(place, instance_profile=outputs["InstanceProfile"]))
         with launched(cloud, newest_image(cloud, BUILT), GPU_TYPE, progress) as machine:
             machine.guest.quiet()
-            yield Chain(machine, aws)
+            topics = {f"{topic}Arn": outputs[topic] for topic in ("PageTopic", "TicketTopic")}
+            yield Chain(machine, aws, (templates / "instance-alarms.yml").read_text(), topics)
 
 
-def template(place: Place, folder: Path) -> str:
-    """telemetry.yml, as `gpu-ami telemetry` writes it."""
+def write_templates(place: Place, folder: Path) -> Path:
+    """The folder of what `gpu-ami telemetry` writes."""
     write_json(folder / PLAN_FILE, make_plan(find_recipe(Path("debian12-gpu")), place).document)
     subprocess.run([sys.executable, "-m", "gpu_ami", "telemetry", folder, "-o", folder, "-q"], check=True, timeout=120)
-    return (folder / "telemetry.yml").read_text()
+    return folder
 
 
 def test_drill_raises_nothing(chain: Chain) -> None:
@@ -196,3 +202,38 @@ def test_without_the_alarm_no_message_comes(chain: Chain) -> None:
     with pytest.raises(AssertionError, match=r"no ALARM within .*datapoint of the metric"):
         chain.follow(tag, "gpu-reboot", EVALUATIONS)
     assert "gpu-reboot" not in chain.raised()
+
+
+@pytest.fixture(scope="module")
+def own_alarms(chain: Chain) -> None:
+    """The alarms of the machine alone; after those that look at every message."""
+    given = {"InstanceId": chain.machine.instance_id, "InstanceType": GPU_TYPE}
+    make_stack(chain.aws, "i", chain.own_alarms, given | chain.topics)
+
+
+@pytest.mark.parametrize(
+    ("unit", "alarm"),
+    [(UNIT, "event-parser-silent"), ("amazon-cloudwatch-agent", "agent-silent")],
+    ids=["event parser", "agent"],
+)
+def test_what_has_stopped_raises_the_alarm_of_its_silence(
+    chain: Chain, own_alarms: None, unit: str, alarm: str
+) -> None:
+    """And the alarm ends when it runs again."""
+    chain.received.clear()
+    chain.guest.sudo(f"systemctl stop {unit}")
+    stopped = time.time()
+    try:
+        wait_for(lambda: f"i-{alarm}" in chain.raised(), SILENCE)
+        print(f"\n{unit} stopped: i-{alarm} after {time.time() - stopped:.0f} s", flush=True)
+        assert [name for name in chain.raised() if name.startswith("i-")] == [f"i-{alarm}"]
+    finally:
+        chain.guest.sudo(f"systemctl start {unit}")
+    wait_for(lambda: chain.aws.states()[f"i-{alarm}"] == "OK", SILENCE)
+
+
+def wait_for(is_there: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_there():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s"
+        time.sleep(1)

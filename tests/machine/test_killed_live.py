@@ -1,4 +1,4 @@
-"""A driver that is killed by SIGKILL while a builder runs, and again while a machine is proven, in a region that stays up.
+"""A driver that is killed by SIGKILL while a builder runs, and again while a machine is proven; the region stays up.
 
     pytest -m machine -s tests/machine/test_killed_live.py
 
