@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.local.mirror import table
+from gpu_ami.local.mirror import staging, table
 from gpu_ami.process import Completed, run
 
 VERSION = "550.163.01"
@@ -131,9 +132,9 @@ def test_fabric_manager_reaches_the_fourth_generation_through_the_subnet_manager
     (tmp_path / "dev/infiniband/umad0").touch()
     done = machine.start()
     assert done.returncode == 1 and "nvlsm not found" in done.stderr
-    subnet_manager = tmp_path / "opt/nvidia/nvlsm/sbin/nvlsm"
-    subnet_manager.parent.mkdir(parents=True)
-    subnet_manager.touch(mode=0o755)
+    row = table.find_row("packages", "nvlsm", kind="rpm", asked_by="this test")
+    staging.stage(row, {"version": "2025.10.14"}, tmp_path / "package")  # as installed: the package's own file and mode
+    shutil.copytree(tmp_path / "package/opt", tmp_path / "opt")
     (tmp_path / "var/log/fabricmanager.log").unlink()
     (tmp_path / "var/log").rmdir()
     done = machine.start()

@@ -34,7 +34,10 @@ def stage(row: Row, values: Mapping[str, str], tree: Path) -> None:
     for name, target in row.entry.get("links", {}).items():
         _inside(tree, fill(name, values)).symlink_to(fill(target, values))
     for name, content in row.entry.get("files", {}).items():
-        _inside(tree, fill(name, values)).write_text(fill(content, values), encoding="utf-8")
+        path = _inside(tree, fill(name, values))
+        path.write_text(fill(content, values), encoding="utf-8")
+        if content.startswith("#!"):
+            path.chmod(0o755)
     for name in row.entry.get("templates", ()):
         for path in _matching(tree, fill(name, values), row):
             path.write_text(substitute(path.read_text(encoding="utf-8"), values), encoding="utf-8")
