@@ -52,7 +52,7 @@ def computed(answer: Answer) -> compute.Compute:
 
 @pytest.mark.tier("T2")
 def test_cuda_starts(answer: Answer, observe: Observe) -> None:
-    """CUDA starts for an unprivileged user and shows a GPU. nvidia-smi also works where it does not."""
+    """CUDA initializes for an unprivileged user and lists a GPU. nvidia-smi also works where CUDA does not."""
     result = answer.result
     observe(answer.why or result.error or f"{result.count} GPUs, {result.library}", "cuInit succeeds")
     if answer.why or result.error:
@@ -63,7 +63,7 @@ def test_cuda_starts(answer: Answer, observe: Observe) -> None:
 
 @pytest.mark.tier("T2")
 def test_one_gpu_computes_right(computed: compute.Compute, observe: Observe) -> None:
-    """The first GPU computes right: every result of a kernel that the driver compiled is the host's own."""
+    """The first GPU computes correctly: every result of a kernel that the driver compiled equals the host's."""
     gpu = next((gpu for gpu in computed.gpus if gpu.index == 0), None)
     observe([gpu.text() if gpu else computed.unfinished, computed.library], f"{compute.MIB} MiB of results, all right")
     if gpu is None:
@@ -75,7 +75,7 @@ def test_one_gpu_computes_right(computed: compute.Compute, observe: Observe) -> 
 def test_cuda_sees_the_promised_gpus(
     computed: compute.Compute, host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
-    """CUDA shows the GPUs that nvidia-smi shows and the instance type has: number, UUIDs, models, memory."""
+    """CUDA lists the GPUs of nvidia-smi and of the instance type: number, UUIDs, models, memory."""
     promised = planned_instance_type(plan, machine.instance_type)
     gpu = promised["gpu"]
     migs = [result for result in computed.gpus if result.mig]
@@ -123,7 +123,7 @@ def _differences(result: compute.GpuResult, smi: dict[str, list[str]], capabilit
 
 
 def test_every_gpu_computes_right(computed: compute.Compute, observe: Observe) -> None:
-    """Every GPU computes right, and its memory holds what was stored. A wrong result shows in no log."""
+    """Every GPU computes correctly, and its memory keeps what was stored. No log shows a wrong result."""
     observe([*(gpu.text() for gpu in computed.gpus), computed.library], f"{compute.MIB} MiB of results each, all right")
     wrong = [defect for gpu in computed.gpus for defect in compute.defects(gpu, simulated=bool(computed.replica))]
     wrong += compute.missing(computed) if not any(gpu.mig for gpu in computed.gpus) else []
@@ -136,7 +136,7 @@ def test_every_gpu_computes_right(computed: compute.Compute, observe: Observe) -
 def test_gpus_copy_to_each_other(
     computed: compute.Compute, host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
-    """Copies between each two GPUs are right, and those that NVLink joins have peer access. The GB/s are reported."""
+    """Copies between all pairs of GPUs are correct, and pairs joined by NVLink have peer access. GB/s are reported."""
     if any(gpu.mig for gpu in computed.gpus):
         unproven("CUDA shows one MIG device to a process: there are no copies between them")
     promised = planned_instance_type(plan, machine.instance_type)

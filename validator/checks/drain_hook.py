@@ -49,7 +49,7 @@ exit 4
 
 @pytest.mark.survives
 def test_hook_is_running_and_enabled(host: Any, observe: Observe) -> None:
-    """The drain hook is running, enabled, and was not restarted in this boot. A notice comes minutes before the end."""
+    """The drain hook is running, enabled, and was not restarted in this boot. A notice leaves only minutes."""
     expected = {
         "ActiveState": "active", "SubState": "running", "UnitFileState": "enabled",
         "NRestarts": "0", "Restart": "always",
@@ -61,7 +61,7 @@ def test_hook_is_running_and_enabled(host: Any, observe: Observe) -> None:
 
 @pytest.mark.survives
 def test_metadata_is_read(host: Any, observe: Observe) -> None:
-    """The hook's last look at the instance metadata is recent and had no problem. A deaf hook is active too."""
+    """The hook polled the instance metadata recently and without error. A hook that cannot poll is active, too."""
     shown = host.run(_LAST_LOOK)
     if shown.rc != 0:
         observe.fail(f"the drain hook has not polled since boot: {shown.stderr.strip()}")
@@ -89,7 +89,7 @@ def test_unit_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe
 
 @pytest.mark.tier("T0")
 def test_scripts_would_run(host: Any, observe: Observe) -> None:
-    """Every script of drain.d is executable and writable by root alone. No other runs: the hook has root's rights."""
+    """Every script in drain.d is executable and writable only by root. The hook, which runs as root, skips others."""
     listing = output(host, f"find -L {_SCRIPTS} -maxdepth 1 ! -name '.*' -printf '%y %m %U %p\\n'")
     rows = [line.split(None, 3) for line in listing.splitlines()]
     observe(
@@ -160,7 +160,7 @@ def test_log_of_a_drill_arrives(
     log_group_suffix: str,
     observe: Observe,
 ) -> None:
-    """What the hook logs of a drill arrives once, in its log group and the stream of this instance."""
+    """The hook's log lines of a drill arrive once, in its log group and the stream of this instance."""
     machine.require_clock()
     if log_group_suffix:
         agent_config.require_group_suffix(agent_config.in_use(host), log_group_suffix)

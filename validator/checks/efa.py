@@ -221,7 +221,7 @@ def test_loaded_module_is_the_planned_one(
 @pytest.mark.tier("T3")
 @pytest.mark.survives
 def test_adapters_reach_gpu_memory(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
-    """Each adapter has NVIDIA's driver as its provider of GPU memory. Else NCCL copies everything through the host."""
+    """Each adapter has NVIDIA's driver as its provider of GPU memory. Otherwise NCCL copies through the host."""
     promised = planned_instance_type(plan, machine.instance_type)
     if not promised["efa_interfaces"] or not promised["gpu_count"]:
         unproven(f"{machine.instance_type} has no EFA adapter beside a GPU")

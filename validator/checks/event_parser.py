@@ -142,7 +142,7 @@ def test_files_are_writable_by_root_only(host: Any, plan: PlanDocument, observe:
 
 @pytest.mark.tier("T0")
 def test_parser_files_are_unchanged(host: Any, observe: Observe) -> None:
-    """Every file of the parser has the checksum of its installation, and no other module is beside them.
+    """Every file of the parser has the checksum of its installation, and there is no other module with them.
 
     A parser that was edited during the build may still report the Xid of the drill and miss the next one.
     """
@@ -162,7 +162,7 @@ def test_parser_files_are_unchanged(host: Any, observe: Observe) -> None:
 
 
 def test_diagnosis_answers(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """gpu-ami-diagnose is on the path and reads the events, the services and every GPU. It is what on-call starts with.
+    """gpu-ami-diagnose is in PATH and reads the events, the services and every GPU. On-call engineers run it first.
 
     What it finds is recorded, not judged: a pending row remap is the machine's, not the image's.
     """

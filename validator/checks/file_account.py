@@ -160,14 +160,14 @@ def test_every_boot_entry_is_explained(host: Any, subject: Subject, observe: Obs
 @pytest.mark.accounted
 @pytest.mark.survives
 def test_every_listening_program_is_explained(subject: Subject, observe: Observe) -> None:
-    """What listens on a socket did so before the first role, or a role declares it."""
+    """Every program that listens on a socket did so before the first role, or a role declares it."""
     _require_no(account.unexplained_listeners, subject, "listening programs", observe)
 
 
 @pytest.mark.accounted
 @pytest.mark.survives
 def test_every_mount_is_explained(subject: Subject, observe: Observe) -> None:
-    """What is mounted was so before the first role, or a role declares it."""
+    """Every file system was mounted before the first role, or a role declares the mount."""
     _require_no(account.unexplained_mounts, subject, "mounts", observe)
 
 

@@ -151,7 +151,7 @@ def test_no_foreign_instance_id(host: Any, machine: MachineUnderTest, observe: O
 
 @pytest.mark.tier("T0")
 def test_no_password_lets_in(host: Any, observe: Observe) -> None:
-    """No account has a password, and none an empty one. Logins to EC2 instances use keys."""
+    """No account has a password, not even an empty one. Logins to EC2 instances use keys."""
     rows = [line.split(":") for line in _lines(output(host, "cut -d: -f1,2 /etc/shadow | sed 's/:\\$.*/:hash/'"))]
     observe.nothing([name for name, secret in rows if not re.match(r"[!*]", secret)], "accounts with a usable password")
 

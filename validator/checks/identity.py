@@ -42,7 +42,7 @@ def _lines(text: str) -> list[str]:
 
 
 def test_agents_know_no_other_machine(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """No registration, vault or state of the SSM agent, the ECS agent or CloudWatch's is another machine's.
+    """No registration, vault or state of the SSM, ECS or CloudWatch agent belongs to another machine.
 
     A hybrid registration (`mi-…`) makes every instance report as the same managed node. Databases are read as bytes:
     their content tells whose they are, while their times are those of the agent's last start.
@@ -66,7 +66,7 @@ def test_agents_know_no_other_machine(host: Any, machine: MachineUnderTest, obse
 
 
 def test_network_settings_name_no_other_card(host: Any, observe: Observe) -> None:
-    """Every MAC address in udev's rules and the network's configuration is of a card of this machine.
+    """Every MAC address in udev rules and network configuration belongs to an interface of this machine.
 
     A rule for the build machine's card renames this machine's, or leaves it without a network.
     """
@@ -84,7 +84,7 @@ def test_network_settings_name_no_other_card(host: Any, observe: Observe) -> Non
 
 
 def test_leases_are_this_instances(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """No DHCP lease or client identifier is older than this instance. It asks for the builder's address again."""
+    """No DHCP lease or client identifier is older than this instance. Otherwise it requests the builder's address."""
     since = int(min(machine.first_boot_time, machine.boot_time)) - 2
     found = host.run(
         f"find {_LEASES} -type f -size +0 \\( -name '*lease*' -o -name '*duid*' \\) ! -newermt @{since} 2>/dev/null"
@@ -93,7 +93,7 @@ def test_leases_are_this_instances(host: Any, machine: MachineUnderTest, observe
 
 
 def test_names_are_this_instances(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
-    """Host names that are made of an address are made of this machine's, and D-Bus has the machine's id."""
+    """Host names derived from an address are derived from this machine's, and D-Bus has the machine's id."""
     addresses = {address.replace(".", "-") for address in host.run("hostname -I 2>/dev/null").stdout.split()}
     addresses.add(str(machine.metadata["private-ip"]).replace(".", "-"))
     text = host.run("grep -sH '^[^#]' /etc/hostname /etc/hosts /etc/mailname /etc/salt/minion_id", pure=True).stdout

@@ -21,7 +21,7 @@ def is_of_line(release: str, line: str) -> bool:
 
 @pytest.mark.survives
 def test_running_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """The running kernel is of the planned line, for which the drivers were built and proven."""
+    """The running kernel is of the planned series, for which the drivers were built and proven."""
     line, release = plan["kernel"]["version"], output(host, "uname -r").strip()
     observe(release, line)
     if not is_of_line(release, line):
@@ -30,7 +30,7 @@ def test_running_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, ob
 
 @pytest.mark.tier("T0")
 def test_every_installed_kernel_is_of_the_planned_line(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """No kernel of another line is installed. The boot loader could select it at the next boot."""
+    """No kernel of another series is installed. The boot loader could select it at the next boot."""
     line = plan["kernel"]["version"]
     images = host.run("ls -1 /boot").stdout.split()
     releases = [name.removeprefix("vmlinuz-") for name in images if re.match(r"vmlinuz-(?!0-rescue)", name)]

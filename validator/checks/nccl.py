@@ -46,7 +46,7 @@ def test_only_one_is_on_the_loader_path(host: Any, observe: Observe) -> None:
 
 
 def test_library_can_be_opened(host: Any, observe: Observe) -> None:
-    """A program opens NCCL, with the versions of symbols that it needs. A library that is only there is not usable."""
+    """A program opens NCCL, with the symbol versions that it needs. A library that merely exists may be unusable."""
     shared_libraries.check_opened(host, observe, [_SONAME])
 
 

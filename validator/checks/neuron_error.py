@@ -72,7 +72,7 @@ def test_drill_is_labelled(errors: NeuronErrors, machine: MachineUnderTest, obse
 
 
 def test_drill_counts_as_a_drill(errors: NeuronErrors, machine: MachineUnderTest, observe: Observe) -> None:
-    """CloudWatch counts the event in DrillEvents and not in NeuronEvents, on which people set alarms."""
+    """CloudWatch counts the event in DrillEvents and not in NeuronEvents, which alarms use."""
     fields = errors.event(errors.sent(machine, observe), observe)
     directives = fields.get("_aws", {}).get("CloudWatchMetrics", [])
     names = {metric["Name"] for directive in directives for metric in directive["Metrics"]}

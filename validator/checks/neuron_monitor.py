@@ -42,7 +42,7 @@ def test_publisher_is_running_and_enabled(host: Any, observe: Observe) -> None:
 
 @pytest.mark.survives
 def test_publisher_does_not_restart(host: Any, observe: Observe) -> None:
-    """The service did not restart in this boot, and systemd would restart it. It ends where neuron-monitor ends."""
+    """The service did not restart in this boot, and systemd would restart it. It exits with neuron-monitor."""
     unit = _unit(host)
     state = {key: unit.get(key, "") for key in ("NRestarts", "Restart")}
     observe.same(state, {"NRestarts": "0", "Restart": "always"}, _UNIT)
@@ -158,7 +158,7 @@ def test_every_series_arrives(host: Any, arrival: Arrival, observe: Observe) -> 
 
 @pytest.mark.tier("T3")
 def test_values_are_those_of_neuron_monitor(arrival: Arrival, observe: Observe) -> None:
-    """Device counts and ECC counters are equal to neuron-monitor's; values that depend on load are possible ones."""
+    """Device counts and ECC counters are equal to neuron-monitor's; values that depend on load are in range."""
     arrived = {series: point.value for series, point in arrival.newest.items() if point is not None}
     observe({str(series): value for series, value in arrived.items()}, "as neuron-monitor on the host")
     if not arrived:

@@ -54,7 +54,7 @@ def test_plugin_is_the_planned_one(host: Any, plan: PlanDocument, observe: Obser
 
 @pytest.mark.tier("T0")
 def test_plugin_finds_its_libraries(host: Any, observe: Observe) -> None:
-    """The loader finds every library, symbol and symbol version of the plugin. Else NCCL ignores it silently."""
+    """The loader finds every library, symbol and symbol version of the plugin. Otherwise NCCL ignores it silently."""
     files = on_path(host)
     if not files:
         observe.fail(f"no {SONAMES[0]} is on the loader path")
@@ -65,7 +65,7 @@ def test_plugin_finds_its_libraries(host: Any, observe: Observe) -> None:
 
 
 def test_plugin_can_be_opened(host: Any, observe: Observe) -> None:
-    """A program opens the plugin as NCCL does, with the symbol versions that it needs. Else NCCL uses TCP silently."""
+    """A program opens the plugin as NCCL does, with its symbol versions. Otherwise NCCL uses TCP silently."""
     files = on_path(host)
     if not files:
         observe.fail(f"no {SONAMES[0]} is on the loader path")

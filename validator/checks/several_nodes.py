@@ -302,7 +302,7 @@ def test_nccl_goes_over_efa(
 def test_bus_bandwidth_is_above_the_floor(
     collectives: dict[str, Any], group: nodes.Group, machine: MachineUnderTest, host: Any, observe: Observe
 ) -> None:
-    """The bus bandwidth of all_reduce is not below a floor that somebody published for this type and these nodes."""
+    """The bus bandwidth of all_reduce is not below the floor published for this instance type and number of nodes."""
     output = collectives["all_reduce"][0]
     count, floor = len(group.nodes), group.floor
     shown = f"{output.busbw_of_largest} GB/s at {_LARGEST >> 20} MiB in place on {count} nodes"

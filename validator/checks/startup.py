@@ -103,7 +103,7 @@ def _without_secret(text: str) -> str:
 
 @pytest.mark.tier("T0")
 def test_hosts_file_names_this_machine_alone(host: Any, observe: Observe) -> None:
-    """/etc/hosts has the names of this machine alone. Another name there comes before DNS, whatever its address."""
+    """/etc/hosts has only names of this machine. Any other name there takes precedence over DNS."""
     own = set(host.run("hostname; hostname -f; cat /etc/hostname", pure=True).stdout.split())
     own |= {name.partition(".")[0] for name in own}
     wrong = [
@@ -136,7 +136,7 @@ def test_no_name_server_is_set(host: Any, observe: Observe) -> None:
 
 
 def test_resolver_asks_what_dhcp_gave(host: Any, observe: Observe) -> None:
-    """/etc/resolv.conf has a local resolver, the VPC's, or the servers of a lease. Others may not be reachable."""
+    """/etc/resolv.conf has a local resolver, the VPC's, or those of a DHCP lease. Others may not be reachable."""
     servers = re.findall(r"^nameserver\s+(\S+)", host.run("cat /etc/resolv.conf", pure=True).stdout, re.MULTILINE)
     leases = host.run(
         "cat /run/systemd/netif/leases/* /var/lib/dhcp/*lease* /var/lib/dhclient/*lease* /run/NetworkManager/devices/*"
@@ -191,7 +191,7 @@ def test_cloud_init_will_run(host: Any, observe: Observe) -> None:
 
 @pytest.mark.tier("T0")
 def test_no_unit_is_masked(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """No unit is masked but those that a base AMI masks, and no target other than multi-user or graphical starts."""
+    """No unit is masked except those of a base AMI, and the default target is multi-user or graphical."""
     links = "find /etc/systemd/system /etc/systemd/user \\( -lname /dev/null -o -type f -empty \\) 2>/dev/null"
     masked = {path.rpartition("/")[2] for path in _lines(host.run(links, pure=True).stdout)}
     family = plan["node"].get("family", "ec2")
@@ -279,7 +279,7 @@ _OF_ROOT = (
 
 @pytest.mark.tier("T0")
 def test_no_other_host_is_trusted(host: Any, observe: Observe) -> None:
-    """No file lets users of other hosts in without a key, and Docker's API is not on the network."""
+    """No file lets users of other hosts log in without a key, and Docker's API does not listen on the network."""
     homes = "$(cut -d: -f6 /etc/passwd | sort -u)"
     found = host.run(
         "ls -d /etc/hosts.equiv /etc/ssh/shosts.equiv 2>/dev/null; "

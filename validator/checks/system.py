@@ -34,7 +34,7 @@ _TOOLS = (
 @pytest.mark.tier("T0")
 @pytest.mark.survives
 def test_tools_of_the_checks_work(host: Any, observe: Observe) -> None:
-    """The text tools that checks run give the right output, so a check that finds nothing has really looked."""
+    """The text tools that checks run give correct output, so an empty result is reliable."""
     lines = (f'printf "%s=%s\\n" {name} "$({command})"' for name, command, _ in _TOOLS)
     said = dict(line.split("=", 1) for line in host.run("\n".join(lines)).stdout.splitlines() if "=" in line)
     wrong = [
@@ -57,7 +57,7 @@ def test_package_database_can_be_read(host: Any, plan: Any, observe: Observe) ->
 
 @pytest.mark.tier("T0")
 def test_alternatives_are_registered(host: Any, observe: Observe) -> None:
-    """Every link of update-alternatives leads to a program that a package registered for that name."""
+    """Every link of update-alternatives points to a program that a package registered for that name."""
     found = alternatives.read(host)
     if not found:
         unproven("no database of update-alternatives in /var/lib/dpkg/alternatives or /var/lib/alternatives")

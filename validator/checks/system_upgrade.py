@@ -16,7 +16,7 @@ _SHOWN = 10
 
 @pytest.mark.tier("T0")
 def test_newer_versions_leave_the_stack_alone(host: Any, plan: PlanDocument, observe: Observe) -> None:
-    """With newer drivers, libraries, DKMS and kernels on offer, an upgrade of the system takes none of them.
+    """With newer drivers, libraries, DKMS and kernels available, an upgrade of the system installs none of them.
 
     The stack is what the plan names, what is bound to its version or came with it, DKMS and the kernel. If one of its
     packages is not held, `dnf upgrade` is refused as a whole, or a driver is replaced that was not proven. The newer

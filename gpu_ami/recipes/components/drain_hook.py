@@ -43,7 +43,7 @@ COMPONENT = Component(
     ),
     meanings={
         "enabled": "true: a service runs the scripts of `/etc/gpu-ami/drain.d` at notices ([fleet](fleet.md))",
-        "notices": "notices that run them; a recommendation or an event does not always end in an interruption",
+        "notices": "notices that run the scripts; a recommendation or an event does not always lead to an interruption",
         "timeout_s": "seconds for all scripts of a notice together",
         **_LOG.meanings("drain_hook"),
     },

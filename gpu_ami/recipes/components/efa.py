@@ -65,7 +65,7 @@ COMPONENT = Component(
     keys=versioned("1.38.0", mode=Choice(("full", "minimal"))),
     meanings={
         "version": "version of the EFA installer; exact, a branch, or `newest`",
-        "mode": "`minimal`: the kernel module and rdma-core alone, without libfabric and Open MPI",
+        "mode": "`minimal`: only the kernel module and rdma-core, without libfabric and Open MPI",
     },
     section=Efa,
     write=_section,

@@ -27,7 +27,7 @@ COMPONENT = Component(
         "raw_log": "file with the kernel's Xid and SXid lines",
         "json_log": "file with the events as JSON lines",
         "log_buf_len": "size of the kernel's log buffer",
-        "seed_metrics_s": "seconds between points of `AcceleratorMetrics` and `EFAMetrics`; none without",
+        "seed_metrics_s": "seconds between points of `AcceleratorMetrics` and `EFAMetrics`; default: not published",
     },
     section=EventParser,
 )

@@ -42,7 +42,7 @@ COMPONENT = Component(
     after=("nvidia_driver",),
     keys=Keys({"version": Text("550.163.01", r"\d+(\.\d+){1,3}")}),
     meanings={
-        "version": "the driver's version; installed by itself where an instance type has an NVSwitch",
+        "version": "the driver's version; installed automatically where an instance type has an NVSwitch",
     },
     section=DriverCompanion,
     write=_section,

@@ -71,7 +71,7 @@ COMPONENT = Component(
             "`vendor`: NVIDIA's repository, the default; `distribution`: the system's own archive; "
             "`grid`: AWS's bucket with NVIDIA's GRID driver"
         ),
-        "sha256": "digest of the GRID driver's installer, as you have checked it (AWS publishes none)",
+        "sha256": "SHA-256 of the GRID driver's installer that you have verified (AWS publishes none)",
         "virtual_applications": "true: GRID virtual applications instead of a virtual workstation",
     },
     section=NvidiaDriver,
