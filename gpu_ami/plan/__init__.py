@@ -1,7 +1,6 @@
 """The plan file: everything that a run needs to know, resolved.
 
 document             plan.json: its content, digest, reader and writer
-json_schema          docs/schemas/plan.json, from the types of the document
 outputs              what Packer and Ansible read of it
 resolution           a recipe becomes a plan, and a plan at a place: mirror, endpoint, source AMI, kernel
 lock                 variables/locks: resolved values of each recipe, its source AMI by region; what a plan would change

@@ -9,7 +9,6 @@ page                 report.html
 page_machine         report.html: one machine, with sparklines of its GPU metrics
 page_timeline        report.html: stages by machine, hops by machine
 page_materials       report.html: the bill of materials
-json_schema          docs/schemas/: the JSON Schemas of report and certificate
 templating           renders templates/ (Jinja2)
 """
 
