@@ -1,6 +1,7 @@
 """The grammar of a user's files: kinds of values that report all mistakes at once, each with its path and a suggestion.
 
-Recipes (gpu_ami/recipes/grammar.py) and waivers (validator/waivers.py) are read with it.
+Recipes (gpu_ami/recipes/grammar.py), waivers (validator/waivers.py) and footprints (validator/file_account/grammar.py)
+are read with it.
 """
 
 from __future__ import annotations
@@ -135,20 +136,43 @@ class Named:
 class ListOf:
     item: Kind
     unique: bool = True
+    may_be_empty: bool = False
 
     @property
     def expected(self) -> str:
-        return f"a list with at least one item, each {self.item.expected}"
+        return f"{self._length}, each {self.item.expected}"
+
+    @property
+    def _length(self) -> str:
+        return "a list" if self.may_be_empty else "a list with at least one item"
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
-        if not isinstance(value, list) or not value:
+        if not isinstance(value, list) or not (value or self.may_be_empty):
             listed = f"; in YAML write [{value}]" if isinstance(value, str) and value else ""
-            yield Mistake(path, f"expected a list with at least one item, got {_shown(value)}{listed}")
+            yield Mistake(path or "(whole file)", f"expected {self._length}, got {_shown(value)}{listed}")
             return
         for index, item in enumerate(value):
             yield from self.item.check(item, f"{path}[{index}]")
             if self.unique and item in value[:index]:
                 yield Mistake(f"{path}[{index}]", f"{_shown(item)} is a duplicate entry")
+
+
+@dataclass(frozen=True)
+class OneOrMore:
+    """One value, or a list of them, which may be empty."""
+
+    item: Kind
+
+    @property
+    def expected(self) -> str:
+        return f"{self.item.expected}, or a list of such"
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, list):
+            yield from self.item.check(value, path)
+            return
+        for index, item in enumerate(value):
+            yield from self.item.check(item, f"{path}[{index}]")
 
 
 @dataclass(frozen=True)
@@ -240,7 +264,7 @@ class Day:
             return None
 
 
-Kind = Day | Text | Integer | Flag | Choice | Named | ListOf | Keys | MapOf
+Kind = Day | Text | Integer | Flag | Choice | Named | ListOf | OneOrMore | Keys | MapOf
 
 
 def _quoted(value: Any) -> str:

@@ -15,7 +15,7 @@ from gpu_ami.files import write_text
 from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts, read_yaml
 from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
-from validator.schema import Choice, Day, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Text
+from validator.schema import Choice, Day, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, OneOrMore, Text
 
 BEGIN = "<!-- generated from gpu_ami/recipes/grammar.py: python -m gpu_ami.recipes.reference docs/recipes.md -->"
 END = "<!-- end of the generated reference -->"
@@ -111,6 +111,8 @@ def _type(kind: Kind) -> str:
             return f"{kind.what} (`gpu-ami facts` lists them)" if not kind.pattern else f"any {kind.what}"
         case ListOf():
             return f"list: {_type(kind.item)}"
+        case OneOrMore():
+            return f"{_type(kind.item)}, or a list of such"
         case MapOf():
             return f"mapping of a key such as `{kind.example}` to {_type(kind.item)}"
         case Keys():
@@ -139,7 +141,7 @@ def _example_value(kind: Kind) -> str:
         case Choice():
             item = kind.allowed[0]
             return f'"{item}"' if isinstance(item, str) and item[0].isdigit() else str(item)
-        case ListOf():
+        case ListOf() | OneOrMore():
             return f"[{_example_value(kind.item)}]"
         case MapOf():
             return f"{{{kind.example}: {_example_value(kind.item)}}}"

@@ -17,6 +17,7 @@ from validator.schema import (
     MapOf,
     Mistake,
     Named,
+    OneOrMore,
     Text,
     did_you_mean,
     key_path,
@@ -41,6 +42,19 @@ GOOD: dict[str, Any] = {
     "days": 3, "map": {"a": 1}, "keys": {"needed": True},
 }  # fmt: skip
 _BOOLEAN = "; YAML reads yes, no, on and off so: write it in quotes"
+
+
+@pytest.mark.parametrize("value, mistakes", [("x", []), (["x", "x"], []), ([], []), (1, ["it"]), (["x", 1], ["it[1]"])])
+def test_one_value_or_a_list_of_them(value: object, mistakes: list[str]) -> None:
+    assert [mistake.path for mistake in OneOrMore(Text("x")).check(value, "it")] == mistakes
+    assert OneOrMore(Text("x")).expected == "text such as x, or a list of such"
+
+
+def test_a_list_is_empty_only_where_it_may_be() -> None:
+    assert list(ListOf(Text("x"), may_be_empty=True).check([], "it")) == []
+    (mistake,) = ListOf(Text("x"), may_be_empty=True).check("x", "it")
+    assert mistake.message == "expected a list, got 'x'; in YAML write [x]"
+    assert len(list(ListOf(Text("x")).check([], "it"))) == 1
 
 
 def test_valid_values_have_no_mistake() -> None:

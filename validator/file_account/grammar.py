@@ -6,13 +6,17 @@ reported at once, with its place.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import yaml
+
+from validator.schema import Choice, Flag, Keys, ListOf, Mistake, OneOrMore, Text
 
 KINDS = {"file": "f", "directory": "d", "link": "l", "fifo": "p", "socket": "s"}
 CHECKS = (
@@ -84,7 +88,28 @@ _LISTS = (
     "includes", "packages", "removed_packages", "removed", "accounts", "groups", "kernel_options", "listeners",
     "mounts",
 )  # fmt: skip
-_ROW = ("path", "type", "mode", "owner", "source", "content", "target", "check", "when", "removed", "reason", "name")
+_ROW = Keys(
+    {
+        "name": Text("dpkg-info"),
+        "reason": Text("dpkg writes it with every transaction"),
+        "path": OneOrMore(Text("/etc/example/*")),
+        "type": OneOrMore(Choice(tuple(KINDS))),
+        "mode": OneOrMore(Text('"0644"', r"0[0-7]{3,4}")),
+        "owner": OneOrMore(Text("root:adm")),
+        "source": Text("files/example.conf"),
+        "content": Text("option on", r"(?s).*"),
+        "target": Text("/usr/lib/example"),
+        "check": Choice(CHECKS),
+        "when": Choice(WHEN),
+        "removed": Flag(),
+    },
+    needed=("path",),
+)
+_RULE = replace(_ROW, needed=("path", "name", "reason"))
+_RULES = ListOf(_RULE, unique=False)
+_FOOTPRINT = Keys(
+    {"files": ListOf(_ROW, unique=False, may_be_empty=True)} | {key: OneOrMore(Text("example")) for key in _LISTS}
+)
 
 
 def expression(pattern: str, variables: Variables = MappingProxyType({})) -> str:
@@ -99,15 +124,10 @@ def expression(pattern: str, variables: Variables = MappingProxyType({})) -> str
 def load_rules(path: Path, variables: Variables = MappingProxyType({})) -> list[Rule]:
     """The rows of rules.yml. variables: values of <names> in patterns and owners. InvalidRules."""
     rows = _read_yaml(path)
-    mistakes: list[str] = []
-    if not isinstance(rows, list):
-        raise InvalidRules(f"{path}: expected a list of rules")
-    rules = [
-        _rule(row, f"{path.name}[{number}]", "", path.parent, mistakes, variables) for number, row in enumerate(rows)
-    ]
-    mistakes += [f"{path.name}: {rule.name or rule.patterns}: no reason" for rule in rules if not rule.reason]
-    _require_none(mistakes)
-    return rules
+    mistakes = list(_RULES.check(rows, ""))
+    mistakes += _mistakes_of_rows(rows, "", _RULE, path.parent)
+    _require_none(mistakes, path.name)
+    return [_rule(row, "", path.parent, variables) for row in rows]
 
 
 def load_footprint(path: Path, role: str, variables: Variables = MappingProxyType({})) -> Footprint:
@@ -115,21 +135,13 @@ def load_footprint(path: Path, role: str, variables: Variables = MappingProxyTyp
 
     variables: values of <names> in its patterns.
     """
-    document = _read_yaml(path)
-    where = f"{role}/meta/footprint.yml"
-    if not isinstance(document, dict):
-        raise InvalidRules(f"{where}: expected a mapping (`{{}}` for a role that leaves no file of its own)")
-    mistakes = [f"{where}: unknown key {key!r}" for key in document if key not in ("files", *_LISTS)]
-    files = document.get("files", [])
-    if not isinstance(files, list):
-        files, mistakes = [], [*mistakes, f"{where}: files: expected a list"]
-    folder = path.parent.parent
-    rules = [
-        _rule(row, f"{where}: files[{number}]", role, folder, mistakes, variables) for number, row in enumerate(files)
-    ]
-    lists = {key: _names(document.get(key, []), f"{where}: {key}", mistakes) for key in _LISTS}
-    _require_none(mistakes)
-    return Footprint(role, tuple(rules), **lists)
+    document, folder = _read_yaml(path), path.parent.parent
+    mistakes = list(_FOOTPRINT.check(document, ""))
+    files = document.get("files", []) if isinstance(document, dict) else []
+    mistakes += _mistakes_of_rows(files, "files", _ROW, folder)
+    _require_none(mistakes, f"{role}/meta/footprint.yml")
+    lists = {key: _several(document.get(key, [])) for key in _LISTS}
+    return Footprint(role, tuple(_rule(row, role, folder, variables) for row in files), **lists)
 
 
 def load_footprints(
@@ -155,44 +167,48 @@ def load_footprints(
     return footprints, without
 
 
-def _read_yaml(path: Path) -> object:
+def _read_yaml(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidRules(f"{path}: not YAML: {' '.join(str(error).split())}") from error
 
 
-def _rule(row: object, where: str, role: str, folder: Path, mistakes: list[str], variables: Variables) -> Rule:
-    if not isinstance(row, Mapping):
-        mistakes.append(f"{where}: expected a mapping")
-        return Rule("", ())
-    mistakes += [f"{where}: unknown key {key!r}" for key in row if key not in _ROW]
-    patterns = _names(row.get("path", []), f"{where}.path", mistakes)
-    if not patterns:
-        mistakes.append(f"{where}: no path")
+def _mistakes_of_rows(rows: object, path: str, kind: Keys, folder: Path) -> Iterator[Mistake]:
+    """What is missing in the rows, and paths and sources that are not possible."""
+    for number, row in enumerate(rows if isinstance(rows, list) else []):
+        where = f"{path}[{number}]"
+        if isinstance(row, dict):
+            yield from kind.missing(row, where)
+            yield from _mistakes_of_row(row, where, folder)
+
+
+def _mistakes_of_row(row: Mapping[str, Any], where: str, folder: Path) -> Iterator[Mistake]:
     checked_links = row.get("type") == "link" and "check" in row
-    mistakes += [f"{where}.path: {text}: {why}" for text in patterns if (why := _too_wide(text, checked_links))]
-    kinds = _names(row.get("type", "link" if "target" in row else "file"), f"{where}.type", mistakes)
-    mistakes += [f"{where}.type: {kind}: expected one of {', '.join(KINDS)}" for kind in kinds if kind not in KINDS]
-    for key, allowed in (("check", CHECKS), ("when", WHEN)):
-        if key in row and row[key] not in allowed:
-            mistakes.append(f"{where}.{key}: {row[key]}: expected one of {', '.join(allowed)}")
-    modes = _names(row.get("mode", []), f"{where}.mode", mistakes)
-    mistakes += [f'{where}.mode: {mode}: expected "0644"' for mode in modes if not re.fullmatch(r"0[0-7]{3,4}", mode)]
-    owners = _names(row.get("owner", []), f"{where}.owner", mistakes)
+    paths = row.get("path", [])
+    for pattern in paths if isinstance(paths, list) else [paths]:
+        if isinstance(pattern, str) and (why := _too_wide(pattern, checked_links)):
+            yield Mistake(f"{where}.path", f"{pattern}: {why}")
+    if isinstance(row.get("source"), str) and not _sources(row, folder):
+        yield Mistake(f"{where}.source", f"{row['source']}: no such file below {folder.name}/")
+
+
+def _rule(row: Mapping[str, Any], role: str, folder: Path, variables: Variables) -> Rule:
+    patterns = _several(row["path"])
+    owners = _substituted(_several(row.get("owner", [])), variables)
     return Rule(
-        name=str(row.get("name", "")),
+        name=row.get("name", ""),
         patterns=patterns,
-        reason=str(row.get("reason", "")),
+        reason=row.get("reason", ""),
         role=role,
-        kinds=tuple(KINDS.get(kind, "?") for kind in kinds),
-        modes=tuple(int(mode, 8) for mode in modes if re.fullmatch(r"0[0-7]{3,4}", mode)),
-        owners=tuple(owner if ":" in owner else f"{owner}:{owner}" for owner in _substituted(owners, variables)),
-        sha256=_digests(row, where, folder, mistakes),
-        target=str(row.get("target", "")),
-        check=str(row.get("check", "")),
-        when=str(row.get("when", "always")),
-        removed=bool(row.get("removed", False)),
+        kinds=tuple(KINDS[kind] for kind in _several(row.get("type", "link" if "target" in row else "file"))),
+        modes=tuple(int(mode, 8) for mode in _several(row.get("mode", []))),
+        owners=tuple(owner if ":" in owner else f"{owner}:{owner}" for owner in owners),
+        sha256=_digests(row, folder),
+        target=row.get("target", ""),
+        check=row.get("check", ""),
+        when=row.get("when", "always"),
+        removed=row.get("removed", False),
         expression=re.compile("|".join(expression(text, variables) for text in patterns), re.DOTALL),
     )
 
@@ -205,17 +221,14 @@ def _substituted(values: Iterable[str], variables: Variables) -> list[str]:
     return list(dict.fromkeys(result))
 
 
-def _digests(row: Mapping[str, object], where: str, folder: Path, mistakes: list[str]) -> tuple[str, ...]:
-    import hashlib
-
+def _digests(row: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
     if "content" in row:
-        return (hashlib.sha256(str(row["content"]).encode()).hexdigest(),)
-    if "source" not in row:
-        return ()
-    files = sorted(path for path in folder.glob(str(row["source"])) if path.is_file())
-    if not files:
-        mistakes.append(f"{where}.source: {row['source']}: no such file below {folder.name}/")
-    return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+        return (hashlib.sha256(row["content"].encode()).hexdigest(),)
+    return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in _sources(row, folder))
+
+
+def _sources(row: Mapping[str, Any], folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(row["source"]) if path.is_file()) if "source" in row else []
 
 
 def _too_wide(pattern: str, checked_links: bool) -> str:
@@ -232,14 +245,10 @@ def _too_wide(pattern: str, checked_links: bool) -> str:
     return ""
 
 
-def _names(value: object, where: str, mistakes: list[str]) -> tuple[str, ...]:
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list) or not all(isinstance(entry, str) for entry in values):
-        mistakes.append(f"{where}: expected a string or a list of strings")
-        return ()
-    return tuple(values)
+def _several(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _require_none(mistakes: list[str]) -> None:
+def _require_none(mistakes: Sequence[Mistake], file: str) -> None:
     if mistakes:
-        raise InvalidRules("\n".join(mistakes))
+        raise InvalidRules("\n".join(f"{file}: {mistake.path}: {mistake.message}" for mistake in mistakes))

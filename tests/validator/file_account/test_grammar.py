@@ -36,19 +36,24 @@ def test_patterns(tmp_path: Path, pattern: str, path: str, matches: bool) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "expected a mapping"),
+        ("[]", "role/meta/footprint.yml: (whole file): expected keys and values, got an empty list"),
         ("files: [a, ?, b", "not YAML: while parsing a flow"),
         ("files: [{path: '/etc/*'}]", "files[0].path: /etc/*: a pattern must name a directory below the first level"),
         ("files: [{path: '/usr/lib/*'}]", "files[0].path: /usr/lib/*: the whole directory would be explained"),
         ("files: [{path: '/**'}]", "a pattern must name a directory below the first level"),
         ("files: [{path: etc/x}]", "expected an absolute path"),
-        ("files: [{mode: '0644'}]", "files[0]: no path"),
-        ("files: [{path: /etc/x, mode: 644}]", "files[0].mode: expected a string"),
-        ("files: [{path: /etc/x, mode: rw}]", 'files[0].mode: rw: expected "0644"'),
-        ("files: [{path: /etc/x, check: sum}]", "files[0].check: sum: expected one of alternative"),
-        ("files: [{path: /etc/x, type: socket, colour: red}]", "files[0]: unknown key 'colour'"),
+        ("files: [{mode: '0644'}]", "files[0].path: missing: expected text such as /etc/example/*"),
+        ("files: [{path: /etc/x, mode: 644}]", 'files[0].mode: expected text such as "0644", got 644'),
+        ("files: [{path: /etc/x, mode: rw}]", "files[0].mode: expected something like \"0644\", got 'rw'"),
+        ("files: [{path: /etc/x, check: sum}]", "files[0].check: expected one of alternative"),
+        ("files: [{path: /etc/x, type: socket, colour: red}]", "files[0].colour: unknown key"),
         ("files: [{path: /etc/x, source: files/none}]", "files[0].source: files/none: no such file below role/"),
-        ("packages: 3\nmore: []", "unknown key 'more'"),
+        ("packages: 3\nmore: []", "more: unknown key; allowed: files"),
+        ("packages: 3\nmore: []", "packages: expected text such as example, got 3"),
+        ("files: [{path: /etc/x, removed: 'no'}]", "files[0].removed: expected true or false, got 'no'"),
+        ("files: [{path: /etc/x, when: [built]}]", "files[0].when: expected one of built"),
+        ("files: [{path: /etc/x}, 3]", "files[1]: expected keys and values, got 3"),
+        ("files: [{path: etc/x, removed: 1}]", "files[0].path: etc/x: expected an absolute path"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, message: str) -> None:
@@ -108,5 +113,5 @@ def test_every_system_rule_has_a_reason_and_a_name() -> None:
 
 def test_a_rule_without_a_reason(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text("[{name: x, path: /etc/x}]")
-    with pytest.raises(InvalidRules, match="no reason"):
+    with pytest.raises(InvalidRules, match=r"rules\.yml: \[0\]\.reason: missing"):
         load_rules(tmp_path / "rules.yml")
