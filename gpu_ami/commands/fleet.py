@@ -46,7 +46,7 @@ def register(subparsers: Any) -> None:
     _verb(verbs, "status", "which plan each machine runs, and whether its services run")
     _verb(verbs, "detach", "take back all that attach made")
     prove = _verb(verbs, "prove", "run the telemetry's checks on machines in service")
-    options.add_identity(prove)
+    options.add_identity(prove, "private key for SSH")
     prove.add_argument("--ssh-user", default="", metavar="USER", help="default: the plan's login user")
     text = "do not log in: use only Systems Manager and CloudWatch"
     prove.add_argument("--no-login", action="store_true", help=text)

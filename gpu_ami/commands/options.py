@@ -34,8 +34,8 @@ def add_out(parser: argparse.ArgumentParser, file: str = "plan.json") -> None:
     parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help=text)
 
 
-def add_identity(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help="private key for --host")
+def add_identity(parser: argparse.ArgumentParser, text: str = "private key for --host") -> None:
+    parser.add_argument("-i", "--identity", type=Path, metavar="KEY", help=text)
 
 
 def check_identity(args: argparse.Namespace) -> None:
