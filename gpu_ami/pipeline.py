@@ -26,7 +26,7 @@ from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import PlanDocument
 from gpu_ami.report import certificate, document, page, page_materials, writer
-from gpu_ami.validate import Proof, carried, host_proof, image_proof, nodes, site_checks, validator_process
+from gpu_ami.validate import Proof, carried, cluster, host_proof, image_proof, nodes, site_checks, validator_process
 from gpu_ami.validate.machines import restarts as restart
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class ProofOptions:
 
     max_cost: US dollars that the run may cost, its builder included; None for no limit. earlier: a proof whose checks
     need not run on what has not changed since. cancelled: set by another thread, it ends the proof. nodes: machines of
-    one type that work together.
+    one type that work together. join: the cluster to be a node of; "" for one of the proof's own, None: not asked.
     """
 
     instance_types: Sequence[str] = ()
@@ -293,6 +293,7 @@ class ProofOptions:
     earlier: carried.Earlier | None = None
     cancelled: threading.Event | None = None
     nodes: int = 1
+    join: str | None = None
 
 
 @dataclass(frozen=True)
@@ -326,6 +327,7 @@ def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool
     where machines are emulated and cost nothing, so that a rehearsal refuses what AWS would.
     """
     instance_types = image_proof.choose_types(plan.document, asked.instance_types)
+    cluster.require(plan.document, asked.join)
     nodes.require(plan.document, session.place, instance_types, asked.nodes)
     if asked.nodes > 1:
         nodes.require_traffic(session.cloud, plan.document)
@@ -384,6 +386,7 @@ def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOpt
         suite=suite,
         carried=_carried(plan, asked.earlier, built, suite),
         nodes=asked.nodes,
+        join=asked.join,
     )
 
 

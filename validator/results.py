@@ -141,7 +141,7 @@ class CarriedOver(Record):
 class CheckRecord:
     """One promise and the verdict on it.
 
-    tier: T0 to T4. seconds: wall time. attempts: how often its commands were sent.
+    tier: T0 to T3, TN, T4. seconds: wall time. attempts: how often its commands were sent.
     observed, planned, event: any JSON value; event is a captured GPU event with all its fields.
     after: the restart after which the check ran again ("" for none); the id then ends in "@" and that name.
     waived: the waiver that covers a failed check. series: datapoints of the metrics that the check waited for.

@@ -45,6 +45,9 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--nodes", metavar="FILE", type=Path, help="machines that work together: run only the checks of tier T4"
     )
+    group.addoption(
+        "--join", metavar="FILE", type=Path, help="the cluster and its nodes: run only the checks of tier TN"
+    )
     group.addoption("--tier", metavar="TIER", choices=tiers.NAMES, help="run only the checks of this tier")
     group.addoption("--known-hosts", metavar="FILE", type=Path, help="host keys; an unknown host is recorded there")
     group.addoption(
@@ -79,7 +82,6 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--connect-timeout", type=float, default=15.0, help="seconds for a host to answer [%(default)s]")
 
 
-SEVERAL_NODES = "T4"
 # Sections that every image of this project has; without a plan only their checks run.
 _OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
 
@@ -87,9 +89,9 @@ _OF_EVERY_IMAGE = ("kernel", "nvidia_driver")
 def select(config: pytest.Config, items: list[pytest.Item], plan: PlanDocument | None) -> None:
     """Deselects checks that do not apply."""
     after, only = config.getoption("after"), config.getoption("tier")
-    several = bool(config.getoption("nodes"))
+    own_pass = {tiers.NODE: bool(config.getoption("join")), tiers.SEVERAL_NODES: bool(config.getoption("nodes"))}
     if not (config.getoption("collectonly") and config.getoption("results")):  # a list has both
-        _keep(config, items, lambda item: (tier_of(item) == SEVERAL_NODES) is several)
+        _keep(config, items, lambda item: own_pass.get(tier_of(item), not any(own_pass.values())))
     if plan is not None:
         _keep(config, items, lambda item: _is_planned(item, plan))
     else:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# They run in passes of their own, with --join and --nodes.
+NODE, SEVERAL_NODES = "TN", "T4"
+
 
 @dataclass(frozen=True)
 class Tier:
@@ -45,7 +48,13 @@ TIERS = (
         "that GPUs are as fast as they should be, nor traffic between machines",
     ),
     Tier(
-        "T4",
+        NODE,
+        "node",
+        "the image is a node of a cluster: it joins and registers its GPUs, and a job, task or pod computes on all",
+        "what the cluster's own installer does on a node, nor clusters of other versions",
+    ),
+    Tier(
+        SEVERAL_NODES,
         "several nodes",
         "machines work together: logins, TCP and Open MPI between them, EFA, NCCL over all their GPUs",
         "clusters of more nodes than took part",

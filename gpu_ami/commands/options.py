@@ -162,10 +162,21 @@ def _nodes(text: str) -> int:
 
 
 def check_nodes(args: argparse.Namespace) -> None:
-    """UsageError: --nodes with an option that it excludes."""
-    if args.nodes > 1 and args.select:
-        hint = "leave out -k: checks of several machines run after all others, with no selection"
-        raise UsageError("--nodes and -k exclude each other", hint=hint)
+    """UsageError: --nodes or --join with an option that it excludes."""
+    for name, asked in (("--nodes", args.nodes > 1), ("--join", args.join is not None)):
+        if asked and args.select:
+            hint = "leave out -k: checks of nodes run after all others, with no selection"
+            raise UsageError(f"{name} and -k exclude each other", hint=hint)
+
+
+JOIN_HELP = (
+    "make the machines nodes of a cluster and check them as such (tier TN; docs/nodes.md); a ParallelCluster image: a"
+    " Slurm cluster of the proof's own machines, without a name"
+)
+
+
+def add_join(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--join", metavar="CLUSTER", nargs="?", const="", help=JOIN_HELP)
 
 
 def add_max_cost(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ examples:
   gpu-ami prove variables/recipes/debian12-gpu.yml --restarts none    faster; UNPROVEN, no certificate, exit code 7
   gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge    a shard: exit code 0, gpu-ami merge
   gpu-ami prove variables/recipes/debian12-gpu.yml --instance-type g5.12xlarge --nodes 2    two machines together (T4)
+  gpu-ami prove variables/recipes/pcluster-3.16-ubuntu2404.yml --instance-type p5.48xlarge --join    one node (TN)
 
 exit codes: 0 all required checks passed, on the selected instance types · 1 a check failed or is missing
             2 recipe or usage · 3 build failed · 4 cloud, network or machine · 5 no capacity
@@ -59,6 +60,7 @@ def register(subparsers: Any) -> None:
     stages.add_agent_package(parser)
     stages.add_instance_types(parser)
     stages.add_nodes(parser)
+    stages.add_join(parser)
     stages.add_max_cost(parser)
     stages.add_log_groups(parser)
     stages.add_deadlines(parser)
@@ -86,7 +88,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     deadlines = stages.deadlines(args)
     options = stages.validator_options(args)
     asked = pipeline.ProofOptions(args.instance_type, args.checks, options, stages.restarts(args), args.max_cost)
-    asked = replace(asked, nodes=args.nodes)
+    asked = replace(asked, nodes=args.nodes, join=args.join)
     signers, scans, trusted = stages.signers(args), stages.scans(args), _keys(args)
     agent = stages.agent_package(args, progress)
     overrides = [*pipeline.agent_version(agent), *args.set]

@@ -57,6 +57,7 @@ def register(subparsers: Any) -> None:
     options.add_agent_package(parser)
     options.add_instance_types(parser)
     options.add_nodes(parser)
+    options.add_join(parser)
     options.add_max_cost(parser)
     options.add_log_groups(parser)
     options.add_deadlines(parser)
@@ -80,6 +81,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--max-cost is for machines that gpu-ami launches")
     if args.nodes > 1 and (args.host or args.root):
         raise UsageError("--nodes is for machines that gpu-ami launches")
+    if args.join is not None and (args.host or args.root):
+        raise UsageError("--join is for machines that gpu-ami launches")
     options.check_nodes(args)
     if args.log_groups and (args.host or args.root):
         raise UsageError("--log-groups is for machines that gpu-ami launches")
@@ -107,7 +110,7 @@ def _validate_ami(args: argparse.Namespace, progress: Progress) -> tuple[Report,
     plan = Plan.load(out / PLAN_FILE)
     validator_options, restarts = options.validator_options(args), options.restarts(args)
     proof_options = pipeline.ProofOptions(args.instance_type, args.checks, validator_options, restarts, args.max_cost)
-    proof_options = replace(proof_options, nodes=args.nodes)
+    proof_options = replace(proof_options, nodes=args.nodes, join=args.join)
     ami = args.ami or image.load(out).ami
     agent = options.agent_package(args, progress)
     with pipeline.open_session(

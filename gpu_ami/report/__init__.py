@@ -15,6 +15,7 @@ templating           renders templates/ (Jinja2)
 from gpu_ami.report.document import (
     COMES_BACK,
     FAIL,
+    NODE_SERVICES,
     PASS,
     UNAVAILABLE,
     UNPROVEN,
@@ -30,6 +31,7 @@ from gpu_ami.report.left_out import LeftOut, Part
 __all__ = [
     "COMES_BACK",
     "FAIL",
+    "NODE_SERVICES",
     "PASS",
     "UNAVAILABLE",
     "UNPROVEN",

@@ -23,6 +23,7 @@ from gpu_ami.report import templating
 from gpu_ami.report.document import (
     COMES_BACK,
     FLAKY,
+    NODE_SERVICES,
     PASS,
     UNPROVEN,
     HostReport,
@@ -33,6 +34,7 @@ from gpu_ami.report.document import (
 )
 from validator import results
 from validator.results import CarriedOver, CheckRecord, InvalidRecord, Verdict, WaiverState
+from validator.tiers import NODE
 
 SCHEMA = "gpu-ami/certificate/2"
 CERTIFICATE_FILE, MARKDOWN_FILE = "certificate.json", "certificate.md"
@@ -294,15 +296,13 @@ def carried_lines(report: Report) -> list[str]:
     ]
 
 
-# Services whose nodes an image can be, by the role that checks it.
-_SERVICES = {"node_eks": "EKS", "node_ecs": "ECS", "node_parallelcluster": "ParallelCluster"}
-
-
 def _cluster_lines(report: Report) -> list[str]:
-    """The node agents of an image run alone: a proof joins no cluster."""
+    """Without --join, the node agents of an image run alone."""
+    if any(host.of_tier(NODE) for host in report.hosts):
+        return []  # its line is the tier's
     return [
         f"a node in a cluster: no {name} cluster was joined, and no pod, task or job of one ran"
-        for role, name in _SERVICES.items()
+        for role, name in NODE_SERVICES.items()
         if role in report.roles
     ]
 

@@ -17,7 +17,7 @@ from gpu_ami.report import left_out
 from gpu_ami.report.left_out import LeftOut
 from validator import results
 from validator.results import CheckRecord, HostResults, InvalidRecord, Replica, Verdict, WaiverRecord, WaiverState
-from validator.tiers import TIERS, Tier
+from validator.tiers import NODE, SEVERAL_NODES, TIERS, Tier
 
 SCHEMA = "gpu-ami/report/2"
 REPORT_FILE = "report.json"
@@ -33,8 +33,12 @@ _PLANNED_ONLY = ("nvidia_driver", "cloudwatch_agent", "event_parser", "neuron_mo
 
 # The check that a machine comes back from a restart; the restart's name follows: …@reboot, …@stop-start.
 COMES_BACK = "boot::test_machine_comes_back"
-SEVERAL_NODES = "T4"
 ONE_MACHINE = "one machine alone was checked: --nodes 2 launches several that work together (docs/nodes.md)"
+NO_CLUSTER = "the machine joined no cluster: --join makes it a node of one (docs/nodes.md)"
+# Tiers whose checks run in passes of their own, and why they did not where nobody asked for them.
+OWN_PASSES = {NODE: NO_CLUSTER, SEVERAL_NODES: ONE_MACHINE}
+# Services whose nodes an image can be, by the role that checks it. Other images have no tier TN.
+NODE_SERVICES = {"node_eks": "EKS", "node_ecs": "ECS", "node_parallelcluster": "ParallelCluster"}
 # The check without which tier T0 of an image's files is not proven.
 EVERY_FILE = "file_account::test_every_file_is_explained"
 NO_KERNEL_XID = (
@@ -146,14 +150,13 @@ class HostReport:
         kept = [waiver for waiver in self.waivers if replace(waiver, state=WaiverState.UNUSED) not in same]
         return (*kept, *used)
 
-    def with_nodes(self, instance_ids: Sequence[str], host_results: HostResults | None = None) -> HostReport:
-        """With the machines that worked together, this one first, and the results of their checks."""
-        named = replace(
-            self, facts={**self.facts, "nodes": {"count": len(instance_ids), "instances": list(instance_ids)}}
-        )
-        if host_results is None:
-            return named
-        return replace(named, checks=(*self.checks, *host_results.checks), waivers=self._merged(host_results.waivers))
+    def with_facts(self, **facts: object) -> HostReport:
+        """`nodes`: the machines that worked together, this one first; `cluster`: what it was a node of."""
+        return replace(self, facts={**self.facts, **facts})
+
+    def with_own_pass(self, host_results: HostResults) -> HostReport:
+        """With the results of the checks of several machines, or of a node in its cluster."""
+        return replace(self, checks=(*self.checks, *host_results.checks), waivers=self._merged(host_results.waivers))
 
     def with_checks(self, *checks: CheckRecord) -> HostReport:
         return replace(self, checks=(*self.checks, *checks))
@@ -203,10 +206,9 @@ class HostReport:
         tiers = {name} if self.offline or name != "T1" else {"T0", "T1"}
         return [check for check in self.checks if check.tier in tiers]
 
-    @property
-    def open_of_nodes(self) -> list[str]:
-        """What the checks of several machines left open: one of them alone does not show that the others would pass."""
-        open_ = [check for check in self.of_tier(SEVERAL_NODES) if check.verdict == UNPROVEN and not check.waived]
+    def open_of(self, tier: str) -> list[str]:
+        """What checks of a pass of its own left open: one of them alone does not show that the others would pass."""
+        open_ = [check for check in self.of_tier(tier) if check.verdict == UNPROVEN and not check.waived]
         return [f"{check.id.partition('::')[2]}: {check.first_line}" for check in open_]
 
     @property
@@ -226,7 +228,7 @@ class HostReport:
         missing |= name == "T0" and bool(self.not_accounted)
         missing |= name == "T1" and bool(self.unproven_restarts(roles))
         missing |= name == "T2" and self.lacks_kernel_xid(roles)
-        missing |= name == SEVERAL_NODES and bool(self.open_of_nodes)
+        missing |= name in OWN_PASSES and bool(self.open_of(name))
         return self._worst(checks, missing)
 
     def verdict(self, roles: Sequence[str]) -> Verdict:
@@ -392,8 +394,12 @@ class Report:
 
     @property
     def tiers(self) -> list[TierResult]:
-        """Of each tier: its verdict over all machines, why it is no PASS, and what it does not prove even then."""
-        return [self._tier(tier) for tier in TIERS]
+        """Of each tier: its verdict over all machines, why it is no PASS, and what it does not prove even then.
+
+        An image that is no node of a service has no tier TN.
+        """
+        is_node = any(role in self.roles for role in NODE_SERVICES)
+        return [self._tier(tier) for tier in TIERS if is_node or tier.name != NODE]
 
     def _tier(self, tier: Tier) -> TierResult:
         name = tier.name
@@ -416,8 +422,8 @@ class Report:
     def _tier_reason(self, name: str, verdict: Verdict, hosts: Sequence[HostReport]) -> str:
         if verdict == PASS:
             return ""
-        if name == SEVERAL_NODES and not any(host.of_tier(name) for host in hosts):
-            return ONE_MACHINE
+        if name in OWN_PASSES and not any(host.of_tier(name) for host in hosts):
+            return OWN_PASSES[name]
         if name == "T0" and not hosts:
             return self.no_files or "the image's files were not checked"
         if not hosts:
@@ -427,8 +433,8 @@ class Report:
             return f"not accounted: {unexplained}"
         where = [host.name for host in hosts if host.tier_verdict(name, self.roles) == verdict]
         where += self.unproven_instance_types if verdict == UNPROVEN and name != "T0" else ()
-        if name == SEVERAL_NODES and verdict == UNPROVEN:
-            lines = [line for host in hosts for line in host.open_of_nodes]
+        if name in OWN_PASSES and verdict == UNPROVEN:
+            lines = [line for host in hosts for line in host.open_of(name)]
             where = [f"{where[0]}, not shown: {'; '.join(dict.fromkeys(lines))}"] if where and lines else where
         drill = name == "T2" and any(host.lacks_kernel_xid(self.roles) for host in hosts) and verdict == UNPROVEN
         reason = f"on {', '.join(where)}" if where else self.incomplete

@@ -18,7 +18,7 @@ from gpu_ami.errors import CloudError, GpuAmiError, MachineError, UsageError
 from gpu_ami.jobs import UnderWay
 from gpu_ami.plan import cost
 from gpu_ami.report import HostReport, LaunchAttempt, Report
-from gpu_ami.validate import nodes, proof_log_groups
+from gpu_ami.validate import cluster, nodes, proof_log_groups
 from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restarts
 from gpu_ami.validate.proof import IMAGE_FILES, MachineLost, Proof, assemble, check_files, check_machine, record_error
 from gpu_ami.validate.recorder import HostRecord, Recorder
@@ -186,13 +186,13 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
             host.update(instance_id=instance_id)
             boot = launcher.boot()
             with nodes.Peers(boot, host, others) as peers:
-                _prove_host(proof, boot, host, peers)
+                _prove_host(proof, boot, host, peers, launcher.ami)
     except GpuAmiError as error:
         record_error(host, error)
     launcher.recorder.save()
 
 
-def _prove_host(proof: Proof, boot: Boot, host: HostRecord, peers: nodes.Peers | None = None) -> None:
+def _prove_host(proof: Proof, boot: Boot, host: HostRecord, peers: nodes.Peers | None = None, ami: str = "") -> None:
     machine = None
     try:
         with proof.progress.stage(f"boot {host.report.instance_type}", host.report.name):
@@ -206,25 +206,31 @@ def _prove_host(proof: Proof, boot: Boot, host: HostRecord, peers: nodes.Peers |
         record_error(host, error)
     finally:
         _keep_console(proof, boot.cloud, host)
-    if peers and peers.instance_ids:
-        _prove_together(proof, boot, host, machine, peers)
+    if peers and (peers.instance_ids or proof.join is not None):
+        _prove_together(proof, boot, host, machine, ami, peers)
     try:
         _prove_restarts(proof, boot, host, machine)
     except GpuAmiError as error:
         record_error(host, error)
 
 
-def _prove_together(proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None, peers: nodes.Peers) -> None:
-    """The checks of all machines together, after those that need the first one untouched; then the others end."""
+def _prove_together(
+    proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None, ami: str, peers: nodes.Peers
+) -> None:
+    """The checks of nodes and of all machines, after those that need the first one untouched; then the others end."""
     try:
         if machine is not None:
-            machines = [machine, *peers.machines()]
-            nodes.check(proof, host, _target(machine), machines, boot.cloud, boot.run.folder / "nodes.json")
+            machines, folder = [machine, *peers.machines()], boot.run.folder
+            if proof.join is not None:
+                cluster.check(proof, host, _target(machine), machines, boot.cloud, folder / "join.json", ami)
+            if peers.instance_ids:
+                nodes.check(proof, host, _target(machine), machines, boot.cloud, folder / "nodes.json")
     except GpuAmiError as error:
         record_error(host, error)
     finally:
-        nodes.keep_consoles(proof, host, boot.cloud, peers.instance_ids)
-        peers.terminate()
+        if peers.instance_ids:
+            nodes.keep_consoles(proof, host, boot.cloud, peers.instance_ids)
+            peers.terminate()
 
 
 def _target(machine: Machine) -> Target:

@@ -124,7 +124,12 @@ class Peers:
 
 def group_of(machines: Sequence[Machine], cloud: Cloud) -> node_files.Group:
     """The machines as the checks see them, with what the facts know of their type."""
-    nodes = tuple(
+    return node_files.Group(nodes_of(machines, cloud), *known_of(machines[0].instance_type, len(machines)))
+
+
+def nodes_of(machines: Sequence[Machine], cloud: Cloud) -> tuple[node_files.Node, ...]:
+    """How the checks reach the machines, and their private addresses."""
+    return tuple(
         node_files.Node(
             machine.instance_id,
             machine.url,
@@ -135,7 +140,6 @@ def group_of(machines: Sequence[Machine], cloud: Cloud) -> node_files.Group:
         )
         for machine in machines
     )
-    return node_files.Group(nodes, *known_of(machines[0].instance_type, len(machines)))
 
 
 def known_of(instance_type: str, nodes: int) -> tuple[bool, nccl_tests.Floor | None]:
@@ -174,25 +178,35 @@ def check(
     MachineLost: one is no longer running; ChecksIncomplete (what had been judged is in the report), MachineError.
     """
     node_files.write(file, group_of(machines, cloud))
+    names = [machine.instance_id for machine in machines]
+    host.report = host.report.with_facts(nodes={"count": len(names), "instances": names})
+    stage = f"check {len(machines)} nodes of {host.report.instance_type}"
+    check_all(proof, host, target, names, cloud, f"--nodes={file}", stage)
+
+
+def check_all(
+    proof: Proof, host: HostRecord, target: Target, names: Sequence[str], cloud: Cloud, option: str, stage: str
+) -> None:
+    """A pass of its own with an option of the validator, while all instances are watched; in the first one's report.
+
+    MachineLost, ChecksIncomplete, MachineError.
+    """
     folder = _evidence(proof, host)
-    options = [*proof.options, f"--nodes={file}", "--no-evidence", f"--check-deadline={_CHECK_SECONDS:g}"]
+    options = [*proof.options, option, "--no-evidence", f"--check-deadline={_CHECK_SECONDS:g}"]
     started: list[Popen[bytes]] = []
 
     def stop(_reason: str) -> None:
         for validator in started:
             process.stop(validator)
 
-    names = [machine.instance_id for machine in machines]
-    host.report = host.report.with_nodes(names)
-    stage = f"check {len(machines)} nodes of {host.report.instance_type}"
     with proof.progress.stage(stage, host.report.name), ExitStack() as stack:
         watches = [stack.enter_context(Watch(cloud, name, stop)) for name in names]
         try:
             results = proof.run_checks(target, folder, options, started.append, more_seconds=_MORE_SECONDS)
         except ChecksIncomplete as error:
-            host.report = host.report.with_nodes(names, error.results)
+            host.report = host.report.with_own_pass(error.results)
             lost = [watch.reason for watch in watches if watch.reason]
             if lost:
                 raise MachineLost(f"{host.report.instance_type}: {'; '.join(lost)}") from error
             raise
-    host.report = host.report.with_nodes(names, results)
+    host.report = host.report.with_own_pass(results)

@@ -225,7 +225,7 @@ def test_a_waiver_that_the_nodes_used_counts_as_used() -> None:
     unused = WaiverRecord("several_nodes::test_efa", "r", "o", "2027-01-31", {}, WaiverState.UNUSED)
     host = HostReport(KIND, waivers=(unused,))
     used = replace(unused, state=WaiverState.USED)
-    assert host.with_nodes(["i-1", "i-2"], HostResults("u", (), waivers=(used,))).waivers == (used,)
+    assert host.with_own_pass(HostResults("u", (), waivers=(used,))).waivers == (used,)
 
 
 EFAS = {KIND: 1, "p5.48xlarge": 32, "g4dn.xlarge": 0}

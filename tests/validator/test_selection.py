@@ -112,13 +112,18 @@ def test_alone(host):
 @pytest.mark.tier("T4")
 def test_several(host):
     assert host.run("true").rc == 0
+@pytest.mark.tier("TN")
+def test_node(host):
+    assert host.run("true").rc == 0
 """
 
 
-@pytest.mark.parametrize(("option", "ran"), [(False, {"test_alone"}), (True, {"test_several"})])
-def test_checks_of_several_machines_run_with_nodes_alone(run: Run, tmp_path: Path, option: bool, ran: set[str]) -> None:
-    (tmp_path / "nodes.json").write_text("{}")
-    assert set(run(TOGETHER, *([f"--nodes={tmp_path / 'nodes.json'}"] if option else [])).verdicts) == ran
+@pytest.mark.parametrize(
+    ("option", "ran"), [("", {"test_alone"}), ("nodes", {"test_several"}), ("join", {"test_node"})]
+)
+def test_checks_of_nodes_run_in_passes_of_their_own(run: Run, tmp_path: Path, option: str, ran: set[str]) -> None:
+    (tmp_path / "file.json").write_text("{}")
+    assert set(run(TOGETHER, *([f"--{option}={tmp_path / 'file.json'}"] if option else [])).verdicts) == ran
 
 
 def test_optional_sections_are_skipped_without_a_plan(run: Run) -> None:

@@ -20,6 +20,8 @@ kernel_panics        kernel panic, oops or lockup on a console or in the kernel 
 gpu_initialisation   GPUs that the driver could not initialise, by the kernel log
 driver_locked        programs that need a driver of exactly their own version
 nodes                machines of one proof that work together: keys, addresses
+joined               the cluster and its nodes, as `gpu-ami` knows them (--join)
+slurm                a Slurm cluster of a proof's machines
 open_mpi             Open MPI on several nodes
 nccl_tests           the output of nccl-tests, and what EFA counted meanwhile
 base_ami             what a node's base AMI installed

@@ -89,23 +89,31 @@ class Base:
         ]
         if self.family:
             source, provided = _REPLICAS / f"{self.family}_ami", of_family(self.system, self.family, self.version)
-            layers.append(Layer(self.family, (), source, (self.system, self.version), provided))
+            unpacked = source / "unpacked.txt"
+            names = tuple(base_image.listed(unpacked)) if unpacked.exists() else ()
+            layers.append(Layer(self.family, (), source, (self.system, self.version), provided, names))
         return tuple(layer for layer in layers if layer.packages or layer.source)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Debian's packages, or replicas, files and the script of a folder with their arguments (build_layer.sh)."""
+    """Debian's packages, or replicas, files and the script of a folder with their arguments (build_layer.sh).
+
+    unpacked: Debian's packages whose files the script puts where the AMI has its own build of them; they are in
+    ./unpacked of the script's working directory, and no package database of the image knows them.
+    """
 
     name: str
     packages: tuple[str, ...] = ()
     source: Path | None = None
     arguments: tuple[str, ...] = ()
     provided: Provided = field(default_factory=Provided)
+    unpacked: tuple[str, ...] = ()
 
     def digest(self, below: str) -> str:
         """Of all that makes it and what it lies on."""
         made_of = f"{below}\0{self.packages}\0{self.arguments}\0{self.provided.digest()}\0"
+        made_of += f"{self.unpacked}\0" if self.unpacked else ""
         sha = hashlib.sha256(made_of.encode() + _BUILD_LAYER.read_bytes() + _HIDE.read_bytes())
         if self.source:
             base_image.add_files(sha, self.source)
@@ -179,6 +187,16 @@ def ensure(base: Base, home: Path, progress: Progress) -> Tree:
     return Tree(tuple(folders))
 
 
+def _unpack(layer: Layer, debian: Path, home: Path) -> Path:
+    """The files of a layer's unpacked packages: installed on Debian's tree, on which nothing else lies."""
+    side = Layer(f"{layer.name}-unpacked", layer.unpacked)
+    folder = debian.parent / f"{side.name}-{side.digest(base_image.digest())}"
+    if not folder.exists():
+        _build(side, [debian], folder, home)
+    os.utime(folder)
+    return folder
+
+
 def digest(base: Base) -> str:
     """Of all that makes the tree."""
     return functools.reduce(lambda below, layer: layer.digest(below), base.layers, base_image.digest())
@@ -226,6 +244,8 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path) -> None:
         if layer.provided:
             layer.provided.put(work / "replicas", home)
             shutil.copy(_REPLICAS / "sandbox_preload.c", work)
+        if layer.unpacked:
+            (work / "unpacked").symlink_to(_unpack(layer, below[-1], home))
         for index, lower in enumerate(below):
             (work / f"layer{index}").symlink_to(lower)
         stack = ":".join(f"layer{index}" for index in range(len(below)))

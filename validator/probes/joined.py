@@ -1,0 +1,43 @@
+"""What a proof with `--join` knows of the cluster and its nodes: a file that `gpu-ami` writes and the checks read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from validator import inputs
+from validator.probes.nodes import Node
+
+SCHEMA = "gpu-ami/join/1"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """service: `parallelcluster`. nodes: the machine under test first. tags, expected_tags: of the AMI."""
+
+    service: str
+    nodes: tuple[Node, ...]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    expected_tags: Mapping[str, str] = field(default_factory=dict)
+
+
+def write(path: Path, joined: Joined) -> None:
+    """The file of `--join`."""
+    path.write_text(json.dumps({"schema": SCHEMA} | asdict(joined), indent=1) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> Joined:
+    """ValueError: not such a file."""
+    document = json.loads(inputs.read_text(path))
+    if not isinstance(document, dict) or document.pop("schema", "") != SCHEMA:
+        raise ValueError(f"{path}: expected schema {SCHEMA}")
+    try:
+        nodes = tuple(Node(**row) for row in document.pop("nodes"))
+        joined = Joined(nodes=nodes, **document)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    if not nodes:
+        raise ValueError(f"{path}: expected at least one node")
+    return joined
