@@ -28,7 +28,7 @@ def test_xid_is_explained_by_the_catalogue(capsys: pytest.CaptureFixture[str]) -
 def test_alarms_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["runbook"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 19 and lines[0].split()[:2] == ["gpu-application-error", "ticket"]
+    assert len(lines) == 20 and lines[0].split()[:2] == ["gpu-application-error", "ticket"]
 
 
 def test_pattern_is_for_the_aws_cli(capsys: pytest.CaptureFixture[str]) -> None:

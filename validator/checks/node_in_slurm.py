@@ -47,7 +47,9 @@ class Started:
         """UNPROVEN where it did not start: the checks of munge and slurmd have failed for that."""
         if self.munge_error or self.slurm_error:
             unproven(f"Slurm does not run: {self.munge_error or self.slurm_error}")
-        return self.cluster
+        idle = [row.name for row in self.registered if row.state == "IDLE"]
+        missing = sorted(set(self.cluster.names) - set(idle))
+        return unproven(f"not idle in Slurm: {', '.join(missing)}") if missing else self.cluster
 
 
 @pytest.fixture(scope="module")

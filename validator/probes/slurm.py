@@ -32,6 +32,7 @@ _START_SECONDS = 90.0
 IDLE_SECONDS = 90  # slurmd registers within a second or two; an emulated machine needs ten
 JOB_SECONDS = 240.0
 _PROBE_MIB = 16
+_NOISE = "state file|state save file|mpi/"  # of every first start
 _REFUSED = "Requested node configuration is not available"
 # TaskPlugin and ProctrackType are ParallelCluster's; the ports are the ones that its security groups are made for.
 _SLURM_CONF = """\
@@ -187,9 +188,10 @@ class SlurmCluster:
             _root(member, command, "slurmd")
 
     def registered(self) -> list[Registered]:
-        """The nodes as slurmctld has them, when all are idle or the time for that is over."""
+        """The nodes as slurmctld has them, when all are idle, one is drained, or the time for that is over."""
         idle = f'[ "$({BIN}/sinfo -h -N -t idle -o %N | wc -l)" -ge {len(self.names)} ]'
-        wait = f"for _ in $(seq {IDLE_SECONDS}); do {idle} 2> /dev/null && break; sleep 1; done"
+        drained = f'[ -n "$({BIN}/sinfo -h -R)" ]'  # it stays so
+        wait = f"for _ in $(seq {IDLE_SECONDS}); do {{ {idle} || {drained}; }} 2> /dev/null && break; sleep 1; done"
         show = f"{wait}; {BIN}/scontrol --oneliner show nodes"
         done = self.together.members[0].run(_with_conf(show), IDLE_SECONDS + _START_SECONDS)
         if done.rc != 0:
@@ -208,7 +210,9 @@ class SlurmCluster:
         """Errors of slurmctld and slurmd, by node."""
         lines = []
         for member in self.together.members:
-            command = f"grep -hE 'error|fatal' {FOLDER}/slurmctld.log {FOLDER}/slurmd.log | tail -n 4"
+            command = (
+                f"grep -hE 'error|fatal' {FOLDER}/slurmd.log {FOLDER}/slurmctld.log | grep -vE '{_NOISE}' | head -n 4"
+            )
             said = member.run(f"sudo -n sh -c {shlex.quote(command)}").text.strip()
             lines += [f"{member.name}: {line}" for line in said.splitlines()]
         return "; ".join(lines) or "their logs have no error"

@@ -122,6 +122,7 @@ def job(text: str, rc: int = 0, **errors: str) -> Started:
         ),
         (job("srun: error: Node failure on node2", 1), "FAIL", "srun ended with 1: srun: error: Node failure on node2"),
         (job(BOTH, slurm_error="i-1: slurmd"), "UNPROVEN", "Slurm does not run: i-1: slurmd"),
+        (started(NODES), "UNPROVEN", "not idle in Slurm: node2"),
     ],
 )
 def test_job_on_all_gpus(judge: Judge, made: Started, verdict: str, message: str) -> None:
