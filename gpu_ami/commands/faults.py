@@ -121,7 +121,7 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     import threading
 
     from gpu_ami.faults import trials
-    from gpu_ami.validate import Target, proof_log_groups
+    from gpu_ami.validate import Target, cluster, proof_log_groups
     from gpu_ami.validate.machines import launch, machine
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
@@ -144,7 +144,11 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
             booted.known_hosts,
             log_group_suffix=booted.log_group_suffix,
         )
-        with trials.FaultSession(planned_proof, target) as faults:
+        join = None
+        if cluster.is_supported(plan.document):
+            join = session.run.folder / "join.json"
+            cluster.describe(plan.document, [booted], session.cloud, ami, join)
+        with trials.FaultSession(planned_proof, target, join) as faults:
             yield faults
 
 

@@ -36,6 +36,7 @@ NOT_INJECTED, NOT_REVERTED = "not injected", "not reverted"
 NOT_TRIED = "not tried"
 OUT_OF_SCOPE = "out of scope"  # this image or instance type cannot have the defect
 ANY_FILE = "inventory::"  # its checks compare every file of the machine, so any fault may make them fail
+OF_A_NODE = "node_in_"  # checks of tier TN: they run in a pass of their own
 _OUTCOMES = (DETECTED, MISSED, WRONG_CHECK, COLLATERAL, NOT_INJECTED, NOT_REVERTED, OUT_OF_SCOPE, NOT_TRIED)
 _GOOD = (DETECTED, OUT_OF_SCOPE)
 _SCRIPT = Text("rm -f /etc/hosts", r"[\s\S]+")

@@ -54,11 +54,15 @@ class NotRestoredError(MachineError):
 
 
 class FaultSession:
-    """One machine and the faults that are injected into it. A context manager: closes its connection at the end."""
+    """One machine and the faults that are injected into it. A context manager: closes its connection at the end.
 
-    def __init__(self, proof: Proof, target: Target) -> None:
+    join: the file of `--join`, for the faults that only checks of a node in its cluster see; None: the image has none.
+    """
+
+    def __init__(self, proof: Proof, target: Target, join: Path | None = None) -> None:
         self.proof = proof
         self.target = target
+        self.join = join
         self.known: list[str] = []  # ids of the checks that gave a verdict on the machine without a fault
         self._connection: Connection | None = None
 
@@ -73,6 +77,7 @@ class FaultSession:
         started = time.monotonic()
         options = [*self.proof.options, *(["--no-evidence"] if self.known else [])]
         checks = dataclasses.replace(self.proof, options=options).check(self.target).checks
+        checks = (*checks, *self._node_checks(self.proof))
         self.known = [check.id for check in checks if check.verdict != "UNPROVEN"]
         return CleanProof(when, len(checks), round(time.monotonic() - started, 1), _red(checks))
 
@@ -123,7 +128,7 @@ class FaultSession:
         groups: list[tuple[list[Fault], set[str]]] = []  # the faults of each, and what they touch
         for fault in chosen:
             touched = self._touched(fault)
-            alone = fault.live or fault.alone or not touched
+            alone = fault.live or fault.alone or not touched or fault.caught_by.startswith(catalogue.OF_A_NODE)
             alone |= any(name.partition("::")[0] in _WAITING for name in touched)
             candidates = [] if alone else [each for each in groups if len(each[0]) < _AT_ONCE and "" not in each[1]]
             group = next((each for each in candidates if each[1].isdisjoint(touched)), None)
@@ -241,9 +246,18 @@ class FaultSession:
         options = [*self.proof.options, *self.options(*faults)]
         trial = dataclasses.replace(self.proof, out=self.proof.out / "trials" / faults[0].id, options=options)
         checks = trial.check(self.target).checks
+        if any(fault.caught_by.startswith(catalogue.OF_A_NODE) for fault in faults):
+            checks = (*checks, *self._node_checks(dataclasses.replace(trial, options=self.proof.options)))
         if checks and all(_is_unreachable(check) for check in checks):
             raise NotJudged(checks[0].message)
         return _red(checks)
+
+    def _node_checks(self, proof: Proof) -> Sequence[CheckRecord]:
+        """The checks of tier TN, in a pass of their own; none where the image joins no cluster."""
+        if self.join is None:
+            return ()
+        folder = proof.evidence(dataclasses.replace(self.target, name="node"))
+        return proof.run_checks(self.target, folder, [*proof.options, f"--join={self.join}", "--no-evidence"]).checks
 
     def options(self, *faults: Fault) -> list[str]:
         """The validator's options for a trial of these faults: its deadline, and the checks that it skips."""

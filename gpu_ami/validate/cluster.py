@@ -53,6 +53,20 @@ def require(plan: PlanDocument, join: str | None) -> None:
         raise UsageError(f"--join {join}: {message}", hint=hint)
 
 
+def describe(plan: PlanDocument, machines: Sequence[Machine], cloud: Cloud, ami: str, file: Path) -> None:
+    """Writes what the checks read of the cluster: its nodes, and the tags of their AMI. CloudError."""
+    image = cloud.image(ami) or {}
+    tags = {str(tag["Key"]): str(tag["Value"]) for tag in image.get("Tags", [])}
+    expected = image_tags(plan)
+    kept = {name: tags[name] for name in expected if name in tags}
+    joined.write(file, joined.Joined("parallelcluster", nodes.nodes_of(machines, cloud), kept, expected))
+
+
+def is_supported(plan: PlanDocument) -> bool:
+    """Whether the plan's image can be proven with --join."""
+    return role_of(plan) in _SUPPORTED
+
+
 def check(
     proof: Proof, host: HostRecord, target: Target, machines: Sequence[Machine], cloud: Cloud, file: Path, ami: str
 ) -> None:
@@ -61,11 +75,7 @@ def check(
     MachineLost, ChecksIncomplete (what had been judged is in the report), MachineError, CloudError.
     """
     assert proof.plan
-    image = cloud.image(ami) or {}
-    tags = {str(tag["Key"]): str(tag["Value"]) for tag in image.get("Tags", [])}
-    expected = image_tags(proof.plan)
-    kept = {name: tags[name] for name in expected if name in tags}
-    joined.write(file, joined.Joined("parallelcluster", nodes.nodes_of(machines, cloud), kept, expected))
+    describe(proof.plan, machines, cloud, ami, file)
     names = [machine.instance_id for machine in machines]
     version = str(section(proof.plan, PARALLEL_CLUSTER)["version"])
     cluster = {"service": "ParallelCluster", "version": version, "name": "", "own": True, "nodes": names}

@@ -77,6 +77,25 @@ def test_a_fault_is_injected_judged_and_reverted(session: FaultSession, machine:
     assert machine.scripts == ["break it", "mend it"]
 
 
+def test_checks_of_a_node_run_for_faults_that_they_alone_see(
+    session: FaultSession, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, passes = "node_in_slurm::test_munge", list[list[str]]()
+
+    def run_checks(_: Proof, target: Target, folder: Path, options: list[str]) -> Any:
+        passes.append(options)
+        assert folder.name == "node"
+        return SimpleNamespace(checks=(a_record(name, FAIL if "boot::test_a" in machine.red else PASS),))
+
+    monkeypatch.setattr(Proof, "run_checks", run_checks)
+    session.join = tmp_path / "join.json"
+    assert len(session.prove("again").red) == 0 and name in session.known and len(passes) == 1
+    assert session.try_one(fault()).outcome == "detected" and len(passes) == 1, "no check of a node sees it"
+    trial = session.try_one(fault(caught_by=name, also=("boot::test_a",)))
+    assert (trial.outcome, trial.red) == ("detected", (name, "boot::test_a"))
+    assert f"--join={tmp_path / 'join.json'}" in passes[1] and "not live" not in passes[1]
+
+
 def test_what_cannot_be_injected_is_reverted(session: FaultSession, machine: Machine) -> None:
     machine.fails = {"break it": 1}
     trial = session.try_one(fault())
