@@ -1,8 +1,8 @@
 """Where compiled Python files are kept if the environment has PYTHONDONTWRITEBYTECODE: in the cache folder.
 
 A proof starts two dozen Python programs. Without compiled files each compiles all that it imports: 4 of the 19 seconds
-of a build of the last layer; of CPU time `gpu-ami plan` takes 0.29 s instead of 0.85, a start of the validator 0.6 instead
-of 2.2, one of ansible-playbook 0.8 instead of 2.0 (2026-11-25). The variable keeps such files away from sources and
+of a build of the last layer. CPU time (2026-11-25): `gpu-ami plan` 0.29 s instead of 0.85, a start of the validator 0.6
+instead of 2.2, one of ansible-playbook 0.8 instead of 2.0. The variable keeps such files away from sources and
 packages, and so does this.
 
 The environment is not changed: `process.py` tells our own Python programs alone. Other programs make images, whose

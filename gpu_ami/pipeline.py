@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import validator
-from gpu_ami.build import builder_kind, layering, layers
+from gpu_ami.build import builder as builders
 from gpu_ami.build import image as builds
+from gpu_ami.build import layering, layers
 from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs, with_session_credentials
 from gpu_ami.data import data_root
 from gpu_ami.errors import BuildError, CloudError, UsageError
@@ -72,17 +73,17 @@ def open_session(
     conditions: str = "",
     log_groups: str = "",
     deadlines: Mapping[str, int] | None = None,
-    builder: str = builder_kind.AUTO,
+    builder: str = builders.AUTO,
     layered: layering.Layering | None = None,
 ) -> Iterator[Session]:
     """A place to work in: the `--where` file's, or the local region, which goes down again if it was not up before.
 
-    log_groups, deadlines: override the place's (Place.log_groups, Place.deadlines). builder: of builder_kind.BUILDERS.
+    log_groups, deadlines: override the place's (Place.log_groups, Place.deadlines). builder: of builders.BUILDERS.
     layered: of the image that is about to be built, for which the local region prepares while it starts; None: of none.
     """
     home = home_dir()
     if where:
-        if builder == builder_kind.SANDBOX:
+        if builder == builders.SANDBOX:
             raise UsageError("--builder sandbox is of the local region; it has no meaning with --where")
         if agent_package:
             raise UsageError("--agent-package is served by the local region's mirror; it has no meaning with --where")
@@ -95,14 +96,14 @@ def open_session(
         with runs.begin(home, place.name) as run:
             yield Session(place, cloud, run, progress)
         return
-    if builder == builder_kind.MACHINE or conditions:
+    if builder == builders.MACHINE or conditions:
         layered = None  # nothing is prepared for builders that are booted
     with runs.begin(home, "local") as run, _local_region(home, progress, conditions, layered) as region_place:
         from gpu_ami.local import region
         from gpu_ami.local.mirror import mirror
 
         place = _overridden(region_place, log_groups, deadlines)
-        sandbox, builder_note = builder_kind.choose(builder, place.conditions)
+        sandbox, builder_note = builders.choose(builder, place.conditions)
         place = replace(place, sandbox_builder=sandbox)
 
         def prepare_mirror(plan: PlanDocument | None) -> object:
@@ -540,7 +541,7 @@ def _of_build(report: document.Report, out: Path) -> tuple[list[str], str, list[
     source_ami = f"{made.source_ami} ({how})" if how and made.source_ami else made.source_ami
     skipped = (made.source_check or {}).get("skipped")
     remarks = ["sources: not asked before the build (--no-source-check)"] if skipped else []
-    remarks += [builder_kind.NOT_BOOTED] if made.sandbox else []
+    remarks += [builders.NOT_BOOTED] if made.sandbox else []
     rows = [row for row in made.layers if row["from_image"]]
     keys = ("name", "digest", "ami", "created")
     return remarks, source_ami, [certificate.CertifiedLayer(*(str(row[key]) for key in keys)) for row in rows]

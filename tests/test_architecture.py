@@ -125,7 +125,7 @@ def test_packages_are_entered_through_their_init() -> None:
 
 
 # Who may import gpu_ami.local outside it and the commands: what opens a session, and rehearsals, which are of it.
-_OPEN_THE_LOCAL_REGION = {"gpu_ami.pipeline", "gpu_ami.build.builder_kind"}
+_OPEN_THE_LOCAL_REGION = {"gpu_ami.pipeline", "gpu_ami.build.builder"}
 # Who may read Place.simulated: what writes or compares it, as a report and a certificate show it.
 _READ_SIMULATED = {"gpu_ami.pipeline", "gpu_ami.validate.proof", "gpu_ami.commands.publish"}
 

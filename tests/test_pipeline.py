@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_ami import pipeline, sources
-from gpu_ami.build import builder_kind, image
+from gpu_ami.build import builder, image
 from gpu_ami.cloud import Place, preflight
 from gpu_ami.cloud.preflight.findings import Finding, Level
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
@@ -142,7 +142,7 @@ def test_certificate_names_a_build_without_a_booted_builder(
     made = image.Build(ami, (), "sha256:1", "sha256:0", "local", "r", "r-1", "now", sandbox=sandbox)
     made.write(tmp_path)
     statement = pipeline.certify_stage(a_report(a_host()), tmp_path)
-    assert (builder_kind.NOT_BOOTED in statement.not_proven) is named
+    assert (builder.NOT_BOOTED in statement.not_proven) is named
 
 
 def test_who_builds_is_told_on_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

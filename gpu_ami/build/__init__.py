@@ -1,8 +1,7 @@
 """Packer and Ansible: a plan becomes an AMI, or converges a machine that runs.
 
 image                one build: build.json, reuse of an AMI that the same plan and roles made
-builder              runs Packer in a place until an image is complete
-builder_kind         whether roles run on a booted builder or in a sandbox
+builder              runs Packer in a place until an image is complete; a booted builder or a sandbox
 layers               the layers of a plan, each with a digest of all that decides what it installs
 layering             layer images: which a build starts from, and which it makes on the way
 packer               Packer's command line, its plugins and its manifest

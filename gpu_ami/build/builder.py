@@ -1,4 +1,7 @@
-"""A builder of a plan: Packer run in a place, wherever there is capacity, until its image is complete."""
+"""A builder of a plan: Packer run in a place, wherever there is capacity, until its image is complete.
+
+In the local region the builder is a booted machine or a sandbox of this host, which is several times as fast.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import ImageTypeDef
 
     from gpu_ami.recipes import PlanDocument
+
+
+from gpu_ami.errors import UsageError
 
 SANDBOX_TAGS = {"gpu-ami:machine": "sandbox"}  # gpu_ami/local/machines/factory.py
 _NO_LOGIN = "Timeout waiting for SSH"  # Packer's message
@@ -189,3 +195,32 @@ class Builder:
                 raise BuildError(error.message, details=[*error.details, str(ingress)], hint=error.hint) from error
             text = f"Packer's SSH login to the builder timed out: {ingress}"
             raise CloudError(text, details=error.details, hint=ingress.remedy) from error
+
+
+AUTO, SANDBOX, MACHINE = "auto", "sandbox", "machine"
+BUILDERS = (AUTO, SANDBOX, MACHINE)
+# In the certificate, among what is not proven.
+NOT_BOOTED = (
+    "the build on a booted machine: the roles ran in a sandbox of the build host (its kernel, no systemd, no"
+    " cloud-init); --builder machine boots a builder"
+)
+
+
+def choose(asked: str, conditions: str) -> tuple[bool, str]:
+    """Whether the builder is a sandbox, and a line that says it. UsageError: one was asked for and is not possible."""
+    if asked == MACHINE:
+        return False, ""
+    reason = _reason_against(conditions)
+    if reason and asked == SANDBOX:
+        raise UsageError(f"--builder sandbox: {reason}", hint="--builder machine boots a builder")
+    if reason:
+        return False, f"the builder is a booted machine, not a sandbox: {reason}"
+    return True, "the builder is a sandbox of this host, not a booted machine (--builder machine)"
+
+
+def _reason_against(conditions: str) -> str:
+    if conditions:
+        return f"conditions {conditions} are of booted machines"
+    from gpu_ami.local.sandbox import builder
+
+    return builder.unusable()

@@ -93,10 +93,10 @@ def _pages(args: argparse.Namespace, plan: Plan, progress: Progress, refresh: in
     """Makes the page from what CloudWatch has now. CloudError: CloudWatch did not answer."""
     from gpu_ami.cloud import Cloud
     from gpu_ami.errors import CloudError
-    from gpu_ami.telemetry import devices, measurements, page, readings
+    from gpu_ami.telemetry import measurements, page, readings
     from validator.cloudwatch import ApiRefused, CloudWatch
 
-    of_plan = devices.of_plan(measurements.measured(plan.document))
+    of_plan = measurements.of_plan(measurements.measured(plan.document))
     place = _place(args.where, progress)
     session = Cloud(place).session()
     cloudwatch = CloudWatch(place.region, endpoint=place.endpoint, session=session, retry_seconds=_RETRY_SECONDS)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _COLLECT_SECONDS = 120.0
 _MOST_NODES = 64
 LAYERS = ("none", "auto", "all")  # of gpu_ami.build.layering
-BUILDERS = ("auto", "sandbox", "machine")  # of gpu_ami.build.builder_kind
+BUILDERS = ("auto", "sandbox", "machine")  # of gpu_ami.build.builder
 LOG_GROUPS = ("proof", "production")  # of gpu_ami.cloud.place, which would import the AWS packages for --help
 OUT_HELP = "folder of the run's files (default: out/<recipe name>)"
 CONDITIONS_HELP = (

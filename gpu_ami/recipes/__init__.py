@@ -4,8 +4,7 @@ layers               a recipe, found by name, and the layers below it, merged; t
 grammar              the keys of a recipe
 site                 a site's own roles, facts, checks and faults
 resolver             recipe and facts become the plan's document
-solver               a version for every component, or all conflicts
-known_releases       releases that are known for a system, and what `newest` takes
+solver               a version for every component, or all conflicts; releases that are known, and what `newest` takes
 agent                the CloudWatch agent's configuration
 notes                notes of a plan that can be built; until when systems get updates
 explanation          where each value of a recipe comes from

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpu_ami.recipes import known_releases
+from gpu_ami.recipes import solver
 from gpu_ami.recipes.facts import Facts, Sources, branch
 from gpu_ami.recipes.rules import ResolveContext, accepted_notes, bundled_plugin, unknown_layout
 
 
 def remark(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
     """Adds the notes to the plan."""
-    known_releases.remark(context, versions, sources)
+    solver.remark(context, versions, sources)
     _ended(context, versions, sources)
     _kernel_modules(context, versions, sources)
     _network(context, versions, sources)

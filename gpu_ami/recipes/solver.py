@@ -1,4 +1,7 @@
-"""Chooses a version for every component, or reports all conflicts at once, each with the nearest versions that work."""
+"""Chooses a version for every component, or reports all conflicts at once, each with the nearest versions that work.
+
+Which releases are known for an operating system, which of them `newest` takes, and what of that is not established.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_ami.recipes.components import chosen as chosen_components
-from gpu_ami.recipes.facts import around, matching, nearest_branch_first, nearest_first, not_released, released
-from gpu_ami.recipes.known_releases import best_known_first
+from gpu_ami.recipes.facts import (
+    NEWEST,
+    Row,
+    Sources,
+    around,
+    branch,
+    matching,
+    nearest_branch_first,
+    nearest_first,
+    not_released,
+    released,
+)
 from gpu_ami.recipes.rules import (
     IMAGE_RULES,
     Assignment,
@@ -172,3 +185,77 @@ def _preferred_first(context: ResolveContext, chosen: Assignment, name: str, ord
         driver = chosen["nvidia_driver"]
         return sorted(known, key=lambda version: not runs_natively(context, driver, version))
     return known
+
+
+_PER_SYSTEM = ("nvidia_driver", "cuda", "nccl", "cudnn", "dcgm")
+_TABLES = {"nvidia_driver": "nvidia_drivers"}
+
+
+def seen(context: ResolveContext, component: str) -> frozenset[str]:
+    """Releases that were seen in the repository for the recipe's system; empty where none was."""
+    if component == "nvidia_driver" and context.distribution:
+        return frozenset(context.distribution["releases"])
+    if component == "nvidia_driver" and context.is_grid_driver:
+        return frozenset(context.facts.grid_drivers["releases"])
+    row = _systems(context, component).get("seen", {}).get(context.os_name, {})
+    return frozenset(str(release) for release in row.get("releases", ()))
+
+
+def best_known_first(context: ResolveContext, component: str, releases: Sequence[str], cuda: str | None) -> list[str]:
+    """Releases in their order, but those first that are better known; the recipe's order where it asks for no `newest`.
+
+    Of NCCL first what is packaged for the chosen CUDA (any, where none is chosen); then what was seen in the system's
+    repository; then what has a verified source.
+    """
+    if context.section(component).get("version") != NEWEST:
+        return list(releases)
+    rows, on_system = context.facts.releases(component), seen(context, component)
+
+    def doubts(release: str) -> tuple[bool, bool, bool]:
+        packaged = component != "nccl" or _is_packaged(rows[release], cuda)
+        return (not packaged, release not in on_system, bool(rows[release].get("unverified")))
+
+    return sorted(releases, key=doubts)
+
+
+def remark(context: ResolveContext, versions: Mapping[str, str], sources: Sources) -> None:
+    """Adds a note to the plan for each chosen release of which it is not established that the system has it."""
+    for component, version in versions.items():
+        if component in context.provided:
+            continue
+        if note := _undocumented(context, component) or _unseen(context, component, version):
+            sources.note(note)
+
+
+def _undocumented(context: ResolveContext, component: str) -> str:
+    systems = _systems(context, component)
+    names = systems.get("names", ())
+    if component == "nvidia_driver" and context.is_grid_driver:
+        is_known = context.os_name in context.facts.grid_drivers["systems"]
+    elif component == "efa":
+        is_known = context.os_name in systems
+    else:
+        is_known = not names or context.os_name in names or bool(seen(context, component))
+    if is_known:
+        return ""
+    where = f"{context.os_name}; not in {systems['source']}"
+    return f"not established: that {context.label(component)} is packaged for {where}"
+
+
+def _unseen(context: ResolveContext, component: str, version: str) -> str:
+    asked = context.section(component).get("version")
+    if asked != NEWEST or component not in _PER_SYSTEM or version in seen(context, component):
+        return ""
+    return (
+        f"{component}.version newest: {context.label(component)} {version} is the newest in the facts that fits; "
+        f"not established: that NVIDIA's repository for {context.os_name} has it"
+    )
+
+
+def _systems(context: ResolveContext, component: str) -> Row:
+    table = context.facts.table(_TABLES.get(component, component))
+    return table.get("systems", {})  # type: ignore[no-any-return]
+
+
+def _is_packaged(row: Row, cuda: str | None) -> bool:
+    return any(cuda is None or branch(version) == branch(cuda) for version in row.get("packaged", []))

@@ -1,13 +1,12 @@
 """What is watched on running instances: alarms and their runbooks, CloudFormation templates, the dashboard.
 
 alarms               the table of alarms, variables/alarms.yml, and the runbook of an alarm, an Xid or an SXid
-measurements         what a plan measures
+measurements         what a plan measures; metrics of GPUs and Neuron devices in CloudWatch
 instance_alarms      what the metrics of an instance are compared with
 fleet_alarms         the template fleet-alarms.yml
 stack                the templates telemetry.yml and instance-alarms.yml
 dashboard            the body of the CloudWatch dashboard
 templates            writes all of them; the templates of Neuron devices and lab.yml
-devices              metrics of GPUs and Neuron devices in CloudWatch
 readings             what CloudWatch has of the last hours
 page                 the same as one HTML page, written or served on the loopback
 """

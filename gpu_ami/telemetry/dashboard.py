@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_ami.plan import cost
 from gpu_ami.recipes import PlanDocument
-from gpu_ami.telemetry import alarms, devices
+from gpu_ami.telemetry import alarms, measurements
 from gpu_ami.telemetry.measurements import ALARMS_NAMESPACE, EVENTS_NAMESPACE, PREFIX, Measured, measured, unit_of
 
 STACK = "gpu-telemetry"  # name of the stack where none is given
@@ -182,8 +182,8 @@ def _search_neuron(facts: Measured, metric: str, statistic: str) -> str:
 
 
 def _neuron_numbers(facts: Measured) -> list[Widget]:
-    reporting = _search_neuron(facts, devices.DEVICES, "Minimum")
-    cores = _search_neuron(facts, devices.UTILIZATION, "Average")
+    reporting = _search_neuron(facts, measurements.DEVICES, "Minimum")
+    cores = _search_neuron(facts, measurements.UTILIZATION, "Average")
     numbers = (
         ("Instances that report Neuron devices", f"METRIC_COUNT({reporting})", "instances"),
         ("Neuron devices", f"SUM({reporting})", "devices"),
@@ -197,7 +197,8 @@ def _neuron_numbers(facts: Measured) -> list[Widget]:
 def _neuron(facts: Measured) -> list[Widget]:
     """A line for each instance, core or device."""
     return [
-        _metric(one.title, [_expression(_search_neuron(facts, one.metric, one.statistic), "")]) for one in devices.SHOWN
+        _metric(one.title, [_expression(_search_neuron(facts, one.metric, one.statistic), "")])
+        for one in measurements.SHOWN
     ]
 
 

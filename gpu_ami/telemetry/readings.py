@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpu_ami.plan import cost
-from gpu_ami.telemetry.devices import Devices, gpus
-from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE
+from gpu_ami.telemetry.measurements import EVENTS_NAMESPACE, Devices, gpus
 from validator.results import MetricSeries
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from gpu_ami.local import alarms as evaluation
 from gpu_ami.local import backends
 from gpu_ami.plan import make_plan
 from gpu_ami.recipes import find_recipe
-from gpu_ami.telemetry import alarms, dashboard, devices, templates
+from gpu_ami.telemetry import alarms, dashboard, measurements, templates
 from gpu_ami.telemetry.alarms import find_runbook
 from tests.local.alarms.conftest import Account
 from tests.telemetry.instance import GROUP as EVENTS
@@ -153,7 +153,7 @@ def test_dashboard_asks_for_metrics_that_are_published() -> None:
     page = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
     assert source.is_file()
     shown = json.dumps(dashboard.body(PLAN, "us-east-1"))
-    for name in [one.metric for one in devices.SHOWN]:
+    for name in [one.metric for one in measurements.SHOWN]:
         assert f'Namespace=\\"GpuAmi/Neuron\\" MetricName=\\"{name}\\"' in shown
         stem = name.removesuffix("_p99").removeprefix("execution_errors_").removeprefix("executions_")
         assert stem in page, name

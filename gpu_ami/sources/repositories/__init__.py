@@ -6,8 +6,7 @@ apt            apt repositories
 dnf            dnf repositories
 compression    gzip, xz and zstd, with a limit on the decompressed size
 keys           OpenPGP keys and signatures
-index          packages of a repository: planned, similar, newer versions; their dependencies inside it
-rpm_versions   order of rpm versions
+index          packages of a repository: planned, similar, newer versions by rpm's or dpkg's order; their dependencies
 """
 
 from gpu_ami.sources.repositories.apt import index_files

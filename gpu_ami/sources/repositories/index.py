@@ -9,10 +9,9 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-
-from gpu_ami.sources.repositories import rpm_versions
 
 # apt's << and >> are rpm's < and >.
 _HOLDS: dict[str, Callable[[int], bool]] = {
@@ -52,7 +51,7 @@ class Package:
 def compare(kind: str, first: str, second: str) -> int:
     """Order of two versions, by the rules of dpkg (kind deb) or rpm."""
     if kind == "rpm":
-        return rpm_versions.compare(first, second)
+        return compare_rpm(first, second)
     from debian.debian_support import Version
 
     left, right = Version(first), Version(second)
@@ -117,7 +116,7 @@ class Index:
         if self.kind == "deb":
             return False
         # dnf takes `name-version-release` of any epoch, and a version without its release.
-        epoch, number, release = rpm_versions.split(version)
+        epoch, number, release = split(version)
         accepted = (f"{number}-{release}", number, f"{epoch or 0}:{number}-{release}")
         return any(fnmatch.fnmatchcase(text, planned) for text in accepted)
 
@@ -237,3 +236,53 @@ def _held_back(index: Index, package: Package, planned: Mapping[str, str]) -> li
             if index.candidates(relation):
                 problems.append(f"{package} needs {relation}; apt would take {newest.version}: pin {relation.name}")
     return problems
+
+
+_SEGMENT = re.compile(r"\d+|[A-Za-z]+|~|\^")
+
+
+def compare_rpm(first: str, second: str) -> int:
+    """-1, 0 or 1 of two `[EPOCH:]VERSION[-RELEASE]`. Where one has no release, releases are not compared."""
+    left, right = split(first), split(second)
+    order = _numbers(left[0] or "0", right[0] or "0") or rpmvercmp(left[1], right[1])
+    if order or not left[2] or not right[2]:
+        return order
+    return rpmvercmp(left[2], right[2])
+
+
+def split(text: str) -> tuple[str, str, str]:
+    """Epoch, version and release; empty where they are missing."""
+    epoch, colon, rest = text.partition(":")
+    if not colon:
+        epoch, rest = "", text
+    version, _, release = rest.rpartition("-") if "-" in rest else (rest, "", "")
+    return epoch, version, release
+
+
+def _numbers(first: str, second: str) -> int:
+    left, right = int(first), int(second)
+    return (left > right) - (left < right)
+
+
+def rpmvercmp(first: str, second: str) -> int:
+    """Segments of digits or letters are compared in turn; digits are newer than letters; `~` is older than the end."""
+    left_segments, right_segments = _SEGMENT.findall(first), _SEGMENT.findall(second)
+    for index in range(max(len(left_segments), len(right_segments))):
+        left = left_segments[index] if index < len(left_segments) else ""
+        right = right_segments[index] if index < len(right_segments) else ""
+        if left == right:
+            continue
+        if "~" in (left, right):
+            return -1 if left == "~" else 1
+        if not left or not right:  # the longer is newer; but a `^` only against the end
+            return 1 if left else -1
+        if "^" in (left, right):
+            return -1 if left == "^" else 1
+        if left.isdigit() and right.isdigit():
+            if order := _numbers(left, right):
+                return order
+            continue  # 01 and 1
+        if left.isdigit() != right.isdigit():
+            return 1 if left.isdigit() else -1
+        return -1 if left < right else 1
+    return 0
