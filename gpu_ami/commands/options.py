@@ -170,8 +170,8 @@ def check_nodes(args: argparse.Namespace) -> None:
 
 
 JOIN_HELP = (
-    "make the machines nodes of a cluster and check them as such (tier TN; docs/nodes.md); a ParallelCluster image: a"
-    " Slurm cluster of the proof's own machines, without a name"
+    "also check the machines as nodes of a cluster (tier TN; docs/nodes.md); with a ParallelCluster image: as a Slurm"
+    " cluster of the proof's machines, without CLUSTER"
 )
 
 

@@ -104,9 +104,9 @@ def test_ami_has_the_tags_of_parallelcluster(cluster_file: joined.Joined, observ
 
 
 def test_munge_authenticates_every_node(started: Started, observe: Observe) -> None:
-    """munge starts with the cluster's key on every node, and each decodes the credentials of each.
+    """munge starts with the cluster's key on every node, and each decodes the credentials of every node.
 
-    Slurm trusts no other messages.
+    Slurm accepts only authenticated messages.
     """
     if started.munge_error:
         observe.fail(started.munge_error)
@@ -121,7 +121,7 @@ def test_slurmd_registers_every_gpu(
 ) -> None:
     """slurmd of every node registers the GPUs of the instance type, each by its device file, and the nodes are idle.
 
-    A node with another count is drained, and its jobs wait for ever.
+    A node with another count is drained, and its jobs stay pending.
     """
     if started.munge_error:
         unproven(f"munge does not start: {started.munge_error}")
@@ -168,7 +168,7 @@ def test_a_job_on_all_gpus_sees_each_once(
 def test_a_job_sees_no_gpu_that_it_did_not_ask_for(
     started: Started, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
 ) -> None:
-    """A job that asks for one GPU of a node sees one, so two jobs on a node do not share a GPU."""
+    """A job that requests one GPU of a node sees only one, so two jobs on a node do not share a GPU."""
     cluster, gpus = _with_gpus(started, plan, machine)
     if gpus == 1:
         unproven(f"{machine.instance_type} has one GPU: there is none that a job could see beside its own")
