@@ -21,6 +21,7 @@ from gpu_ami.plan import Plan, cost, make_plan
 from gpu_ami.progress import Progress
 from gpu_ami.rehearsal import results
 from gpu_ami.report import document
+from gpu_ami.validate import cluster
 
 if TYPE_CHECKING:
     from gpu_ami.build import image as builds
@@ -141,7 +142,8 @@ def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Sessio
     asked = pipeline.ProofOptions(restarts=(), cancelled=options.cancelled.part())
     if not candidate.row.instance_type:
         return pipeline.validate_files_stage(plan, made.ami, candidate.out, session, asked)
-    asked = replace(asked, instance_types=[candidate.row.instance_type])
+    join = "" if cluster.is_supported(plan.document) else None
+    asked = replace(asked, instance_types=[candidate.row.instance_type], join=join)
     return pipeline.validate_stage(plan, made.ami, candidate.out, session, asked)
 
 

@@ -115,6 +115,9 @@ def test_boot_proves_the_smallest_machine_without_restarts(region: Region, sessi
     row = rehearse(candidate(tmp_path, boot=True), session, Options())
     assert region.calls[1] == "boot ami-1"
     assert (region.asked.instance_types, region.asked.restarts) == (["g5.12xlarge"], ())
+    assert region.asked.join is None
+    rehearse(prepared("pcluster-3.16-ubuntu2404", tmp_path, boot=True), session, Options())
+    assert region.asked.join == "", "a ParallelCluster image is a node of its own Slurm cluster"
     assert row.result == "PASS"
     assert row.simulated == ("nccl", "accelerators")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +115,29 @@ def test_tags_that_cannot_be_read_end_with_exit_code_4(booted: None, tmp_path: P
     cloud = Refuses()
     report = prove(a_join(tmp_path), cloud)
     assert report.exit_code == 4 and "UnauthorizedOperation" in report.hosts[0].error and not cloud.alive
+
+
+@pytest.mark.parametrize("moment", ["first pass", "join", "together"])
+def test_ctrl_c_leaves_nothing(booted: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    cloud, proof = Tagged(), a_join(tmp_path, 2)
+
+    def pressed(real: Callable[..., Any]) -> Callable[..., Any]:
+        def press(*arguments: Any, **named: Any) -> Any:
+            if moment == "first pass" or len(proof.passes) == ["join", "together"].index(moment):
+                os.kill(os.getpid(), signal.SIGINT)
+                proof.cancelled.wait(60)
+            return real(*arguments, **named)
+
+        return press
+
+    name = "check" if moment == "first pass" else "run_checks"
+    monkeypatch.setattr(proof, name, pressed(getattr(proof, name)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with contextlib.ExitStack() as undone, pytest.raises(KeyboardInterrupt):
+        undone.callback(signal.signal, signal.SIGINT, before)
+        prove(proof, cloud)
+    assert not cloud.alive and not cloud.groups and cloud.calls[-1] == "delete_key"
+    assert document.load(tmp_path / "report.json").incomplete == "the run was interrupted"
 
 
 def test_without_join_the_tier_says_how_to_ask(booted: None, tmp_path: Path) -> None:

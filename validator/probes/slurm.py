@@ -32,7 +32,7 @@ _START_SECONDS = 90.0
 IDLE_SECONDS = 90  # slurmd registers within a second or two; an emulated machine needs ten
 JOB_SECONDS = 240.0
 _PROBE_MIB = 16
-_NOISE = "state file|state save file|mpi/"  # of every first start
+_NOISE = "state file|state save file|mpi/|MailProg"  # of every first start
 _REFUSED = "Requested node configuration is not available"
 # TaskPlugin and ProctrackType are ParallelCluster's; the ports are the ones that its security groups are made for.
 _SLURM_CONF = """\
