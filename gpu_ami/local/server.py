@@ -279,12 +279,6 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    code = main(sys.argv)
-    sys.stderr.flush()
-    os._exit(code)  # the region is down: Python would take half a second to free what moto has loaded
-
-
 _read = JSONFileLoader.load_file
 _kept: dict[str, Any] = {}  # by path, without its suffix
 
@@ -301,3 +295,9 @@ def _load_file(self: JSONFileLoader, file_path: str) -> Any:
             return None
         _kept[file_path] = content
     return _kept[file_path]
+
+
+if __name__ == "__main__":
+    code = main(sys.argv)
+    sys.stderr.flush()
+    os._exit(code)  # the region is down: Python would take half a second to free what moto has loaded
