@@ -23,6 +23,7 @@ from gpu_ami.cloud.place import Credentials
 from gpu_ami.commands import dashboard
 from gpu_ami.data import data_root
 from gpu_ami.errors import CloudError
+from tests.release import examples
 from validator import deadline
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
@@ -187,7 +188,24 @@ COMMANDS: dict[str, list[str]] = {
     "launch-template": ["launch-template", AMI, "--instance-type", "g5.12xlarge", "--make"],
     "diff": ["diff", AMI, OTHER_AMI],
     "diff --notes": ["diff", "--notes", AMI],
+    "fleet detach": ["fleet", "detach", "OUT", "--tag", "a=b"],
+    "fleet prove": ["fleet", "prove", "OUT", "--tag", "a=b", "--no-login"],
+    "doctor of a plan": ["doctor", str(data_root() / "variables/recipes/debian12-gpu.yml")],
+    "prove": ["prove", str(data_root() / "variables/recipes/debian12-gpu.yml"), "-o", "OUT"],
+    "verify": ["verify", "SIGNED", "--key", "KEY"],
+    "verify --copy": ["verify", OTHER_AMI, "--copy", "--certificate", "SIGNED", "--key", "KEY"],
+    "publish": ["publish", "SIGNED", "--key", "KEY", "--policy", "POLICY"],
 }
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> dict[str, str]:
+    """The folder of a certified image, its key and a release policy."""
+    (tmp_path / "keys").mkdir()
+    folder = examples.signed_folder(tmp_path / "signed", tmp_path / "keys")
+    (tmp_path / "publish.yml").write_text(json.dumps({"regions": [{"region": "us-east-1"}, {"region": "eu-west-1"}]}))
+    key = tmp_path / "keys" / "release.key.pub"
+    return {"SIGNED": str(folder), "KEY": str(key), "POLICY": str(tmp_path / "publish.yml")}
 
 
 def pairs() -> list[Any]:
@@ -204,6 +222,7 @@ def pairs() -> list[Any]:
 def test_no_command_takes_a_foreign_answer_for_one_of_aws(
     run_against: Callable[..., tuple[int, str]],
     planned: str,
+    signed: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     command: str,
@@ -212,7 +231,8 @@ def test_no_command_takes_a_foreign_answer_for_one_of_aws(
     """Exit code 4, a message, no traceback; and nothing is said to be left where nothing was ever started."""
     monkeypatch.setattr(dashboard, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(endpoint, "time", SimpleNamespace(sleep=lambda _seconds: None, time=time.time))  # of retries
-    words = [planned if word == "OUT" else word for word in COMMANDS[command]]
+    names = {"OUT": planned, **signed}
+    words = [names.get(word, word) for word in COMMANDS[command]]
     code, printed = run_against(FOREIGN[answer], *words)
     assert code == 4, printed
     assert "Traceback" not in printed
