@@ -18,7 +18,7 @@ from typing import Any
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.recipes.components import build_order
-from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts, read_yaml
+from gpu_ami.recipes.facts import VARIABLES, Facts, judged, load_facts, read_yaml
 from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
 from gpu_ami.recipes.site import components_of, in_order, site_folder, site_roles
 from validator.schema import Keys, Mistake, did_you_mean, key_path
@@ -87,7 +87,8 @@ def read_recipe(path: Path, facts: Facts, overrides: Sequence[str] = (), variabl
     """Reads a recipe and what lies below it. UsageError lists all mistakes of all layers."""
     image = read_yaml(path)
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return layered(path, image, sha256, facts, overrides, variables)
+    with judged(facts):
+        return layered(path, image, sha256, facts, overrides, variables)
 
 
 def layered(

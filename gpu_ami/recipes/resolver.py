@@ -7,7 +7,7 @@ from typing import cast
 
 from gpu_ami.recipes.agent import agent_config, gpu_config, publishers
 from gpu_ami.recipes.components import components
-from gpu_ami.recipes.facts import Facts, Row, Sources
+from gpu_ami.recipes.facts import Facts, Row, Sources, judged
 from gpu_ami.recipes.layers import Recipe, raise_mistakes
 from gpu_ami.recipes.notes import remark
 from gpu_ami.recipes.rules import Assignment, Component, Conflict, ResolveContext, python_for
@@ -31,6 +31,11 @@ _GPU_KEYS = (
 
 def resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     """The plan's document, without digest and as it is carried out on AWS itself. UsageError: all conflicts at once."""
+    with judged(facts):
+        return _resolve(recipe, facts)
+
+
+def _resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     context = ResolveContext(recipe.values, facts, components_of(recipe.site))
     solution = solve(context)
     if solution.conflicts:

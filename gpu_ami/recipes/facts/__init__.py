@@ -7,7 +7,7 @@ additions            releases that the tables lack, and rows for them in a site'
 """
 
 from gpu_ami.recipes.facts.additions import add_row, not_released, released
-from gpu_ami.recipes.facts.tables import ARCHITECTURES, VARIABLES, Facts, Row, Sources, load_facts, read_yaml
+from gpu_ami.recipes.facts.tables import ARCHITECTURES, VARIABLES, Facts, Row, Sources, judged, load_facts, read_yaml
 from gpu_ami.recipes.facts.versions import (
     NEWEST,
     around,
@@ -32,6 +32,7 @@ __all__ = [
     "at_least",
     "at_most",
     "branch",
+    "judged",
     "load_facts",
     "matching",
     "nearest_branch_first",

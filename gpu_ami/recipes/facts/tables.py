@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -59,9 +60,10 @@ def _neighbours(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Facts:
-    """All tables of variables/facts: `facts.cuda` is the content of cuda.yml."""
+    """All tables of variables/facts: `facts.cuda` is the content of cuda.yml. site: the folder with rows of a site."""
 
     tables: Mapping[str, Row]
+    site: Path | None = None
 
     def __getattr__(self, name: str) -> Row:
         if name != "tables" and name in self.tables:
@@ -129,7 +131,20 @@ def load_facts(folder: Path = VARIABLES / "facts", site: Path | None = None) -> 
         if path.stem not in tables:
             raise UsageError(f"{path}: no such table{did_you_mean(path.stem, tables)}; tables: {', '.join(tables)}")
         tables[path.stem] = _with_rows(tables[path.stem], read_yaml(path))
-    return Facts(tables)
+    return Facts(tables, site)
+
+
+@contextmanager
+def judged(facts: Facts) -> Iterator[None]:
+    """UsageError where rows of a site's tables have not the keys and kinds of ours: code that reads them stumbles."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        if facts.site is None:
+            raise
+        text = f"{facts.site}: its rows cannot be used: {type(error).__name__}: {error}"
+        hint = "each row has the keys, and the kinds of value, of its table in variables/facts/ (docs/site.md)"
+        raise UsageError(text, hint=hint) from error
 
 
 def _with_rows(table: Any, rows: Any) -> Any:
