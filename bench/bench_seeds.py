@@ -6,6 +6,10 @@ and one boot, without restarts), and what is left is looked for. Rows of an earl
     python bench/bench_seeds.py                          seeds 0 to 19
     python bench/bench_seeds.py --seeds 3 4 --out out/seeds
     python bench/bench_seeds.py --table                  the rows that there are; runs nothing
+    python bench/bench_seeds.py --scripted               plan to publication, no machine, ten times faster
+
+With --scripted, Packer and machines are those of tests/killed_driver: the calls, refusals and waits are real, what is
+on the machine is not; both restarts are done.
 
 Exit code 1: a verdict other than a proof that left out nothing but restarts, or a leftover.
 """
@@ -14,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+import shutil
 import subprocess
 import sys
 import time
@@ -51,7 +57,7 @@ class Row:
 
     @property
     def is_good(self) -> bool:
-        return self.exit_code == LEFT_OUT and not self.failed and not self.left
+        return self.exit_code in (0, LEFT_OUT) and not self.failed and not self.left
 
 
 def gpu_ami(*words: str) -> subprocess.CompletedProcess[str]:
@@ -97,14 +103,49 @@ def prove(seed: int, ami: str, built: Path, out: Path) -> Row:
     report = read_json(folder / "report.json") or {}
     hosts = report.get("hosts", [])
     return Row(
-        seed, done.returncode, str(report.get("verdict", "no report")),
-        [f"{check['verdict']} {check['id']}" for host in hosts for check in host["checks"]
-         if check["verdict"] in ("FAIL", "FLAKY", "ERROR")]
-        + [f"error: {host['error'].splitlines()[0]}" for host in hosts if host.get("error")],
+        seed, done.returncode, str(report.get("verdict", "no report")), red(hosts),
         status.get("refused", {}), round(seconds, 1),
         next((host["boot"] for host in hosts if host.get("boot")), {}),
         [attempt["answer"] for host in hosts for attempt in host.get("attempts", [])], left,
     )  # fmt: skip
+
+
+def play(seed: int, out: Path) -> Row:
+    """The same of scripted machines, which a publication follows."""
+    from tests.killed_driver import account
+    from tests.killed_driver.project import COMMANDS, project, published, quickened
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    folder = out / f"seed-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / "project", ignore_errors=True)
+    with quickened(), project(folder / "project", f"{CONDITIONS}:{seed}") as played:
+        started = time.monotonic()
+        code = played.drivers.run(COMMANDS)
+        seconds = time.monotonic() - started
+        report = played.document("report.json") or {}
+        build = played.document("build.json") or {}
+        left = [
+            f"{kind} {name}" for kind, names in account.left(played.endpoint, played.home).items() for name in names
+        ]
+        if code == 0:
+            published(played)
+        refused = played.world.decisions.refused()
+    hosts = report.get("hosts", [])
+    attempts = [*build.get("attempts", []), *(row for host in hosts for row in host.get("attempts", []))]
+    return Row(
+        seed, code, str(report.get("verdict", "no report")), red(hosts), refused, round(seconds, 1), {},
+        [attempt["answer"] for attempt in attempts], left,
+    )  # fmt: skip
+
+
+def red(hosts: list[dict[str, Any]]) -> list[str]:
+    """Checks that are FAIL, FLAKY or ERROR, and what kept machines from being checked."""
+    bad = ("FAIL", "FLAKY", "ERROR")
+    found = [
+        f"{check['verdict']} {check['id']}" for host in hosts for check in host["checks"] if check["verdict"] in bad
+    ]
+    return found + [f"error: {host['error'].splitlines()[0]}" for host in hosts if host.get("error")]
 
 
 def table(rows: list[Row]) -> str:
@@ -133,14 +174,16 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)), help="default: 0 to 19")
     parser.add_argument("--out", type=Path, default=Path("out", "seeds"), help="default: %(default)s")
     parser.add_argument("--table", action="store_true", help="print the rows that there are")
+    parser.add_argument("--scripted", action="store_true", help="boot no machine; plan to publication")
     args = parser.parse_args()
+    args.out = args.out.resolve() / "scripted" if args.scripted else args.out.resolve()
     done = {row.seed for row in rows_of(args.out, args.seeds)}
     if not args.table and set(args.seeds) - done:
-        built = args.out.resolve() / RECIPE
-        ami = build(built)
+        built = args.out / RECIPE
+        ami = "" if args.scripted else build(built)
         for seed in args.seeds:
             if seed not in done:
-                row = prove(seed, ami, built, args.out.resolve())
+                row = play(seed, args.out) if args.scripted else prove(seed, ami, built, args.out)
                 write_json(args.out / f"seed-{seed}" / "row.json", asdict(row))
                 print(table([row]).splitlines()[2], flush=True)
     rows = rows_of(args.out, args.seeds)
