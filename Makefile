@@ -14,6 +14,10 @@ CONDITIONS ?=
 # gpu_ami/local/prerequisites.py names the same packages; tests/local/test_prerequisites.py compares.
 PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg dpkg-dev apt-utils fakeroot gnupg gpgv rpm createrepo-c \
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
+# What recipes of arm64 need on a host of another architecture: emulators, firmware, a compiler (gpu_ami/local/architectures.py).
+ARM64_PACKAGES := qemu-user-static qemu-system-arm qemu-efi-aarch64 gcc-aarch64-linux-gnu
+for_arm64 = $(if $(filter aarch64,$(shell uname -m)),,$(if $(shell grep -ls '^architecture: *arm64' $(1)),$(ARM64_PACKAGES)))
+named = $(or $(foreach name,$(1),$(firstword $(wildcard $(name) variables/recipes/$(name).yml))),$(wildcard variables/recipes/*.yml))
 # Debian 12's backports have a faster QEMU; "no" takes that of Debian 12 and leaves apt's sources as they are.
 BACKPORTS ?= yes
 ifneq ($(PACKER),)
@@ -45,7 +49,7 @@ setup: packages venv
 
 # Only what is missing is installed, so a second run needs neither root nor the network.
 packages:
-	@BACKPORTS=$(BACKPORTS) bash gpu_ami/local/packages.sh $(PACKAGES)
+	@BACKPORTS=$(BACKPORTS) bash gpu_ami/local/packages.sh $(PACKAGES) $(FURTHER_PACKAGES)
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed (make PYTHON=…)" >&2; exit 2; }
@@ -83,11 +87,13 @@ unit:
 slow:
 	$(VENV)/bin/python -m pytest -n auto -m "slow and not machine and not sandbox"
 
+prove: FURTHER_PACKAGES = $(call for_arm64,$(RECIPE))
 prove: packages
 	@$(MAKE) --no-print-directory -j2 $(STAMP) base-image
 	$(VENV)/bin/gpu-ami prove $(RECIPE) -o $(OUT)/$(notdir $(basename $(RECIPE))) $(if $(CONDITIONS),--conditions $(CONDITIONS))
 
 # Goes on where an earlier run ended: gpu-ami rehearse --help
+recipes: FURTHER_PACKAGES = $(call for_arm64,$(call named,$(RECIPES)))
 recipes: packages
 	@$(MAKE) --no-print-directory -j2 $(STAMP) base-image
 	$(VENV)/bin/gpu-ami rehearse $(RECIPES) -o $(OUT)/rehearsals $(if $(filter yes,$(BOOT)),--boot)

@@ -21,7 +21,7 @@ from gpu_ami.build import image as builds
 from gpu_ami.build import layering, layers
 from gpu_ami.cloud import Cloud, Place, load_place, preflight, runs, with_session_credentials
 from gpu_ami.data import data_root
-from gpu_ami.errors import BuildError, CloudError, UsageError
+from gpu_ami.errors import BuildError, CloudError, GpuAmiError, UsageError
 from gpu_ami.files import home_dir
 from gpu_ami.plan import PLAN_FILE, Plan, cost, make_plan, resolve_source_ami
 from gpu_ami.progress import Progress
@@ -347,7 +347,7 @@ def validate_stage(plan: Plan, ami: str, out: Path, session: Session, asked: Pro
     proof = _proof_of(plan, ami, out, session, asked)
     for note in proof.carried.notes:
         session.progress.note(note)
-    files = host_proof.find(session.images, ami)
+    files = _files_of(plan, ami, session)
     look = functools.partial(host_proof.check, proof, files.path) if files.path else None
     with session.progress.stage(f"prove {ami} on {', '.join(instance_types)}"):
         return image_proof.prove_image(proof, session.cloud, session.run, ami, instance_types, look, files.reason)
@@ -360,11 +360,23 @@ def validate_files_stage(plan: Plan, ami: str, out: Path, session: Session, aske
     """
     _note_use(ami, out, session)
     proof = _proof_of(plan, ami, out, session, asked)
-    files = host_proof.find(session.images, ami)
+    files = _files_of(plan, ami, session)
     if files.path is None:
         raise CloudError(f"the files of {ami} cannot be checked: {files.reason}")
     check = functools.partial(host_proof.check, proof, files.path)
     return host_proof.prove_files(proof, session.run, check, ami)
+
+
+def _files_of(plan: Plan, ami: str, session: Session) -> host_proof.Files:
+    """The files of an AMI in a place that keeps images; programs of the image's architecture run on this host then."""
+    from gpu_ami.local import architectures
+
+    if session.images:
+        try:
+            architectures.require_programs(plan.document["architecture"])
+        except GpuAmiError as error:
+            return host_proof.Files(None, "; ".join(filter(None, [error.message, error.hint])))
+    return host_proof.find(session.images, ami)
 
 
 def _proof_of(plan: Plan, ami: str, out: Path, session: Session, asked: ProofOptions) -> Proof:

@@ -141,17 +141,6 @@ _OPEN_THE_LOCAL_REGION = {"gpu_ami.pipeline", "gpu_ami.build.builder"}
 _READ_SIMULATED = {"gpu_ami.pipeline", "gpu_ami.validate.proof", "gpu_ami.commands.publish"}
 
 
-def test_a_program_starts_after_all_that_it_defines() -> None:
-    """What follows `if __name__ == "__main__":` is not defined yet when the module is run as a program."""
-    early = [
-        name
-        for name, tree in modules().items()
-        for statement in tree.body[:-1]
-        if isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test)
-    ]
-    assert early == [], "move the block to the end of the module"
-
-
 def test_nothing_else_asks_whether_it_runs_in_the_local_region() -> None:
     """What differs there is data of the place (gpu_ami.cloud.Place), or a function that it brings."""
     aside = ("gpu_ami.local", "gpu_ami.commands.", "gpu_ami.rehearsal.")

@@ -6,6 +6,7 @@ A program in Python's place notes its calls; pip and the base image each wait un
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -120,3 +121,24 @@ def test_compiled_files_are_kept_whatever_the_environment_says(checkout: Path, t
     made = calls(checkout)
     assert any(call.startswith("-m pip install") for call in made)
     assert [call for call in made if call.startswith("keeps no")] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "variables", "expected"),
+    [
+        ("prove", [], False),
+        ("prove", ["RECIPE=variables/recipes/al2023-arm64.yml"], True),
+        ("recipes", ["RECIPES=debian12-gpu ecs-al2023-gpu"], False),
+        ("recipes", ["RECIPES=debian12-gpu ubuntu2404-gb200"], True),
+        ("recipes", ["RECIPES=variables/recipes/al2023-arm64.yml"], True),
+        ("recipes", [], True),
+        ("setup", [], False),
+    ],
+)
+@pytest.mark.skipif(platform.machine() == "aarch64", reason="its own architecture needs no emulator")
+def test_emulators_are_installed_for_recipes_of_another_architecture_alone(
+    target: str, variables: list[str], expected: bool
+) -> None:
+    done = subprocess.run(["make", "-n", target, *variables], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    (line,) = [line for line in done.stdout.splitlines() if "local/packages.sh" in line]
+    assert ("qemu-system-arm" in line) == expected

@@ -75,7 +75,10 @@ if [[ " ${missing[*]} " = *" packer "* ]] && [ -z "$(apt-cache madison packer)" 
   echo "This system has no package packer. Install HashiCorp's (https://developer.hashicorp.com/packer/install), then run make again." >&2
   exit 2
 fi
-if [ "${BACKPORTS:-yes}" = yes ] && [[ " ${missing[*]} " = *" qemu-system-x86 "* ]]; then
+# All programs of QEMU share a package of one version: a further one is of the release that the first was taken from.
+if [ "$(dpkg-query -W -f "\${Version}" qemu-system-common 2>/dev/null | grep -c bpo)" = 1 ] && [[ " ${missing[*]}" = *" qemu-"* ]]; then
+  install_qemu
+elif [ "${BACKPORTS:-yes}" = yes ] && [[ " ${missing[*]} " = *" qemu-system-x86 "* ]]; then
   there() { apt-cache madison qemu-system-x86 | grep -q ' bookworm-backports/'; }
   if there || { add_backports && there; }; then
     install_qemu

@@ -27,6 +27,7 @@ from botocore.loaders import JSONFileLoader
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.files import read_json, write_json
 from gpu_ami.local import state
+from gpu_ami.local.architectures import ARCHITECTURES
 from gpu_ami.local.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
 from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS, claim_network
 from gpu_ami.local.state import FROM_BASE, FROM_LAYER, ImageRecord, Layout
@@ -242,10 +243,11 @@ def _serve_mirror(home: Path) -> tuple[int, str] | None:
     return int(port), str(fingerprint)
 
 
-def _distributed(home: Path, name: str) -> dict[str, str]:
+def _distributed(home: Path, name: str, architecture: str) -> dict[str, str]:
     """Where a guest finds a package of Distributor in the mirror: format → URL."""
     tree = home / "mirror" / "current"
-    files = {"AmazonCloudWatchAgent": "amazoncloudwatch-agent.s3.amazonaws.com/*/amd64/*/amazon-cloudwatch-agent"}
+    folder = f"amazoncloudwatch-agent.s3.amazonaws.com/*/{ARCHITECTURES[architecture].debian}/*"
+    files = {"AmazonCloudWatchAgent": f"{folder}/amazon-cloudwatch-agent"}
     pattern = files.get(name, "")
     found = {kind: sorted(tree.glob(f"{pattern}.{kind}")) for kind in ("deb", "rpm")} if pattern else {}
     return {kind: f"http://{MIRROR_ADDRESS}/{paths[-1].relative_to(tree)}" for kind, paths in found.items() if paths}

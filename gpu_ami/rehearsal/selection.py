@@ -6,13 +6,13 @@ The seed, a commit's digest, decides which: the same commit builds the same reci
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.errors import UsageError
+from gpu_ami.local.architectures import ARCHITECTURES
 from gpu_ami.local.images import source_ami
 from gpu_ami.plan import affected
 from gpu_ami.recipes import section
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gpu_ami.recipes import ResolvedPlan
     from gpu_ami.rehearsal.candidates import Candidate
 
-_ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64"}  # of the kernel → of a plan
 # Seconds that a rehearsal takes beside another one, on two cores (2026-11-25).
 _SECONDS = 90.0
 # Debian's own driver is no replica: its module is compiled in full.
@@ -42,11 +41,12 @@ class Sample:
 def draw(candidates: Sequence[Candidate], seed: str, *, boot: bool) -> Sample:
     """One image of each system and node family that has a base image. boot: one of them is booted.
 
-    Of a family's recipes, the quickest to build take part: neither an emulated architecture nor a real driver.
+    Of a family's recipes, the quickest to build take part: none with a real driver. None is of an architecture that is
+    emulated here, also where its family has no other recipe: it takes as long as all the others together.
     """
     families: dict[tuple[str, str], list[Candidate]] = {}
     for candidate in candidates:
-        if candidate.base is not None:
+        if candidate.base is not None and is_native(candidate):
             families.setdefault((candidate.base.system, candidate.base.family), []).append(candidate)
     chosen = []
     for key, members in sorted(families.items()):
@@ -86,9 +86,13 @@ def order(
     rest = sorted((one for one in unsettled if one.image not in sample.images), key=lambda one: one.image)
     begin = _number(seed, "order") % len(rest) if rest else 0
     rotated = [*rest[begin:], *rest[:begin]]
-    later = [replace(one, is_optional=True) for one in rotated if one.image in changed]
-    others = [one.left_out(f"not in {what}") for one in rotated if one.image not in changed]
+    later = [replace(one, is_optional=True) for one in rotated if one.image in changed and is_native(one)]
+    others = [one.left_out(_why_not(one, what)) for one in rotated if one.image not in changed or not is_native(one)]
     return [*first, *later, *others, *(one for one in candidates if one.is_settled)]
+
+
+def _why_not(candidate: Candidate, what: str) -> str:
+    return f"not in {what}" if is_native(candidate) else f"{candidate.row.architecture} is emulated here: not in {what}"
 
 
 def described(sample: Sample, changed: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -105,8 +109,12 @@ def expected_seconds(candidate: Candidate) -> float:
         return 0.0
     document = candidate.plan.document
     is_real = section(document, "nvidia_driver").get("source") == "distribution"
-    is_native = document["architecture"] == _ARCHITECTURES.get(platform.machine(), platform.machine())
-    return (_REAL_DRIVER_SECONDS if is_real else _SECONDS) * (1 if is_native else _EMULATED_FACTOR)
+    return (_REAL_DRIVER_SECONDS if is_real else _SECONDS) * (1 if is_native(candidate) else _EMULATED_FACTOR)
+
+
+def is_native(candidate: Candidate) -> bool:
+    """Whether this host runs the image's programs without emulation."""
+    return candidate.plan is None or ARCHITECTURES[candidate.plan.document["architecture"]].is_native
 
 
 def _number(seed: str, *purpose: str) -> int:

@@ -73,9 +73,11 @@ def test_explain_of_a_conflict_exits_2(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_plan_that_the_local_region_cannot_build_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["plan", "al2023-arm64", "-o", str(tmp_path)]) == 0
+    recipe = tmp_path / "old.yml"
+    recipe.write_text("flag: old\nos: ubuntu2004\ninstance_types: [g5.xlarge]\nnvidia_driver: {version: '570'}\n")
+    assert main(["plan", str(recipe), "-o", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "the local region has no base image for amzn 2023 on arm64: build it on AWS with --where FILE" in said
+    assert "the local region has no base image for ubuntu 20.04 on x86_64: build it on AWS with --where FILE" in said
     assert main(["plan", "debian12-gpu", "-o", str(tmp_path)]) == 0
     assert "no base image" not in capsys.readouterr().out
 

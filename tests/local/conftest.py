@@ -223,7 +223,7 @@ def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -
     install(world.decisions.conditions.delays)
     world.systems_manager = SystemsManager(
         world.ec2, lambda: time.time() + world.later, SILENT_SECONDS, poll_seconds=0.2,
-        packages=lambda name: world.packages.get(name, {}),
+        packages=lambda name, _architecture: world.packages.get(name, {}),
     )  # fmt: skip
     moto = SystemsManagerLayer(DomainDispatcherApplication(create_backend_app), world.systems_manager)
     api: Any = Api(moto, world.reconciler, world.images, world.layout, hold_seconds)

@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).resolve().parents[2] / "gpu_ami" / "local" / "packages.sh"
-# $SYSTEM: files of what the system has. installed: packages; indexes: releases that `apt-get update` has read;
-# offered: releases that the mirror has; impossible: what apt cannot install of a release, as `-t` names it.
-_DPKG_QUERY = 'grep -qx "$4" $SYSTEM/installed && echo "install ok installed"'
+# $SYSTEM: files of what the system has. installed: packages; common: version of qemu-system-common; indexes: releases
+# that `apt-get update` has read; offered: releases that the mirror has; impossible: what apt cannot install of a
+# release, as `-t` names it.
+_DPKG_QUERY = """case "$3" in
+    *Version*) cat $SYSTEM/common ;;
+    *) grep -qx "$4" $SYSTEM/installed && echo "install ok installed" ;;
+esac"""
 _APT_GET = r"""echo "apt-get $*" >> $SYSTEM/calls
 case "$1" in
     update) for file in $SYSTEM/parts/*.sources; do
@@ -145,6 +149,23 @@ def test_an_installed_qemu_stays(system: System) -> None:
     system.has(installed="qemu-system-x86\n")
     system.run("qemu-system-x86", "packer")
     assert (system.installed, system.sources) == (["packer"], [])
+
+
+@pytest.mark.parametrize(
+    ("common", "installs"),
+    [
+        (
+            "1:10.0.2+ds-2+deb13u1~bpo12+1",
+            [[*_BACKPORTS, "qemu-system-arm", "qemu-user-static"], ["gcc-aarch64-linux-gnu"]],
+        ),
+        ("1:7.2+dfsg-7+deb12u18", [["qemu-system-arm", "qemu-user-static", "gcc-aarch64-linux-gnu"]]),
+    ],
+)
+def test_a_further_qemu_is_of_the_release_of_the_first(system: System, common: str, installs: list[list[str]]) -> None:
+    """Its programs share qemu-system-common, of exactly one version."""
+    system.has(installed="qemu-system-x86\n", common=f"{common}\n")
+    done = system.run("qemu-system-x86", "qemu-system-arm", "qemu-user-static", "gcc-aarch64-linux-gnu")
+    assert (done.returncode, system.installs) == (0, installs)
 
 
 def test_a_packer_that_is_no_debian_package_counts(system: System) -> None:

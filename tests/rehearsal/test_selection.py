@@ -27,7 +27,8 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> list[Candidate]:
 
 
 def families(found: list[Candidate]) -> Mapping[str, tuple[str, str]]:
-    return {one.image: (one.base.system, one.base.family) for one in found if one.base}
+    """Image → system and node family of those that may be drawn."""
+    return {one.image: (one.base.system, one.base.family) for one in found if one.base and selection.is_native(one)}
 
 
 def test_each_system_and_node_family_is_in_every_sample_once(every: list[Candidate]) -> None:
@@ -62,6 +63,21 @@ def test_a_real_driver_and_another_architecture_take_long(
     assert (seconds["debian12-gpu"], seconds["al2023-arm64"]) == (720, 90)
 
 
+@pytest.mark.parametrize(("machine", "emulated"), [("x86_64", "arm64"), ("aarch64", "x86_64")])
+def test_no_slice_has_an_emulated_architecture(
+    every: list[Candidate], monkeypatch: pytest.MonkeyPatch, machine: str, emulated: str
+) -> None:
+    """Also where it is affected, or its family has no other recipe; the row says why."""
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    of = {one.image: one.row.architecture for one in every}
+    for seed in SEEDS[:20]:
+        assert emulated not in {of[image] for image in selection.draw(every, seed, boot=True).images}
+    found = selection.order(every, Sample(frozenset()), [one.image for one in every], "abc", "the sample")
+    reasons = {one.row.reason for one in found if one.row.result == "LEFT OUT" and one.base}
+    assert reasons == {f"{emulated} is emulated here: not in the sample"}
+    assert not {one.image for one in found if not one.is_settled and of[one.image] == emulated}
+
+
 def order(every: list[Candidate], seed: str, sample: Sample, *changed: str) -> list[Candidate]:
     return selection.order(every, sample, changed, seed, "the sample")
 
@@ -82,7 +98,7 @@ def test_no_recipe_is_missing(every: list[Candidate]) -> None:
 
 
 def test_the_seed_decides_which_affected_recipe_is_first(every: list[Candidate]) -> None:
-    images = [one.image for one in every if one.base]
+    images = [one.image for one in every if one.base and selection.is_native(one)]
     firsts = {order(every, seed, Sample(frozenset()), *images)[0].image for seed in SEEDS}
     assert firsts == set(images)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_ami.local.architectures import DEFAULT
 from gpu_ami.local.images import base_image
 from gpu_ami.local.mirror import (
     Archive,
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 
 _REPLICAS = Path(__file__).parents[1] / "replicas"
 _KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "ubuntu2204": "deb", "debian12": "deb"}
-_ARCHITECTURE = "x86_64"
-# An instance type with all that a node family may provide packages for.
-_INSTANCE_TYPE = "p5.48xlarge"
+# Architecture → an instance type with all that a node family may provide packages for.
+_INSTANCE_TYPES = {"x86_64": "p5.48xlarge", "arm64": "p6e-gb200.36xlarge"}
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Provided:
             shutil.copy(file, folder)
 
 
-def of_family(system: str, family: str, version: str) -> Provided:
+def of_family(system: str, family: str, version: str, architecture: str = DEFAULT) -> Provided:
     """What the base AMI of a node family and its version has on that system."""
     kind = _KINDS[system]
-    listed = list(_listed(_REPLICAS / f"{family}_ami" / f"provided_{kind}.txt", kind))
+    listed = list(_listed(_REPLICAS / f"{family}_ami" / f"provided_{kind}.txt", kind, architecture))
     provides = _provides(family, version)
     if not provides:
         return Provided(tuple(listed))
-    asked = sections(_plan(system, provides), only=list(provides))
+    asked = sections(_plan(system, provides, architecture), only=list(provides))
     planned = [package for section in asked for package in packages(section)]
     archives = [item for _, item in resolve(asked).files.values() if isinstance(item, Archive)]
     return Provided((*listed, *_with_brought(planned)), tuple(archives))
@@ -93,11 +93,11 @@ def _with_brought(planned: Sequence[Package]) -> list[Package]:
     return [collected[name] for name in sorted(collected)]
 
 
-def _listed(path: Path, kind: str) -> Iterator[Package]:
+def _listed(path: Path, kind: str, architecture: str) -> Iterator[Package]:
     lines = base_image.listed(path) if path.exists() else []
     for name, _, version in (line.partition("=") for line in lines):
         row = find_row("packages", name, kind=kind, asked_by=str(path))
-        yield Package(name, version, kind, _ARCHITECTURE, row)
+        yield Package(name, version, kind, architecture, row)
 
 
 def _provides(family: str, version: str) -> Mapping[str, str]:
@@ -108,12 +108,13 @@ def _provides(family: str, version: str) -> Mapping[str, str]:
     return provides
 
 
-def _plan(system: str, provides: Mapping[str, str]) -> PlanDocument:
+def _plan(system: str, provides: Mapping[str, str], architecture: str) -> PlanDocument:
     """The plan of a plain instance with those components."""
     from gpu_ami.cloud import Place
     from gpu_ami.plan import make_plan
 
-    recipe = {"os": system, "flag": "base", "instance_types": [_INSTANCE_TYPE]}
+    instance_types = [_INSTANCE_TYPES[architecture]]
+    recipe = {"os": system, "architecture": architecture, "flag": "base", "instance_types": instance_types}
     components = {name: {"version": version} for name, version in provides.items()}
     with tempfile.TemporaryDirectory(prefix="gpu-ami-base-") as folder:
         path = Path(folder) / "base.yml"  # JSON is YAML

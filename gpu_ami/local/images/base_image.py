@@ -1,4 +1,4 @@
-"""The local region's source AMI: Debian 12 for amd64, made by mmdebstrap from Debian's archive.
+"""The local region's source AMI: Debian 12 of an architecture, made by mmdebstrap from Debian's archive.
 
 It stands in for Debian's own cloud AMI: cloud kernel, systemd, OpenSSH, stock cloud-init with the Ec2 datasource, user
 `admin`. What differs is what emulation asks for: a short list of cloud-init modules, a small initrd, few timers
@@ -27,20 +27,21 @@ from pathlib import Path
 
 from gpu_ami.errors import CloudError, MissingTool
 from gpu_ami.files import locked
+from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT, require_programs
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 
 PARTITION_OFFSET = 1024 * 1024
 SOURCE = Path(__file__).parents[1] / "replicas" / "debian_ami"
 SUITE = "bookworm"
-NAME = "debian-12-amd64-gpu-ami"
 SSH_USER = "admin"
 DISK_BYTES = 8 * 1024**3
 _BUILD_SECONDS = 1200.0
+_EMULATED_BUILD_SECONDS = 3600.0
 _KEPT_SECONDS = 7 * 24 * 3600.0
 # No flush of each file that dpkg unpacks: an interrupted build is thrown away. The first two are dpkg's defaults.
 _DPKG = {"DPKG_FORCE": "security-mac,downgrade,unsafe-io"}
-_MMDEBSTRAP = ("--variant=apt", "--architectures=amd64", "--dpkgopt=force-confold")
+_MMDEBSTRAP = ("--variant=apt", "--architectures={}", "--dpkgopt=force-confold")
 # $0 tar, $1 scratch folder, $2 mke2fs, $3 UUID, $4 offset in bytes, $5 disk, $6 KiB
 _DISK_SCRIPT = (
     'set -e; mkdir -p "$1"; tar -C "$1" --numeric-owner --xattrs --exclude="./dev/*" -xf "$0"; '
@@ -59,10 +60,11 @@ class BaseImage:
     digest: str
 
 
-def digest() -> str:
+def digest(architecture: str = DEFAULT) -> str:
     """Digest of the image's sources: package list, files, build steps."""
-    sha = hashlib.sha256(repr((SUITE, DISK_BYTES, _MMDEBSTRAP, _DISK_SCRIPT)).encode())
+    sha = hashlib.sha256(repr((SUITE, DISK_BYTES, _options(architecture), _DISK_SCRIPT)).encode())
     add_files(sha, SOURCE)
+    sha.update("".join(f"{old} {new}\0" for old, new in ARCHITECTURES[architecture].packages.items()).encode())
     return sha.hexdigest()[:16]
 
 
@@ -74,47 +76,55 @@ def add_files(sha: hashlib._Hash, folder: Path) -> None:
             sha.update(path.read_bytes())
 
 
-def ensure(home: Path, progress: Progress) -> BaseImage:
-    """The image in `home/base`, built when what makes it has changed (about a minute)."""
-    image = _image(home / "base")
+def ensure(home: Path, progress: Progress, architecture: str = DEFAULT) -> BaseImage:
+    """The image in `home/base`, built when what makes it has changed (about a minute; emulated, several)."""
+    image = _image(home / "base", architecture)
     with only_one(home / "base") as base:
         if image.path.exists():
             os.utime(image.path)
             return image
-        archive = _archive(base, progress)
+        archive = _archive(base, progress, architecture)
         with progress.stage("write the disk"), scratch(base) as work:
-            _write_disk(archive, work / "disk.raw", root_uuid())
+            _write_disk(archive, work / "disk.raw", root_uuid(architecture))
             (work / "disk.raw").rename(image.path)
     return image
 
 
-def ensure_archive(home: Path, progress: Progress) -> Path:
+def ensure_archive(home: Path, progress: Progress, architecture: str = DEFAULT) -> Path:
     """The image's tree as a tar, of which emulated distributions and sandboxes are made; kept beside the image."""
     with only_one(home / "base") as base:
-        return _archive(base, progress)
+        return _archive(base, progress, architecture)
 
 
-def _image(base: Path) -> BaseImage:
-    current = digest()
-    return BaseImage(base / f"{NAME}-{current}.raw", f"{NAME}-{current}", SSH_USER, current)
+def image_name(architecture: str = DEFAULT) -> str:
+    """The image's name without its digest."""
+    return f"debian-12-{ARCHITECTURES[architecture].debian}-gpu-ami"
 
 
-def root_uuid() -> str:
+def _image(base: Path, architecture: str = DEFAULT) -> BaseImage:
+    current = digest(architecture)
+    name = f"{image_name(architecture)}-{current}"
+    return BaseImage(base / f"{name}.raw", name, SSH_USER, current)
+
+
+def root_uuid(architecture: str = DEFAULT) -> str:
     """Of the root file system: the boot menu in the tree names it, so every disk made of that tree has it."""
-    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{NAME}-{digest()}"))
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{image_name(architecture)}-{digest(architecture)}"))
 
 
-def _archive(base: Path, progress: Progress) -> Path:
-    archive = base / f"{NAME}-{digest()}.tar"
+def _archive(base: Path, progress: Progress, architecture: str) -> Path:
+    archive = base / f"{image_name(architecture)}-{digest(architecture)}.tar"
     if archive.exists():
         os.utime(archive)
         return archive
     for stale in base.glob("build-*"):
         shutil.rmtree(stale, ignore_errors=True)
-    with progress.stage("base image: Debian 12 by mmdebstrap"), scratch(base) as work:
+    require_programs(architecture)
+    of = "" if architecture == DEFAULT else f" of {architecture}"
+    with progress.stage(f"base image: Debian 12{of} by mmdebstrap"), scratch(base) as work:
         overlay = work / "overlay.tar"
         pack_overlay(SOURCE / "rootfs", overlay)
-        _bootstrap(overlay, work, work / "tree.tar", root_uuid())
+        _bootstrap(overlay, work, work / "tree.tar", architecture)
         (work / "tree.tar").rename(archive)
     _forget_old(base)
     return archive
@@ -158,8 +168,13 @@ def pack_overlay(folder: Path, archive: Path) -> None:
             tar.add(path, arcname=path.name, filter=as_root)
 
 
-def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
-    packages = ",".join(listed(SOURCE / "packages.txt"))
+def _options(architecture: str) -> tuple[str, ...]:
+    return tuple(option.format(ARCHITECTURES[architecture].debian) for option in _MMDEBSTRAP)
+
+
+def _bootstrap(overlay: Path, work: Path, tree: Path, architecture: str) -> None:
+    renamed, is_native = ARCHITECTURES[architecture].packages, ARCHITECTURES[architecture].is_native
+    packages = ",".join(renamed.get(name, name) for name in listed(SOURCE / "packages.txt"))
     customise = work / "customise"
     customise.write_text((SOURCE / "customise.sh").read_text())
     customise.chmod(0o755)
@@ -172,18 +187,20 @@ def _bootstrap(overlay: Path, work: Path, tree: Path, root_uuid: str) -> None:
         *namespace,
         find_tool("mmdebstrap", package="mmdebstrap"),
         f"--mode={'root' if is_root else 'unshare'}",
-        *_MMDEBSTRAP,
+        *_options(architecture),
+        *([] if is_native else ["--skip=check/qemu"]),  # require_programs has looked, without a further package
         f"--include={packages}",
         # Both before anything is installed: initramfs settings and dpkg filters count from the first package.
         f"--extract-hook={_filter_hook(_dpkg_filters())}",
         f"--essential-hook=tar-in {overlay} /",
-        f'--customize-hook={customise} "$1" {root_uuid} {masked}',
+        f'--customize-hook={customise} "$1" {root_uuid(architecture)} {masked}',
         SUITE,
         tree,
         *archive_lines(),
     ]
     temporary = {"TMPDIR": str(work)} if is_root else {}  # as another user it needs a folder open to all
-    run(command, timeout=_BUILD_SECONDS, env=proxies() | _DPKG | temporary, error=CloudError)
+    seconds = _BUILD_SECONDS if is_native else _EMULATED_BUILD_SECONDS
+    run(command, timeout=seconds, env=proxies() | _DPKG | temporary, error=CloudError)
 
 
 def _filter_hook(filters: Sequence[str]) -> str:

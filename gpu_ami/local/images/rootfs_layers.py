@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT, require_programs
 from gpu_ami.local.images import base_image
 from gpu_ami.local.images.base_ami_packages import Provided, of_family
 from gpu_ami.process import find_tool, run
@@ -26,6 +27,7 @@ _BUILD_LAYER = _REPLICAS / "build_layer.sh"
 _HIDE = _REPLICAS / "hide.sh"
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYER_SECONDS = 900.0
+_EMULATED_LAYER_SECONDS = 3600.0
 # Capabilities that affect the host's kernel, on which the tree's programs run: modules, log, clock, power.
 _DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
 SYSTEMS = ("debian12", "ubuntu2404", "ubuntu2204", "al2023")
@@ -44,24 +46,29 @@ class Base:
     family: str = ""
     version: str = ""
     kernel: str = ""
+    architecture: str = DEFAULT
 
     @staticmethod
     def parse(text: str) -> Base:
-        """From `al2023`, `al2023@6.12` or `al2023+eks-1.33`. UsageError: no such base image."""
+        """From `al2023`, `al2023@6.12`, `al2023-arm64` or `al2023+eks-1.33`. UsageError: no such base image."""
         system, _, node = text.partition("+")
         system, _, kernel = system.partition("@")
+        system, _, architecture = system.partition("-")
+        architecture = architecture or DEFAULT
         family, _, version = node.partition("-")
         known = available()
-        if system not in SYSTEMS or (family and (system, family) not in known):
+        unknown = system not in SYSTEMS or architecture not in ARCHITECTURES
+        if unknown or (family and (system, family) not in known):
             names = [*SYSTEMS, *("+".join(pair) for pair in known)]
-            raise UsageError(f"no base image {text!r}", hint=f"base images: {', '.join(names)}")
+            raise UsageError(f"no base image {text!r}", hint=f"base images: {', '.join(names)}; of arm64: SYSTEM-arm64")
         if kernel and kernel not in kernel_series(system):
             raise UsageError(f"no base image {text!r}", hint=f"kernels of {system}: {', '.join(kernel_series(system))}")
-        return Base(system, family, version, kernel)
+        return Base(system, family, version, kernel, architecture)
 
     @property
     def name(self) -> str:
-        system = "@".join(filter(None, [self.system, self.kernel]))
+        system = self.system if self.architecture == DEFAULT else f"{self.system}-{self.architecture}"
+        system = "@".join(filter(None, [system, self.kernel]))
         return "+".join(filter(None, [system, "-".join(filter(None, [self.family, self.version]))]))
 
     @property
@@ -72,7 +79,7 @@ class Base:
         family = load_facts().node_families[self.family or "ec2"]
         own = family.get("versions", {}).get(self.version, {}).get("kernel")
         own = own or family.get("kernels", {}).get(self.system) or kernel_series(self.system)[0]
-        return kernel_package(self.system, self.kernel or own)
+        return kernel_package(self.system, self.kernel or own, self.architecture)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -88,7 +95,8 @@ class Base:
             Layer(self.system) if self.system == "debian12" else Layer(self.system, (), system, arguments),
         ]
         if self.family:
-            source, provided = _REPLICAS / f"{self.family}_ami", of_family(self.system, self.family, self.version)
+            source = _REPLICAS / f"{self.family}_ami"
+            provided = of_family(self.system, self.family, self.version, self.architecture)
             unpacked = source / "unpacked.txt"
             names = tuple(base_image.listed(unpacked)) if unpacked.exists() else ()
             layers.append(Layer(self.family, (), source, (self.system, self.version), provided, names))
@@ -132,12 +140,12 @@ def kernel_series(system: str) -> tuple[str, ...]:
     return tuple(load_facts().operating_systems[system]["kernels"])
 
 
-def kernel_package(system: str, series: str) -> str:
+def kernel_package(system: str, series: str, architecture: str = DEFAULT) -> str:
     """Name of the package of a kernel series."""
     from gpu_ami.recipes import load_facts
     from gpu_ami.recipes.components import kernel
 
-    return kernel.kernel_section(load_facts().operating_systems[system], series, "x86_64")["package"]
+    return kernel.kernel_section(load_facts().operating_systems[system], series, architecture)["package"]
 
 
 def available() -> tuple[tuple[str, str], ...]:
@@ -172,34 +180,36 @@ def ensure(base: Base, home: Path, progress: Progress) -> Tree:
     """The tree, its layers made where they are not there. UsageError unless we are root: its files have many owners."""
     require_root("a base image's tree")
     trees = home / "base" / "trees"
-    folders = [_ensure_debian(home, trees, progress)]
-    below = base_image.digest()
+    require_programs(base.architecture)
+    folders = [_ensure_debian(home, trees, progress, base.architecture)]
+    below = base_image.digest(base.architecture)
     for layer in base.layers:
         below = layer.digest(below)
         folder = trees / f"{layer.name}-{below}"
         with base_image.only_one(trees):
             if not folder.exists():
                 with progress.stage(f"base image {base.name}: {layer.name}"):
-                    _build(layer, folders, folder, home)
+                    _build(layer, folders, folder, home, base.architecture)
                 _forget_old(trees)
         os.utime(folder)
         folders.insert(0, folder)
     return Tree(tuple(folders))
 
 
-def _unpack(layer: Layer, debian: Path, home: Path) -> Path:
+def _unpack(layer: Layer, debian: Path, home: Path, architecture: str) -> Path:
     """The files of a layer's unpacked packages: installed on Debian's tree, on which nothing else lies."""
     side = Layer(f"{layer.name}-unpacked", layer.unpacked)
-    folder = debian.parent / f"{side.name}-{side.digest(base_image.digest())}"
+    folder = debian.parent / f"{side.name}-{side.digest(base_image.digest(architecture))}"
     if not folder.exists():
-        _build(side, [debian], folder, home)
+        _build(side, [debian], folder, home, architecture)
     os.utime(folder)
     return folder
 
 
 def digest(base: Base) -> str:
     """Of all that makes the tree."""
-    return functools.reduce(lambda below, layer: layer.digest(below), base.layers, base_image.digest())
+    debian = base_image.digest(base.architecture)
+    return functools.reduce(lambda below, layer: layer.digest(below), base.layers, debian)
 
 
 def require_root(what: str) -> None:
@@ -212,10 +222,10 @@ def confined() -> list[str]:
     return [find_tool("setpriv", package="util-linux"), f"--bounding-set=-{',-'.join(_DROPPED)}"]
 
 
-def _ensure_debian(home: Path, trees: Path, progress: Progress) -> Path:
-    layer = trees / f"debian-{base_image.digest()}"
+def _ensure_debian(home: Path, trees: Path, progress: Progress, architecture: str) -> Path:
+    layer = trees / f"debian-{base_image.digest(architecture)}"
     if not layer.exists():
-        archive = base_image.ensure_archive(home, progress)
+        archive = base_image.ensure_archive(home, progress, architecture)
         with base_image.only_one(trees):
             if not layer.exists():
                 with progress.stage("extract the base image's tree"):
@@ -235,7 +245,7 @@ def _extract(archive: Path, layer: Path) -> None:
         tree.rename(layer)
 
 
-def _build(layer: Layer, below: list[Path], folder: Path, home: Path) -> None:
+def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architecture: str = DEFAULT) -> None:
     with base_image.scratch(folder.parent) as work:
         (work / "packages").write_text(" ".join(layer.packages))
         (work / "sources.list").write_text("\n".join([*base_image.archive_sources(), ""]))
@@ -245,7 +255,7 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path) -> None:
             layer.provided.put(work / "replicas", home)
             shutil.copy(_REPLICAS / "sandbox_preload.c", work)
         if layer.unpacked:
-            (work / "unpacked").symlink_to(_unpack(layer, below[-1], home))
+            (work / "unpacked").symlink_to(_unpack(layer, below[-1], home, architecture))
         for index, lower in enumerate(below):
             (work / f"layer{index}").symlink_to(lower)
         stack = ":".join(f"layer{index}" for index in range(len(below)))
@@ -263,7 +273,8 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path) -> None:
             script,
             *layer.arguments,
         ]
-        run(command, timeout=_LAYER_SECONDS, cwd=work, env=base_image.proxies(), error=CloudError)
+        seconds = _LAYER_SECONDS if ARCHITECTURES[architecture].is_native else _EMULATED_LAYER_SECONDS
+        run(command, timeout=seconds, cwd=work, env=base_image.proxies(), error=CloudError)
         (work / "upper").rename(folder)
 
 

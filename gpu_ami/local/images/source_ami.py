@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT
 from gpu_ami.local.images import base_image, rootfs_layers
 from gpu_ami.local.images.rootfs_layers import Base, Tree
 from gpu_ami.local.state import ImageRecord
@@ -78,15 +79,16 @@ def base_of(plan: SystemPlan) -> Base:
     base_system = _SYSTEMS.get((system["id"], system["version"]), "")
     family = "" if node["family"] == "ec2" else node["family"]
     has_family = not family or (base_system, family) in rootfs_layers.available()
-    if base_system and plan["architecture"] == "x86_64" and has_family:
-        return _with_kernel(Base(base_system, family, node.get("version", "") if family else ""), plan)
+    if base_system and has_family:
+        version = node.get("version", "") if family else ""
+        return _with_kernel(Base(base_system, family, version, architecture=plan["architecture"]), plan)
     described = f"{system['id']} {system['version']} on {plan['architecture']}" + (
         f", node family {family}" * bool(family)
     )
     pairs = [f"{name} with {family}" for name, family in rootfs_layers.available()]
     raise UsageError(
         f"the local region has no base image for {described}",
-        details=[f"base images (x86_64): {', '.join([*rootfs_layers.SYSTEMS, *pairs])}"],
+        details=[f"base images ({', '.join(ARCHITECTURES)}): {', '.join([*rootfs_layers.SYSTEMS, *pairs])}"],
         hint="build it on AWS with --where FILE; gpu-ami plan works for it in the local region too",
     )
 
@@ -97,12 +99,12 @@ def _with_kernel(base: Base, plan: SystemPlan) -> Base:
     if package == base.kernel_package:
         return base
     series = rootfs_layers.kernel_series(base.system)
-    named = [kernel for kernel in series if rootfs_layers.kernel_package(base.system, kernel) == package]
+    packages = {kernel: rootfs_layers.kernel_package(base.system, kernel, base.architecture) for kernel in series}
+    named = [kernel for kernel, name in packages.items() if name == package]
     if not named:
-        packages = sorted({rootfs_layers.kernel_package(base.system, kernel) for kernel in series})
         raise UsageError(
             f"no base image of {base.system} has kernel package {package!r}",
-            hint=f"known: {', '.join(packages)}",
+            hint=f"known: {', '.join(sorted(set(packages.values())))}",
         )
     return replace(base, kernel=named[0])
 
@@ -117,8 +119,9 @@ def ensure(plan: SystemPlan, home: Path, progress: Progress) -> tuple[ImageRecor
         raise UsageError(
             f"the plan's source AMI is {source.get('id')}", hint="the local region finds it by owner and name"
         )
-    if base == Base("debian12"):
-        disk, digest = base_image.ensure(home, progress).path, base_image.digest()
+    if base == Base("debian12", architecture=base.architecture):
+        disk = base_image.ensure(home, progress, base.architecture).path
+        digest = base_image.digest(base.architecture)
     else:
         digest = rootfs_layers.digest(base)
         disk = _ensure_disk(base, digest, home, progress)
@@ -138,7 +141,7 @@ def _record(plan: SystemPlan, base: Base, disk: Path, digest: str) -> ImageRecor
         description=f"base image {base.name} of the local region",
         owner_id=_AMAZON if alias else source["owner"],
         owner_alias=alias,
-        architecture="x86_64",
+        architecture=base.architecture,
         root_device_name=_ROOT_DEVICES.get(plan["os"]["id"], "/dev/xvda"),
         snapshot_id=f"snap-{named[17:34]}",
         size_gib=-(-disk.stat().st_size // _GIB),
@@ -155,13 +158,13 @@ def _ensure_disk(base: Base, digest: str, home: Path, progress: Progress) -> Pat
         with base_image.only_one(home / "base") as folder:
             if not disk.exists():
                 with progress.stage(f"base image {base.name}: write the disk"), base_image.scratch(folder) as work:
-                    write_disk(tree, work)
+                    write_disk(tree, work, base.architecture)
                     (work / "disk.raw").rename(disk)
     os.utime(disk)
     return disk
 
 
-def write_disk(tree: Tree, work: Path) -> None:
+def write_disk(tree: Tree, work: Path, architecture: str = DEFAULT) -> None:
     """Writes `disk.raw` of a tree's layers in the folder `work` (root)."""
     base_image.start_disk(work / "disk.raw")
     for index, layer in enumerate(tree.layers):
@@ -170,6 +173,6 @@ def write_disk(tree: Tree, work: Path) -> None:
     stack = ":".join([*(f"layer{index}" for index in range(len(tree.layers))), "none"])
     mke2fs = find_tool("mke2fs", package="e2fsprogs")
     offset, size = base_image.PARTITION_OFFSET, base_image.DISK_BYTES - base_image.PARTITION_OFFSET
-    arguments = ["disk", stack, mke2fs, base_image.root_uuid(), str(offset), "disk.raw", str(size // 1024)]
+    arguments = ["disk", stack, mke2fs, base_image.root_uuid(architecture), str(offset), "disk.raw", str(size // 1024)]
     unshare = find_tool("unshare", package="util-linux")
     run([unshare, "--mount", "sh", "-c", _DISK_SCRIPT, *arguments], cwd=work, timeout=300, error=CloudError)

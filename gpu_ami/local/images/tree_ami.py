@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_ami.local import space
+from gpu_ami.local.architectures import DEFAULT
 from gpu_ami.local.images import base_image, source_ami
 from gpu_ami.local.images.rootfs_layers import Tree, require_root
 from gpu_ami.local.state import ImageRecord, Layout, save_image
 from gpu_ami.progress import Progress
 
 
-def save(tree: Path, name: str, home: Path, progress: Progress) -> str:
+def save(tree: Path, name: str, home: Path, progress: Progress, architecture: str = DEFAULT) -> str:
     """Keeps the tree as an AMI in a home; the region that is brought up next has it. Returns the AMI's id.
 
     UsageError unless we are root: the files have many owners. CloudError: no space, or the disk cannot be written.
@@ -34,7 +35,7 @@ def save(tree: Path, name: str, home: Path, progress: Progress) -> str:
         name=name,
         description="written from a tree of files",
         owner_id=DEFAULT_ACCOUNT_ID,
-        architecture="x86_64",
+        architecture=architecture,
         root_device_name="/dev/xvda",
         snapshot_id=f"snap-{named[17:34]}",
         size_gib=base_image.DISK_BYTES // 1024**3,
@@ -43,7 +44,7 @@ def save(tree: Path, name: str, home: Path, progress: Progress) -> str:
     folder = layout.image(record.id)
     with progress.stage(f"write the disk of {record.id}"), base_image.scratch(layout.region) as work:
         space.require(layout.images, space.BUILD_BYTES, f"the disk of {record.id}")
-        source_ami.write_disk(Tree((tree,)), work)
+        source_ami.write_disk(Tree((tree,)), work, architecture)
         folder.mkdir(mode=0o700)
         (work / "disk.raw").rename(folder / "disk.raw")
     save_image(layout, record)

@@ -7,6 +7,7 @@ console              the serial console's file
 reconcile            keeps machines and the API in the same state
 boards               GPUs of an instance type as PCI devices; its NVSwitches, EFA interfaces and Neuron devices
 firmware             kernel, initrd and command line of a disk image
+platforms            what QEMU emulates for an architecture: machine, processor, firmware
 kvm                  whether KVM works on this host
 metadata             instance metadata service (IMDSv2)
 notices              notices of an instance's end in its metadata

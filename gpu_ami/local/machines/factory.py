@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpu_ami.errors import MachineError
 from gpu_ami.local import space
+from gpu_ami.local.architectures import DEFAULT
 from gpu_ami.local.images import LoopDevice, SpareDisks, copy_disk, own_disk
 from gpu_ami.local.machines import kvm, relay
 from gpu_ami.local.machines.boards import FAULT_TAG, boards_of, devices_of, without_faulty, write_boards
@@ -19,6 +20,7 @@ from gpu_ami.local.machines.firewall import Firewall
 from gpu_ami.local.machines.firmware import Boot, read_boot
 from gpu_ami.local.machines.interconnect import DhcpServer, Interconnect
 from gpu_ami.local.machines.metadata import Metadata, MetadataServer
+from gpu_ami.local.machines.platforms import can_use_kvm
 from gpu_ami.local.machines.qemu import (
     MachineSpec,
     QemuMachine,
@@ -104,7 +106,8 @@ class MachineFactory:
 
     def _prepare_qemu(self, instance: Any, folder: Path, disk: Path) -> MachineSpec:
         boot = read_boot(disk, folder)
-        accelerated = self.kvm_usable(boot)
+        architecture = self._ec2.view(instance).architecture
+        accelerated = can_use_kvm(architecture) and self.kvm_usable(boot, architecture)
         faults = self._ec2.tags(instance.id).get(FAULT_TAG, "")
         boards = without_faulty(boards_of(instance.id, instance.instance_type), faults)
         write_boards(folder, boards)
@@ -123,6 +126,7 @@ class MachineFactory:
             oem_strings=devices_of(instance.instance_type).oem_strings(),
             relays=self._write_relays(folder),
             interconnect=self._interconnect(instance),
+            architecture=architecture,
         )
 
     def _interconnect(self, instance: Any) -> Interconnect | None:
@@ -146,11 +150,11 @@ class MachineFactory:
         partial.rename(disk)
         return spare.loop if spare else None
 
-    def kvm_usable(self, boot: Boot | None) -> bool:
+    def kvm_usable(self, boot: Boot | None, architecture: str = DEFAULT) -> bool:
         if boot is None:
             return False
         with self._probe:
-            return kvm.usable(boot.kernel, self._layout.kvm)
+            return kvm.usable(boot.kernel, self._layout.kvm, architecture)
 
     def _write_relays(self, folder: Path) -> tuple[tuple[str, str], ...]:
         relay.write_unix_relay(folder / "to-metadata", _METADATA_SOCKET)

@@ -18,20 +18,21 @@ from pathlib import Path
 
 from gpu_ami.errors import MachineError
 from gpu_ami.files import write_json
+from gpu_ami.local.architectures import DEFAULT
 from gpu_ami.local.machines.boards import Board, device_options
 from gpu_ami.local.machines.console import CONSOLE
 from gpu_ami.local.machines.firmware import Boot
 from gpu_ami.local.machines.interconnect import Interconnect
+from gpu_ami.local.machines.platforms import PLATFORMS, Platform
 from gpu_ami.local.machines.qmp import Qmp
-from gpu_ami.process import ProcessIdentity, find_tool, identify, spawn
+from gpu_ami.process import ProcessIdentity, identify, spawn
 
 PROCESS = "process.json"
 _QMP = "qmp.sock"
 _STDERR = "qemu.log"
-# Slots of bus 0 that the machine itself takes: host bridge, disk, network, entropy, and q35's own at 1f.
+# Slots of bus 0 that the machine's parts take, beside the platform's own.
 _DISK_SLOT, _NETWORK_SLOT, _ENTROPY_SLOT = 2, 3, 4
 _INTERCONNECT_SLOT = 5  # of machines that have one
-RESERVED_SLOTS = (0, _DISK_SLOT, _NETWORK_SLOT, _ENTROPY_SLOT, 0x1F)
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class MachineSpec:
     relays: tuple[tuple[str, str], ...] = ()  # (address seen from the guest, program in `folder`), port 80 each
     ssh_closed: bool = False  # at power-on
     interconnect: Interconnect | None = None  # a second network, with the machines of its placement group
+    architecture: str = DEFAULT
+
+    @property
+    def platform(self) -> Platform:
+        return PLATFORMS[self.architecture]
 
     @property
     def system_uuid(self) -> str:
@@ -60,12 +66,17 @@ class MachineSpec:
         return "ec2" + str(uuid.uuid5(uuid.NAMESPACE_OID, self.instance_id))[3:]
 
 
+def reserved_slots(architecture: str, *, interconnect: bool = False) -> tuple[int, ...]:
+    """Slots of bus 0 in which no board can be."""
+    slots = (*PLATFORMS[architecture].slots, _DISK_SLOT, _NETWORK_SLOT, _ENTROPY_SLOT)
+    return (*slots, _INTERCONNECT_SLOT) if interconnect else slots
+
+
 def command_line(spec: MachineSpec) -> list[str]:
     """QEMU's arguments (without the program) for `spec`; relative paths are below `spec.folder`."""
-    accelerator = ["-accel", "kvm", "-cpu", "host"] if spec.kvm else _EMULATION
     return [
         "-name", spec.instance_id,
-        "-machine", "q35,vmport=off", *accelerator,
+        *spec.platform.options(kvm=spec.kvm),
         "-smp", str(spec.vcpus), "-m", str(spec.memory_mib),
         "-nodefaults", "-no-user-config", "-display", "none", "-rtc", "base=utc",
         # A reset ends the process: the region reads the boot menu again and starts it, as firmware would.
@@ -77,16 +88,9 @@ def command_line(spec: MachineSpec) -> list[str]:
         "-device", f"virtio-rng-pci,bus=pcie.0,addr={_ENTROPY_SLOT:#x}",
         "-chardev", f"file,id=console,path={CONSOLE},append=on", "-serial", "chardev:console",
         "-qmp", f"unix:{_QMP},server=on,wait=off",
-        *device_options(spec.boards, (*RESERVED_SLOTS, *([_INTERCONNECT_SLOT] if spec.interconnect else []))),
+        *device_options(spec.boards, reserved_slots(spec.architecture, interconnect=spec.interconnect is not None)),
         *_direct_boot(spec),
     ]  # fmt: skip
-
-
-# la57 off: five-level page tables make each emulated TLB miss slower, and no guest has that much memory. erms off: with
-# it Linux copies and clears memory by `rep movsb` and `rep stosb`, which TCG does byte by byte; without it, by words.
-# fsrm off: no processor has it without erms, and Linux 6.1 then ends at a memmove (QEMU 10's "max" has it, 7.2's not).
-# svm off: as on EC2, where virtual instances cannot run machines of their own; with it udev loads KVM at each boot.
-_EMULATION = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,la57=off,erms=off,fsrm=off,svm=off"]
 
 
 def _identity(spec: MachineSpec) -> list[str]:
@@ -165,7 +169,7 @@ class QemuMachine:
         self._killed = False
         self._stopped_by = ""
         self._qmp: Qmp | None = None
-        qemu = find_tool("qemu-system-x86_64", package="qemu-system-x86")
+        qemu = spec.platform.qemu()
         (spec.folder / _QMP).unlink(missing_ok=True)
         with (spec.folder / _STDERR).open("wb") as stderr:
             self.process = spawn(

@@ -6,6 +6,7 @@ With a script before it, it extracts itself (as NVIDIA's .run).
 from __future__ import annotations
 
 import gzip
+import itertools
 import shutil
 import tarfile
 import tempfile
@@ -33,11 +34,14 @@ Builder = Callable[[list[Package]], list[Path]]
 
 @dataclass(frozen=True)
 class Archive:
-    """An installer archive. values: of its placeholders; kinds: of the packages inside (deb, rpm)."""
+    """An installer archive. values: of its placeholders; kinds: of the packages inside (deb, rpm).
+
+    architectures: of those packages, and of the row's libraries, if it has any: the first by name.
+    """
 
     row: Row
     values: Mapping[str, str]
-    architecture: str
+    architectures: frozenset[str]
     kinds: frozenset[str]
 
     @property
@@ -50,9 +54,10 @@ class Archive:
         Itself, where the requests contradict each other.
         """
         contradiction = any(other.values.get(key, value) != value for key, value in self.values.items())
-        if contradiction or (other.row, other.architecture) != (self.row, self.architecture):
+        if contradiction or other.row != self.row:
             return self
-        return replace(self, values={**other.values, **self.values}, kinds=self.kinds | other.kinds)
+        architectures, kinds = self.architectures | other.architectures, self.kinds | other.kinds
+        return replace(self, values={**other.values, **self.values}, architectures=architectures, kinds=kinds)
 
     def held_packages(self) -> dict[str, list[Package]]:
         """Folder in the archive → its packages.
@@ -61,18 +66,19 @@ class Archive:
         What neither the section nor `defaults` gives a version for is not in this archive.
         """
         held: dict[str, list[Package]] = {}
-        for kind in sorted(self.kinds):
+        for kind, architecture in itertools.product(sorted(self.kinds), sorted(self.architectures)):
             for distribution in self.row.entry.get("distributions", {}).get(kind, [""]):
-                values = {**self.values, "distribution": distribution, "arch": ARCHITECTURES[self.architecture].rpm}
+                values = {**self.values, "distribution": distribution, "arch": ARCHITECTURES[architecture].rpm}
                 for folder, items in self.row.entry.get("holds", {}).get(kind, {}).items():
                     filled = (fill(item, values) for item in items)
-                    held[fill(folder, values)] = [self._held(item, kind) for item in filled if "{" not in item]
+                    packages = [self._held(item, kind, architecture) for item in filled if "{" not in item]
+                    held[fill(folder, values)] = packages
         return held
 
-    def _held(self, item: str, kind: str) -> Package:
+    def _held(self, item: str, kind: str, architecture: str) -> Package:
         name, _, version = item.partition("=")
         row = find_row("packages", name, kind=kind, asked_by=f"the archive {self.name}")
-        return Package(name, version or self.values["version"], kind, self.architecture, row)
+        return Package(name, version or self.values["version"], kind, architecture, row)
 
 
 def values_of(row: Row, file_name: str, section: Requested) -> dict[str, str]:
@@ -90,7 +96,7 @@ def write(archive: Archive, path: Path, build: Builder) -> Path:
     with tempfile.TemporaryDirectory(prefix="gpu-ami-archive-") as name:
         tree = Path(name) / "tree"
         tree.mkdir()
-        staging.stage(archive.row, archive.values, tree)
+        staging.stage(archive.row, archive.values, tree, min(archive.architectures))
         held = [
             (tree / into / package.file_name, package)
             for into, packages in archive.held_packages().items()

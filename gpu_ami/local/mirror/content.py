@@ -129,7 +129,7 @@ def _file(section: Section, download: Download, agent_package: Path | None) -> P
         return Package(stem, version, kind, section.architecture, row)
     row = find_row("archives", name, asked_by=asked_by)
     values = archives.values_of(row, name, section.content)
-    return Archive(row, values, section.architecture, frozenset({section.kind}))
+    return Archive(row, values, frozenset({section.architecture}), frozenset({section.kind}))
 
 
 def _identity(item: Package | Archive | Path, pool: Pool) -> str:

@@ -29,7 +29,7 @@ def build(package: Package, into: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=into, prefix="deb-") as name:
         tree = Path(name) / "tree"
         tree.mkdir()
-        staging.stage(package.row, package.values, tree)
+        staging.stage(package.row, package.values, tree, package.architecture)
         _write_control(package, tree)
         staging.normalise(tree)
         dpkg_deb = find_tool("dpkg-deb", package="dpkg")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gpu_ami.local import architectures
 from gpu_ami.local.mirror import archives, deb, git_repositories, rpm, staging, table
 from gpu_ami.local.mirror.archives import Archive
 from gpu_ami.local.mirror.signing import Gpg, SigningKey
@@ -20,7 +21,7 @@ from gpu_ami.local.mirror.table import Package, Row
 
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _BUILDERS = {"deb": deb.build, "rpm": rpm.build}
-_CODE = (deb, rpm, staging, table, archives, git_repositories)
+_CODE = (deb, rpm, staging, table, archives, git_repositories, architectures)
 
 
 class Pool:
@@ -47,7 +48,7 @@ class Pool:
     def archive_digest(self, archive: Archive) -> str:
         held = archive.held_packages()
         inside = {folder: [self.digest(package) for package in packages] for folder, packages in held.items()}
-        content = json.dumps([archive.values, inside], sort_keys=True)
+        content = json.dumps([archive.values, sorted(archive.architectures), inside], sort_keys=True)
         return _sha(_code_digest(), self.row_digest(archive.row), content)
 
     def get(self, packages: Sequence[Package], gpg: Gpg) -> list[Path]:

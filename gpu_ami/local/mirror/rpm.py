@@ -58,7 +58,7 @@ def build(package: Package, into: Path) -> Path:
         work = Path(name).absolute()
         tree = work / "tree"
         tree.mkdir()
-        staging.stage(package.row, package.values, tree)
+        staging.stage(package.row, package.values, tree, package.architecture)
         spec = work / "replica.spec"
         spec.write_text(_spec(package, tree), encoding="utf-8")
         macros = _MACROS | {"_topdir": str(work / "top"), "_rpmdir": str(work / "out"), "_dbpath": str(work / "db")}

@@ -12,20 +12,21 @@ from tempfile import TemporaryDirectory
 from typing import Literal, cast
 
 from gpu_ami.errors import CloudError
+from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT, Architecture
 from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Library, Needed, Package, Row, fill, substitute
-from gpu_ami.process import find_tool, run
+from gpu_ami.process import run
 
 # Independent of the build machine: no libc, no start files, no build id.
 _LIBRARY = (
     "-shared", "-fPIC", "-O2", "-s", "-nostdlib", "-ffreestanding", "-fno-builtin", "-fno-stack-protector",
-    "-fcf-protection=none", "-Wall", "-Werror", "-Wl,--build-id=none", "-Wl,--hash-style=both",
+    "-Wall", "-Werror", "-Wl,--build-id=none", "-Wl,--hash-style=both",
 )  # fmt: skip
 Relation = Literal["depends", "provides", "conflicts"]
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".ruff_cache", ".mypy_cache")
 
 
-def stage(row: Row, values: Mapping[str, str], tree: Path) -> None:
-    """Writes a row's content into the empty folder `tree`, with uniform modes and times."""
+def stage(row: Row, values: Mapping[str, str], tree: Path, architecture: str = DEFAULT) -> None:
+    """Writes a row's content into the empty folder `tree`, with uniform modes and times. architecture: of libraries."""
     for source, target in row.entry.get("trees", {}).items():
         destination = tree / fill(target, values)
         shutil.copytree(row.folder / source, destination, ignore=_IGNORED, dirs_exist_ok=True)
@@ -42,7 +43,7 @@ def stage(row: Row, values: Mapping[str, str], tree: Path) -> None:
         for path in _matching(tree, fill(name, values), row):
             path.write_text(substitute(path.read_text(encoding="utf-8"), values), encoding="utf-8")
     for name, library in row.entry.get("libraries", {}).items():
-        _compile(row, library, values, _inside(tree, fill(name, values)))
+        _compile(row, library, values, _inside(tree, fill(name, values)), ARCHITECTURES[architecture])
     normalise(tree)
 
 
@@ -59,13 +60,15 @@ def _matching(tree: Path, pattern: str, row: Row) -> list[Path]:
     return paths
 
 
-def _compile(row: Row, library: Library | Needed, values: Mapping[str, str], path: Path) -> None:
+def _compile(
+    row: Row, library: Library | Needed, values: Mapping[str, str], path: Path, architecture: Architecture
+) -> None:
     """Compiles a shared object; each value is a string macro of the source (VERSION, MAJOR, …).
 
     What it needs is compiled beside it for the linker alone, so that its versioned symbols are those of the real one.
     """
     macros = [f'-D{key.upper()}="{value}"' for key, value in sorted(values.items())]
-    command = [find_tool("gcc", package="gcc"), *_LIBRARY, f"-Wl,-soname,{fill(library['soname'], values)}"]
+    command = [architecture.gcc(), *_LIBRARY, *architecture.options, f"-Wl,-soname,{fill(library['soname'], values)}"]
     source = row.folder / library["source"]
     if "exports" in library:
         command.append(f"-Wl,--version-script={row.folder / library['exports']}")
@@ -73,7 +76,7 @@ def _compile(row: Row, library: Library | Needed, values: Mapping[str, str], pat
         needed = cast("Needed | None", library.get("needs"))
         linked = [Path(folder) / needed["soname"]] if needed else []
         if needed:
-            _compile(row, needed, values, linked[0])
+            _compile(row, needed, values, linked[0], architecture)
         run(
             [*command, *macros, "-o", path.absolute(), source.name, *linked],
             cwd=source.parent,

@@ -26,6 +26,9 @@ LATER = "later"
 # Modification time of every replica's files and build time of the replica module (UTC, 2026-11-21).
 SOURCE_DATE_EPOCH = 1795219200
 
+# CUDA's name of the system that it is for (docs.nvidia.com, CUDA installation guide, cross-platform installation).
+_CUDA_TARGETS = {"x86_64": "x86_64-linux", "arm64": "sbsa-linux"}
+
 _TEXT = Text("text", r"[\s\S]*")
 _PATH = Text("usr/bin/tool", r"\S*")
 _VERSION = Text('"1.2.3"', r"\S+")
@@ -303,6 +306,7 @@ class Package:
             "kind": self.kind,
             "machine": self.machine,
             "libdir": "usr/lib64" if self.kind == "rpm" else f"usr/lib/{ARCHITECTURES[self.architecture].triplet}",
+            "cuda_target": _CUDA_TARGETS[self.architecture],
         }  # fmt: skip
 
     def fill(self, text: str) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from gpu_ami.errors import CloudError, GpuAmiError, MachineError
 from gpu_ami.files import write_json
+from gpu_ami.local.architectures import DEFAULT, require_programs
 from gpu_ami.local.images import LoopDevice, base_image
 from gpu_ami.local.machines import CONSOLE, PROCESS, Exit
 from gpu_ami.local.sandbox import sandbox
@@ -46,6 +47,7 @@ class BuilderSpec:
     public_key: str
     home: Path
     loop: LoopDevice | None = None
+    architecture: str = DEFAULT
 
 
 def grow(disk: Path) -> None:
@@ -81,6 +83,7 @@ class SandboxMachine:
             "public_key": spec.public_key,
             "disk": str(spec.loop.path if spec.loop else spec.folder / "disk.raw"),
             "metadata": str(spec.folder / "to-metadata"),
+            "architecture": spec.architecture,
         }
         with socket.create_server((spec.address, spec.ssh_port)) as listener, self._console.open("ab") as console:
             kept = [spec.loop.fileno()] if spec.loop else []
@@ -168,14 +171,18 @@ class Sandboxes:
     home: Path
 
     def prepare(self, view: InstanceView, folder: Path, ssh_port: int, loop: LoopDevice | None = None) -> BuilderSpec:
-        """Grows the instance's disk. loop: of its partition. MachineError: the launch named no key pair."""
+        """Grows the instance's disk. loop: of its partition.
+
+        MachineError: the launch named no key pair. CloudError: this host cannot run programs of its architecture.
+        """
+        require_programs(view.architecture)
         if not view.public_key:
             raise MachineError(f"{view.instance_id}: a sandbox needs a key pair", hint="launch it with KeyName")
         grow(folder / "disk.raw")
         if loop:
             loop.refresh()
         key = view.public_key.strip()
-        return BuilderSpec(view.instance_id, folder, view.address, ssh_port, key, self.home, loop)
+        return BuilderSpec(view.instance_id, folder, view.address, ssh_port, key, self.home, loop, view.architecture)
 
     def power_on(self, prepared: BuilderSpec, wake: Callable[[], None]) -> SandboxMachine:
         return SandboxMachine(prepared, wake)

@@ -29,6 +29,7 @@ from typing import TypedDict
 
 from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.files import home_dir, read_json, write_json
+from gpu_ami.local.architectures import DEFAULT
 from gpu_ami.local.images import Base, Tree, require_root, rootfs_layers
 from gpu_ami.local.machines import Devices, devices_of
 from gpu_ami.local.sandbox import kernel_settings, sandbox_init
@@ -61,7 +62,7 @@ def entered(base: Base, devices: Devices, home: Path, progress: Progress) -> Ite
     tree = rootfs_layers.ensure(base, home, progress)
     with progress.stage(f"sandbox of {base.name}"), contextlib.ExitStack() as stack:
         folder = stack.enter_context(_folder(home / "sandboxes"))
-        sandbox = stack.enter_context(_started(tree, devices, home, folder))
+        sandbox = stack.enter_context(_started(tree, devices, home, folder, base.architecture))
         left = stack.pop_all()
     with left:
         yield sandbox
@@ -84,14 +85,14 @@ def _folder(sandboxes: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _started(tree: Tree, devices: Devices, home: Path, folder: Path) -> Iterator[Sandbox]:
+def _started(tree: Tree, devices: Devices, home: Path, folder: Path, architecture: str = DEFAULT) -> Iterator[Sandbox]:
     key = folder / "id_ed25519"
     keygen = find_tool("ssh-keygen", package="openssh-client")
     run([keygen, "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", key], timeout=30, error=CloudError)
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "log").open("wb") as log:
         port = int(listener.getsockname()[1])
         public_key = key.with_suffix(".pub").read_text().strip()
-        settings: dict[str, object] = {"home": str(home), "public_key": public_key}
+        settings: dict[str, object] = {"home": str(home), "public_key": public_key, "architecture": architecture}
         settings |= {"layers": [str(layer) for layer in tree.layers], "devices": asdict(devices)}
         process, report_read = start(folder, settings, listener, log.fileno())
     try:
@@ -161,7 +162,7 @@ def read_report(line: str, log: Path) -> Started:
 def main(arguments: Sequence[str]) -> int:
     """`python -m gpu_ami.local.sandbox debian12`: prints host, port, user and key as JSON, and ends with Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m gpu_ami.local.sandbox", description=main.__doc__)
-    parser.add_argument("base", metavar="BASE", help="debian12, al2023, ubuntu2404, ubuntu2204, al2023+eks-1.33, …")
+    parser.add_argument("base", metavar="BASE", help="debian12, al2023, al2023-arm64, al2023+eks-1.33, …")
     parser.add_argument("--devices", default="", metavar="LIST", help="device nodes: gpu=8,nvswitch=6,efa=4,neuron=0")
     parser.add_argument("--instance-type", metavar="TYPE", help="device nodes of that type, as the facts have it")
     parser.add_argument("--home", type=Path, help="state directory (default: gpu-ami's)")

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT
 from gpu_ami.local.images import Tree, base_image, rootfs_layers
 from gpu_ami.local.machines import default_entry
 from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
@@ -31,6 +32,7 @@ from gpu_ami.local.sandbox import kernel_settings
 from gpu_ami.process import find_tool, run, spawn
 
 _PR_SET_NAME = 15
+_INSIDE_SECONDS = 300  # a program of another architecture is emulated
 _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK, _IFF_UP = 0x8914, 0x8916, 0x891C, 1
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # uname(2) returns the host's release; this preloaded library returns the tree's.
@@ -66,7 +68,7 @@ class Settings:
 
     layers: of a tree, topmost first, which is not changed; or disk: a raw disk, whose partition is the root itself, or
     the partition's block device, which the descriptors `kept` keep until it is mounted.
-    metadata: the program that connects to the instance's metadata service, "" for none.
+    metadata: the program that connects to the instance's metadata service, "" for none. architecture: of the tree.
     """
 
     folder: str
@@ -79,6 +81,7 @@ class Settings:
     disk: str = ""
     metadata: str = ""
     kept: list[int] = field(default_factory=list)
+    architecture: str = DEFAULT
 
 
 class SandboxRoot:
@@ -89,6 +92,7 @@ class SandboxRoot:
         self.folder = Path(settings.folder)
         self.root = self.folder / "root"
         self._mounted: list[Path] = []  # files of the root on which others are mounted
+        self._root_uuid = base_image.root_uuid(settings.architecture)
 
     def mount(self, *words: str | Path) -> None:
         run([find_tool("mount", package="mount"), *words], cwd=self.folder, timeout=30, error=CloudError)
@@ -96,7 +100,7 @@ class SandboxRoot:
     def inside(self, *words: str) -> None:
         """Runs a command of the tree in it."""
         command: list[str | Path] = [find_tool("chroot", package="coreutils"), self.root, *words]
-        run(command, timeout=60, env={"PATH": _PATH}, error=CloudError)
+        run(command, timeout=_INSIDE_SECONDS, env={"PATH": _PATH}, error=CloudError)
 
     def write(self, path: str, content: str, mode: int = 0o644) -> None:
         target = self.root / path
@@ -156,7 +160,7 @@ class SandboxRoot:
             self.mount("-t", kind, "-o", how, name, f"root/dev/{name}")
         (dev / "ptmx").symlink_to("pts/ptmx")
         (dev / "disk/by-uuid").mkdir(parents=True)
-        (dev / "disk/by-uuid" / base_image.root_uuid()).touch()  # update-grub names / by it
+        (dev / "disk/by-uuid" / self._root_uuid).touch()  # update-grub names / by it
         for path in (*device_nodes(self.settings.devices), "kmsg"):
             (dev / path).parent.mkdir(exist_ok=True)
             (dev / path).touch(mode=0o666)
@@ -198,9 +202,10 @@ class SandboxRoot:
     def _preload(self, kernel: str) -> None:
         """The library that every program in the root loads. No file of the root is changed: one is mounted over."""
         library, stand_in, listed = (f"{_OWN}/{name}" for name in ("preload.so", "grub-probe", "ld.so.preload"))
-        self.write(stand_in, _GRUB_PROBE.replace("UUID", base_image.root_uuid()), 0o755)
+        self.write(stand_in, _GRUB_PROBE.replace("UUID", self._root_uuid), 0o755)
         macros = {"RELEASE": kernel, "PROGRAM": _ASKED, "STAND_IN": f"/{stand_in}"}
-        compiler: list[str | Path] = [find_tool("gcc", package="gcc"), "-shared", "-nostdlib", "-fPIC", "-O"]
+        gcc = ARCHITECTURES[self.settings.architecture].gcc()
+        compiler: list[str | Path] = [gcc, "-shared", "-nostdlib", "-fPIC", "-O"]
         words = [f'-D{name}="{value}"' for name, value in macros.items()]
         run([*compiler, *words, "-o", self.root / library, _PRELOAD], timeout=60, error=CloudError)
         self.write(listed, f"/{library}\n")

@@ -50,6 +50,12 @@ def test_master_boot_record_has_one_linux_partition_at_one_mebibyte() -> None:
     assert not any(sector[462:510])
 
 
+def test_architectures_are_told_apart(sources: Path) -> None:
+    assert base_image.digest("arm64") != base_image.digest("x86_64") == base_image.digest()
+    assert base_image.root_uuid("arm64") != base_image.root_uuid()
+    assert base_image.image_name("arm64") == "debian-12-arm64-gpu-ami"
+
+
 def test_package_list_has_what_roles_and_region_build_on() -> None:
     listed = set(base_image.listed(base_image.SOURCE / "packages.txt"))
     assert {
@@ -122,6 +128,27 @@ def test_image_is_built_once_and_kept(home: Path, monkeypatch: pytest.MonkeyPatc
     assert sorted(path.name for path in (home / "base").iterdir()) == [image.path.name, archive.name, "lock"]
 
 
+def test_an_image_of_another_architecture_has_its_packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    _tools(monkeypatch, mke2fs_works=True)
+    fake = base_image.run
+
+    def run(command: Sequence[str | Path], **options: object) -> Completed:
+        commands.append([str(word) for word in command])
+        return fake(command, **options)  # type: ignore[arg-type]
+
+    required: list[str] = []
+    monkeypatch.setattr(base_image, "run", run)
+    monkeypatch.setattr(base_image, "require_programs", required.append)
+    image = base_image.ensure(home, QUIET, "arm64")
+    assert image.path.name.startswith("debian-12-arm64-gpu-ami-") and required == ["arm64"]
+    (bootstrap,) = [command for command in commands if "mmdebstrap" in command]
+    assert "--architectures=arm64" in bootstrap
+    included = next(word for word in bootstrap if word.startswith("--include=")).removeprefix("--include=").split(",")
+    assert {"linux-image-cloud-arm64", "linux-headers-cloud-arm64", "grub-efi-arm64-bin"} <= set(included)
+    assert not [name for name in included if "amd64" in name or "grub-pc" in name]
+
+
 def test_broken_build_leaves_nothing_half_done(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _tools(monkeypatch, mke2fs_works=False)
     (home / "base/build-dead").mkdir(parents=True)  # of a build that was killed
@@ -133,7 +160,7 @@ def test_broken_build_leaves_nothing_half_done(home: Path, monkeypatch: pytest.M
 def test_images_of_former_recipes_go_when_they_are_old(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _tools(monkeypatch, mke2fs_works=True)
     (home / "base").mkdir()
-    old, young = (home / "base" / f"{base_image.NAME}-{word}.raw" for word in ("old", "young"))
+    old, young = (home / "base" / f"{base_image.image_name()}-{word}.raw" for word in ("old", "young"))
     old.touch()
     young.touch()
     os.utime(old, (0, 0))
@@ -155,7 +182,7 @@ def test_a_killed_mmdebstrap_leaves_no_mount_on_this_machine(tmp_path: Path, mon
     work = tmp_path / "work"
     work.mkdir()
     with pytest.raises(CloudError) as caught:
-        base_image._bootstrap(tmp_path / "overlay.tar", work, work / "tree.tar", "uuid")
+        base_image._bootstrap(tmp_path / "overlay.tar", work, work / "tree.tar", "x86_64")
     assert caught.value.details[-1] == "1", "it had mounted"
     assert (work / "tree").is_dir() and "gpu-ami-test" not in Path("/proc/self/mounts").read_text()
 

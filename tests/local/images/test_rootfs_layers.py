@@ -85,7 +85,7 @@ def built(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the layers that are built: each is made as an empty folder."""
     names: list[str] = []
 
-    def build(layer: Layer, below: list[Path], folder: Path, _home: Path) -> None:
+    def build(layer: Layer, below: list[Path], folder: Path, _home: Path, _architecture: str) -> None:
         names.append(f"{layer.name} on {len(below)}")
         folder.mkdir()
 
@@ -113,6 +113,16 @@ def test_layers_are_built_once_and_shared(home: Path, built: list[str]) -> None:
     rootfs_layers.ensure(Base("ubuntu2404"), home, QUIET)
     assert built[4:] == ["eks on 3", "ubuntu-packages on 1", "ubuntu2404 on 2"]
     assert rootfs_layers.ensure(Base("debian12"), home, QUIET).layers == eks.layers[-1:]
+
+
+def test_another_architecture_shares_no_layer(home: Path, built: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    required: list[str] = []
+    monkeypatch.setattr(rootfs_layers, "require_programs", required.append)
+    native = rootfs_layers.ensure(Base("al2023"), home, QUIET)
+    foreign = rootfs_layers.ensure(Base("al2023", architecture="arm64"), home, QUIET)
+    assert built == ["debian", "al2023-packages on 1", "al2023 on 2"] * 2
+    assert not set(native.layers) & set(foreign.layers)
+    assert required == ["x86_64", "arm64"]
 
 
 def test_a_changed_file_makes_another_layer(home: Path, built: list[str], tmp_path: Path) -> None:

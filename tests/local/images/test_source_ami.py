@@ -38,6 +38,9 @@ BASES = {
     "ecs-al2023-gpu": Base("al2023", "ecs"),
     "pcluster-3.16-ubuntu2404": Base("ubuntu2404", "parallelcluster", "3.16.3"),
     "pcluster-3.16-al2023": Base("al2023", "parallelcluster", "3.16.3"),
+    "al2023-arm64": Base("al2023", architecture="arm64"),
+    "ubuntu2404-gb200": Base("ubuntu2404", architecture="arm64"),
+    "eks-1.35-al2023-gpu-arm64": Base("al2023", "eks", "1.35", architecture="arm64"),
 }
 
 
@@ -47,19 +50,19 @@ def test_a_plan_has_a_base_image(recipe: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "wanted"),
-    {
-        "al2023-arm64": "amzn 2023 on arm64",
-        "ubuntu2204-arm64": "ubuntu 22.04 on arm64",
-        "dlami-ubuntu2204": "ubuntu 22.04 on x86_64, node family dlami",
-        "eks-1.35-al2023-gpu-arm64": "amzn 2023 on arm64, node family eks",
-    }.items(),
+    ("changes", "wanted"),
+    [
+        ({"os": {"id": "amzn", "version": "2"}, "architecture": "arm64"}, "amzn 2 on arm64"),
+        ({"os": {"id": "ubuntu", "version": "20.04"}}, "ubuntu 20.04 on x86_64"),
+        ({"node": {"family": "ecs"}}, "debian 12 on x86_64, node family ecs"),
+        (locked("dlami-al2023-arm64"), "amzn 2023 on arm64, node family dlami"),
+    ],
 )
-def test_a_plan_without_one_is_told_what_there_is(recipe: str, wanted: str) -> None:
+def test_a_plan_without_one_is_told_what_there_is(changes: dict[str, Any], wanted: str) -> None:
     with pytest.raises(UsageError) as caught:
-        source_ami.base_of(locked(recipe))
+        source_ami.base_of(locked("debian12-gpu") | changes)  # type: ignore[arg-type]
     assert caught.value.message == f"the local region has no base image for {wanted}"
-    assert "al2023 with eks" in caught.value.details[0]
+    assert "al2023 with eks" in caught.value.details[0] and "x86_64, arm64" in caught.value.details[0]
     assert "--where" in caught.value.hint
 
 
@@ -105,6 +108,7 @@ def test_the_plan_s_filter_finds_it(recipe: str, tmp_path: Path, monkeypatch: py
     assert record.owner_id.isdigit() and record.public and record.disk == str(disk)
     assert parameter == plan["source_ami"].get("ssm", "")
     assert record.root_device_name == ("/dev/sda1" if "ubuntu" in recipe else "/dev/xvda")
+    assert record.architecture == plan["architecture"]
     assert source_ami.ensure(plan, tmp_path, QUIET)[0] == record  # the same id in every region
 
 
@@ -116,7 +120,7 @@ def test_an_id_is_aws_s_own(tmp_path: Path) -> None:
 def test_a_name_is_a_base() -> None:
     for base in BASES.values():
         assert Base.parse(base.name) == base
-    for text in ("debian13", "debian12+eks-1.33", "ubuntu2404+ecs", "al2023+dlami-1"):
+    for text in ("debian13", "debian12+eks-1.33", "ubuntu2404+ecs", "al2023+nomad-1", "al2023-riscv64"):
         with pytest.raises(UsageError, match="no base image") as caught:
             Base.parse(text)
         assert "al2023+eks" in caught.value.hint
@@ -124,10 +128,11 @@ def test_a_name_is_a_base() -> None:
 
 def test_digests_tell_versions_and_sources_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("debian12", "ubuntu2404", "ubuntu2204", "al2023", "al2023+eks-1.33", "al2023+eks-1.35", "al2023+ecs")
+    names = (*names, "debian12-arm64", "al2023-arm64", "al2023-arm64+eks-1.35")
     digests = [rootfs_layers.digest(Base.parse(name)) for name in names]
     assert len(set(digests)) == len(names)
     assert digests == [rootfs_layers.digest(Base.parse(name)) for name in names]
-    monkeypatch.setattr(base_image, "digest", lambda: "another")
+    monkeypatch.setattr(base_image, "digest", lambda _: "another")
     assert not set(digests) & {rootfs_layers.digest(Base.parse(name)) for name in names}
 
 

@@ -20,7 +20,7 @@ from gpu_ami.local.machines.boards import (
     without_faulty,
     write_boards,
 )
-from gpu_ami.local.machines.qemu import RESERVED_SLOTS
+from gpu_ami.local.machines.qemu import reserved_slots
 
 FACTS = """
 instance_types:
@@ -39,6 +39,8 @@ instance_types:
       pci: PCI
   none.small: {vcpus: 2}
 """
+
+RESERVED = reserved_slots("x86_64")
 
 
 def facts(tmp_path: Path, pci: str = '["0000:00:1d.0", "0000:00:1e.0"]') -> Path:
@@ -104,7 +106,7 @@ def test_unknown_addresses_are_assumed_and_said_to_be(tmp_path: Path) -> None:
     boards = boards_of("i-1", "two.small", facts(tmp_path, "[]"))
     assert [board.pci for board in boards] == ["0000:00:1d.0", "0000:00:1e.0"]
     assert boards[0].description["pci_source"].startswith("assumed")
-    assert len(device_options([board(n, pci) for n, pci in enumerate(assumed_addresses(16))], RESERVED_SLOTS)) == 64
+    assert len(device_options([board(n, pci) for n, pci in enumerate(assumed_addresses(16))], RESERVED)) == 64
 
 
 def test_the_facts_of_this_checkout_give_every_promised_gpu() -> None:
@@ -124,7 +126,7 @@ def test_a_fault_leaves_a_board_out(tmp_path: Path) -> None:
 
 
 def test_boards_on_bus_0_sit_there() -> None:
-    assert device_options([board(0, "0000:00:1e.0")], RESERVED_SLOTS) == [
+    assert device_options([board(0, "0000:00:1e.0")], RESERVED) == [
         "-object", "memory-backend-file,id=gpu0,share=on,mem-path=gpu0.board,size=65536",
         "-device", "ivshmem-plain,memdev=gpu0,bus=pcie.0,addr=0x1e.0x0",
     ]  # fmt: skip
@@ -145,7 +147,7 @@ def test_other_buses_hang_below_root_complexes_of_their_own() -> None:
 
 
 def test_neighbouring_buses_share_a_root_complex() -> None:
-    options = device_options([board(0, "0000:11:00.0"), board(1, "0000:10:00.0")], RESERVED_SLOTS)
+    options = device_options([board(0, "0000:11:00.0"), board(1, "0000:10:00.0")], RESERVED)
     assert [option for option in options if "pxb" in option or "bridge" in option] == [
         "pxb-pcie,id=root0f,bus_nr=15,bus=pcie.0,addr=0x1",
         "i82801b11-bridge,id=bus10,bus=root0f,addr=0x0",
@@ -164,7 +166,7 @@ def test_neighbouring_buses_share_a_root_complex() -> None:
 )
 def test_addresses_that_cannot_be(pci: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        device_options([board(0, pci)], RESERVED_SLOTS)
+        device_options([board(0, pci)], RESERVED)
 
 
 def test_a_description_must_fit() -> None:

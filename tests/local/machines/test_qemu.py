@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_ami.errors import MachineError
+from gpu_ami.errors import MachineError, UsageError
 from gpu_ami.local.machines.boards import Board
 from gpu_ami.local.machines.firmware import Boot
+from gpu_ami.local.machines.platforms import PLATFORMS
 from gpu_ami.local.machines.qemu import (
     Exit,
     MachineSpec,
@@ -56,6 +57,21 @@ def test_the_guest_looks_like_ec2(spec: MachineSpec) -> None:
     assert "manufacturer=Amazon EC2,product=g5.12xlarge,uuid=ec2" in system
     assert spec.system_uuid == replace(spec, memory_mib=1).system_uuid
     assert spec.system_uuid != replace(spec, instance_id="i-2").system_uuid
+
+
+def test_an_arm64_image_is_on_a_machine_with_its_firmware(spec: MachineSpec) -> None:
+    command = command_line(replace(spec, architecture="arm64"))
+    assert options(command, "-machine")[0].startswith("virt") and options(command, "-cpu") == ["neoverse-n1"]
+    assert options(command, "-bios") == [
+        PLATFORMS["arm64"].firmware
+    ]  # without it no SMBIOS, by which cloud-init finds EC2
+    assert "manufacturer=Amazon EC2" in options(command, "-smbios")[0]
+    assert any("ivshmem-plain" in device and "addr=0x1e.0x0" in device for device in options(command, "-device"))
+    assert options(command_line(spec), "-bios") == []
+    board_of_the_bridge = replace(spec, boards=(Board(0, "0000:00:1f.0", {}),))
+    with pytest.raises(UsageError, match="slot 1f of bus 00"):
+        command_line(board_of_the_bridge)
+    assert "ivshmem" in " ".join(command_line(replace(board_of_the_bridge, architecture="arm64")))
 
 
 def test_the_image_s_own_command_line_is_booted(spec: MachineSpec) -> None:

@@ -59,7 +59,10 @@ _POLL_SECONDS = 5.0  # how long GetMessages waits for one
 
 
 class SystemsManager:
-    """Nodes, commands and associations of one region. packages: addresses of a Distributor package, deb and rpm."""
+    """Nodes, commands and associations of one region.
+
+    packages: addresses of a Distributor package for an architecture, deb and rpm.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class SystemsManager:
         clock: Callable[[], float] = time.time,
         silent_seconds: float = SILENT_SECONDS,
         poll_seconds: float = _POLL_SECONDS,
-        packages: Callable[[str], Mapping[str, str]] = lambda _: {},
+        packages: Callable[[str, str], Mapping[str, str]] = lambda *_: {},
     ) -> None:
         self._ec2, self._clock, self._poll, self._packages = ec2, clock, poll_seconds, packages
         self.nodes = Nodes(ec2, clock, silent_seconds)
@@ -240,13 +243,15 @@ class SystemsManager:
     def _next(self, instance_id: str) -> dict[str, Any] | None:
         for command in self.commands.values():
             if invocation := command.next_for(instance_id, self._clock()):
-                return {"MessageId": command.id, "Steps": [self._message(step) for step in invocation.steps]}
+                steps = [self._message(step, instance_id) for step in invocation.steps]
+                return {"MessageId": command.id, "Steps": steps}
         return None
 
-    def _message(self, step: documents.Step) -> dict[str, Any]:
+    def _message(self, step: documents.Step, instance_id: str) -> dict[str, Any]:
         inputs = dict(step.inputs)
         if step.action == documents.CONFIGURE_PACKAGE:
-            inputs["source"] = dict(self._packages(str(inputs["name"])))
+            architecture = self._ec2.view(self._ec2.instance(instance_id)).architecture
+            inputs["source"] = dict(self._packages(str(inputs["name"]), architecture))
         return {"name": step.name, "action": step.action, "inputs": inputs}
 
     def _send_reply(self, instance_id: str, body: Body) -> dict[str, Any]:

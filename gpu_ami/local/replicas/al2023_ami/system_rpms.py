@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import glob
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 
 RELEASE = "0.debian12"
+# rpm's %{_isa} by the machine's name.
+ISAS = {"x86_64": "x86-64", "aarch64": "aarch-64"}
 
 
 def debian_version(package: str) -> str:
@@ -24,7 +27,7 @@ def debian_version(package: str) -> str:
 def rows(lines: Iterable[str], release: str) -> Iterator[tuple[str, str, list[str]]]:
     special = {"KERNEL-IMAGE": f"linux-image-{release}", "KERNEL-HEADERS": f"linux-headers-{release}"}
     for line in lines:
-        words = line.partition("#")[0].split()
+        words = line.partition("#")[0].replace("(ISA)", f"({ISAS[platform.machine()]})").split()
         if words:
             name = words[0].replace("-release", f"-{release}") if words[0].startswith("kernel") else words[0]
             provides = [word.replace("=", " = ") for word in words[2:]]

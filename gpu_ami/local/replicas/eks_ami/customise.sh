@@ -8,7 +8,7 @@ release=$(basename "$(readlink -f "$tree/vmlinuz")")
 release=${release#vmlinuz-}
 
 sed -i "s/@VERSION@/$version/" "$tree/usr/bin/kubelet"
-sed -i "s/@KERNEL@/$release/" "$tree/etc/eks/release"
+sed -i "s/@KERNEL@/$release/; s/@MACHINE@/$(chroot "$tree" uname -m)/" "$tree/etc/eks/release"
 chroot "$tree" kubelet --version >"$tree/etc/eks/kubelet-version.txt"
 mkdir -p "$tree/etc/eks/nodeadm.d" "$tree/opt/cni/bin" "$tree/etc/kubernetes/manifests" "$tree/var/lib/kubelet"
 

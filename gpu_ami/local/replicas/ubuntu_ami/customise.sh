@@ -13,6 +13,7 @@ here=$(dirname "$0")
 done
 release=$(basename "$(readlink -f "$tree/vmlinuz")")
 release=${release#vmlinuz-}
+architecture=$(chroot "$tree" dpkg --print-architecture)
 
 build=$tree/run/system-debs
 mkdir -p "$build"
@@ -23,7 +24,7 @@ control() {
     cat >"$build/$1/DEBIAN/control" <<CONTROL
 Package: $1
 Version: $2
-Architecture: amd64
+Architecture: $architecture
 Maintainer: gpu-ami <gpu-ami@localhost>
 Depends: $3
 Description: $4 (gpu-ami base image)

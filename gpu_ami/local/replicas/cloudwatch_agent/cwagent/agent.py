@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import socket
 import sys
@@ -43,7 +44,8 @@ def main() -> int:
         _become(get_text(get_section(config, "agent"), "run_as_user", "root"))
     except (KeyError, OSError) as error:
         return _fail(journal, f"agent.run_as_user: {error}")
-    journal.info(f"Starting AmazonCloudWatchAgent CWAgent/{version()} (gpu-ami replica; linux; amd64)")
+    machine = {"aarch64": "arm64"}.get(platform.machine(), "amd64")
+    journal.info(f"Starting AmazonCloudWatchAgent CWAgent/{version()} (gpu-ami replica; linux; {machine})")
     stop = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: stop.set())

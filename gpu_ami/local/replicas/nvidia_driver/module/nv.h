@@ -18,11 +18,16 @@
 #define NV_FAULT_BYTES 128
 
 /* The two flavours are told apart by how they name themselves. */
+#ifdef CONFIG_ARM64
+#define NV_MACHINE "aarch64"
+#else
+#define NV_MACHINE "x86_64"
+#endif
 #ifdef NV_PROPRIETARY
-#define NV_NVRM_ID "NVIDIA UNIX x86_64 Kernel Module  " NV_VERSION_STRING "  " NV_BUILD_DATE
+#define NV_NVRM_ID "NVIDIA UNIX " NV_MACHINE " Kernel Module  " NV_VERSION_STRING "  " NV_BUILD_DATE
 #else
 #define NV_NVRM_ID \
-	"NVIDIA UNIX Open Kernel Module for x86_64  " NV_VERSION_STRING "  Release Build  (gpu-ami@replica)  " NV_BUILD_DATE
+	"NVIDIA UNIX Open Kernel Module for " NV_MACHINE "  " NV_VERSION_STRING "  Release Build  (gpu-ami@replica)  " NV_BUILD_DATE
 #endif
 
 /* One GPU: a PCI device whose BAR2 begins with the board's description. */

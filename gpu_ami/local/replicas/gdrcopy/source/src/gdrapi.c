@@ -2,10 +2,9 @@
 /* gpu-ami replica of GDRCopy's library: opens the module's device and says its version; it pins and maps nothing. */
 #include "gdrapi.h"
 
-long syscall(long number, ...);
+int close(int descriptor);
+int open(const char *path, int flags, ...);
 
-#define SYS_CLOSE 3
-#define SYS_OPEN 2
 #define O_RDWR_CLOEXEC 02000002
 
 void gdr_runtime_get_version(int *major, int *minor)
@@ -20,12 +19,12 @@ void gdr_runtime_get_version(int *major, int *minor)
 
 void *gdr_open(void)
 {
-	long opened = syscall(SYS_OPEN, "/dev/gdrdrv", O_RDWR_CLOEXEC);
+	int opened = open("/dev/gdrdrv", O_RDWR_CLOEXEC);
 
-	return opened < 0 ? (void *)0 : (void *)(opened + 1);
+	return opened < 0 ? (void *)0 : (void *)(opened + 1L);
 }
 
 int gdr_close(void *handle)
 {
-	return (int)syscall(SYS_CLOSE, (long)handle - 1);
+	return close((int)(long)handle - 1);
 }
