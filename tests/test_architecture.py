@@ -149,8 +149,9 @@ def test_nothing_else_asks_whether_it_runs_in_the_local_region() -> None:
         names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         if any(name.startswith("gpu_ami.local") for name in names) and not module.startswith(aside):
             importing.add(module)
-        asked = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-        if any(text.endswith("place.simulated") for text in asked) and not module.startswith("gpu_ami.local"):
+        asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "simulated"]
+        of_places = any(ast.unparse(node).endswith("place.simulated") for node in asked)
+        if of_places and not module.startswith("gpu_ami.local"):
             reading.add(module)
     assert importing == _OPEN_THE_LOCAL_REGION
     assert reading == _READ_SIMULATED

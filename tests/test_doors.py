@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,13 @@ CALLS = {
 }
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for folder in ("gpu_ami", "validator"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            if not name.startswith(_ON_THE_IMAGE):
-                yield name, ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def sources() -> tuple[tuple[str, ast.Module], ...]:
+    """Path and syntax tree of each module, parsed once."""
+    paths = [path for folder in ("gpu_ami", "validator") for path in sorted((ROOT / folder).rglob("*.py"))]
+    named = [(path.relative_to(ROOT).as_posix(), path) for path in paths]
+    ours = [(name, path) for name, path in named if not name.startswith(_ON_THE_IMAGE)]
+    return tuple((name, ast.parse(path.read_text(encoding="utf-8"))) for name, path in ours)
 
 
 def imported(tree: ast.Module) -> set[str]:
@@ -53,7 +55,7 @@ def imported(tree: ast.Module) -> set[str]:
     skipped = {
         id(node)
         for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
         for node in ast.walk(block)
     }
     found: set[str] = set()
@@ -73,17 +75,30 @@ def test_scanner_sees_what_it_is_for() -> None:
     assert list(calls(tree)) == [("print", 5, "")]
 
 
+def called(function: ast.expr) -> str:
+    """The name of a called function, as `print` or `sys.exit`; "" of any other expression."""
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        return f"{function.value.id}.{function.attr}"
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+@cache
+def importing() -> dict[str, set[str]]:
+    """Path of each module → what it imports."""
+    return {name: imported(tree) for name, tree in sources()}
+
+
 def calls(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = called(node.func)
             if name in CALLS:
                 yield name, node.lineno, " ".join(keyword.arg or "" for keyword in node.keywords)
 
 
 @pytest.mark.parametrize("module", IMPORTS)
 def test_module_is_imported_only_at_its_door(module: str) -> None:
-    found = {name for name, tree in sources() if module in imported(tree)}
+    found = {name for name, modules in importing().items() if module in modules}
     assert found <= IMPORTS[module], f"{module} is imported by {sorted(found - IMPORTS[module])}"
 
 
@@ -99,7 +114,8 @@ def test_who_prints_and_exits() -> None:
 
 
 def test_validator_does_not_know_the_driver() -> None:
-    assert [name for name, tree in sources() if name.startswith("validator/") and "gpu_ami" in imported(tree)] == []
+    found = [name for name, modules in importing().items() if name.startswith("validator/") and "gpu_ami" in modules]
+    assert found == []
 
 
 def test_heavy_imports_wait_until_they_are_needed() -> None:

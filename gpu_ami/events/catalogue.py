@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,12 +48,18 @@ class Explanation:
     impact: str = ""
 
 
+@functools.cache
+def _catalogue() -> Any:
+    """The parser's catalogue, read once, without a host's policy."""
+    return parser_module("catalogue").Catalogue(policy_path=None)
+
+
 def explain(word: str, driver: str | None = None) -> Explanation:
     """`word`: "63", "Xid 63", an SXid as "22013", or a name of gpu_init.csv or neuron.csv.
 
     UsageError for an unknown code or an invalid driver version.
     """
-    named = _named(parser_module("catalogue").Catalogue(policy_path=None), word.strip().upper().replace("-", "_"))
+    named = _named(_catalogue(), word.strip().upper().replace("-", "_"))
     if named is not None:
         return named
     digits = word.lower().removeprefix("sxid").removeprefix("xid").strip(" :")
@@ -64,7 +71,7 @@ def explain(word: str, driver: str | None = None) -> Explanation:
     if driver is not None and not driver.split(".", 1)[0].isdigit():
         raise UsageError(f"--driver {driver!r} is not a driver version", hint="--driver 550.163.01")
     code = int(digits)
-    catalogue = parser_module("catalogue").Catalogue(policy_path=None)
+    catalogue = _catalogue()
     is_sxid = code >= _FIRST_SXID or word.lower().startswith("sxid")
     explanation = _sxid(catalogue, code, driver) if is_sxid else _xid(catalogue, code, driver)
     if explanation is None:
@@ -86,21 +93,21 @@ class NamedError:
 
 
 def neuron_error(code: str) -> NamedError:
-    catalogue = parser_module("catalogue").Catalogue(policy_path=None)
+    catalogue = _catalogue()
     meaning = catalogue.neuron(code)
     return NamedError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
 
 
 def gpu_init_error(code: str) -> NamedError:
     """Why a GPU cannot be initialised. A name that a newer parser wrote is taken as the driver's general failure."""
-    catalogue = parser_module("catalogue").Catalogue(policy_path=None)
+    catalogue = _catalogue()
     meaning = catalogue.gpu_init(code if catalogue.explain_gpu_init(code) else "RM_INIT_FAILED")
     return NamedError(meaning.name, meaning.severity, meaning.action, catalogue.action(meaning.action).ec2)
 
 
 def _names() -> list[str]:
     """Codes that are names: why a GPU cannot be initialised, errors of Neuron."""
-    return list(parser_module("catalogue").Catalogue(policy_path=None).named_codes())
+    return list(_catalogue().named_codes())
 
 
 def _named(catalogue: Any, word: str) -> Explanation | None:

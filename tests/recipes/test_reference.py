@@ -23,7 +23,8 @@ def test_page_has_the_reference_of_the_grammar() -> None:
 
 def test_every_key_has_a_description_and_no_description_lacks_its_key() -> None:
     assert {path for path, *_ in rows(load_facts())} == set(descriptions())
-    assert all(f"| `{path}` |" in reference() for path in descriptions())
+    page = reference()
+    assert all(f"| `{path}` |" in page for path in descriptions())
 
 
 @pytest.mark.parametrize("path, example", [(path, example) for path, *_, example in rows(load_facts())])

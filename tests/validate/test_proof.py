@@ -98,6 +98,7 @@ def test_machine_that_is_lost_is_seen_at_once(
     assert restarts == {f"not tried: g5.12xlarge: instance i-g5.12xlarge {reason}"}
 
 
+@pytest.mark.slow  # it waits in real time
 def test_validator_that_exceeds_its_deadline_leaves_what_it_judged(
     waiting: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

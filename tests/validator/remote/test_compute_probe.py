@@ -192,6 +192,7 @@ def test_a_gpu_that_cuda_does_not_show(machine: Machine) -> None:
     assert (status, shown["count"], [gpu["pci"] for gpu in gpus]) == (0, 2, ["0000:00:11.0", "0000:00:12.0"])
 
 
+@pytest.mark.slow  # it waits in real time
 def test_a_hang_is_named_and_ends(machine: Machine) -> None:
     machine.write(f"{machine.of(1)}/fault", "stuck")
     started = time.monotonic()

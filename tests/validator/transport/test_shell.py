@@ -164,6 +164,7 @@ def test_a_command_that_writes_too_much_output_is_killed(
     assert connected.execute([Command("echo again")])[0].stdout == b"again\n"
 
 
+@pytest.mark.slow  # it waits in real time
 @pytest.mark.parametrize(("seconds", "most"), [("0", 4), ("0.2", 2)])
 def test_slow_host_is_looked_at_less_often(start: Start, tmp_path: Path, seconds: str, most: int) -> None:
     """On an emulated processor a look each second took a tenth of the time of all commands."""
@@ -213,6 +214,7 @@ def test_commands_without_a_process_run_together(start: Start) -> None:
     assert answers[-1].stdout == b"last\n"
 
 
+@pytest.mark.slow  # it waits in real time
 def test_a_command_that_hangs_among_others_expires_alone(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `test -e` of a file on a server that does not answer."""
     marker = a_long_time()
