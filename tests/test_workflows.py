@@ -65,6 +65,11 @@ def test_workflows_are_linted() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_shellcheck_is_content_with_the_script() -> None:
+    done = subprocess.run(["shellcheck", SCRIPT], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
 def test_no_script_contains_an_expression() -> None:
     """A recipe's file name or a branch would become part of the script; they reach it as variables."""
     documents = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (*WORKFLOWS, ACTION)]
