@@ -88,6 +88,17 @@ class CertifiedHost:
     checks: tuple[CheckRecord, ...]
     attempts: tuple[LaunchAttempt, ...] = ()
 
+    @property
+    def cluster(self) -> str:
+        """The cluster that it was a node of, with its versions and nodes; "" without --join."""
+        cluster = self.facts.get("cluster")
+        if not isinstance(cluster, Mapping):
+            return ""
+        nodes = cluster.get("nodes")
+        names = [str(name) for name in nodes] if isinstance(nodes, Sequence) else []
+        what = f"{cluster.get('service')} {cluster.get('version')}, a Slurm cluster of the proof's own machines"
+        return f"{what}, {templating.plural(len(names), 'node')}: {', '.join(names)}"
+
     @classmethod
     def of(cls, host: HostReport, roles: Sequence[str]) -> Self:
         verdict = host.verdict(roles)

@@ -104,6 +104,17 @@ def test_waived_check_stays_in_the_certificate() -> None:
     assert "waiver of boot::x is unused" in named(a_report(host))
 
 
+def test_certificate_names_the_cluster_of_a_node() -> None:
+    joined = {"service": "ParallelCluster", "version": "3.16.3", "name": "", "own": True, "nodes": ["i-1", "i-2"]}
+    report = a_report(a_host().with_facts(cluster=joined))
+    text = certificate.markdown(certificate.certify(report))
+    expected = (
+        "Node of a cluster: ParallelCluster 3.16.3, a Slurm cluster of the proof's own machines, 2 nodes: i-1, i-2."
+    )
+    assert expected in text
+    assert "Node of a cluster" not in certificate.markdown(certificate.certify(a_report(a_host())))
+
+
 def test_certificate_says_of_every_tier_what_it_does_not_prove() -> None:
     report = replace(a_report(offline(hygiene="PASS", accounted="PASS"), tiered(T2="PASS")), no_files="never shown")
     text = named(report)

@@ -129,7 +129,8 @@ def test_slurmd_registers_every_gpu(
         observe.fail(started.slurm_error)
     gpus = int(planned_instance_type(plan, machine.instance_type)["gpu_count"])
     rows = started.registered
-    observe([vars(row) for row in rows], f"{len(started.cluster.names)} nodes IDLE with gpu:{gpus}")
+    seen = {"versions": started.cluster.versions, "nodes": [vars(row) for row in rows]}
+    observe(seen, f"{len(started.cluster.names)} nodes IDLE with gpu:{gpus}")
     wrong = [
         f"{name}: slurmctld does not know it" for name in started.cluster.names if name not in {r.name for r in rows}
     ]

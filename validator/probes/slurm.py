@@ -62,7 +62,11 @@ printf 'node %s\\n' "$SLURMD_NODENAME"
 printf 'visible %s\\n' "$CUDA_VISIBLE_DEVICES"
 exec python3 -IS {folder}/compute_probe.py --mib {mib} --seconds 100
 """
-_DESCRIBE = "printf 'host %s\\n' \"$(hostname -s)\"; printf 'cpus %s\\n' \"$(nproc)\"; nvidia-smi -L"
+_DESCRIBE = (
+    "printf 'host %s\\n' \"$(hostname -s)\"; printf 'cpus %s\\n' \"$(nproc)\""
+    f"; printf 'slurm %s\\n' \"$({SBIN}/slurmd -V)\"; printf 'munge %s\\n' \"$(/usr/sbin/munged -V)\""
+    "; nvidia-smi -L; true"  # where it fails, the jobs lack its UUIDs
+)
 _UUID = re.compile(r"\(UUID: (GPU-[0-9A-Fa-f-]+)\)")
 _PREPARE = """\
 set -e
@@ -123,12 +127,13 @@ class Task:
 class SlurmCluster:
     """Slurm on the members of a proof. `munge` and `slurm` start it, `leave` ends all; NodeFailed names node and step.
 
-    gpus: of each node, as the plan has them. uuids: by member, of nvidia-smi.
+    gpus: of each node, as the plan has them. uuids: by member, of nvidia-smi. versions: of Slurm and munge, by member.
     """
 
     together: Together
     gpus: int
     uuids: list[list[str]] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
     _hosts: list[tuple[str, int]] = field(default_factory=list)
     _began: bool = False
 
@@ -141,6 +146,7 @@ class SlurmCluster:
         described = self.together.each(lambda member: _require(member, _DESCRIBE, "is described").text)
         self.uuids = [_UUID.findall(text) for text in described]
         self._hosts = [(_word(text, "host"), int(_word(text, "cpus"))) for text in described]
+        self.versions = [f"{_word(text, 'slurm')}, {_word(text, 'munge')}" for text in described]
         self._began = True
         self.together.each(lambda member: _root(member, _PREPARE.format(folder=FOLDER, key=_KEY), "is prepared"))
         for name, text in self.files().items():

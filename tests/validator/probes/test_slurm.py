@@ -26,7 +26,8 @@ NodeName=node3 Gres=(null) State=DOWN*+CLOUD Partitions=proof
 
 def scripted(number: int, answers: dict[str, tuple[int, str]] | None = None) -> Member:
     one = member(f"i-{number}", f"10.0.0.{number + 3}/20")
-    described = f"host ip-10-0-0-{number + 3}\ncpus 2\n{LISTED[number - 1]}"
+    described = f"host ip-10-0-0-{number + 3}\ncpus 2\nslurm slurm 24.11.6\nmunge munge-0.5.16 (2024-03-15)\n"
+    described += LISTED[number - 1]
     one.connection = Line({**(answers or {}), "hostname": (0, described)})  # type: ignore[assignment]
     return one
 
@@ -49,6 +50,7 @@ def test_every_node_gets_the_same_files_and_the_key_in_no_command() -> None:
     assert "NodeName=node2 NodeAddr=10.0.0.5 NodeHostname=ip-10-0-0-5 CPUs=2 Gres=gpu:2 State" in files["slurm.conf"]
     assert files["gres.conf"] == "Name=gpu File=/dev/nvidia[0-1]\n"
     assert cluster.uuids == [UUIDS[:2], UUIDS[2:]]
+    assert cluster.versions == ["slurm 24.11.6, munge-0.5.16 (2024-03-15)"] * 2
     keys = []
     for one in cluster.together.members:
         written = {command: given for command, given in ran(one) if "cat >" in command}
