@@ -76,6 +76,9 @@ _PRIVILEGED_GROUPS = (
 )  # fmt: skip
 # Ubuntu's rsyslog runs as syslog and writes logs of the group adm.
 _KNOWN_MEMBERS = ("syslog in adm",)
+# System accounts with a shell that a node family's base AMI has. Source: aws-parallelcluster-cookbook f75d84c3
+# (install/users.rb, install/slurm_users.rb), read 2026-11-25.
+_OF_FAMILY = {"node_parallelcluster": ("slurm", "pcluster-admin")}
 _KNOWN_IN_HOMES = re.compile(
     r"/(\.bashrc|\.profile|\.bash_logout|\.bash_profile|\.cshrc|\.tcshrc|\.zshrc|\.kshrc|\.sudo_as_admin_successful"
     r"|\.emacs|\.screenrc|\.inputrc|\.ssh|\.cache|snap|\.snap|\.gnupg|\.hushlogin|\.selected_editor|\.lesshst|\.nv)$"
@@ -270,12 +273,13 @@ def test_accounts_are_known(host: Any, plan: Any, observe: Observe) -> None:
     """Only root and the login user can log in, and only they are members of privileged groups."""
     user = plan["os"]["ssh_user"]
     allowed = {"root", user, "ssm-user", "ec2-user", "sync", "halt", "shutdown", "nobody"}
+    of_family = {name for role, names in _OF_FAMILY.items() if role in plan for name in names}
     rows = [line.split(":") for line in _lines(output(host, "cat /etc/passwd"))]
     accounts = {row[0]: (int(row[2]), row[6]) for row in rows if len(row) == 7}
     unknown = [
         name
         for name, (uid, shell) in accounts.items()
-        if name not in allowed and (1000 <= uid < 60000 or _LOGIN_SHELL.search(shell))
+        if name not in allowed and (1000 <= uid < 60000 or (_LOGIN_SHELL.search(shell) and name not in of_family))
     ]
     groups = [line.split(":") for line in _lines(output(host, "cat /etc/group"))]
     members = [

@@ -382,3 +382,14 @@ def test_only_what_may_have_changed_is_read_again(judge: Judge, since: Since, an
     assert ("/usr" in str(passed.check.observed)) is answers.startswith("(")
     failed = judge(check, {**_OWNED, answers: _CHANGED}, plan=WITH_NODE, since_image=since)
     assert (failed.verdict, "/opt/x/tool" in failed.message) == ("FAIL", True)
+
+
+@pytest.mark.parametrize(
+    ("role", "uid", "verdict"),
+    [("node_parallelcluster", 401, "PASS"), ("node_parallelcluster", 1401, "FAIL"), ("", 401, "FAIL")],
+)
+def test_accounts_of_a_node_s_base_ami_are_known(judge: Judge, role: str, uid: int, verdict: str) -> None:
+    passwd = f"{PASSWD}slurm:x:{uid}:{uid}:slurm user:/home/slurm:/bin/bash\n"
+    plan = as_plan(PLAN | ({role: {"version": "3.16.3"}} if role else {}))
+    judged = judge(inventory.test_accounts_are_known, {"cat /etc/passwd": passwd, "cat /etc/group": GROUP}, plan=plan)
+    assert (judged.verdict, "slurm" in judged.message) == (verdict, verdict == "FAIL"), judged
