@@ -68,12 +68,14 @@ _DESCRIBE = (
     "; nvidia-smi -L; true"  # where it fails, the jobs lack its UUIDs
 )
 _UUID = re.compile(r"\(UUID: (GPU-[0-9A-Fa-f-]+)\)")
+# nvidia-uvm: recipe nvidia_uvm of the cookbook, which the image's own boot does not run.
 _PREPARE = """\
 set -e
 [ ! -e {key} ] || {{ echo '{key} exists: the machine belongs to a cluster already' >&2; exit 1; }}
 rm -rf {folder}
 mkdir -m 755 {folder} {folder}/spool
 install -d -m 700 -o slurm {folder}/state
+[ ! -d /proc/driver/nvidia ] || modprobe nvidia-uvm
 """
 # As the cookbook does: the owner of /etc/munge is the image's.
 _MUNGE = """\
