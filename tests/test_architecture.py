@@ -124,17 +124,6 @@ def test_packages_are_entered_through_their_init() -> None:
     assert inside == []
 
 
-def test_a_program_starts_after_everything_is_defined() -> None:
-    """What is below `if __name__ == "__main__":` does not exist yet when the program runs; an import sees it."""
-    early = [
-        name
-        for name, tree in modules().items()
-        for statement in tree.body[:-1]
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'"
-    ]
-    assert early == []
-
-
 # Who may import gpu_ami.local outside it and the commands: what opens a session, and rehearsals, which are of it.
 _OPEN_THE_LOCAL_REGION = {"gpu_ami.pipeline", "gpu_ami.build.builder"}
 # Who may read Place.simulated: what writes or compares it, as a report and a certificate show it.

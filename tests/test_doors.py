@@ -163,17 +163,3 @@ def test_the_region_starts_without_cloudformation() -> None:
     )
     loaded = loaded_by(daemon)
     assert "moto" in loaded and "openapi_spec_validator" not in loaded
-
-
-def test_nothing_follows_what_runs_a_module_as_a_program() -> None:
-    """It would be undefined when the program runs, and tests, which import the module, would not see that."""
-    late = []
-    for path in sorted([*(ROOT / "gpu_ami").rglob("*.py"), *(ROOT / "validator").rglob("*.py")]):
-        body = ast.parse(path.read_text(encoding="utf-8")).body
-        guards = [number for number, node in enumerate(body) if isinstance(node, ast.If) and _is_guard(node)]
-        late += [f"{path.relative_to(ROOT)}:{body[number + 1].lineno}" for number in guards if number + 1 < len(body)]
-    assert late == []
-
-
-def _is_guard(node: ast.If) -> bool:
-    return ast.unparse(node.test) == "__name__ == '__main__'"
