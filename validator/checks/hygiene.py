@@ -38,6 +38,8 @@ _SUDO_RULES = (
     " | grep -E '^[[:space:]]*([^#[:space:]]|#[0-9])'"
 )
 _HOMES = "$(getent passwd | cut -d: -f6 | sort -u)"
+# Of Docker up to 24, and since 23: its daemon makes them at its first start.
+_DOCKER = "/etc/docker/key.json /var/lib/docker/engine-id"
 
 
 def _lines(text: str) -> list[str]:
@@ -90,6 +92,18 @@ def test_machine_id_is_this_instances(host: Any, machine: MachineUnderTest, obse
     earliest = machine.boot_time - 2 if machine.boot_time <= first else first - 600
     if created < earliest:
         observe.fail(f"/etc/machine-id is {first - created:.0f} s older than this instance's first cloud-init run")
+
+
+def test_docker_identity_is_this_instances(host: Any, machine: MachineUnderTest, observe: Observe) -> None:
+    """Docker's own key and id were generated on this instance. From the build, all instances would share them."""
+    listed = host.run(f"stat -c '%Y %n' {_DOCKER} 2>/dev/null").stdout
+    times = {name: float(created) for created, name in (line.split(None, 1) for line in _lines(listed))}
+    old = sorted(
+        name for name, created in times.items() if created < min(machine.first_boot_time, machine.boot_time) - 2
+    )
+    observe(sorted(times), "generated on this instance, where Docker has run")
+    if old:
+        observe.fail(f"Docker's identity is older than this instance: {', '.join(old)}")
 
 
 def test_cloud_init_ran_for_this_instance(host: Any, machine: MachineUnderTest, observe: Observe) -> None:

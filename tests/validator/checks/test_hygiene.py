@@ -55,6 +55,14 @@ CASES: list[tuple[Any, dict[str, Any], str, str]] = [
         "FAIL",
         "/etc/machine-id: expected 32 hex digits, got 'uninitialized'",
     ),
+    (hygiene.test_docker_identity_is_this_instances, {"stat*": (1, "")}, "PASS", ""),
+    (hygiene.test_docker_identity_is_this_instances, {"stat*": "1100 /etc/docker/key.json\n"}, "PASS", ""),
+    (
+        hygiene.test_docker_identity_is_this_instances,
+        {"stat*": "1100 /etc/docker/key.json\n700 /var/lib/docker/engine-id\n"},
+        "FAIL",
+        "Docker's identity is older than this instance: /var/lib/docker/engine-id",
+    ),
     (hygiene.test_cloud_init_ran_for_this_instance, {"ls*": f"{INSTANCE}\n"}, "PASS", ""),
     (
         hygiene.test_cloud_init_ran_for_this_instance,
