@@ -26,6 +26,15 @@ def nccl_fits_efa(context: ResolveContext, chosen: Assignment) -> Iterator[Confl
             yield Conflict("efa.version", text, pair["source"], ("efa", "nccl"))
 
 
+def peer_memory_is_of_one_module(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
+    """efa_nv_peermem is built against the symbols of the build's module; with the other flavour it does not load."""
+    if context.flavour == "boot" and "nvidia" in context.accelerators and "efa" not in context.provided:
+        text = "flavour boot with EFA: efa_nv_peermem is built for one of the two kernel modules alone"
+        source = "amzn-drivers kernel/linux/efa_nv_peermem; awslabs/amazon-eks-ami#2672"
+        nearest = "flavour open or proprietary, an image for each, or leave out efa"
+        yield Conflict("nvidia_driver.flavour", text, source, nearest=nearest)
+
+
 def efa_regression(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
     row = context.facts.efa["releases"][chosen["efa"]]
     if "regression" in row and not at_least(chosen["ofi_nccl"], row["minimum_ofi_nccl"]):
@@ -118,6 +127,7 @@ def installer_supports_system(context: ResolveContext, chosen: Assignment) -> It
 
 
 NETWORK_RULES = (
+    (("nvidia_driver", "efa"), peer_memory_is_of_one_module),
     (("nccl", "efa"), nccl_fits_efa),
     (("efa", "ofi_nccl"), efa_regression),
     (("efa",), efa_regression_without_plugin),

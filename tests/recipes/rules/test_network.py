@@ -70,6 +70,17 @@ def test_plugin_needs_an_efa_of_the_recipe_or_of_the_base_ami() -> None:
     assert list(rules.plugin_needs_efa(context("node_version: 3.16.3", node="parallelcluster"), chosen)) == []
 
 
+def test_peer_memory_is_of_one_module() -> None:
+    chosen = {"efa": "1.50.0", "nvidia_driver": "580.65.06"}
+    (conflict,) = rules.peer_memory_is_of_one_module(context("nvidia_driver: {flavour: boot}"), chosen)
+    assert (conflict.path, "efa_nv_peermem is built for one of the two" in conflict.text) == (
+        "nvidia_driver.flavour",
+        True,
+    )
+    assert conflict.source and conflict.nearest
+    assert list(rules.peer_memory_is_of_one_module(context("nvidia_driver: {flavour: open}"), chosen)) == []
+
+
 def test_driver_does_not_matter_without_efa_interfaces() -> None:
     chosen = {"efa": "1.39.0", "nvidia_driver": "580.65.06"}
     assert list(rules.driver_fits_efa(context(types="g5.xlarge"), chosen)) == []
