@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from validator.observe import Observe
+from validator import remote
+from validator.observe import Observe, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import Component, PlanDocument, section
 from validator.probes import MachineUnderTest, packages, pci_address
@@ -15,6 +19,9 @@ from validator.probes import MachineUnderTest, packages, pci_address
 pytestmark = pytest.mark.planned("dcgm")
 
 _UNIT = "nvidia-dcgm.service"
+_PACKAGE = "datacenter-gpu-manager"
+# Level 2 takes about two minutes (DCGM User Guide, Diagnostics); on eight GPUs more.
+_DIAGNOSTICS_SECONDS = 900.0
 
 
 def version(text: str) -> str:
@@ -26,6 +33,45 @@ def version(text: str) -> str:
 def discovered(text: str) -> list[str]:
     """PCI addresses of the GPUs that `dcgmi discovery -l` lists, as nvidia-smi writes them."""
     return re.findall(r"PCI Bus ID:\s*([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+\.\d)", text)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test of the diagnostics on one entity. where: such as GPU 3; "" is the whole machine."""
+
+    test: str
+    status: str
+    where: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.test}{where}: {self.status}{': ' if self.warnings else ''}{' '.join(self.warnings)}"
+
+
+def diagnostics(text: str) -> list[Result]:
+    """What `dcgmi diag --json` prints: {title: {"test_categories": […]}}, of DCGM 3 and 4. ValueError: no result."""
+    document = json.loads(text)
+    sections = document.values() if isinstance(document, dict) else ()
+    found = [row["test_categories"] for row in sections if isinstance(row, dict) and "test_categories" in row]
+    if not found or not isinstance(found[0], list):
+        raise ValueError("expected test_categories")
+    try:
+        tests = [test for category in found[0] for test in category["tests"]]
+        results = [_result(test["name"], row) for test in tests for row in test["results"]]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"unexpected form of a test: {error!r}") from error
+    if not results:
+        raise ValueError("it has no test")
+    return results
+
+
+def _result(test: str, row: Mapping[str, Any]) -> Result:
+    entity = row.get("entity_id", row.get("gpu_id", row.get("gpu_ids", "")))
+    where = f"{row.get('entity_group', 'GPU')} {entity}" if str(entity) else ""
+    warnings = row.get("warnings") or []
+    texts = (str(item.get("warning", item)) if isinstance(item, dict) else str(item) for item in warnings)
+    return Result(str(test), str(row["status"]), where, tuple(texts))
 
 
 @pytest.mark.parametrize("program", ["dcgmi", "nv-hostengine"])
@@ -68,6 +114,33 @@ def test_every_gpu_is_discovered(host: Any, plan: PlanDocument, machine: Machine
             f"dcgmi discovery -l on {machine.instance_type}: expected {promised} GPUs, got {len(gpus)}"
             f" ({', '.join(gpus) or 'none'})"
         )
+
+
+@pytest.mark.live
+@pytest.mark.tier("T3")
+def test_diagnostics_pass(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
+    """DCGM's diagnostics of level 2 (minutes: software, memory, PCIe) pass on every GPU. What was skipped is named."""
+    promised = planned_instance_type(plan, machine.instance_type)["gpu_count"]
+    if not promised:
+        unproven(f"{machine.instance_type} has no GPU")
+    listed = host.run(remote.text("replica_packages"), pure=True).stdout
+    if replicas := re.findall(rf"(?m)^yes\t({_PACKAGE}\S*)\t", listed):
+        unproven(f"{', '.join(replicas)} of the local region run no diagnostics")
+    done = host.run("dcgmi diag -r 2 --json", timeout=_DIAGNOSTICS_SECONDS)
+    try:
+        results = diagnostics(done.stdout)
+    except ValueError as error:
+        observe(None, "Pass")
+        text = (done.stderr or done.stdout).strip()[-300:] or "no output"
+        observe.fail(f"dcgmi diag -r 2 --json (exit status {done.rc}) printed no result: {error}; {text}")
+    observe([f"{result.test}: {result.status}" for result in results], "Pass")
+    wrong = [result.text() for result in results if result.status not in ("Pass", "Skip", "Not Run")]
+    if wrong or done.rc != 0:
+        observe.fail(f"dcgmi diag -r 2: {'; '.join(wrong) or f'exit status {done.rc}'}")
+    ran = {result.test for result in results if result.status == "Pass"}
+    skipped = sorted({result.test for result in results} - ran)
+    if skipped:
+        unproven(f"dcgmi diag -r 2: skipped {', '.join(skipped)}; passed {', '.join(sorted(ran)) or 'none'}")
 
 
 @pytest.mark.tier("T0")

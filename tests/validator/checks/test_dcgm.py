@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -106,3 +107,44 @@ def test_versions(judge: Judge, program: str, reply: Any, verdict: str, message:
 def test_host_engine_is_inactive_without_gpus(judge: Judge, reply: str, verdict: str) -> None:
     machine = Machine("m5.large")
     assert judge(dcgm.test_host_engine_runs, {"systemctl*": reply}, plan=PLAN, machine=machine).verdict == verdict
+
+
+def diagnosed(status: str = "Pass", **more: Any) -> str:
+    """As DCGM 4 prints it; DCGM 3 calls the GPU gpu_id, and the document DCGM GPU Diagnostic."""
+    first = {"entity_group": "GPU", "entity_id": 0, "status": "Pass"}
+    gpus = [first, first | {"entity_id": 1, "status": status} | more]
+    software = {"name": "software", "results": [{"status": "Pass"}]}
+    pcie = {"name": "pcie", "results": [{"gpu_id": "0", "status": "Pass"}]}
+    tests = [software, {"name": "memory", "results": gpus}, pcie]
+    return json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "Deployment", "tests": tests}]}})
+
+
+XID = [{"error_id": 97, "warning": "GPU 1 had an uncorrectable memory error"}]
+SKIPPED = diagnosed().replace('"gpu_id": "0", "status": "Pass"', '"gpu_id": "0", "status": "Skip"')
+DIAGNOSTICS = [
+    (diagnosed(), "PASS", ""),
+    (diagnosed("Fail", warnings=XID), "FAIL", "memory (GPU 1): Fail: GPU 1 had an uncorrectable memory error"),
+    (diagnosed("Warn", warnings=["retired pages"]), "FAIL", "dcgmi diag -r 2: memory (GPU 1): Warn: retired pages"),
+    ((1, diagnosed("Fail")), "FAIL", "memory (GPU 1): Fail"),
+    ((226, diagnosed()), "FAIL", "dcgmi diag -r 2: exit status 226"),
+    (SKIPPED, "UNPROVEN", "dcgmi diag -r 2: skipped pcie; passed memory, software"),
+    ((1, "Error: unable to establish a connection"), "FAIL", "printed no result"),
+    ("{}", "FAIL", "expected test_categories"),
+    ('{"a": {"test_categories": []}}', "FAIL", "it has no test"),
+    ('{"a": {"test_categories": [{"tests": [{"name": "x", "results": [{}]}]}]}}', "FAIL", "unexpected form of a test"),
+]
+
+
+@pytest.mark.parametrize(("printed", "verdict", "message"), DIAGNOSTICS)
+def test_diagnostics(judge: Judge, printed: Any, verdict: str, message: str) -> None:
+    found = judge(dcgm.test_diagnostics_pass, {"dcgmi diag*": printed, "{*": (1, "")}, plan=PLAN, machine=Machine())
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_diagnostics_of_a_replica_prove_nothing(judge: Judge) -> None:
+    packages = "yes\tdatacenter-gpu-manager-4-core\t1:4.4.2-1\tNVIDIA Datacenter GPU Manager (gpu-ami replica)\n"
+    table = {"dcgmi diag*": diagnosed(), "{*": packages}
+    found = judge(dcgm.test_diagnostics_pass, table, plan=PLAN, machine=Machine())
+    assert (found.verdict, "datacenter-gpu-manager-4-core of the local region" in found.message) == ("UNPROVEN", True)
+    found = judge(dcgm.test_diagnostics_pass, {}, plan=PLAN, machine=Machine("m5.large"))
+    assert (found.verdict, found.message) == ("UNPROVEN", "m5.large has no GPU")
