@@ -303,7 +303,7 @@ class Nodes:
             (tools / name).chmod(0o755)
         (self.root / "dev").mkdir(exist_ok=True)
         environment = {"PATH": f"{tools}:/usr/bin:/bin", "PROC": str(self.root / "proc"), "DEV": str(self.root / "dev")}
-        program = ROLES / "nvidia_driver/files/nvidia-device-nodes"
+        program = ROLES / "nvidia_device_nodes/files/nvidia-device-nodes"
         done = run([program, module], timeout=60, env=environment, check=False)
         calls = (self.root / "calls").read_text().replace(f"{self.root}/dev/", "").splitlines()
         return done, calls
