@@ -192,6 +192,22 @@ def test_the_search_finds_a_module_without_a_test() -> None:
     assert untested(["gpu_ami.cloud.sweep"], tests) == ["gpu_ami.cloud.sweep: no test in tests/cloud/ names it"]
 
 
+def test_a_program_begins_when_its_module_is_complete() -> None:
+    """`python -m MODULE` stops at `if __name__ == "__main__"`: what is defined below it is not there yet."""
+    early = []
+    for name in tracked():
+        if name.endswith(".py"):
+            body = ast.parse((ROOT / name).read_text()).body
+            programs = [index for index, item in enumerate(body) if isinstance(item, ast.If) and _asks_name(item.test)]
+            early += [name for index in programs if index != len(body) - 1]
+    assert early == [], "move the statement to the end of the module"
+    assert _asks_name(ast.parse('if __name__ == "__main__": pass').body[0].test)  # type: ignore[attr-defined]
+
+
+def _asks_name(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+
+
 def test_tests_mirror_packages() -> None:
     """A module has a test file of its name, or a test in its package's folder that uses it by its name."""
     tests = {name: (ROOT / name).read_text() for name in tracked() if re.fullmatch(r"tests/.*test_\w+\.py", name)}
