@@ -1,14 +1,15 @@
-"""The container toolkit's replica, and the runtimes that it tells of itself."""
+"""The container toolkit's replica: specifications, what containers get, and the runtimes' configuration."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
+import tomllib
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,79 +17,205 @@ import yaml
 
 from gpu_ami import process
 from gpu_ami.local.mirror.table import REPLICAS
-from tests.replicas.conftest import A10G
+from tests.replicas.conftest import A10G, VERSION
 from validator.checks import container_toolkit
+from validator.probes import containers
 
-SOURCES = REPLICAS / "container_toolkit"
+SOURCES = REPLICAS / "container_toolkit/base"
 INFORMATION = "Model: \t\t NVIDIA A10G\nGPU UUID: \t GPU-0000000{0}\nDevice Minor: \t {0}\n"
-
-
-def program(path: str, **constants: Any) -> ModuleType:
-    found = ModuleType("replica")
-    code = (SOURCES / path).read_text(encoding="utf-8").replace("@VERSION@", "1.18.1")
-    exec(compile(code, path, "exec"), found.__dict__)
-    found.__dict__.update(constants)
-    return found
+# `containerd config dump` of Debian's containerd 1.6, shortened.
+DUMP = """version = 2
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    [plugins."io.containerd.grpc.v1.cri".cni]
+      bin_dir = "/usr/lib/cni"
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "runc"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+          BinaryName = ""
+          SystemdCgroup = false
+"""
 
 
 @pytest.fixture
-def ctk(machine: Callable[..., str], tmp_path: Path) -> ModuleType:
-    """nvidia-ctk on a machine with two GPUs; everything that it writes lies in the test's folder."""
-    gpus = Path(machine(A10G, 2)) / "proc/driver/nvidia/gpus"
-    for number, folder in enumerate(sorted(gpus.iterdir())):
+def toolkit(
+    machine: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Any]]:
+    """The toolkit's modules on a machine with two GPUs, whose device nodes are links to others."""
+    monkeypatch.syspath_prepend(str(SOURCES / "usr/lib/nvidia-ctk"))
+    names = ["log", "settings", "specification", "registry", "edits", "toml", "engines", "runtime", "hook", "control"]
+    modules = {name: importlib.import_module(f"toolkit.{name}") for name in names}
+    root = Path(machine(A10G, 2))
+    for number, folder in enumerate(sorted((root / "proc/driver/nvidia/gpus").iterdir())):
         (folder / "information").write_text(INFORMATION.format(number), encoding="utf-8")
-    return program(
-        "base/usr/bin/nvidia-ctk",
-        PROC=str(gpus),
-        SPECIFICATIONS=(str(tmp_path / "etc"), str(tmp_path / "run")),
-        DROP_IN=str(tmp_path / "conf.d/99-nvidia.toml"),
-        IMPORTS=f'imports = ["{tmp_path}/conf.d/*.toml"]',
-    )
+    (tmp_path / "dev").mkdir()
+    for name, node in {"nvidia0": "null", "nvidia1": "zero", "nvidiactl": "full", "nvidia-uvm": "random"}.items():
+        (tmp_path / "dev" / name).symlink_to(f"/dev/{node}")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / f"lib/libcuda.so.{VERSION}").touch()
+    monkeypatch.setattr(modules["specification"], "PROC", str(root / "proc/driver/nvidia"))
+    monkeypatch.setattr(modules["specification"], "DEV", str(tmp_path / "dev"))
+    monkeypatch.setattr(modules["specification"], "LIBRARIES", (str(tmp_path / "lib"),))
+    monkeypatch.setattr(modules["specification"], "PROGRAMS", ())
+    monkeypatch.setattr(modules["engines"], "DROP_IN", str(tmp_path / "conf.d/99-nvidia.toml"))
+    monkeypatch.setattr(modules["engines"], "CONTAINERD", str(tmp_path / "config.toml"))
+    yield modules.__getitem__
+    for name in [name for name in sys.modules if name.partition(".")[0] == "toolkit"]:
+        del sys.modules[name]
 
 
-def asked(**changes: Any) -> Namespace:
-    usual = {"runtime": "docker", "config": None, "drop_in_config": None, "cdi_enabled": True, "set_as_default": False}
-    return Namespace(**(usual | changes))
+def written(toolkit: Callable[[str], Any], tmp_path: Path) -> Path:
+    """The folder with the specification of the machine."""
+    assert toolkit("control").generate(Namespace(output=str(tmp_path / "cdi/nvidia.yaml"))) == 0
+    return tmp_path / "cdi"
 
 
-def test_specification_has_every_gpu_in_three_ways(ctk: ModuleType, tmp_path: Path) -> None:
-    assert ctk.generate(Namespace(output=str(tmp_path / "run/nvidia.yaml"))) == 0
-    document = yaml.safe_load((tmp_path / "run/nvidia.yaml").read_text(encoding="utf-8"))
+def spec(*environment: str, **more: Any) -> dict[str, Any]:
+    return {"process": {"env": ["PATH=/bin", *environment]}, "mounts": [], "linux": {}} | more
+
+
+def devices(spec: dict[str, Any]) -> list[str]:
+    return sorted(Path(row["path"]).name for row in spec["linux"].get("devices", []))
+
+
+def test_specification_is_as_the_original_writes_it(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    document = yaml.safe_load((written(toolkit, tmp_path) / "nvidia.yaml").read_text(encoding="utf-8"))
     nodes = {
-        device["name"]: [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+        device["name"]: [Path(node["path"]).name for node in device["containerEdits"]["deviceNodes"]]
         for device in document["devices"]
     }
     assert document["kind"] == "nvidia.com/gpu"
     assert nodes == {
-        "0": ["/dev/nvidia0"],
-        "GPU-00000000": ["/dev/nvidia0"],
-        "1": ["/dev/nvidia1"],
-        "GPU-00000001": ["/dev/nvidia1"],
-        "all": ["/dev/nvidia0", "/dev/nvidia1"],
+        "0": ["nvidia0"],
+        "GPU-00000000": ["nvidia0"],
+        "1": ["nvidia1"],
+        "GPU-00000001": ["nvidia1"],
+        "all": ["nvidia0", "nvidia1"],
     }
+    common = document["containerEdits"]
+    assert [Path(node["path"]).name for node in common["deviceNodes"]] == ["nvidia-uvm", "nvidiactl"]
+    assert [mount["containerPath"] for mount in common["mounts"]] == [str(tmp_path / f"lib/libcuda.so.{VERSION}")]
+    assert [hook["args"][1] for hook in common["hooks"]] == ["create-symlinks", "update-ldcache"]
+    # What it reads is what a YAML parser reads.
+    assert toolkit("registry").specifications([str(tmp_path / "cdi")])[0][1] == document
 
 
 def test_list_names_what_the_specification_has(
-    ctk: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ctk.generate(Namespace(output=str(tmp_path / "run/nvidia.yaml")))
-    ctk.list_devices(None)
+    folder = written(toolkit, tmp_path)
+    monkeypatch.setattr(toolkit("control"), "Settings", lambda: Namespace(folders=[str(folder)]))
+    toolkit("control").list_devices(None)
     shown = capsys.readouterr()
     names = ["0", "1", "GPU-00000000", "GPU-00000001", "all"]
     assert shown.out.split() == [f"nvidia.com/gpu={name}" for name in names]
     assert "Found 5 CDI devices" in shown.err
 
 
-def test_without_gpus_nothing_is_written(ctk: ModuleType, tmp_path: Path) -> None:
-    ctk.PROC = str(tmp_path / "nothing")
-    assert ctk.generate(Namespace(output=str(tmp_path / "run/nvidia.yaml"))) == 1
+def test_without_gpus_nothing_is_written(
+    toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolkit("specification"), "PROC", str(tmp_path / "nothing"))
+    assert toolkit("control").generate(Namespace(output=str(tmp_path / "run/nvidia.yaml"))) == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_docker_keeps_its_other_settings(ctk: ModuleType, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("all", ["nvidia-uvm", "nvidia0", "nvidia1", "nvidiactl"]),
+        ("1", ["nvidia-uvm", "nvidia1", "nvidiactl"]),
+        ("GPU-00000000", ["nvidia-uvm", "nvidia0", "nvidiactl"]),
+        ("none", ["nvidia-uvm", "nvidiactl"]),
+        ("nvidia.com/gpu=0", ["nvidia-uvm", "nvidia0", "nvidiactl"]),
+        ("nvidia.com/gpu=0,nvidia.com/gpu=1", ["nvidia-uvm", "nvidia0", "nvidia1", "nvidiactl"]),
+        ("void", []),
+        ("", []),
+    ],
+)
+def test_a_container_gets_what_it_requests(
+    toolkit: Callable[[str], Any], tmp_path: Path, value: str, expected: list[str]
+) -> None:
+    settings = toolkit("settings").Settings(str(tmp_path / "none"))
+    settings.folders = [str(written(toolkit, tmp_path))]
+    (tmp_path / "config.json").write_text(json.dumps(spec(f"NVIDIA_VISIBLE_DEVICES={value}")), encoding="utf-8")
+    toolkit("runtime").modify(str(tmp_path), (1, 18), settings)
+    changed = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert devices(changed) == expected
+    rules = changed["linux"].get("resources", {}).get("devices", [])
+    assert len(rules) == len(expected) and all(rule["allow"] and rule["access"] == "rwm" for rule in rules)
+    if expected:
+        assert "NVIDIA_VISIBLE_DEVICES=void" in changed["process"]["env"]
+        assert [mount["source"] for mount in changed["mounts"]] == [str(tmp_path / f"lib/libcuda.so.{VERSION}")]
+        assert len(changed["hooks"]["createContainer"]) == 2
+
+
+def test_an_annotation_requests_devices_as_kubelets_does(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    settings = toolkit("settings").Settings(str(tmp_path / "none"))
+    requested = toolkit("runtime").visible_devices(
+        spec(annotations={"cdi.k8s.io/plugin": "nvidia.com/gpu=1", "other": "nvidia.com/gpu=0"}), settings.prefixes
+    )
+    assert requested == ["nvidia.com/gpu=1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "version", "message"),
+    [
+        ("nvidia.com/gpu=7", (1, 18), "unresolvable CDI devices nvidia.com/gpu=7"),
+        ("7", (1, 18), "no device 7"),
+        ("all", (1, 17), "no mode 'legacy'"),
+        ("nvidia.com/gpu=0,1", (1, 18), "not supported with other CDI devices"),
+    ],
+)
+def test_what_cannot_be_given_stops_the_container(
+    toolkit: Callable[[str], Any], tmp_path: Path, value: str, version: tuple[int, int], message: str
+) -> None:
+    settings = toolkit("settings").Settings(str(tmp_path / "none"))
+    settings.folders = [str(written(toolkit, tmp_path))]
+    names = toolkit("runtime").visible_devices(spec(f"NVIDIA_VISIBLE_DEVICES={value}"), settings.prefixes)
+    with pytest.raises(toolkit("log").Failure, match=re.escape(message)):
+        toolkit("runtime").requested_edits(settings, names, version)
+
+
+def test_a_missing_device_node_stops_the_container(toolkit: Callable[[str], Any]) -> None:
+    with pytest.raises(toolkit("log").Failure, match="failed to stat CDI host device '/dev/nvidia99'"):
+        toolkit("edits").apply(spec(), [{"deviceNodes": [{"path": "/dev/nvidia99"}]}])
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (["--root", "/run/x", "create", "--bundle", "/b", "id"], "/b"),
+        (["create", "--bundle=/b", "id"], "/b"),
+        (["delete", "--force", "id"], None),
+    ],
+)
+def test_only_a_container_that_is_created_is_changed(
+    toolkit: Callable[[str], Any], words: list[str], folder: str | None
+) -> None:
+    assert toolkit("runtime").bundle_of(words) == folder
+
+
+def test_hook_links_the_library_in_the_container(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"root": {"path": "rootfs"}}', encoding="utf-8")
+    root = toolkit("hook").container_root(json.dumps({"bundle": str(tmp_path)}))
+    assert root == str(tmp_path / "rootfs")
+    for _ in range(2):
+        toolkit("hook").create_symlinks(root, ["libcuda.so.1::/usr/lib/libcuda.so"])
+    assert str((tmp_path / "rootfs/usr/lib/libcuda.so").readlink()) == "libcuda.so.1"
+
+
+def options(**changes: Any) -> Namespace:
+    usual = {"config": None, "config_source": "file", "drop_in_config": None}
+    return Namespace(**(usual | {"cdi_enabled": True, "set_as_default": False} | changes))
+
+
+def test_docker_keeps_its_other_settings(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
     path = tmp_path / "daemon.json"
     path.write_text('{"log-driver": "journald", "runtimes": {"crun": {"path": "crun"}}}', encoding="utf-8")
-    ctk.configure(asked(config=str(path)))
+    toolkit("engines").configure_docker(options(config=str(path)))
     text = path.read_text(encoding="utf-8")
     assert container_toolkit.docker_runtime(text) == "nvidia-container-runtime"
     assert json.loads(text)["log-driver"] == "journald"
@@ -96,36 +223,35 @@ def test_docker_keeps_its_other_settings(ctk: ModuleType, tmp_path: Path) -> Non
     assert json.loads(text)["features"] == {"cdi": True}
 
 
-@pytest.mark.parametrize("before", ["", "version = 3\n", 'version = 2\n[plugins."io.containerd.x"]\na = 1\n'])
-def test_containerd_has_it_by_its_own_word(
-    ctk: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str
+def test_containerd_s_drop_in_repeats_the_section(
+    toolkit: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text(before, encoding="utf-8")
-    for _ in range(2):  # the second time there is nothing to add
-        ctk.configure(asked(runtime="containerd", config=str(path)))
-    daemon = program("containerd/usr/bin/containerd", CONFIG=str(path))
-    assert path.read_text(encoding="utf-8").count("imports = ") == 1
-    daemon.dump(daemon.load(str(path)))
-    dumped = capsys.readouterr().out
-    assert container_toolkit.containerd_runtime(dumped) == "/usr/bin/nvidia-container-runtime"
-    # What the role looks for, so that its second run changes nothing.
-    assert re.search("BinaryName = .*nvidia-container-runtime", dumped) and "enable_cdi = true" in dumped
+    """As nvidia-ctk 1.20.1 wrote it beside Debian's containerd 1.6.20, of --config-source=command."""
+    monkeypatch.setattr(toolkit("engines"), "_dumped", lambda: tomllib.loads(DUMP))
+    (tmp_path / "config.toml").write_text("version = 2\n", encoding="utf-8")
+    for _ in range(2):
+        toolkit("engines").configure_containerd(options(config_source="command"))
+    text = (tmp_path / "conf.d/99-nvidia.toml").read_text(encoding="utf-8")
+    config = containers.read_config(text)
+    assert config.default_runtime == "runc" and config.cdi is True
+    assert config.runtimes["nvidia"] == {"BinaryName": "/usr/bin/nvidia-container-runtime", "SystemdCgroup": False}
+    assert config.runtimes["runc"] == {"BinaryName": "", "SystemdCgroup": False}
+    assert tomllib.loads(text)["plugins"]["io.containerd.grpc.v1.cri"]["cni"] == {"bin_dir": "/usr/lib/cni"}
+    main = (tmp_path / "config.toml").read_text(encoding="utf-8")
+    assert main == f'imports = ["{tmp_path}/conf.d/*.toml"]\nversion = 2\n'
 
 
-def test_containerd_says_where_its_settings_are_wrong(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text("version = \n", encoding="utf-8")
-    with pytest.raises(SystemExit, match=r"failed to load TOML: .*config\.toml"):
-        program("containerd/usr/bin/containerd").load(str(tmp_path / "config.toml"))
+def test_the_file_alone_loses_containerd_s_own_runtime(toolkit: Callable[[str], Any], tmp_path: Path) -> None:
+    """The original's default: runc is only among containerd's defaults, and the drop-in replaces the section."""
+    (tmp_path / "config.toml").write_text("version = 2\n", encoding="utf-8")
+    toolkit("engines").configure_containerd(options())
+    text = (tmp_path / "conf.d/99-nvidia.toml").read_text(encoding="utf-8")
+    assert list(containers.read_config(text).runtimes) == ["nvidia"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
-def test_docker_refuses_what_it_cannot_read(tmp_path: Path, text: str) -> None:
-    (tmp_path / "daemon.json").write_text(text, encoding="utf-8")
-    with pytest.raises(SystemExit, match="unable to configure the Docker daemon"):
-        program("docker/usr/bin/dockerd", CONFIG=str(tmp_path / "daemon.json")).settings()
-
-
-def test_toolkit_says_its_version_as_the_check_reads_it() -> None:
-    shown = process.run([sys.executable, SOURCES / "base/usr/bin/nvidia-ctk", "--version"], timeout=30).stdout
-    assert container_toolkit.version(shown) == "@VERSION@"
+@pytest.mark.parametrize(("program", "reader"), [("nvidia-ctk", container_toolkit.version)])
+def test_toolkit_says_its_version_as_the_check_reads_it(program: str, reader: Callable[[str], str]) -> None:
+    code = (SOURCES / "usr/bin" / program).read_text(encoding="utf-8")
+    code = code.replace("/usr/lib/nvidia-ctk", str(SOURCES / "usr/lib/nvidia-ctk"))
+    shown = process.run([sys.executable, "-c", code, "--version"], timeout=30).stdout
+    assert reader(shown) == "@VERSION@"

@@ -25,15 +25,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_ami.errors import CloudError, MissingTool
+from gpu_ami.errors import CloudError
 from gpu_ami.files import locked
 from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT, require_programs
+from gpu_ami.local.debian_archive import SUITE, archive_lines, proxies
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 
 PARTITION_OFFSET = 1024 * 1024
 SOURCE = Path(__file__).parents[1] / "replicas" / "debian_ami"
-SUITE = "bookworm"
 SSH_USER = "admin"
 DISK_BYTES = 8 * 1024**3
 _BUILD_SECONDS = 1200.0
@@ -222,33 +222,6 @@ def listed(path: Path) -> list[str]:
 
 def _dpkg_filters() -> list[str]:
     return (SOURCE / "rootfs/etc/dpkg/dpkg.cfg.d/gpu-ami").read_text().split()
-
-
-def proxies() -> dict[str, str]:
-    """What a download needs of our environment."""
-    return {key: os.environ[key] for key in ("http_proxy", "https_proxy", "no_proxy") if key in os.environ}
-
-
-def archive_lines() -> list[str]:
-    """sources.list lines for bookworm: the mirror that this host's own apt uses; none: mmdebstrap's default."""
-    try:
-        apt_get = find_tool("apt-get", package="apt")
-    except MissingTool:
-        return []
-    form = "$(ORIGIN)|$(CODENAME)|$(REPO_URI)|$(COMPONENT)"
-    listed = run([apt_get, "indextargets", "--format", form, "Created-By: Packages"], timeout=30, check=False)
-    rows = [line.split("|") for line in listed.stdout.splitlines()]
-    lines = [
-        f"deb {uri} {codename} {component}"
-        for origin, codename, uri, component in (row for row in rows if len(row) == 4)
-        if origin == "Debian" and component == "main" and codename.partition("-")[0] == SUITE
-    ]
-    return lines if any(f" {SUITE} main" in line for line in lines) else []
-
-
-def archive_sources() -> list[str]:
-    """`archive_lines`, or Debian's own address where this host names none."""
-    return archive_lines() or [f"deb http://deb.debian.org/debian {SUITE} main"]
 
 
 def _write_disk(tree: Path, disk: Path, root_uuid: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT, require_programs
+from gpu_ami.local.debian_archive import archive_sources, proxies
 from gpu_ami.local.images import base_image
 from gpu_ami.local.images.base_ami_packages import Provided, of_family
 from gpu_ami.process import find_tool, run
@@ -248,7 +249,7 @@ def _extract(archive: Path, layer: Path) -> None:
 def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architecture: str = DEFAULT) -> None:
     with base_image.scratch(folder.parent) as work:
         (work / "packages").write_text(" ".join(layer.packages))
-        (work / "sources.list").write_text("\n".join([*base_image.archive_sources(), ""]))
+        (work / "sources.list").write_text("\n".join([*archive_sources(), ""]))
         if layer.source and (layer.source / "rootfs").is_dir():
             base_image.pack_overlay(layer.source / "rootfs", work / "overlay.tar")
         if layer.provided:
@@ -274,7 +275,7 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architectu
             *layer.arguments,
         ]
         seconds = _LAYER_SECONDS if ARCHITECTURES[architecture].is_native else _EMULATED_LAYER_SECONDS
-        run(command, timeout=seconds, cwd=work, env=base_image.proxies(), error=CloudError)
+        run(command, timeout=seconds, cwd=work, env=proxies(), error=CloudError)
         (work / "upper").rename(folder)
 
 

@@ -6,6 +6,7 @@ package_requests     what a plan requests from the mirror
 table                the table of replicas (replicas/*/packages.yml)
 pool                 built replicas by content digest
 staging              files of one replica
+debian_files         files of Debian's own packages, which some replicas have
 deb                  Debian packages and apt repositories
 rpm                  RPM packages and dnf repositories
 archives             installer archives

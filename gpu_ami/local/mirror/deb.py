@@ -23,13 +23,13 @@ from gpu_ami.process import find_tool, run
 _MAINTAINER = "gpu-ami replica of {family} <gpu-ami@localhost>"
 
 
-def build(package: Package, into: Path) -> Path:
+def build(package: Package, into: Path, downloads: Path | None = None) -> Path:
     """Builds one package with dpkg-deb; the .deb's path."""
     deb = into / package.file_name
     with tempfile.TemporaryDirectory(dir=into, prefix="deb-") as name:
         tree = Path(name) / "tree"
         tree.mkdir()
-        staging.stage(package.row, package.values, tree, package.architecture)
+        staging.stage(package.row, package.values, tree, package.architecture, downloads)
         _write_control(package, tree)
         staging.normalise(tree)
         dpkg_deb = find_tool("dpkg-deb", package="dpkg")

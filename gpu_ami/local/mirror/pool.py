@@ -14,14 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpu_ami.local import architectures
-from gpu_ami.local.mirror import archives, deb, git_repositories, rpm, staging, table
+from gpu_ami.local.mirror import archives, deb, debian_files, git_repositories, rpm, staging, table
 from gpu_ami.local.mirror.archives import Archive
 from gpu_ami.local.mirror.signing import Gpg, SigningKey
 from gpu_ami.local.mirror.table import Package, Row
 
 _KEPT_SECONDS = 7 * 24 * 3600.0
+_DEBIAN = "debian"  # packages of Debian, of which replicas have files
 _BUILDERS = {"deb": deb.build, "rpm": rpm.build}
-_CODE = (deb, rpm, staging, table, archives, git_repositories, architectures)
+_CODE = (deb, rpm, staging, debian_files, table, archives, git_repositories, architectures)
 
 
 class Pool:
@@ -69,7 +70,8 @@ class Pool:
             folder.mkdir()
         with ThreadPoolExecutor(self._workers, thread_name_prefix="package") as threads:
             jobs = [
-                threads.submit(_BUILDERS[package.kind], package, folders[place]) for place, package in missing.items()
+                threads.submit(_BUILDERS[package.kind], package, folders[place], self._folder / _DEBIAN)
+                for place, package in missing.items()
             ]
             built = [job.result() for job in jobs]
         rpm.sign([file for file in built if file.suffix == ".rpm"], gpg)

@@ -51,14 +51,14 @@ usr/src var var/cache var/lib var/log var/run
 _SYSTEM_FOLDERS = frozenset(_SYSTEM.split())
 
 
-def build(package: Package, into: Path) -> Path:
+def build(package: Package, into: Path, downloads: Path | None = None) -> Path:
     """Builds one package with rpmbuild, unsigned; the .rpm's path."""
     rpm = into / package.file_name
     with tempfile.TemporaryDirectory(dir=into, prefix="rpm-") as name:
         work = Path(name).absolute()
         tree = work / "tree"
         tree.mkdir()
-        staging.stage(package.row, package.values, tree, package.architecture)
+        staging.stage(package.row, package.values, tree, package.architecture, downloads)
         spec = work / "replica.spec"
         spec.write_text(_spec(package, tree), encoding="utf-8")
         macros = _MACROS | {"_topdir": str(work / "top"), "_rpmdir": str(work / "out"), "_dbpath": str(work / "db")}

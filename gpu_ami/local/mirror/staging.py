@@ -13,8 +13,10 @@ from typing import Literal, cast
 
 from gpu_ami.errors import CloudError
 from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT, Architecture
+from gpu_ami.local.mirror import debian_files
 from gpu_ami.local.mirror.table import SOURCE_DATE_EPOCH, Library, Needed, Package, Row, fill, substitute
 from gpu_ami.process import run
+from gpu_ami.recipes import ARCHITECTURES as PLAN_ARCHITECTURES
 
 # Independent of the build machine: no libc, no start files, no build id.
 _LIBRARY = (
@@ -25,8 +27,18 @@ Relation = Literal["depends", "provides", "conflicts"]
 _IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".ruff_cache", ".mypy_cache")
 
 
-def stage(row: Row, values: Mapping[str, str], tree: Path, architecture: str = DEFAULT) -> None:
-    """Writes a row's content into the empty folder `tree`, with uniform modes and times. architecture: of libraries."""
+def stage(
+    row: Row, values: Mapping[str, str], tree: Path, architecture: str = DEFAULT, downloads: Path | None = None
+) -> None:
+    """Writes a row's content into the empty folder `tree`, with uniform modes and times.
+
+    architecture: of libraries and of Debian's packages; downloads: where those are kept, of which some rows have files.
+    """
+    if "debian" in row.entry:
+        if downloads is None:
+            raise CloudError(f"replica {row.entry['name']} ({row.folder.name}): no folder for Debian's packages")
+        debian = PLAN_ARCHITECTURES[architecture].deb
+        debian_files.unpack(values["name"], row.entry["debian"], debian, tree, downloads)
     for source, target in row.entry.get("trees", {}).items():
         destination = tree / fill(target, values)
         shutil.copytree(row.folder / source, destination, ignore=_IGNORED, dirs_exist_ok=True)

@@ -70,6 +70,7 @@ _PACKAGE: Mapping[str, Kind] = {
     "conffiles": _PATHS,
     "scripts": _PATH,
     "libraries": _by_path(_LIBRARY),
+    "debian": MapOf(r"[a-z0-9.+-]+", "libtool1", _by_path(_PATH)),
 }
 _ARCHIVE: Mapping[str, Kind] = {
     "defaults": MapOf(r"\w+", "libfabric", _VERSION),
@@ -134,6 +135,7 @@ class Entry(TypedDict):
     conffiles: NotRequired[list[str]]
     scripts: NotRequired[str]
     libraries: NotRequired[dict[str, Library]]
+    debian: NotRequired[dict[str, dict[str, str]]]
     real: NotRequired[str]
     defaults: NotRequired[dict[str, str]]
     holds: NotRequired[dict[str, dict[str, list[str]]]]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_ami.errors import CloudError
+from gpu_ami.local import debian_archive
 from gpu_ami.local.images import base_image
 from gpu_ami.process import Completed
 from gpu_ami.progress import Progress
@@ -70,26 +71,6 @@ def test_package_list_has_what_roles_and_region_build_on() -> None:
     assert all(" " not in name and "#" not in name for name in listed)
 
 
-def test_archive_is_the_hosts_own_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = (
-        "Debian|bookworm|http://mirror.example/debian/|main\nDebian|bookworm-security|http://mirror.example/security/|main\n"
-        "Debian|bookworm|http://mirror.example/debian/|contrib\nDebian|trixie|http://mirror.example/debian/|main\n"
-        "Node|nodistro|http://other.example/|main\nhalf a line\n"
-    )
-    monkeypatch.setattr(base_image, "find_tool", lambda *_, **__: "apt-get")
-    monkeypatch.setattr(base_image, "run", lambda *_, **__: Completed(("apt-get",), 0, shown, "", 0.0))
-    assert base_image.archive_lines() == [
-        "deb http://mirror.example/debian/ bookworm main",
-        "deb http://mirror.example/security/ bookworm-security main",
-    ]
-
-
-def test_archive_of_a_host_that_is_not_bookworm_is_left_to_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_image, "find_tool", lambda *_, **__: "apt-get")
-    monkeypatch.setattr(base_image, "run", lambda *_, **__: Completed(("apt-get",), 100, "", "", 0.0))
-    assert base_image.archive_lines() == []
-
-
 def _tools(monkeypatch: pytest.MonkeyPatch, *, mke2fs_works: bool) -> list[str]:
     """mmdebstrap and mke2fs at the door: the calls, in order."""
     calls: list[str] = []
@@ -105,7 +86,7 @@ def _tools(monkeypatch: pytest.MonkeyPatch, *, mke2fs_works: bool) -> list[str]:
                 members = {member.name: member for member in overlay}
             assert {(member.uid, member.gid) for member in members.values()} == {(0, 0)}
             assert (members["etc/fstab"].mode, members["etc"].mode) == (0o644, 0o755)
-            Path(words[words.index(base_image.SUITE) + 1]).write_bytes(b"tar")
+            Path(words[words.index(debian_archive.SUITE) + 1]).write_bytes(b"tar")
         elif not mke2fs_works:
             raise CloudError("mke2fs ended with 1")
         return Completed(tuple(words), 0, "", "", 0.0)

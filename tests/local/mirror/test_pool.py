@@ -35,7 +35,7 @@ def test_further_plan_adds_what_it_needs_and_builds_only_that(
 ) -> None:
     built: list[str] = []
 
-    def noting(package: Any, into: Path) -> Path:
+    def noting(package: Any, into: Path, *further: Any) -> Path:
         built.append(f"{package.name} {package.full_version}")
         return packages.build(package, into)
 
@@ -61,7 +61,7 @@ def test_changed_replica_rebuilds_only_itself(
     built: list[str] = []
     real = packages.build
     monkeypatch.setitem(
-        pool._BUILDERS, "deb", lambda package, into: (built.append(package.name), real(package, into))[1]
+        pool._BUILDERS, "deb", lambda package, into, *further: (built.append(package.name), real(package, into))[1]
     )
     try:
         assert mirror.ensure(mirror_home, plan=PLAN, progress=QUIET).root != tree.root

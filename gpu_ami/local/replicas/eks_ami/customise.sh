@@ -15,6 +15,4 @@ mkdir -p "$tree/etc/eks/nodeadm.d" "$tree/opt/cni/bin" "$tree/etc/kubernetes/man
 # The AMI is built on the minimal one.
 chroot "$tree" rpm --erase --nodeps acl binutils bzip2
 sh "$here/../hide.sh" "$tree" "$here/../al2023_ami/minimal.txt"
-cp "$here/../al2023_ami/system_rpms.py" "$tree/run/system_rpms.py"
-chroot "$tree" python3 /run/system_rpms.py "$release" <"$here/rpms.txt"
 chroot "$tree" systemctl --quiet enable nodeadm-config.service nodeadm-run.service
