@@ -1,10 +1,10 @@
-"""The planned container toolkit is installed, the runtime is configured for it, and CDI lists the GPUs."""
+"""The planned container toolkit is installed, the runtime is configured for it, and containers see the GPUs."""
 
 from __future__ import annotations
 
 import json
 import re
-import tomllib
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,12 +12,13 @@ import pytest
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import ContainerToolkit, PlanDocument, section
-from validator.probes import MachineUnderTest, packages
+from validator.probes import MachineUnderTest, compute, containers, packages, require_driver
 
 pytestmark = [pytest.mark.planned("container_toolkit"), pytest.mark.beside_live]
 
 _RUNTIME = "nvidia-container-runtime"
 _CDI = "nvidia.com/gpu"
+_DAEMON = "/etc/docker/daemon.json"
 # Directories of CDI specifications, in this order (container-device-interface SPEC.md); the second is on tmpfs.
 _SPECIFICATIONS = "/etc/cdi /var/run/cdi"
 
@@ -37,15 +38,6 @@ def docker_runtime(text: str) -> str | None:
     return None if path is None else str(path)
 
 
-def containerd_runtime(text: str) -> str | None:
-    """Program of the runtime `nvidia` in containerd's configuration (version 2 or 3); None if it has none."""
-    for plugin in tomllib.loads(text).get("plugins", {}).values():
-        runtimes = plugin.get("containerd", {}).get("runtimes", {}) if isinstance(plugin, dict) else {}
-        if "nvidia" in runtimes:
-            return str(runtimes["nvidia"].get("options", {}).get("BinaryName", ""))
-    return None
-
-
 def test_toolkit_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """nvidia-ctk is the planned version."""
     shown = output(host, "nvidia-ctk --version")
@@ -60,34 +52,191 @@ def test_runtime_knows_the_toolkit(host: Any, plan: PlanDocument, observe: Obser
     if host.run("test -x /usr/bin/%s", _RUNTIME).rc != 0:
         observe.fail(f"/usr/bin/{_RUNTIME} is missing or not executable: {runtime} cannot give containers a GPU")
     if runtime == "docker":
-        source, program = "/etc/docker/daemon.json", _docker(host, observe)
-    elif host.run("test -x /usr/bin/nodeadm").rc == 0 and host.run("test -e /etc/containerd/config.toml").rc != 0:
-        # nodeadm writes the configuration when the node joins its cluster (nodeadm/internal/containerd).
-        unproven("nodeadm configures containerd when the node joins a cluster, and this one has joined none")
+        source, program = _DAEMON, docker_runtime(_daemon_text(host, observe))
     else:
-        source, program = "containerd config dump", _containerd(host, observe)
+        source, program = "containerd config dump", _program(_containerd(host, observe))
     observe(program, _RUNTIME)
     if program is None or program.rpartition("/")[2] != _RUNTIME:
         observe.fail(f"{source}: runtime nvidia: expected {_RUNTIME}, got {program if program is not None else 'none'}")
 
 
-def _docker(host: Any, observe: Observe) -> str | None:
-    text = host.run("cat /etc/docker/daemon.json").stdout
-    try:
-        return docker_runtime(text)
-    except ValueError as error:
-        observe.fail(f"dockerd cannot read /etc/docker/daemon.json: {error}")
+def _program(config: containers.ContainerdConfig) -> str | None:
+    return str(config.runtimes["nvidia"].get("BinaryName", "")) if "nvidia" in config.runtimes else None
 
 
-def _containerd(host: Any, observe: Observe) -> str | None:
-    done = host.run("containerd config dump")
+def _daemon_text(host: Any, observe: Observe) -> str:
+    """daemon.json; "" if there is none."""
+    text = str(host.run(f"cat {_DAEMON}", pure=True).stdout)
     try:
-        if done.rc == 0:
-            return containerd_runtime(done.stdout)
-        reason = done.stderr.strip() or f"exit status {done.rc}"
+        docker_runtime(text)
     except ValueError as error:
-        reason = str(error)
-    observe.fail(f"containerd config dump: {reason}")
+        observe.fail(f"dockerd cannot read {_DAEMON}: {error}")
+    return text
+
+
+def _containerd(host: Any, observe: Observe) -> containers.ContainerdConfig:
+    """The effective configuration; UNPROVEN on a node that has not been configured yet."""
+    _require_configured_node(host)
+    try:
+        return containers.dumped(host)
+    except containers.Unanswered as error:
+        observe.fail(str(error))
+
+
+def _require_configured_node(host: Any) -> None:
+    # nodeadm writes the configuration when the node joins its cluster (nodeadm/internal/containerd).
+    if host.run("test -x /usr/bin/nodeadm").rc == 0 and host.run("test -e /etc/containerd/config.toml").rc != 0:
+        unproven("nodeadm configures containerd when the node joins a cluster, and this one has joined none")
+
+
+def test_default_runtime_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """The default runtime is configured, and is nvidia on an EKS node, runc elsewhere.
+
+    Where files of containerd replace each other's sections, runc is lost, and no container starts.
+    """
+    expected = "nvidia" if "node_eks" in plan else "runc"
+    if section(plan, "container_toolkit", ContainerToolkit)["runtime"] == "docker":
+        settings = json.loads(_daemon_text(host, observe) or "{}")
+        observe.same(settings.get("default-runtime", "runc"), expected, f"default-runtime ({_DAEMON})")
+        return
+    config = _containerd(host, observe)
+    observe([config.default_runtime, sorted(config.runtimes)], expected)
+    if config.default_runtime not in config.runtimes:
+        observe.fail(
+            f"containerd config dump: the default runtime {config.default_runtime or '(none)'} is not configured; "
+            f"runtimes: {', '.join(sorted(config.runtimes)) or 'none'}"
+        )
+    observe.same(config.default_runtime, expected, "default_runtime_name (containerd config dump)")
+
+
+def test_systemd_manages_cgroups(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """systemd alone manages cgroups, also those of containers with GPUs, whose runtime has a setting of its own.
+
+    A second manager makes nodes unstable under memory pressure (Kubernetes, container runtimes, cgroup drivers).
+    """
+    if section(plan, "container_toolkit", ContainerToolkit)["runtime"] == "docker":
+        done = host.run("docker info --format '{{.CgroupDriver}}'", pure=True)
+        if done.rc != 0:
+            observe.fail(f"docker info: {(done.stderr or done.stdout).strip()[-300:]}")
+        observe.same(done.stdout.strip(), "systemd", "CgroupDriver (docker info)")
+        return
+    config = _containerd(host, observe)
+    shown = {name: options.get("SystemdCgroup") for name, options in sorted(config.runtimes.items())}
+    observe(shown, "true for each runtime")
+    wrong = [f"{name}: {value}" for name, value in shown.items() if value is not True]
+    if wrong or not shown:
+        observe.fail(f"SystemdCgroup (containerd config dump): expected true, got {', '.join(wrong) or 'no runtime'}")
+
+
+def test_runtime_reads_cdi(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """The container runtime itself takes devices by CDI, from the folder in which the specification is written."""
+    _require_cdi(plan)
+    if section(plan, "container_toolkit", ContainerToolkit)["runtime"] == "docker":
+        settings = json.loads(_daemon_text(host, observe) or "{}")
+        observe.same(settings.get("features", {}).get("cdi"), True, f"features.cdi ({_DAEMON})")
+        return
+    config = _containerd(host, observe)
+    observe([config.cdi, config.cdi_folders], [True, _SPECIFICATIONS.split()])
+    if config.cdi is None:
+        unproven("this containerd knows no CDI (it came with 1.7): the runtime nvidia reads the specifications")
+    folders = {folder.replace("/var/run", "/run", 1) for folder in config.cdi_folders}
+    missing = [folder for folder in _SPECIFICATIONS.split() if folder.replace("/var/run", "/run", 1) not in folders]
+    if config.cdi is not True or missing:
+        observe.fail(
+            f"containerd config dump: expected enable_cdi and cdi_spec_dirs {_SPECIFICATIONS}, got enable_cdi "
+            f"{str(config.cdi).lower()}, cdi_spec_dirs {' '.join(config.cdi_folders) or 'none'}"
+        )
+
+
+@dataclass(frozen=True)
+class Started:
+    """The containers' result, or why there is none; UUIDs of the machine's GPUs, by index."""
+
+    result: containers.Containers | None
+    why: str
+    uuids: list[str]
+
+    def way(self, name: str) -> containers.Container:
+        return self.result.way(name) if self.result else containers.Container(name, "", self.why)
+
+    def text(self, name: str) -> list[str]:
+        """For the report."""
+        way, result = self.way(name), self.result
+        library = (way.before or way.after or compute.Compute()).library
+        return [f"{result.engine} {result.version}, cgroups by {result.cgroups}" if result else "", way.how, library]
+
+
+@pytest.fixture(scope="module")
+def started(host: Any, plan: PlanDocument, machine: MachineUnderTest) -> Started:
+    """The containers run once. UNPROVEN without a driver or GPUs, and on a node that was not configured yet."""
+    planned = section(plan, "container_toolkit", ContainerToolkit)
+    if not planned_instance_type(plan, machine.instance_type)["gpu_count"]:
+        unproven(f"{machine.instance_type} has no GPU")
+    require_driver(host)
+    if planned["runtime"] == "containerd":
+        _require_configured_node(host)
+    listed = host.run("nvidia-smi --query-gpu=uuid --format=csv,noheader")
+    uuids = [line.strip().removeprefix("GPU-") for line in listed.stdout.splitlines() if line.startswith("GPU-")]
+    if listed.rc != 0 or not uuids:
+        unproven("nvidia-smi does not answer: see nvidia_driver::test_every_promised_gpu_is_there")
+    try:
+        return Started(containers.probe(host, planned["runtime"]), "", uuids)
+    except containers.Unanswered as error:
+        return Started(None, str(error), uuids)
+
+
+_WAYS = pytest.mark.parametrize("way", ["runtime", "cdi"])
+
+
+@_WAYS
+@pytest.mark.live
+@pytest.mark.tier("T3")
+def test_container_computes_on_every_gpu(plan: PlanDocument, started: Started, observe: Observe, way: str) -> None:
+    """A container that requests all GPUs, by the runtime nvidia or by CDI, has exactly those, and computes right."""
+    _judge(plan, started, observe, way, started.uuids)
+
+
+@pytest.mark.live
+@pytest.mark.tier("T3")
+def test_container_has_no_other_gpu(plan: PlanDocument, started: Started, observe: Observe) -> None:
+    """A container that requests one GPU has that one alone. Otherwise two jobs share a GPU without knowing."""
+    if len(started.uuids) == 1:
+        unproven("the machine has one GPU")
+    _judge(plan, started, observe, "one", started.uuids[:1])
+
+
+def _judge(plan: PlanDocument, started: Started, observe: Observe, way: str, expected: list[str]) -> None:
+    if way == "cdi":
+        _require_cdi(plan)
+    container = started.way(way)
+    observe([*started.text(way), list(container.nodes)], f"{len(expected)} GPUs compute right")
+    if container.error and container.before is None:
+        observe.fail(f"container by {way} ({container.how}): {container.error}")
+    if fault := containers.defect(container.before, expected):
+        observe.fail(f"container by {way} ({container.how}): {fault}")
+    if len(container.nodes) != len(expected):
+        observe.fail(
+            f"container by {way} ({container.how}): expected {len(expected)} GPUs, got {list(container.nodes)}"
+        )
+
+
+@_WAYS
+@pytest.mark.live
+@pytest.mark.tier("T3")
+def test_container_keeps_its_gpus(plan: PlanDocument, started: Started, observe: Observe, way: str) -> None:
+    """A running container still has its GPUs after `systemctl daemon-reload`, which installations of packages do.
+
+    Where runc does not know the devices, systemd takes them away ("Failed to initialize NVML: Unknown Error").
+    """
+    if way == "cdi":
+        _require_cdi(plan)
+    container = started.way(way)
+    if container.before is None or containers.defect(container.before, started.uuids):
+        unproven(f"the container did not compute before: see test_container_computes_on_every_gpu[{way}]")
+    observe(started.text(way), "computes right after systemctl daemon-reload")
+    fault = container.error if container.after is None else containers.defect(container.after, started.uuids)
+    if fault:
+        observe.fail(f"after systemctl daemon-reload, container by {way} ({container.how}): {fault}")
 
 
 @pytest.mark.tier("T0")

@@ -2,6 +2,7 @@
 
 machine              instance metadata, boot and clock
 compute              what the compute probe says of each GPU
+containers           what containers with GPUs see, and the configuration that containerd runs with
 hardware             PCI devices, GPUs and links, compared with the plan and a golden file
 nvidia_smi           `nvidia-smi -q -x` as numbers
 fabric               how far the fabric manager is, and what its log says

@@ -158,16 +158,16 @@ def _wrong(record: Mapping[str, Any] | None, what: str) -> str:
     return f"{what} at byte {record['byte']}: expected {record['expected']}, got {record['got']}" if record else ""
 
 
-def defects(gpu: GpuResult, *, simulated: bool) -> list[str]:
-    """What is wrong with the results of one GPU."""
+def defects(gpu: GpuResult, *, simulated: bool, mib: int = MIB) -> list[str]:
+    """What is wrong with the results of one GPU. mib: on how many MiB it has to have computed."""
     name = f"GPU {gpu.index} ({gpu.mig or gpu.uuid or 'unknown'})"
     if gpu.error:
         return [f"{name}: {gpu.error}"]
     if gpu.wrong:
         return [f"{name}: {gpu.wrong}"]
-    if gpu.computed_mib < MIB and not simulated and not gpu.mig:
+    if gpu.computed_mib < mib and not simulated and not gpu.mig:
         free = f"{gpu.free_mib} of {gpu.memory_mib} MiB are free: other processes use the GPU"
-        return [f"{name}: expected {MIB} MiB of results, got {gpu.computed_mib}: {free}"]
+        return [f"{name}: expected {mib} MiB of results, got {gpu.computed_mib}: {free}"]
     return []
 
 

@@ -21,6 +21,7 @@ telemetry_attachment puts telemetry on a machine, and takes it back (gpu_ami/fle
 interruption_drill   plays notices to the drain hook (checks/drain_hook.py; Python 3.7 or newer)
 readings             one value of a tool: known, absent or unknown; a link to the event parser's module (diagnose)
 support_bundle       what AWS Support asks for; table of files (evidence.py, roles/event_parser)
+container_probe      starts containers with GPUs (probes/containers.py; Python 3.6 or newer)
 compute_probe        computes on every GPU and compares every result (probes/compute.py; Python 3.6 or newer)
 mpi_allreduce        one rank of an Open MPI job (checks/several_nodes.py; Python 3.6 or newer)
 tcp_exchange         connections between nodes (checks/several_nodes.py; Python 3.6 or newer)
@@ -43,6 +44,8 @@ def text(name: str) -> str:
 
 # Programs that import a module of the event parser, which a host without it does not have.
 _NEEDS = {"diagnose": ("readings",)}
+# Programs that start another one, whose text they have as a constant.
+_STARTS = {"container_probe": "compute_probe"}
 
 
 def source(name: str) -> str:
@@ -54,6 +57,8 @@ def source(name: str) -> str:
 def python(name: str, *arguments: str) -> str:
     """The program NAME.py as a command: the host's own python3 reads it from standard input, with its modules."""
     program = "".join(_module(needed) for needed in _NEEDS.get(name, ()))
+    if started := _STARTS.get(name):
+        program += f"{started.upper()} = {source(started)!r}\n"
     program += Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     return f"python3 -IS - {shlex.join(arguments)} <<'END_OF_PROGRAM'\n{program}END_OF_PROGRAM"
 

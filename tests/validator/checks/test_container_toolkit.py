@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.validator.checks.conftest import FakeMachine, Judge
 from validator.checks import container_toolkit as toolkit
 from validator.plan import as_plan
 from validator.plan_document import PlanDocument
+from validator.probes import compute, containers
 
 SECTION = {
     "version": "1.18.1",
@@ -23,11 +25,23 @@ version = 3
 imports = ["/etc/containerd/conf.d/*.toml"]
 [plugins.'io.containerd.cri.v1.images']
 snapshotter = "overlayfs"
+[plugins.'io.containerd.cri.v1.runtime']
+cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+enable_cdi = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+default_runtime_name = "runc"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]
 runtime_type = "io.containerd.runc.v2"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
 BinaryName = "/usr/bin/nvidia-container-runtime"
+SystemdCgroup = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+BinaryName = ""
+SystemdCgroup = true
 """
+WITHOUT_NVIDIA = DUMP.replace("runtimes.nvidia", "runtimes.kata")
+# nvidia-ctk that takes what the file says, on containerd 1.6: runc is lost
+WITHOUT_RUNC = DUMP.partition("[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc")[0]
 NAMES = "".join(f"nvidia.com/gpu={name}\n" for name in ("0", "1", "GPU-0a", "GPU-1b", "all"))
 SPECIFICATION = """---
 cdiVersion: 0.5.0
@@ -52,6 +66,7 @@ kind: nvidia.com/gpu
 """
 NODES = "/dev/nvidia0\n/dev/nvidia1\n/dev/nvidiactl\n"
 INSTALLED = "nvidia-container-toolkit installed 1.18.1-1\nnvidia-container-toolkit-base installed 1.18.1-1\n"
+UNCONFIGURED = {"test -e /etc/containerd/config.toml": (1, ""), "test*": ""}
 NO_NODEADM = {"test -x /usr/bin/nodeadm": (1, "")}
 
 
@@ -61,6 +76,8 @@ def plan(**changes: Any) -> PlanDocument:
 
 
 CONTAINERD = plan(runtime="containerd")
+EKS = as_plan(CONTAINERD | {"node_eks": {"version": "1.35"}})
+JOINED = {"test*": "", "containerd*": DUMP}
 CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
     (
         toolkit.test_toolkit_is_the_planned_version,
@@ -115,7 +132,7 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
     (toolkit.test_runtime_knows_the_toolkit, NO_NODEADM | {"test*": "", "containerd*": DUMP}, CONTAINERD, "PASS", ""),
     (
         toolkit.test_runtime_knows_the_toolkit,
-        NO_NODEADM | {"test*": "", "containerd*": DUMP.replace("runtimes.nvidia", "runtimes.runc")},
+        NO_NODEADM | {"test*": "", "containerd*": WITHOUT_NVIDIA},
         CONTAINERD,
         "FAIL",
         "containerd config dump: runtime nvidia: expected nvidia-container-runtime, got none",
@@ -136,17 +153,111 @@ CASES: list[tuple[Any, dict[str, Any], PlanDocument, str, str]] = [
     ),
     (  # an EKS node that has joined no cluster yet: nodeadm writes the file when it does
         toolkit.test_runtime_knows_the_toolkit,
-        {"test -e /etc/containerd/config.toml": (1, ""), "test*": ""},
+        UNCONFIGURED,
         CONTAINERD,
         "UNPROVEN",
         "nodeadm configures containerd when the node joins a cluster, and this one has joined none",
     ),
     (  # one that has joined: what nodeadm wrote counts
         toolkit.test_runtime_knows_the_toolkit,
-        {"test*": "", "containerd*": DUMP.replace("runtimes.nvidia", "runtimes.runc")},
+        {"test*": "", "containerd*": WITHOUT_NVIDIA},
         CONTAINERD,
         "FAIL",
         "containerd config dump: runtime nvidia: expected nvidia-container-runtime, got none",
+    ),
+    (toolkit.test_default_runtime_is_the_planned_one, {"cat*": DOCKER}, plan(), "PASS", ""),
+    (
+        toolkit.test_default_runtime_is_the_planned_one,
+        {"cat*": '{"default-runtime": "nvidia"}'},
+        plan(),
+        "FAIL",
+        "default-runtime (/etc/docker/daemon.json): expected 'runc', got 'nvidia'",
+    ),
+    (toolkit.test_default_runtime_is_the_planned_one, JOINED, CONTAINERD, "PASS", ""),
+    (
+        toolkit.test_default_runtime_is_the_planned_one,
+        {"test*": "", "containerd*": WITHOUT_RUNC},
+        CONTAINERD,
+        "FAIL",
+        "containerd config dump: the default runtime runc is not configured; runtimes: nvidia",
+    ),
+    (toolkit.test_default_runtime_is_the_planned_one, JOINED, EKS, "FAIL", "expected 'nvidia', got 'runc'"),
+    (
+        toolkit.test_default_runtime_is_the_planned_one,
+        {"test*": "", "containerd*": DUMP.replace('name = "runc"', 'name = "nvidia"')},
+        EKS,
+        "PASS",
+        "",
+    ),
+    (toolkit.test_default_runtime_is_the_planned_one, UNCONFIGURED, EKS, "UNPROVEN", "has joined none"),
+    (
+        toolkit.test_default_runtime_is_the_planned_one,
+        {"test*": "", "containerd*": "version = 3\n[plugins.a]\n"},
+        CONTAINERD,
+        "FAIL",
+        "expected plugin io.containerd.cri.v1.runtime or io.containerd.grpc.v1.cri, got a",
+    ),
+    (toolkit.test_systemd_manages_cgroups, {"docker info*": "systemd\n"}, plan(), "PASS", ""),
+    (
+        toolkit.test_systemd_manages_cgroups,
+        {"docker info*": "cgroupfs\n"},
+        plan(),
+        "FAIL",
+        "CgroupDriver (docker info): expected 'systemd', got 'cgroupfs'",
+    ),
+    (
+        toolkit.test_systemd_manages_cgroups,
+        {"docker info*": (1, "", "Cannot connect to the Docker daemon")},
+        plan(),
+        "FAIL",
+        "docker info: Cannot connect to the Docker daemon",
+    ),
+    (toolkit.test_systemd_manages_cgroups, JOINED, CONTAINERD, "PASS", ""),
+    (
+        toolkit.test_systemd_manages_cgroups,
+        {"test*": "", "containerd*": DUMP.replace("SystemdCgroup = true", "SystemdCgroup = false", 1)},
+        CONTAINERD,
+        "FAIL",
+        "SystemdCgroup (containerd config dump): expected true, got nvidia: False",
+    ),
+    (
+        toolkit.test_systemd_manages_cgroups,
+        {"test*": "", "containerd*": DUMP.replace("SystemdCgroup = true", "")},
+        CONTAINERD,
+        "FAIL",
+        "expected true, got nvidia: None, runc: None",
+    ),
+    (toolkit.test_systemd_manages_cgroups, UNCONFIGURED, EKS, "UNPROVEN", "has joined none"),
+    (toolkit.test_runtime_reads_cdi, {"cat*": DOCKER}, plan(), "PASS", ""),
+    (
+        toolkit.test_runtime_reads_cdi,
+        {"cat*": DOCKER.replace("true", "false")},
+        plan(),
+        "FAIL",
+        "features.cdi (/etc/docker/daemon.json): expected True, got False",
+    ),
+    (toolkit.test_runtime_reads_cdi, {}, plan(cdi=False), "UNPROVEN", "is planned without CDI"),
+    (toolkit.test_runtime_reads_cdi, JOINED, CONTAINERD, "PASS", ""),
+    (
+        toolkit.test_runtime_reads_cdi,
+        {"test*": "", "containerd*": DUMP.replace("enable_cdi = true", "enable_cdi = false")},
+        CONTAINERD,
+        "FAIL",
+        "got enable_cdi false, cdi_spec_dirs /etc/cdi /var/run/cdi",
+    ),
+    (
+        toolkit.test_runtime_reads_cdi,
+        {"test*": "", "containerd*": DUMP.replace(', "/var/run/cdi"', "")},
+        CONTAINERD,
+        "FAIL",
+        "expected enable_cdi and cdi_spec_dirs /etc/cdi /var/run/cdi, got enable_cdi true, cdi_spec_dirs /etc/cdi",
+    ),
+    (
+        toolkit.test_runtime_reads_cdi,
+        {"test*": "", "containerd*": DUMP.replace("enable_cdi = true", "")},
+        CONTAINERD,
+        "UNPROVEN",
+        "knows no CDI",
     ),
     (
         toolkit.test_specification_is_written_at_boot,
@@ -234,13 +345,132 @@ def test_container_toolkit(
     assert (found.verdict, message in found.message) == (verdict, True), found
 
 
-def test_containerd_version_2_is_read_too() -> None:
-    dump = DUMP.replace("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-    assert toolkit.containerd_runtime(dump) == "/usr/bin/nvidia-container-runtime"
-
-
 @pytest.mark.parametrize("check", [toolkit.test_cdi_lists_every_gpu, toolkit.test_device_nodes_are_there])
 def test_machine_without_gpus_needs_no_specification(judge: Judge, check: Any) -> None:
     machine = FakeMachine({}, instance_type="m5.large")
     found = judge(check, {"nvidia-ctk*": "", "for*": "", "ls*": (2, "")}, plan=plan(), machine=machine)
     assert found.verdict == "PASS", found
+
+
+UUIDS = ["0a000000-1", "1b000000-1"]
+COMPUTE = {
+    "kind": "machine", "schema": compute.SCHEMA, "error": None, "unfinished": None, "count": 2, "replica": "",
+}  # fmt: skip
+
+
+def printed(*uuids: str, error: str = "") -> dict[str, Any]:
+    """What a container answered."""
+    failure = {"call": "cuInit", "number": 999, "name": error, "meaning": "", "what": "cuInit", "log": ""}
+    rows = [COMPUTE | {"count": len(uuids), "error": failure if error else None}]
+    for number, uuid in enumerate(uuids):
+        gpu = {"kind": "gpu", "index": number, "error": None, "uuid": uuid, "computed_mib": 16, "peers": []}
+        rows.append(gpu | {"free_mib": 20000, "pattern_mib": 200, "wrong": None, "pattern_wrong": None})
+    nodes = ["/dev/nvidia-uvm", "/dev/nvidiactl", *(f"/dev/nvidia{number}" for number in range(len(uuids)))]
+    return {"nodes": nodes, "status": 0, "errors": "", "printed": "".join(json.dumps(row) + "\n" for row in rows)}
+
+
+def ran(way: str, before: Any = None, after: Any = None, error: str = "") -> toolkit.Started:
+    row = {"way": way, "how": "runtime nvidia", "error": error, "before": before, "after": after}
+    document = {
+        "schema": containers.SCHEMA,
+        "engine": "docker",
+        "version": "25.0.13",
+        "cgroups": "systemd",
+        "error": "",
+    }
+    return toolkit.Started(containers.read(json.dumps(document | {"ways": [row]})), "", UUIDS)
+
+
+BOTH, ONE = printed(*UUIDS), printed(UUIDS[0])
+STARTED: list[tuple[Any, toolkit.Started, dict[str, Any], str, str]] = [
+    (toolkit.test_container_computes_on_every_gpu, ran("runtime", BOTH), {"way": "runtime"}, "PASS", ""),
+    (toolkit.test_container_computes_on_every_gpu, ran("cdi", BOTH), {"way": "cdi"}, "PASS", ""),
+    (
+        toolkit.test_container_computes_on_every_gpu,
+        ran("cdi", ONE),
+        {"way": "cdi"},
+        "FAIL",
+        "container by cdi (runtime nvidia): expected 2 GPUs (0a000000-1, 1b000000-1), got 1 (0a000000-1)",
+    ),
+    (
+        toolkit.test_container_computes_on_every_gpu,
+        ran("runtime", printed(error="CUDA_ERROR_UNKNOWN")),
+        {"way": "runtime"},
+        "FAIL",
+        "CUDA does not start: cuInit: cuInit: CUDA_ERROR_UNKNOWN (999)",
+    ),
+    (
+        toolkit.test_container_computes_on_every_gpu,
+        ran("runtime", error="the container did not run: exit status 125: unknown runtime specified nvidia"),
+        {"way": "runtime"},
+        "FAIL",
+        "unknown runtime specified nvidia",
+    ),
+    (
+        toolkit.test_container_computes_on_every_gpu,
+        toolkit.Started(None, "the container probe printed no result", UUIDS),
+        {"way": "runtime"},
+        "FAIL",
+        "the container probe printed no result",
+    ),
+    (
+        toolkit.test_container_computes_on_every_gpu,
+        ran("runtime", BOTH | {"printed": ""}),
+        {"way": "runtime"},
+        "FAIL",
+        "the compute probe printed no result",
+    ),
+    (toolkit.test_container_has_no_other_gpu, ran("one", ONE), {}, "PASS", ""),
+    (toolkit.test_container_has_no_other_gpu, ran("one", BOTH), {}, "FAIL", "expected 1 GPUs"),
+    (
+        toolkit.test_container_has_no_other_gpu,
+        ran("one", ONE | {"nodes": BOTH["nodes"]}),
+        {},
+        "FAIL",
+        "expected 1 GPUs, got ['/dev/nvidia0', '/dev/nvidia1']",
+    ),
+    (
+        toolkit.test_container_has_no_other_gpu,
+        toolkit.Started(None, "", UUIDS[:1]),
+        {},
+        "UNPROVEN",
+        "the machine has one GPU",
+    ),
+    (toolkit.test_container_keeps_its_gpus, ran("cdi", BOTH, BOTH), {"way": "cdi"}, "PASS", ""),
+    (
+        toolkit.test_container_keeps_its_gpus,
+        ran("runtime", BOTH, printed(error="CUDA_ERROR_NO_DEVICE")),
+        {"way": "runtime"},
+        "FAIL",
+        "after systemctl daemon-reload, container by runtime (runtime nvidia): CUDA does not start",
+    ),
+    (
+        toolkit.test_container_keeps_its_gpus,
+        ran("runtime", BOTH, error="the container did not answer in time"),
+        {"way": "runtime"},
+        "FAIL",
+        "the container did not answer in time",
+    ),
+    (
+        toolkit.test_container_keeps_its_gpus,
+        ran("runtime", ONE, ONE),
+        {"way": "runtime"},
+        "UNPROVEN",
+        "did not compute before",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "started", "more", "verdict", "message"), STARTED)
+def test_started_containers(
+    judge: Judge, check: Any, started: toolkit.Started, more: dict[str, Any], verdict: str, message: str
+) -> None:
+    found = judge(check, {}, plan=plan(), started=started, **more)
+    assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_a_probe_without_a_result_is_named() -> None:
+    with pytest.raises(containers.Unanswered, match=r"printed no result.*exit status 1: no python3"):
+        containers.read("", "exit status 1: no python3")
+    with pytest.raises(containers.Unanswered, match="expected schema gpu-ami/containers/1, got other"):
+        containers.read('{"schema": "other"}')

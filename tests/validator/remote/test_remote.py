@@ -31,8 +31,9 @@ def test_sent_program_is_complete(program: Path, shell: list[str]) -> None:
 
 
 PYTHON = (
-    "compute_probe", "diagnose", "initial_ramdisk", "interruption_drill", "inventory", "materials", "mpi_allreduce",
-    "provoke_xid", "readings", "support_bundle", "system_upgrade", "tcp_exchange", "telemetry_attachment",
+    "compute_probe", "container_probe", "diagnose", "initial_ramdisk", "interruption_drill", "inventory", "materials",
+    "mpi_allreduce", "provoke_xid", "readings", "support_bundle", "system_upgrade", "tcp_exchange",
+    "telemetry_attachment",
 )  # fmt: skip
 
 
