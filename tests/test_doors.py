@@ -26,6 +26,7 @@ IMPORTS = {
         "validator/remote/system_upgrade.py",  # the same
         "validator/remote/interruption_drill.py",  # the same: the installed drain hook
         "validator/remote/diagnose.py",  # the same
+        "validator/remote/container_probe.py",  # the same: Docker and containerd
         "validator/remote/telemetry_attachment.py",  # the same
     },
     "boto3": {"gpu_ami/cloud/client.py", "validator/cloudwatch.py"},
