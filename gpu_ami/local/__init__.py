@@ -8,6 +8,7 @@ network              its loopback addresses, and the services that a guest reach
 space                free space on the host's disk, before a boot and a build
 housekeeping         what takes disk space; removes what nothing needs
 architectures        x86_64 and arm64: their programs on this host, the packages that needs
+debian_archive       where Debian's archive is
 prerequisites        programs and packages that this machine lacks
 api/                 the HTTP API, and the conditions under which it behaves as AWS does
 backends/            moto's models, where they answer otherwise than AWS

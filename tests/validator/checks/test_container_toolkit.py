@@ -467,10 +467,3 @@ def test_started_containers(
 ) -> None:
     found = judge(check, {}, plan=plan(), started=started, **more)
     assert (found.verdict, message in found.message) == (verdict, True), found
-
-
-def test_a_probe_without_a_result_is_named() -> None:
-    with pytest.raises(containers.Unanswered, match=r"printed no result.*exit status 1: no python3"):
-        containers.read("", "exit status 1: no python3")
-    with pytest.raises(containers.Unanswered, match="expected schema gpu-ami/containers/1, got other"):
-        containers.read('{"schema": "other"}')
