@@ -272,5 +272,7 @@ def choose_addresses(members: Iterable[Member]) -> None:
 
 def _usable(member: Member, members: Sequence[Member]) -> list[tuple[str, ipaddress.IPv4Interface]]:
     others = {row.ip for other in members if other is not member for _, row in other.interfaces}
-    rows = member.interfaces
-    return [row for row in rows if not (row[1].is_loopback or row[1].is_link_local or row[1].ip in others)]
+    rows = [row for row in member.interfaces if not (row[1].is_loopback or row[1].ip in others)]
+    routed = [row for row in rows if not row[1].is_link_local]
+    # A node alone reaches itself at any address. Without --nodes, machines of the local region have a link-local one.
+    return routed or (rows if len(members) == 1 else [])

@@ -89,6 +89,21 @@ def test_addresses(first: dict[str, Any], second: dict[str, Any], chosen: tuple[
 
 
 @pytest.mark.parametrize(
+    ("addresses", "chosen"),
+    [(["127.0.0.1/8", "169.254.2.15/16"], "169.254.2.15"), (["169.254.2.15/16", "10.0.0.4/20"], "10.0.0.4")],
+)
+def test_node_alone_needs_no_network_with_others(addresses: list[str], chosen: str) -> None:
+    alone = member("i-1", *addresses)
+    nodes.choose_addresses([alone])
+    assert alone.address == chosen
+
+
+def test_node_alone_needs_an_address_besides_loopback() -> None:
+    with pytest.raises(NodeFailed, match="no address in a network"):
+        nodes.choose_addresses([member("i-1", "127.0.0.1/8")])
+
+
+@pytest.mark.parametrize(
     ("first", "second"),
     [(["10.1.0.4/24"], ["10.2.0.5/24"]), (["169.254.2.15/16"], ["169.254.2.15/16"]), ([], ["10.2.0.5/24"])],
 )
