@@ -235,6 +235,15 @@ def test_fabric_is_complete_when_the_fabric_manager_has_registered_the_gpus(
     assert fabric(root, "580.105.08")[:2] == state
 
 
+@pytest.mark.parametrize(("registered", "state"), [(None, "In Progress"), ("0\n", "Completed")])
+def test_fabric_of_the_fourth_generation_shows_no_switch(machine: Machine, registered: str | None, state: str) -> None:
+    root = machine(B200, 2, "580.105.08")
+    if registered is not None:
+        (Path(root) / "run/nvidia-fabric").mkdir(parents=True)
+        (Path(root) / "run/nvidia-fabric/registered").write_text(registered)
+    assert fabric(root, "580.105.08")[:2] == (state, "Success")
+
+
 def test_single_gpu_has_no_fabric(machine: Machine) -> None:
     assert fabric(machine(H100, 1, "580.105.08"), "580.105.08")[:2] == ("N/A", "N/A")
 

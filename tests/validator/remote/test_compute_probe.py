@@ -177,6 +177,13 @@ def test_fabric_manager_makes_switches_ready(machine: Machine) -> None:
     assert machine.run()[0] == 0
 
 
+def test_b200_needs_the_fabric_manager_though_the_driver_shows_no_switch(machine: Machine) -> None:
+    machine.boards(3, "NVIDIA B200")
+    assert machine.run()[1]["error"]["number"] == 802
+    machine.write("run/nvidia-fabricmanager/nv-fabricmanager.pid", f"{os.getpid()}\n")
+    assert machine.run()[0] == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can close a node to others and open it")
 def test_it_is_computed_without_root_s_rights(machine: Machine) -> None:
     (machine.root / "dev/nvidia1").chmod(0o600)

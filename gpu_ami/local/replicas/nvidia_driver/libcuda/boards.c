@@ -218,10 +218,10 @@ static int list_boards(char addresses[DEVICES][32])
 	return count;
 }
 
-/* NVSwitches without a fabric manager: GPUs work for nvidia-smi, and CUDA is not ready. */
-static int fabric_is_ready(void)
+/* Whether the driver shows NVSwitches. */
+static int has_switches(void)
 {
-	char path[512], text[32];
+	char path[512];
 	const char *root = getenv("GPU_AMI_ROOT");
 	struct entry *entry;
 	void *folder;
@@ -233,12 +233,26 @@ static int fabric_is_ready(void)
 		switches += entry->name[0] != '.';
 	if (folder)
 		closedir(folder);
-	if (!switches)
-		return 1;
+	return switches > 0;
+}
+
+static int manager_runs(void)
+{
+	char path[64], text[32];
+
 	if (read_file("/run/nvidia-fabricmanager/nv-fabricmanager.pid", text, sizeof text) <= 0)
 		return 0;
 	snprintf(path, sizeof path, "/proc/%lu/stat", strtoul(text, NULL, 10));
 	return getenv("GPU_AMI_ROOT") || read_file(path, text, sizeof text) > 0;
+}
+
+/* NVSwitches without a fabric manager: GPUs work for nvidia-smi, and CUDA is not ready. Those of the fourth generation, behind
+ * which each B200 and B300 is, have InfiniBand ports, and the driver shows none. */
+static int fabric_is_ready(const struct device *board)
+{
+	int behind = strstr(board->name, " B200") || strstr(board->name, " B300");
+
+	return manager_runs() || !(behind || has_switches());
 }
 
 /* The loaded driver must be the library's own; a compatibility library may be newer. */
@@ -270,13 +284,11 @@ API int cuInit(unsigned int flags)
 		return NO_DEVICE;
 	if (!can_open("/dev/nvidia-uvm"))
 		return UNKNOWN;
-	if (!fabric_is_ready())
-		return SYSTEM_NOT_READY;
 	memset(addresses, 0, sizeof addresses);
 	count = list_boards(addresses);
 	for (index = 0; index < count; index++) {
 		memset(&board, 0, sizeof board);
-		if (read_board(addresses[index], &board, uuid) && has_fault(&board, "not-ready"))
+		if (read_board(addresses[index], &board, uuid) && (has_fault(&board, "not-ready") || !fabric_is_ready(&board)))
 			return SYSTEM_NOT_READY;
 	}
 	device_count = 0;

@@ -29,6 +29,9 @@ NVLINK = (
 
 # Architectures with a fabric state (NVML: nvmlDeviceGetGpuFabricInfo, from Hopper on).
 FABRIC = ("Hopper", "Blackwell")
+# Boards that are always behind NVSwitches of the fourth generation, which have InfiniBand
+# ports: the driver shows none of them.
+BEHIND_PORTS = (" B200", " B300")
 
 
 class Failure(Exception):
@@ -77,7 +80,8 @@ class Gpu:
             switches = os.listdir(self.root + "/proc/driver/nvidia-nvswitch/devices")
         except OSError:
             switches = []
-        if self.values.get("architecture") not in FABRIC or not switches:
+        has_switches = bool(switches) or any(part in self.name for part in BEHIND_PORTS)
+        if self.values.get("architecture") not in FABRIC or not has_switches:
             return None
         registered = (_read(self.root + "/run/nvidia-fabric/registered") or "").strip()
         return "Completed" if registered == loaded_id(self.root) else "In Progress"
