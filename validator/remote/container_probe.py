@@ -95,7 +95,11 @@ def python_files() -> List[str]:
 
 
 def make_root(folder: str) -> str:
-    """A root file system; returns the path of Python in it."""
+    """A root file system; returns the path of Python in it.
+
+    Every user of the container has to reach the libraries, whose mount points runc creates: the mask stays for both.
+    """
+    os.umask(0o022)
     root = os.path.join(folder, "root")
     for name in ("dev", "proc", "sys", "tmp", "etc", "run", "probe", "var"):
         os.makedirs(os.path.join(root, name))
