@@ -236,10 +236,23 @@ static int has_switches(void)
 	return switches > 0;
 }
 
+/* Whether this is a container, in which /run is not the machine's. The driver of the original knows the state of the fabric
+ * there, too; this library does not, and the machine's own programs are refused. */
+static int is_container(void)
+{
+	void *folder = getenv("GPU_AMI_ROOT") ? NULL : opendir("/run/systemd/system");
+
+	if (folder)
+		closedir(folder);
+	return !folder && !getenv("GPU_AMI_ROOT");
+}
+
 static int manager_runs(void)
 {
 	char path[64], text[32];
 
+	if (is_container())
+		return 1;
 	if (read_file("/run/nvidia-fabricmanager/nv-fabricmanager.pid", text, sizeof text) <= 0)
 		return 0;
 	snprintf(path, sizeof path, "/proc/%lu/stat", strtoul(text, NULL, 10));
