@@ -330,6 +330,9 @@ def test_device_nodes_are_created_with_the_driver_s_numbers(nodes: Nodes) -> Non
         "0666 nvidia-uvm-tools c 235 1", "0400 nvidia-caps/nvidia-cap1 c 236 1", "0444 nvidia-caps/nvidia-cap2 c 236 2",
     ]  # fmt: skip
     assert "chown 0:0 nvidia-uvm" in calls
+    links = {path.name: str(path.readlink()) for path in (nodes.root / "dev/char").iterdir()}
+    assert (links["195:255"], links["235:0"]) == ("../nvidiactl", "../nvidia-uvm")
+    assert links["236:1"] == "../nvidia-caps/nvidia-cap1"
 
 
 def test_device_nodes_are_left_to_the_system_where_the_driver_says_so(nodes: Nodes) -> None:
