@@ -24,6 +24,7 @@ from moto.server import ThreadedMotoServer
 from gpu_ami import cli
 from gpu_ami.cloud import Cloud, Place, load_place, log_groups, resources, runs
 from tests.cloud.conftest import PUBLIC_KEY
+from tests.killed_driver.account import processes_below
 from tests.local.conftest import BASE_ID, World, served
 
 pytestmark = pytest.mark.slow
@@ -250,16 +251,4 @@ def test_sweep_after_sigkill_leaves_nothing(
     code = cli.main(["sweep", "--where", str(account.where), "--json"])
     assert code == 0, capsys.readouterr().out
     assert left(cloud, home) == {"key pairs": ["somebody-elses"]}
-    assert not _processes_below(home)
-
-
-def _processes_below(home: Path) -> list[str]:
-    """Processes whose environment names a folder of a run in this home."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"TMPDIR={home}/".encode() in path.read_bytes():
-                found.append(path.parent.name)
-        except OSError:
-            continue
-    return found
+    assert not processes_below(home)
