@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import boto3
 
@@ -105,8 +105,16 @@ class Drivers:
         self.process.wait()
 
 
+class Observer(Protocol):
+    """Notes the changes of a driver. pid: of the one that runs; 0: none."""
+
+    pid: int
+
+    def note(self, action: str) -> None: ...
+
+
 @contextlib.contextmanager
-def observed(drivers: Drivers) -> Iterator[None]:
+def observed(drivers: Observer) -> Iterator[None]:
     """Every change that the region's API carries out is the driver's, or of what it has started."""
     answer = Api.__call__
 

@@ -11,20 +11,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpu_ami.local.api import Api
-from gpu_ami.local.api.protocol import read_service_call
+from tests.killed_driver.account import observed
 from tests.publish.conftest import CONSUMER, HOME, LATEST, OTHER, Account
 from tests.test_json import valid
 
 pytestmark = pytest.mark.slow
 
-_READS = ("Describe", "Get", "List")
 # Forks a publisher a line, so that the imports are paid for once; says its id, and how it ended.
 DRIVER = """
 import os, sys
@@ -50,31 +47,18 @@ for line in sys.stdin:
 class Publishers:
     """Runs the command in processes of their own; `kill` ends the running one by SIGKILL at its next change."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.pid, self.kill = 0, False
         self.changes: list[str] = []
-        answer = Api.__call__
 
-        def observed(api: Api, environ: Any, start_response: Any) -> Iterable[bytes]:
-            call, status = read_service_call(environ), ""
-
-            def start(line: str, *rest: Any) -> Any:
-                nonlocal status
-                status = line
-                return start_response(line, *rest)
-
-            body = answer(api, environ, start)
-            is_change = call is not None and not call.action.startswith(_READS) and status.startswith("200")
-            if self.pid and call and is_change:
-                self.changes.append(call.action)
-                if self.kill:
-                    os.kill(self.pid, signal.SIGKILL)
-            return body
-
-        monkeypatch.setattr(Api, "__call__", observed)
+    def note(self, action: str) -> None:
+        """A change has been made, and is not answered yet."""
+        self.changes.append(action)
+        if self.kill:
+            os.kill(self.pid, signal.SIGKILL)
 
     def run(self, words: str, *, kill: bool) -> int:
         """The exit code; -9 of one that was killed."""
@@ -89,9 +73,10 @@ class Publishers:
 
 
 @pytest.fixture
-def publishers(monkeypatch: pytest.MonkeyPatch, account: Account) -> Iterator[Publishers]:
-    made = Publishers(monkeypatch)
-    yield made
+def publishers(account: Account) -> Iterator[Publishers]:
+    made = Publishers()
+    with observed(made):
+        yield made
     made.process.kill()
     made.process.wait()
 
