@@ -262,13 +262,27 @@ def _yaml(template: stack.Template) -> str:
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
+        def choose_scalar_style(self) -> str:
+            chosen: str = super().choose_scalar_style()
+            event: Any = self.event
+            is_name = event.value.replace(":", "").replace(".", "").isalnum()
+            return "" if is_name and str(event.tag).startswith("!") else chosen  # !Ref Name, without quotes
+
         def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
             return super().represent_sequence(tag, sequence, True if _is_short(sequence) else flow_style)
 
-        def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
-            is_function = len(mapping) == 1 and next(iter(mapping)).startswith("Fn::")
-            is_one_line = "MetricStat" in mapping or (is_function and _is_short(mapping))
-            return super().represent_mapping(tag, mapping, True if is_one_line else flow_style)
+        def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.Node:  # type: ignore[override]
+            if len(mapping) == 1 and (next(iter(mapping)) == "Ref" or next(iter(mapping)).startswith("Fn::")):
+                return self._function(*next(iter(mapping.items())))
+            return super().represent_mapping(tag, mapping, True if "MetricStat" in mapping else flow_style)
+
+        def _function(self, name: str, argument: Any) -> yaml.Node:
+            """The short form, !Sub, as in AWS's documentation; it takes a fifth of the bytes of the long one."""
+            node = self.represent_data(".".join(argument) if name == "Fn::GetAtt" else argument)
+            if not node.tag.startswith("tag:yaml.org"):  # CloudFormation allows no short form directly in another one
+                return super().represent_mapping("tag:yaml.org,2002:map", {name: argument}, True)
+            node.tag = "!" + name.removeprefix("Fn::")
+            return node
 
     style: dict[str, Any] = {"default_flow_style": None, "sort_keys": False, "width": 100_000, "allow_unicode": True}
     text: str = yaml.dump(template, Dumper=Dumper, **style)

@@ -43,7 +43,7 @@ def test_linter_finds_nothing(tmp_path: Path) -> None:
     assert (linted.stdout, linted.returncode) == ("", 0)
 
 
-@pytest.mark.parametrize("recipe", ["al2023-graphics", "ubuntu2404-gb200"])
+@pytest.mark.parametrize("recipe", ["al2023-any-gpu", "al2023-graphics", "ubuntu2404-gb200"])
 def test_templates_are_sent_without_a_bucket(recipe: str) -> None:
     texts = templates.render(make_plan(find_recipe(Path(recipe)), PLACE).document, REGION)
     assert max(len(text.encode()) for text in texts.values()) <= templates.INLINE_CHARACTERS
