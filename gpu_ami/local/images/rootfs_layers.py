@@ -29,6 +29,8 @@ _HIDE = _REPLICAS / "hide.sh"
 _KEPT_SECONDS = 7 * 24 * 3600.0
 _LAYER_SECONDS = 900.0
 _EMULATED_LAYER_SECONDS = 3600.0
+# What of the host's environment a program in a tree would take for its own: folders that it does not have.
+_OF_HOST = ("TMPDIR", "TMP", "TEMP", "PYTHONPATH", "PYTHONHOME", "PERL5LIB", "LD_PRELOAD", "LD_LIBRARY_PATH")
 # Capabilities that affect the host's kernel, on which the tree's programs run: modules, log, clock, power.
 _DROPPED = ("sys_module", "sys_boot", "sys_time", "sys_rawio", "syslog", "mac_admin", "mac_override")
 SYSTEMS = ("debian12", "ubuntu2404", "ubuntu2204", "al2023")
@@ -267,6 +269,8 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architectu
         command: list[str | Path] = [
             *namespaces,
             *confined(),
+            "env",
+            *(f"--unset={name}" for name in _OF_HOST),
             "sh",
             _BUILD_LAYER,
             stack,

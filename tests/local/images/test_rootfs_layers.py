@@ -39,6 +39,19 @@ def source(folder: Path, script: str) -> Path:
 
 
 @mounts
+def test_a_layers_programs_get_no_folder_of_the_host(folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """dpkg-deb of an Ubuntu base image failed on a host whose TMPDIR is not /tmp: the tree has no such folder."""
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("PYTHONPATH", "/of/the/host")
+    script = 'chroot "$1" mktemp >"$1/etc/temporary"; chroot "$1" env >"$1/etc/environment"'
+    made = folder / "trees/some-1"
+    made.parent.mkdir()
+    rootfs_layers._build(Layer("some", source=source(folder, script)), [folder / "below", Path("/")], made, home)
+    assert (made / "etc/temporary").read_text().startswith("/tmp/")
+    assert "PYTHONPATH" not in (made / "etc/environment").read_text()
+
+
+@mounts
 def test_a_layer_holds_what_is_different(folder: Path, home: Path) -> None:
     script = [
         'chroot "$1" cp /etc/of-a-layer /etc/copied',
