@@ -328,7 +328,7 @@ def check_cost(plan: Plan, asked: ProofOptions, session: Session, *, build: bool
     where machines are emulated and cost nothing, so that a rehearsal refuses what AWS would.
     """
     instance_types = image_proof.choose_types(plan.document, asked.instance_types)
-    cluster.require(plan.document, asked.join)
+    cluster.require(plan.document, asked.join, session.cloud)
     nodes.require(plan.document, session.place, instance_types, asked.nodes)
     if asked.nodes > 1:
         nodes.require_traffic(session.cloud, plan.document)

@@ -2,6 +2,7 @@
 
 aws_errors   AWS's error codes as errors with a hint and an exit code
 capacity     subnets and ways of a place, tried in order until one has capacity
+clusters     a cluster that machines of a run join
 client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
 layer_images images of layers, by the digest in their tags; images of one recipe, by their time
@@ -22,14 +23,17 @@ sweep        removes what interrupted runs left
 """
 
 from gpu_ami.cloud.client import Cloud, preload, tags_of
+from gpu_ami.cloud.clusters import RUN_ATTRIBUTE, Cluster
 from gpu_ami.cloud.launches import Launch
 from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place, takes, with_session_credentials
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name
 
 __all__ = [
+    "RUN_ATTRIBUTE",
     "SESSION_MANAGER",
     "Cloud",
+    "Cluster",
     "Credentials",
     "Launch",
     "Mirror",

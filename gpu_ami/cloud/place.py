@@ -46,6 +46,8 @@ SESSION_MANAGER = "session_manager"
 SSH_INTERFACES = ("public_ip", "private_ip", "public_dns", "private_dns", SESSION_MANAGER)
 JUMP_HOST_PATTERN = r"(?P<user>[\w.-]+)@(?P<host>[\w.-]+)(:(?P<port>\d{1,5}))?"
 WAY_PATTERN = r"on-demand|spot|(reservation|capacity-block):cr-[0-9a-f]{8,17}"
+# Names of ECS and EKS clusters (API references of both, CreateCluster).
+CLUSTER_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_-]{0,254}"
 LOG_GROUPS = ("proof", "production")
 _MAX_TAGS = 40  # EC2 allows 50 on a resource; ours (run id, recipe, digest, expiry, …) need room
 
@@ -95,7 +97,7 @@ class Place:
     sandbox of this host, not on a booted builder (docs/local-region.md). expect_launch: is told the image that a build
     starts from, while Packer starts. image_days: an AMI that is built there expires after so many days unless it is
     published; 0: never. builder_types: architecture → instance types on which an image is built where the plan's has no
-    capacity, in order.
+    capacity, in order. cluster: the one that `--join` without a name means, of ECS or EKS; "": one of the proof's own.
     """
 
     name: str
@@ -134,6 +136,7 @@ class Place:
     expect_launch: Callable[[str], object] = field(default=lambda _image_id: None, repr=False, compare=False)
     image_days: int = 0
     builder_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cluster: str = ""
 
     @property
     def subnets(self) -> tuple[str, ...]:
@@ -171,6 +174,7 @@ _GRAMMAR = Keys(
         "proxy_command": Text("nc -X connect -x proxy:3128 %h %p"),
         "instance_connect_endpoint": _like(r"any|eice-[0-9a-f]{8,17}", "any or eice-0123456789abcdef0"),
         "kms_key_id": Text("alias/images"),
+        "cluster": _like(CLUSTER_PATTERN, "gpu-nodes (a name, not an ARN)"),
         "tags": _TAGS,
         "source_ami": _like(r"ami-[0-9a-f]{8,17}", "ami-0123456789abcdef0"),
         "mirror": Keys(

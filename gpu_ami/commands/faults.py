@@ -121,15 +121,32 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     import threading
 
     from gpu_ami.faults import trials
-    from gpu_ami.validate import Target, cluster, proof_log_groups
-    from gpu_ami.validate.machines import launch, machine
+    from gpu_ami.validate import Target, cluster, clusters, proof_log_groups
+    from gpu_ami.validate.machines import clean_up, launch, machine
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
     efa, roles = launch.efa_interfaces(plan.document, kind), plan.document["roles"]
+    proven = clusters.Proven(plan.document, session.cloud, session.run, tags)
+
+    def end(remove: Callable[[], None]) -> None:
+        clean_up(session.run, remove, lambda error: session.progress.note(f"not removed: {error.message}"))
+
     with (
         launch.temporary_key(session.cloud, session.run, tags) as key,
         proof_log_groups.own_log_groups(session.cloud, session.run, session.progress),
-        launch.launched(session.cloud, ami, kind, key, session.run, tags, efa, roles=roles) as instance,
+        cluster.opened(proven, "" if cluster.is_supported(plan.document) else None, end, session.progress) as joining,
+        launch.launched(
+            session.cloud,
+            ami,
+            kind,
+            key,
+            session.run,
+            tags,
+            efa,
+            roles=roles,
+            cluster=joining.cluster if joining else None,
+        ) as instance,
+        contextlib.ExitStack() as stack,
     ):
         with planned_proof.progress.stage(f"boot {kind}"):
             boot = machine.Boot(
@@ -145,9 +162,10 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
             log_group_suffix=booted.log_group_suffix,
         )
         join = None
-        if cluster.is_supported(plan.document):
+        if joining:
+            stack.callback(joining.leave, [instance])
             join = session.run.folder / "join.json"
-            cluster.describe(plan.document, [booted], session.cloud, ami, join)
+            joining.describe([booted], ami, join)
         with trials.FaultSession(planned_proof, target, join) as faults:
             yield faults
 

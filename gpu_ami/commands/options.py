@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -176,7 +177,15 @@ JOIN_HELP = (
 
 
 def add_join(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--join", metavar="CLUSTER", nargs="?", const="", help=JOIN_HELP)
+    parser.add_argument("--join", metavar="CLUSTER", nargs="?", const="", type=_cluster, help=JOIN_HELP)
+
+
+def _cluster(text: str) -> str:
+    from gpu_ami.cloud import place
+
+    if not re.fullmatch(place.CLUSTER_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"expected the name of a cluster, such as gpu-nodes, got {text!r}")
+    return text
 
 
 def add_max_cost(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ recorder             keeps report.json on disk while a proof runs
 machines/            an instance: launch, boot, login, restarts, console
 proof_log_groups     the log groups of a proof: their removal, and what the report says of them
 cluster              the machines as nodes of a cluster: refusals, checks of tier TN
+clusters/            the services whose nodes they can be
 nodes                several machines of one type: launch, boots, checks of tier T4
 hosts                a running machine that somebody else booted: its address, and whether it answers
 golden               golden files: recorded hardware of instance types

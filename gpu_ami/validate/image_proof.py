@@ -19,6 +19,7 @@ from gpu_ami.jobs import UnderWay
 from gpu_ami.plan import cost
 from gpu_ami.report import HostReport, LaunchAttempt, Report
 from gpu_ami.validate import cluster, nodes, proof_log_groups
+from gpu_ami.validate.clusters import Proven
 from gpu_ami.validate.machines import Boot, Machine, console, deadlines, launch, require_interface, restarts
 from gpu_ami.validate.proof import IMAGE_FILES, MachineLost, Proof, assemble, check_files, check_machine, record_error
 from gpu_ami.validate.recorder import HostRecord, Recorder
@@ -49,12 +50,16 @@ def prove_image(
         key = stack.enter_context(launch.temporary_key(cloud, run, _tags(proof, cloud, run), note_leftover))
         # After the key: a place that refuses it has launched nothing whose log groups could be left.
         stack.enter_context(proof_log_groups.own_log_groups(cloud, run, proof.progress, note_leftover))
+        assert proof.plan  # an image is launched for a plan
+        proven = Proven(proof.plan, cloud, run, _tags(proof, cloud, run))
+        clean_up = functools.partial(launch.clean_up, run, on_leftover=note_leftover)
+        joining = stack.enter_context(cluster.opened(proven, proof.join, clean_up, proof.progress))
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=len(instance_types) + 1))
         futures: list[Future[Any]] = []
         under_way = UnderWay()
         # Before the pool waits for its threads, or Ctrl-C would wait for what their validators wait for.
         stack.push(functools.partial(_abandon, proof, recorder, under_way))
-        launcher = _Launcher(proof, cloud, run, recorder, ami, key)
+        launcher = _Launcher(proof, cloud, run, recorder, ami, key, joining)
         if files:
             image = recorder.add(HostReport("", host=IMAGE_FILES, offline=True))
             futures.append(pool.submit(under_way.run, check_files, proof, image, files))
@@ -95,6 +100,7 @@ class _Launcher:
     recorder: Recorder
     ami: str
     key: str
+    joining: cluster.Joining | None = None
 
     def boot(self) -> Boot:
         assert self.proof.plan  # an image is launched for a plan
@@ -117,8 +123,9 @@ class _Launcher:
         efa, roles = launch.efa_interfaces(self.proof.plan, instance_type), self.proof.roles
         tags = _tags(self.proof, self.cloud, self.run)
         cancelled = self.proof.cancelled
+        joined = self.joining.cluster if self.joining else None
         asked = launch.launch_of(
-            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, roles, cancelled, note_attempt
+            self.cloud, self.ami, instance_type, self.key, self.run, tags, efa, roles, cancelled, note_attempt, joined
         )
         asked = replace(asked, count=self.proof.nodes, placement_group=placement_group)
         return launch.launched_together(self.cloud, asked, self.run, note_leftover)
@@ -180,19 +187,28 @@ def _prove_instance_type(launcher: _Launcher, host: HostRecord) -> None:
             with proof.progress.stage(f"launch {instance_type}", host.report.name):
                 group = stack.enter_context(launcher.placement_group())
                 instance_id, *others = stack.enter_context(launcher.launched(host, group))
+                if launcher.joining:
+                    stack.callback(launcher.joining.leave, [instance_id, *others])
             host.launched, host.others = time.monotonic(), len(others)
             stack.callback(launcher.recorder.save)  # on disk before the machine is terminated
             stack.callback(host.count_time)
             host.update(instance_id=instance_id)
             boot = launcher.boot()
             with nodes.Peers(boot, host, others) as peers:
-                _prove_host(proof, boot, host, peers, launcher.ami)
+                _prove_host(proof, boot, host, peers, launcher.ami, launcher.joining)
     except GpuAmiError as error:
         record_error(host, error)
     launcher.recorder.save()
 
 
-def _prove_host(proof: Proof, boot: Boot, host: HostRecord, peers: nodes.Peers | None = None, ami: str = "") -> None:
+def _prove_host(
+    proof: Proof,
+    boot: Boot,
+    host: HostRecord,
+    peers: nodes.Peers | None = None,
+    ami: str = "",
+    joining: cluster.Joining | None = None,
+) -> None:
     machine = None
     try:
         with proof.progress.stage(f"boot {host.report.instance_type}", host.report.name):
@@ -206,8 +222,8 @@ def _prove_host(proof: Proof, boot: Boot, host: HostRecord, peers: nodes.Peers |
         record_error(host, error)
     finally:
         _keep_console(proof, boot.cloud, host)
-    if peers and (peers.instance_ids or proof.join is not None):
-        _prove_together(proof, boot, host, machine, ami, peers)
+    if peers and (peers.instance_ids or joining):
+        _prove_together(proof, boot, host, machine, ami, peers, joining)
     try:
         _prove_restarts(proof, boot, host, machine)
     except GpuAmiError as error:
@@ -215,14 +231,20 @@ def _prove_host(proof: Proof, boot: Boot, host: HostRecord, peers: nodes.Peers |
 
 
 def _prove_together(
-    proof: Proof, boot: Boot, host: HostRecord, machine: Machine | None, ami: str, peers: nodes.Peers
+    proof: Proof,
+    boot: Boot,
+    host: HostRecord,
+    machine: Machine | None,
+    ami: str,
+    peers: nodes.Peers,
+    joining: cluster.Joining | None,
 ) -> None:
     """The checks of nodes and of all machines, after those that need the first one untouched; then the others end."""
     try:
         if machine is not None:
             machines, folder = [machine, *peers.machines()], boot.run.folder
-            if proof.join is not None:
-                cluster.check(proof, host, _target(machine), machines, boot.cloud, folder / "join.json", ami)
+            if joining:
+                joining.check(proof, host, _target(machine), machines, folder / "join.json", ami)
             if peers.instance_ids:
                 nodes.check(proof, host, _target(machine), machines, boot.cloud, folder / "nodes.json")
     except GpuAmiError as error:

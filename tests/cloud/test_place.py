@@ -14,6 +14,7 @@ instance_profile: gpu-ami-prover
 ssh_interface: private_ip
 ssh_port: 2022
 kms_key_id: alias/images
+cluster: gpu-nodes
 tags: {team: accel, cost-centre: "4711"}
 source_ami: ami-0123456789abcdef0
 mirror:
@@ -39,6 +40,7 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         ssh_interface="private_ip",
         ssh_port=2022,
         kms_key_id="alias/images",
+        cluster="gpu-nodes",
         tags={"team": "accel", "cost-centre": "4711"},
         source_ami="ami-0123456789abcdef0",
         mirror=Mirror("https://mirror.example/vendors", "0123456789ABCDEF0123456789ABCDEF01234567"),

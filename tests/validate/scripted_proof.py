@@ -61,7 +61,13 @@ class Ec2:
     def __init__(self, **refuses: GpuAmiError) -> None:
         self.refuses, self.calls, self.launches = refuses, list[str](), list[Any]()
         self.place = SimpleNamespace(
-            tags={}, ssh_interface="public_ip", ssh_port=22, log_groups="production", deadlines={}, **NO_PROXY
+            tags={},
+            ssh_interface="public_ip",
+            ssh_port=22,
+            log_groups="production",
+            deadlines={},
+            cluster="",
+            **NO_PROXY,
         )
         self.states: dict[str, dict[str, Any]] = {}
         self.unstoppable: dict[str, str] = {}

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,7 +159,7 @@ def test_an_image_that_is_no_node_has_no_such_tier() -> None:
 @pytest.mark.parametrize(
     ("plan", "join", "message", "hint"),
     [
-        ({}, "", "an image of node family ec2 is no node of a cluster", "parallelcluster"),
+        ({}, "", "an image of node family ec2 is no node of a cluster", "ParallelCluster"),
         ({"node": {"family": "dlami"}, "node_dlami": {}}, "x", "an image of node family dlami is no node", "--join"),
         ({"node_eks": {}}, "x", "nodes of EKS join no cluster in this release", "UNPROVEN"),
         (NODE_PLAN, "prod", "--join prod: ParallelCluster launches the nodes of its clusters itself", "without a name"),
@@ -167,9 +168,10 @@ def test_an_image_that_is_no_node_has_no_such_tier() -> None:
     ],
 )
 def test_refusals_before_a_launch(plan: Any, join: str | None, message: str, hint: str) -> None:
+    a_cloud: Any = SimpleNamespace(place=SimpleNamespace(cluster="of-the-place"))
     if not message:
-        cluster.require(plan, join)
+        cluster.require(plan, join, a_cloud)
         return
     with pytest.raises(UsageError) as caught:
-        cluster.require(plan, join)
+        cluster.require(plan, join, a_cloud)
     assert message in caught.value.message and hint in caught.value.hint and caught.value.exit_code == 2

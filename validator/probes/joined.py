@@ -15,12 +15,18 @@ SCHEMA = "gpu-ami/join/1"
 
 @dataclass(frozen=True)
 class Joined:
-    """service: `parallelcluster`. nodes: the machine under test first. tags, expected_tags: of the AMI."""
+    """service: `parallelcluster` or `ecs`. nodes: the machine under test first. tags, expected_tags: of the AMI.
+
+    cluster: its name. run, run_tags: id and tags of the proof's run, which everything has that a check makes there.
+    """
 
     service: str
     nodes: tuple[Node, ...]
     tags: Mapping[str, str] = field(default_factory=dict)
     expected_tags: Mapping[str, str] = field(default_factory=dict)
+    cluster: str = ""
+    run: str = ""
+    run_tags: Mapping[str, str] = field(default_factory=dict)
 
 
 def write(path: Path, joined: Joined) -> None:

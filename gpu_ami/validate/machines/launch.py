@@ -15,7 +15,7 @@ from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.user_data import user_data
 
 if TYPE_CHECKING:
-    from gpu_ami.cloud import Run
+    from gpu_ami.cloud import Cluster, Run
     from gpu_ami.recipes import PlanDocument
 
 
@@ -58,13 +58,15 @@ def launched(
     roles: Sequence[str] = (),
     cancelled: threading.Event | None = None,
     on_attempt: Callable[[capacity.Attempt], object] = lambda _: None,
+    cluster: Cluster | None = None,
 ) -> Iterator[str]:
     """Id of an instance that runs, and is terminated when the block ends. on_leftover: gets the error if that fails.
 
     roles: the plan's; node families get user data of their own. cancelled: ends the wait for capacity. on_attempt: gets
-    each attempt to launch it; one whose capacity EC2 withdraws before it runs is followed by the next.
+    each attempt to launch it; one whose capacity EC2 withdraws before it runs is followed by the next. cluster: the one
+    that it joins.
     """
-    asked = launch_of(cloud, ami, instance_type, key, run, tags, efa_interfaces, roles, cancelled, on_attempt)
+    asked = launch_of(cloud, ami, instance_type, key, run, tags, efa_interfaces, roles, cancelled, on_attempt, cluster)
     with launched_together(cloud, asked, run, on_leftover) as instance_ids:
         yield instance_ids[0]
 
@@ -80,10 +82,11 @@ def launch_of(
     roles: Sequence[str] = (),
     cancelled: threading.Event | None = None,
     on_attempt: Callable[[capacity.Attempt], object] = lambda _: None,
+    cluster: Cluster | None = None,
 ) -> Launch:
     """What `launched` asks for: one machine, with the user data of its node family."""
     minutes = int(runs.LIFETIME.total_seconds() // 60)
-    text = user_data(minutes, key_name(run.id), roles, log_groups.suffix(cloud.place, run))
+    text = user_data(minutes, key_name(run.id), roles, log_groups.suffix(cloud.place, run), cluster=cluster)
     pending = deadlines(instance_type, cloud.place).boot_seconds
     return Launch(ami, instance_type, key, tags, text, efa_interfaces, cancelled, pending, on_attempt)
 

@@ -1,16 +1,21 @@
 """User data of the machines of a proof: the dead man's switch, log groups, and what the node families need.
 
 A plain boothook for most images. An EKS image without a NodeConfig fails in nodeadm-config.service, and an ECS image
-without ECS_CLUSTER joins the cluster `default`; both get a multi-part document with a cluster that does not exist.
+without ECS_CLUSTER joins the cluster `default`; both get a multi-part document: with the cluster that the proof joins,
+else with one that does not exist.
 Sources, read 2026-11: https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/ (required fields of spec.cluster),
-https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-agent-config.html (ECS_CLUSTER).
+https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-agent-config.html (ECS_CLUSTER,
+ECS_INSTANCE_ATTRIBUTES).
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Sequence
+
+from gpu_ami.cloud import RUN_ATTRIBUTE, Cluster
 
 _BOUNDARY = "==gpu-ami=="
 # Terminates the machine even if nobody is left to do it: shutdown means terminate for every instance that we launch.
@@ -71,27 +76,44 @@ _ECS_CONFIG = """\
 #!/bin/sh
 echo 'ECS_CLUSTER={cluster}' >> /etc/ecs/ecs.config
 """
+_ECS_ATTRIBUTES = """\
+echo 'ECS_INSTANCE_ATTRIBUTES={attributes}' >> /etc/ecs/ecs.config
+"""
 
 
 def user_data(
-    minutes: int, cluster: str, roles: Sequence[str] = (), log_group_suffix: str = "", now: float | None = None
+    minutes: int,
+    no_cluster: str,
+    roles: Sequence[str] = (),
+    log_group_suffix: str = "",
+    now: float | None = None,
+    cluster: Cluster | None = None,
 ) -> str:
     """User data with which an instance that is launched now ends itself after `minutes`, however often it boots.
 
-    cluster: the name of a cluster that does not exist, for images with the role node_eks or node_ecs. now: seconds
-    since 1970, for tests. log_group_suffix: appended to the log groups that the agent sends to.
+    cluster: the one that it joins, for images with the role node_eks or node_ecs; None: `no_cluster`, the name of one
+    that does not exist. now: seconds since 1970, for tests. log_group_suffix: appended to the log groups that the agent
+    sends to.
     """
     expires = int(time.time() if now is None else now) + 60 * minutes
     boothook = _DEAD_MAN.format(minutes=minutes, seconds=60 * minutes, expires=expires)
     boothook += _LOG_GROUPS.format(suffix=log_group_suffix) if log_group_suffix else ""
     if "node_eks" in roles:
         authority = base64.b64encode(b"no certificate authority: this cluster does not exist\n").decode()
-        node = ("application/node.eks.aws", _NODE_CONFIG.format(cluster=cluster, authority=authority))
+        node = ("application/node.eks.aws", _NODE_CONFIG.format(cluster=no_cluster, authority=authority))
     elif "node_ecs" in roles:
-        node = ("text/x-shellscript", _ECS_CONFIG.format(cluster=cluster))
+        node = ("text/x-shellscript", _ecs_config(no_cluster, cluster))
     else:
         return boothook
     return _multi_part(("text/cloud-boothook", boothook), node)
+
+
+def _ecs_config(no_cluster: str, cluster: Cluster | None) -> str:
+    """What the agent reads, in the last lines of its file: which cluster, and of which run the node is."""
+    if cluster is None:
+        return _ECS_CONFIG.format(cluster=no_cluster)
+    attributes = json.dumps({RUN_ATTRIBUTE: cluster.run})
+    return _ECS_CONFIG.format(cluster=cluster.name) + _ECS_ATTRIBUTES.format(attributes=attributes)
 
 
 def _multi_part(*parts: tuple[str, str]) -> str:

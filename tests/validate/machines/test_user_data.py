@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from gpu_ami.cloud import Cluster
 from gpu_ami.validate.machines.user_data import user_data
 
 
@@ -32,8 +33,8 @@ def test_machine_ends_itself_at_a_time_that_no_restart_moves(tmp_path: Path, clo
     assert told.read_text() == f"--quiet --unit=gpu-ami-dead-man --on-active={left}s systemctl poweroff\n"
 
 
-def parts(*roles: str) -> dict[str, str]:
-    message = message_from_string(user_data(240, "gpu-ami-run-1", roles))
+def parts(*roles: str, cluster: Cluster | None = None) -> dict[str, str]:
+    message = message_from_string(user_data(240, "gpu-ami-run-1", roles, cluster=cluster))
     assert message.get_content_type() == "multipart/mixed" and not message.defects
     return {part.get_content_type(): part.get_payload() for part in message.get_payload()}  # type: ignore[union-attr,misc]
 
@@ -80,6 +81,16 @@ def test_node_config_is_what_nodeadm_reads(suffix: str) -> None:
 def test_ecs_image_joins_no_cluster_of_anybody() -> None:
     script = parts("node_ecs")["text/x-shellscript"]
     assert script.startswith("#!/bin/sh\n") and "ECS_CLUSTER=gpu-ami-run-1" in script
+
+
+def test_ecs_image_joins_the_cluster_of_the_proof(tmp_path: Path) -> None:
+    """The agent takes the last line of a name; the run's id tells whose container instance it is."""
+    script = parts("node_ecs", cluster=Cluster("ECS", "gpu-nodes", "run-1"))["text/x-shellscript"]
+    config = tmp_path / "ecs.config"
+    subprocess.run(["sh", "-c", script.replace("/etc/ecs/ecs.config", str(config))], check=True, timeout=20)
+    assert config.read_text().splitlines() == [
+        "ECS_CLUSTER=gpu-nodes", 'ECS_INSTANCE_ATTRIBUTES={"gpu-ami.run": "run-1"}',
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("roles", [(), ("node_eks",), ("node_ecs",)])
