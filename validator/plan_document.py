@@ -3,7 +3,7 @@
 docs/schemas/plan.json is generated from these types and from those that components name for their sections
 (gpu_ami/recipes/components); the docstring of a class is the description of its section there. What a check reads has
 its type here. A section of a component that the base AMI provides has `version` and `provided_by` alone (fabric manager
-and IMEX also `instance_types`); every other key of it is then missing.
+and IMEX also `instance_types`, the driver what is said of its branches); every other key of it is then missing.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ class OperatingSystem(TypedDict):
 
 
 class Node(TypedDict):
-    """The node family (ec2, eks, ecs, parallelcluster, dlami) and the version of its orchestrator or release."""
+    """The node family (ec2, eks, ecs, parallelcluster, dlami) and the version of its orchestrator or release.
+
+    `variant`: of its base AMI (nvidia: EKS's own accelerated AMI).
+    """
 
     family: str
     version: NotRequired[str]
+    variant: NotRequired[str]
 
 
 class SourceAmi(TypedDict, total=False):
@@ -152,9 +156,33 @@ class PackagedComponent(Component):
     repository: NotRequired[Repository]
 
 
+class DriverBranch(TypedDict):
+    """One of a base AMI's drivers: folder of its files, the list by which it is selected, the types that take it."""
+
+    version: str
+    tree: str
+    open_list: str
+    instance_types: list[str]
+
+
+class DriverOfBase(TypedDict, total=False):
+    """What a plan says of the drivers of a base AMI that takes one of several at the first boot.
+
+    `selects_at_boot`: its units. `without_gsp`: instance types where it turns GSP firmware off.
+    """
+
+    flavour: str
+    flavour_by_instance_type: dict[str, str]
+    branches: dict[str, DriverBranch]
+    selects_at_boot: list[str]
+    without_gsp: list[str]
+
+
 class NvidiaDriver(PackagedComponent):
     """The driver; flavour `boot` carries both kernel modules and loads one by instance type or PCI id.
 
+    `branches`, `selects_at_boot`, `without_gsp`: of a base AMI that takes one of several drivers at the first boot;
+    `version` is then the oldest that a planned instance type takes.
     `source` distribution: the operating system's own archive. `module`: name of the module's file, if not nvidia.
     `persistence_daemon`: its version, if not the driver's. `source` grid: NVIDIA's GRID driver, by the installer at
     `url`, with the recipe's `sha256` of it; `licence_settings`: of /etc/nvidia/gridd.conf.
@@ -174,6 +202,9 @@ class NvidiaDriver(PackagedComponent):
     sha256: NotRequired[str]
     licence_settings: NotRequired[dict[str, str]]
     system_packages: NotRequired[list[str]]
+    branches: NotRequired[dict[str, DriverBranch]]
+    selects_at_boot: NotRequired[list[str]]
+    without_gsp: NotRequired[list[str]]
 
 
 class DriverCompanion(PackagedComponent):

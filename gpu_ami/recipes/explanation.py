@@ -46,8 +46,8 @@ def explain(recipe: Recipe, facts: Facts) -> list[ExplainedValue]:
     values = [_explained(recipe, facts, solution, key, value) for key, value in _leaves(recipe.values, "")]
     keys = {explained.key for explained in values}
     values += [
-        ExplainedValue(f"{component}.version", version, None, "base AMI", context.node_release["source"])
-        for component, version in context.provided.items()
+        ExplainedValue(f"{component}.version", version, None, "base AMI", context.base_ami_source)
+        for component, version in _provided(context).items()
         if f"{component}.version" not in keys
     ]
     return values + [
@@ -56,6 +56,12 @@ def explain(recipe: Recipe, facts: Facts) -> list[ExplainedValue]:
         )
         for conflict in solution.conflicts
     ]
+
+
+def _provided(context: ResolveContext) -> Mapping[str, str]:
+    """Components of the base AMI → version; of the driver all branches, if it has several."""
+    branches = "; ".join(map(str, context.driver_branches))
+    return {**context.provided, "nvidia_driver": branches} if branches else context.provided
 
 
 def _explained(recipe: Recipe, facts: Facts, solution: Solution, key: str, value: object) -> ExplainedValue:

@@ -24,6 +24,9 @@ def recipe_keys(facts: Facts, registry: Registry, nodes: tuple[str, ...]) -> Key
             "architecture": Choice(tuple(ARCHITECTURES), {"amd64": "x86_64", "aarch64": "arm64", "arm": "arm64"}),
             "node": Choice(nodes),
             "node_version": Text('"1.33"', r"\d+(\.\d+){0,2}"),
+            "node_variant": Choice(
+                tuple(sorted({name for row in facts.node_families.values() for name in row.get("variants", ())}))
+            ),
             "kernel": Keys({"version": series}, needed=("version",)),
             "instance_types": ListOf(instance_type),
             "roles": ListOf(Choice((*sorted(build_order()), *of_site))),

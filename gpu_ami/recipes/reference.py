@@ -28,6 +28,7 @@ _DESCRIPTIONS = {
     "architecture": "architecture of the image and its instance types",
     "node": "node family; `ec2`: a plain instance",
     "node_version": "version of the orchestrator (EKS, ParallelCluster) or release of the DLAMI",
+    "node_variant": "another base AMI of the node family; `nvidia`: EKS's own accelerated AMI, with its drivers",
     "kernel.version": "kernel series",
     "instance_types": "the instance types that the image is for; it is proven on each",
     "roles": "roles in the order of installation; a role runs if the plan has its section",

@@ -46,6 +46,8 @@ def _resolve(recipe: Recipe, facts: Facts) -> ResolvedPlan:
     sources.add(f"node family {context.node_name}", context.node)
     if context.node_release:
         sources.add(f"{context.node_name} {context.node_version}", context.node_release)
+    if context.variant:
+        sources.add(context.base_ami, context.variant)
     types = [_instance_type(context, name, sources) for name in values["instance_types"]]
     written = sections(context, solution.versions, sources)
     required = sections(context, solution.versions, sources, required=True)
@@ -99,14 +101,15 @@ def sections(
 def _section(
     component: Component, context: ResolveContext, versions: Assignment, sources: Sources
 ) -> Mapping[str, object] | None:
-    """Of a component that the base AMI has, its version alone."""
+    """Of a component that the base AMI has, its version, and what the component says of it."""
     name = component.name
     if component.is_chosen:
         if name not in versions:
             return None
         sources.add(f"{component.label} {versions[name]}", context.facts.releases(name)[versions[name]])
         if name in context.provided:
-            return {"version": context.provided[name], "provided_by": context.base_ami}
+            of_base = component.of_base(context, sources) if component.of_base else {}
+            return {"version": context.provided[name], "provided_by": context.base_ami, **of_base}
     return component.written(context, versions, sources)
 
 
@@ -127,6 +130,8 @@ def _node(context: ResolveContext) -> Node:
     node: Node = {"family": context.node_name}
     if context.node_version:
         node["version"] = context.node_version
+    if context.node_variant:
+        node["variant"] = context.node_variant
     return node
 
 
@@ -146,9 +151,11 @@ def source_ami(context: ResolveContext) -> SourceAmi:
     if asked:
         return cast(SourceAmi, dict(asked))
     architecture = str(context.values["architecture"])
-    template: Row = context.node.get("source_ami", {}).get(context.os_name) or context.os["source_ami"][architecture]
+    of_base: Row = (context.variant or context.node).get("source_ami", {})
+    template: Row = of_base.get(context.os_name) or context.os["source_ami"][architecture]
     values = {
         "version": context.node_version or "",
+        "release": context.variant.get("release", ""),
         "kernel": context.kernel,
         "arch": architecture,
         "ssm_arch": "" if architecture == "x86_64" else f"/{architecture}",

@@ -22,6 +22,7 @@ from gpu_ami.recipes.facts import (
     released,
 )
 from gpu_ami.recipes.rules import (
+    BRANCH_RULES,
     IMAGE_RULES,
     Assignment,
     Conflict,
@@ -44,7 +45,7 @@ class Solution:
 def image_rules(context: ResolveContext) -> list[Rule]:
     """Checked once: they do not depend on the chosen versions."""
     of_components = [rule for one in context.components.values() for names, rule in one.rules if not names]
-    return [*IMAGE_RULES, *of_components, volume_has_room, base_keeps_its_own]
+    return [*IMAGE_RULES, *of_components, volume_has_room, base_keeps_its_own, *BRANCH_RULES]
 
 
 def solve(context: ResolveContext) -> Solution:

@@ -67,3 +67,10 @@ def test_every_conflict_has_a_row() -> None:
 def test_version_of_the_base_ami_is_shown() -> None:
     driver = rows("pcluster-3.16-al2023")["nvidia_driver.version"]
     assert (driver.value, driver.layer) == ("595.112.07", "base AMI")
+
+
+def test_every_driver_of_the_base_ami_is_explained() -> None:
+    driver = rows("eks-1.35-al2023-nvidia")["nvidia_driver.version"]
+    assert driver.layer == "base AMI" and driver.source.startswith("amazon-eks-ami")
+    assert driver.text.startswith("lts 580.178.04 on g5.12xlarge (proprietary), ")
+    assert driver.text.endswith("; pb 595.91.07 on g7.12xlarge (open)")

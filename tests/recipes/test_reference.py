@@ -43,7 +43,7 @@ def test_page_without_markers_is_refused() -> None:
 
 
 def test_examples_of_the_page_resolve() -> None:
-    whole, source, grid, mig = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    whole, source, grid, eks, mig = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     recipe = yaml.safe_load(whole)
     plan = resolve(layered(Path("training.yml"), recipe, "0" * 64, load_facts()), load_facts())
     assert plan["telemetry"]["namespace"] == "Training"
@@ -54,6 +54,17 @@ def test_examples_of_the_page_resolve() -> None:
     workstation = {"flag": "x", "os": "ubuntu2404", "instance_types": ["g6.xlarge"]} | yaml.safe_load(grid)
     plan = resolve(layered(Path("training.yml"), workstation, "0" * 64, load_facts()), load_facts())
     assert plan["nvidia_driver"]["source"] == "grid"
+    on_eks = {"flag": "x", "os": "al2023", "instance_types": ["g6.xlarge"]} | yaml.safe_load(eks)
+    plan = resolve(layered(Path("training.yml"), on_eks, "0" * 64, load_facts()), load_facts())
+    assert plan["nvidia_driver"]["branches"]["lts"]["instance_types"] == ["g6.xlarge"]
     divided = recipe | {"instance_types": ["p4d.24xlarge", "p5.48xlarge"]} | yaml.safe_load(mig)
     plan = resolve(layered(Path("training.yml"), divided, "0" * 64, load_facts()), load_facts())
     assert plan["tuning"]["mig"]["p4d.24xlarge"] == "3g.20gb,3g.20gb"
+
+
+def test_page_has_the_drivers_of_the_eks_ami() -> None:
+    variant = load_facts().node_families["eks"]["variants"]["nvidia"]
+    page = PAGE.read_text(encoding="utf-8")
+    for name, branch in variant["driver_branches"].items():
+        assert f"| `{name}` | {branch['version']} |" in page
+    assert f"-nvidia-1.35-{variant['release']}`" in page

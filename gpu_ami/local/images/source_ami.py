@@ -79,11 +79,12 @@ def base_of(plan: SystemPlan) -> Base:
     base_system = _SYSTEMS.get((system["id"], system["version"]), "")
     family = "" if node["family"] == "ec2" else node["family"]
     has_family = not family or (base_system, family) in rootfs_layers.available()
-    if base_system and has_family:
+    variant = node.get("variant", "")
+    if base_system and has_family and not variant:
         version = node.get("version", "") if family else ""
         return _with_kernel(Base(base_system, family, version, architecture=plan["architecture"]), plan)
     described = f"{system['id']} {system['version']} on {plan['architecture']}" + (
-        f", node family {family}" * bool(family)
+        f", node family {family}" * bool(family) + f", variant {variant}" * bool(variant)
     )
     pairs = [f"{name} with {family}" for name, family in rootfs_layers.available()]
     raise UsageError(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpu_ami.recipes.rules.resolve_context import Assignment, ResolveContext, Rule
 
     Writer = Callable[[ResolveContext, Assignment, Sources], Mapping[str, object] | None]
+    BaseWriter = Callable[[ResolveContext, Sources], Mapping[str, object]]
 
 
 import re
@@ -61,6 +62,7 @@ class Component:
     meanings: key → its line in the reference; `version` of a chosen component has one.
     section: the type of the plan's section.
     write: makes the section; None as its result: the plan has none. Without it the section is the recipe's.
+    of_base: of a chosen component that the base AMI provides, what the section says beside its version.
     rules: names of components, and a rule for their chosen versions; without names it is checked once.
     size_gib: room on the root volume that its packages take; an estimate from their contents, not measured.
     version_tag: of the AMI, with its version.
@@ -85,6 +87,7 @@ class Component:
     defaults: Mapping[str, object] = field(default_factory=dict)
     section: type | None = None
     write: Writer | None = None
+    of_base: BaseWriter | None = None
     rules: tuple[tuple[tuple[str, ...], Rule], ...] = ()
     size_gib: float = 0
     version_tag: str = ""

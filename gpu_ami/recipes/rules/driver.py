@@ -37,8 +37,9 @@ def oldest_driver(minimum: str, floor: str) -> str:
 
 
 def gpu_runs_driver(context: ResolveContext, chosen: Assignment) -> Iterator[Conflict]:
-    driver = chosen["nvidia_driver"]
     for gpu in context.gpus:
+        own = context.branch_of(gpu.instance_types[0])
+        driver = own.version if own else chosen["nvidia_driver"]
         for limits in (gpu.architecture, gpu.model):
             first, last = limits.get("driver", {}).get("first"), limits.get("driver", {}).get("last")
             if first and not at_least(driver, first):

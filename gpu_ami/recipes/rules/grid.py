@@ -22,9 +22,8 @@ def grid_keys_have_grid(context: ResolveContext, _chosen: Assignment) -> Iterato
 def base_has_no_driver(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:
     """A base AMI with a driver of its own would have two of them."""
     if context.driver_source == "base" and context.section("nvidia_driver").get("source") == "grid":
-        base = f"{context.node_name} {context.node_version}"
-        text = f"the base AMI of {base} has its own driver {context.provided['nvidia_driver']}"
-        yield Conflict(_SOURCE, text, str(context.node_release["source"]), nearest="leave out nvidia_driver.source")
+        text = f"the base AMI of {context.base_ami} has its own driver {context.provided['nvidia_driver']}"
+        yield Conflict(_SOURCE, text, context.base_ami_source, nearest="leave out nvidia_driver.source")
 
 
 def grid_is_for_the_image(context: ResolveContext, _chosen: Assignment) -> Iterator[Conflict]:

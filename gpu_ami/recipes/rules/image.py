@@ -157,12 +157,12 @@ def base_keeps_its_own(context: ResolveContext, chosen: Assignment) -> Iterator[
     """A base AMI's components are those that its orchestrator was tested with: the recipe must not replace them."""
     for component, provided in context.provided.items():
         version = chosen.get(component, provided)
-        if version != provided:
-            base, label = f"{context.node_name} {context.node_version}", context.label(component)
-            text = f"{label} {version} on {base}, whose base AMI has {provided}"
-            source = str(context.node_release["source"])
+        by_branch = component == "nvidia_driver" and context.driver_branches  # another rule's: base_chooses_the_driver
+        if version != provided and not by_branch:
+            label = context.label(component)
+            text = f"{label} {version} on {context.base_ami}, whose base AMI has {provided}"
             nearest = f"leave out {component}, or {label} {provided}, or node ec2"
-            yield Conflict(f"{component}.version", text, source, nearest=nearest)
+            yield Conflict(f"{component}.version", text, context.base_ami_source, nearest=nearest)
 
 
 def has_packages(component: str) -> Callable[[ResolveContext, Assignment], Iterator[Conflict]]:
@@ -273,7 +273,8 @@ IMAGE_RULES = (
 def installed_gib(context: ResolveContext) -> dict[str, float]:
     """GiB by what takes them: the base AMI, each component that the plan installs, and a reserve."""
     sizes = context.facts.installed_sizes
-    taken = {f"base AMI ({context.node_name})": float(sizes["base_ami"][context.node_name]["gib"])}
+    base = "-".join(filter(None, [context.node_name, context.node_variant]))
+    taken = {f"base AMI ({base})": float(sizes["base_ami"].get(base, sizes["base_ami"][context.node_name])["gib"])}
     for name, component in context.components.items():
         # Layers below the recipe set keys of components that it does not have.
         is_asked = context.section(name).get("version") if component.is_chosen else name in context.values

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.recipes.facts import Facts, Row
+from gpu_ami.recipes.facts import Facts, Row, parts
 
 if TYPE_CHECKING:
     from gpu_ami.recipes.rules.component import Component
@@ -45,6 +45,22 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class DriverBranch:
+    """One of the drivers of a base AMI that takes one of several at the first boot, by the instance type.
+
+    flavours: instance type of the recipe that takes it → flavour of the kernel module there.
+    """
+
+    name: str
+    version: str
+    flavours: Mapping[str, str]
+
+    def __str__(self) -> str:
+        types = ", ".join(f"{name} ({flavour})" for name, flavour in self.flavours.items())
+        return f"{self.name} {self.version} on {types or 'none of the instance types'}"
+
+
+@dataclass(frozen=True)
 class ResolveContext:
     """A recipe's values, the rows of the facts that they name, the components: what rules and sections are given."""
 
@@ -79,14 +95,56 @@ class ResolveContext:
         return self.node.get("versions", {}).get(self.node_version, {})  # type: ignore[no-any-return]
 
     @cached_property
+    def node_variant(self) -> str | None:
+        asked = self.values.get("node_variant")
+        return str(asked) if asked is not None else None
+
+    @cached_property
+    def variant(self) -> Row:
+        """The row of the base AMI's variant; empty where the recipe names none, or the family has no such one."""
+        return self.node.get("variants", {}).get(self.node_variant, {})  # type: ignore[no-any-return]
+
+    @cached_property
+    def driver_branches(self) -> tuple[DriverBranch, ...]:
+        """The drivers of the base AMI where it has several; () where it has one or none."""
+        families = {name: row["family"] for name, row in self.instance_types.items()}
+        branches = self.variant.get("driver_branches", {})
+        return tuple(
+            DriverBranch(
+                branch,
+                str(row["version"]),
+                {name: row["families"][family] for name, family in families.items() if family in row["families"]},
+            )
+            for branch, row in branches.items()
+        )
+
+    def branch_of(self, instance_type: str) -> DriverBranch | None:
+        """The branch that the base AMI takes on an instance type."""
+        return next((branch for branch in self.driver_branches if instance_type in branch.flavours), None)
+
+    @cached_property
     def provided(self) -> Mapping[str, str]:
-        """Components of the base AMI → version."""
-        return self.node_release.get("provides", {})  # type: ignore[no-any-return]
+        """Components of the base AMI → version.
+
+        Of several driver branches the oldest that an instance type takes: what runs with it runs with the others.
+        """
+        provides = {**self.node_release.get("provides", {}), **self.variant.get("provides", {})}
+        if self.driver_branches:
+            taken = [branch.version for branch in self.driver_branches if branch.flavours]
+            provides["nvidia_driver"] = min(taken or [self.driver_branches[0].version], key=parts)
+        return provides
 
     @property
     def base_ami(self) -> str:
-        """The base AMI in words: node family and version."""
-        return f"{self.node_name} {self.node_version}"
+        """The base AMI in words: node family, version, and the variant with its release."""
+        words = [self.node_name, self.node_version, self.node_variant, self.variant.get("release")]
+        return " ".join(str(word) for word in words if word)
+
+    @property
+    def base_ami_source(self) -> str:
+        """Where it stands what the base AMI provides."""
+        row = self.variant or self.node_release or self.node
+        return str(row["source"])
 
     @cached_property
     def kernel(self) -> str:

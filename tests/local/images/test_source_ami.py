@@ -56,6 +56,7 @@ def test_a_plan_has_a_base_image(recipe: str) -> None:
         ({"os": {"id": "ubuntu", "version": "20.04"}}, "ubuntu 20.04 on x86_64"),
         ({"node": {"family": "ecs"}}, "debian 12 on x86_64, node family ecs"),
         (locked("dlami-al2023-arm64"), "amzn 2023 on arm64, node family dlami"),
+        (locked("eks-1.35-al2023-nvidia"), "amzn 2023 on x86_64, node family eks, variant nvidia"),
     ],
 )
 def test_a_plan_without_one_is_told_what_there_is(changes: dict[str, Any], wanted: str) -> None:

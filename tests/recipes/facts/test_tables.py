@@ -19,7 +19,7 @@ import pytest
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes.components import chosen
 from gpu_ami.recipes.facts.tables import ARCHITECTURES, Facts, Sources, load_facts, read_yaml
-from gpu_ami.recipes.facts.versions import at_least, branch, parts
+from gpu_ami.recipes.facts.versions import at_least, at_most, branch, parts
 
 FACTS = load_facts()
 TYPES = FACTS.instance_types["instance_types"]
@@ -160,8 +160,38 @@ def test_system_and_node_references_resolve() -> None:
         for version, row in family.get("versions", {}).items():
             for component, release in row.get("provides", {}).items():
                 assert release in FACTS.releases(component), f"{name} {version}: {component}"
+        for variant, row in family.get("variants", {}).items():
+            assert set(row["source_ami"]) <= set(family["operating_systems"]), f"{name} {variant}"
+            for component, release in row["provides"].items():
+                assert release in FACTS.releases(component), f"{name} {variant}: {component}"
     for release, row in FACTS.neuron["releases"].items():
         assert set(row["operating_systems"]) <= set(systems), release
+
+
+VARIANTS = [
+    pytest.param(row, id=f"{name} {variant}")
+    for name, family in FACTS.node_families.items()
+    for variant, row in family.get("variants", {}).items()
+    if "driver_branches" in row
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_branches_of_a_base_ami_drive_their_families(variant: dict[str, Any]) -> None:
+    """Each family takes one branch, which supports its GPU with that module, by the driver's own tables."""
+    drivers = FACTS.nvidia_drivers
+    taken = [family for row in variant["driver_branches"].values() for family in row["families"]]
+    assert len(taken) == len(set(taken)) and set(variant["without_gsp"]) <= set(taken)
+    for row in variant["driver_branches"].values():
+        assert row["version"] in FACTS.driver_releases
+        for family, flavour in row["families"].items():
+            model = FACTS.instance_types["gpus"][FAMILIES[family]["model"]]
+            architecture = drivers["architectures"][model["compute_capability"]]
+            assert flavour in architecture["flavours"], family
+            for limits in (architecture["driver"], drivers["models"].get(model["name"], {}).get("driver", {})):
+                assert at_least(row["version"], limits.get("first", "0")), family
+                assert at_most(row["version"], limits.get("last", "9999")), family
+            assert (FAMILIES[family].get("gsp") is False) == (family in variant["without_gsp"]), family
 
 
 def test_telemetry_measures_what_the_agent_can() -> None:

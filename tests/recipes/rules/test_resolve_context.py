@@ -50,6 +50,34 @@ def test_base_ami_provides_what_its_release_names() -> None:
     assert context().provided == {} == context().node_release
 
 
+EKS_NVIDIA = "node_version: '1.35'\nnode_variant: nvidia"
+
+
+@pytest.mark.parametrize(
+    ("types", "version", "branches"),
+    [
+        ("g5.xlarge g7.2xlarge", "580.178.04", {"lts": {"g5.xlarge": "proprietary"}, "pb": {"g7.2xlarge": "open"}}),
+        ("g7.2xlarge", "595.91.07", {"lts": {}, "pb": {"g7.2xlarge": "open"}}),
+        ("g3.4xlarge", "580.178.04", {"lts": {}, "pb": {}}),
+    ],
+)
+def test_base_ami_of_several_drivers_has_one_for_each_type(
+    types: str, version: str, branches: dict[str, dict[str, str]]
+) -> None:
+    """`provided` is the oldest that a type takes: what runs with it runs with the others."""
+    resolved = context(EKS_NVIDIA, node="eks", types=types)
+    assert {branch.name: branch.flavours for branch in resolved.driver_branches} == branches
+    assert resolved.provided == {"container_toolkit": "1.19.1", "efa": "1.50.0", "nvidia_driver": version}
+    assert resolved.base_ami == "eks 1.35 nvidia v20260923"
+    taken = resolved.branch_of("g7.2xlarge")
+    assert (taken.version if taken else "") == ("595.91.07" if "g7.2xlarge" in types else "")
+
+
+def test_node_without_variant_has_no_driver_branches() -> None:
+    resolved = context("node_version: '1.35'", node="eks")
+    assert (resolved.driver_branches, resolved.branch_of("g5.xlarge"), resolved.variant) == ((), None, {})
+
+
 def test_section_is_what_the_recipe_says_of_a_component() -> None:
     resolved = context("efa: {version: 1.47.0, mode: minimal}")
     assert resolved.section("efa") == {"version": "1.47.0", "mode": "minimal"}

@@ -189,10 +189,12 @@ def companion(
 
 
 def _provided_companion(context: ResolveContext, component: str, needed_on: Sequence[str]) -> DriverCompanion | None:
-    if not needed_on or component not in context.provided:
+    branches = {branch.version for name in needed_on if (branch := context.branch_of(name))}
+    version = context.provided.get(component) or next(iter(branches), None)
+    if not needed_on or version is None:
         return None
     return {
-        "version": context.provided[component],
+        "version": version,
         "provided_by": context.base_ami,
         "instance_types": list(needed_on),
     }
