@@ -168,6 +168,9 @@ def test_a_package_says_what_is_inside(package: str) -> None:
 
 # Modules that are tested through their package's door alone, and the file that does it.
 _THROUGH_THE_DOOR = {
+    "gpu_ami.cloud.clusters": "tests/validate/machines/test_user_data.py",
+    "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",
+    "gpu_ami.validate.clusters.service": "tests/validate/test_cluster.py",
     "gpu_ami.local.backends.systems_manager.documents": "tests/local/backends/systems_manager/test_systems_manager.py",
     "validator.file_account.differences": "tests/validator/file_account/test_inventory.py",
 }
