@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from validator.observe import Observe
-from validator.plan_document import Cuda, NvidiaDriver, PlanDocument, section
-from validator.probes import in_login_shell, package_database, packages, shared_libraries
+from validator.plan_document import Cuda, PlanDocument, section
+from validator.probes import MachineUnderTest, base_driver, in_login_shell, package_database, packages, shared_libraries
 
 pytestmark = [pytest.mark.planned("cuda"), pytest.mark.beside_live]
 
@@ -100,7 +100,7 @@ def test_driver_runs_this_runtime(host: Any, plan: PlanDocument, observe: Observ
         )
 
 
-def test_libcuda_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
+def test_libcuda_is_the_planned_one(host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe) -> None:
     """libcuda is the driver's, unless forward compatibility is planned. With a newer one no CUDA program runs."""
     _, file = _driver(host, observe)
     libcuda_version = re.sub(r"^libcuda\.so\.", "", file.rpartition("/")[2])
@@ -109,7 +109,7 @@ def test_libcuda_is_the_planned_one(host: Any, plan: PlanDocument, observe: Obse
         compat = [full for name, full in cuda["packages"].items() if name.startswith("cuda-compat")]
         expected = re.sub(r"^\d+:|-[^-]*$", "", compat[0]) if compat else "of a planned cuda-compat package"
     else:
-        expected = section(plan, "nvidia_driver", NvidiaDriver)["version"]
+        expected = base_driver.version(plan, machine)
     observe.same(libcuda_version, expected, f"libcuda on the loader path ({file})")
 
 

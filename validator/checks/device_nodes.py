@@ -10,7 +10,7 @@ import pytest
 
 from validator.observe import Observe, output
 from validator.plan_document import NvidiaDriver, PlanDocument, section
-from validator.probes import kernel_modules, require_driver
+from validator.probes import MachineUnderTest, base_driver, kernel_modules, require_driver
 
 pytestmark = [pytest.mark.planned("nvidia_driver"), pytest.mark.beside_live]
 
@@ -25,13 +25,16 @@ _STAT = f"stat -c '%F|%a|%n' {' '.join(_SHARED)} /dev/nvidia[0-9]* /dev/nvidia-c
 
 
 @pytest.mark.tier("T0")
-def test_uvm_module_is_on_disk_for_every_kernel(host: Any, plan: PlanDocument, observe: Observe) -> None:
+def test_uvm_module_is_on_disk_for_every_kernel(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """Every installed kernel has the module nvidia-uvm of the planned driver. CUDA does not start without it.
 
     The original names no version in it, so only one that it names is compared.
     """
+    base_driver.require_installed(host, plan, "driver_branches::test_modules_are_there_for_every_kernel")
     driver = section(plan, "nvidia_driver", NvidiaDriver)
-    planned = driver["version"]
+    planned = base_driver.version(plan, machine)
     module = f"{driver.get('module', 'nvidia')}-uvm"
     kernel_modules.check_on_disk(host, module, planned, observe, fits=lambda version: version in ("", planned))
 

@@ -9,7 +9,7 @@ import pytest
 from validator.observe import Observe
 from validator.plan import planned_instance_type
 from validator.plan_document import DriverCompanion, PlanDocument, section
-from validator.probes import MachineUnderTest, Program, packages
+from validator.probes import MachineUnderTest, Program, base_driver, packages
 
 pytestmark = [pytest.mark.planned("fabric_manager"), pytest.mark.beside_live]
 
@@ -20,6 +20,7 @@ PROGRAM = Program("nv-fabricmanager", "Fabric Manager version is")
 @pytest.mark.tier("T0")
 def test_fabric_manager_is_the_planned_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The fabric manager reports the planned version. A package name does not prove its contents."""
+    base_driver.require_installed(host, plan, "driver_branches::test_trees_are_complete")
     PROGRAM.check_planned(host, section(plan, "fabric_manager", DriverCompanion)["version"], observe)
 
 
@@ -43,6 +44,7 @@ def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> N
 @pytest.mark.tier("T0")
 def test_fabric_manager_is_enabled(host: Any, plan: PlanDocument, observe: Observe) -> None:
     """The unit is enabled. An image with the fabric manager is also for machines with NVSwitches."""
+    base_driver.require_installed(host, plan, "driver_branches::test_trees_are_complete")
     observe.same(host.run("systemctl is-enabled %s", _UNIT).stdout.strip(), "enabled", f"systemctl is-enabled {_UNIT}")
 
 

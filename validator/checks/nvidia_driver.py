@@ -16,6 +16,7 @@ from validator.probes import (
     Golden,
     MachineUnderTest,
     SinceImage,
+    base_driver,
     environments,
     gpu_initialisation,
     hardware,
@@ -50,9 +51,11 @@ def loaded_flavour(text: str) -> str:
 
 @pytest.mark.survives
 @_NEEDS_BOARD
-def test_loaded_driver_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
+def test_loaded_driver_is_the_planned_one(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """The loaded driver is the planned version. All other components were planned for it."""
-    planned = section(plan, "nvidia_driver", NvidiaDriver)["version"]
+    planned = base_driver.version(plan, machine)
     shown = host.run("cat /proc/driver/nvidia/version")
     if shown.rc != 0:
         observe(None, planned)
@@ -77,9 +80,11 @@ def test_loaded_flavour_is_the_one_for_this_gpu(
 
 @pytest.mark.survives
 @_NEEDS_BOARD
-def test_no_part_is_of_another_version(host: Any, plan: PlanDocument, observe: Observe) -> None:
+def test_no_part_is_of_another_version(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """nvidia-smi, the persistence daemon and the libraries have the driver's version. They need exactly it."""
-    planned = section(plan, "nvidia_driver", NvidiaDriver)["version"]
+    planned = base_driver.version(plan, machine)
     versions = {
         "nvidia-smi": _shown_version(host, "nvidia-smi --version", r"^NVIDIA-SMI version\s*: (\S+)") or "no version"
     }
@@ -158,21 +163,29 @@ def test_firmware_of_gpus_is_used_as_planned(
     match = re.search(r"^EnableGpuFirmware: (\d+)$", shown.stdout, re.MULTILINE)
     if not match:
         unproven("/proc/driver/nvidia/params has no EnableGpuFirmware")
-    off = driver.get("gsp") is False and flavour == "proprietary"
+    off = flavour == "proprietary" and (
+        driver.get("gsp") is False or machine.instance_type in driver.get("without_gsp", [])
+    )
     observe(f"EnableGpuFirmware {match[1]}", "0" if off else "not 0")
     if (match[1] == "0") is not off:
-        observe.fail(f"EnableGpuFirmware: expected {'0 (plan: gsp: false)' if off else 'GSP in use'}, got {match[1]}")
+        observe.fail(f"EnableGpuFirmware: expected {'0 (GSP off)' if off else 'GSP in use'}, got {match[1]}")
 
 
 @pytest.mark.survives
-def test_nouveau_is_blacklisted(host: Any, observe: Observe) -> None:
-    """nouveau is not loaded and is blacklisted. The driver cannot use a GPU that nouveau has bound."""
+def test_nouveau_is_blacklisted(host: Any, plan: PlanDocument, observe: Observe) -> None:
+    """nouveau is not loaded and is blacklisted. The driver cannot use a GPU that nouveau has bound.
+
+    A base AMI with its own driver may leave that out if its kernels have no such module (EKS's on Amazon Linux 2023).
+    """
     loaded = "nouveau" in [line.split()[0] for line in output(host, "cat /proc/modules").splitlines() if line.strip()]
     settings = {tuple(line.split()) for line in output(host, "modprobe --showconfig").splitlines()}
-    observe(
-        {"loaded": loaded, "blacklisted": ("blacklist", "nouveau") in settings}, {"loaded": False, "blacklisted": True}
-    )
-    if loaded or ("blacklist", "nouveau") not in settings:
+    is_blacklisted = ("blacklist", "nouveau") in settings
+    observe({"loaded": loaded, "blacklisted": is_blacklisted}, {"loaded": False, "blacklisted": True})
+    if not loaded and not is_blacklisted and "provided_by" in section(plan, "nvidia_driver"):
+        kernels = kernel_modules.on_disk(host, "nouveau")
+        observe({"loaded": loaded, "blacklisted": is_blacklisted, "kernels": kernels}, "blacklisted, or no such module")
+        is_blacklisted = bool(kernels) and set(kernels.values()) == {kernel_modules.MISSING}
+    if loaded or not is_blacklisted:
         observe.fail(f"nouveau is {'loaded' if loaded else 'not blacklisted'}")
 
 
@@ -205,10 +218,13 @@ def test_nothing_hides_gpus(host: Any, observe: Observe) -> None:
 
 
 @pytest.mark.tier("T0")
-def test_module_on_disk_is_the_planned_one(host: Any, plan: PlanDocument, observe: Observe) -> None:
+def test_module_on_disk_is_the_planned_one(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, observe: Observe
+) -> None:
     """The module on disk of each installed kernel is the planned version, so the next boot loads it."""
+    base_driver.require_installed(host, plan, "driver_branches::test_modules_are_there_for_every_kernel")
     module = section(plan, "nvidia_driver", NvidiaDriver).get("module", "nvidia")
-    kernel_modules.check_on_disk(host, module, section(plan, "nvidia_driver", NvidiaDriver)["version"], observe)
+    kernel_modules.check_on_disk(host, module, base_driver.version(plan, machine), observe)
 
 
 @pytest.mark.tier("T0")

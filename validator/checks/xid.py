@@ -12,8 +12,8 @@ from validator.checks.event_parser import require_parser
 from validator.cloudwatch import CloudWatch
 from validator.observe import Observe, unproven
 from validator.pci import PCI_LIST
-from validator.plan_document import NvidiaDriver, PlanDocument, section
-from validator.probes import MachineUnderTest, hardware, nvidia_smi, pci_address, xid_injection
+from validator.plan_document import PlanDocument
+from validator.probes import MachineUnderTest, base_driver, hardware, nvidia_smi, pci_address, xid_injection
 from validator.probes.agent import injected_lines
 
 pytestmark = [pytest.mark.live, pytest.mark.tier("T2")]
@@ -208,7 +208,7 @@ def _require_fault_everywhere(
 def _require_cause(xids: Xids, cause: xid_injection.Record, fault: xid_injection.Result, observe: Observe) -> None:
     expected = {"code": "31 or 13", "pid": fault.pid, "process": fault.name}
     printed = {"code": cause.code, "pid": cause.pid, "process": cause.process}
-    branch = int(str(section(xids.plan, "nvidia_driver", NvidiaDriver)["version"]).partition(".")[0])
+    branch = int(base_driver.version(xids.plan, xids.machine).partition(".")[0])
     if cause.pid is None and cause.process is None and branch >= xid_injection.PIDS_MAY_LACK:
         observe(printed, f"{expected}; this driver branch may name no process")
         return

@@ -26,6 +26,7 @@ slurm                a Slurm cluster of a proof's machines
 open_mpi             Open MPI on several nodes
 nccl_tests           the output of nccl-tests, and what EFA counted meanwhile
 base_ami             what a node's base AMI installed
+base_driver          which of a base AMI's drivers is planned for a machine
 neuron_monitor       neuron-monitor's own report, and the series that follow from it
 environment          environment of login shells and services
 event_policy         an operator's policy over the catalogue of Xids

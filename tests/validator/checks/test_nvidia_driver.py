@@ -194,7 +194,7 @@ FIRMWARE: list[tuple[PlanDocument, str, str, str]] = [
         planned(flavour="proprietary", gsp=False),
         USED,
         "FAIL",
-        "EnableGpuFirmware: expected 0 (plan: gsp: false), got 18",
+        "EnableGpuFirmware: expected 0 (GSP off), got 18",
     ),
     (planned(flavour="boot", gsp=False, flavour_by_instance_type={"g5.12xlarge": "open"}), USED, "PASS", ""),
     (

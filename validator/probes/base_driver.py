@@ -1,0 +1,32 @@
+"""Drivers of a base AMI that takes one of several at the first boot: which one is planned, and where its files are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from validator.observe import unproven
+from validator.plan_document import DriverBranch, NvidiaDriver, PlanDocument, section
+from validator.probes.machine import MachineUnderTest
+from validator.transport import backend
+
+
+def planned_branch(plan: PlanDocument, instance_type: str) -> tuple[str, DriverBranch]:
+    """Name and branch that an instance type takes. UNPROVEN if the plan has none for it."""
+    for name, branch in section(plan, "nvidia_driver", NvidiaDriver)["branches"].items():
+        if instance_type in branch["instance_types"]:
+            return name, branch
+    unproven(f"the plan has no driver branch for {instance_type}")
+
+
+def version(plan: PlanDocument, machine: MachineUnderTest) -> str:
+    """The planned version of the driver on this machine: of its type's branch where the base AMI has several."""
+    driver = section(plan, "nvidia_driver", NvidiaDriver)
+    if "branches" not in driver:
+        return driver["version"]
+    return planned_branch(plan, machine.instance_type)[1]["version"]
+
+
+def require_installed(host: Any, plan: PlanDocument, judged_by: str) -> None:
+    """UNPROVEN in image files if the base AMI installs its driver at the first boot. judged_by: the check of them."""
+    if "branches" in section(plan, "nvidia_driver") and isinstance(host.backend, backend.ImageBackend):
+        unproven(f"the base AMI installs its driver at the first boot on a machine with a GPU: see {judged_by}")
