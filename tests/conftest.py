@@ -44,9 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses a fixture which starts a slow program is slow, whoever wrote it."""
+    """A test that uses a fixture which starts a slow program is slow, and so is one of a sandbox or a machine."""
     for item in items:
-        if slow.FIXTURES & set(getattr(item, "fixturenames", ())):
+        marked = any(item.get_closest_marker(name) for name in ("sandbox", "real", "machine"))
+        if marked or slow.FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 
