@@ -168,6 +168,15 @@ def test_a_package_says_what_is_inside(package: str) -> None:
 
 # Modules that are tested through their package's door alone, and the file that does it.
 _THROUGH_THE_DOOR = {
+    "gpu_ami.local.backends.container_service.instances": (
+        "tests/local/backends/container_service/test_container_service.py"
+    ),
+    "gpu_ami.local.backends.container_service.service": (
+        "tests/local/backends/container_service/test_container_service.py"
+    ),
+    "gpu_ami.local.backends.container_service.tasks": (
+        "tests/local/backends/container_service/test_container_service.py"
+    ),
     "gpu_ami.cloud.clusters": "tests/validate/machines/test_user_data.py",
     "gpu_ami.validate.clusters.parallelcluster": "tests/validate/test_cluster.py",
     "gpu_ami.validate.clusters.service": "tests/validate/test_cluster.py",

@@ -27,6 +27,7 @@ SERVICES = {
     "kms": "kms",
     "ssm": "ssm",
     "cloudwatch": "cloudwatch",
+    "ecs": "ecs",
     "logs": "logs",
     "service-quotas": "servicequotas",
     "sts": "sts",
@@ -53,11 +54,13 @@ PACKER = {
     "ssm:StartSession",
     "ssm:TerminateSession",
 }  # fmt: skip
+VALIDATOR = [ROOT / "validator" / name for name in ("cloudwatch.py", "container_service.py")]
 # Calls of the AWS CLI as the way to log in (gpu_ami/cloud/login.py).
 AWS_CLI = {"ssm:StartSession", "ssm:TerminateSession", "ec2-instance-connect:OpenTunnel"}
 # What a call needs beside its own action.
 IMPLIED = {
     "ec2:CreateTags": "TagSpecifications of RunInstances and ImportKeyPair",
+    "ecs:TagResource": "tags in CreateCluster, RegisterTaskDefinition and StartTask",
     "ec2:DeleteSnapshot": "DeleteAssociatedSnapshots of DeregisterImage",
     "iam:PassRole": "IamInstanceProfile of RunInstances",
     "kms:CreateGrant": "an encrypted volume attached to an instance (EBS, 'Required IAM permissions')",
@@ -112,7 +115,7 @@ def allowed(*names: str) -> set[str]:
 
 CALLERS = (
     "caller-build.json", "caller-preflight.json", "caller-prove.json", "caller-publish.json", "caller-sign.json",
-    "caller-sweep.json", "caller-fleet.json",
+    "caller-sweep.json", "caller-fleet.json", "caller-join.json",
 )  # fmt: skip
 
 
@@ -125,12 +128,12 @@ def test_scanner_reads_calls_and_paginators(tmp_path: Path) -> None:
 
 
 def test_every_call_is_allowed() -> None:
-    needed = called([*cloud_modules(), ROOT / "validator" / "cloudwatch.py"])
+    needed = called([*cloud_modules(), *VALIDATOR])
     assert sorted((needed | PACKER | AWS_CLI | set(IMPLIED)) - allowed(*CALLERS)) == []
 
 
 def test_nothing_is_allowed_that_nobody_calls() -> None:
-    needed = called([*cloud_modules(), ROOT / "validator" / "cloudwatch.py"])
+    needed = called([*cloud_modules(), *VALIDATOR])
     assert sorted(allowed(*CALLERS) - needed - PACKER - AWS_CLI - set(IMPLIED)) == []
 
 
@@ -139,6 +142,8 @@ def test_each_policy_suffices_for_its_stage() -> None:
     dry_runs = {"ec2:RunInstances", "ec2:CreateKeyPair", "ec2:CreateSecurityGroup"}
     assert preflight and called(preflight) - dry_runs <= allowed("caller-preflight.json")
     assert called([ROOT / "validator" / "cloudwatch.py"]) <= allowed("caller-prove.json")
+    ecs = [ROOT / "gpu_ami" / "cloud" / "ecs.py", ROOT / "validator" / "container_service.py"]
+    assert called(ecs) <= allowed("caller-join.json", "caller-sweep.json")
     assert called([ROOT / "gpu_ami" / "plan" / "resolution.py"]) <= allowed("caller-build.json")
     assert allowed("caller-build.json") >= PACKER
     assert called(PUBLISHER.rglob("*.py")) <= allowed("caller-publish.json")

@@ -137,6 +137,10 @@ class CloudWatch:
         limit_requests(client)
         return client
 
+    def client(self, service: str) -> Any:
+        """A boto3 client of another service in this region, whose calls `call` makes."""
+        return self._client(service)
+
     @functools.cached_property
     def _metrics(self) -> CloudWatchClient:
         client: CloudWatchClient = self._client("cloudwatch")
@@ -160,7 +164,7 @@ class CloudWatch:
                 return value
             sleep(min(self.poll_seconds, max(0.0, deadline - time.monotonic())))
 
-    def _call(self, action: str, call: Callable[[], T]) -> T:
+    def call(self, action: str, call: Callable[[], T]) -> T:
         """The result of an API call. It is retried for `retry_seconds` if it is throttled or the service fails.
 
         action: as in IAM policies, such as `logs:GetLogEvents`. ApiRefused: AWS refused it, or the retries failed.
@@ -224,7 +228,7 @@ class CloudWatch:
             EndTime=end,
             ScanBy="TimestampDescending",
         )
-        for index, found in self._call("cloudwatch:GetMetricData", lambda: _datapoints(_bounded(read()))):
+        for index, found in self.call("cloudwatch:GetMetricData", lambda: _datapoints(_bounded(read()))):
             points[series[index]] += found
 
     def known_series(self, namespace: str, dimensions: dict[str, str]) -> set[Series]:
@@ -232,7 +236,7 @@ class CloudWatch:
         filters: list[DimensionFilterTypeDef] = [{"Name": name, "Value": value} for name, value in dimensions.items()]
         paginator = self._metrics.get_paginator("list_metrics")
         read = functools.partial(paginator.paginate, Namespace=namespace, Dimensions=filters)
-        pages = self._call("cloudwatch:ListMetrics", lambda: _complete(_bounded(read()), "Metrics"))
+        pages = self.call("cloudwatch:ListMetrics", lambda: _complete(_bounded(read()), "Metrics"))
         return {
             Series(
                 metric["Namespace"],
@@ -252,7 +256,7 @@ class CloudWatch:
         token, deadline = "", time.monotonic() + RETRY_SECONDS
         while True:
             try:
-                page = self._call("logs:GetLogEvents", functools.partial(self._log_events, request))
+                page = self.call("logs:GetLogEvents", functools.partial(self._log_events, request))
             except ApiRefused as error:
                 if error.code == "ResourceNotFoundException":
                     return None
@@ -277,7 +281,7 @@ class CloudWatch:
         """Days after which a group's events are deleted; None for never. LookupError if the group does not exist."""
         paginator = self._logs.get_paginator("describe_log_groups")
         read = functools.partial(paginator.paginate, logGroupNamePrefix=group)
-        for page in self._call("logs:DescribeLogGroups", lambda: _complete(_bounded(read()), "logGroups")):
+        for page in self.call("logs:DescribeLogGroups", lambda: _complete(_bounded(read()), "logGroups")):
             for log_group in page["logGroups"]:
                 if log_group["logGroupName"] == group:
                     return log_group.get("retentionInDays")

@@ -6,6 +6,7 @@ clusters     a cluster that machines of a run join
 client       the EC2 API: launch, watch and terminate instances, read images
 dead_man     ends an instance at its expiry from outside
 layer_images images of layers, by the digest in their tags; images of one recipe, by their time
+ecs          clusters of ECS: look-up, a run's own one, what runs leave there
 fleet/       Systems Manager: machines in service, commands, documents
 kms          keys that sign
 launches     what a launch asks RunInstances for, network interfaces included

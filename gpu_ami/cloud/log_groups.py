@@ -8,7 +8,6 @@ configuration; the image's files stay as they are). The agents create the groups
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gpu_ami.cloud import aws_errors, runs
@@ -19,9 +18,7 @@ if TYPE_CHECKING:
 
 PROOF = "proof"  # of Place.log_groups
 _INFIX = "-proof/"
-_OF_RUN = re.compile(rf".+{_INFIX}(?P<run>(?P<started>\d{{8}}-\d{{6}})-[0-9a-f]{{6}})")
-# A group of a run that is not registered on this machine is a leftover after this time; no proof takes so long.
-_LONGEST_RUN = timedelta(hours=24)
+_OF_RUN = re.compile(rf".+{_INFIX}(?P<run>\d{{8}}-\d{{6}}-[0-9a-f]{{6}})")
 
 
 def suffix(place: Place, run: runs.Run) -> str:
@@ -37,14 +34,7 @@ def run_of(group: str) -> str:
 
 def is_old(group: str) -> bool:
     """Whether the group's run started so long ago that it has ended, wherever it ran. False for other groups."""
-    match = _OF_RUN.fullmatch(group)
-    if not match:
-        return False
-    try:
-        started = datetime.strptime(match["started"], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-    except ValueError:
-        return False
-    return runs.now() - started > _LONGEST_RUN
+    return runs.has_expired(runs.ended_by(run_of(group)))
 
 
 def of_proofs(cloud: Cloud, ending: str = "") -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -35,6 +36,8 @@ _IMAGES = "images"  # ids of AMIs that a build.json names, one a line; versions 
 _ALIVE = "alive"  # its time is when the run was last alive
 _BEAT_SECONDS = 5.0
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
+_ID = re.compile(r"(?P<started>\d{8}-\d{6})-[0-9a-f]{6}")
+_LONGEST = timedelta(hours=24)  # no run takes so long
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,17 @@ def now() -> datetime:
 
 def as_text(moment: datetime) -> str:
     return moment.strftime(_TIME)
+
+
+def ended_by(run_id: str) -> str:
+    """When a run of this id has ended at the latest, wherever it ran (RFC 3339, UTC); "" for what is no run's id."""
+    match = _ID.fullmatch(run_id)
+    if not match:
+        return ""
+    try:
+        return as_text(datetime.strptime(match["started"], "%Y%m%d-%H%M%S").replace(tzinfo=UTC) + _LONGEST)
+    except ValueError:
+        return ""
 
 
 def has_expired(expires: str) -> bool:

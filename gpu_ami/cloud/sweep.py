@@ -13,12 +13,12 @@ died: where one was alive a moment ago, all is looked for a second time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_ami import process
-from gpu_ami.cloud import aws_errors, dead_man, layer_images, log_groups, placement_groups, resources, runs
+from gpu_ami.cloud import aws_errors, dead_man, ecs, layer_images, log_groups, placement_groups, resources, runs
 from gpu_ami.cloud.client import Cloud
 from gpu_ami.cloud.place import Place
 from gpu_ami.cloud.resources import Resource
@@ -27,6 +27,12 @@ from gpu_ami.progress import Progress
 
 _BUILDER = " builder"  # how a builder's Name ends (packer/source.pkr.hcl)
 _ORDER = {"instance": 0, "image": 1}
+# What runs leave in services of clusters: `left_of_runs` lists it, `remove` removes one; kinds of resources by service.
+_CLUSTER_SERVICES = {"ECS": ecs}
+_REMOVALS: Mapping[str, Callable[[Cloud, Resource], None]] = {
+    placement_groups.KIND: lambda cloud, resource: placement_groups.delete(cloud, resource.id),
+    **{kind: service.remove for service in _CLUSTER_SERVICES.values() for kind in service.KINDS},
+}
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,7 @@ def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> 
     swept = [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
     swept += [] if dry_run else _sweep_schedules(cloud, records, progress)
     swept += _sweep_placement_groups(cloud, records, progress, dry_run)
+    swept += _sweep_clusters(cloud, records, progress, dry_run)
     return [*swept, *_sweep_log_groups(cloud, records, progress, dry_run)]
 
 
@@ -173,6 +180,20 @@ def _sweep_placement_groups(
             yield _remove(cloud, group, reason, progress, dry_run)
 
 
+def _sweep_clusters(cloud: Cloud, records: Iterable[runs.Record], progress: Progress, dry_run: bool) -> Iterator[Swept]:
+    """Removes what runs left in services of clusters, after their machines. Few callers have permissions for these."""
+    for name, service in _CLUSTER_SERVICES.items():
+        try:
+            left = service.left_of_runs(cloud)
+        except CloudError as error:
+            progress.note(f"what runs left in {name} is not removed: {error}")
+            continue
+        for resource in left:
+            reason = why_leftover(dict(resource.tags), records, cloud.place.name)
+            if reason:
+                yield _remove(cloud, resource, reason, progress, dry_run)
+
+
 def _sweep_log_groups(
     cloud: Cloud, records: Iterable[runs.Record], progress: Progress, dry_run: bool
 ) -> Iterator[Swept]:
@@ -243,10 +264,7 @@ def _remove(cloud: Cloud, resource: Resource, reason: str, progress: Progress, d
     outcome, refusal = "would be removed", ""
     if not dry_run:
         try:
-            if resource.kind == placement_groups.KIND:
-                placement_groups.delete(cloud, resource.id)
-            else:
-                resources.remove(cloud, resource)
+            _REMOVALS.get(resource.kind, resources.remove)(cloud, resource)
             outcome = "removed"
         except CloudError as error:
             # Gone since it was listed; or not known yet, and then it is listed again.

@@ -171,8 +171,8 @@ def check_nodes(args: argparse.Namespace) -> None:
 
 
 JOIN_HELP = (
-    "also check the machines as nodes of a cluster (tier TN; docs/nodes.md); with a ParallelCluster image: as a Slurm"
-    " cluster of the proof's machines, without CLUSTER"
+    "also check the machines as nodes of a cluster (tier TN; docs/nodes.md). ECS: of CLUSTER, else of the place's"
+    " `cluster`, else of one made for the proof. ParallelCluster, without CLUSTER: as a Slurm cluster of their own"
 )
 
 

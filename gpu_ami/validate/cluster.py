@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.errors import UsageError
 from gpu_ami.report import NODE_SERVICES
 from gpu_ami.validate import nodes
-from gpu_ami.validate.clusters import CleanUp, ParallelCluster, Proven, Service
+from gpu_ami.validate.clusters import CleanUp, Ecs, ParallelCluster, Proven, Service
 from validator.probes import joined
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpu_ami.validate.validator_process import Target
 
 # Role of a node family → its service. The nodes of a role without one join no cluster in this release.
-SERVICES: Mapping[str, Service] = {"node_parallelcluster": ParallelCluster()}
+SERVICES: Mapping[str, Service] = {"node_ecs": Ecs(), "node_parallelcluster": ParallelCluster()}
 
 
 def role_of(plan: PlanDocument) -> str:

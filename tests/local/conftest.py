@@ -127,6 +127,7 @@ class World:
         self.images.register_saved()
 
     systems_manager: Any = None  # of `served`
+    container_service: Any = None  # the same
     later: float = 0.0  # seconds by which Systems Manager's clock is ahead
     packages: Mapping[str, Mapping[str, str]] = {}
 
@@ -188,7 +189,7 @@ def empty_moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from moto.backends import get_backend
 
     def reset() -> None:
-        for service in ("ec2", "iam", "kms", "logs", "cloudwatch", "ssm"):
+        for service in ("ec2", "iam", "kms", "logs", "cloudwatch", "ssm", "ecs"):
             get_backend(service).reset()  # type: ignore[arg-type]
 
     reset()
@@ -216,8 +217,9 @@ def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    from gpu_ami.local.api import Api, Authorization, ConditionsLayer, SystemsManagerLayer
+    from gpu_ami.local.api import Api, Authorization, ConditionsLayer, ContainerServiceLayer, SystemsManagerLayer
     from gpu_ami.local.backends import install
+    from gpu_ami.local.backends.container_service import ContainerService
     from gpu_ami.local.backends.systems_manager import SystemsManager
 
     install(world.decisions.conditions.delays)
@@ -225,7 +227,11 @@ def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -
         world.ec2, lambda: time.time() + world.later, SILENT_SECONDS, poll_seconds=0.2,
         packages=lambda name, _architecture: world.packages.get(name, {}),
     )  # fmt: skip
-    moto = SystemsManagerLayer(DomainDispatcherApplication(create_backend_app), world.systems_manager)
+    world.container_service = ContainerService(
+        world.ec2, lambda: time.time() + world.later, SILENT_SECONDS, poll_seconds=0.2, endpoint="http://region"
+    )
+    moto = SystemsManagerLayer(DomainDispatcherApplication(create_backend_app), world.systems_manager.answer)
+    moto = ContainerServiceLayer(moto, world.container_service.answer)
     api: Any = Api(moto, world.reconciler, world.images, world.layout, hold_seconds)
     if conditions:
         judge = Authorization.of(world.decisions.conditions, world.ec2)

@@ -33,7 +33,8 @@ class MetadataService:
     def __init__(self, instance_id: str, role: str) -> None:
         keys = json.dumps({"AccessKeyId": instance_access_key(instance_id), "SecretAccessKey": "s", "Token": "t"})
         folder = "/latest/meta-data/iam/security-credentials/"
-        found = {"/latest/api/token": "token", **({folder: role, folder + role: keys} if role else {})}
+        own = {"/latest/api/token": "token", "/latest/meta-data/instance-id": instance_id}
+        found = {**own, **({folder: role, folder + role: keys} if role else {})}
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:

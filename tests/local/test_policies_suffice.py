@@ -18,9 +18,22 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from moto.ec2.models import ec2_backends
+from moto.ecs.models import ecs_backends
 from moto.kms.models import kms_backends
 
-from gpu_ami.cloud import Cloud, Launch, Place, key_name, log_groups, placement_groups, policies, preflight, runs
+from gpu_ami.cloud import (
+    RUN_ATTRIBUTE,
+    Cloud,
+    Launch,
+    Place,
+    ecs,
+    key_name,
+    log_groups,
+    placement_groups,
+    policies,
+    preflight,
+    runs,
+)
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.cloud.policies import Request, read_policy
 from gpu_ami.cloud.sweep import sweep_cloud
@@ -213,11 +226,23 @@ class Line:
         for number, (key, value) in enumerate(tags.items(), start=1):
             left |= {f"TagSpecification.1.Tag.{number}.Key": key, f"TagSpecification.1.Tag.{number}.Value": value}
         self.world.ec2.placement_groups.answer("CreatePlacementGroup", left)
+        self.left_in_ecs(dead, tags, self.world.launch().id)
         self.settle()
         sweep_cloud(self.cloud, self.home, Progress("quiet"))
         assert placement_groups.tagged(self.cloud, runs.TAG_RUN) == []
+        assert [row for row in ecs.left_of_runs(self.cloud) if row.kind != ecs.CLUSTER] == []
         assert self.cloud.instance(instance.id)["State"]["Name"] == "terminated"
         assert untagged.id not in backend.amis and untagged.ebs_snapshot.id not in backend.snapshots
+
+    def left_in_ecs(self, dead: str, tags: dict[str, str], instance_id: str) -> None:
+        """A cluster, a task definition, and a container instance in another cluster."""
+        service = self.world.container_service
+        moto = ecs_backends[self.world.ec2.account]["us-east-1"]
+        moto.create_cluster(key_name(dead), tags=[{"key": key, "value": value} for key, value in tags.items()])
+        moto.create_cluster("of-others")
+        moto.register_task_definition(key_name(dead), [{"name": "c", "image": "x", "memory": 16}])
+        body = {"cluster": "of-others", "attributes": [{"name": RUN_ATTRIBUTE, "value": dead}]}
+        service.answer("ecs:RegisterContainerInstance", body, instance_access_key(instance_id))
 
     def preflight(self) -> None:
         found = preflight.examine(self.cloud, PLAN, resolve_source_ami)

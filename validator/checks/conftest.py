@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from validator import selection
+from validator.observe import unproven
 from validator.plan_document import PlanDocument
 from validator.plugin import RUN, as_root
-from validator.probes import MachineUnderTest, SinceImage, hardware
+from validator.probes import MachineUnderTest, SinceImage, hardware, joined
 from validator.probes import since_image as probe
 from validator.transport import backend
 
@@ -110,3 +111,10 @@ def since_image(
 def board(host: Any, plan: PlanDocument) -> None:
     """UNPROVEN, with the reason, on a machine whose boards the installed driver cannot drive."""
     hardware.require_board(host, plan)
+
+
+@pytest.fixture(scope="session")
+def cluster_file(request: pytest.FixtureRequest) -> joined.Joined:
+    """What --join says."""
+    path = request.config.getoption("join")
+    return joined.read(path) if path else unproven("no cluster was asked for: --join")

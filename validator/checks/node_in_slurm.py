@@ -27,13 +27,6 @@ _CHEF_ERRORS = f"grep -nE -m 5 '(^|[^[:alnum:]])(ERROR|FATAL):|Chef Infra Client
 _Result = TypeVar("_Result")
 
 
-@pytest.fixture(scope="session")
-def cluster_file(request: pytest.FixtureRequest) -> joined.Joined:
-    """What --join says."""
-    path = request.config.getoption("join")
-    return joined.read(path) if path else unproven("no cluster was asked for: --join")
-
-
 @dataclass
 class Started:
     """The cluster, and what kept a part of it from starting ("" where it started)."""

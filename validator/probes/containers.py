@@ -97,6 +97,24 @@ def probe(host: Any, engine: str) -> Containers:
     return read(done.stdout, f"exit status {done.rc}: {(done.stderr or done.stdout).strip()[-300:] or 'no output'}")
 
 
+def make_image(host: Any, name: str) -> str:
+    """Makes an image of that name on the machine's Docker: its Python, and the compute probe; the path of Python in it.
+
+    `PYTHON -IS /probe/task.py …` computes with these options of the probe, writes /result/result.json, and ends with
+    the probe's exit status. Unanswered: there is no image.
+    """
+    words = ["--engine", "docker", "--image", name]
+    done = host.run(remote.python("container_probe", *words), timeout=SECONDS + _ANSWER_SECONDS)
+    try:
+        document = json.loads(done.stdout)
+        if document["error"]:
+            raise Unanswered(str(document["error"]))
+        return str(document["python"])
+    except (ValueError, LookupError, TypeError) as error:
+        text = (done.stderr or done.stdout).strip()[-300:] or "no output"
+        raise Unanswered(f"the container probe made no image ({error}): exit status {done.rc}: {text}") from error
+
+
 def read(printed: str, otherwise: str = "") -> Containers:
     """What the probe has printed. Unanswered, with `otherwise`: no result."""
     try:

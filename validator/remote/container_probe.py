@@ -57,6 +57,19 @@ for line in sys.stdin:
 """
 )
 
+# The program of an image that somebody else starts (--image): its result is read from a folder of the host.
+_TASK = """
+import json
+import subprocess
+import sys
+
+words = [sys.executable, "-IS", "/probe/compute_probe.py", *sys.argv[1:]]
+done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+with open("/result/result.json", "w") as file:
+    json.dump({"printed": done.stdout, "errors": done.stderr[-600:]}, file)
+sys.exit(done.returncode)
+"""
+
 Record = Dict[str, Any]
 
 
@@ -113,6 +126,7 @@ def make_root(folder: str) -> str:
         "etc/group": "root:x:0:\nnogroup:x:65534:\n",
         "probe/compute_probe.py": COMPUTE_PROBE,
         "probe/inside.py": _INSIDE,
+        "probe/task.py": _TASK,
     }
     for name, text in texts.items():
         with open(os.path.join(root, name), "w") as file:
@@ -316,11 +330,15 @@ def _terminated(*_signal: object) -> None:
 def main(words: Optional[List[str]] = None, out: Any = sys.stdout) -> int:
     options = argparse.ArgumentParser(prog="container_probe", description=(__doc__ or "").partition("\n")[0])
     options.add_argument("--engine", choices=["docker", "containerd"], required=True)
+    text = "make an image of this name on Docker, start nothing, and tell the path of Python in it"
+    options.add_argument("--image", metavar="NAME", help=text)
     options.add_argument("--mib", type=int, default=16, help="MiB that each GPU computes on (default: %(default)s)")
     options.add_argument("--seconds", type=float, default=240.0, help="limit of all containers (default: %(default)s)")
     args = options.parse_args(words)
     signal.signal(signal.SIGTERM, _terminated)
     record = {"schema": SCHEMA, "engine": args.engine, "error": ""}  # type: Record
+    if args.image:
+        return _make_image(args.image, record, out)
     record.update(version="", cgroups="", ways=[])
     started = time.monotonic()
     try:
@@ -330,6 +348,17 @@ def main(words: Optional[List[str]] = None, out: Any = sys.stdout) -> int:
         record["error"] = str(error)
     record["seconds"] = round(time.monotonic() - started, 1)
     record["host_nodes"] = sorted(glob.glob("/dev/nvidia[0-9]*"))
+    out.write(json.dumps(record) + "\n")
+    return 0
+
+
+def _make_image(name: str, record: Record, out: Any) -> int:
+    try:
+        with _folder() as folder:
+            record["python"] = make_root(folder)
+            Docker(name).prepare(folder, os.path.join(folder, "root"))
+    except Failed as error:
+        record["error"] = str(error)
     out.write(json.dumps(record) + "\n")
     return 0
 

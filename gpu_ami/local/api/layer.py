@@ -2,7 +2,7 @@
 
 EC2's lists without what is still unknown: a resource that was created a moment ago is in none of them.
 
-WSGI application before moto's: calls of Systems Manager that the region answers itself (JSON 1.1).
+WSGI applications before moto's: calls of Systems Manager and ECS that the region answers itself (JSON 1.1).
 """
 
 from __future__ import annotations
@@ -11,39 +11,54 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.etree import ElementTree
 
 from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.conditions import Decisions
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, send, unpack
-from gpu_ami.local.backends import ZONE
-from gpu_ami.local.backends.systems_manager import Refused, SystemsManager
-
-_SERVICES = ("ssm", "ec2messages")
+from gpu_ami.local.backends import ZONE, container_service, systems_manager
 
 
-class SystemsManagerLayer:
-    """Answers what `systems_manager` knows; every other call is `app`'s."""
+class JsonLayer:
+    """Answers what `answer` knows of calls of some services; every other call is `app`'s.
 
-    def __init__(self, app: WSGIApplication, systems_manager: SystemsManager) -> None:
-        self._app, self._systems_manager = app, systems_manager
+    answer: gets a call's name, its JSON and its access key; None: it does not know the call. refused: its errors, with
+    code and message.
+    """
+
+    services: tuple[str, ...] = ()
+    refused: type[systems_manager.Refused | container_service.Refused]
+
+    def __init__(
+        self, app: WSGIApplication, answer: Callable[[str, Mapping[str, Any], str], Mapping[str, Any] | None]
+    ) -> None:
+        self._app, self._answer = app, answer
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         unpack(environ)
         call = read_service_call(environ)
-        if call is None or call.service not in _SERVICES:
+        if call is None or call.service not in self.services:
             return self._app(environ, start_response)
         try:
-            answer = self._systems_manager.answer(call.name, call.body, call.access_key)
-        except Refused as refusal:
+            answer = self._answer(call.name, call.body, call.access_key)
+        except self.refused as refusal:
             status, headers, body = ErrorAnswer(refusal.code, refusal.message, 400).encode(call.protocol)
             return send(start_response, status, headers, body)
         if answer is None:
             return self._app(environ, start_response)
         headers = [("Content-Type", "application/x-amz-json-1.1"), ("x-amzn-RequestId", "local")]
         return send(start_response, "200 OK", headers, json.dumps(answer).encode())
+
+
+class SystemsManagerLayer(JsonLayer):
+    services, refused = ("ssm", "ec2messages"), systems_manager.Refused
+
+
+class ContainerServiceLayer(JsonLayer):
+    services, refused = ("ecs",), container_service.Refused
 
 
 # Action → the element whose items are the resources, and the element of an item that names it.

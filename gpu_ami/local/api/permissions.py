@@ -42,6 +42,15 @@ _OF_PARAMETERS = ("DeleteParameter", "GetParameter", "GetParameters", "PutParame
 _OF_DOCUMENTS = (
     "CreateDocument", "DeleteDocument", "DescribeDocument", "UpdateDocument", "UpdateDocumentDefaultVersion",
 )  # fmt: skip
+# Action of ECS → the type of its resource, and the key that names it.
+_OF_ECS = {
+    "CreateCluster": ("cluster", "clusterName"),
+    "DeleteCluster": ("cluster", "cluster"),
+    "DeleteTaskDefinitions": ("task-definition", "taskDefinitions"),
+    "DeregisterContainerInstance": ("cluster", "cluster"),
+    "StartTask": ("task-definition", "taskDefinition"),
+    "StopTask": ("task", "task"),
+}
 _KEY_FOR_VOLUME = (
     "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:Decrypt", "kms:ReEncryptFrom", "kms:ReEncryptTo",
 )  # fmt: skip
@@ -220,9 +229,21 @@ def _scheduler(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
         yield policies.Request("iam:PassRole", str(role), {"iam:PassedToService": "scheduler.amazonaws.com"})
 
 
+def _ecs(call: ServiceCall, ec2: Ec2) -> Iterator[policies.Request]:
+    resource_type, key = _OF_ECS.get(call.action, ("", ""))
+    if not resource_type:
+        yield policies.Request(call.name)
+        return
+    named = call.body.get(key)
+    for name in named if isinstance(named, list) else [named]:
+        last = str(name or "*").rpartition("/")[2]
+        yield policies.Request(call.name, f"arn:aws:ecs:{REGION}:{ec2.account}:{resource_type}/{last}")
+
+
 _SERVICES: Mapping[str, Callable[[ServiceCall, Ec2], Iterator[policies.Request]]] = {
     "ec2": _ec2,
     "cloudwatch": _cloudwatch,
+    "ecs": _ecs,
     "logs": _logs,
     "ssm": _ssm,
     "kms": _kms,

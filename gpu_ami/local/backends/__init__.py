@@ -9,6 +9,7 @@ cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
 placement_groups     placement groups, and which instance is in which
 security_groups      which connections the security groups of an instance allow
+container_service/   ECS: container instances and tasks
 systems_manager/     managed nodes, Run Command and State Manager
 """
 

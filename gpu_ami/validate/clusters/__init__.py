@@ -1,10 +1,12 @@
 """The services whose nodes an image can be, one module each behind one interface.
 
 service          the interface: refusals before a launch, the cluster of a proof, what its checks read, leaving it
+ecs              a container instance of an Amazon ECS cluster, by default of one that is made for the proof
 parallelcluster  a Slurm cluster of the proof's machines
 """
 
+from gpu_ami.validate.clusters.ecs import Ecs
 from gpu_ami.validate.clusters.parallelcluster import ParallelCluster
 from gpu_ami.validate.clusters.service import CleanUp, Proven, Service
 
-__all__ = ["CleanUp", "ParallelCluster", "Proven", "Service"]
+__all__ = ["CleanUp", "Ecs", "ParallelCluster", "Proven", "Service"]

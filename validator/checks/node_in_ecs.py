@@ -1,0 +1,214 @@
+"""An ECS image as a container instance of a cluster (tier TN): its agent, its GPUs, and tasks on all of them.
+
+They run with `--join` alone. The image of the tasks is made on the machine, of its own files: no registry is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from validator.cloudwatch import ApiRefused, CloudWatch
+from validator.container_service import ACTIVE, STOPPED, ContainerInstance, ContainerService, Task, family
+from validator.observe import Observe, output, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import PlanDocument
+from validator.probes import MachineUnderTest, compute, containers, joined
+
+pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_ecs")]
+
+# The agent starts at the end of a boot, and this machine has booted; an agent that failed waits up to a minute or two.
+CONNECT_SECONDS = 300.0
+TASK_SECONDS = 600.0
+_MIB = 16  # on each GPU
+_COMPUTE_SECONDS = 240
+_MEMORY_MIB = 256  # that ECS reserves for a task; it may use more
+# No registry: the agent's pull fails at once, and it uses the image that is there (ECS_IMAGE_PULL_BEHAVIOR default).
+_REGISTRY = "localhost:1"
+_AGENT_LOG = "/var/log/ecs/ecs-agent.log"
+_ERRORS = f"grep -hE 'level=(error|critical)' {_AGENT_LOG} /var/log/ecs/ecs-init.log 2>/dev/null | tail -n 3"
+_CLUSTER = "cat /var/lib/ecs/ecs.config /etc/ecs/ecs.config 2>/dev/null | sed -n 's/^ECS_CLUSTER=//p' | tail -n 1"
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The machine's registration; None, with the reason, where there is none that ECS hears."""
+
+    cluster: joined.Joined
+    service: ContainerService
+    instance: ContainerInstance | None
+    why: str = ""
+
+    def require(self) -> ContainerInstance:
+        """UNPROVEN where there is none: the check of the agent has failed for that."""
+        return self.instance or unproven(f"the machine is no container instance: {self.why}")
+
+
+@pytest.fixture(scope="module")
+def registered(cluster_file: joined.Joined, cloudwatch: CloudWatch, host: Any, machine: MachineUnderTest) -> Registered:
+    """The machine's registration, once ECS hears its agent."""
+    service = ContainerService(cloudwatch, cluster_file.cluster)
+    seen = list[ContainerInstance]()
+
+    def look() -> ContainerInstance | None:
+        seen[:] = service.instances(machine.instance_id)
+        return next((row for row in seen if row.connected), None)
+
+    found = cloudwatch.wait(look, CONNECT_SECONDS)
+    if found is not None:
+        return Registered(cluster_file, service, found)
+    named = host.run(_CLUSTER).stdout.strip() or "default"
+    why = f"not registered in {cluster_file.cluster}" if not seen else "registered, but its agent is not connected"
+    if named != cluster_file.cluster:
+        why += f"; ECS_CLUSTER of its agent is {named}"
+    said = host.run(_ERRORS).stdout.strip()
+    return Registered(cluster_file, service, None, f"{why}; {said or f'no error in {_AGENT_LOG}'}")
+
+
+@pytest.fixture(scope="module")
+def uuids(host: Any, plan: PlanDocument, machine: MachineUnderTest) -> list[str]:
+    """UUIDs of the machine's GPUs, as nvidia-smi lists them, by index."""
+    if not planned_instance_type(plan, machine.instance_type)["gpu_count"]:
+        unproven(f"{machine.instance_type} has no NVIDIA GPU")
+    listed = host.run("nvidia-smi --query-gpu=uuid --format=csv,noheader")
+    found = [line.strip() for line in listed.stdout.splitlines() if line.startswith("GPU-")]
+    if listed.rc != 0 or not found:
+        unproven("nvidia-smi does not answer: see nvidia_driver::test_every_promised_gpu_is_there")
+    return found
+
+
+@dataclass
+class Tasks:
+    """Tasks of one container, with the machine's own Python and the compute probe as its image."""
+
+    host: Any
+    registered: Registered
+    image: str = ""
+    python: str = ""
+    folder: str = ""
+    why: str = ""  # why there is no image
+    definitions: list[str] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+
+    def make(self) -> None:
+        run = self.registered.cluster.run
+        self.image = f"{_REGISTRY}/gpu-ami/compute-probe:{run}"
+        self.folder = f"/var/tmp/gpu-ami-task-{run}"
+        try:
+            self.python = containers.make_image(self.host, self.image)
+        except containers.Unanswered as error:
+            self.why = str(error)
+            return
+        output(self.host, "mkdir -p -- %s", self.folder)
+
+    def start(self, gpus: int) -> Task:
+        """Starts a task with so many GPUs. UNPROVEN without an image; ApiRefused."""
+        instance, cluster, service = self.registered.require(), self.registered.cluster, self.registered.service
+        if self.why:
+            unproven(f"no image for a task: {self.why}")
+        words = ["--mib", f"{_MIB}", "--seconds", f"{_COMPUTE_SECONDS}"]
+        container = {
+            "name": "compute-probe",
+            "image": self.image,
+            "essential": True,
+            "memoryReservation": _MEMORY_MIB,
+            "resourceRequirements": [{"type": "GPU", "value": f"{gpus}"}],
+            "command": [self.python, "-IS", "/probe/task.py", *words],
+            "mountPoints": [{"sourceVolume": "result", "containerPath": "/result"}],
+        }
+        self.definitions.append(service.define(cluster.run, cluster.run_tags, container, self.folder))
+        task = service.start(self.definitions[-1], instance.arn, cluster.run, cluster.run_tags)
+        self.started += [task.arn] if task.arn else []
+        return task
+
+    def result(self) -> compute.Compute:
+        """What the probe in the container has written. compute.Unanswered: nothing, or no result."""
+        done = self.host.run("cat -- %s/result.json", self.folder)
+        try:
+            written = json.loads(done.stdout)
+            return compute.read(written["printed"], written["errors"])
+        except (ValueError, LookupError, TypeError) as error:
+            text = f"the task wrote no result: {done.stderr.strip() or error}"
+            raise compute.Unanswered(text) from error
+
+    def remove(self) -> None:
+        """Ends and removes what these tasks have made, in ECS and on the machine."""
+        service = self.registered.service
+        for arn in self.started:
+            with contextlib.suppress(ApiRefused):
+                if service.task(arn).status != STOPPED:
+                    service.stop(arn)
+                    service.ended(arn, 60)
+        for arn in self.definitions:
+            with contextlib.suppress(ApiRefused):  # `gpu-ami` and its sweep remove it by its name
+                service.remove_definition(arn)
+        label = f"label=com.amazonaws.ecs.task-definition-family={family(self.registered.cluster.run)}"
+        self.host.run("docker ps --all --quiet --filter %s | xargs --no-run-if-empty docker rm --force", label)
+        self.host.run("docker image rm --force %s", self.image)
+        self.host.run("rm -rf -- %s", self.folder)
+
+
+@pytest.fixture(scope="module")
+def tasks(host: Any, registered: Registered) -> Iterator[Tasks]:
+    """Tasks on this machine; what they made is removed after the last check."""
+    made = Tasks(host, registered)
+    registered.require()
+    try:
+        made.make()
+        yield made
+    finally:
+        made.remove()
+
+
+def test_agent_connects_to_the_cluster(registered: Registered, observe: Observe) -> None:
+    """The agent has registered the machine as one container instance, which is ACTIVE, and ECS hears the agent."""
+    instance, cluster = registered.instance, registered.cluster.cluster
+    observe(vars(instance) if instance else registered.why, f"{ACTIVE} and connected in {cluster}")
+    if instance is None:
+        observe.fail(f"{registered.why} (after {CONNECT_SECONDS:.0f} s)")
+    if instance.status != ACTIVE:
+        observe.fail(f"status of the container instance: expected {ACTIVE}, got {instance.status}")
+
+
+def test_agent_registers_every_gpu(registered: Registered, uuids: list[str], observe: Observe) -> None:
+    """The GPUs of the container instance are those that nvidia-smi lists. ECS places no task on another one."""
+    gpus = registered.require().gpus
+    observe(sorted(gpus), sorted(uuids))
+    missing, strange = sorted(set(uuids) - set(gpus)), sorted(set(gpus) - set(uuids))
+    if missing or strange:
+        parts = [f"not registered: {', '.join(missing)}"] if missing else []
+        parts += [f"registered, and not on this machine: {', '.join(strange)}"] if strange else []
+        observe.fail(f"expected {len(uuids)} GPUs, got {len(gpus)}; {'; '.join(parts)}")
+
+
+def test_a_task_on_all_gpus_computes_on_each(tasks: Tasks, uuids: list[str], observe: Observe) -> None:
+    """A task that requests all GPUs starts here, computes correctly on each, and ends with exit code 0."""
+    task = tasks.start(len(uuids))
+    if task.refused:
+        observe.fail(f"ECS does not start a task with {len(uuids)} GPUs here: {task.refused}")
+    task = tasks.registered.service.ended(task.arn, TASK_SECONDS)
+    observe({"status": task.status, "exit code": task.exit_code, "GPUs": list(task.gpus)}, "exit code 0")
+    if task.status != STOPPED:
+        observe.fail(f"the task is {task.status or 'gone'} after {TASK_SECONDS:.0f} s")
+    if task.exit_code is None:
+        observe.fail(f"the task did not run: {task.reason or 'ECS does not say why'}")
+    try:
+        fault = containers.defect(tasks.result(), [uuid.removeprefix("GPU-") for uuid in uuids])
+    except compute.Unanswered as error:
+        fault = str(error)
+    if fault or task.exit_code:
+        observe.fail(f"exit code {task.exit_code}: {fault or task.reason}")
+
+
+def test_a_task_for_one_gpu_more_is_refused(tasks: Tasks, uuids: list[str], observe: Observe) -> None:
+    """ECS refuses a task for one GPU more than the machine has; else the agent has registered GPUs that it lacks."""
+    task = tasks.start(len(uuids) + 1)
+    observe(task.refused or "started", "RESOURCE:GPU")
+    if task.refused != "RESOURCE:GPU":
+        got = task.refused or f"it was started ({task.arn})"
+        observe.fail(f"a task with {len(uuids) + 1} GPUs: expected RESOURCE:GPU, got {got}")
