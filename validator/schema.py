@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,21 @@ class Integer:
 
     def check(self, value: Any, path: str) -> Iterator[Mistake]:
         if not isinstance(value, int) or isinstance(value, bool) or not self.low <= value <= self.high:
+            yield Mistake(path, f"expected {self.expected}, got {_shown(value)}")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that may have a fraction, and is not negative. high: the highest."""
+
+    high: float = math.inf
+
+    @property
+    def expected(self) -> str:
+        return "a number that is not negative" if self.high == math.inf else f"a number from 0 to {self.high:g}"
+
+    def check(self, value: Any, path: str) -> Iterator[Mistake]:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= self.high:
             yield Mistake(path, f"expected {self.expected}, got {_shown(value)}")
 
 
@@ -204,15 +220,19 @@ class Keys:
             yield Mistake(path or "(whole file)", f"{more:,} more unknown keys; allowed: {', '.join(self.keys)}")
 
     def missing(self, value: Any, path: str = "") -> Iterator[Mistake]:
-        """The needed keys that are missing, here and in every nested mapping that exists."""
+        """The needed keys that are missing, here and in every nested mapping that exists, in lists too."""
         if not isinstance(value, dict):
             return
         for key in self.needed:
             if key not in value:
-                yield Mistake(f"{path}.{key}" if path else key, f"missing: expected {self.keys[key].expected}")
+                yield Mistake(key_path(path, key), f"missing: expected {self.keys[key].expected}")
         for key, kind in self.keys.items():
-            if isinstance(kind, Keys) and key in value:
-                yield from kind.missing(value[key], f"{path}.{key}" if path else key)
+            below, item = key_path(path, key), value.get(key)
+            if isinstance(kind, Keys):
+                yield from kind.missing(item, below)
+            elif isinstance(kind, ListOf) and isinstance(kind.item, Keys) and isinstance(item, list):
+                for index, row in enumerate(item):
+                    yield from kind.item.missing(row, f"{below}[{index}]")
 
 
 @dataclass(frozen=True)
@@ -264,7 +284,7 @@ class Day:
             return None
 
 
-Kind = Day | Text | Integer | Flag | Choice | Named | ListOf | OneOrMore | Keys | MapOf
+Kind = Day | Text | Integer | Number | Flag | Choice | Named | ListOf | OneOrMore | Keys | MapOf
 
 
 def _quoted(value: Any) -> str:

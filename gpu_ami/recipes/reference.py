@@ -15,7 +15,7 @@ from gpu_ami.files import write_text
 from gpu_ami.recipes.components import components
 from gpu_ami.recipes.facts import VARIABLES, Facts, load_facts, read_yaml
 from gpu_ami.recipes.grammar import OF_THE_RECIPE, recipe_keys
-from validator.schema import Choice, Day, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, OneOrMore, Text
+from validator.schema import Choice, Day, Flag, Integer, Keys, Kind, ListOf, MapOf, Named, Number, OneOrMore, Text
 
 BEGIN = "<!-- generated from gpu_ami/recipes/grammar.py: python -m gpu_ami.recipes.reference docs/recipes.md -->"
 END = "<!-- end of the generated reference -->"
@@ -104,6 +104,8 @@ def _type(kind: Kind) -> str:
             return "date"
         case Integer():
             return f"whole number, {kind.low} to {kind.high} {kind.unit}".rstrip()
+        case Number():
+            return "number"
         case Flag():
             return "true or false"
         case Choice():
@@ -137,6 +139,8 @@ def _example_value(kind: Kind) -> str:
             return kind.example
         case Integer():
             return str(max(kind.low, min(kind.high, 60)))
+        case Number():
+            return "0.5"
         case Flag():
             return "false"
         case Choice():

@@ -44,8 +44,7 @@ _TRUST = Keys(
         "keys": ListOf(
             Keys(
                 {"name": Text("release"), "file": Text("release.pub"), "kms": Text("awskms:///alias/gpu-ami-release"),
-                 "expires": Day()},
-                needed=("name",),
+                 "expires": Day()}
             )
         )
     },

@@ -11,15 +11,18 @@ import ipaddress
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import UsageError, counted
+from gpu_ami.files import parse_yaml
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall
 from gpu_ami.local.backends import Delays, security_groups
+from validator.inputs import read_text
+from validator.schema import Choice, Integer, Keys, ListOf, Mistake, Number, Text
 
 _FOLDER = Path(__file__).parents[1] / "conditions"
 # error → protocol → code and HTTP status. Sources: EC2 API reference, "Error codes for the Amazon EC2 API";
@@ -144,7 +147,46 @@ class Conditions:
         return f"{self.name.partition(':')[0]}:{self.seed}" if self.name else ""
 
 
+def names() -> list[str]:
+    return sorted(path.stem for path in _FOLDER.glob("*.yml"))
+
+
 NONE = Conditions()
+_DIRECTIONS = ("ingress", "egress")
+_PORTS = Text("8000-8080", rf"{security_groups.SSH}|{security_groups.ALL}|\d+(-\d+)?", "ssh, all, a port or a range")
+_CIDR = Text("127.0.0.0/8", r"\S+", "`members` or a network")
+_SECONDS, _TIMES = Number(), Integer(0, 1_000_000)
+_NAMES, _OWNERS = ListOf(Text("ec2:RunInstances", r"\S+")), ("caller", "instance")
+_RULES = ListOf(Keys({"ports": _PORTS, "cidr": _CIDR}, needed=("ports",)), may_be_empty=True)
+_GRAMMAR = Keys(
+    {
+        "description": Text("what AWS does", r"[\s\S]+"),
+        "include": ListOf(Choice(names())),
+        "seed": Integer(0, 2**63),
+        "errors": ListOf(
+            Keys(
+                {
+                    "error": Choice(tuple(_CODES)), "actions": _NAMES, "probability": Number(1), "times": _TIMES,
+                    "after_seconds": _SECONDS, "instance_types": _NAMES, "zones": _NAMES,
+                },
+                needed=("error", "actions"),
+            )
+        ),
+        "launch_failures": ListOf(
+            Keys(
+                {
+                    "code": Text("Server.InternalError", r"\S+"), "message": Text("Server.InternalError: …"),
+                    "times": _TIMES, "instance_types": _NAMES,
+                },
+                needed=("code", "message"),
+            )
+        ),
+        "consistency": Keys({"least": _SECONDS, "most": _SECONDS, "known_at_once": _NAMES}),
+        "delays": Keys({entry.name: _SECONDS for entry in fields(Delays)}),
+        "policies": Keys(dict.fromkeys(_OWNERS, _NAMES), needed=_OWNERS),
+        "security_groups": Keys(dict.fromkeys(_DIRECTIONS, _RULES)),
+    },
+)  # fmt: skip
 
 
 def access_denied(protocol: str, message: str) -> ErrorAnswer:
@@ -152,10 +194,6 @@ def access_denied(protocol: str, message: str) -> ErrorAnswer:
     code, status = _CODES["access-denied"][protocol]
     prefix = "You are not authorized to perform this operation. " if protocol == "ec2" else ""
     return ErrorAnswer(code, prefix + message, status)
-
-
-def names() -> list[str]:
-    return sorted(path.stem for path in _FOLDER.glob("*.yml"))
 
 
 def load(name: str) -> Conditions:
@@ -173,14 +211,14 @@ def load(name: str) -> Conditions:
 
 
 def read(path: Path) -> Conditions:
-    """A file's conditions, and those of the files that it includes. UsageError names the file and the key."""
-    import yaml
-
-    document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(document, dict):
-        raise UsageError(f"{path}: expected a mapping, got {type(document).__name__}")
+    """A file's conditions, and those of the files that it includes. UsageError names the file and all its mistakes."""
+    document = parse_yaml(read_text(path), str(path))
+    if mistakes := list(_mistakes(document)):
+        details = [f"{mistake.path}: {mistake.message}" for mistake in mistakes]
+        hint = "docs/conditions.md describes the keys"
+        raise UsageError(f"{path}: {counted(len(mistakes), 'mistake')}", details=details, hint=hint)
     included = [read(path.with_name(f"{name}.yml")) for name in document.pop("include", [])]
-    own: Conditions = _build(Conditions, document, str(path))
+    own = _made(document)
     for other in included:
         own = replace(
             own,
@@ -200,78 +238,57 @@ def _either(own: Delays, included: Delays) -> Delays:
     return Delays(**{name: getattr(own, name) or getattr(included, name) for name in names})
 
 
-_NESTED: Mapping[str, type[Any]] = {
-    "consistency": Consistency, "delays": Delays, "policies": Policies, "security_groups": security_groups.GroupRules,
-}  # fmt: skip
-_LISTS: Mapping[str, type[Any]] = {
-    "errors": ErrorRule, "launch_failures": LaunchFailure,
-    "ingress": security_groups.Rule, "egress": security_groups.Rule,
-}  # fmt: skip
-_TEXTS = ("name", "description", "error", "code", "message")
+def _mistakes(document: Any) -> Iterator[Mistake]:
+    wrong = [*_GRAMMAR.check(document, ""), *_GRAMMAR.missing(document)]
+    yield from wrong
+    if wrong:
+        return
+    groups = document.get("security_groups", {})
+    for direction in _DIRECTIONS:
+        for index, rule in enumerate(groups.get(direction, [])):
+            yield from _wrong_rule(rule, f"security_groups.{direction}[{index}]")
 
 
-def _network(text: str) -> object:
-    return text if text == security_groups.MEMBERS else ipaddress.ip_network(text)
-
-
-_RULE: Mapping[str, tuple[str, Callable[[str], object]]] = {
-    "ports": ("ssh, all, a port or a range such as 8000-8080", lambda text: security_groups.range_of(text, 22)),
-    "cidr": ("a network such as 127.0.0.0/8, or members", _network),
-}
-_TEXT_LISTS = ("actions", "instance_types", "zones", "caller", "instance", "known_at_once")
-
-
-def _build(kind: type[Any], document: object, where: str) -> Any:
-    """An object of a dataclass from a mapping of the file; every key is checked."""
-    if not isinstance(document, dict):
-        raise UsageError(f"{where}: expected a mapping, got {type(document).__name__}")
-    known = {entry.name for entry in fields(kind)} - {"name"}
-    for key in document:
-        if key not in known:
-            raise UsageError(f"{where}: unknown key {key!r}", hint=f"known: {', '.join(sorted(known))}")
-    values = {key: _value(key, value, f"{where}: {key}") for key, value in document.items()}
-    for entry in fields(kind):
-        if entry.default is MISSING and entry.default_factory is MISSING and entry.name not in values:
-            raise UsageError(f"{where}: {entry.name} is missing")
-    return kind(**values)
-
-
-def _value(key: str, value: object, where: str) -> Any:
-    if key in _NESTED:
-        return _build(_NESTED[key], value, where)
-    if key in _LISTS or key in _TEXT_LISTS:
-        if not isinstance(value, list):
-            raise UsageError(f"{where}: expected a list, got {value!r}")
-        if key in _LISTS:
-            return tuple(_build(_LISTS[key], item, f"{where}[{index}]") for index, item in enumerate(value))
-        return tuple(_text(item, where) for item in value)
-    if key == "error" and value not in _CODES:
-        raise UsageError(f"{where}: expected one of {', '.join(_CODES)}, got {value!r}")
-    if key in _RULE:
-        return _part_of_rule(key, str(value), where)
-    if key in _TEXTS:
-        return _text(value, where)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        raise UsageError(f"{where}: expected a number that is not negative, got {value!r}")
-    if key == "probability" and value > 1:
-        raise UsageError(f"{where}: expected a number between 0 and 1, got {value!r}")
-    return value
-
-
-def _part_of_rule(key: str, value: str, where: str) -> str:
-    """The text of a security group's rule, if it is one."""
-    expected, parse = _RULE[key]
+def _wrong_rule(rule: Mapping[str, str], where: str) -> Iterator[Mistake]:
     try:
-        parse(value)
+        ports = security_groups.range_of(rule["ports"], 22) or (0, 0)
+        if not ports[0] <= ports[1] <= 65535:
+            raise ValueError
+    except ValueError:
+        yield Mistake(f"{where}.ports", f"expected {_PORTS.expected}, got {rule['ports']!r}")
+    cidr = rule.get("cidr", security_groups.MEMBERS)
+    try:
+        if cidr != security_groups.MEMBERS:
+            ipaddress.ip_network(cidr)
     except ValueError as error:
-        raise UsageError(f"{where}: expected {expected}, got {value!r}") from error
-    return value
+        yield Mistake(f"{where}.cidr", f"expected {_CIDR.expected}, got {cidr!r} ({error})")
 
 
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{where}: expected text, got {value!r}")
-    return value
+_KINDS: Mapping[str, type[Any]] = {
+    "errors": ErrorRule, "launch_failures": LaunchFailure, "consistency": Consistency, "delays": Delays,
+    "policies": Policies,
+}  # fmt: skip
+
+
+def _made(document: Mapping[str, Any]) -> Conditions:
+    """Of a file without mistakes."""
+    values = dict(document)
+    for key, kind in _KINDS.items():
+        value = values.get(key)
+        if isinstance(value, list):
+            values[key] = tuple(kind(**_frozen(row)) for row in value)
+        elif value is not None:
+            values[key] = kind(**_frozen(value))
+    if "security_groups" in values:
+        rules = {
+            key: tuple(security_groups.Rule(**row) for row in rows) for key, rows in values["security_groups"].items()
+        }
+        values["security_groups"] = security_groups.GroupRules(**rules)
+    return Conditions(**values)
+
+
+def _frozen(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
 
 
 class Decisions:

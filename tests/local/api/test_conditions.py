@@ -34,31 +34,38 @@ def test_aws_like_includes_what_it_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "messages"),
     [
-        ("- a", "expected a mapping, got list"),
-        ("description: 1", "description: expected text, got 1"),
-        ("throtling: []", "unknown key 'throtling'"),
-        ("errors: {}", "errors: expected a list, got {}"),
-        ("errors: [{error: throttling}]", r"errors\[0\]: actions is missing"),
-        (
-            "errors: [{error: slow, actions: ['*']}]",
-            r"errors\[0\]: error: expected one of throttling, access-denied, .* got 'slow'",
-        ),
+        ("- a", ["(whole file): expected keys and values, got a list of 1"]),
+        ("description: 1", ["description: expected text such as what AWS does, got 1; in YAML write"]),
+        ("throtling: []", ["throtling: unknown key; allowed: description, include"]),
+        ("errors: {}", ["errors: expected a list with at least one item, got an empty mapping"]),
+        ("errors: [{error: throttling}]", ["errors[0].actions: missing: expected a list"]),
+        ("errors: [{error: throttlin, actions: ['*']}]", ["errors[0].error: expected one of", "mean throttling?"]),
         (
             "errors: [{error: throttling, actions: ['*'], probability: 2}]",
-            r"errors\[0\]: probability: .* between 0 and 1, got 2",
+            ["errors[0].probability: expected a number from 0 to 1, got 2"],
         ),
-        ("delays: {boot: -1}", "delays: boot: expected a number that is not negative, got -1"),
-        ("delays: {boot: soon}", "delays: boot: expected a number that is not negative, got 'soon'"),
-        ("consistency: {seconds: 1}", "consistency: unknown key 'seconds'"),
+        (
+            "delays: {boot: -1, stop: soon}",
+            ["delays.boot: expected a number that is not negative, got -1", "delays.stop: ", "got 'soon'"],
+        ),
+        ("consistency: {seconds: 1}", ["consistency.seconds: unknown key; allowed: least, most, known_at_once"]),
+        ("include: [aws-lik]", ["include[0]: expected one of", "did you mean aws-like?"]),
+        ("policies: {caller: [caller-build]}", ["policies.instance: missing"]),
+        ("security_groups: {ingress: [{ports: smtp}]}", ["ingress[0].ports: expected ssh, all, a port"]),
+        (
+            "security_groups: {egress: [{ports: 9-1}, {ports: '1', cidr: 10.0.0.0/99}]}",
+            ["egress[0].ports: expected ssh, all, a port or a range", "egress[1].cidr: expected `members` or a"],
+        ),
     ],
 )
-def test_a_mistake_is_named_with_its_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+def test_all_mistakes_are_named_with_their_keys(tmp_path: Path, text: str, messages: list[str]) -> None:
     file = tmp_path / "bad.yml"
     file.write_text(text)
-    with pytest.raises(UsageError, match=f"{file}: {message}"):
+    with pytest.raises(UsageError, match=f"{file}: [12] mistake") as caught:
         conditions.read(file)
+    assert [message for message in messages if message not in "\n".join(caught.value.details)] == []
 
 
 def test_unknown_names_are_refused_with_those_that_there_are() -> None:
