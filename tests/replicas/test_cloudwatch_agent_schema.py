@@ -1,16 +1,28 @@
-"""The replica refuses and accepts what the translator of the agent v1.300071.0 did of these configurations."""
+"""The replica refuses and accepts what the translator of the agent v1.300071.0 did of these configurations.
+
+What linter, replica and the types of a plan know of the agent is the same where they share it (docs/lint-agent.md).
+"""
 
 from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Collection
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from gpu_ami.local.replicas.cloudwatch_agent.cwagent import configuration
+from gpu_ami.local.replicas.cloudwatch_agent.cwagent import configuration, gpu, schema
+from gpu_ami.recipes import load_facts
+from validator import agent_document
+from validator.probes import nvidia_smi
+from validator.probes.agent import findings, lint_logs, lint_plugins
 
+lint = import_module("validator.probes.agent.lint")  # the package exports a function of that name
+# Keys that the schema's translator ignores, as it does any other of this section; the linter names typing mistakes.
+_OF_AGENT = {"credentials", "run_as_user", "user_agent", "quiet", "internal", "use_dualstack_endpoint"}
 FILE = {"file_path": "/var/log/a", "log_group_name": "g", "log_stream_name": "{instance_id}", "retention_in_days": 90}
 LOGS: dict[str, Any] = {"logs": {"logs_collected": {"files": {"collect_list": [FILE]}}}}
 METRICS: dict[str, Any] = {"metrics": {"metrics_collected": {"nvidia_gpu": {"measurement": ["power_draw"]}}}}
@@ -26,7 +38,7 @@ def section(base: dict[str, Any], name: str, **changes: Any) -> dict[str, Any]:
     return config
 
 
-def gpu(**changes: Any) -> dict[str, Any]:
+def of_gpu(**changes: Any) -> dict[str, Any]:
     plugin = {"measurement": ["power_draw"]} | changes
     return {"metrics": {"metrics_collected": {"nvidia_gpu": plugin}}}
 
@@ -45,9 +57,9 @@ def combined(tmp_path: Path, *parts: dict[str, Any]) -> configuration.Section:
 @pytest.mark.parametrize(
     ("config", "path"),
     [
-        (gpu(metrics_collection_interval=172801), "nvidia_gpu/metrics_collection_interval"),
-        (gpu(metrics_collection_interval="10"), "nvidia_gpu/metrics_collection_interval"),
-        (gpu(measurement=["power_draw", "power_draw"]), "nvidia_gpu/measurement"),
+        (of_gpu(metrics_collection_interval=172801), "nvidia_gpu/metrics_collection_interval"),
+        (of_gpu(metrics_collection_interval="10"), "nvidia_gpu/metrics_collection_interval"),
+        (of_gpu(measurement=["power_draw", "power_draw"]), "nvidia_gpu/measurement"),
         (section(METRICS, "metrics", namespace=5), "/metrics/namespace"),
         (section(METRICS, "metrics", namespace="x" * 256), "/metrics/namespace"),
         (section(METRICS, "metrics", endpoint_override=""), "/metrics/endpoint_override"),
@@ -106,3 +118,63 @@ def test_objects_of_two_files_must_be_equal(tmp_path: Path) -> None:
     with pytest.raises(configuration.Refused, match=r"/metrics/append_dimensions .* Different values"):
         combined(tmp_path, two, one)
     assert combined(tmp_path, two, two)
+
+
+@pytest.mark.parametrize(
+    ("linter", "replica"),
+    [
+        (lint._METRICS, schema._METRICS),
+        (lint_logs._LOGS, schema._LOGS),
+        (lint_logs._FILE, schema._FILE),
+        (lint_logs._JOURNALD, schema._JOURNALD),
+        (set(lint._AGENT) - _OF_AGENT, schema._AGENT),
+        (lint_logs._RETENTION, schema.RETENTION_DAYS),
+        (lint_logs._CLASSES, schema.CLASSES),
+        (lint_logs._PRIORITIES, schema._PRIORITIES),
+        (lint._APPENDED, configuration.APPENDABLE),
+        (lint._PLUGINS, {*configuration.PLUGINS, *configuration.FOREIGN_PLUGINS}),
+        (nvidia_smi.PATHS, configuration.NVIDIA_MEASUREMENTS),
+        (nvidia_smi.PATHS, {*gpu._PLACES, "power_draw"}),
+        (nvidia_smi.PATHS["power_draw"], gpu._POWER),
+    ],
+)
+def test_linter_and_replica_know_the_same(linter: Collection[Any], replica: Collection[Any]) -> None:
+    assert set(linter) == set(replica)
+
+
+@pytest.mark.parametrize("measurement", sorted(gpu._PLACES))
+def test_replica_reads_a_measurement_where_the_checks_do(measurement: str) -> None:
+    assert gpu._PLACES[measurement] == nvidia_smi.PATHS[measurement]
+
+
+@pytest.mark.parametrize("plugin", sorted(set(configuration.PLUGINS) - {"nvidia_gpu"}))
+def test_replica_measures_what_the_linter_allows(plugin: str) -> None:
+    assert set(configuration.PLUGINS[plugin][1]) <= set(lint_plugins.MEASUREMENTS[plugin])
+
+
+@pytest.mark.parametrize(("seconds", "is_right"), [(0, False), (1, True), (findings._MAX_SECONDS, True)])
+def test_intervals_have_the_same_limits(seconds: int, is_right: bool) -> None:
+    for value, right in ((seconds, is_right), (findings._MAX_SECONDS + 1, False)):
+        assert (schema.seconds(value) == "") is right
+        assert (not list(findings.seconds({"key": value}, "key", ""))) is right
+
+
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [
+        (agent_document.AgentConfig, lint._TOP),
+        (agent_document.AgentSettings, lint._AGENT),
+        (agent_document.AgentLogs, lint_logs._LOGS),
+        (agent_document.AgentLogFile, lint_logs._FILE),
+        (agent_document.AgentMetrics, lint._METRICS),
+        (agent_document.AgentMetricsCollected, lint._PLUGINS),
+        (agent_document.NvidiaGpuPlugin, lint._GPU),
+    ],
+)
+def test_plan_writes_only_keys_of_the_agent(kind: Any, known: Collection[str]) -> None:
+    assert set(get_type_hints(kind)) <= set(known)
+
+
+def test_recipes_choose_among_the_agents_retention_days() -> None:
+    """Not -1: a log group that keeps its events for ever is no default of a fleet."""
+    assert set(load_facts().cloudwatch_agent["retention_days"]) == set(schema.RETENTION_DAYS) - {-1}
