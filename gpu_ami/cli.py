@@ -123,8 +123,8 @@ def _interrupt(_signum: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _print(outcome: commands.Outcome, as_json: bool) -> None:
-    if as_json and outcome.data is not None:
+def _print(outcome: commands.Outcome, args: argparse.Namespace) -> None:
+    if args.json and outcome.data is not None:
         print(json.dumps(outcome.data, ensure_ascii=False, indent=2, default=str))
         return
     shown = _coloured if _is_terminal(sys.stdout) else str
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _progress(args) as progress:
             outcome: commands.Outcome = args.execute(args, progress)
-        _print(outcome, args.json)
+        _print(outcome, args)
         return outcome.exit_code
     except GpuAmiError as error:
         if args.debug:

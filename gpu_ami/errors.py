@@ -16,6 +16,7 @@ The library raises; only `cli.py` prints and exits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypedDict
 
 
 def counted(number: int, noun: str) -> str:
@@ -23,10 +24,22 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+ExitCode = Literal[1, 2, 3, 4, 5, 130]
+
+
+class ErrorDocument(TypedDict):
+    """What a command prints under --json in place of its result when it fails. exit_code: that of the process."""
+
+    error: str
+    details: list[str]
+    hint: str
+    exit_code: ExitCode
+
+
 class GpuAmiError(Exception):
     """What went wrong (message), what to do (hint), and how the process ends (exit_code)."""
 
-    exit_code = 4
+    exit_code: ExitCode = 4
 
     def __init__(self, message: str, *, hint: str = "", details: Sequence[str] = (), code: str = "") -> None:
         super().__init__(message)
@@ -35,7 +48,7 @@ class GpuAmiError(Exception):
         self.hint = hint
         self.details = tuple(details)  # further lines: a command, a console's tail, one line a mistake
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> ErrorDocument:
         """The error under --json (docs/schemas/commands.json, "error")."""
         return {
             "error": self.message,

@@ -1,6 +1,8 @@
-"""docs/schemas/: the JSON Schemas of plan, report and certificate, generated from the types of what is written.
+"""docs/schemas/: the JSON Schemas of all that is written or printed as JSON, generated from its types.
 
-`python -m gpu_ami.json_schemas plan|report|certificate` prints one; a test compares each with the committed file.
+`python -m gpu_ami.json_schemas NAME` prints one (SCHEMAS names them); a test compares each with the committed file.
+A field's `Annotated` type says what its Python type leaves open: a tuple of strings lists the values, and another type
+describes a mapping that was read from a file.
 """
 
 from __future__ import annotations
@@ -9,17 +11,22 @@ import dataclasses
 import json
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from gpu_ami.commands import results
 from gpu_ami.plan import document as plan_file
+from gpu_ami.publish import record
 from gpu_ami.recipes import PlanDocument, components
 from gpu_ami.report import certificate, document
 from validator.tiers import Tier
 
 Schema = dict[str, object]
-_PRIMITIVES: dict[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+# Definitions of the types that a schema names; None where every type is described in its place.
+Definitions = dict[str, Schema] | None
+_PRIMITIVES: dict[object, str] = {str: "string", int: "integer", float: "number", bool: "boolean", Path: "string"}
 _VERDICT: Schema = {"$ref": "#/$defs/Verdict"}
 _TIER: Mapping[str, Schema] = {"verdict": _VERDICT, "reason": {"type": "string"}, "checks": {"type": "integer"}}
 # Keys that a document has beside the fields of its record: they follow from those, and are written for readers.
@@ -54,8 +61,36 @@ def certificate_schema() -> Schema:
     return _of_tiers(certificate.Certificate, certificate.SCHEMA, {})
 
 
+def publication_schema() -> Schema:
+    """The schema of publication.json and rollback.json. Keys that it does not name are refused."""
+    return _whole("publication.json, rollback.json", _kind(record.PublicationDocument, None))
+
+
+def commands_schema() -> Schema:
+    """What each command prints under --json: a definition for each command's name, and those of errors and progress."""
+    description = (
+        "What each command prints on stdout under --json, by the command's name; on failure `error` in its place, on "
+        "the same stream. progress: a line on stderr. Keys hold no spaces; a key that is not listed is not printed."
+    )
+    schema = _whole("gpu-ami COMMAND --json", {"description": description})
+    return schema | {"$defs": {name: _result(result) for name, result in results.RESULTS.items()}}
+
+
+def _result(result: Any) -> Schema:
+    """Of a command. What has a schema of its own is referred to."""
+    if get_origin(result) in (Union, types.UnionType):
+        return {"anyOf": [_result(one) for one in get_args(result)]}
+    file = _FILES.get(result) if isinstance(result, type) else None
+    return {"$ref": file} if file else _kind(result, None)
+
+
+_FILES: Mapping[Any, str] = {
+    PlanDocument: "plan.json", document.Report: "report.json", certificate.Certificate: "certificate.json",
+    record.PublicationDocument: "publication.json",
+}  # fmt: skip
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "plan": plan_schema, "report": report_schema, "certificate": certificate_schema,
+    "publication": publication_schema, "commands": commands_schema,
 }  # fmt: skip
 
 
@@ -64,9 +99,9 @@ def schema_text(name: str) -> str:
     return json.dumps(SCHEMAS[name](), indent=2, ensure_ascii=False) + "\n"
 
 
-def _whole(title: str, schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+def _whole(title: str, schema: Schema, definitions: Definitions = None) -> Schema:
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return head | schema | {"$defs": dict(sorted(definitions.items()))}
+    return head | schema | ({"$defs": dict(sorted(definitions.items()))} if definitions else {})
 
 
 def _of_tiers(record: Any, title: str, more: Mapping[str, Schema]) -> Schema:
@@ -79,20 +114,20 @@ def _of_tiers(record: Any, title: str, more: Mapping[str, Schema]) -> Schema:
 
 def _typed_dict(
     kind: Any,
-    definitions: dict[str, Schema],
+    definitions: Definitions,
     known: Mapping[str, Schema] | None = None,
     more: Mapping[str, Schema] | None = None,
 ) -> Schema:
     """The schema of a TypedDict. known: schemas of keys, instead of those of their types. more: of optional keys."""
     hints = get_type_hints(kind, include_extras=True)
-    required = [key for key, hint in hints.items() if kind.__total__ and get_origin(hint) is not NotRequired]
+    required = [key for key in hints if key in kind.__required_keys__ and get_origin(hints[key]) is not NotRequired]
     own = {key: (known or {}).get(key) or _kind(hint, definitions) for key, hint in hints.items()}
     return _object(kind, dict(more or {}) | own, required)
 
 
-def _record(record: Any, definitions: dict[str, Schema], derived: Mapping[str, Schema]) -> Schema:
+def _record(record: Any, definitions: Definitions, derived: Mapping[str, Schema]) -> Schema:
     """The schema of a dataclass's fields, and of the `derived` keys beside or instead of them."""
-    hints = get_type_hints(record)
+    hints = get_type_hints(record, include_extras=True)
     fields = [entry.name for entry in dataclasses.fields(record)]
     properties = {name: derived[name] if name in derived else _kind(hints[name], definitions) for name in fields}
     return _object(record, properties | dict(derived), sorted({*fields, *derived}))
@@ -108,20 +143,37 @@ def _object(kind: Any, properties: Mapping[str, Schema], required: list[str]) ->
     }
 
 
-def _kind(hint: Any, definitions: dict[str, Schema]) -> Schema:
+def _kind(hint: Any, definitions: Definitions) -> Schema:
+    """The schema of a type."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        more = hint.__metadata__[0]
+        return {"enum": list(more)} if isinstance(more, tuple) else _kind(more, definitions)
+    if origin is Literal:
+        return {"enum": list(arguments)}
     if origin is NotRequired:
         return _kind(arguments[0], definitions)
     if origin in (Union, types.UnionType):
         return {"anyOf": [_kind(argument, definitions) for argument in arguments]}
-    if hint is type(None):
-        return {"type": "null"}
-    if origin in (list, tuple):
+    if origin is tuple and arguments[-1] is not ...:
+        return _row([_kind(argument, definitions) for argument in arguments])
+    if origin in (list, tuple, Sequence):
         return {"type": "array", "items": _kind(arguments[0], definitions)}
     if origin in (dict, Mapping):
         return {"type": "object", "additionalProperties": _kind(arguments[1], definitions)}
+    return _plain(hint, definitions)
+
+
+def _row(items: list[Schema]) -> Schema:
+    return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+
+
+def _plain(hint: Any, definitions: Definitions) -> Schema:
+    """Of a type without arguments."""
+    if hint is type(None):
+        return {"type": "null"}
     if is_typeddict(hint) or dataclasses.is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, StrEnum)):
-        return _named(hint, definitions)
+        return _described(hint, None) if definitions is None else _named(hint, definitions)
     return {} if hint in (Any, object) else {"type": _PRIMITIVES[hint]}
 
 
@@ -130,13 +182,16 @@ def _named(kind: Any, definitions: dict[str, Schema]) -> Schema:
     name = kind.__name__
     if name not in definitions:
         definitions[name] = {}  # a type may hold itself
-        if is_typeddict(kind):
-            definitions[name] = _typed_dict(kind, definitions)
-        elif dataclasses.is_dataclass(kind):
-            definitions[name] = _record(kind, definitions, _DERIVED.get(name, {}))
-        else:
-            definitions[name] = {"enum": [str(member) for member in kind]}
+        definitions[name] = _described(kind, definitions)
     return {"$ref": f"#/$defs/{name}"}
+
+
+def _described(kind: Any, definitions: Definitions) -> Schema:
+    if is_typeddict(kind):
+        return _typed_dict(kind, definitions)
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, definitions, _DERIVED.get(getattr(kind, "__name__", ""), {}))
+    return {"enum": [str(member) for member in kind]}
 
 
 if __name__ == "__main__":

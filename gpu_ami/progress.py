@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Protocol
+from typing import IO, Literal, NotRequired, Protocol, TypedDict
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,18 @@ class Display(Protocol):
     def end(self, stage: Stage) -> None: ...
     def line(self, text: str, kind: str) -> None: ...
     def close(self) -> None: ...
+
+
+class ProgressLine(TypedDict):
+    """A line on stderr under --json, unless --quiet. seconds: how long what ended took. machine, after: of a stage of a
+    machine of several, and the stage that it follows."""
+
+    event: Literal["start", "note", "done", "failed"]
+    text: str
+    level: int
+    seconds: NotRequired[float]
+    machine: NotRequired[str]
+    after: NotRequired[str]
 
 
 @dataclass

@@ -17,7 +17,8 @@ import pytest
 from botocore import endpoint
 from werkzeug.serving import BaseWSGIServer
 
-from tests import slow
+from gpu_ami import cli
+from tests import json_documents, slow
 
 # jsonschema would make 38 grammars of IRIs with it, two seconds in each process; no schema here has an IRI.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
@@ -26,6 +27,9 @@ botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 # A server that is told to stop looks for that every 0.5 s if nothing else is said.
 for _server in (socketserver.BaseServer, BaseWSGIServer):
     _server.serve_forever.__defaults__ = (0.02,)
+
+# What a command prints under --json in any test is as its schema says.
+cli._print = json_documents.checked(cli._print)
 
 # A shell starts what runs in the background (`make test &`) with SIGINT ignored, and every program started from it
 # inherits that: tests of Ctrl-C would wait for programs that never hear it.

@@ -22,7 +22,7 @@ REPORTS = [everything(), a_report(), a_report(a_host()), a_report(offline(hygien
 
 @pytest.mark.parametrize("kind", sorted(GENERATED))
 def test_committed_schema_is_that_of_the_records(kind: str) -> None:
-    """Where this fails on purpose: python -m gpu_ami.json_schemas report > docs/schemas/report.json."""
+    """If a change is intended: python -m gpu_ami.json_schemas NAME > docs/schemas/NAME.json."""
     assert (SCHEMAS / f"{kind}.json").read_text(encoding="utf-8") == schema_text(kind)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from gpu_ami.build import layering, layers, packer
+from gpu_ami.build.ansible import Converged
 from gpu_ami.build.builder import Builder
-from gpu_ami.cloud import Cloud, Place, login, runs
+from gpu_ami.cloud import Cloud, Place, capacity, login, runs
 from gpu_ami.errors import UsageError
 from gpu_ami.files import read_document, write_json
 from gpu_ami.plan import Plan, resolve_source_ami
@@ -26,6 +27,19 @@ BUILD_FILE = "build.json"
 INVENTORY_FILE = "base-inventory.jsonl.gz"
 # What a build consists of beside its plan: a change in any of these makes another image.
 _SOURCES = ("packer", "playbooks", "roles")
+
+
+class SourceCheck(TypedDict):
+    """What `gpu-ami sources` found before a build. indexes: address → digest of its signed file."""
+
+    date: str
+    indexes: dict[str, str]
+
+
+class SkippedSourceCheck(TypedDict):
+    """A build for which the sources were not asked (--no-source-check)."""
+
+    skipped: bool
 
 
 @dataclass(frozen=True)
@@ -50,14 +64,14 @@ class Build:
     region: str
     run: str
     finished: str
-    ansible: Mapping[str, object] | None = None
+    ansible: Annotated[Mapping[str, object] | None, Converged | None] = None
     source_ami: str = ""
     base_inventory: str = ""
-    source_check: Mapping[str, object] | None = None
+    source_check: Annotated[Mapping[str, object] | None, SourceCheck | SkippedSourceCheck | None] = None
     source_ami_name: str = ""
     source_ami_through: str = ""
-    attempts: tuple[Mapping[str, object], ...] = ()
-    layers: tuple[Mapping[str, object], ...] = ()
+    attempts: tuple[Annotated[Mapping[str, object], capacity.Attempt], ...] = ()
+    layers: tuple[Annotated[Mapping[str, object], layering.LayerRecord], ...] = ()
     sandbox: bool = False
     cost_usd: float | None = None
 

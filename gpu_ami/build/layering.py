@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from gpu_ami.build.layers import HYGIENE, Layer, load_definition
 from gpu_ami.cloud import layer_images, runs
@@ -188,7 +188,21 @@ def _make(
     )
 
 
-def records(stack: Sequence[Layer], images: Images) -> Iterator[dict[str, object]]:
+class LayerRecord(TypedDict):
+    """A layer of an image. from_image: it came with the layer image that the build started from, `ami`.
+
+    parts: what the digest is of, names and values or digests.
+    """
+
+    name: str
+    digest: str
+    from_image: bool
+    ami: str
+    created: str
+    parts: dict[str, str]
+
+
+def records(stack: Sequence[Layer], images: Images) -> Iterator[LayerRecord]:
     """What build.json keeps of each layer. ami: of the layer images that the build started from, else ""."""
     used = deepest(stack, images)
     for index, layer in enumerate(stack):

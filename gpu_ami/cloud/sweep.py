@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from gpu_ami import process
 from gpu_ami.cloud import aws_errors, dead_man, ecs, layer_images, log_groups, placement_groups, resources, runs
@@ -43,7 +44,7 @@ class Swept:
     id: str
     run: str
     reason: str
-    outcome: str
+    outcome: Annotated[str, ("removed", "would be removed", "not removed")]
     error: str = ""
 
     @property

@@ -4,5 +4,6 @@ reader               events of a log, an archive, a host or standard input; what
 archives             compressed logs and archives, nested ones too, with limits
 repeats              one fault once, where several logs have it
 table                events for people
+documents            types of the lines of `gpu-ami events --json`
 catalogue            what an Xid or SXid means and what to do about it
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from gpu_ami.errors import UsageError
 from gpu_ami.events.reader import parser_module
@@ -21,6 +21,11 @@ _NOTES = {
     119: "After its rate-limit notice the driver prints one of 30 timeouts: counts are minimum counts.",
     154: "The line names the recovery action. The parser uses its number, because drivers changed the labels.",
 }
+SEVERITIES = ("info", "app", "warning", "critical", "fatal", "decode", "derived")
+EC2_ACTIONS = (
+    "none", "monitor", "restart_application", "update_driver", "check_link", "check_cooling", "aws_support",
+    "schedule_reboot", "drain", "reboot", "stop_start", "isolate",
+)  # fmt: skip
 _SOURCE_LABELS = {"causes": "cause", "ec2_action": "on EC2"}
 _RESET_NOTE = "EC2 blocks GPU resets from inside an instance; nvidia-smi --gpu-reset ends with an error there."
 
@@ -31,15 +36,15 @@ class Explanation:
     `sources`: field to the source of its value.
     """
 
-    kind: str
+    kind: Literal["xid", "sxid", "gpu_init_failed", "neuron"]
     code: int | str
     name: str
     mnemonic: str
     status: str
     causes: tuple[str, ...]
-    severity: str
+    severity: Annotated[str, SEVERITIES]
     action: str
-    ec2_action: str
+    ec2_action: Annotated[str, EC2_ACTIONS]
     ec2_meaning: str
     investigate: str
     sources: Mapping[str, str]

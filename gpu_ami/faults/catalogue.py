@@ -23,7 +23,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from gpu_ami.errors import UsageError, counted
 from gpu_ami.files import parse_yaml
@@ -79,7 +79,7 @@ class Trial:
     """Result of one fault. red: failed checks; message: that of the check which detected it; seconds: duration."""
 
     id: str
-    outcome: str
+    outcome: Annotated[str, _OUTCOMES]
     red: tuple[str, ...] = ()
     message: str = ""
     seconds: float = 0.0
@@ -93,6 +93,16 @@ class CleanProof:
     checks: int
     seconds: float
     red: Mapping[str, str] = field(default_factory=dict)
+
+
+class FaultsDocument(TypedDict):
+    """faults.json: the last trial of each fault, and every clean proof."""
+
+    schema: Annotated[str, (SCHEMA,)]
+    image: str
+    instance_type: str
+    trials: list[Trial]
+    proofs: list[CleanProof]
 
 
 def load(folder: Path, only: Sequence[str] = (), after: str = "", more: Sequence[Path] = ()) -> list[Fault]:
@@ -212,7 +222,7 @@ class Record:
         return next((count for count, proof in newest_first if proof.red), len(self.proofs))
 
     def to_json(self) -> dict[str, object]:
-        """The document faults.json."""
+        """As FaultsDocument."""
         head = {"schema": SCHEMA, "image": self.image, "instance_type": self.instance_type}
         trials = [asdict(trial) for trial in self.trials.values()]
         return head | {"trials": trials, "proofs": [asdict(proof) for proof in self.proofs]}

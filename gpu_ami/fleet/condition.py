@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from gpu_ami.cloud.fleet import FleetMachine, Limits, Outcome, documents, machines, run_command
 from gpu_ami.errors import GpuAmiError
@@ -19,6 +19,26 @@ if TYPE_CHECKING:
 BEHIND_SECONDS = 300.0
 OK, SILENT, BEHIND, OTHER_PLAN, BROKEN, UNPROVEN = "ok", "silent", "behind", "other plan", "broken", "unproven"
 _NEVER_BEGAN = (run_command.SILENT, run_command.UNDELIVERABLE, run_command.TIMED_OUT)
+
+
+class ConditionDocument(TypedDict):
+    """A machine. plan, image, origin, agent, agent_version, parser: of the telemetry that it has.
+
+    reason: why it is not ok. command: status of the command that asked it.
+    """
+
+    instance_id: str
+    instance_type: str
+    name: str
+    state: Annotated[str, (OK, SILENT, BEHIND, OTHER_PLAN, BROKEN, UNPROVEN)]
+    reason: str
+    plan: str
+    image: str
+    origin: Annotated[str, ("", "fleet", "image")]
+    agent: str
+    agent_version: str
+    parser: str
+    command: Annotated[str, run_command.STATUSES]
 
 
 @dataclass(frozen=True)

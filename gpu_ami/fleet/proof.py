@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpu_ami.errors import GpuAmiError
-from gpu_ami.fleet.condition import BEHIND, BROKEN, OK, OTHER_PLAN, SILENT, UNPROVEN, Condition
+from gpu_ami.fleet.condition import BEHIND, BROKEN, OK, OTHER_PLAN, SILENT, UNPROVEN, Condition, ConditionDocument
 
 if TYPE_CHECKING:
     from validator.results import CheckRecord, HostResults
@@ -34,6 +34,14 @@ _REQUIRED = (
 _DRILLS = ("xid::test_drill_is_labelled", "neuron_error::test_drill_is_labelled")  # of a plan: its accelerator's
 PASS, FAIL = "PASS", "FAIL"
 _VERDICTS = {OK: PASS, BEHIND: FAIL, OTHER_PLAN: FAIL, BROKEN: FAIL, SILENT: "UNPROVEN", UNPROVEN: "UNPROVEN"}
+
+
+class MachineProofDocument(ConditionDocument):
+    """A machine, and what was proven of it. checks: how many have each verdict."""
+
+    verdict: Literal["PASS", "FAIL", "UNPROVEN"]
+    checks: dict[str, int]
+    reasons: list[str]
 
 
 @dataclass(frozen=True)

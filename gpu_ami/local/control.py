@@ -13,10 +13,13 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, NotRequired, Protocol, TypedDict
+from typing import IO, Annotated, NotRequired, Protocol, TypedDict
 
 from gpu_ami.local.machines import short_path
 from gpu_ami.local.state import LIFELINE, ImageFields, ImageRecord, Layout
+from gpu_ami.process import ProcessIdentity
+
+STATES = ("pending", "running", "shutting-down", "terminated", "stopping", "stopped")
 
 
 class Request(TypedDict):
@@ -39,7 +42,7 @@ class MirrorDescription(TypedDict):
 class RegionDescription(TypedDict):
     """region.json: how a region that is up is reached, and what a launch needs."""
 
-    process: dict[str, object]
+    process: Annotated[dict[str, object], ProcessIdentity]
     endpoint: str
     guest_endpoint: str
     mirror: MirrorDescription | None
@@ -56,7 +59,7 @@ class InstanceStatus(TypedDict):
     """One instance of the region. problem: why its machine is paused or failed, or ""."""
 
     id: str
-    state: str
+    state: Annotated[str, STATES]
     type: str
     image: str
     address: str

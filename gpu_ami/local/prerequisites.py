@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 # Program → the Debian package that has it. `make packages` installs the same list
 # (tests/local/test_prerequisites.py compares).
@@ -53,7 +54,7 @@ class Finding:
     ok: bool
     found: str
     remedy: str
-    needed_for: str
+    needed_for: Annotated[str, ("every build", "the local region")]
     path: str = ""
     version: str = ""
     plugins: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, cast
 
 from gpu_ami.cloud import Credentials, Mirror, Place, preload
 from gpu_ami.errors import CloudError, UsageError
@@ -83,9 +83,9 @@ class RegionReport(TypedDict):
     up: bool
     home: str
     images: list[ImageSummary]
-    acceleration: str | None
+    acceleration: Annotated[str | None, ("KVM", "emulation", None)]
     instances: NotRequired[list[InstanceStatus]]
-    process: NotRequired[dict[str, object]]
+    process: NotRequired[Annotated[dict[str, object], ProcessIdentity]]
     endpoint: NotRequired[str]
     guest_endpoint: NotRequired[str]
     mirror: NotRequired[MirrorDescription | None]

@@ -10,11 +10,11 @@ cost                 prices of instances, the estimate of a run, --max-cost
 """
 
 from gpu_ami.plan import cost
-from gpu_ami.plan.bump import Bump
+from gpu_ami.plan.bump import Bump, BumpPolicy, Move
 from gpu_ami.plan.bump import markdown as bump_summary
 from gpu_ami.plan.bump import propose as propose_bump
 from gpu_ami.plan.document import PLAN_FILE, Plan
-from gpu_ami.plan.lock import changes, compare, locks_folder, render_lock, value_differences, write_lock
+from gpu_ami.plan.lock import Change, changes, compare, locks_folder, render_lock, value_differences, write_lock
 from gpu_ami.plan.matrix import AffectedImage, affected
 from gpu_ami.plan.outputs import (
     ANSIBLE_FILE,
@@ -35,6 +35,9 @@ __all__ = [
     "SITE_FOLDER",
     "AffectedImage",
     "Bump",
+    "BumpPolicy",
+    "Change",
+    "Move",
     "Plan",
     "affected",
     "ansible_variables",

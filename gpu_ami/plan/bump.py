@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from gpu_ami.errors import UsageError
 from gpu_ami.recipes import Facts, Recipe, ResolvedPlan, components, facts_of, read_recipe, resolve, section
 from gpu_ami.recipes.facts import versions
 
 # Policy → kinds of driver branches that it takes (nvidia_drivers.yml, `kind`); none: every kind.
+BumpPolicy = Literal["newest", "production", "lts", "patch"]
 POLICIES: Mapping[str, tuple[str, ...]] = {"newest": (), "production": ("PB",), "lts": ("LTSB",), "patch": ()}
 _DRIVER = "nvidia_driver"
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NotRequired, TypedDict, cast
 
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.errors import ErrorDocument, GpuAmiError
 from gpu_ami.files import read_json, write_json
 from gpu_ami.publish.steps import Step
 
@@ -19,6 +19,59 @@ SCHEMA = "gpu-ami/publication/1"
 PUBLICATION_FILE, ROLLBACK_FILE = "publication.json", "rollback.json"
 TO_DO, DONE, FAILED = "to do", "done", "failed"
 PLANNED, PUBLISHED, INCOMPLETE, INTERRUPTED = "planned", "published", "incomplete", "interrupted"
+
+
+class PublishedImage(TypedDict):
+    """The AMI that is published, or that a rollback goes back to."""
+
+    ami: str
+    name: str
+    version: str
+    recipe: str
+    region: NotRequired[str]
+    level: NotRequired[str]
+    plan_digest: NotRequired[str]
+    certificate_sha256: NotRequired[str]
+
+
+class StepDocument(TypedDict):
+    """A step, and what became of it."""
+
+    name: str
+    text: str
+    outcome: Annotated[str, (TO_DO, DONE, FAILED)]
+
+
+class RegionDocument(TypedDict):
+    """A region. ami: the AMI there, "" until it is copied. parameters: SSM parameter → the AMI that it names.
+
+    notices: what differs from the policy and was not changed. error: why the region goes no further, null where
+    nothing failed.
+    """
+
+    region: str
+    ami: str
+    parameters: dict[str, str]
+    steps: list[StepDocument]
+    notices: list[str]
+    error: ErrorDocument | None
+
+
+class PublicationDocument(TypedDict):
+    """The record of `gpu-ami publish` (docs/release.md): publication.json, or rollback.json of --to.
+
+    state: planned (--dry-run), published, incomplete (a region failed, or the run was killed) or interrupted. Steps of
+    earlier runs of the same image come first.
+    """
+
+    schema: Annotated[str, (SCHEMA,)]
+    action: Annotated[str, ("publish", "rollback")]
+    state: Annotated[str, (PLANNED, PUBLISHED, INCOMPLETE, INTERRUPTED)]
+    image: PublishedImage
+    policy_sha256: str
+    started: str
+    written: str
+    regions: list[RegionDocument]
 
 
 def now_text() -> str:
@@ -33,10 +86,10 @@ class RegionRecord:
     ami: str = ""
     steps: list[Step] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)
-    earlier: list[dict[str, str]] = field(default_factory=list)
+    earlier: list[StepDocument] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     parameters: dict[str, str] = field(default_factory=dict)
-    error: dict[str, object] | None = None
+    error: ErrorDocument | None = None
 
     def expect(self, steps: Sequence[Step]) -> None:
         self.steps, self.outcomes = list(steps), [TO_DO] * len(steps)
@@ -48,8 +101,8 @@ class RegionRecord:
     def is_complete(self) -> bool:
         return self.error is None and all(outcome == DONE for outcome in self.outcomes)
 
-    def to_json(self) -> dict[str, object]:
-        now = [
+    def to_json(self) -> RegionDocument:
+        now: list[StepDocument] = [
             {"name": step.name, "text": step.text, "outcome": outcome}
             for step, outcome in zip(self.steps, self.outcomes, strict=True)
         ]
@@ -91,13 +144,12 @@ class Record:
             return PLANNED
         return PUBLISHED if self.is_complete else INCOMPLETE
 
-    def to_json(self) -> dict[str, Any]:
-        """docs/schemas/publication.json."""
+    def to_json(self) -> PublicationDocument:
         return {
             "schema": SCHEMA,
             "action": self.action,
             "state": self.state,
-            "image": self.image,
+            "image": cast("PublishedImage", self.image),
             "policy_sha256": self.policy_sha256,
             "started": self.started,
             "written": now_text(),
@@ -118,7 +170,8 @@ class Record:
         rows = {row.get("region"): row for row in before.get("regions", []) if isinstance(row, dict)}
         for region in self.regions:
             steps = rows.get(region.region, {}).get("steps", [])
-            region.earlier = [step for step in steps if isinstance(step, dict) and step.get("outcome") == DONE]
+            done = [step for step in steps if isinstance(step, dict) and step.get("outcome") == DONE]
+            region.earlier = cast("list[StepDocument]", done)
 
     def text(self) -> str:
         lines = []
@@ -146,6 +199,5 @@ class Record:
         return f"{verb}: {name} in {', '.join(region.region for region in self.regions)}"
 
 
-def _rest(error: dict[str, Any]) -> list[str]:
-    hint = [f"→ {error['hint']}"] if error.get("hint") else []
-    return [*map(str, error.get("details", [])), *hint]
+def _rest(error: ErrorDocument) -> list[str]:
+    return [*error["details"], *([f"→ {error['hint']}"] if error["hint"] else [])]

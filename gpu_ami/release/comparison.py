@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from gpu_ami.plan import value_differences
 from gpu_ami.recipes import components
@@ -23,6 +23,10 @@ _KERNEL_FILES = re.compile(
     r"/(?:etc|usr/lib)/(?:sysctl\.d|modprobe\.d|modules-load\.d)/.*|/etc/(?:sysctl\.conf|default/grub(?:\.d/.*)?)"
 )
 _NO_PACKAGE = "no package"
+NAMES = (
+    "versions", "plan", "packages", "files", "units", "accounts", "kernel settings", "metrics and streams", "checks",
+    "times",
+)  # fmt: skip
 _TITLES = {"files": "Files by component", "metrics and streams": "Metrics and streams"}
 _STAGE_SECONDS = 1.0  # a shorter difference of a time says nothing
 
@@ -40,7 +44,7 @@ class Row:
 class Section:
     """The differences of one kind. missing: why nothing could be compared, "" where it could."""
 
-    name: str
+    name: Annotated[str, NAMES]
     rows: tuple[Row, ...] = ()
     missing: str = ""
 

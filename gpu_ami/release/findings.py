@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Annotated, TypedDict
 
 HELD, REFUSED, NOT_LOOKED_AT = "held", "refused", "not looked at"
 EXIT_REFUSED = 6
@@ -14,9 +15,17 @@ class Finding:
     """One point. name: stable, for programs; hint: what to do about a refusal."""
 
     name: str
-    state: str
+    state: Annotated[str, (HELD, REFUSED, NOT_LOOKED_AT)]
     text: str
     hint: str = ""
+
+
+class FindingsDocument(TypedDict):
+    """The points of a verification (docs/release.md). verified: no point was refused (exit code 0, else 6)."""
+
+    certificate: str
+    verified: bool
+    points: list[Finding]
 
 
 @dataclass
@@ -45,7 +54,7 @@ class Findings:
         return EXIT_REFUSED if self.refused else 0
 
     def to_json(self) -> dict[str, object]:
-        """docs/schemas/commands.json, "verify"."""
+        """As FindingsDocument."""
         points = [asdict(point) for point in self.points]
         return {"certificate": self.certificate, "verified": not self.refused, "points": points}
 

@@ -73,5 +73,4 @@ def html(comparison: Comparison) -> str:
 
 
 def to_json(comparison: Comparison) -> dict[str, object]:
-    """docs/schemas/commands.json, "diff"."""
     return asdict(comparison)

@@ -10,9 +10,9 @@ releases         releases that no package index names, git tags; rows added to t
 """
 
 from gpu_ami.sources.http import Cache, Client, Limits, SourceError, mirrored
-from gpu_ami.sources.refresh import Refreshed, refresh
+from gpu_ami.sources.refresh import Proposal, Refreshed, refresh
 from gpu_ami.sources.repositories import Index, Package, Repository, index_files, read_repository
-from gpu_ami.sources.survey import ResolveAmi, Survey, require, survey
+from gpu_ami.sources.survey import ResolveAmi, Survey, SurveyDocument, require, survey
 from gpu_ami.sources.table import as_table
 
 __all__ = [
@@ -21,11 +21,13 @@ __all__ = [
     "Index",
     "Limits",
     "Package",
+    "Proposal",
     "Refreshed",
     "Repository",
     "ResolveAmi",
     "SourceError",
     "Survey",
+    "SurveyDocument",
     "as_table",
     "index_files",
     "mirrored",

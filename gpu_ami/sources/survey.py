@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 from gpu_ami.errors import CloudError, GpuAmiError, UsageError
 from gpu_ami.recipes import ResolvedPlan
@@ -54,7 +54,7 @@ class Finding:
     component: str
     item: str
     planned: str
-    state: str
+    state: Annotated[str, ("there", "missing", "wrong", "unreachable", "unknown", "unasked")]
     source: str = ""
     details: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
@@ -90,8 +90,20 @@ class Survey:
         return min((_RANK[finding.state] for finding in self.findings if finding.state in _RANK), default=0)
 
     def to_json(self) -> dict[str, Any]:
-        """The survey as docs/schemas/commands.json describes it."""
+        """As SurveyDocument."""
         return {**asdict(self), "exit_code": self.exit_code}
+
+
+class SurveyDocument(TypedDict):
+    """The results of all sources of a plan. date: UTC, ISO."""
+
+    image: str
+    plan_digest: str
+    date: str
+    findings: list[Finding]
+    indexes: list[ReadIndex]
+    seconds: float
+    exit_code: Literal[0, 2, 4]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from gpu_ami.data import data_dir
 from gpu_ami.errors import UsageError
@@ -110,7 +110,7 @@ class Runbook:
     support: str
     sources: Sequence[str]
     alarm: str
-    urgency: str
+    urgency: Annotated[str, ("page", "ticket", "")]
     notes: Sequence[str] = ()
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpu_ami import cli
 from gpu_ami.errors import UsageError
 from gpu_ami.telemetry import templates
-from tests.test_json import valid
+from tests.json_documents import valid
 
 # `gpu-ami attach`: which roles, and what is said where nobody answers.
 

@@ -6,14 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from gpu_ami import cli
 from gpu_ami.plan import render_lock, write_lock
 from tests.plan.test_bump import RECIPE
-
-SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "schemas" / "commands.json"
 
 
 @pytest.fixture
@@ -28,8 +25,6 @@ def recipe(tmp_path: Path) -> Path:
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert cli.main(["bump", *words, "--json", "-q"]) == 0
     data = json.loads(capsys.readouterr().out)
-    definition = {"$ref": "#/$defs/bump", "$defs": json.loads(SCHEMA.read_text())["$defs"]}
-    jsonschema.Draft202012Validator(definition).validate(data)
     return data
 
 

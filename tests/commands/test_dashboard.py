@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpu_ami import cli
+from tests.json_documents import valid
 from tests.telemetry import fleet, neuron_fleet
 from tests.telemetry.test_stack import aws
-from tests.test_json import valid
 
 __all__ = ["aws"]
 

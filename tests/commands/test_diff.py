@@ -10,8 +10,8 @@ import pytest
 
 from gpu_ami import cli, pipeline
 from gpu_ami.cloud import Cloud, Place, layer_images
+from tests.json_documents import valid
 from tests.release import examples
-from tests.test_json import valid
 from validator.file_account import merkle, read
 
 
@@ -93,7 +93,6 @@ def test_two_builds_of_a_plan(images: None, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("the same: ")
     assert cli.main(["diff", "--same", "out/old", "out/new", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
-    valid(data, "diff-same")
     assert [row["subject"] for row in data["differences"]] == ["nvidia-utils", "/usr/bin/nvidia-smi"]
 
 

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from gpu_ami import cli
+from gpu_ami.recipes import load_facts
+from gpu_ami.recipes.facts import fact_queries
+from tests.json_documents import valid
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -85,3 +88,19 @@ def test_refresh_names_sources_that_do_not_answer(
 def test_words_of_refresh_belong_to_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["facts", "p5", "--write"]) == 2
     assert "belong to `gpu-ami facts refresh`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["instance_types", "families", "driver", "cuda", "efa", "os"])
+def test_all_facts_are_as_the_schema_says(kind: str) -> None:
+    """Every row of every table: the types are in facts_results.py."""
+    facts = load_facts()
+    answers = {
+        "instance_types": [fact_queries.about_instance_type(facts, n) for n in facts.instance_types["instance_types"]],
+        "families": [fact_queries.about_instance_type(facts, name) for name in facts.instance_types["families"]],
+        "driver": [fact_queries.about_driver(facts, branch) for branch in facts.nvidia_drivers["branches"]],
+        "cuda": [fact_queries.about_cuda(facts, release) for release in facts.cuda["releases"]],
+        "efa": [fact_queries.about_efa(facts, release) for release in facts.efa["releases"]],
+        "os": [fact_queries.about_os(facts, name) for name in facts.operating_systems],
+    }
+    for answer in answers[kind]:
+        valid(json.loads(json.dumps(answer, default=str)), "facts")

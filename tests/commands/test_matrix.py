@@ -11,7 +11,7 @@ from gpu_ami import cli
 from gpu_ami.commands import matrix
 from gpu_ami.plan import AffectedImage
 from gpu_ami.plan.lock import Change
-from tests.test_json import valid
+from tests.json_documents import valid
 
 CHANGES = (Change("cuda.version", "12.9", "13.0", ""), Change("cuda.note", None, "a | b", ""))
 IMAGES = (

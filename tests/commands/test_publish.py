@@ -11,10 +11,10 @@ import pytest
 from gpu_ami import cli, pipeline
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.report import writer
+from tests.json_documents import valid
 from tests.publish.conftest import HOME, Account
 from tests.publish.conftest import account as account
 from tests.release import examples
-from tests.test_json import valid
 
 
 def rehearsed(account: Account) -> Path:

@@ -14,7 +14,7 @@ import pytest
 from gpu_ami import cli, pipeline
 from gpu_ami.recipes import all_recipes
 from gpu_ami.rehearsal import Candidate, Options, Rehearsal, candidates, rehearse, selection
-from tests.test_json import valid
+from tests.json_documents import valid
 
 
 @dataclass

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from gpu_ami import cli
@@ -20,8 +19,6 @@ from tests.sources import conftest as samples
 from tests.sources.conftest import Signer, Web, put_apt
 
 signers, vendor, web = samples.signers, samples.vendor, samples.web
-
-SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "schemas" / "commands.json"
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
@@ -54,8 +51,6 @@ def test_plan_at_a_mirror_with_the_vendors_signatures(
     out = vendors_plan(tmp_path / "out", vendor)
     code, data = call(capsys, str(out), "--mirror", f"{web.url}/")
     assert code == 0
-    definition = {"$ref": "#/$defs/sources", "$defs": json.loads(SCHEMA.read_text())["$defs"]}
-    jsonschema.Draft202012Validator(definition).validate(data)
     (survey,) = data
     assert survey["findings"][0]["state"] == "there" and survey["exit_code"] == 0
     assert survey["indexes"][0]["digest"].startswith("sha256:")

@@ -12,8 +12,8 @@ import pytest
 from gpu_ami import cli
 from gpu_ami.cloud import Place
 from gpu_ami.release import verification_host, verification_materials
+from tests.json_documents import valid
 from tests.release import examples
-from tests.test_json import valid
 from validator.file_account import read
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.json_documents import valid
 from tests.killed_driver.account import observed
 from tests.publish.conftest import CONSUMER, HOME, LATEST, OTHER, Account
-from tests.test_json import valid
 
 pytestmark = pytest.mark.slow
 

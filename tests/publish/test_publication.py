@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gpu_ami import cli
+from tests.json_documents import valid
 from tests.publish.conftest import CONSUMER, HOME, LATEST, ORGANIZATION, OTHER, Account
-from tests.test_json import valid
 
 PINNED = "/images/demo/gpu-ami-20261122000001"
 

@@ -8,7 +8,7 @@ from gpu_ami.errors import CloudError
 from gpu_ami.publish import record
 from gpu_ami.publish.record import Record, RegionRecord
 from gpu_ami.publish.steps import Step
-from tests.test_json import valid
+from tests.json_documents import valid
 
 IMAGE = {"ami": "ami-1", "name": "v1", "version": "v1", "recipe": "demo"}
 

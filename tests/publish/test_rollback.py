@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.json_documents import valid
 from tests.publish.conftest import HOME, LATEST, OTHER, Account
-from tests.test_json import valid
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.errors import ExitCode, GpuAmiError
 from gpu_ami.files import cache_dir, write_bytes
 
 
 class SourceError(GpuAmiError):
     """An error of one source; `gpu_ami.sources.survey` collects the errors of all."""
 
-    exit_code = 2
+    exit_code: ExitCode = 2
     state = "wrong"
 
 

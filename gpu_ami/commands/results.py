@@ -1,0 +1,364 @@
+"""The type of what each command prints under `--json`: docs/schemas/commands.json is generated from `RESULTS`.
+
+Records that a command prints as they are have their types where they are made. Here are those of documents that are
+put together from several, or that follow from what a person asked. Only `gpu_ami.json_schemas` and tests import this
+module: it needs what the commands themselves import late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypedDict
+
+from gpu_ami.build import ansible, image, layering
+from gpu_ami.cloud import launch_templates, preflight, sweep
+from gpu_ami.cloud.fleet import run_command
+from gpu_ami.commands.facts_results import Facts
+from gpu_ami.errors import ErrorDocument
+from gpu_ami.events import catalogue, documents
+from gpu_ami.faults import catalogue as faults
+from gpu_ami.fleet import condition, proof
+from gpu_ami.local import housekeeping, prerequisites, region
+from gpu_ami.plan import BumpPolicy, Change, Move
+from gpu_ami.progress import ProgressLine
+from gpu_ami.publish import record
+from gpu_ami.recipes import ExplainedValue, PlanDocument
+from gpu_ami.rehearsal import Rehearsal
+from gpu_ami.release import comparison, findings, rebuild
+from gpu_ami.report import certificate, document
+from gpu_ami.sources import SurveyDocument
+from gpu_ami.telemetry import Runbook
+from validator import tiers
+
+
+class NewKey(TypedDict):
+    """`key new`: the files of the key, and its id."""
+
+    private: str
+    public: str
+    key_id: str
+
+
+class PublicKey(TypedDict):
+    """`key public`: the public key as PEM, and its id."""
+
+    public: str
+    key_id: str
+
+
+class Same(TypedDict):
+    """`diff --same`. compared: number of paths. expected: paths that differ between any two builds of a plan."""
+
+    same: bool
+    differences: list[comparison.Row]
+    expected: list[rebuild.Expected]
+    compared: int
+
+
+class MachineOutcome(TypedDict):
+    """What became of it on a machine. text: the machine's own words."""
+
+    instance_id: str
+    instance_type: str
+    name: str
+    status: Annotated[str, run_command.STATUSES]
+    text: str
+
+
+class FleetChange(TypedDict):
+    """`fleet attach`, `fleet detach`. association: of --future, else empty."""
+
+    plan: str
+    association: str
+    machines: list[MachineOutcome]
+
+
+class FleetSteps(TypedDict):
+    """`fleet attach --dry-run`."""
+
+    dry_run: list[str]
+
+
+class FleetStatus(TypedDict):
+    """`fleet status`."""
+
+    plan: str
+    machines: list[condition.ConditionDocument]
+
+
+class FleetProof(TypedDict):
+    """`fleet prove`."""
+
+    plan: str
+    machines: list[proof.MachineProofDocument]
+
+
+class DiskUse(TypedDict):
+    """How many things of a kind there are, and their bytes on the disk."""
+
+    count: int
+    bytes: int
+
+
+class RegionDocument(region.RegionReport):
+    """`region up`, `region status`. space: what takes disk space, by kind. The keys after `acceleration` are there
+    while the region is up. holds: what keeps it up. problem: why an instance is not as it should be, else empty.
+    """
+
+    space: dict[str, DiskUse]
+
+
+class RegionDown(TypedDict):
+    """`region down`."""
+
+    was_up: bool
+
+
+class Console(TypedDict):
+    """`region console`."""
+
+    instance: str
+    console: str
+
+
+class UserData(TypedDict):
+    """`region user-data`."""
+
+    user_data: str
+
+
+class Command(TypedDict):
+    """`region ssh`: the command line."""
+
+    command: list[str]
+
+
+class Pruned(TypedDict):
+    """`region prune`: what was removed (with --dry-run: would be), and what stays."""
+
+    removed: list[housekeeping.Item]
+    kept: list[housekeeping.Item]
+
+
+class FaultSummary(TypedDict):
+    """A fault of `faults --list`."""
+
+    id: str
+    description: str
+    caught_by: str
+
+
+class SystemName(TypedDict):
+    """An operating system."""
+
+    id: str
+    version: str
+
+
+class RecipeSummary(TypedDict):
+    """A recipe. versions: of its components."""
+
+    image: str
+    description: str
+    os: SystemName
+    end_of_life: bool
+    node: dict[str, str]
+    architecture: Literal["x86_64", "arm64"]
+    versions: dict[str, str]
+    instance_types: list[str]
+    roles: list[str]
+
+
+class BrokenRecipe(TypedDict):
+    """A recipe that does not resolve, and why."""
+
+    image: str
+    error: str
+    end_of_life: bool
+
+
+class BuiltModule(TypedDict, total=False):
+    """`sources --build`: a row of `builds` in variables/facts/distribution_drivers.yml."""
+
+    kernel: str
+    driver: str
+    flavour: str
+    builds: bool
+    error: str
+    source: str
+    date: str
+
+
+class BumpDocument(TypedDict):
+    """A recipe. before and after of a move are equal where the component stays; why then names the conflict."""
+
+    image: str
+    policy: BumpPolicy
+    written: bool
+    moves: list[Move]
+    notes: list[str]
+
+
+class Remark(TypedDict):
+    """What is said of keys of the template or the recipe."""
+
+    keys: list[str]
+    message: str
+
+
+class ImportedPlace(TypedDict, total=False):
+    """The place of --where-file."""
+
+    region: str
+    subnet_id: str
+    security_group_ids: list[str]
+    profile: str
+    instance_profile: str
+    kms_key_id: str
+    ssh_interface: str
+    ssh_port: int
+    source_ami: str
+
+
+class ImportDocument(TypedDict):
+    """The recipe (docs/recipes.md), and what keeps it from resolving."""
+
+    recipe: dict[str, Any]
+    place: ImportedPlace
+    remarks: list[Remark]
+    conflicts: list[str]
+
+
+class AlarmSummary(TypedDict):
+    """An alarm of `runbook` without a word."""
+
+    name: str
+    kind: str
+    urgency: str
+    title: str
+
+
+class AlarmPattern(TypedDict):
+    """`runbook --pattern`: the filter of an alarm's log events."""
+
+    name: str
+    pattern: str
+
+
+class TelemetryFiles(TypedDict):
+    """The plan's image, and the files that were written."""
+
+    image: str
+    files: list[str]
+
+
+class DashboardPage(TypedDict):
+    """`dashboard --page`: the file that was written."""
+
+    file: str
+
+
+class DashboardFile(DashboardPage):
+    """The file of the dashboard's JSON, and how many widgets it has."""
+
+    widgets: int
+
+
+class AgentFinding(TypedDict):
+    """A defect of an agent configuration: error (agent or service reject it or ignore a part) or warning."""
+
+    file: str
+    severity: Literal["error", "warning"]
+    path: str
+    message: str
+    line: int | None
+
+
+class CheckSummary(TypedDict):
+    """A check, and what it promises."""
+
+    id: str
+    role: str
+    tier: Annotated[str, tuple(tier.name for tier in tiers.TIERS)]
+    promise: str
+
+
+class PlanChange(TypedDict):
+    """A value of the plan that differs from that of the lock in the commit."""
+
+    path: str
+    before: object
+    now: object
+
+
+class AffectedDocument(TypedDict):
+    """An image that the change affects. build: false where only what proves it has changed. reasons: at least one."""
+
+    image: str
+    recipe: str
+    digest: str
+    instance_types: list[str]
+    build: bool
+    reasons: list[str]
+    changes: list[PlanChange]
+
+
+class Shard(TypedDict):
+    """A proof on one instance type."""
+
+    image: str
+    recipe: str
+    instance_type: str
+
+
+class MatrixDocument(TypedDict):
+    """What a change affects."""
+
+    images: list[AffectedDocument]
+    shards: list[Shard]
+
+
+class RehearsalDocument(TypedDict):
+    """A row for each recipe."""
+
+    recipes: list[Rehearsal]
+
+
+# By the command's name; what every command may print first.
+RESULTS: Mapping[str, Any] = {
+    "error": ErrorDocument,
+    "progress": ProgressLine,
+    "prove": certificate.Certificate,
+    "plan": PlanDocument | list[ExplainedValue] | dict[str, list[Change]] | list[Change] | list[str],
+    "sources": list[SurveyDocument] | list[BuiltModule],
+    "build": image.Build | list[layering.LayerState],
+    "validate": document.Report,
+    "certify": certificate.Certificate,
+    "verify": findings.FindingsDocument,
+    "publish": record.PublicationDocument | findings.FindingsDocument,
+    "key": NewKey | PublicKey,
+    "diff": comparison.Comparison | Same,
+    "sweep": list[sweep.Swept],
+    "region": RegionDocument | RegionDown | Console | UserData | Command | Pruned,
+    "attach": ansible.Converged,
+    "fleet": FleetChange | FleetSteps | FleetStatus | FleetProof,
+    "launch-template": list[launch_templates.LaunchTemplate],
+    "checks": list[CheckSummary],
+    "faults": list[FaultSummary] | faults.FaultsDocument,
+    "record": document.Report,
+    "merge": certificate.Certificate,
+    "matrix": MatrixDocument,
+    "rehearse": RehearsalDocument,
+    "doctor": list[prerequisites.Finding] | list[preflight.Finding],
+    "init": list[str],
+    "recipes": list[RecipeSummary | BrokenRecipe],
+    "facts": Facts,
+    "bump": list[BumpDocument],
+    "import": ImportDocument,
+    "events": documents.EventDocument | documents.LeftOutDocument,
+    "xid": list[catalogue.Explanation],
+    "runbook": Runbook | list[AlarmSummary] | AlarmPattern,
+    "telemetry": TelemetryFiles,
+    "dashboard": DashboardFile | DashboardPage,
+    "lint-agent": list[AgentFinding],
+}
