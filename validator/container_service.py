@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from validator.cloudwatch import CloudWatch
 
 ACTIVE, STOPPED = "ACTIVE", "STOPPED"
+# The agent disconnects and reconnects several times an hour as a part of its normal operation; a task that is to start
+# meanwhile is refused (ECS developer guide, "Amazon ECS events"; treasure-data/digdag#1723, read 2026-11-25).
+NOT_CONNECTED, RECONNECT_SECONDS = "AGENT", 90.0
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,9 @@ class ContainerService:
         )
 
     def start(self, definition: str, instance: str, run: str, tags: Mapping[str, str]) -> Task:
-        """Starts a task on a container instance; its `refused` says why ECS did not."""
-        answer = self._call(
+        """Starts a task on a container instance, once its agent is connected; its `refused` says why ECS did not."""
+        start = functools.partial(
+            self._call,
             "StartTask",
             self._ecs.start_task,
             taskDefinition=definition,
@@ -93,9 +97,14 @@ class ContainerService:
             startedBy=family(run),
             tags=[{"key": key, "value": value} for key, value in tags.items()],
         )
-        if answer["tasks"]:
-            return _task(answer["tasks"][0])
-        return Task(refused=str(answer["failures"][0]["reason"]) if answer["failures"] else "ECS does not say why")
+        last = Task()
+
+        def look() -> Task | None:
+            nonlocal last
+            last = _started(start())
+            return None if last.refused == NOT_CONNECTED else last
+
+        return self.cloudwatch.wait(look, RECONNECT_SECONDS) or last
 
     def task(self, arn: str) -> Task:
         """The task as ECS knows it now; one that it does not know has status ""."""
@@ -144,6 +153,12 @@ def _instance(row: Mapping[str, Any]) -> ContainerInstance:
         agent=str(versions.get("agentVersion", "")),
         docker=str(versions.get("dockerVersion", "")),
     )
+
+
+def _started(answer: Mapping[str, Any]) -> Task:
+    if answer["tasks"]:
+        return _task(answer["tasks"][0])
+    return Task(refused=str(answer["failures"][0]["reason"]) if answer["failures"] else "ECS does not say why")
 
 
 def _task(row: Mapping[str, Any]) -> Task:

@@ -26,6 +26,7 @@ launched. Exit code 2: the place or the recipe is wrong; 4: AWS refused a call; 
   gpu-ami doctor
   gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml
   gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml --nodes 2    for two machines together
+  gpu-ami doctor --where aws.yml variables/recipes/ecs-al2023-gpu.yml --join gpu-nodes    as nodes of this cluster
   PACKER=/opt/packer/packer gpu-ami doctor
 """
 
@@ -38,12 +39,16 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--where", type=Path, metavar="FILE", help="check this place on AWS (YAML)")
     text = "with --where: check it for N machines that work together: quotas, traffic between them"
     options.add_nodes(parser, text)
+    text = "with --where and RECIPE: check the cluster that machines of this image join with --join"
+    options.add_join(parser, text)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.where:
-        return _place(args.where, args.recipe, args.nodes)
+        return _place(args)
+    if args.join is not None:
+        raise UsageError("--join is of a place", hint="gpu-ami doctor --where aws.yml RECIPE --join CLUSTER")
     if args.nodes > 1:
         raise UsageError("--nodes is of a place", hint="gpu-ami doctor --where aws.yml RECIPE --nodes 2")
     if args.recipe:
@@ -62,17 +67,25 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome("\n".join(lines), [asdict(each) for each in findings], 2 if missing else 0)
 
 
-def _place(where: Path, recipe: Path | None, nodes: int) -> Outcome:
+def _place(args: argparse.Namespace) -> Outcome:
     """What a preflight finds at the place of a --where file."""
     from dataclasses import asdict
 
     from gpu_ami.cloud import Cloud, load_place, preflight
     from gpu_ami.plan import make_plan, resolve_source_ami
     from gpu_ami.recipes import find_recipe
+    from gpu_ami.validate import cluster
 
-    place = load_place(where)
-    plan = make_plan(find_recipe(recipe), place).document if recipe else None
-    findings = preflight.examine(Cloud(place), plan, resolve_source_ami, nodes, sets_imds_v2=_sets_imds_v2)
+    if args.join is not None and not args.recipe:
+        raise UsageError("--join is of an image", hint="gpu-ami doctor --where aws.yml RECIPE --join CLUSTER")
+    place = load_place(args.where)
+    plan = make_plan(find_recipe(args.recipe), place).document if args.recipe else None
+    cloud = Cloud(place)
+    if plan:
+        cluster.require_name(plan, args.join, place)
+    findings = preflight.examine(
+        cloud, plan, resolve_source_ami, args.nodes, join=args.join, sets_imds_v2=_sets_imds_v2
+    )
     lines = [*map(str, findings), "", preflight.summary(findings)]
     return Outcome("\n".join(lines), [asdict(finding) for finding in findings], preflight.exit_code(findings))
 

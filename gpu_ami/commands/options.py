@@ -176,8 +176,8 @@ JOIN_HELP = (
 )
 
 
-def add_join(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--join", metavar="CLUSTER", nargs="?", const="", type=_cluster, help=JOIN_HELP)
+def add_join(parser: argparse.ArgumentParser, text: str = JOIN_HELP) -> None:
+    parser.add_argument("--join", metavar="CLUSTER", nargs="?", const="", type=_cluster, help=text)
 
 
 def _cluster(text: str) -> str:

@@ -20,7 +20,7 @@ from validator.probes import joined
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpu_ami.cloud import Cloud, Cluster
+    from gpu_ami.cloud import Cloud, Cluster, Place
     from gpu_ami.progress import Progress
     from gpu_ami.recipes import PlanDocument
     from gpu_ami.validate.machines import Machine
@@ -49,8 +49,12 @@ def require(plan: PlanDocument, join: str | None, cloud: Cloud) -> None:
     """
     if join is None:
         return
-    service = _service_of(plan)
-    service.require(plan, cloud, service.name_of(join, cloud.place.cluster))
+    _service_of(plan).require(plan, cloud, require_name(plan, join, cloud.place))
+
+
+def require_name(plan: PlanDocument, join: str | None, place: Place) -> str:
+    """The name of the cluster that --join means, "" for none. UsageError: this image joins none, or not by name."""
+    return "" if join is None else _service_of(plan).name_of(join, place.cluster)
 
 
 def _service_of(plan: PlanDocument) -> Service:

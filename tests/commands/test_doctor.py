@@ -96,3 +96,19 @@ def test_nodes_ask_for_traffic_between_them(
 def test_recipe_needs_a_place(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", "debian12-gpu"]) == 2
     assert "RECIPE together with --where" in capsys.readouterr().err
+
+
+def test_a_cluster_is_of_an_image_at_a_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    where = tmp_path / "aws.yml"
+    where.write_text("region: us-east-1\n")
+    place = ["doctor", "--where", str(where)]
+    for words, told in (
+        (["doctor", "--join", "x"], "--join is of a place"),
+        ([*place, "--join", "x"], "--join is of an image"),
+        ([*place, "debian12-gpu", "--join", "x"], "an image of node family ec2 is no node of a cluster"),
+        ([*place, "pcluster-3.16-al2023", "--join", "x"], "ParallelCluster launches the nodes of its clusters itself"),
+    ):
+        assert cli.main(words) == 2
+        assert told in capsys.readouterr().err

@@ -95,6 +95,20 @@ def test_a_task_that_ecs_does_not_start() -> None:
     assert service(Ecs(describe_tasks={"tasks": []})).task("arn").status == ""
 
 
+def test_an_agent_that_reconnects_is_waited_for() -> None:
+    """It does so several times an hour; ECS refuses a task meanwhile."""
+    away = {"tasks": [], "failures": [{"arn": "arn:1", "reason": "AGENT"}]}
+    answers = [away, away, {"tasks": [TASK], "failures": []}]
+    ecs, waited = Ecs(), list[float]()
+    ecs.start_task = lambda **_: answers.pop(0)
+    made = service(ecs)
+    made.cloudwatch.sleep = waited.append
+    assert made.start("d", "i", RUN, {}).arn == "arn:task" and len(waited) == 2
+    ecs.start_task = lambda **_: away
+    made.cloudwatch.wait = lambda look, _seconds: look()  # type: ignore[method-assign, assignment]
+    assert made.start("d", "i", RUN, {}).refused == "AGENT"
+
+
 def test_a_refused_call_is_no_verdict_on_the_image() -> None:
     error = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "StartTask")
     with pytest.raises(ApiRefused, match="ecs:StartTask: AccessDeniedException"):

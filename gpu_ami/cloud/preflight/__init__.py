@@ -1,6 +1,7 @@
 """Examines an account and a place before anything is launched, without creating anything.
 
 access       the instance profile: EC2 may assume its role, and its policies let the agent publish
+clusters     the cluster of --join, and what a node and its role may do there, a row a service
 examination  all checks in order; a refused look-up is a finding; summary and exit code
 findings     what an examination found, and what it examines
 identity     who the caller is, how long the credentials last, which permissions they have

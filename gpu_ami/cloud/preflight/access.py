@@ -5,7 +5,7 @@ Permissions boundaries and service control policies are not read; a boundary tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from gpu_ami.cloud import policies
@@ -63,6 +63,18 @@ def _role(scope: Scope, iam: IAMClient, profile: str, role: RoleTypeDef) -> Iter
         yield error(subject, f"{action} is not allowed{of}", "allowed", remedy)
     if not missing:
         yield ok(subject, "allows what the CloudWatch agent calls")
+
+
+def missing_actions(scope: Scope, actions: Iterable[str]) -> list[str]:
+    """Those of the actions that the role of the place's instance profile does not allow; all, where it has no role."""
+    iam, name = scope.cloud.client("iam"), scope.place.instance_profile
+    try:
+        roles = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]["Roles"]
+    except iam.exceptions.NoSuchEntityException:
+        roles = []
+    documents = _policies(iam, roles[0]["RoleName"]) if roles else ()
+    statements = [statement for document in documents for statement in policies.statements_of(document)]
+    return [action for action in actions if not allows(statements, action)]
 
 
 def _policies(iam: IAMClient, role: str) -> Iterator[policies.PolicyDocument]:

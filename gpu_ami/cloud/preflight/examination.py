@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpu_ami.cloud import Cloud, aws_errors
-from gpu_ami.cloud.preflight import access, identity, instances, login, network, resources
+from gpu_ami.cloud.preflight import access, clusters, identity, instances, login, network, resources
 from gpu_ami.cloud.preflight.findings import Finding, Level, Scope, SourceAmi, error, warning, yes
 from gpu_ami.errors import CloudError, ForeignAnswer, GpuAmiError, UsageError
 from validator.plan_document import PlanDocument
@@ -23,6 +23,7 @@ CHECKS: Mapping[str, Check] = {
     "routes": network.routes,
     "security_group_ids": network.security_groups,
     "instance_profile": access.instance_profile,
+    "cluster": clusters.cluster,
     "kms_key_id": resources.kms_key,
     "source_ami": resources.source_ami,
     "architecture": instances.architecture,
@@ -48,15 +49,17 @@ def examine(
     source_ami: SourceAmi | None = None,
     nodes: int = 1,
     *,
+    join: str | None = None,
     sets_imds_v2: Callable[[], bool] = yes,
 ) -> list[Finding]:
     """All findings about a place, and about a plan at it where one is given.
 
     source_ami: looks the plan's source AMI up (gpu_ami.plan.resolve_source_ami). nodes: machines of each type at once.
-    sets_imds_v2: whether the installed Packer does. Where AWS does not accept the credentials, that is the only
-    finding: every other call would be refused too.
+    join: the cluster that they are to join, as --join has it; None: not asked. sets_imds_v2: whether the installed
+    Packer does. Where AWS does not accept the credentials, that is the only finding: every other call would be refused
+    too.
     """
-    scope = Scope(cloud, plan, source_ami, nodes, sets_imds_v2)
+    scope = Scope(cloud, plan, source_ami, nodes, sets_imds_v2, join)
     findings = _run("identity", identity.identity, scope, decisive=True)
     if any(finding.level is Level.ERROR for finding in findings):
         return findings

@@ -63,7 +63,8 @@ class Scope:
     """What a preflight examines: a place's API, a plan's document if there is one, how its source AMI is looked up.
 
     nodes: machines of one type that are to work together. sets_imds_v2: whether the installed Packer launches a builder
-    that requires IMDSv2 (1.6.6 cannot).
+    that requires IMDSv2 (1.6.6 cannot). join: the cluster that they are to join, "" for the place's or an own one;
+    None: not asked.
     """
 
     cloud: Cloud
@@ -71,6 +72,7 @@ class Scope:
     source_ami: SourceAmi | None = None
     nodes: int = 1
     sets_imds_v2: Callable[[], bool] = yes
+    join: str | None = None
 
     @property
     def place(self) -> Place:

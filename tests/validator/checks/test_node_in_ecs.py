@@ -124,6 +124,8 @@ def test_gpus(judge: Judge, made: Registered, verdict: str, message: str) -> Non
     [
         (tasks(), "PASS", ""),
         (tasks(service=Service(Task(refused="RESOURCE:GPU"))), "FAIL", "start a task with 2 GPUs here: RESOURCE:GPU"),
+        # An agent that has registered, and then flaps: it is away whenever a task is to start.
+        (tasks(service=Service(Task(refused="AGENT"))), "FAIL", "start a task with 2 GPUs here: AGENT"),
         (tasks(service=Service(end=replace(DONE, status="PENDING"))), "FAIL", "the task is PENDING after 600 s"),
         (tasks(service=Service(end=Task("arn:task"))), "FAIL", "the task is gone after 600 s"),
         (

@@ -1,0 +1,57 @@
+"""The cluster that `--join` names: it is there, and a node and the caller may do there what a proof needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from gpu_ami.cloud import ecs
+from gpu_ami.cloud.preflight import access
+from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok
+
+# What the ECS agent calls, and what is missing without it. The role of the instance profile has it by AWS's policy
+# AmazonEC2ContainerServiceforEC2Role (ECS developer guide, "AWS managed policies", read 2026-11-25).
+ECS_NEEDED = {
+    "ecs:RegisterContainerInstance": "the machine registers",
+    "ecs:DiscoverPollEndpoint": "the agent finds its endpoint",
+    "ecs:Poll": "the agent is connected",
+    "ecs:SubmitTaskStateChange": "ECS learns that a task has ended",
+    "ecs:SubmitContainerStateChange": "ECS learns a task's exit code",
+}
+_ECS_POLICY = "attach AWS's policy AmazonEC2ContainerServiceforEC2Role"
+
+
+def cluster(scope: Scope) -> Iterator[Finding]:
+    """Nothing where no cluster is asked for."""
+    if scope.join is None:
+        return
+    found = [check for role, check in SERVICES.items() if scope.plan and role in scope.plan]
+    if found:
+        yield from found[0](scope, scope.join or scope.place.cluster)
+    elif scope.plan:
+        yield ok("cluster", "the machines of a proof are one of their own")
+
+
+def _ecs(scope: Scope, name: str) -> Iterator[Finding]:
+    if name:
+        state = ecs.state(scope.cloud, name)
+        if state == ecs.ACTIVE:
+            yield ok("cluster", f"ECS cluster {name} is {ecs.ACTIVE}")
+        else:
+            remedy = "name another one, or none: a proof makes its own then"
+            yield error("cluster", f"ECS cluster {name} is {state or 'not there'}", f"an {ecs.ACTIVE} cluster", remedy)
+    else:
+        yield ok("cluster", "a proof makes an ECS cluster of its own, which costs nothing")
+    if not scope.place.instance_profile:
+        remedy = f"set instance_profile; {_ECS_POLICY} to its role"
+        yield error("cluster", "without an instance profile no agent registers", "a profile", remedy)
+        return
+    missing = access.missing_actions(scope, ECS_NEEDED)
+    for action in missing:
+        remedy = f"{_ECS_POLICY}, so that {ECS_NEEDED[action]}"
+        yield error(f"role of {scope.place.instance_profile}", f"{action} is not allowed", "allowed", remedy)
+    if not missing:
+        yield ok(f"role of {scope.place.instance_profile}", "allows what the ECS agent calls")
+
+
+# Role of a node family → what is examined for it: a cluster's name, "" where none was given.
+SERVICES: Mapping[str, Callable[[Scope, str], Iterator[Finding]]] = {"node_ecs": _ecs}
