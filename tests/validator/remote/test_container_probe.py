@@ -175,6 +175,30 @@ def test_root_file_system_runs_the_compute_probe(tmp_path: Path) -> None:
     assert done.stdout, done.stderr
     machine = json.loads(done.stdout.splitlines()[0])
     assert machine["error"]["call"] == "dlopen", done.stderr
+    (root / "result").mkdir()  # of the host, as the task of an orchestrator has it
+    task = [python, "-IS", "/probe/task.py", "--seconds", "20"]
+    ended = subprocess.run(["chroot", str(root), *task], capture_output=True, text=True, timeout=60)
+    written = json.loads((root / "result" / "result.json").read_text())
+    assert ended.returncode == done.returncode == 1, ended.stderr
+    assert json.loads(written["printed"].splitlines()[0])["error"]["call"] == "dlopen"
+
+
+def test_an_image_is_made_and_nothing_is_started(probe: SimpleNamespace) -> None:
+    def make_root(folder: str) -> str:
+        Path(folder, "root").mkdir()
+        return "/usr/bin/python3.9"
+
+    probe.globals["make_root"] = make_root
+    out = io.StringIO()
+    assert probe.main(["--engine", "docker", "--image", "localhost:1/x:1"], out) == 0
+    document = json.loads(out.getvalue())
+    assert (document["error"], document["python"]) == ("", "/usr/bin/python3.9")
+    (imported,) = [words for words in probe.calls if words[1] == "import"]
+    assert imported[3] == "localhost:1/x:1" and not any(words[1] in ("run", "image") for words in probe.calls)
+    probe.answers["docker import"] = probe.Failed("docker import: no space left on device")
+    out = io.StringIO()
+    assert probe.main(["--engine", "docker", "--image", "localhost:1/x:1"], out) == 0
+    assert json.loads(out.getvalue())["error"] == "docker import: no space left on device"
 
 
 def test_the_program_has_the_compute_probe_in_it() -> None:
