@@ -10,7 +10,7 @@ import pytest
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import PlanDocument
-from validator.probes import CLOCK_SECONDS, MachineUnderTest, hardware, kernel_panics
+from validator.probes import CLOCK_SECONDS, MachineUnderTest, hardware, kernel_log
 
 # Units of chrony (Debian, Ubuntu), chrony (Amazon Linux), systemd, NTPsec, ntp and OpenNTPD.
 _TIME_SERVICES = ("chrony", "chronyd", "systemd-timesyncd", "ntpsec", "ntp", "ntpd", "openntpd")
@@ -90,7 +90,7 @@ def test_kernel_has_not_panicked(host: Any, observe: Observe) -> None:
     this_boot = output(host, "dmesg --facility kern --notime")
     journal = host.run("journalctl --quiet --no-pager --output cat _TRANSPORT=kernel SYSLOG_FACILITY=0")
     boots = host.run("journalctl --quiet --no-pager --list-boots")
-    messages = sorted(set(kernel_panics.troubles(this_boot) + kernel_panics.troubles(journal.stdout)))
+    messages = sorted(set(kernel_log.troubles(this_boot) + kernel_log.troubles(journal.stdout)))
     boot_count = max(1, len(boots.stdout.splitlines()) if journal.rc == boots.rc == 0 else 1)
     observe(messages or f"{boot_count} boots without a panic or an oops", "no panic, no oops")
     if messages:

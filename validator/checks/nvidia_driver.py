@@ -18,8 +18,8 @@ from validator.probes import (
     SinceImage,
     base_driver,
     environments,
-    gpu_initialisation,
     hardware,
+    kernel_log,
     kernel_modules,
     loaded_version,
     packages,
@@ -277,7 +277,7 @@ def test_packages_are_held(host: Any, plan: PlanDocument, observe: Observe) -> N
 @_NEEDS_BOARD
 def test_every_gpu_was_initialised(host: Any, observe: Observe) -> None:
     """The kernel log of this boot names no GPU that the driver could not initialise. No Xid follows such a failure."""
-    lines = gpu_initialisation.failures(output(host, "dmesg --facility kern --notime"))
+    lines = kernel_log.gpu_failures(output(host, "dmesg --facility kern --notime"))
     observe(lines or "no failure", "no failure")
     if lines:
         observe.fail(f"the driver could not initialise a GPU: {'; '.join(lines[:3])}")

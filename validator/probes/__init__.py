@@ -17,8 +17,7 @@ packages             installed packages of a planned component
 system_upgrade       what an upgrade of the whole system would change
 shared_libraries     shared libraries as a program loads them
 kernel_modules       kernel modules on disk
-kernel_panics        kernel panic, oops or lockup on a console or in the kernel log
-gpu_initialisation   GPUs that the driver could not initialise, by the kernel log
+kernel_log           kernel panic, oops or lockup, and GPUs that the driver could not initialise
 driver_locked        programs that need a driver of exactly their own version
 nodes                machines of one proof that work together: keys, addresses
 joined               the cluster and its nodes, as `gpu-ami` knows them (--join)
@@ -40,7 +39,7 @@ from validator.probes.driver_locked import Program
 from validator.probes.environment import environments, in_login_shell
 from validator.probes.footprints import Declared
 from validator.probes.hardware import Golden, Hardware, loaded_version, require_driver
-from validator.probes.kernel_panics import PANIC, troubles
+from validator.probes.kernel_log import PANIC, troubles
 from validator.probes.machine import CLOCK_SECONDS, METADATA, MachineUnderTest, metadata_of
 from validator.probes.nvidia_smi import Gpu, pci_address
 from validator.probes.since_image import SinceImage, unchanged_since_image

@@ -1,4 +1,4 @@
-"""Messages of a kernel panic, oops or lockup, or of a failed early boot, on the console and in the kernel log."""
+"""What the kernel log, or a console, says of a boot: panic, oops or lockup, a failed early boot, a GPU that failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,24 @@ PANIC = re.compile(
     r"|You are in (?:emergency|rescue) mode|Entering emergency mode"  # systemd and dracut ask for an operator
 )
 
+# The event parser's grammar (roles/event_parser/files/hwevents/initialisation.py) has the sources.
+_GPU_FAILED = re.compile(
+    r"NVRM: .*(?:RmInitAdapter failed!|rm_init_adapter(?:\(\d+\))? failed\b|\bis already lost\b"
+    r"|Cannot initialize GSP firmware RM"
+    r"|is not supported by|requires? use of the NVIDIA open)"
+    r"|nvidia: probe of \S+ failed with error|nvidia \S+: probe with driver nvidia failed with error"
+)
+
 
 def troubles(text: str) -> list[str]:
     """The lines of a log with a kernel panic, oops, lockup or failed early boot, in order."""
     return [line.strip() for line in text.splitlines() if PANIC.search(line)]
+
+
+def gpu_failures(kernel_log: str) -> list[str]:
+    """The lines of GPUs that the driver could not initialise, in order.
+
+    Each text once: every nvidia-smi tries such a GPU again.
+    """
+    lines = [line.strip() for line in kernel_log.splitlines() if _GPU_FAILED.match(line.strip())]
+    return list(dict.fromkeys(lines))
