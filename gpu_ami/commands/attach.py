@@ -20,6 +20,7 @@ logs (playbooks/attach.yml). Prints the number of tasks, the tasks that changed 
 Exit 0; 1: with --unchanged, the machine had drifted from the plan (and is as planned now); 3: a task failed.
 --role applies only that role, which takes seconds: use it to test a change of a role on a running machine.
 
+examples:
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem --role nccl
   gpu-ami attach out/debian12-gpu --host ssh://admin@10.0.0.7 -i key.pem --unchanged    has it drifted?

@@ -14,6 +14,7 @@ _EPILOG = """\
 Reads OUT/plan.json and writes OUT/build.json, OUT/packer-manifest.json and OUT/build.log. An AMI that the same plan and
 the same roles made in the same place is used again. By hand: packer build -var-file=OUT/packer.pkrvars.json packer/
 
+examples:
   gpu-ami build                                  the only plan under out/, in the local region
   gpu-ami build out/debian12-gpu --where aws.yml
   gpu-ami build --layers all                     also creates layer images, which --layers auto uses later

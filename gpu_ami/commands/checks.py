@@ -21,6 +21,7 @@ _COLLECT_SECONDS = 120.0
 _EPILOG = """\
 Lists every check that an image may have; which of them run depends on its plan. Connects to no host.
 
+examples:
   gpu-ami checks                            id, tier and promise of each
   gpu-ami checks --tier T0 --role hygiene
   gpu-ami checks --checks my_checks/        yours too

@@ -20,6 +20,7 @@ Neuron devices), which `gpu-ami telemetry` also puts into its stack. With them i
 from CloudWatch, on AWS or in the local region, and shows them: the fleet, each instance, events and actions, the
 health of the event parsers, and the cost of idle GPUs.
 
+examples:
   gpu-ami dashboard out/gpu -o dashboard.json
   aws cloudwatch put-dashboard --dashboard-name My-GPU-Usage --dashboard-body file://dashboard.json
   gpu-ami dashboard out/gpu --where aws.yml --page gpu.html --hours 12

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from validator.file_account import Inventory
 
 _EPILOG = """\
-An image is a plan.json, report.json or certificate.json, the folder of a run, or an AMI id: its files are those under
-out/ that are of it, or of the plan that its tags name (--where). It may also be its files: a raw disk image (.raw,
-.img) or a mounted tree, read by root. Compared are versions, the rest of the plan, packages, files by component, units,
-accounts, kernel settings, metrics and streams, checks and times. Missing files are named.
+An image is named by a plan.json, report.json or certificate.json, by the folder of a run, or by an AMI id: then the
+files under out/ are used that name this AMI, or the plan in its tags (--where). A raw disk image (.raw, .img) or a
+mounted tree also works, as root. Compared are versions, the rest of the plan, packages, files by component, units,
+accounts, kernel settings, metrics and streams, checks and times. What could not be compared is named.
 Two recipes that were not built: gpu-ami plan --diff A B.
 
 examples:
@@ -34,8 +34,8 @@ examples:
 
 def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("diff", help="show how two images differ; write release notes", epilog=_EPILOG)
-    parser.add_argument("image", nargs="+", metavar="IMAGE", help="the image before, and the one after")
-    parser.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text", help="[text]")
+    parser.add_argument("image", nargs="+", metavar="IMAGE", help="the older image, then the newer one")
+    parser.add_argument("--format", choices=("text", "markdown", "html", "json"), default="text", help="default: text")
     text = "release notes in Markdown; with one image: since the previous AMI of its recipe in the place"
     parser.add_argument("--notes", action="store_true", help=text)
     text = "compare two builds of one plan: exit code 1 if there are unexpected differences (docs/layers.md)"

@@ -23,6 +23,7 @@ With --where the place on AWS is checked: credentials, permissions, subnet, rout
 and KMS key; with RECIPE also the source AMI, and quotas, zones and architecture of its instance types. Nothing is
 launched. Exit code 2: the place or the recipe is wrong; 4: AWS refused a call; warnings do not count.
 
+examples:
   gpu-ami doctor
   gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml
   gpu-ami doctor --where aws.yml variables/recipes/debian12-gpu.yml --nodes 2    for two machines together

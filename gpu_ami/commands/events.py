@@ -20,6 +20,7 @@ NVIDIA's bug report, the bundle of gpu-ami-diagnose. An event in several logs is
 quotes an Xid is not an event; a line that a process wrote to /dev/kmsg is marked as a drill. Skipped lines are listed.
 What to do after an event: docs/tasks/xid-fired.md
 
+examples:
   gpu-ami events messages.gz                      a log file
   gpu-ami events nvidia-bug-report.log.gz         all logs in an archive, each event once
   journalctl -k | gpu-ami events -                this machine

@@ -48,10 +48,12 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     asked.add_argument("--add", nargs=2, metavar=("COMPONENT", "VERSION"), help=text)
     text = "--add: a value of the row, in YAML (repeatable); others are those of the nearest release"
     parser.add_argument("--set", dest="values", action="append", default=[], metavar="KEY=VALUE", help=text)
-    parser.add_argument("--site", type=Path, default=Path("site"), metavar="DIR", help="--add: default ./site")
+    parser.add_argument(
+        "--site", type=Path, default=Path("site"), metavar="DIR", help="with --add: the site's folder (default: ./site)"
+    )
     text = "refresh: recipes whose repositories are read (default: all)"
     parser.add_argument("recipes", type=Path, nargs="*", metavar="RECIPE", help=text)
-    parser.add_argument("--write", action="store_true", help="refresh: write the tables of a checkout")
+    parser.add_argument("--write", action="store_true", help="with refresh: write the rows into the tables")
     parser.add_argument("--mirror", metavar="URL", help="refresh: where https://HOST/PATH is found as URL/HOST/PATH")
     parser.set_defaults(execute=execute)
 

@@ -33,6 +33,7 @@ Exit 0: every fault was detected, and no clean proof gave a false alarm.
 OUT/faults.json keeps the last trial of each fault and every clean proof, for all runs of the same image. Ctrl-C
 terminates the machine with the fault in it; --resume continues on a new one.
 
+examples:
   gpu-ami faults                                   all faults, on the first instance type of the plan
   gpu-ami faults --only parser-stopped --only one-gpu-missing
   gpu-ami faults --resume                          faults that have not been detected on this image yet

@@ -21,8 +21,9 @@ _EPILOG = """\
 Installs a plan's CloudWatch agent configuration and event parser on machines that Systems Manager manages, without SSH
 and without a new image, and removes them (docs/fleet.md).
 
-exit codes: 0 done or proven on every machine · 1 a machine failed · 4 cloud or network, or a machine is silent
+exit codes: 0 done or proven on every machine · 1 a machine failed · 4 cloud or network, or a machine did not answer
 
+examples:
   gpu-ami fleet attach out/al2023-compute --where aws.yml --tag fleet=training --dry-run
   gpu-ami fleet attach out/al2023-compute --where aws.yml --auto-scaling-group train --future
   gpu-ami fleet status out/al2023-compute --where aws.yml --tag fleet=training
@@ -44,7 +45,7 @@ def register(subparsers: Any) -> None:
     text = "also attach to machines launched later, with a State Manager association of the tags"
     attach.add_argument("--future", action="store_true", help=text)
     _verb(verbs, "status", "which plan each machine runs, and whether its services run")
-    _verb(verbs, "detach", "take back all that attach made")
+    _verb(verbs, "detach", "remove everything that attach installed")
     prove = _verb(verbs, "prove", "run the telemetry's checks on machines in service")
     options.add_identity(prove, "private key for SSH")
     prove.add_argument("--ssh-user", default="", metavar="USER", help="default: the plan's login user")

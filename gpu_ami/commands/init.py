@@ -16,6 +16,7 @@ _EPILOG = """\
 Writes a recipe, aws.yml, publish.yml, checks/, waivers.yml, site/, a README and a CI workflow. Nothing that exists
 is overwritten.
 
+examples:
   gpu-ami init my-images && cd my-images && gpu-ami plan my-gpu-image
 """
 _STARTER = Path(__file__).resolve().parents[1] / "starter"

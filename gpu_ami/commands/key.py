@@ -16,8 +16,8 @@ examples:
   gpu-ami key new release.key                              an ed25519 key: release.key (0600) and release.key.pub
   gpu-ami key public awskms:///alias/gpu-ami-release --where aws.yml   the public part of a KMS key, as PEM
 
-Keep the private key out of the repository and of the image; whoever has it can sign. With a KMS key there is no file to
-lose. Give release.key.pub to those who verify. See docs/release.md.
+Keep the private key out of the repository and of the image; whoever has it can sign. A KMS key has
+no private file. Give release.key.pub to those who verify. See docs/release.md.
 """
 
 

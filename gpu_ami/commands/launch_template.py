@@ -24,6 +24,7 @@ supports one, IMDSv2 required, the place's subnet, security groups and instance 
 spot, reservation, capacity block). Without --make it is only printed. An existing template gets a new version, which
 becomes the default. Instances have no tag of a run: `gpu-ami sweep` does not terminate them (docs/fleet.md).
 
+examples:
   gpu-ami launch-template out/al2023-compute --where aws.yml                       one document for each instance type
   gpu-ami launch-template out/al2023-compute --where aws.yml --make                creates them
   gpu-ami launch-template ami-0123456789abcdef0 --instance-type p5.48xlarge --where aws.yml --placement-group train
@@ -43,11 +44,13 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--format", choices=FORMATS, default="json", help="what is printed (default: %(default)s)")
     parser.add_argument("--make", action="store_true", help="create the templates through the EC2 API")
     parser.add_argument("--name", default="", help="name before -<instance type> (default: the image's)")
-    parser.add_argument("--way", default="", metavar="WAY", help="on-demand, spot, reservation:ID, capacity-block:ID")
+    parser.add_argument(
+        "--way", default="", metavar="WAY", help="purchase option: on-demand, spot, reservation:ID or capacity-block:ID"
+    )
     parser.add_argument("--placement-group", default="", metavar="NAME", help="placement group of the instances")
     parser.add_argument("--root-volume-gib", type=int, default=0, metavar="GIB", help="default: the image's own size")
     parser.add_argument("--key-name", default="", metavar="NAME", help="EC2 key pair for SSH (default: none)")
-    parser.add_argument("--user-data", type=Path, metavar="FILE", help="EKS nodes need a NodeConfig document")
+    parser.add_argument("--user-data", type=Path, metavar="FILE", help="user data; an EKS node needs its NodeConfig")
     parser.add_argument(
         "--no-efa", action="store_true", help="one network interface without EFA, on every instance type"
     )

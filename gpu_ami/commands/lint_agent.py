@@ -22,6 +22,7 @@ Stricter than AWS's schema: plugin and measurement names, placeholders, dimensio
 Exit 0: no error (warnings are printed). Exit 1: an error; the agent or the service rejects it. Exit 2: a file could
 not be read; the findings of the other files are still printed.
 
+examples:
   gpu-ami lint-agent config.json
   gpu-ami lint-agent config.json --writes /var/log/gpuevent.log --writes /var/log/gpuevent.jsonl
 """

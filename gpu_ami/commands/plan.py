@@ -37,7 +37,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = subparsers.add_parser(
         "plan", help="resolve a recipe into plan.json", description="Resolves a recipe into a plan.", epilog=_EPILOG
     )
-    parser.add_argument("recipe", type=Path, nargs="*", metavar="RECIPE", help="recipe files; locks: default all")
+    parser.add_argument(
+        "recipe", type=Path, nargs="*", metavar="RECIPE", help="recipes; --check, --diff, --lock: default all"
+    )
     options.add_where(parser, "place to use (YAML), or `local`; default: the local region")
     parser.add_argument("-o", "--out", type=Path, metavar="OUT", help="folder to write to; default: out/<image>")
     parser.add_argument(

@@ -43,7 +43,7 @@ def register(subparsers: Any) -> None:
     text = "copy, share and announce a certified image; deprecate and retire older ones"
     parser = subparsers.add_parser("publish", help=text, epilog=_EPILOG)
     options.add_out(parser, "certificate.json")
-    text = "release policy (YAML) [publish.yml]"
+    text = "release policy (YAML; default: publish.yml)"
     parser.add_argument("--policy", type=Path, default=Path("publish.yml"), metavar="FILE", help=text)
     text = "print the steps and change nothing"
     parser.add_argument("-n", "--dry-run", action="store_true", help=text)

@@ -26,6 +26,7 @@ The local region is EC2, CloudWatch, Logs, SSM, IAM and STS on this machine's lo
 running instance. prove, build and validate bring it up by themselves and take it down when they end; `region up` keeps
 it up, so that the next command starts at once and other tools (aws, boto3, packer) can use it.
 
+examples:
   gpu-ami region up                     then: status says how the AWS CLI reaches it
   gpu-ami region up --plan out/debian12-gpu/plan.json    with what that plan needs, for Packer by hand
   gpu-ami region status

@@ -15,6 +15,7 @@ For the on-call engineer: the meaning, the first step, commands, when to contact
 an argument it lists the alarms. `gpu-ami telemetry PLAN` creates the alarms (docs/telemetry.md); `gpu-ami xid` shows
 the details of a code.
 
+examples:
   gpu-ami runbook 79                      an Xid, from the alarm's log event
   gpu-ami runbook 22013                   an SXid: five digits
   gpu-ami runbook gpu-reset               an alarm

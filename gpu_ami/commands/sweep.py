@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-A leftover has the tag gpu-ami:run, and its expiry has passed or its run's process on this machine has ended; or it is a
-log group of such a run's proof. Complete images stay until their own expiry (image_expires). Without --where it cleans
-this machine: leftovers of the local region, temporary keys, records of
-dead runs.
+Leftovers are resources with the tag gpu-ami:run whose expiry has passed or whose run on this machine has ended, and the
+log groups of such a run's proof. Complete images stay until their own expiry (image_expires). Without --where it cleans
+this machine: leftovers of the local region, temporary keys, records of interrupted runs.
 
+examples:
   gpu-ami sweep                       this machine and the local region
   gpu-ami sweep --where aws.yml -n    what would be removed in that AWS region
 """
 
 
 def register(subparsers: Any) -> None:
-    parser = subparsers.add_parser("sweep", help="remove leftovers of runs that died", epilog=_EPILOG)
+    parser = subparsers.add_parser("sweep", help="remove leftovers of interrupted runs", epilog=_EPILOG)
     options.add_where(parser, "a place on AWS (YAML), or `local` (default: the local region)")
     parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be removed")
     again = "the same command goes on with the rest"

@@ -20,6 +20,7 @@ Writes into DIR, from the plan's measurements, namespace, log groups and instanc
   lab.yml               for tests: all resources with a network and two instances; namespace CWAgentGPU
   dashboard.json        only the dashboard, for aws cloudwatch put-dashboard
 
+examples:
   gpu-ami telemetry out/al2023-compute/plan.json -o telemetry/
   aws cloudformation deploy --stack-name gpu-telemetry --template-file telemetry/telemetry.yml \\
       --capabilities CAPABILITY_NAMED_IAM --parameter-overrides PageEmail=oncall@example.com

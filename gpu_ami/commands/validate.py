@@ -24,7 +24,6 @@ exit codes: 0 all required checks passed, on the selected instance types · 1 a 
             7 nothing failed, but checks or restarts were left out on purpose (-k, --restarts, no --provoke-xid)
 
 examples:
-
   gpu-ami validate                                            the AMI of OUT/build.json on every instance type
   gpu-ami validate out/debian12-gpu --ami ami-0123456789abcdef0 --where aws.yml
   gpu-ami validate --host admin@10.0.0.7 -i key.pem           any running machine; nothing is launched

@@ -14,6 +14,7 @@ _EPILOG = """\
 Names and actions are NVIDIA's (Xid catalogue, nverror.h, Fabric Manager user guide), with the action's meaning on EC2.
 Severities are this project's; /etc/gpu-ami/xid-policy.json overrides them on an instance.
 
+examples:
   gpu-ami xid 63                       one code
   gpu-ami xid 48 63 94                 several
   gpu-ami xid 139 --driver 535.129.03  the meaning in that driver branch
