@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 # Program → the Debian package that has it. `make packages` installs the same list
-# (tests/local/test_prerequisites.py compares).
+# (tests/local/test_host_packages.py compares).
 TOOLS = {
     "packer": "packer",
     "qemu-system-x86_64": "qemu-system-x86",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.validator.checks.conftest import PLAN, Judge
-from tests.validator.probes.test_alternatives import AWK
+from tests.validator.probes.test_settings import AWK
 from validator.checks import system
 from validator.plan import as_plan
 

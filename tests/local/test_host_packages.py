@@ -1,12 +1,66 @@
-"""`make packages`: what is installed on which system. Programs in apt's place answer and note their calls."""
+"""The doctor and `make packages` name the same things.
+
+Where Debian's archive is.
+`make packages`: what is installed on which system. Programs in apt's place answer and note their calls.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from gpu_ami import cli
+from gpu_ami.local import debian_archive, prerequisites
+from gpu_ami.process import Completed
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_makefile_installs_what_the_doctor_asks_for() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    found = re.search(r"^PACKAGES := ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)
+    assert found
+    assert set(prerequisites.TOOLS.values()) <= set(found.group(1).replace("\\", " ").split())
+
+
+@pytest.mark.slow  # packer tells its version
+def test_missing_tool_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, **rest: None if name == "qemu-img" else real(name, **rest))
+    assert cli.main(["doctor", "-q"]) == 2
+    out = capsys.readouterr().out
+    assert "MISSING qemu-img" in out and "apt-get install qemu-utils" in out
+
+
+def test_each_finding_says_how_to_mend_it(home: Path) -> None:
+    assert all(one.ok or one.remedy for one in prerequisites.examine(home))
+
+
+def test_archive_is_the_hosts_own_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = (
+        "Debian|bookworm|http://mirror.example/debian/|main\nDebian|bookworm-security|http://mirror.example/security/|main\n"
+        "Debian|bookworm|http://mirror.example/debian/|contrib\nDebian|trixie|http://mirror.example/debian/|main\n"
+        "Node|nodistro|http://other.example/|main\nhalf a line\n"
+    )
+    monkeypatch.setattr(debian_archive, "find_tool", lambda *_, **__: "apt-get")
+    monkeypatch.setattr(debian_archive, "run", lambda *_, **__: Completed(("apt-get",), 0, shown, "", 0.0))
+    assert debian_archive.archive_lines() == [
+        "deb http://mirror.example/debian/ bookworm main",
+        "deb http://mirror.example/security/ bookworm-security main",
+    ]
+
+
+def test_archive_of_a_host_that_is_not_bookworm_is_left_to_mmdebstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian_archive, "find_tool", lambda *_, **__: "apt-get")
+    monkeypatch.setattr(debian_archive, "run", lambda *_, **__: Completed(("apt-get",), 100, "", "", 0.0))
+    assert debian_archive.archive_lines() == []
+
 
 PROGRAM = Path(__file__).resolve().parents[2] / "gpu_ami" / "local" / "packages.sh"
 # $SYSTEM: files of what the system has. installed: packages; common: version of qemu-system-common; indexes: releases

@@ -1,0 +1,121 @@
+"""Which of a base AMI's drivers is planned for a machine, and where its files are not installed yet.
+
+Programs that must be of exactly the loaded driver's version.
+Since when the fabric manager runs, and what its log says since then.
+"""
+
+from __future__ import annotations
+
+import pytest
+import testinfra
+
+from tests.validator.checks.conftest import METADATA, FakeMachine, table_host
+from validator.observe import Observe
+from validator.plan import as_plan
+from validator.probes import base_driver, fabric
+from validator.probes.driver_locked import Program
+from validator.results import RunningCheck
+
+ONE = as_plan({"nvidia_driver": {"version": "595.112.07", "provided_by": "parallelcluster 3.16.3"}})
+TWO = as_plan({
+    "nvidia_driver": {
+        "version": "580.178.04",
+        "branches": {
+            "lts": {"version": "580.178.04", "instance_types": ["g5.12xlarge"]},
+            "pb": {"version": "595.91.07", "instance_types": ["g7.12xlarge"]},
+        },
+    }
+})  # fmt: skip
+
+
+def machine(instance_type: str) -> FakeMachine:
+    return FakeMachine(METADATA, instance_type=instance_type)
+
+
+def test_version_is_that_of_the_type_where_there_are_several() -> None:
+    assert base_driver.version(ONE, machine("g7.12xlarge")) == "595.112.07"  # type: ignore[arg-type]
+    assert base_driver.version(TWO, machine("g5.12xlarge")) == "580.178.04"  # type: ignore[arg-type]
+    assert base_driver.version(TWO, machine("g7.12xlarge")) == "595.91.07"  # type: ignore[arg-type]
+    with pytest.raises(pytest.skip.Exception, match=r"the plan has no driver branch for p5\.48xlarge"):
+        base_driver.planned_branch(TWO, "p5.48xlarge")
+
+
+def test_machine_has_what_an_image_has_not_yet() -> None:
+    host = testinfra.get_host("local://")
+    base_driver.require_installed(host, TWO, "x")
+    image = testinfra.get_host("local://")
+    image.backend = object.__new__(base_driver.backend.ImageBackend)
+    base_driver.require_installed(image, ONE, "x")
+    with pytest.raises(
+        pytest.skip.Exception, match=r"at the first boot on a machine with a GPU: see driver_branches::x"
+    ):
+        base_driver.require_installed(image, TWO, "driver_branches::x")
+
+
+MANAGER = Program("nv-fabricmanager", "Fabric Manager version is")
+SAYS = "Fabric Manager version is : 580.95.05\n"
+DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@host)\nGCC version: 12.2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (SAYS, "580.95.05"),
+        ("Starting\n  Fabric Manager version is: 580.95.05 (x86_64)\n", "580.95.05"),
+        ("The Fabric Manager version is : 580.95.05\n", ""),
+        ("580.95.05\n", ""),
+        ("", ""),
+    ],
+)
+def test_version_is_read_from_its_line(text: str, version: str) -> None:
+    assert MANAGER.version(text) == version
+
+
+def test_planned_version(observe: Observe, running: RunningCheck) -> None:
+    MANAGER.check_planned(table_host({"nv-fabricmanager --version": SAYS}), "580.95.05", observe)
+    assert (running.record.observed, running.record.planned) == ("580.95.05", "580.95.05")
+    with pytest.raises(pytest.fail.Exception, match=r"--version: expected '580\.95\.06', got '580\.95\.05'"):
+        MANAGER.check_planned(table_host({"nv-fabricmanager --version": SAYS}), "580.95.06", observe)
+
+
+def test_program_that_does_not_run(observe: Observe) -> None:
+    host = table_host({"nv-fabricmanager --version": (127, "", "not found\n")})
+    with pytest.raises(pytest.fail.Exception, match="nv-fabricmanager --version exited with status 127: not found"):
+        MANAGER.check_planned(host, "580.95.05", observe)
+
+
+@pytest.mark.parametrize(("loaded", "passes"), [("580.95.05", True), ("580.95.06", False), ("580.95", False)])
+def test_loaded_driver(observe: Observe, loaded: str, passes: bool) -> None:
+    table = {"nv-fabricmanager --version": SAYS, "cat /proc/driver/nvidia/version": DRIVER.format(loaded)}
+    if passes:
+        MANAGER.check_of_loaded_driver(table_host(table), observe)
+        return
+    with pytest.raises(
+        pytest.fail.Exception, match=f"with loaded driver {loaded}: expected '{loaded}', got '580.95.05'"
+    ):
+        MANAGER.check_of_loaded_driver(table_host(table), observe)
+
+
+def test_without_a_loaded_driver_it_is_unproven(observe: Observe) -> None:
+    host = table_host({"cat /proc/driver/nvidia/version": (1, "", "No such file")})
+    with pytest.raises(pytest.skip.Exception, match="no NVIDIA driver is loaded"):
+        MANAGER.check_of_loaded_driver(host, observe)
+
+
+START = "[Nov 25 2026 10:00:00] [INFO] [tid 1] Fabric Manager version 580.105.08 is running with the following options"
+ROUTED = "[INFO] Successfully configured all the available NVSwitches to route GPU NVLink traffic."
+OLDER = "[INFO] Successfully configured all the available GPUs and NVSwitches to route NVLink traffic."
+
+
+@pytest.mark.parametrize("line", [ROUTED, OLDER])
+def test_log_of_its_last_start_says_whether_the_switches_are_routed(line: str) -> None:
+    assert fabric.read(f"100\n40000000\n{START}\n{line}\n").is_routed
+    again = fabric.read(f"100\n40000000\n{START}\n{line}\n{START}\n[ERROR] no\n")
+    assert (again.is_routed, again.seconds, again.log) == (False, 60.0, (START, "[ERROR] no"))
+    assert str(again) == f"active for 60 s, the last lines of {fabric.LOG}: {START} | [ERROR] no"
+
+
+@pytest.mark.parametrize("printed", ["", "100\n", "100\n0\n", "100\n\n"])
+def test_nothing_is_not_routed(printed: str) -> None:
+    manager = fabric.read(printed)
+    assert (manager.seconds, manager.log, manager.is_routed) == (0.0, (), False)

@@ -1,0 +1,101 @@
+"""Settings of login shells and services, each with its source.
+
+Masked units and kernel options of a genuine base AMI, and those that are none.
+The database of update-alternatives, as dpkg and chkconfig write it, and as damage leaves it.
+An operator's policy as the list of codes that it changes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from validator.probes import alternatives, environment, event_policy, system_settings
+from validator.probes.alternatives import Alternative
+
+
+def test_each_setting_has_its_source() -> None:
+    replies = {
+        "cat /etc/environment": "# comment\nexport A=1\nB=2\nnot a setting\n",
+        "systemctl show-environment": "C=3\n",
+    }
+    host: Any = SimpleNamespace(run=lambda command: SimpleNamespace(stdout=replies.get(command, "")))
+    assert environment.environments(host) == [
+        ("/etc/environment", "A=1"),
+        ("/etc/environment", "B=2"),
+        ("services", "C=3"),
+    ]
+
+
+def test_login_shell_does_not_inherit_the_environment() -> None:
+    command = environment.in_login_shell("printf %s \"${LEAKED-none} $HOME 'x'\"")
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, env=os.environ | {"LEAKED": "1"}, check=False
+    )
+    assert done.stdout.endswith("none /root 'x'")
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_masks_of_the_local_region_are_those_of_its_base_images() -> None:
+    text = (ROOT / "gpu_ami/local/replicas/debian_ami/masked.txt").read_text(encoding="utf-8")
+    units = {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")}
+    assert all(system_settings.is_harmless_mask(unit, "ec2") for unit in units)
+    assert not system_settings.is_harmless_mask("ssh.service", "eks")
+    assert system_settings.is_harmless_mask("update-motd.service", "eks")
+    assert not system_settings.is_harmless_mask("update-motd.service", "ec2")
+
+
+@pytest.mark.parametrize(
+    ("word", "is_unsafe"),
+    [
+        ("mitigations=auto", False), ("modprobe.blacklist=nouveau", False), ("console=ttyS0,115200n8", False),
+        ("ds=ec2", False), ("cloud-init=disabled", True), ("ds=nocloud;s=/seed", True), ("init=/bin/sh", True),
+        ("module_blacklist=nouveau,nvidia_uvm", True), ("mitigations=off", True), ("systemd.mask=sshd.service", True),
+    ],
+)  # fmt: skip
+def test_kernel_options(word: str, is_unsafe: bool) -> None:
+    assert system_settings.is_unsafe_option(word) is is_unsafe
+
+
+# /var/lib/dpkg/alternatives/awk of Debian 12, without most slaves.
+AWK = (
+    "\x01awk\n/usr/bin/mawk\nauto\n/usr/bin/awk\nawk.1.gz\n/usr/share/man/man1/awk.1.gz\nnawk\n/usr/bin/nawk\n\n"
+    "/usr/bin/gawk\n10\n\n/usr/bin/gawk\n/usr/bin/mawk\n5\n/usr/share/man/man1/mawk.1.gz\n/usr/bin/mawk\n\n"
+)
+# /var/lib/alternatives/ld of Amazon Linux 2023.
+LD = "\x01ld\n/usr/bin/ld.bfd\nauto\n/usr/bin/ld\n\n/usr/bin/ld.bfd\n50\n/usr/bin/ld.gold\n30\n"
+
+
+def host(stdout: str) -> Any:
+    return SimpleNamespace(run=lambda *_, **__: SimpleNamespace(rc=0, stdout=stdout))
+
+
+def test_candidates_are_the_registered_paths() -> None:
+    assert alternatives.read(host(AWK + LD)) == [
+        Alternative("awk", "/usr/bin/mawk", frozenset({"/usr/bin/gawk", "/usr/bin/mawk"})),
+        Alternative("ld", "/usr/bin/ld.bfd", frozenset({"/usr/bin/ld.bfd", "/usr/bin/ld.gold"})),
+    ]
+    assert alternatives.read(host("")) == []
+
+
+@pytest.mark.parametrize("damaged", ["\x01awk\n\n", "\x01awk\n/bin/x\nauto", "\x01\n"])
+def test_cut_off_file_registers_nothing(damaged: str) -> None:
+    (read,) = alternatives.read(host(damaged))
+    assert read.candidates == frozenset()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"xid": []}', '{"xid": {"79": {"note": "x"}, "48": "fatal"}}'])
+def test_no_policy_changes_nothing(text: str) -> None:
+    assert event_policy.overrides(text) == []
+
+
+def test_each_changed_code_is_listed() -> None:
+    text = '{"xid": {"79": {"severity": "info", "action": "none"}, "48": {"action": "reset"}}}'
+    assert event_policy.overrides(text) == ["xid 79: info, none", "xid 48: reset"]
