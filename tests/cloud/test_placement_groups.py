@@ -11,7 +11,7 @@ from gpu_ami.cloud import Cloud, placement_groups, runs, sweep
 from gpu_ami.errors import CloudError
 from gpu_ami.progress import Progress
 from tests.cloud.test_sweep import dead_record
-from tests.local.backends.test_placement_groups import cloud, launch, names, records, run  # noqa: F401
+from tests.local.backends.test_groups import cloud, launch, names, records, run  # noqa: F401
 from tests.local.conftest import World, empty_moto, endpoint, world  # noqa: F401
 
 

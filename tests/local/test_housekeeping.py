@@ -21,7 +21,7 @@ from gpu_ami.local.housekeeping import Policy
 from gpu_ami.local.images import references
 from gpu_ami.local.state import Layout, load_images, save_image
 from gpu_ami.progress import Progress
-from tests.local.test_state import RECORD
+from tests.local.test_daemon import RECORD
 
 QUIET = Progress("quiet")
 MIB = 1024**2

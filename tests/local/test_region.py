@@ -26,7 +26,7 @@ from gpu_ami.local.images import base_image, references, source_ami
 from gpu_ami.local.state import Layout, save_image
 from gpu_ami.process import ProcessIdentity
 from gpu_ami.progress import Progress
-from tests.local.test_state import RECORD
+from tests.local.test_daemon import RECORD
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Process 1 of a sandbox: settings, devices, the login user."""
+"""Process 1 of a sandbox: settings, devices, the login user. Settings of /proc/sys as plain files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 
-from gpu_ami.local.sandbox import sandbox_init
+from gpu_ami.local.sandbox import kernel_settings, sandbox_init
 
 
 def test_the_last_file_names_the_default_user(tmp_path: Path) -> None:
@@ -60,3 +60,18 @@ def test_a_connection_is_served_however_many_files_are_open() -> None:
         assert ours.recv(16) == b"hello"
         ours.shutdown(socket.SHUT_WR)
         assert ours.recv(16) == b""
+
+
+def test_settings_are_copied_as_far_as_they_can_be_read(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "kernel/random").mkdir(parents=True)
+    (source / "kernel/osrelease").write_text("6.1\n")
+    (source / "kernel/random/uuid").write_text("x")
+    (source / "kernel/gone").symlink_to("nowhere")
+    (source / "top").write_bytes(b"\xe4\n")
+    settings = kernel_settings.read(str(source))
+    assert settings == {"kernel/osrelease": "6.1\n", "top": "\xe4\n"}
+    kernel_settings.write(settings, str(tmp_path / "target"))
+    copied = sorted(path.relative_to(tmp_path / "target").as_posix() for path in (tmp_path / "target").rglob("*"))
+    assert copied == ["kernel", "kernel/osrelease", "top"]
+    assert (tmp_path / "target/top").read_bytes() == b"\xe4\n"
