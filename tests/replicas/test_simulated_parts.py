@@ -1,9 +1,16 @@
-"""docs/emulated-distributions.md has one table of every simulated part."""
+"""docs/emulated-distributions.md has one table of every simulated part.
+
+grubby of the Amazon Linux emulated distribution: its commands on the boot menu of the Debian layer below.
+"""
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -46,3 +53,92 @@ def test_a_row_says_what_it_does_and_cannot_show(part: str) -> None:
 def test_a_row_is_read_from_its_own_section() -> None:
     text = "| `a` | x | | y |\n## Simulated parts\n| part | b |\n|---|---|\n| `b_c` | x | | y |\n\n## More\n| `d` | x |"
     assert rows(f"\n{text}\n") == {"b_c": ["x", "", "y"]}
+
+
+PROGRAM = Path(__file__).parents[2] / "gpu_ami/local/replicas/al2023_ami/rootfs/usr/sbin/grubby"
+MENU = """\
+set default="0"
+menuentry 'Debian GNU/Linux' {
+\tlinux\t/boot/vmlinuz-6.1.0-2 root=UUID=1-2 ro console=ttyS0 log_buf_len=1M
+\tinitrd\t/boot/initrd.img-6.1.0-2
+}
+submenu 'Advanced options' {
+\tmenuentry 'older' {
+\t\tlinux\t/boot/vmlinuz-6.1.0-1 root=UUID=1-2 ro console=ttyS0
+\t\tinitrd\t/boot/initrd.img-6.1.0-1
+\t}
+}
+"""
+
+
+@pytest.fixture
+def grubby(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("grubby", str(PROGRAM))
+    spec = importlib.util.spec_from_loader("grubby", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader.exec_module(module)
+    module.MENU, module.DEFAULTS = str(tmp_path / "grub.cfg"), str(tmp_path / "grub")  # type: ignore[attr-defined]
+    (tmp_path / "grub.cfg").write_text(MENU)
+    (tmp_path / "grub").write_text('GRUB_TIMEOUT=0\nGRUB_CMDLINE_LINUX="console=ttyS0"\n')
+    return module
+
+
+def call(grubby: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["grubby", *arguments])
+    grubby.main()
+
+
+def lines(tmp_path: Path) -> list[list[str]]:
+    return [line.split() for line in (tmp_path / "grub.cfg").read_text().splitlines() if line.split()[:1] == ["linux"]]
+
+
+def test_info_shows_every_entry(
+    grubby: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call(grubby, monkeypatch, "--info=ALL")
+    said = capsys.readouterr().out
+    assert said.count("index=") == 2
+    assert 'kernel="/boot/vmlinuz-6.1.0-2"\nargs="ro console=ttyS0 log_buf_len=1M"\nroot="UUID=1-2"\n' in said
+    assert 'initrd="/boot/initrd.img-6.1.0-1"' in said
+    call(grubby, monkeypatch, "--default-kernel")
+    assert capsys.readouterr().out == "/boot/vmlinuz-6.1.0-2\n"
+
+
+def test_arguments_are_set_or_replaced_everywhere(
+    grubby: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    call(grubby, monkeypatch, "--update-kernel=ALL", "--args=log_buf_len=4M quiet")
+    assert lines(tmp_path) == [
+        ["linux", "/boot/vmlinuz-6.1.0-2", "root=UUID=1-2", "ro", "console=ttyS0", "log_buf_len=4M", "quiet"],
+        ["linux", "/boot/vmlinuz-6.1.0-1", "root=UUID=1-2", "ro", "console=ttyS0", "log_buf_len=4M", "quiet"],
+    ]
+    # What a later menu is made of has it, too.
+    assert 'GRUB_CMDLINE_LINUX="console=ttyS0 log_buf_len=4M quiet"\n' in (tmp_path / "grub").read_text()
+    before = (tmp_path / "grub.cfg").read_text()
+    call(grubby, monkeypatch, "--update-kernel=ALL", "--args=log_buf_len=4M quiet")
+    assert (tmp_path / "grub.cfg").read_text() == before
+
+
+def test_one_kernel_alone(grubby: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    call(grubby, monkeypatch, "--update-kernel=/boot/vmlinuz-6.1.0-1", "--remove-args=console")
+    assert [("console=ttyS0" in words) for words in lines(tmp_path)] == [True, False]
+    assert "console=ttyS0" in (tmp_path / "grub").read_text()
+
+
+def test_an_unknown_kernel_is_an_error(grubby: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no entry for /boot/vmlinuz-9"):
+        call(grubby, monkeypatch, "--update-kernel=/boot/vmlinuz-9", "--args=a")
+    assert (tmp_path / "grub.cfg").read_text() == MENU
+
+
+def test_a_menu_that_it_wrote_is_one_that_the_region_boots(
+    grubby: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from gpu_ami.local.machines.firmware import default_entry
+
+    call(grubby, monkeypatch, "--update-kernel=ALL", "--args=log_buf_len=4M")
+    entry = default_entry((tmp_path / "grub.cfg").read_text())
+    assert entry is not None
+    assert entry.command_line == "root=UUID=1-2 ro console=ttyS0 log_buf_len=4M"

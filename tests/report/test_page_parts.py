@@ -1,196 +1,189 @@
-"""A machine of report.html: what its template is given.
+"""Parts of the report's page: series, bill of materials.
 
-The timeline of report.html: lanes by machine, rows without overlap, an axis, and a panel for each hop.
-Values as templates print them.
+What was asked for and passed is told apart from a failure of the image; neither gets a certificate.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpu_ami.report import page_timeline, templating
-from gpu_ami.report.document import Stage
-from gpu_ami.report.page_machine import CheckView, MachineView, bar
-from gpu_ami.report.templating import short, visible
-from tests.report.examples import a_check, a_host, a_report, everything
-from validator.results import Hop
+from gpu_ami import pipeline
+from gpu_ami.report import certificate, left_out, page_materials, writer
+from gpu_ami.report.document import COMES_BACK, HostReport, Report
+from gpu_ami.report.left_out import LeftOut, Part
+from gpu_ami.report.page_machine import sparklines
+from gpu_ami.report.page_materials import Origin
+from tests.release import examples
+from tests.report.examples import a_check, a_host, a_report, core_checks, offline
+from validator.results import MetricSeries
+
+# The sparklines of report.html: a path for each GPU and boot, gaps, dots, ranges with units.
 
 
-def view(*further: object, **verdicts: str) -> MachineView:
-    return MachineView(a_host("g5.12xlarge", *further, **verdicts), a_report(), "m1")  # type: ignore[arg-type]
+def series(name: str, gpu: int | None, *values: Any, start: float = 600.0) -> MetricSeries:
+    return MetricSeries(f"nvidia_smi_{name}", gpu, start, 60, values)
 
 
-def test_worst_role_comes_first_with_its_red_checks() -> None:
-    roles = view(a_check("boot", "FLAKY", id="boot::test_b"), xid="FAIL").roles
-    assert [role.name for role in roles[:2]] == ["xid", "boot"]
-    assert (len(roles[1].red), len(roles[1].passed), roles[1].count) == (1, 1, 2)
-    assert roles[0].worst == "FAIL" and roles[-1].worst == "PASS"
+def drawn(*entries: MetricSeries) -> Any:
+    return sparklines(a_host("g5.12xlarge", a_check("metrics", series=entries)))
 
 
-@pytest.mark.parametrize(
-    ("changes", "captions"),
-    [
-        ({}, []),
-        ({"observed": "x" * 97, "planned": "x" * 97}, ["observed as planned"]),
-        ({"observed": "x" * 97}, ["observed", "planned"]),
-        ({"verdict": "FAIL", "observed": 2, "planned": 1}, ["observed", "planned"]),
-        ({"verdict": "FAIL", "observed": None, "planned": None}, []),
-    ],
-)
-def test_values_are_shown_whole_where_the_line_does_not_show_them(
-    changes: dict[str, object], captions: list[str]
-) -> None:
-    check = CheckView(replace(a_check("boot"), **changes), "a")  # type: ignore[arg-type]
-    assert [caption for caption, _ in check.figures] == captions
+def test_a_line_for_each_gpu_on_common_axes() -> None:
+    (line,) = drawn(series("power_draw", 0, 50.0, 60.0), series("power_draw", 1, 55.0, 50.5))
+    assert line.paths == ["M2.0 22.0L98.0 2.0", "M2.0 12.0L98.0 21.0"]
+    assert (line.name, line.range, line.is_constant) == ("power_draw", "50 to 60 W", False)
+    assert line.title == "power_draw of g5.12xlarge: 50 to 60 W; 2 GPUs, 4 datapoints"
 
 
-def test_hop_begins_where_an_earlier_one_ended() -> None:
-    hops = (Hop("kernel → file", 1.0), Hop("file → agent", 3.0), Hop("kernel → agent", 4.0))
-    (shown,) = view(a_check("logs", hops=hops)).hops
-    assert [(bar.left, bar.width) for bar in shown.bars] == [
-        ("0.00%", "25.00%"),
-        ("25.00%", "75.00%"),
-        ("0.00%", "100.00%"),
+def test_a_restart_leaves_a_gap() -> None:
+    before, after = series("temperature_gpu", 0, 30.0, 31.0), series("temperature_gpu", 0, 40.0, start=1200.0)
+    (line,) = drawn(before, after)
+    assert line.paths == ["M2.0 22.0L11.6 20.0", "M98.0 2.0h.01"]
+    assert "1 GPU, 3 datapoints" in line.title
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, math.inf, "12"])
+def test_what_is_no_number_is_a_gap(missing: object) -> None:
+    (line,) = drawn(series("utilization_gpu", 0, 1.0, missing, 3.0))
+    assert len(line.paths) == 2 and line.range == "1 to 3 %"
+
+
+def test_constant_values_are_said_as_such() -> None:
+    (line,) = drawn(series("memory_total", 0, 23028.0), series("memory_total", 1, 23028.0))
+    assert line.is_constant and line.range == "23028 MiB"
+    assert set(line.paths) == {"M50.0 12.0h.01"}
+
+
+def test_a_metric_of_all_gpus_is_shown_where_there_is_none_by_gpu() -> None:
+    lines = drawn(series("power_draw", None, 1.0), series("power_draw", 0, 2.0), series("odd_metric", None, 3.0))
+    assert [(line.name, line.range) for line in lines] == [("power_draw", "2 W"), ("odd_metric", "3")]
+
+
+def test_a_machine_without_datapoints_has_no_sparklines() -> None:
+    assert sparklines(a_host()) == [] == drawn(series("power_draw", 0))
+
+
+# The bill of materials as report.html shows it: by kind and origin, from any file that is JSON.
+
+
+def test_components_of_a_real_bill_by_origin(tmp_path: Path) -> None:
+    pipeline.certify_stage(examples.write_folder(tmp_path), tmp_path)
+    materials = page_materials.load(tmp_path)
+    assert materials
+    assert materials.packages == [
+        Origin("http://deb.debian.org/debian bookworm/main", [("libc6", "2:2.36-9+deb12u10")]),
+        Origin("repository not recorded", [("nvidia-utils", "580.1")]),
     ]
+    assert materials.modules == [Origin("DKMS module signing key", [("nvidia", "580.1")])]
+    assert [(noun, count) for noun, count, _ in materials.kinds] == [("package", 1 + 1), ("kernel module", 1)]
+    assert materials.serial.startswith("urn:uuid:")
+    page = (tmp_path / "report.html").read_text()
+    assert '<a href="bom.cdx.json">' in page and "2 packages" in page
 
 
-def test_boot_stages_follow_each_other() -> None:
-    assert [(bar.name, bar.left) for bar in view().boot] == [
-        ("running", "0.00%"),
-        ("ssh", "6.67%"),
-        ("systemd", "66.67%"),
-    ]
-
-
-def test_bar_of_nothing_has_no_length() -> None:
-    assert (bar("x", "0 s", 0.0, 0.0, 0.0).left, bar("x", "0 s", 0.0, 0.0, 0.0).width) == ("0.00%", "0.00%")
-
-
-def test_observed_event_is_shown_as_one() -> None:
-    event = {"kind": "xid", "code": 31}
-    events = list(view(a_check("logs", observed=event, promise="It is seen.")).events)
-    assert [entry.promise for entry in events] == ["It is seen.", "xid keeps it."] or len(events) == 2
-    assert dict(next(entry for entry in events if entry.promise == "It is seen.").fields) == event
-
-
-STAGES = (
-    Stage("plan x", 0, 10.0, "done", 0.0),
-    Stage("base image", 1, 20.0, "done", 15.0),
-    Stage("build x", 0, 90.0, "done", 10.0),
-    Stage("launch g5.12xlarge", 0, 5.0, "done", 100.0, "g5.12xlarge"),
-    Stage("check g5.12xlarge after reboot", 0, 95.0, "failed", 105.02, "g5.12xlarge"),
-    Stage("boot p4d.24xlarge", 0, 40.0, "done", 100.0, "p4d.24xlarge"),
-)
-
-
-def test_each_machine_has_a_lane_on_the_same_axis() -> None:
-    report = replace(a_report(a_host(), a_host("p4d.24xlarge")), stages=STAGES)
-    drawn = page_timeline.timeline(report)
-    assert drawn
-    assert [lane.name for lane in drawn.lanes] == ["run", "g5.12xlarge", "p4d.24xlarge"]
-    assert [[bar.name for bar in row] for row in drawn.lanes[0].rows] == [["plan x", "build x"], ["base image"]]
-    (row,) = drawn.lanes[1].rows
-    assert [(bar.name, bar.kind, bar.left) for bar in row] == [
-        ("launch", "boot", "50.00%"), ("✗ check after reboot", "check FAIL", "52.50%"),
-    ]  # fmt: skip
-    assert "failed after 95.0 s from 105.0 s" in drawn.lanes[1].text
-    assert list(drawn.legend) == ["prepare", "build", "boot", "check"]
-
-
-def test_a_report_without_starts_has_no_timeline() -> None:
-    assert page_timeline.timeline(everything()) is None
-    assert [bar.name for bar in page_timeline.stage_bars(everything())] == ["boot g5.12xlarge", "prove ami-1"]
-    assert page_timeline.timeline(replace(a_report(), stages=())) is None
-
-
-def test_stages_of_a_machine_that_the_report_does_not_have_are_drawn() -> None:
-    """A run that was cut, or shards."""
-    drawn = page_timeline.timeline(replace(a_report(), stages=STAGES))
-    assert drawn and [lane.name for lane in drawn.lanes] == ["run", "g5.12xlarge", "p4d.24xlarge"]
+def test_no_bill_is_said(tmp_path: Path) -> None:
+    assert page_materials.load(tmp_path) is None
 
 
 @pytest.mark.parametrize(
-    ("seconds", "labels"),
+    "content",
     [
-        (4.0, ["0", "1 s", "2 s", "3 s", "4 s"]),
-        (75.0, ["0", "15 s", "30 s", "45 s", "1 min", "75 s"]),
-        (2000.0, ["0", "10 min", "20 min", "30 min"]),
-        (500_000.0, ["0", "1440 min", "2880 min", "4320 min", "5760 min", "7200 min"]),
+        {}, {"components": 3, "metadata": []}, {"components": [1, {"type": "library", "properties": [7]}]},
+        {"metadata": {"component": {"pedigree": {"ancestors": ["x"]}}}},
+    ],
+)  # fmt: skip
+def test_a_bill_of_another_form_is_no_error(content: object, tmp_path: Path) -> None:
+    (tmp_path / page_materials.BOM_FILE).write_text(json.dumps(content))
+    materials = page_materials.load(tmp_path)
+    assert materials and materials.base == "" and not materials.modules
+
+
+def test_versions_of_installed_components_and_of_the_kernel() -> None:
+    plan = {
+        "nvidia_driver": {"version": "580.1"},
+        "cuda": {"version": "13.0"},
+        "kernel": {"version": "6.1"},
+        "node": {},
+    }
+    assert page_materials.planned_versions(a_report(**plan)) == [("nvidia_driver", "580.1"), ("kernel", "6.1")]
+
+
+REBOOT = LeftOut(Part.RESTART, "reboot", "--restarts")
+STOP = LeftOut(Part.RESTART, "stop-start", "--restarts")
+CHECKS = LeftOut(Part.CHECKS, "", "-k 'boot'")
+KERNEL_XID = LeftOut(Part.KERNEL_XID, "", "without --provoke-xid")
+
+
+def not_done(how: str) -> HostReport:
+    """A machine on which everything passed, and one restart was not tried."""
+    return replace(a_host(), restarts=(how,)).with_checks(a_check("boot", "UNPROVEN", id=f"{COMES_BACK}@{how}"))
+
+
+def selected(*checks: object) -> HostReport:
+    return HostReport("g5.12xlarge", checks=checks, facts={"hardware": "real"})  # type: ignore[arg-type]
+
+
+def drill() -> HostReport:
+    checks = [check for check in core_checks() if check.role != "xid"]
+    xid = a_check("xid", tier="T2", event={"kind": "xid", "origin": "userland"})
+    return HostReport("g5.12xlarge", checks=(*checks, xid), facts={"hardware": "real"})
+
+
+def leaving(report: Report, *parts: LeftOut) -> Report:
+    return replace(report, left_out=parts)
+
+
+@pytest.mark.parametrize(
+    ("report", "exit_code"),
+    [
+        (a_report(a_host(), unproven=("p4d.24xlarge",)), 0),
+        (leaving(a_report(not_done("reboot")), REBOOT), 7),
+        (leaving(a_report(not_done("reboot"), unproven=("p4d.24xlarge",)), REBOOT), 7),
+        (leaving(a_report(selected(a_check("boot"))), CHECKS), 7),
+        (leaving(a_report(selected(a_check("boot")), offline()), CHECKS), 7),
+        (leaving(a_report(drill()), KERNEL_XID), 7),
+        # Something else is missing, too.
+        (leaving(a_report(not_done("stop-start")), REBOOT), 1),
+        (a_report(not_done("reboot")), 1),
+        (leaving(a_report(drill()), REBOOT), 1),
+        (leaving(a_report(a_host(metrics="UNPROVEN"), unproven=("p4d.24xlarge",)), STOP), 1),
+        # Nothing matched -k: nothing was proven.
+        (leaving(a_report(selected()), CHECKS), 1),
+        # What failed stays red, whatever was left out.
+        (leaving(a_report(selected(a_check("boot", "FAIL"))), CHECKS), 1),
+        (leaving(a_report(selected(a_check("boot", "FLAKY"))), CHECKS), 1),
+        (leaving(a_report(a_host(), incomplete="the run was interrupted"), REBOOT), 4),
+        (leaving(a_report(selected(a_check("boot"), a_check("mine", "ERROR"))), CHECKS), 4),
     ],
 )
-def test_axis_has_few_round_ticks(seconds: float, labels: list[str]) -> None:
-    drawn = page_timeline.timeline(replace(a_report(), stages=(Stage("plan", 0, seconds, "done", 0.0),)))
-    assert drawn and [tick.label for tick in drawn.ticks] == labels
+def test_exit_code(report: Report, exit_code: int) -> None:
+    assert report.exit_code == exit_code
+    assert left_out.passed_as_asked(report) is (exit_code in (0, 7))
+    assert report.verdict != "PASS" and not certificate.certify(report).is_issued
 
 
-def test_a_panel_for_each_hop_with_each_machine_and_restart() -> None:
-    first = a_check("logs", hops=(Hop("a → b", 1.0), Hop("b → c", 3.0)))
-    again = a_check("logs", id="logs::test_it@reboot", after="reboot", hops=(Hop("a → b", 2.0),))
-    slower = a_check(
-        "xid", id="xid::test_drill", hops=(Hop("a → b", 1.5), Hop("b → c", -0.5))
-    )  # clocks differ a little
-    report = a_report(a_host("g5.12xlarge", first, slower, again), a_host("p4d.24xlarge", first))
-    panels = page_timeline.hop_panels(report)
-    assert [panel.hop for panel in panels] == ["a → b", "b → c"]
-    assert [(bar.name, bar.label, bar.width) for bar in panels[0].bars] == [
-        ("g5.12xlarge", "1.50 s", "75.00%"),
-        ("g5.12xlarge after reboot", "2.00 s", "100.00%"),
-        ("p4d.24xlarge", "1.00 s", "50.00%"),
-    ]
+def test_restart_that_was_asked_for_has_to_bring_the_machine_back() -> None:
+    back = a_check("boot", "FAIL", id=f"{COMES_BACK}@reboot")
+    report = leaving(a_report(replace(selected(a_check("boot")), restarts=("reboot",)).with_checks(back)), CHECKS)
+    assert report.exit_code == 1
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("<b>&\"'", "<b>&\"'"),
-        ("\x1b[1;31mFAIL\x1b[0m", "FAIL"),
-        ("a\x1b]0;x\x07\x00\rb\x7f", "a⟨U+001B⟩]0;x⟨U+0007⟩⟨U+0000⟩⟨U+000D⟩b⟨U+007F⟩"),
-        ("one\r\ntwo\tthree", "one\ntwo\tthree"),
-        ("exe.\u202egnp \ud800", "exe.⟨U+202E⟩gnp ⟨U+D800⟩"),
-        (None, "None"),
-    ],
-)
-def test_invisible_characters_are_written_out(value: object, shown: str) -> None:
-    assert visible(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ([], "none"),
-        ({}, "none"),
-        ((), "none"),
-        (None, "nothing"),
-        ("a\n b", "a b"),
-        ([1, "é"], '[1, "é"]'),
-        ("x" * 97, "x" * 95 + "…"),
-    ],
-)
-def test_short(value: object, shown: str) -> None:
-    assert short(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "cell"), [("a|b\nc", "a\\|b c"), (None, "null"), ({"a": 1}, '{"a": 1}'), ("x" * 121, "x" * 119 + "…")]
-)
-def test_cell_of_a_markdown_table(value: object, cell: str) -> None:
-    assert templating.cell(value) == cell
-
-
-def test_html_templates_escape_and_markdown_does_not() -> None:
-    environment = templating._environment()
-    for name, shown in (("x.html.j2", "&lt;b&gt;"), ("x.md.j2", "<b>")):
-        template = environment.overlay()
-        template.loader = __import__("jinja2").DictLoader({name: "{{ value }}"})
-        assert template.get_template(name).render(value="<b>") == shown
-
-
-def test_every_template_is_there_and_used() -> None:
-    names = {path.name for path in templating.TEMPLATES.iterdir()}
-    texts = "".join(path.read_text() for path in templating.TEMPLATES.iterdir())
-    entries = {"page.html.j2", "certificate.md.j2", "job_summary.md.j2", "diff.html.j2", "matrix.md.j2"}
-    entries.add("dashboard.html.j2")  # gpu_ami/telemetry/page.py
-    assert entries <= names
-    assert all(f'"{name}"' in texts for name in names - entries)
+def test_what_was_left_out_is_named(tmp_path: Path) -> None:
+    report = leaving(a_report(not_done("reboot"), unproven=("p4d.24xlarge",)), REBOOT)
+    statement = certificate.certify(report)
+    text = writer.summary_text(report, statement, tmp_path)
+    assert "left out on purpose: instance type p4d.24xlarge (--instance-type)" in text
+    assert "left out on purpose: restart reboot (--restarts)" in text
+    assert "All that was asked for passed; no certificate, for parts of the proof were left out (exit code 7)" in text
+    assert "UNPROVEN, no certificate" in text
+    assert "Left out on purpose: instance type p4d.24xlarge" in writer.markdown(report, statement)
+    shard = a_report(a_host(), unproven=("p4d.24xlarge",))
+    assert "this is a shard, and gpu-ami merge joins it" in writer.summary_text(shard, None, tmp_path)
+    failed = a_report(a_host(xid="FAIL"), unproven=("p4d.24xlarge",))
+    assert "All that was asked for passed" not in writer.summary_text(failed, None, tmp_path)
