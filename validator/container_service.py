@@ -78,7 +78,6 @@ class ContainerService:
                 lambda: self._ecs.register_task_definition(
                     family=family(run),
                     networkMode="none",
-                    requiresCompatibilities=["EC2"],
                     containerDefinitions=[dict(container)],
                     volumes=[{"name": "result", "host": {"sourcePath": folder}}],
                     tags=[{"key": key, "value": value} for key, value in tags.items()],

@@ -12,7 +12,8 @@ from tests.local.managed_machines import MetadataService
 _REPLICA = Path(__file__).resolve().parents[2] / "gpu_ami" / "local" / "replicas" / "ecs_ami" / "rootfs"
 PROGRAM = _REPLICA / "usr" / "libexec" / "amazon-ecs-init"
 GPUS = ("GPU-11111111-0000-0000-0000-000000000001", "GPU-11111111-0000-0000-0000-000000000002")
-# `create` keeps its words; `wait` answers once the file `ended` is there, as a container that ends.
+# `create` keeps its words; `wait` answers once the file `ended` is there, as a container that ends. Where the file
+# `result.json` is there, a container writes it into its volume, and ends.
 _DOCKER = """\
 #!/bin/sh
 echo "$*" >> {root}/docker.log
@@ -20,13 +21,19 @@ case "$1" in
   version) echo 25.0.13 ;;
   pull) echo 'connection refused' >&2; exit 1 ;;
   image) [ -e {root}/image ] ;;
+  start)
+    [ ! -e {root}/result.json ] || {{
+      folder=$(sed -n 's|^create.* --volume \\([^:]*\\):/result .*|\\1|p' {root}/docker.log | tail -n 1)
+      cp {root}/result.json "$folder/" && echo 0 > {root}/ended
+    }} ;;
   stop) echo 137 > {root}/ended ;;
   wait) while [ ! -e {root}/ended ]; do sleep 0.02; done; cat {root}/ended ;;
 esac
 """
 _NVIDIA_SMI = """\
 #!/bin/sh
-{lines}
+case "$*" in *driver_version*) before='580.1, ' ;; *) before= ;; esac
+for uuid in {uuids}; do echo "$before$uuid"; done
 """
 
 
@@ -40,7 +47,7 @@ class ContainerMachine:
         for index in range(len(gpus)):
             (root / "dev" / f"nvidia{index}").touch()
         self.program("docker", _DOCKER.format(root=root))
-        self.program("nvidia-smi", _NVIDIA_SMI.format(lines="\n".join(f"echo '580.1, {uuid}'" for uuid in gpus)))
+        self.program("nvidia-smi", _NVIDIA_SMI.format(uuids=" ".join(gpus)))
         (root / "image").touch()
         (root / "var/lib/ecs/ecs.config").write_text("ECS_ENABLE_GPU_SUPPORT=true\n")
         self.configure(ECS_CLUSTER=cluster, ECS_INSTANCE_ATTRIBUTES='{"gpu-ami.run": "20261125-000000-abcdef"}')
@@ -68,9 +75,12 @@ class ContainerMachine:
         words = [sys.executable, "-IS", str(PROGRAM), verb]
         return subprocess.run(words, env=self.environment, timeout=60, check=False).returncode
 
-    def start(self) -> None:
-        """As ecs.service: pre-start, then start."""
+    def start(self, *, without: str = "") -> None:
+        """As ecs.service: pre-start, then start. without: a GPU that is missing from the file of them in between."""
         assert self.ecs_init("pre-start") == 0, self.read("var/log/ecs/ecs-init.log")
+        if without:
+            info = self.root / "var/lib/ecs/gpu/nvidia-gpu-info.json"
+            info.write_text(info.read_text().replace(f', "{without}"', ""))
         words = [sys.executable, "-IS", str(PROGRAM), "start"]
         self.agent = subprocess.Popen(words, env=self.environment, start_new_session=True)
 
