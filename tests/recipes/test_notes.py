@@ -78,7 +78,7 @@ def test_kernel_that_neuron_was_not_tested_with_is_noted() -> None:
 
 
 # Systems and architectures of which images were built, judged and booted in the local region (docs/recipes.md).
-REHEARSED = set(itertools.product(rootfs_layers.SYSTEMS, ["x86_64"]))
+REHEARSED = {*itertools.product(rootfs_layers.SYSTEMS, ["x86_64"]), ("al2023", "arm64")}
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 
 
