@@ -277,10 +277,11 @@ class Tuning(TypedDict):
 
 
 class NodeRole(TypedDict):
-    """The section of a node family's own role."""
+    """The section of a node family's own role; `has_driver`: the base AMI brings the NVIDIA driver."""
 
     version: str
     accelerator: NotRequired[str]
+    has_driver: NotRequired[bool]
 
 
 class AgentPackage(TypedDict):

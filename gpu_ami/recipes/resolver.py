@@ -109,7 +109,8 @@ def _section(
         sources.add(f"{component.label} {versions[name]}", context.facts.releases(name)[versions[name]])
         if name in context.provided:
             of_base = component.of_base(context, sources) if component.of_base else {}
-            return {"version": context.provided[name], "provided_by": context.base_ami, **of_base}
+            settings = context.variant.get("settings", {}).get(name, {})
+            return {"version": context.provided[name], "provided_by": context.base_ami, **settings, **of_base}
     return component.written(context, versions, sources)
 
 

@@ -116,11 +116,11 @@ def test_dnf_locks_what_came_along_and_what_builds_the_modules(tmp_path: Path, p
     done = hold(tmp_path, "redhat", path, **asked)
     assert done.returncode == 0, done.stdout
     assert locks.read_text().splitlines() == [
-        "kmod-other-0:1-1.*",
         "dkms-0:3.2.1-1.amzn2023.*",
         "kernel6.12-modules-extra-0:6.12.1-1.*",
         "kmod-3:580.1-1.amzn2023.*",
         "kmod-common-3:580.1-1.amzn2023.*",
+        "kmod-other-0:1-1.*",
     ]
     again = hold(tmp_path, "redhat", path, **asked)
     assert "changed=0" in again.stdout

@@ -18,6 +18,7 @@ from validator.probes import (
     Declared,
     Entry,
     SinceImage,
+    base_driver,
     bill_of_materials,
     footprints,
     package_database,
@@ -147,10 +148,12 @@ def test_packaged_files_are_unchanged(host: Any, plan: Any, since_image: SinceIm
     changed = packages.changed_files(host, plan["os"]["family"], kept)
     if changed is None:
         unproven("the package database does not own the system's programs")
+    registered = base_driver.registered_files(host, plan)
     wrong = [
         f"{path}{' (missing)' if missing else ''}"
         for path, missing, is_configuration in changed
-        if path.startswith(_GUARDED) or not (is_configuration or "/etc/" in path or path.startswith(_NOT_COMPARED))
+        if not (missing and path in registered)
+        and (path.startswith(_GUARDED) or not (is_configuration or "/etc/" in path or path.startswith(_NOT_COMPARED)))
     ]
     observe.nothing(sorted(wrong), "files that differ from their package")
     if kept:

@@ -9,9 +9,10 @@ from typing import Any
 
 from validator.observe import Observe, unproven
 from validator.plan_document import PlanDocument, section
-from validator.probes import package_database, since_image
+from validator.probes import base_driver, package_database, since_image
 
 MISSING = "missing"
+_MISSING = " (missing)"  # after the path of a packaged file that is not there
 _RPM_VERIFY = (
     "rpm --verify --nodeps --noscripts --nouser --nogroup --nomode --nomtime --nolinkto --nordev --nocaps --noconfig"
 )
@@ -82,6 +83,9 @@ def check_unchanged(host: Any, plan: PlanDocument, component: str, programs: lis
     verify = "dpkg --verify" if family == "debian" else _RPM_VERIFY
     done = host.run(f"{verify} {' '.join(['%s'] * len(names))}", *names, timeout=_VERIFY_SECONDS)
     changed = _changed(done.stdout)
+    if any(path.endswith(_MISSING) for path in changed):
+        registered = {f"{path}{_MISSING}" for path in base_driver.registered_files(host, plan)}
+        changed = [path for path in changed if path not in registered]
     observe(changed or ", ".join(names), "no changed file")
     if changed:
         more = f" and {len(changed) - 10} more" if len(changed) > 10 else ""
@@ -124,7 +128,7 @@ def _changed(shown: str) -> list[str]:
     rows = [_VERIFY_ROW.fullmatch(line.strip()) for line in shown.splitlines()]
     changes = [row.groups() for row in rows if row]
     return [
-        f"{path}{' (missing)' if marks == 'missing' else ''}"
+        f"{path}{_MISSING if marks == 'missing' else ''}"
         for marks, kind, path in changes
         if (marks == "missing" or "5" in marks) and kind is None and not path.startswith(_MAY_BE_MISSING)
     ]

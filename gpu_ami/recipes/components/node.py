@@ -14,6 +14,8 @@ def _component(family: str, after: str, layer: str = "kernel") -> Component:
         section: NodeRole = {"version": context.node_version or ""}
         if family == "ecs":  # for the agent, which schedules tasks on it
             section["accelerator"] = next(iter(sorted(context.accelerators)), "none")
+        if context.driver_branches:
+            section["has_driver"] = True
         return section
 
     return Component(f"node_{family}", layer=layer, after=(after,), keys=NO_KEYS, section=NodeRole, write=write)

@@ -8,7 +8,7 @@ import pytest
 import testinfra.host
 
 from tests.validator.checks.conftest import METADATA, PLAN, FakeMachine, Judge, TableBackend
-from validator.checks import device_nodes, driver_branches, fabric_manager, nvidia_driver
+from validator.checks import device_nodes, driver_branches, efa, fabric_manager, nvidia_driver
 from validator.observe import Observe
 from validator.plan import as_plan
 from validator.results import CheckRecord, RunningCheck
@@ -228,3 +228,25 @@ def test_modules_on_a_machine_are_those_of_its_type(judge: Judge) -> None:
     assert judge(function, table, plan=ON_EKS).verdict == "PASS"
     machine = FakeMachine(METADATA, instance_type="g7.12xlarge")
     assert f"expected {PB}, got {KERNEL}: {LTS}" in judge(function, table, plan=ON_EKS, machine=machine).message
+
+
+@pytest.mark.parametrize(("missing", "verdict"), [
+    ("/usr/src/nvidia-580.178.04/nv.c", "PASS"), ("/usr/bin/nvidia-smi", "FAIL"),
+])  # fmt: skip
+def test_packages_that_are_registered_may_lack_files(judge: Judge, missing: str, verdict: str) -> None:
+    """The base AMI registers the module's package, whose source is not on the machine."""
+    table = {
+        "for p in*": "nvidia-driver-cuda: \n",
+        "rpm --verify*": (1, f"missing     {missing}\n"),
+        "rpm --query --package*": "/usr/src/nvidia-580.178.04/nv.c\n",
+    }
+    plan = as_plan(ON_EKS | {"os": {"id": "amzn", "family": "redhat", "ssh_user": "ec2-user"}})
+    found = judge(nvidia_driver.test_files_are_the_packages_own, table, plan=plan)
+    assert found.verdict == verdict, found
+
+
+def test_peer_memory_module_of_the_base_ami_is_unproven(judge: Judge) -> None:
+    table = {"cat*": "# EFA installer version: 1.50.0\nefa-nv-peermem-1.2.3-1.amzn2023.x86_64\n"}
+    plan = as_plan(ON_EKS | {"efa": {"version": "1.50.0", "mode": "minimal"}})
+    found = judge(efa.test_peer_memory_module_fits_the_driver, table, plan=plan)
+    assert (found.verdict, "built once beside several drivers" in found.message) == ("UNPROVEN", True), found

@@ -6,6 +6,8 @@ Since when the fabric manager runs, and what its log says since then.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import testinfra
 
@@ -21,7 +23,7 @@ TWO = as_plan({
     "nvidia_driver": {
         "version": "580.178.04",
         "branches": {
-            "lts": {"version": "580.178.04", "instance_types": ["g5.12xlarge"]},
+            "lts": {"version": "580.178.04", "tree": "/opt/nvidia/lts", "instance_types": ["g5.12xlarge"]},
             "pb": {"version": "595.91.07", "instance_types": ["g7.12xlarge"]},
         },
     }
@@ -38,6 +40,20 @@ def test_version_is_that_of_the_type_where_there_are_several() -> None:
     assert base_driver.version(TWO, machine("g7.12xlarge")) == "595.91.07"  # type: ignore[arg-type]
     with pytest.raises(pytest.skip.Exception, match=r"the plan has no driver branch for p5\.48xlarge"):
         base_driver.planned_branch(TWO, "p5.48xlarge")
+
+
+def test_registered_files_are_those_of_the_taken_tree() -> None:
+    asked: list[str] = []
+
+    class Host:
+        def run(self, command: str, *args: str) -> SimpleNamespace:
+            asked.append(command % args)
+            return SimpleNamespace(stdout="/usr/src/nvidia-580.178.04/nv.c\n/usr/bin/nvidia-smi\n")
+
+    host = Host()
+    assert base_driver.registered_files(host, TWO) == {"/usr/src/nvidia-580.178.04/nv.c", "/usr/bin/nvidia-smi"}
+    assert asked[0].count("/opt/nvidia/current/") == 3
+    assert base_driver.registered_files(host, ONE) == frozenset() == base_driver.registered_files(host, as_plan({}))
 
 
 def test_machine_has_what_an_image_has_not_yet() -> None:
