@@ -44,7 +44,8 @@ def create(cloud: Cloud, name: str, tags: Mapping[str, str]) -> None:
 
 def leave(cloud: Cloud, name: str, instance_ids: Sequence[str]) -> None:
     """Deregisters the container instances of EC2 instances, with the tasks on them. CloudError."""
-    _deregister(cloud, name, _container_instances(cloud, name, f"ec2InstanceId in [{', '.join(instance_ids)}]"))
+    for instance_id in instance_ids:
+        _deregister(cloud, name, _container_instances(cloud, name, f"ec2InstanceId == {instance_id}"))
 
 
 def _deregister(cloud: Cloud, name: str, arns: Iterable[str]) -> None:

@@ -15,7 +15,6 @@ ACTIVE, DRAINING, INACTIVE = "ACTIVE", "DRAINING", "INACTIVE"
 _SUMMED, _LISTED = ("INTEGER", "LONG", "DOUBLE"), "STRINGSET"
 _VALUE = {"INTEGER": "integerValue", "LONG": "longValue", "DOUBLE": "doubleValue"}
 _EXISTS = re.compile(r"attribute:(?P<name>[\w./-]+) exists")
-_IN = re.compile(r"ec2InstanceId in \[(?P<ids>[^\]]*)\]")
 _IS = re.compile(r"(?P<field>ec2InstanceId|attribute:[\w./-]+) == (?P<value>\S+)")
 
 
@@ -107,8 +106,6 @@ class ContainerInstance:
             return True
         if match := _EXISTS.fullmatch(query):
             return self.attribute(match["name"]) is not None
-        if match := _IN.fullmatch(query):
-            return self.ec2_instance_id in [each.strip() for each in match["ids"].split(",")]
         if match := _IS.fullmatch(query):
             name = match["field"].partition(":")[2]
             return (self.attribute(name) if name else self.ec2_instance_id) == match["value"]
