@@ -33,7 +33,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL = $(VENV)/bin/python -m pip install -q --no-compile --disable-pip-version-check
 
-.PHONY: help setup packages python venv base-image test test-all test-slow lint unit slow prove recipes roles real machine faults bench clean
+.PHONY: help setup packages python venv base-image test test-all test-slow lint unit slow prove recipes roles real nodes machine faults bench clean
 help:
 	@echo "make prove   set up this machine (apt packages by root or sudo) and run the main job on the local region"
 	@echo "             make prove CONDITIONS=aws-like: the local region throttles, delays and fails as AWS does"
@@ -42,6 +42,7 @@ help:
 	@echo "make recipes build each recipe in a sandbox and judge its image's files (root); RECIPES=… some, BOOT=yes boots each, too"
 	@echo "make roles   run the roles of each kind of image in its base image's tree, twice (root; no machine is booted)"
 	@echo "make real    install Debian's real NVIDIA driver in a sandbox, judge the image's files, and boot it (root, network)"
+	@echo "make nodes   compile Kubernetes for the local region (network): EKS images then join a real cluster there (docs/nodes-eks.md)"
 	@echo "PACKER=PATH  with any of them: that Packer instead of Debian's 1.6.6 (docs/aws.md)"
 	@echo "make setup   only the set-up;  make bench   the benchmarks;  make clean   remove .venv and out/"
 
@@ -106,6 +107,11 @@ roles: setup
 
 real: setup
 	$(VENV)/bin/python -m pytest -m real -s tests/roles
+
+# Kept by version in GPU_AMI_HOME; an interrupted run goes on where it ended. KUBERNETES=1.35: that version alone
+KUBERNETES ?=
+nodes: $(STAMP)
+	$(VENV)/bin/python -m gpu_ami.local.kubernetes $(KUBERNETES)
 
 machine: setup
 	$(VENV)/bin/python -m pytest -m machine

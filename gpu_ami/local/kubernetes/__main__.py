@@ -1,0 +1,41 @@
+"""Builds Kubernetes for the local region: `python -m gpu_ami.local.kubernetes [VERSION…]`, which `make nodes` runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from gpu_ami.errors import GpuAmiError
+from gpu_ami.files import home_dir
+from gpu_ami.local.kubernetes import build
+from gpu_ami.progress import Progress
+
+
+def main(versions: Sequence[str]) -> int:
+    """Exit status: 0, an error's exit code, or 130 after Ctrl-C."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, _interrupt)
+    progress = Progress("plain")
+    try:
+        for version in versions or tuple(build.RELEASES):
+            made = build.ensure(home_dir(), version, progress)
+            progress.note(f"Kubernetes {made.release}: {made.folder}")
+        build.clean(home_dir())
+    except GpuAmiError as error:
+        print(f"nodes: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("nodes: interrupted; the same command goes on where it ended", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt  # as Ctrl-C: through every `finally` that cleans up
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
