@@ -98,6 +98,8 @@ class Place:
     starts from, while Packer starts. image_days: an AMI that is built there expires after so many days unless it is
     published; 0: never. builder_types: architecture → instance types on which an image is built where the plan's has no
     capacity, in order. cluster: the one that `--join` without a name means, of ECS or EKS; "": one of the proof's own.
+    cluster_versions: Kubernetes versions of which the place starts an EKS cluster at once. guest_cluster_endpoint:
+    at which its instances reach that cluster, where the caller's address is another one.
     """
 
     name: str
@@ -137,6 +139,8 @@ class Place:
     image_days: int = 0
     builder_types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cluster: str = ""
+    cluster_versions: tuple[str, ...] = ()
+    guest_cluster_endpoint: str = ""
 
     @property
     def subnets(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from gpu_ami.errors import CloudError
 METADATA_ADDRESS = "169.254.169.254"
 API_ADDRESS = "169.254.169.251"
 MIRROR_ADDRESS = "169.254.169.252"
+CLUSTER_ADDRESS = "169.254.169.250"  # the API server of the EKS cluster, on port 443
 # Operating systems' own archives, with their own signatures (gpu_ami/local/mirror/distribution_archive.py).
 ARCHIVES = f"http://{MIRROR_ADDRESS}/archive"
 

@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict, cast
 from gpu_ami.cloud import Credentials, Mirror, Place, preload
 from gpu_ami.errors import CloudError, UsageError
 from gpu_ami.files import home_dir, read_json
-from gpu_ami.local import control, space, state
+from gpu_ami.local import control, kubernetes, space, state
 from gpu_ami.local.control import InstanceStatus, MirrorDescription, RegionDescription
 from gpu_ami.local.machines import read_console
-from gpu_ami.local.network import API_ADDRESS, ARCHIVES, MIRROR_ADDRESS
-from gpu_ami.local.state import LIFELINE, Layout, load_images
+from gpu_ami.local.network import API_ADDRESS, ARCHIVES, CLUSTER_ADDRESS, MIRROR_ADDRESS
+from gpu_ami.local.state import CALLER, LIFELINE, Layout, load_images
 from gpu_ami.process import ProcessIdentity, end, spawn
 from gpu_ami.progress import Progress
 
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 _UP_SECONDS = 60.0
 KERNEL_SERIES = "6.1"  # Debian 12's, which is in every base image of the region
 _DOWN_SECONDS = 30.0
-# moto accepts any keys; these name their origin in a log.
-_CREDENTIALS = Credentials("gpu-ami-local", "gpu-ami-local")
+_CREDENTIALS = Credentials(CALLER, CALLER)  # moto accepts any keys
 
 
 @dataclass(frozen=True)
@@ -284,6 +283,8 @@ def _place(described: RegionDescription) -> Place:
         kernel=KERNEL_SERIES,
         credentials=_CREDENTIALS,
         conditions=described.get("conditions", ""),
+        cluster_versions=kubernetes.built(home_dir()),
+        guest_cluster_endpoint=f"https://{CLUSTER_ADDRESS}",
         expect_launch=expect_launch,
         consistent_seconds=30.0 if described.get("conditions") else 5.0,
     )

@@ -29,7 +29,7 @@ from gpu_ami.files import read_json, write_json
 from gpu_ami.local import state
 from gpu_ami.local.architectures import ARCHITECTURES
 from gpu_ami.local.control import Control, Holders, InstanceStatus, RegionDescription, RegionStatus
-from gpu_ami.local.network import API_ADDRESS, MIRROR_ADDRESS, claim_network
+from gpu_ami.local.network import API_ADDRESS, CLUSTER_ADDRESS, MIRROR_ADDRESS, claim_network
 from gpu_ami.local.state import FROM_BASE, FROM_LAYER, ImageRecord, Layout
 from gpu_ami.process import identify
 from gpu_ami.progress import Progress
@@ -130,7 +130,14 @@ class Daemon:
     def run(self, ready: IO[str]) -> None:
         """Serves until `stop` is set, then removes every machine and disk of an instance."""
         from gpu_ami.local import alarms
-        from gpu_ami.local.api import Api, Authorization, ConditionsLayer, ContainerServiceLayer, SystemsManagerLayer
+        from gpu_ami.local.api import (
+            Api,
+            Authorization,
+            ConditionsLayer,
+            ContainerServiceLayer,
+            EksLayer,
+            SystemsManagerLayer,
+        )
         from gpu_ami.local.backends.container_service import ContainerService
         from gpu_ami.local.backends.systems_manager import SystemsManager
 
@@ -140,7 +147,7 @@ class Daemon:
         api = Api(moto, self.reconciler, self.images, self.layout)
         judge = Authorization.of(self.decisions.conditions, self.ec2)
         layer = ConditionsLayer(api, self.decisions, authorization=judge, zone_of=self.ec2.zone_of)
-        self.api = layer if self.settings.conditions else api
+        self.api = EksLayer(layer if self.settings.conditions else api, lambda: self.eks)
         serve = functools.partial(self._api.serve_forever, _END_POLL_SECONDS)
         threading.Thread(target=serve, name="api", daemon=True).start()
         threading.Thread(target=alarms.run, args=(self.stop,), name="alarms", daemon=True).start()
@@ -155,12 +162,24 @@ class Daemon:
         finally:
             self.layout.region_file.unlink(missing_ok=True)
             control.close()
+            if "eks" in self.__dict__:
+                self.eks.stop()
             self.reconciler.stop_all()
             self._api.shutdown()
             self.spares.end()
             self._workers.shutdown()  # nothing writes to files that are removed now
             state.clear_instances(self.layout)
             self.progress.note("the region is down")
+
+    @functools.cached_property
+    def eks(self) -> Any:
+        """The EKS clusters; made at the first call that is theirs."""
+        from gpu_ami.local import eks
+
+        known = eks.identities(self.ec2, {state.CALLER: state.CALLER})
+        reach = eks.Reach(f"http://127.0.0.1:{self._api.port}", CLUSTER_ADDRESS, self.layout.cluster_port)
+        folder, region = self.layout.clusters, self.ec2.backend.region_name
+        return eks.Eks(self.layout.home, folder, region, reach, known, self.progress.note)
 
     def _loop(self) -> None:
         while not self.stop.is_set():

@@ -23,6 +23,7 @@ from gpu_ami.local.machines import PROCESS
 from gpu_ami.process import ProcessIdentity, end
 
 FROM_BASE, FROM_LAYER = "from base", "from layer"  # what an image is built from
+CALLER = "gpu-ami-local"  # access key and secret key of who calls the region's API: they name their origin in a log
 LIFELINE = "lifeline"  # the daemon's name for the hold of the process that started it
 
 
@@ -56,6 +57,21 @@ class Layout:
     def last_sources(self) -> Path:
         """Which image the last build from a base AMI started from, and the last one from a layer image; their disks."""
         return self.region / "last-sources.json"
+
+    @property
+    def kubernetes(self) -> Path:
+        """What `make nodes` built."""
+        return self.home / "kubernetes"
+
+    @property
+    def clusters(self) -> Path:
+        """Folders of running EKS clusters."""
+        return self.region / "clusters"
+
+    @property
+    def cluster_port(self) -> Path:
+        """The port of the running EKS cluster's API server; there while one runs."""
+        return self.region / "cluster-port"
 
     @property
     def instances(self) -> Path:
@@ -163,7 +179,10 @@ def clear(layout: Layout) -> list[str]:
     """Removes everything; returns a line for each thing that was removed. The caller holds the region's lock."""
     removed = clear_instances(layout)
     removed += [f"incomplete image {name}" for name in clear_partial_images(layout)]
-    for path in (layout.region_file, layout.control):
+    if layout.clusters.is_dir():
+        shutil.rmtree(layout.clusters, ignore_errors=True)
+        removed.append(str(layout.clusters))
+    for path in (layout.region_file, layout.control, layout.cluster_port):
         if path.exists() or path.is_socket():
             path.unlink(missing_ok=True)
             removed.append(str(path))

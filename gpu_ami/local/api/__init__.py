@@ -3,6 +3,7 @@
 application          moto's WSGI application, with EC2 calls carried out on machines before they are answered
 authorization        judges calls by the IAM policies of who makes them
 conditions           how the region differs from one where every call succeeds (gpu_ami/local/conditions/*.yml)
+eks                  calls of EKS, and reviews of its tokens
 layer                applies conditions to calls and lists; calls of Systems Manager and ECS that moto does not answer
 permissions          the authorizations that a call needs: actions, resources, condition keys
 protocol             AWS's wire protocols: the call in a request, errors
@@ -11,6 +12,9 @@ protocol             AWS's wire protocols: the call in a request, errors
 from gpu_ami.local.api import conditions
 from gpu_ami.local.api.application import Api
 from gpu_ami.local.api.authorization import Authorization
+from gpu_ami.local.api.eks import EksLayer
 from gpu_ami.local.api.layer import ConditionsLayer, ContainerServiceLayer, SystemsManagerLayer
 
-__all__ = ["Api", "Authorization", "ConditionsLayer", "ContainerServiceLayer", "SystemsManagerLayer", "conditions"]
+__all__ = [
+    "Api", "Authorization", "ConditionsLayer", "ContainerServiceLayer", "EksLayer", "SystemsManagerLayer", "conditions",
+]  # fmt: skip

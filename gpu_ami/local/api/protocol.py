@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
-_CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
+CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/\d{8}/[^/]+/(?P<service>[^/]+)/aws4_request")
 _SERVICES = {"monitoring": "cloudwatch"}  # the name that a request is signed for → IAM's prefix of its actions
 _SCHEDULE = re.compile(r"/schedules/(?P<Name>[^/]+)")
 _SCHEDULE_ACTIONS = {
@@ -100,7 +100,7 @@ def call_application(app: WSGIApplication, environ: WSGIEnvironment) -> tuple[st
 
 def read_service_call(environ: WSGIEnvironment) -> ServiceCall | None:
     """The call in a request; None if it is not signed for a service. The body can be read again afterwards."""
-    signed = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+    signed = CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
     if signed is None:
         return None
     service, key = _SERVICES.get(signed["service"], signed["service"]), signed["key"]

@@ -18,10 +18,15 @@ from typing import Any
 from gpu_ami.local.backends import cloudwatch, ec2, log_metrics, logs, placement_groups, published_amis, security_groups
 from gpu_ami.local.backends.cloudwatch import NO_DELAYS, Delays, metric_data, metric_series
 from gpu_ami.local.backends.ec2 import REGION, ZONE, Ec2, architectures_of
-from gpu_ami.local.backends.instance import InstanceView, instance_access_key, instance_of_access_key
+from gpu_ami.local.backends.instance import (
+    INSTANCE_SECRET,
+    InstanceView,
+    instance_access_key,
+    instance_of_access_key,
+)
 
 __all__ = [
-    "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "architectures_of", "install",
+    "INSTANCE_SECRET", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "architectures_of", "install",
     "instance_access_key", "instance_of_access_key", "metric_data", "metric_series", "placement_groups",
     "security_groups", "service_application",
 ]  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+# Of every instance: the API verifies no signatures, except those of tokens for an EKS cluster.
+INSTANCE_SECRET = "the-local-region-takes-any-key"
 _TEMPORARY = "ASIA"  # how access keys of roles begin (IAM user guide, "Understanding unique ID prefixes")
 
 

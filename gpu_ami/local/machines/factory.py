@@ -25,7 +25,7 @@ from gpu_ami.local.machines.qemu import (
     MachineSpec,
     QemuMachine,
 )
-from gpu_ami.local.network import API_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
+from gpu_ami.local.network import API_ADDRESS, CLUSTER_ADDRESS, METADATA_ADDRESS, MIRROR_ADDRESS
 from gpu_ami.local.state import Layout
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class MachineFactory:
             boot=boot,
             boards=boards,
             oem_strings=devices_of(instance.instance_type).oem_strings(),
-            relays=self._write_relays(folder),
+            relays=(*self._write_relays(folder), *self._write_cluster_relay(folder)),
             interconnect=self._interconnect(instance),
             architecture=architecture,
         )
@@ -164,6 +164,13 @@ class MachineFactory:
             relay.write_tcp_relay(folder / "to-mirror", self._mirror_port)
             relays.append((MIRROR_ADDRESS, "to-mirror"))
         return tuple(relays)
+
+    def _write_cluster_relay(self, folder: Path) -> tuple[tuple[str, str], ...]:
+        """To the API server of an EKS cluster; of homes in which one can run."""
+        if not self._layout.kubernetes.is_dir():
+            return ()
+        relay.write_port_file_relay(folder / "to-cluster", self._layout.cluster_port)
+        return ((f"{CLUSTER_ADDRESS}:443", "to-cluster"),)
 
     def power_on(self, prepared: Any) -> Machine:
         instance_id = prepared.instance_id

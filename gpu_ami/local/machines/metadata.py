@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 
-from gpu_ami.local.backends import InstanceView, instance_access_key
+from gpu_ami.local.backends import INSTANCE_SECRET, InstanceView, instance_access_key
 from gpu_ami.local.machines.notices import notice_categories
 from gpu_ami.local.machines.qmp import short_path
 
@@ -133,7 +133,7 @@ def _credentials(instance_id: str) -> str:
         "LastUpdated": f"{now:%Y-%m-%dT%H:%M:%SZ}",
         "Type": "AWS-HMAC",
         "AccessKeyId": instance_access_key(instance_id),
-        "SecretAccessKey": "the-local-region-takes-any-key",
+        "SecretAccessKey": INSTANCE_SECRET,
         "Token": "the-local-region-takes-any-token",
         "Expiration": f"{now + timedelta(hours=_CREDENTIALS_HOURS):%Y-%m-%dT%H:%M:%SZ}",
     }

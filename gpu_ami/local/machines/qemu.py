@@ -51,7 +51,7 @@ class MachineSpec:
     boot: Boot | None = None
     boards: tuple[Board, ...] = ()
     oem_strings: tuple[str, ...] = ()  # SMBIOS strings of devices that are not on the PCI bus
-    relays: tuple[tuple[str, str], ...] = ()  # (address seen from the guest, program in `folder`), port 80 each
+    relays: tuple[tuple[str, str], ...] = ()  # (address or address:port of the guest's side, program in `folder`)
     ssh_closed: bool = False  # at power-on
     interconnect: Interconnect | None = None  # a second network, with the machines of its placement group
     architecture: str = DEFAULT
@@ -106,7 +106,8 @@ def _identity(spec: MachineSpec) -> list[str]:
 
 
 def _network(spec: MachineSpec) -> list[str]:
-    forwards = [f"guestfwd=tcp:{address}:80-cmd:./{program}" for address, program in spec.relays]
+    ends = [(address if ":" in address else f"{address}:80", program) for address, program in spec.relays]
+    forwards = [f"guestfwd=tcp:{end}-cmd:./{program}" for end, program in ends]
     user = [
         "user", "id=net0", "net=169.254.0.0/16", "restrict=on", "ipv6=off",
         f"hostname=ip-{spec.address.replace('.', '-')}",

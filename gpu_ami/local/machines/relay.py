@@ -48,6 +48,11 @@ def write_tcp_relay(program: Path, port: int) -> None:
     _write(program, "AF_INET", f'("127.0.0.1", {port})')
 
 
+def write_port_file_relay(program: Path, port_file: Path) -> None:
+    """A relay to the port of the host's loopback that a file names now; without the file, connections end at once."""
+    _write(program, "AF_INET", f'("127.0.0.1", int(open({str(port_file)!r}).read()))'.replace("'", '"'))
+
+
 def _write(program: Path, family: str, address: str) -> None:
     python = str(Path(sys.executable).resolve())
     program.write_text(_PROGRAM.format(python=python, family=family, address=address))
