@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_ami.errors import CloudError, UsageError
+from gpu_ami.files import home_dir
+from gpu_ami.local import kubernetes
 from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT, require_programs
 from gpu_ami.local.debian_archive import archive_sources, proxies
 from gpu_ami.local.images import base_image
@@ -102,8 +104,14 @@ class Base:
             provided = of_family(self.system, self.family, self.version, self.architecture)
             unpacked = source / "unpacked.txt"
             names = tuple(base_image.listed(unpacked)) if unpacked.exists() else ()
-            layers.append(Layer(self.family, (), source, (self.system, self.version), provided, names))
+            built = self._kubernetes()
+            layers.append(Layer(self.family, (), source, (self.system, self.version), provided, names, built))
         return tuple(layer for layer in layers if layer.packages or layer.source)
+
+    def _kubernetes(self) -> kubernetes.Build | None:
+        """The real kubelet of an EKS image, where `make nodes` has built it; the programs are of this host's kind."""
+        is_here = self.family == "eks" and self.architecture == DEFAULT
+        return kubernetes.find(home_dir(), self.version) if is_here else None
 
 
 @dataclass(frozen=True)
@@ -120,11 +128,13 @@ class Layer:
     arguments: tuple[str, ...] = ()
     provided: Provided = field(default_factory=Provided)
     unpacked: tuple[str, ...] = ()
+    kubernetes: kubernetes.Build | None = None
 
     def digest(self, below: str) -> str:
         """Of all that makes it and what it lies on."""
         made_of = f"{below}\0{self.packages}\0{self.arguments}\0{self.provided.digest()}\0"
         made_of += f"{self.unpacked}\0" if self.unpacked else ""
+        made_of += f"{self.kubernetes.digest}\0" if self.kubernetes else ""
         sha = hashlib.sha256(made_of.encode() + _BUILD_LAYER.read_bytes() + _HIDE.read_bytes())
         if self.source:
             base_image.add_files(sha, self.source)
@@ -259,6 +269,8 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architectu
             shutil.copy(_REPLICAS / "sandbox_preload.c", work)
         if layer.unpacked:
             (work / "unpacked").symlink_to(_unpack(layer, below[-1], home, architecture))
+        if layer.kubernetes:
+            (work / "kubernetes").symlink_to(layer.kubernetes.folder)
         for index, lower in enumerate(below):
             (work / f"layer{index}").symlink_to(lower)
         stack = ":".join(f"layer{index}" for index in range(len(below)))
