@@ -8,6 +8,7 @@ dead_man     ends an instance at its expiry from outside
 layer_images images of layers, by the digest in their tags; images of one recipe, by their time
 ecs          clusters of ECS: look-up, a run's own one, what runs leave there
 fleet/       Systems Manager: machines in service, commands, documents
+eks          clusters of EKS: who may join, their Kubernetes API
 kms          keys that sign
 launches     what a launch asks RunInstances for, network interfaces included
 launch_templates  the same as launch templates

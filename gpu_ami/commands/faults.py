@@ -135,7 +135,9 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     with (
         launch.temporary_key(session.cloud, session.run, tags) as key,
         proof_log_groups.own_log_groups(session.cloud, session.run, session.progress),
-        cluster.opened(proven, "" if cluster.is_supported(plan.document) else None, end, session.progress) as joining,
+        cluster.opened(
+            proven, "" if cluster.is_supported(plan.document, session.place) else None, end, session.progress
+        ) as joining,
         launch.launched(
             session.cloud,
             ami,

@@ -142,7 +142,7 @@ def _judge(plan: Plan, made: builds.Build, candidate: Candidate, session: Sessio
     asked = pipeline.ProofOptions(restarts=(), cancelled=options.cancelled.part())
     if not candidate.row.instance_type:
         return pipeline.validate_files_stage(plan, made.ami, candidate.out, session, asked)
-    join = "" if cluster.is_supported(plan.document) else None
+    join = "" if cluster.is_supported(plan.document, session.place) else None
     asked = replace(asked, instance_types=[candidate.row.instance_type], join=join)
     return pipeline.validate_stage(plan, made.ami, candidate.out, session, asked)
 

@@ -96,7 +96,10 @@ class CertifiedHost:
             return ""
         nodes = cluster.get("nodes")
         names = [str(name) for name in nodes] if isinstance(nodes, Sequence) else []
-        what = f"{cluster.get('service')} {cluster.get('version')}, a Slurm cluster of the proof's own machines"
+        kind = "a Slurm cluster of the proof's own machines"
+        if cluster.get("service") != "ParallelCluster":
+            kind = f"cluster {cluster.get('name')}{', made for the proof' if cluster.get('own') else ''}"
+        what = f"{' '.join(filter(None, (str(cluster.get('service')), str(cluster.get('version') or ''))))}, {kind}"
         return f"{what}, {templating.plural(len(names), 'node')}: {', '.join(names)}"
 
     @classmethod

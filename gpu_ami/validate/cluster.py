@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gpu_ami.errors import UsageError
 from gpu_ami.report import NODE_SERVICES
 from gpu_ami.validate import nodes
-from gpu_ami.validate.clusters import CleanUp, Ecs, ParallelCluster, Proven, Service
+from gpu_ami.validate.clusters import CleanUp, Ecs, Eks, ParallelCluster, Proven, Service
 from validator.probes import joined
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpu_ami.validate.validator_process import Target
 
 # Role of a node family → its service. The nodes of a role without one join no cluster in this release.
-SERVICES: Mapping[str, Service] = {"node_ecs": Ecs(), "node_parallelcluster": ParallelCluster()}
+SERVICES: Mapping[str, Service] = {"node_eks": Eks(), "node_ecs": Ecs(), "node_parallelcluster": ParallelCluster()}
 
 
 def role_of(plan: PlanDocument) -> str:
@@ -37,9 +37,10 @@ def role_of(plan: PlanDocument) -> str:
     return next((role for role in NODE_SERVICES if role in plan), "")
 
 
-def is_supported(plan: PlanDocument) -> bool:
-    """Whether the plan's image can be proven with --join."""
-    return role_of(plan) in SERVICES
+def is_supported(plan: PlanDocument, place: Place) -> bool:
+    """Whether the plan's image can be proven with --join in a place, without the name of a cluster."""
+    service = SERVICES.get(role_of(plan))
+    return service is not None and service.is_ready(plan, place)
 
 
 def require(plan: PlanDocument, join: str | None, cloud: Cloud) -> None:

@@ -115,6 +115,19 @@ def test_certificate_names_the_cluster_of_a_node() -> None:
     assert "Node of a cluster" not in certificate.markdown(certificate.certify(a_report(a_host())))
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "said"),
+    [
+        ("gpu-nodes", False, "cluster gpu-nodes, 1 node"),
+        ("gpu-ami-r", True, "cluster gpu-ami-r, made for the proof, 1 node"),
+    ],
+)
+def test_certificate_names_the_cluster_of_a_service(name: str, own: bool, said: str) -> None:
+    joined = {"service": "EKS", "version": "1.35", "name": name, "own": own, "nodes": ["i-1"]}
+    text = certificate.markdown(certificate.certify(a_report(a_host().with_facts(cluster=joined))))
+    assert f"Node of a cluster: EKS 1.35, {said}: i-1." in text
+
+
 def test_certificate_says_of_every_tier_what_it_does_not_prove() -> None:
     report = replace(a_report(offline(hygiene="PASS", accounted="PASS"), tiered(T2="PASS")), no_files="never shown")
     text = named(report)

@@ -161,7 +161,6 @@ def test_an_image_that_is_no_node_has_no_such_tier() -> None:
     [
         ({}, "", "an image of node family ec2 is no node of a cluster", "ParallelCluster"),
         ({"node": {"family": "dlami"}, "node_dlami": {}}, "x", "an image of node family dlami is no node", "--join"),
-        ({"node_eks": {}}, "x", "nodes of EKS join no cluster in this release", "UNPROVEN"),
         (NODE_PLAN, "prod", "--join prod: ParallelCluster launches the nodes of its clusters itself", "without a name"),
         (NODE_PLAN, "", "", ""),
         ({}, None, "", ""),
@@ -175,3 +174,11 @@ def test_refusals_before_a_launch(plan: Any, join: str | None, message: str, hin
     with pytest.raises(UsageError) as caught:
         cluster.require(plan, join, a_cloud)
     assert message in caught.value.message and hint in caught.value.hint and caught.value.exit_code == 2
+
+
+def test_a_service_whose_nodes_join_no_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "SERVICES", {})
+    plan, a_cloud = {"node_eks": {}}, SimpleNamespace(place=SimpleNamespace(cluster=""))
+    with pytest.raises(UsageError, match="nodes of EKS join no cluster in this release") as caught:
+        cluster.require(plan, "x", a_cloud)  # type: ignore[arg-type]
+    assert "UNPROVEN" in caught.value.hint and not cluster.is_supported(plan, a_cloud.place)  # type: ignore[arg-type]

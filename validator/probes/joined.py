@@ -11,13 +11,15 @@ from validator import inputs
 from validator.probes.nodes import Node
 
 SCHEMA = "gpu-ami/join/1"
+RUN_LABEL = "gpu-ami.run"  # of nodes and pods of a proof's run, in a Kubernetes cluster
 
 
 @dataclass(frozen=True)
 class Joined:
-    """service: `parallelcluster` or `ecs`. nodes: the machine under test first. tags, expected_tags: of the AMI.
+    """service: `parallelcluster`, `ecs` or `eks`. nodes: the machine under test first. tags, expected_tags: of the AMI.
 
     cluster: its name. run, run_tags: id and tags of the proof's run, which everything has that a check makes there.
+    endpoint, authority, region: of a cluster of EKS: its API server, the certificate (base64), the AWS region.
     """
 
     service: str
@@ -27,6 +29,9 @@ class Joined:
     cluster: str = ""
     run: str = ""
     run_tags: Mapping[str, str] = field(default_factory=dict)
+    endpoint: str = ""
+    authority: str = ""
+    region: str = ""
 
 
 def write(path: Path, joined: Joined) -> None:

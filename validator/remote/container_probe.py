@@ -10,6 +10,7 @@ Python 3.6 or newer, standard library alone, as root. Prints one JSON document; 
 import argparse
 import contextlib
 import glob
+import hashlib
 import json
 import os
 import re
@@ -69,6 +70,26 @@ with open("/result/result.json", "w") as file:
     json.dump({"printed": done.stdout, "errors": done.stderr[-600:]}, file)
 sys.exit(done.returncode)
 """
+# Runs in a pod, which has no standard input: what it prints is its termination message, of at most 4096 bytes.
+_POD_SCRIPT = """
+import json
+import subprocess
+import sys
+words = [sys.executable, "-IS", "/probe/compute_probe.py", *sys.argv[1:]]
+done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+machine, gpus = (rows or [{}])[0], rows[1:]
+wrong = [[gpu.get("index"), gpu[key]] for gpu in gpus for key in ("error", "wrong", "pattern_wrong") if gpu.get(key)]
+keys = ("count", "error", "unfinished", "replica")
+answer = {key: machine.get(key) for key in keys}
+answer.update(uuids=[gpu.get("uuid") for gpu in gpus], wrong=wrong[:4], errors=done.stderr[-600:])
+text = json.dumps(answer)
+with open("/dev/termination-log", "w") as file:
+    file.write(text[:4096])
+good = done.returncode == 0 and not (wrong or answer["error"] or answer["unfinished"]) and len(gpus) == answer["count"]
+sys.exit(0 if good else 1)
+"""
+_POD_NAMESPACE = "k8s.io"  # of containerd, in which kubelet looks for images
 
 Record = Dict[str, Any]
 
@@ -127,6 +148,7 @@ def make_root(folder: str) -> str:
         "probe/compute_probe.py": COMPUTE_PROBE,
         "probe/inside.py": _INSIDE,
         "probe/task.py": _TASK,
+        "probe/pod.py": _POD_SCRIPT,
     }
     for name, text in texts.items():
         with open(os.path.join(root, name), "w") as file:
@@ -323,19 +345,65 @@ def _removed(engine: Any, names: List[str]) -> Iterator[None]:
         engine.remove(names)
 
 
+def import_image(name: str) -> str:
+    """Gives kubelet an image with the root file system; returns the path of Python in it."""
+    with _folder() as folder:
+        python = make_root(folder)
+        layer = os.path.join(folder, "layer.tar")
+        with tarfile.open(layer, "w") as tar:
+            tar.add(os.path.join(folder, "root"), ".")
+        with open(layer, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+        layers = {"type": "layers", "diff_ids": ["sha256:" + digest]}
+        config = {"architecture": _architecture(), "os": "linux", "config": {}, "rootfs": layers}
+        manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+        for path, content in (("config.json", config), ("manifest.json", manifest)):
+            with open(os.path.join(folder, path), "w") as file:
+                json.dump(content, file)
+        archive = os.path.join(folder, "image.tar")
+        with tarfile.open(archive, "w") as tar:
+            for path in ("config.json", "layer.tar", "manifest.json"):
+                tar.add(os.path.join(folder, path), path)
+        run(["ctr", "--namespace", _POD_NAMESPACE, "images", "import", archive], 180)
+    return python
+
+
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+
+
+def _images(import_name: str, remove_name: str) -> Record:
+    record = {"schema": SCHEMA, "error": "", "python": ""}  # type: Record
+    try:
+        if import_name:
+            record["python"] = import_image(import_name)
+        else:
+            run(["ctr", "--namespace", _POD_NAMESPACE, "images", "rm", "--sync", remove_name])
+    except Failed as error:
+        record["error"] = str(error)
+    return record
+
+
 def _terminated(*_signal: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def main(words: Optional[List[str]] = None, out: Any = sys.stdout) -> int:
     options = argparse.ArgumentParser(prog="container_probe", description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--engine", choices=["docker", "containerd"], required=True)
+    options.add_argument("--engine", choices=["docker", "containerd"], default="containerd")
     text = "make an image of this name on Docker, start nothing, and tell the path of Python in it"
     options.add_argument("--image", metavar="NAME", help=text)
+    options.add_argument(
+        "--import-image", default="", metavar="NAME", help="give kubelet an image of the probe, and end"
+    )
+    options.add_argument("--remove-image", default="", metavar="NAME", help="take it back, and end")
     options.add_argument("--mib", type=int, default=16, help="MiB that each GPU computes on (default: %(default)s)")
     options.add_argument("--seconds", type=float, default=240.0, help="limit of all containers (default: %(default)s)")
     args = options.parse_args(words)
     signal.signal(signal.SIGTERM, _terminated)
+    if args.import_image or args.remove_image:
+        out.write(json.dumps(_images(args.import_image, args.remove_image)) + "\n")
+        return 0
     record = {"schema": SCHEMA, "engine": args.engine, "error": ""}  # type: Record
     if args.image:
         return _make_image(args.image, record, out)

@@ -12,7 +12,7 @@ from gpu_ami.errors import UsageError
 from validator.probes import joined
 
 if TYPE_CHECKING:
-    from gpu_ami.cloud import Cloud
+    from gpu_ami.cloud import Cloud, Place
     from gpu_ami.recipes import PlanDocument
     from gpu_ami.validate.clusters.service import CleanUp, Proven
     from validator.probes import nodes as node_files
@@ -25,6 +25,9 @@ class Ecs:
 
     def name_of(self, join: str, place_s: str) -> str:
         return join or place_s
+
+    def is_ready(self, _plan: PlanDocument, _place: Place) -> bool:
+        return True
 
     def require(self, _plan: PlanDocument, cloud: Cloud, name: str) -> None:
         if not name:

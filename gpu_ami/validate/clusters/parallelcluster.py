@@ -16,7 +16,7 @@ from validator.plan_document import section
 from validator.probes import joined
 
 if TYPE_CHECKING:
-    from gpu_ami.cloud import Cloud
+    from gpu_ami.cloud import Cloud, Place
     from gpu_ami.recipes import PlanDocument
     from gpu_ami.validate.clusters.service import CleanUp, Proven
     from validator.probes import nodes as node_files
@@ -37,6 +37,9 @@ class ParallelCluster:
             )
             raise UsageError(f"--join {join}: {message}", hint=hint)
         return ""
+
+    def is_ready(self, _plan: PlanDocument, _place: Place) -> bool:
+        return True
 
     def require(self, _plan: PlanDocument, _cloud: Cloud, _name: str) -> None:
         """Nothing of it is there before the machines are."""

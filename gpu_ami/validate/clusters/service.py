@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from validator.probes import joined
 
 if TYPE_CHECKING:
-    from gpu_ami.cloud import Cloud, Cluster, Run
+    from gpu_ami.cloud import Cloud, Cluster, Place, Run
     from gpu_ami.recipes import PlanDocument
     from validator.probes import nodes as node_files
 
@@ -35,6 +35,9 @@ class Service(Protocol):
 
     def name_of(self, join: str, place_s: str) -> str:
         """The cluster's name: what --join says, else the place's. UsageError: it takes no name, or needs one."""
+
+    def is_ready(self, plan: PlanDocument, place: Place) -> bool:
+        """Whether `--join` without a name has a cluster in that place."""
 
     def require(self, plan: PlanDocument, cloud: Cloud, name: str) -> None:
         """UsageError, before anything is launched: no such cluster, or no node can join it. CloudError."""

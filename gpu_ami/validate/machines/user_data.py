@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 
 from gpu_ami.cloud import RUN_ATTRIBUTE, Cluster
+from validator.probes import joined
 
 _BOUNDARY = "==gpu-ami=="
 # Terminates the machine even if nobody is left to do it: shutdown means terminate for every instance that we launch.
@@ -68,9 +69,16 @@ kind: NodeConfig
 spec:
   cluster:
     name: {cluster}
-    apiServerEndpoint: https://127.0.0.1:1
+    apiServerEndpoint: {endpoint}
     certificateAuthority: {authority}
-    cidr: 10.100.0.0/16
+    cidr: {cidr}
+"""
+# No pod without a toleration of the taint is scheduled on the node; NVIDIA's device plug-in and the VPC CNI have one.
+_KUBELET_FLAGS = """\
+  kubelet:
+    flags:
+      - --node-labels={label}={run}
+      - --register-with-taints=nvidia.com/gpu={run}:NoSchedule
 """
 _ECS_CONFIG = """\
 #!/bin/sh
@@ -99,13 +107,23 @@ def user_data(
     boothook = _DEAD_MAN.format(minutes=minutes, seconds=60 * minutes, expires=expires)
     boothook += _LOG_GROUPS.format(suffix=log_group_suffix) if log_group_suffix else ""
     if "node_eks" in roles:
-        authority = base64.b64encode(b"no certificate authority: this cluster does not exist\n").decode()
-        node = ("application/node.eks.aws", _NODE_CONFIG.format(cluster=no_cluster, authority=authority))
+        node = ("application/node.eks.aws", _eks_config(no_cluster, cluster))
     elif "node_ecs" in roles:
         node = ("text/x-shellscript", _ecs_config(no_cluster, cluster))
     else:
         return boothook
     return _multi_part(("text/cloud-boothook", boothook), node)
+
+
+def _eks_config(no_cluster: str, cluster: Cluster | None) -> str:
+    """The NodeConfig of nodeadm."""
+    if cluster is None or cluster.node is None:
+        authority = base64.b64encode(b"no certificate authority: this cluster does not exist\n").decode()
+        values = {"cluster": no_cluster, "endpoint": "https://127.0.0.1:1", "authority": authority}
+        return _NODE_CONFIG.format(**values, cidr="10.100.0.0/16")
+    node = {"endpoint": cluster.node["joined_at"], "authority": cluster.node["authority"], "cidr": cluster.node["cidr"]}
+    flags = _KUBELET_FLAGS.format(label=joined.RUN_LABEL, run=cluster.run)
+    return _NODE_CONFIG.format(cluster=cluster.name, **node) + flags
 
 
 def _ecs_config(no_cluster: str, cluster: Cluster | None) -> str:

@@ -50,6 +50,22 @@ def test_eks_image_gets_a_node_config() -> None:
     assert cluster["name"] == "gpu-ami-run-1" and base64.b64decode(cluster["certificateAuthority"], validate=True)
 
 
+def test_eks_image_that_joins_a_cluster_gets_that_cluster_a_label_and_a_taint() -> None:
+    node = {"joined_at": "https://abc.eks.amazonaws.com", "authority": "UEVN", "cidr": "10.200.0.0/16"}
+    found = parts("node_eks", cluster=Cluster("EKS", "gpu-nodes", "20261125-a", node=node))
+    spec = yaml.safe_load(found["application/node.eks.aws"])["spec"]
+    assert spec["cluster"] == {
+        "name": "gpu-nodes",
+        "apiServerEndpoint": "https://abc.eks.amazonaws.com",
+        "certificateAuthority": "UEVN",
+        "cidr": "10.200.0.0/16",
+    }
+    assert spec["kubelet"]["flags"] == [
+        "--node-labels=gpu-ami.run=20261125-a",
+        "--register-with-taints=nvidia.com/gpu=20261125-a:NoSchedule",
+    ]
+
+
 # spec.cluster of NodeConfig v1alpha1, https://awslabs.github.io/amazon-eks-ami/nodeadm/doc/api/, 2026-11; required
 # are those of the minimal example of https://awslabs.github.io/amazon-eks-ami/nodeadm/.
 CLUSTER_DETAILS = {"name", "apiServerEndpoint", "certificateAuthority", "cidr", "enableOutpost", "id"}

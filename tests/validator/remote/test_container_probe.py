@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,3 +208,65 @@ def test_the_program_has_the_compute_probe_in_it() -> None:
     command = remote.python("container_probe", "--engine", "docker")
     assert "COMPUTE_PROBE = 'r" in command or 'COMPUTE_PROBE = "' in command or "COMPUTE_PROBE = '" in command
     assert "CUDA_ERROR" in command and len(command.encode()) < 120_000
+
+
+def test_an_image_for_kubelet_has_the_root_file_system_as_its_layer(probe: SimpleNamespace, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.tar"
+
+    def make_root(folder: str) -> str:
+        root = Path(folder) / "root"
+        root.mkdir()
+        (root / "file").write_text("x")
+        return "/usr/bin/python3"
+
+    def run(words: list[str], _seconds: float = 60.0) -> str:
+        probe.calls.append(words[:-1])
+        shutil.copy(words[-1], kept)
+        return ""
+
+    probe.globals.update(make_root=make_root, run=run)
+    out = io.StringIO()
+    assert probe.main(["--import-image", "localhost/x:1"], out) == 0
+    assert json.loads(out.getvalue()) == {"schema": containers.SCHEMA, "error": "", "python": "/usr/bin/python3"}
+    assert probe.calls == [["ctr", "--namespace", "k8s.io", "images", "import"]]
+    with tarfile.open(kept) as tar:
+        (manifest,) = json.load(tar.extractfile("manifest.json") or io.BytesIO())
+        config = json.load(tar.extractfile(manifest["Config"]) or io.BytesIO())
+        layer = (tar.extractfile("layer.tar") or io.BytesIO()).read()
+    assert manifest["RepoTags"] == ["localhost/x:1"]
+    assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(layer).hexdigest()}"]
+
+
+def test_an_image_is_removed_and_an_error_is_named(probe: SimpleNamespace) -> None:
+    out = io.StringIO()
+    probe.main(["--remove-image", "localhost/x:1"], out)
+    assert probe.calls == [["ctr", "--namespace", "k8s.io", "images", "rm", "--sync", "localhost/x:1"]]
+    probe.answers["ctr"] = probe.Failed("ctr: no socket")
+    out = io.StringIO()
+    probe.main(["--remove-image", "localhost/x:1"], out)
+    assert json.loads(out.getvalue())["error"] == "ctr: no socket"
+
+
+@pytest.mark.parametrize(
+    ("printed", "status", "code", "uuids"),
+    [
+        ('{"count": 1, "error": null, "unfinished": null, "replica": ""}\n{"index": 0, "uuid": "u"}\n', 0, 0, ["u"]),
+        ('{"count": 2, "error": null, "unfinished": null, "replica": ""}\n{"index": 0, "uuid": "u"}\n', 0, 1, ["u"]),
+        (
+            '{"count": 1, "error": null, "unfinished": null, "replica": ""}\n{"index": 0, "wrong": {"byte": 1}}\n',
+            0,
+            1,
+            [None],
+        ),
+        ("", 1, 1, []),
+    ],
+)
+def test_a_pod_s_message_and_exit_code(
+    probe: SimpleNamespace, tmp_path: Path, printed: str, status: int, code: int, uuids: list[str]
+) -> None:
+    fake = tmp_path / "probe.py"
+    fake.write_text(f"print({printed!r}, end='')\nraise SystemExit({status})\n")
+    message = tmp_path / "message"
+    script = probe.globals["_POD_SCRIPT"].replace("/probe/compute_probe.py", str(fake))
+    done = subprocess.run([sys.executable, "-c", script.replace("/dev/termination-log", str(message))], check=False)
+    assert done.returncode == code and json.loads(message.read_text())["uuids"] == uuids

@@ -1,0 +1,196 @@
+"""Checks of an EKS image in a cluster, on a scripted API: green, and red with each message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.validator.checks.conftest import PLAN, Judge
+from tests.validator.probes.test_eks_node import Api, a_cluster, a_node, ended
+from validator.checks import node_in_eks as checks
+from validator.checks.node_in_eks import Found
+from validator.plan import as_plan
+from validator.probes.kubernetes import ApiError
+
+(ROW,) = PLAN["instance_types"]
+IMAGE = ("localhost/gpu-ami-probe:r", "/usr/bin/python3")
+JOURNAL = {"journalctl *": "E1125 x509: certificate signed by unknown authority\n"}
+LISTED = {"nvidia-smi -L": "GPU 0: A (UUID: GPU-1)\nGPU 1: A (UUID: GPU-2)\n"}
+VERSIONS = {
+    "cat /etc/eks/kubelet-version.txt": "Kubernetes v1.35.4-eks-0000000\n",
+    "containerd --version": "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+b1\n",
+}
+INSUFFICIENT = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+def plan(gpus: int = 2, efa: int = 0, version: str = "1.35") -> Any:
+    rows = [ROW | {"gpu_count": gpus, "efa_interfaces": efa}]
+    return as_plan(PLAN | {"instance_types": rows, "node_eks": {"version": version}})
+
+
+class Refuses(Api):
+    def get(self, path: str) -> Any:
+        raise ApiError(f"GET {path}", 401, "Unauthorized", "Unauthorized")
+
+    def create(self, _path: str, _document: Any) -> None:
+        raise ApiError("POST /pods", 403, "Forbidden", "no pods for you")
+
+
+def units(**states: str) -> dict[str, str]:
+    rows = {"nodeadm-config": "inactive success", "nodeadm-run": "inactive success"}
+    rows |= {"kubelet": "active success", "containerd": "active success"}
+    rows |= {name.replace("_", "-"): state for name, state in states.items()}
+    return {
+        f"systemctl show * {name}.service": "ActiveState={}\nResult={}\n".format(*state.split())
+        for name, state in rows.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("states", "verdict", "message"),
+    [
+        ({}, "PASS", ""),
+        (
+            {"nodeadm_config": "failed exit-code"},
+            "FAIL",
+            "nodeadm-config.service: expected inactive success, got failed",
+        ),
+        ({"kubelet": "activating exit-code"}, "FAIL", "kubelet.service: expected active success, got activating"),
+    ],
+)
+def test_units(judge: Judge, states: dict[str, str], verdict: str, message: str) -> None:
+    judged = judge(checks.test_nodeadm_and_its_units_ended_well, units(**states) | JOURNAL)
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+    assert verdict == "PASS" or "unknown authority" in judged.message
+
+
+@pytest.mark.parametrize(
+    ("api", "verdict", "message"),
+    [
+        (Api(a_node()), "PASS", ""),
+        (Api(), "FAIL", "no node has registered with providerID aws:///…/i-1 within 300 s; E1125 x509"),
+        (Refuses(), "FAIL", "the cluster's API: GET /api/v1/nodes: Unauthorized"),
+        (Api(a_node(Ready="False")), "FAIL", "node n: Ready is False: Ready it is; E1125 x509"),
+        (Api(a_node(DiskPressure="True")), "FAIL", "node n: DiskPressure: DiskPressure it is"),
+    ],
+)
+def test_readiness(judge: Judge, api: Any, verdict: str, message: str) -> None:
+    from tests.validator.checks.conftest import table_host
+
+    cluster = a_cluster(api)
+    found = checks.found.__wrapped__(table_host(JOURNAL), cluster)  # type: ignore[attr-defined]
+    judged = judge(checks.test_node_is_ready, {}, found=found, cluster=cluster)
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+@pytest.mark.parametrize(
+    ("made", "node", "table", "verdict", "message"),
+    [
+        (plan(), a_node(), {}, "PASS", ""),
+        (plan(version="1.34"), a_node(), {}, "FAIL", "kubelet: planned 1.34, the node reports v1.35.4-eks-0000000"),
+        (
+            plan(), a_node(), {"cat /etc/eks/kubelet-version.txt": "Kubernetes v1.35.1-eks-1\n"}, "FAIL",
+            "kubelet: expected v1.35.1-eks-1, the node reports v1.35.4-eks-0000000",
+        ),
+        (
+            plan(), a_node(), {"containerd --version": "containerd x v2.1.4 y\n"}, "FAIL",
+            "runtime: expected containerd://2.1.4, the node reports containerd://1.6.20",
+        ),
+        (plan(), None, {}, "UNPROVEN", "no node: it is gone"),
+    ],
+)  # fmt: skip
+def test_versions(judge: Judge, made: Any, node: Any, table: dict[str, str], verdict: str, message: str) -> None:
+    found = Found(node, "it is gone")
+    judged = judge(checks.test_versions_are_the_image_s, VERSIONS | table, plan=made, found=found)
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+@pytest.mark.parametrize(
+    ("node", "gpus", "verdict", "message"),
+    [
+        (a_node(2), 2, "PASS", ""),
+        (a_node(1), 2, "FAIL", "allocatable nvidia.com/gpu: expected 2, got 1"),
+        (a_node(None), 2, "FAIL", "no nvidia.com/gpu on the node: does a device plug-in of the cluster run on it?"),
+        (a_node(Ready="False"), 2, "UNPROVEN", "the node is not Ready: Ready is False"),
+        (a_node(None), 0, "UNPROVEN", "has no NVIDIA GPU"),
+    ],
+)
+def test_gpus(judge: Judge, node: Any, gpus: int, verdict: str, message: str) -> None:
+    judged = judge(
+        checks.test_every_gpu_is_allocatable, {}, plan=plan(gpus), cluster=a_cluster(Api(node)), found=Found(node)
+    )
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+def test_gpus_of_a_cluster_that_answers_no_more(judge: Judge) -> None:
+    found = Found(a_node())
+    judged = judge(checks.test_every_gpu_is_allocatable, {}, plan=plan(), cluster=a_cluster(Refuses()), found=found)
+    assert judged.verdict == "UNPROVEN" and "Unauthorized" in judged.message
+
+
+@pytest.mark.parametrize(
+    ("efa", "registered", "verdict", "message"),
+    [
+        (2, "2", "PASS", ""),
+        (2, "1", "FAIL", "allocatable vpc.amazonaws.com/efa: expected 2, which are attached, got 1"),
+        (2, None, "UNPROVEN", "the cluster has no EFA device plug-in; attached: 2"),
+        (0, None, "UNPROVEN", "has no EFA interface"),
+    ],
+)
+def test_efa(judge: Judge, efa: int, registered: str | None, verdict: str, message: str) -> None:
+    node = a_node()
+    if registered:
+        node["status"]["allocatable"]["vpc.amazonaws.com/efa"] = registered
+    table = {"ls /sys/class/infiniband *": "rdmap0s6\nrdmap16s27\n"}
+    judged = judge(checks.test_every_efa_interface_is_allocatable, table, plan=plan(efa=efa), found=Found(node))
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+@pytest.mark.parametrize(
+    ("pod", "verdict", "message"),
+    [
+        (ended(), "PASS", ""),
+        (ended(uuids=["GPU-1"], count=1), "FAIL", "nvidia-smi -L lists 2 GPUs; the pod lacks ['GPU-2']"),
+        (ended(uuids=["GPU-1", "GPU-9"]), "FAIL", "has beside them ['GPU-9']"),
+        (ended(1, wrong=[[1, {"byte": 4}]]), "FAIL", 'the pod ended with 1: GPU 1: {"byte": 4}'),
+        (
+            {"status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "CreateError"}}}]}},
+            "FAIL", "the pod is Pending after 600 s: CreateError",
+        ),
+    ],
+)  # fmt: skip
+def test_pod_on_all_gpus(judge: Judge, pod: Any, verdict: str, message: str) -> None:
+    api = Api(a_node(), pods=(pod,))
+    judged = judge(
+        checks.test_a_pod_on_all_gpus_computes, LISTED, plan=plan(), cluster=a_cluster(api), found=Found(a_node()),
+        image=IMAGE,
+    )  # fmt: skip
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+    assert api.deleted == ["gpu-ami-20261125-a-all 0"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "scheduled", "verdict", "message"),
+    [
+        ("Pending", INSUFFICIENT, "PASS", ""),
+        ("Pending", "0/1 nodes are available: 1 node(s) had untolerated taint(s).", "FAIL", "untolerated"),
+        ("Succeeded", "", "FAIL", "expected Insufficient nvidia.com/gpu, got Succeeded: no word of the scheduler"),
+    ],
+)
+def test_pod_for_one_gpu_more(judge: Judge, phase: str, scheduled: str, verdict: str, message: str) -> None:
+    row = {"type": "PodScheduled", "status": "False", "message": scheduled}
+    api = Api(a_node(), pods=({"status": {"phase": phase, "conditions": [row]}},))
+    judged = judge(
+        checks.test_a_pod_for_one_gpu_more_stays_pending, {}, plan=plan(), cluster=a_cluster(api),
+        found=Found(a_node()), image=IMAGE,
+    )  # fmt: skip
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+    assert api.made[0]["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "3"}
+
+
+def test_pods_that_the_cluster_refuses_show_nothing(judge: Judge) -> None:
+    values = {"plan": plan(), "cluster": a_cluster(Refuses()), "found": Found(a_node()), "image": IMAGE}
+    for check in (checks.test_a_pod_on_all_gpus_computes, checks.test_a_pod_for_one_gpu_more_stays_pending):
+        judged = judge(check, LISTED, **values)
+        assert judged.verdict == "UNPROVEN" and "no pods for you" in judged.message

@@ -1,0 +1,259 @@
+"""An EKS image as a node of a cluster (tier TN): Ready, every GPU allocatable, pods on them.
+
+They run with `--join` alone, on a machine whose user data names the cluster. Pods and image of the checks are removed
+after the last one.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from validator import eks_token
+from validator.observe import Observe, output, unproven
+from validator.plan import planned_instance_type
+from validator.plan_document import NodeRole, PlanDocument, section
+from validator.probes import MachineUnderTest, eks_node, joined, kubernetes
+
+pytestmark = [pytest.mark.tier("TN"), pytest.mark.live, pytest.mark.planned("node_eks")]
+
+_UNITS = ("nodeadm-config.service", "nodeadm-run.service", "kubelet.service", "containerd.service")
+_SAYS = "journalctl --no-pager -o cat -n 200 -u %s | grep -E '^E[0-9]{4} |rror|ailed' | tail -n 3"
+
+
+@pytest.fixture(scope="session")
+def cluster_file(request: pytest.FixtureRequest) -> joined.Joined:
+    """What --join says."""
+    path = request.config.getoption("join")
+    return joined.read(path) if path else unproven("no cluster was asked for: --join")
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    request: pytest.FixtureRequest, cluster_file: joined.Joined, machine: MachineUnderTest
+) -> Iterator[eks_node.Cluster]:
+    """The cluster's API; the pods of the run are deleted with the last check."""
+    profile = request.config.getoption("aws_profile")
+
+    def session() -> Any:
+        import botocore.session
+
+        return botocore.session.Session(profile=profile)
+
+    token = eks_token.renewed(cluster_file.cluster, cluster_file.region, session)
+    authority = base64.b64decode(cluster_file.authority).decode()
+    api = kubernetes.Client(cluster_file.endpoint, kubernetes.trusting(authority), token)
+    made = eks_node.Cluster(api, cluster_file.run, machine.instance_id)
+    try:
+        yield made
+    finally:
+        for name in made.pods():
+            with contextlib.suppress(kubernetes.ApiError):
+                made.delete_pod(name)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The node as it was found, or why it is not there; what its kubelet logs of errors."""
+
+    node: Mapping[str, Any] | None
+    error: str = ""
+    log: str = ""
+
+    def require(self) -> Mapping[str, Any]:
+        """Skips as UNPROVEN what needs a node that is Ready."""
+        if self.node is None:
+            return unproven(f"no node: {self.error}")
+        wrong = eks_node.defects(self.node)
+        return unproven(f"the node is not Ready: {'; '.join(wrong)}") if wrong else self.node
+
+
+@pytest.fixture(scope="module")
+def found(host: Any, cluster: eks_node.Cluster) -> Found:
+    """The node, as soon as it is Ready and pods can be scheduled on it, or after five minutes."""
+
+    def is_usable(node: Mapping[str, Any]) -> bool:
+        return not eks_node.defects(node)
+
+    try:
+        node = cluster.wait_node(eks_node.READY_SECONDS, is_usable)
+    except kubernetes.ApiError as error:
+        return Found(None, f"the cluster's API: {error}", _log(host))
+    if node is None:
+        waited = f"no node has registered with providerID aws:///…/{cluster.instance_id}"
+        return Found(None, f"{waited} within {eks_node.READY_SECONDS:.0f} s", _log(host))
+    return Found(node, log="" if is_usable(node) else _log(host))
+
+
+def _log(host: Any) -> str:
+    lines = [line for unit in ("nodeadm-run", "kubelet") for line in host.run(_SAYS, unit).stdout.splitlines()]
+    return " | ".join(lines)[-600:] or "no errors in the journal of nodeadm and kubelet"
+
+
+def test_nodeadm_and_its_units_ended_well(host: Any, observe: Observe) -> None:
+    """nodeadm has configured the node and started containerd and kubelet, without an error."""
+    states = {}
+    for unit in _UNITS:
+        shown = output(host, "systemctl show -p ActiveState -p Result %s", unit)
+        values = dict(line.partition("=")[::2] for line in shown.splitlines())
+        states[unit] = f"{values.get('ActiveState', '')} {values.get('Result', '')}"
+    expected = {unit: f"{'inactive' if unit.startswith('nodeadm') else 'active'} success" for unit in _UNITS}
+    observe(states, expected)
+    wrong = [
+        f"{unit}: expected {expected[unit]}, got {states[unit]}" for unit in _UNITS if states[unit] != expected[unit]
+    ]
+    if wrong:
+        observe.fail(f"{'; '.join(wrong)}; {_log(host)}")
+
+
+def test_node_is_ready(found: Found, cluster: eks_node.Cluster, observe: Observe) -> None:
+    """The node of this instance is Ready, and none of its other conditions is True (memory, disk or PID pressure)."""
+    if found.node is None:
+        observe.fail(f"{found.error}; {found.log}")
+    rows = kubernetes.conditions(found.node)
+    observe({name: status for name, (status, _) in rows.items()}, "Ready: True, all others False")
+    wrong = eks_node.defects(found.node)
+    if wrong:
+        observe.fail(f"node {found.node['metadata']['name']}: {'; '.join(wrong)}; {found.log}")
+
+
+def test_versions_are_the_image_s(host: Any, plan: PlanDocument, found: Found, observe: Observe) -> None:
+    """The cluster sees the planned Kubernetes version, the base AMI's kubelet, and the containerd that is installed."""
+    if found.node is None:
+        unproven(f"no node: {found.error}")
+    info = found.node["status"]["nodeInfo"]
+    planned = str(section(plan, "node_eks", NodeRole)["version"])
+    recorded = output(host, "cat /etc/eks/kubelet-version.txt").strip().removeprefix("Kubernetes ")
+    installed = re.search(r"\bv?(\d+\.\d+\.\d+)", output(host, "containerd --version"))
+    seen = {"kubelet": info["kubeletVersion"], "runtime": info["containerRuntimeVersion"]}
+    expected = {"kubelet": recorded, "runtime": f"containerd://{installed[1] if installed else '?'}"}
+    observe(seen, expected)
+    wrong = [
+        f"{name}: expected {expected[name]}, the node reports {seen[name]}"
+        for name in seen
+        if seen[name] != expected[name]
+    ]
+    if not str(info["kubeletVersion"]).startswith(f"v{planned}."):
+        wrong.append(f"kubelet: planned {planned}, the node reports {info['kubeletVersion']}")
+    if wrong:
+        observe.fail("; ".join(wrong))
+
+
+def test_every_gpu_is_allocatable(
+    plan: PlanDocument, machine: MachineUnderTest, cluster: eks_node.Cluster, found: Found, observe: Observe
+) -> None:
+    """Pods can have each GPU of the instance type: the device plug-in has registered all of them with kubelet."""
+    gpus = _gpus(plan, machine)
+    found.require()
+    try:
+        node = cluster.wait_node(eks_node.DEVICE_SECONDS, lambda node: eks_node.allocatable(node, eks_node.GPU) == gpus)
+    except kubernetes.ApiError as error:
+        unproven(str(error))
+    count = eks_node.allocatable(node, eks_node.GPU) if node else None
+    observe(count, gpus)
+    if count is None:
+        observe.fail(f"no {eks_node.GPU} on the node: does a device plug-in of the cluster run on it? expected {gpus}")
+    if count != gpus:
+        observe.fail(f"allocatable {eks_node.GPU}: expected {gpus}, got {count}")
+
+
+def test_every_efa_interface_is_allocatable(
+    host: Any, plan: PlanDocument, machine: MachineUnderTest, found: Found, observe: Observe
+) -> None:
+    """Pods can have each EFA interface of the machine."""
+    planned = planned_instance_type(plan, machine.instance_type)["efa_interfaces"]
+    if not planned:
+        unproven(f"{machine.instance_type} has no EFA interface")
+    node = found.require()
+    attached = len(output(host, "ls /sys/class/infiniband 2>/dev/null || true").split())
+    count = eks_node.allocatable(node, eks_node.EFA)
+    if count is None:
+        unproven(f"no {eks_node.EFA} on the node: the cluster has no EFA device plug-in; attached: {attached}")
+    observe(count, attached)
+    if count != attached:
+        observe.fail(f"allocatable {eks_node.EFA}: expected {attached}, which are attached, got {count}")
+
+
+@pytest.fixture(scope="module")
+def image(host: Any, cluster_file: joined.Joined) -> Iterator[tuple[str, str]]:
+    """An image of the compute probe in the node's containerd, and the path of Python in it. No registry is asked."""
+    name = f"localhost/gpu-ami-probe:{cluster_file.run}"
+    try:
+        python = eks_node.import_image(host, name)
+    except eks_node.Unanswered as error:
+        pytest.fail(str(error), pytrace=False)
+    yield name, python
+    with contextlib.suppress(eks_node.Unanswered):
+        eks_node.remove_image(host, name)
+
+
+def test_a_pod_on_all_gpus_computes(
+    host: Any,
+    plan: PlanDocument,
+    machine: MachineUnderTest,
+    cluster: eks_node.Cluster,
+    found: Found,
+    image: tuple[str, str],
+    observe: Observe,
+) -> None:
+    """A pod that requests all GPUs computes right on each, and has exactly those that nvidia-smi lists."""
+    gpus = _gpus(plan, machine)
+    node = found.require()
+    listed = set(re.findall(r"\(UUID: (GPU-[0-9A-Fa-f-]+)\)", host.run("nvidia-smi -L").stdout))
+    result = _run_pod(cluster, node, image, gpus)
+    observe({"exit": result.exit_code, "GPUs": list(result.uuids)}, f"exit 0, the {gpus} GPUs of nvidia-smi")
+    if result.exit_code is None:
+        observe.fail(f"the pod is {result.phase} after {eks_node.POD_SECONDS:.0f} s: {result.message}")
+    wrong = list(result.defects)
+    missing, strange = sorted(listed - set(result.uuids)), sorted(set(result.uuids) - listed)
+    if missing or strange:
+        wrong.append(f"nvidia-smi -L lists {len(listed)} GPUs; the pod lacks {missing}, has beside them {strange}")
+    if result.exit_code != 0 or wrong:
+        observe.fail(f"the pod ended with {result.exit_code}: {'; '.join(wrong) or result.message}")
+
+
+def _run_pod(
+    cluster: eks_node.Cluster, node: Mapping[str, Any], image: tuple[str, str], gpus: int
+) -> eks_node.PodResult:
+    try:
+        name = cluster.create_pod("all", node, *image, gpus)
+        pod = cluster.wait_pod(name, eks_node.POD_SECONDS)
+        cluster.delete_pod(name)
+    except kubernetes.ApiError as error:
+        unproven(f"the pod could not be run: {error}")
+    return eks_node.read_pod(pod)
+
+
+def test_a_pod_for_one_gpu_more_stays_pending(
+    plan: PlanDocument,
+    machine: MachineUnderTest,
+    cluster: eks_node.Cluster,
+    found: Found,
+    image: tuple[str, str],
+    observe: Observe,
+) -> None:
+    """A pod that requests one GPU more than the node has is not scheduled: the cluster counts no GPU twice."""
+    gpus = _gpus(plan, machine)
+    node = found.require()
+    try:
+        name = cluster.create_pod("more", node, *image, gpus + 1)
+        pod = cluster.wait_pod(name, eks_node.PENDING_SECONDS)
+        cluster.delete_pod(name)
+    except kubernetes.ApiError as error:
+        unproven(f"the pod could not be created: {error}")
+    phase, scheduled = pod["status"].get("phase"), kubernetes.conditions(pod).get("PodScheduled", ("", ""))
+    observe([phase, *scheduled], f"Pending, Insufficient {eks_node.GPU}")
+    if phase != "Pending" or f"Insufficient {eks_node.GPU}" not in scheduled[1]:
+        said = scheduled[1] or "no word of the scheduler"
+        observe.fail(f"a pod for {gpus + 1} GPUs of {gpus}: expected Insufficient {eks_node.GPU}, got {phase}: {said}")
+
+
+def _gpus(plan: PlanDocument, machine: MachineUnderTest) -> int:
+    gpus = int(planned_instance_type(plan, machine.instance_type)["gpu_count"])
+    return gpus or unproven(f"{machine.instance_type} has no NVIDIA GPU")
