@@ -256,6 +256,7 @@ def test_expected_cost_is_noted_where_machines_are_billed_and_bounded_everywhere
         place=Place("here", "us-east-1", billed=billed),
         progress=SimpleNamespace(note=notes.append),
         budget=cost.Budget(),
+        cloud=None,
     )
     pipeline.check_cost(plan, pipeline.ProofOptions(), session, build=True)
     assert len(notes) == (1 if billed else 0)
