@@ -1,6 +1,6 @@
 """`gpu-ami bump`: writes recipe and lock, or nothing with --dry-run.
 
-`gpu-ami import`: what it writes, says and returns.
+`gpu-ami import` (commands/import_.py): what it writes, says and returns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Versions: order, branches, what a constraint allows, what is near.
 
-A version that was released is told apart from one that does not exist, and a site adds a row for it.
+A version that was released is told apart from one that does not exist, and a site adds a row (facts/additions.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a batch asks once, and when it is sent again after a lost connection.
 
-One `stat` answers all attributes of a file, each as it would have been answered alone.
+One `stat` answers all attributes of a file, each as it would have been answered alone (engine/file_attributes.py).
 """
 
 from __future__ import annotations
