@@ -19,7 +19,7 @@ _EPILOG = """\
 An image is named by a plan.json, report.json or certificate.json, by the folder of a run, or by an AMI id: then the
 files under out/ are used that name this AMI, or the plan in its tags (--where). A raw disk image (.raw, .img) or a
 mounted tree also works, as root. Compared are versions, the rest of the plan, packages, files by component, units,
-accounts, kernel settings, metrics and streams, checks and times. What could not be compared is named.
+accounts, kernel settings, metrics and streams, checks and times. What could not be compared is listed.
 Two recipes that were not built: gpu-ami plan --diff A B.
 
 examples:

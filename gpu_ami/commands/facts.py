@@ -46,15 +46,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     text = "add a row for a release to the tables of a site, for your own recipes; it is marked unverified"
     asked.add_argument("--add", nargs=2, metavar=("COMPONENT", "VERSION"), help=text)
-    text = "--add: a value of the row, in YAML (repeatable); others are those of the nearest release"
+    text = "with --add: a value of the row, in YAML (repeatable); others are those of the nearest release"
     parser.add_argument("--set", dest="values", action="append", default=[], metavar="KEY=VALUE", help=text)
     parser.add_argument(
         "--site", type=Path, default=Path("site"), metavar="DIR", help="with --add: the site's folder (default: ./site)"
     )
-    text = "refresh: recipes whose repositories are read (default: all)"
+    text = "with refresh: recipes whose repositories are read (default: all)"
     parser.add_argument("recipes", type=Path, nargs="*", metavar="RECIPE", help=text)
     parser.add_argument("--write", action="store_true", help="with refresh: write the rows into the tables")
-    parser.add_argument("--mirror", metavar="URL", help="refresh: where https://HOST/PATH is found as URL/HOST/PATH")
+    text = "with refresh: mirror that serves https://HOST/PATH as URL/HOST/PATH"
+    parser.add_argument("--mirror", metavar="URL", help=text)
     parser.set_defaults(execute=execute)
 
 

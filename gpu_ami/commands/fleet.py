@@ -21,7 +21,7 @@ _EPILOG = """\
 Installs a plan's CloudWatch agent configuration and event parser on machines that Systems Manager manages, without SSH
 and without a new image, and removes them (docs/fleet.md).
 
-exit codes: 0 done or proven on every machine · 1 a machine failed · 4 cloud or network, or a machine did not answer
+exit codes: 0 done or proven on every machine · 1 a machine failed · 4 cloud or network, or a machine did not respond
 
 examples:
   gpu-ami fleet attach out/al2023-compute --where aws.yml --tag fleet=training --dry-run
@@ -40,7 +40,7 @@ def register(subparsers: Any) -> None:
     text = "telemetry on machines in service: attach, status, prove, detach"
     parser = subparsers.add_parser("fleet", help=text, epilog=_EPILOG, formatter_class=formatter)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, help="details: gpu-ami fleet VERB --help")
-    attach = _verb(verbs, "attach", "put a plan's telemetry on machines")
+    attach = _verb(verbs, "attach", "install a plan's telemetry on machines")
     attach.add_argument("--dry-run", action="store_true", help="print what would be created and sent")
     text = "also attach to machines launched later, with a State Manager association of the tags"
     attach.add_argument("--future", action="store_true", help=text)
@@ -64,7 +64,7 @@ def _verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
     parser.add_argument("--auto-scaling-group", default="", metavar="NAME", help="the machines of this group")
     text = "concurrent machines, a number or a percentage (default: %(default)s)"
     parser.add_argument("--max-concurrency", type=_limit, default="10", metavar="N", help=text)
-    text = "failed machines after which a command is sent to no more, a number or a percentage (default: %(default)s)"
+    text = "failed machines after which the command stops, a number or a percentage (default: %(default)s)"
     parser.add_argument("--max-errors", type=_limit, default="0", metavar="N", help=text)
     return parser
 

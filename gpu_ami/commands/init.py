@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-Writes a recipe, aws.yml, publish.yml, checks/, waivers.yml, site/, a README and a CI workflow. Nothing that exists
-is overwritten.
+Writes a recipe, aws.yml, publish.yml, checks/, waivers.yml, site/, a README and a CI workflow. Existing files
+are not overwritten.
 
 examples:
   gpu-ami init my-images && cd my-images && gpu-ami plan my-gpu-image

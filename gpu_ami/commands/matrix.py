@@ -29,7 +29,7 @@ formats:
   markdown     a table, and what changes in each image's plan: for a comment on a pull request
   github       lines for $GITHUB_OUTPUT: images=…, shards=…, any=true or false (docs/ci.md)
   gitlab       the hidden jobs .gpu-ami-images and .gpu-ami-shards with parallel: matrix
-  codebuild    a buildspec's batch: build-list, one build a shard
+  codebuild    a buildspec's batch: build-list, one build for each shard
 
 examples:
   gpu-ami matrix                                                every recipe

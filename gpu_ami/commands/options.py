@@ -135,8 +135,10 @@ def golden_folders(folder: Path | None = None) -> list[str]:
     return [f"--golden={path}" for path in folders] if folder or len(folders) > 1 else []
 
 
-def add_golden(parser: argparse.ArgumentParser) -> None:
-    text = "recorded hardware of instance types (default: site/golden, then what comes with gpu-ami)"
+def add_golden(
+    parser: argparse.ArgumentParser,
+    text: str = "recorded hardware of instance types (default: site/golden, then the folder of gpu-ami)",
+) -> None:
     parser.add_argument("--golden", type=Path, metavar="DIR", help=text)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 examples:
-  gpu-ami recipes                       all of them, a line each
+  gpu-ami recipes                       all of them, one line for each
   gpu-ami recipes eks neuron            those with both words in name, system, node family or contents
   gpu-ami recipes --json                everything, as JSON
 

@@ -40,7 +40,7 @@ def register(subparsers: Any) -> None:
         help="boot only on this instance type of the plan (repeatable); with --host: the type of that machine",
     )  # fmt: skip
     options.add_where(parser)
-    options.add_golden(parser)
+    options.add_golden(parser, "folder to write to (default: site/golden; in a checkout of gpu-ami: variables/golden)")
     parser.set_defaults(execute=execute, again="--instance-type TYPE records the types that are missing")
 
 

@@ -22,30 +22,31 @@ if TYPE_CHECKING:
     from gpu_ami.progress import Progress
 
 _EPILOG = """\
-The local region is EC2, CloudWatch, Logs, SSM, IAM and STS on this machine's loopback, with a QEMU machine behind every
-running instance. prove, build and validate bring it up by themselves and take it down when they end; `region up` keeps
-it up, so that the next command starts at once and other tools (aws, boto3, packer) can use it.
+The local region provides the APIs of EC2, CloudWatch, Logs, SSM, IAM, STS, ECS and EKS on the loopback interface, with
+a QEMU machine for every running instance. prove, build and validate start it if it is not running, and stop it when
+they end; `region up` keeps it running, so that the next command starts at once and other tools (aws, boto3, packer) can
+use it.
 
 examples:
-  gpu-ami region up                     then: status says how the AWS CLI reaches it
+  gpu-ami region up                     `region status` then shows how the AWS CLI reaches it
   gpu-ami region up --plan out/debian12-gpu/plan.json    with what that plan needs, for Packer by hand
   gpu-ami region status
   gpu-ami region console i-…            output of the instance on its serial port
   gpu-ami region ssh i-…                a shell on an instance of an active run
   gpu-ami region ssh i-… dmesg -T       one command on it
   gpu-ami region user-data > ssm.sh     run-instances --user-data file://ssm.sh: Systems Manager manages the instance
-  gpu-ami region down                   ends every instance; images stay
+  gpu-ami region down                   terminates every instance; images are kept
   gpu-ami region prune --dry-run        lists unused images, base images and layers
   gpu-ami region prune --keep 2 --older-than 7d
 """
 _PRUNE_EPILOG = """\
-An image stays while an instance was launched from it, the run that made it is alive, a build.json, report.json,
-certificate.json or publication.json names it (in the folders that gpu-ami wrote, in ./out/* and in --refer), or it is
-among the --keep newest of its recipe. An image whose folder is not known (Packer by hand) goes with --older-than alone.
-Base images and their layers stay for a week after their last use.
+An image is kept while an instance was launched from it, the run that created it has not ended, a build.json,
+report.json, certificate.json or publication.json names it (in the folders that gpu-ami wrote, in ./out/* and in
+--refer), or it is one of the --keep newest of its recipe. An image whose folder is not known (built with Packer by
+hand) is removed only with --older-than. Base images and their layers are kept for a week after their last use.
 
-When images take more than GPU_AMI_IMAGES_SHARE percent of the disk (default: 25; 0: never), a build removes the oldest
-of those that nothing needs, until they take less.
+If images use more than GPU_AMI_IMAGES_SHARE percent of the disk (default: 25; 0: disabled), a build removes the oldest
+unused ones until they use less.
 """
 _KEY_FILE_TAG = "gpu-ami:key-file"
 

@@ -27,7 +27,7 @@ An image takes about 1 GiB of the disk and is removed after it was checked; --ke
 a folder for `gpu-ami validate`.
 
 --sample SEED is for CI: one recipe of each operating system and node family, and with --since those that a change
-affects (as `gpu-ami matrix` says; replicas and base images of the local region count, too), until --minutes have
+affects (as in `gpu-ami matrix`, and also through replicas and base images of the local region), until --minutes have
 passed. The seed, such as the commit's digest, selects one where there are several. Recipes
 that were left out are listed.
 
@@ -64,7 +64,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--sample", metavar="SEED", help=text)
     text = "only recipes that a change since this git commit affects; with --sample: these after the sample"
     parser.add_argument("--since", metavar="COMMIT", help=text)
-    text = "with --sample or --since: begin no recipe of --since that would end after N minutes"
+    text = "with --sample or --since: start a recipe of --since only if it is likely to end within N minutes"
     parser.add_argument("--minutes", type=_count, metavar="N", help=text)
     parser.add_argument("--list", action="store_true", help="print results of earlier runs; build nothing")
     parser.add_argument("--keep", action="store_true", help="keep the images in the local region")

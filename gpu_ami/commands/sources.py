@@ -56,7 +56,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     text = "recipes, or folders with plan.json (default: the one under out/)"
     parser.add_argument("plans", type=Path, nargs="*", metavar="PLAN|RECIPE", help=text)
     where = parser.add_mutually_exclusive_group()
-    options.add_where(where)
+    text = "place on AWS (YAML): look up the source AMI, and use the mirror (default: the vendors' addresses)"
+    options.add_where(where, text)
     where.add_argument(
         "--local", action="store_true", help="check at the local region's mirror; the region need not be running"
     )

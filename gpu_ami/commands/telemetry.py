@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 Writes into DIR, from the plan's measurements, namespace, log groups and instance types:
-  telemetry.yml         one stack a Region: role and instance profile, the agent's configuration (SSM parameter), log
+  telemetry.yml         one stack per Region: role and instance profile, the agent's configuration (SSM parameter), log
                         groups, metric filters, alarms of GPU events, SNS topics, the dashboard My-GPU-Usage
-  instance-alarms.yml   one stack an instance: agent silent, GPU missing, clocks throttled, row remap pending, …
-  fleet-alarms.yml      one stack a Region: alarms for instances that come and go, as in an Auto Scaling group
+  instance-alarms.yml   one stack per instance: agent silent, GPU missing, clocks throttled, row remap pending, …
+  fleet-alarms.yml      one stack per Region: alarms for instances that come and go, as in an Auto Scaling group
   lab.yml               for tests: all resources with a network and two instances; namespace CWAgentGPU
   dashboard.json        only the dashboard, for aws cloudwatch put-dashboard
 
@@ -28,8 +28,8 @@ examples:
 
 For a plan with Neuron devices:
   telemetry.yml                 as above, with the dashboard My-Neuron-Usage
-  neuron-alarms.yml             one stack a Region: alarms of all instances
-  neuron-instance-alarm.yml     one stack an instance: neuron-monitor, event parser or agent sends no data
+  neuron-alarms.yml             one stack per Region: alarms of all instances
+  neuron-instance-alarm.yml     one stack per instance: neuron-monitor, event parser or agent sends no data
 
 docs/telemetry.md: installing, what each alarm means, removing.
 """

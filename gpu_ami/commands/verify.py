@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 TARGET is the folder of a certificate, a file in it, or an AMI whose certificate is under out/ (or at --certificate).
 Verified are the signature and its key; each signed file (certificate, report, bill of materials, inventory), byte for
-byte; level, age and waivers; state, snapshots and tags of the AMI in its place. What was not verified is named.
+byte; level, age and waivers; state, snapshots and tags of the AMI in its place. What was not verified is listed.
 
 exit codes: 0 verified · 6 refused, each reason by its name (docs/release.md) · 2 usage · 4 cloud, network or machine
 
