@@ -140,6 +140,8 @@ def region_files(base: Base) -> Iterator[Path]:
     replicas = _PROGRAM / "local" / "replicas"
     yield replicas / rootfs_layers.system_folder(base.system).name
     yield from (replicas / f"{name}_ami" for name in ("debian", base.family))
+    if base.variant:
+        yield replicas / f"{base.family}_{base.variant}_ami"
 
 
 @cache

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.local.architectures import DEFAULT
 from gpu_ami.local.images import base_image
@@ -76,10 +76,53 @@ def of_family(system: str, family: str, version: str, architecture: str = DEFAUL
     provides = _provides(family, version)
     if not provides:
         return Provided(tuple(listed))
-    asked = sections(_plan(system, provides, architecture), only=list(provides))
+    of_components = _of_components(system, {name: {"version": one} for name, one in provides.items()}, architecture)
+    return Provided((*listed, *of_components.packages), of_components.archives)
+
+
+def of_variant(
+    system: str, family: str, variant: str, architecture: str = DEFAULT
+) -> tuple[Provided, tuple[tuple[str, Provided], ...]]:
+    """What a variant of the base AMI has beside the family's own; and what its script lays out: each driver branch's
+    packages, and installers.
+    """
+    from gpu_ami.recipes import load_facts
+
+    row = load_facts().node_families[family]["variants"][variant]
+    kind = _KINDS[system]
+    listed = list(_listed(_REPLICAS / f"{family}_{variant}_ami" / f"provided_{kind}.txt", kind, architecture))
+    provided = _of_components(system, _settings(row), architecture, of_system=False)
+    trees = tuple(
+        (name, _of_driver(system, str(branch["version"]), architecture))
+        for name, branch in row.get("driver_branches", {}).items()
+    )
+    return Provided((*listed, *provided.packages)), (*trees, ("installers", Provided((), provided.archives)))
+
+
+def _settings(row: Mapping[str, Any]) -> dict[str, Mapping[str, str]]:
+    """Component → its section of a recipe, as the base AMI has it."""
+    settings = row.get("settings", {})
+    return {name: {"version": version} | settings.get(name, {}) for name, version in row["provides"].items()}
+
+
+def _of_driver(system: str, version: str, architecture: str) -> Provided:
+    """Packages of a driver in both flavours, with its fabric manager: those of its own version."""
+    driver = {"nvidia_driver": {"version": version, "flavour": "boot"}}
+    asked = sections(_plan(system, driver, architecture), only=["nvidia_driver", "fabric_manager"])
     planned = [package for section in asked for package in packages(section)]
+    return Provided(tuple(package for package in _with_brought(planned) if package.version == version))
+
+
+def _of_components(
+    system: str, components: Mapping[str, Mapping[str, str]], architecture: str, *, of_system: bool = True
+) -> Provided:
+    """Packages and installers of those components. of_system: also what their roles take from the system's archive."""
+    asked = sections(_plan(system, components, architecture), only=list(components))
+    planned = [
+        package for section in asked if of_system or section.component in components for package in packages(section)
+    ]
     archives = [item for _, item in resolve(asked).files.values() if isinstance(item, Archive)]
-    return Provided((*listed, *_with_brought(planned)), tuple(archives))
+    return Provided(tuple(_with_brought(planned)), tuple(archives))
 
 
 def _with_brought(planned: Sequence[Package]) -> list[Package]:
@@ -108,15 +151,16 @@ def _provides(family: str, version: str) -> Mapping[str, str]:
     return provides
 
 
-def _plan(system: str, provides: Mapping[str, str], architecture: str) -> PlanDocument:
-    """The plan of a plain instance with those components."""
+def _plan(system: str, components: Mapping[str, Mapping[str, str]], architecture: str) -> PlanDocument:
+    """The plan of a plain instance with those components, and with a driver, without which no plan is one."""
     from gpu_ami.cloud import Place
     from gpu_ami.plan import make_plan
 
     instance_types = [_INSTANCE_TYPES[architecture]]
     recipe = {"os": system, "architecture": architecture, "flag": "base", "instance_types": instance_types}
-    components = {name: {"version": version} for name, version in provides.items()}
     with tempfile.TemporaryDirectory(prefix="gpu-ami-base-") as folder:
         path = Path(folder) / "base.yml"  # JSON is YAML
-        path.write_text(json.dumps(recipe | components), encoding="utf-8")
+        path.write_text(
+            json.dumps(recipe | {"nvidia_driver": {"version": "newest"}} | dict(components)), encoding="utf-8"
+        )
         return make_plan(path, Place(name="nowhere", region="us-east-1")).document

@@ -21,7 +21,7 @@ from gpu_ami.local import kubernetes
 from gpu_ami.local.architectures import ARCHITECTURES, DEFAULT, require_programs
 from gpu_ami.local.debian_archive import archive_sources, proxies
 from gpu_ami.local.images import base_image
-from gpu_ami.local.images.base_ami_packages import Provided, of_family
+from gpu_ami.local.images.base_ami_packages import Provided, of_family, of_variant
 from gpu_ami.process import find_tool, run
 from gpu_ami.progress import Progress
 
@@ -44,6 +44,7 @@ _SHARED = {"ubuntu2404": "ubuntu", "ubuntu2204": "ubuntu"}
 class Base:
     """What a base image presents: an operating system, and a node family of a version ("" is a plain instance).
 
+    variant: of the node family's AMI ("": the one that it has without a name).
     kernel: series of the kernel whose packages it has, where that is not the one of the system's or family's own AMI.
     """
 
@@ -52,29 +53,33 @@ class Base:
     version: str = ""
     kernel: str = ""
     architecture: str = DEFAULT
+    variant: str = ""
 
     @staticmethod
     def parse(text: str) -> Base:
-        """From `al2023`, `al2023@6.12`, `al2023-arm64` or `al2023+eks-1.33`. UsageError: no such base image."""
+        """From `al2023`, `al2023@6.12`, `al2023-arm64`, `al2023+eks-1.33` or `al2023+eks-1.35-nvidia`.
+
+        UsageError: no such base image.
+        """
         system, _, node = text.partition("+")
         system, _, kernel = system.partition("@")
         system, _, architecture = system.partition("-")
         architecture = architecture or DEFAULT
-        family, _, version = node.partition("-")
+        family, version, variant, *_ = [*node.split("-", 2), "", ""]
         known = available()
         unknown = system not in SYSTEMS or architecture not in ARCHITECTURES
-        if unknown or (family and (system, family) not in known):
+        if unknown or (family and (system, family) not in known) or (variant and variant not in variants(family)):
             names = [*SYSTEMS, *("+".join(pair) for pair in known)]
             raise UsageError(f"no base image {text!r}", hint=f"base images: {', '.join(names)}; of arm64: SYSTEM-arm64")
         if kernel and kernel not in kernel_series(system):
             raise UsageError(f"no base image {text!r}", hint=f"kernels of {system}: {', '.join(kernel_series(system))}")
-        return Base(system, family, version, kernel, architecture)
+        return Base(system, family, version, kernel, architecture, variant)
 
     @property
     def name(self) -> str:
         system = self.system if self.architecture == DEFAULT else f"{self.system}-{self.architecture}"
         system = "@".join(filter(None, [system, self.kernel]))
-        return "+".join(filter(None, [system, "-".join(filter(None, [self.family, self.version]))]))
+        return "+".join(filter(None, [system, "-".join(filter(None, [self.family, self.version, self.variant]))]))
 
     @property
     def kernel_package(self) -> str:
@@ -106,6 +111,11 @@ class Base:
             names = tuple(base_image.listed(unpacked)) if unpacked.exists() else ()
             built = self._kubernetes()
             layers.append(Layer(self.family, (), source, (self.system, self.version), provided, names, built))
+        if self.variant:
+            name = f"{self.family}_{self.variant}"
+            provided, apart = of_variant(self.system, self.family, self.variant, self.architecture)
+            source = _REPLICAS / f"{name}_ami"
+            layers.append(Layer(name, (), source, (self.system, self.version), provided, apart=apart))
         return tuple(layer for layer in layers if layer.packages or layer.source)
 
     def _kubernetes(self) -> kubernetes.Build | None:
@@ -120,6 +130,7 @@ class Layer:
 
     unpacked: Debian's packages whose files the script puts where the AMI has its own build of them; they are in
     ./unpacked of the script's working directory, and no package database of the image knows them.
+    apart: replicas that the script lays out, by the name of their folder in ./apart.
     """
 
     name: str
@@ -129,12 +140,14 @@ class Layer:
     provided: Provided = field(default_factory=Provided)
     unpacked: tuple[str, ...] = ()
     kubernetes: kubernetes.Build | None = None
+    apart: tuple[tuple[str, Provided], ...] = ()
 
     def digest(self, below: str) -> str:
         """Of all that makes it and what it lies on."""
         made_of = f"{below}\0{self.packages}\0{self.arguments}\0{self.provided.digest()}\0"
         made_of += f"{self.unpacked}\0" if self.unpacked else ""
         made_of += f"{self.kubernetes.digest}\0" if self.kubernetes else ""
+        made_of += "".join(f"{name} {provided.digest()}\0" for name, provided in self.apart)
         sha = hashlib.sha256(made_of.encode() + _BUILD_LAYER.read_bytes() + _HIDE.read_bytes())
         if self.source:
             base_image.add_files(sha, self.source)
@@ -166,6 +179,14 @@ def available() -> tuple[tuple[str, str], ...]:
     families = {"al2023": ("eks", "ecs", "parallelcluster")} | dict.fromkeys(_SHARED, ("parallelcluster",))
     pairs = ((system, family) for system, names in families.items() for family in names)
     return tuple(pair for pair in pairs if (_REPLICAS / f"{pair[1]}_ami").is_dir())
+
+
+def variants(family: str) -> tuple[str, ...]:
+    """Variants of a node family's AMI that there are base images of."""
+    from gpu_ami.recipes import load_facts
+
+    known = load_facts().node_families.get(family, {}).get("variants", {})
+    return tuple(name for name in known if (_REPLICAS / f"{family}_{name}_ami").is_dir())
 
 
 @dataclass(frozen=True)
@@ -267,6 +288,9 @@ def _build(layer: Layer, below: list[Path], folder: Path, home: Path, architectu
         if layer.provided:
             layer.provided.put(work / "replicas", home)
             shutil.copy(_REPLICAS / "sandbox_preload.c", work)
+        for name, apart in layer.apart:
+            (work / "apart").mkdir(exist_ok=True)
+            apart.put(work / "apart" / name, home)
         if layer.unpacked:
             (work / "unpacked").symlink_to(_unpack(layer, below[-1], home, architecture))
         if layer.kubernetes:

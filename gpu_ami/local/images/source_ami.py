@@ -80,9 +80,10 @@ def base_of(plan: SystemPlan) -> Base:
     family = "" if node["family"] == "ec2" else node["family"]
     has_family = not family or (base_system, family) in rootfs_layers.available()
     variant = node.get("variant", "")
-    if base_system and has_family and not variant:
+    if base_system and has_family and (not variant or variant in rootfs_layers.variants(family)):
         version = node.get("version", "") if family else ""
-        return _with_kernel(Base(base_system, family, version, architecture=plan["architecture"]), plan)
+        base = Base(base_system, family, version, architecture=plan["architecture"], variant=variant)
+        return _with_kernel(base, plan)
     described = f"{system['id']} {system['version']} on {plan['architecture']}" + (
         f", node family {family}" * bool(family) + f", variant {variant}" * bool(variant)
     )

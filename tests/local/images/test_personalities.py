@@ -38,6 +38,7 @@ BEYOND = {
 _NOT_ASKED_FOR = {"-", "dpkg-dev"}
 KINDS = {"al2023": "rpm", "ubuntu2404": "deb", "ubuntu2204": "deb"}
 FAMILIES = [("eks", "1.33"), ("ecs", ""), ("parallelcluster", "3.16.3")]
+VARIANTS = ("eks_nvidia",)
 
 
 def names(path: Path) -> list[str]:
@@ -74,7 +75,7 @@ def test_amazon_linux_has_no_package_that_the_ami_lacks() -> None:
     assert extra == {name for name in BEYOND if name.startswith("kernel-")}
 
 
-@pytest.mark.parametrize("family", [family for family, _ in FAMILIES])
+@pytest.mark.parametrize("family", [*(family for family, _ in FAMILIES), *VARIANTS])
 def test_a_family_adds_what_its_ami_adds(family: str) -> None:
     folder = REPLICAS / f"{family}_ami"
     added = names(folder / "rpms.txt") + names(folder / "provided_rpm.txt")

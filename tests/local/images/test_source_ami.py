@@ -35,6 +35,7 @@ BASES = {
     "ubuntu2204-compute": Base("ubuntu2204"),
     "al2023-neuron": Base("al2023"),
     "eks-1.33-al2023-gpu": Base("al2023", "eks", "1.33"),
+    "eks-1.35-al2023-nvidia": Base("al2023", "eks", "1.35", variant="nvidia"),
     "ecs-al2023-gpu": Base("al2023", "ecs"),
     "pcluster-3.16-ubuntu2404": Base("ubuntu2404", "parallelcluster", "3.16.3"),
     "pcluster-3.16-al2023": Base("al2023", "parallelcluster", "3.16.3"),
@@ -56,7 +57,10 @@ def test_a_plan_has_a_base_image(recipe: str) -> None:
         ({"os": {"id": "ubuntu", "version": "20.04"}}, "ubuntu 20.04 on x86_64"),
         ({"node": {"family": "ecs"}}, "debian 12 on x86_64, node family ecs"),
         (locked("dlami-al2023-arm64"), "amzn 2023 on arm64, node family dlami"),
-        (locked("eks-1.35-al2023-nvidia"), "amzn 2023 on x86_64, node family eks, variant nvidia"),
+        (
+            locked("eks-1.33-al2023-gpu") | {"node": {"family": "eks", "version": "1.33", "variant": "neuron"}},
+            "amzn 2023 on x86_64, node family eks, variant neuron",
+        ),
     ],
 )
 def test_a_plan_without_one_is_told_what_there_is(changes: dict[str, Any], wanted: str) -> None:
