@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -44,7 +45,24 @@ def registered_files(host: Any, plan: PlanDocument) -> frozenset[str]:
     return frozenset(listed.stdout.split("\n")) - {""}
 
 
+def has_branches(plan: PlanDocument) -> bool:
+    """Whether the base AMI takes one of several drivers at the first boot."""
+    return "nvidia_driver" in plan and "branches" in section(plan, "nvidia_driver")
+
+
+def installed_at_first_boot(host: Any, plan: PlanDocument, instance_type: str, components: set[str]) -> set[str]:
+    """Those of these packages and modules (as bill_of_materials names them) that a machine's first boot has installed:
+    NVIDIA's of the version that its type takes. Empty for image files, and for a base AMI with one driver.
+    """
+    if not has_branches(plan) or isinstance(host.backend, backend.ImageBackend):
+        return set()
+    taken = re.escape(planned_branch(plan, instance_type)[1]["version"])
+    package = rf"package \S*nvidia\S* {taken}-\S+ \S+"
+    module = r"module /lib/modules/[^/]+/extra/nvidia[\w-]*\.ko(\.\w+)?"
+    return {name for name in components if re.fullmatch(f"{package}|{module}", name)}
+
+
 def require_installed(host: Any, plan: PlanDocument, judged_by: str) -> None:
     """UNPROVEN in image files if the base AMI installs its driver at the first boot. judged_by: the check of them."""
-    if "branches" in section(plan, "nvidia_driver") and isinstance(host.backend, backend.ImageBackend):
+    if has_branches(plan) and isinstance(host.backend, backend.ImageBackend):
         unproven(f"the base AMI installs its driver at the first boot on a machine with a GPU: see {judged_by}")

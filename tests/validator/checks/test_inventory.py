@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.validator.checks.conftest import PLAN, Judge, Since
+from tests.validator.checks.conftest import PLAN, FakeMachine, Judge, Since
 from validator.checks import inventory
 from validator.file_account import collect
 from validator.plan import as_plan
@@ -317,6 +317,22 @@ def test_inventory(judge: Judge, check: Any, table: dict[str, Any], verdict: str
     plan = as_plan(WITH_NODE | {"cuda": {"repository": REPOSITORY}})
     judged = judge(check, table, plan=plan)
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "verdict"), [("g7.12xlarge", "PASS"), ("g5.12xlarge", "FAIL"), ("g6.12xlarge", "UNPROVEN")]
+)
+def test_driver_of_the_first_boot_is_not_in_the_bill(judge: Judge, instance_type: str, verdict: str) -> None:
+    """EKS's NVIDIA AMI installs the driver of the machine's type; that of another type is not its."""
+    branches = {
+        "lts": {"version": "580.178.04", "instance_types": ["g5.12xlarge"]},
+        "pb": {"version": "595.91.07", "instance_types": ["g7.12xlarge"]},
+    }
+    plan = as_plan(WITH_NODE | {"nvidia_driver": {"version": "580.178.04", "branches": branches}})
+    packages = f"{LIBC}installed\tnvidia-driver-cuda\t595.91.07-1.amzn2023\tx86_64\n"
+    modules = f"{MODULE}/lib/modules/6.1/extra/nvidia-uvm.ko\n"
+    judged = judge(_BILL, bill(packages, modules), plan=plan, machine=FakeMachine({}, instance_type=instance_type))
+    assert judged.verdict == verdict, judged
 
 
 def test_files_of_a_base_ami_without_an_inventory_are_unproven(judge: Judge) -> None:
