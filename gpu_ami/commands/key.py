@@ -40,7 +40,7 @@ def _new(args: argparse.Namespace, progress: Progress) -> Outcome:
 
     public = keys.new_key(args.path)
     key_id = keys.load_public(str(public)).keyid
-    text = f"private key {args.path} (readable by you alone)\npublic key  {public}\nkey id      {key_id}"
+    text = f"private key {args.path} (readable only by you)\npublic key  {public}\nkey id      {key_id}"
     return Outcome(text, {"private": str(args.path), "public": str(public), "key_id": key_id})
 
 
