@@ -191,6 +191,8 @@ _SENTENCES = {
     "cut": "{} cut in the address or before the end of the number: not counted",
     "format": "{} of an Xid in an unknown format: not counted",
     "overlong": "too long, with NVRM or SXid in the part that was not read: {}",
+    "driver_error": "{} in which the driver reports a failure, without an event: read them",
+    "pcie": "{} of uncorrected PCIe errors: no events, but a likely cause of one that follows",
     "driver": "{} of the driver without an event",
     "consequence": "{} that repeat or follow from an event above: not counted again",
     "follow_up": "{} that belong to an SXid above: not counted again",
@@ -198,6 +200,8 @@ _SENTENCES = {
 }
 # Where lines of these kinds were left out, an event may have been among them.
 _MAY_HIDE = frozenset({"by_program", "unread", "cut", "format", "overlong"})
+# Trouble that is no event: a log with these is not a good one.
+_TROUBLE = frozenset({"driver_error", "pcie"})
 
 
 class Lines(NamedTuple):
@@ -223,6 +227,11 @@ class LeftOut:
     def may_hide_events(self) -> bool:
         """Whether "no event" would claim more than was read."""
         return bool(self.unread) or any(lines.kind in _MAY_HIDE for lines in self.lines)
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether the driver or PCIe reports a failure that is no event."""
+        return any(lines.kind in _TROUBLE for lines in self.lines)
 
     def sentences(self, *, verbose: bool = False) -> Iterator[str]:
         """A sentence for each kind, then one for each member that was not read. verbose: with line numbers."""

@@ -9,6 +9,7 @@ from gpu_ami.events import catalogue
 from gpu_ami.events.reader import Event, LeftOut, parser_module
 
 _NONE = "No Xid, SXid, lost GPU or error of Neuron in this log."
+_TROUBLE = "No Xid, SXid, lost GPU or error of Neuron in this log, but other failures (-v: their lines):"
 _NOT_UNDERSTOOD = "No event was understood; whether this log has none is not known, since parts of it were left out:"
 _COLOURS = {"fatal": "\x1b[1;31m", "critical": "\x1b[31m", "warning": "\x1b[33m", "app": "\x1b[36m", "info": "\x1b[2m"}
 _KINDS = {"xid": "Xid", "sxid": "SXid", "gpu_lost": "lost ~Xid", "neuron": "Neuron", "gpu_init_failed": "init"}
@@ -49,7 +50,9 @@ def table(
         if event["origin"] != "userland":
             worst.add(event)
     yield ""
-    yield from _summary(worst, count, hides_events=left_out is not None and left_out.may_hide_events)
+    if not count:
+        yield _nothing(left_out)
+    yield from _summary(worst)
     if left_out is not None:
         yield from left_out.sentences(verbose=verbose)
 
@@ -109,13 +112,25 @@ def _of_missing_cause(code: int) -> str:
     return f"{meaning}. Cause: Xid {code}{name}, named by an Xid 45: its own line is not in this log."
 
 
-def _summary(worst: _Worst, count: int, *, hides_events: bool) -> Iterator[str]:
-    if not count:
-        yield _NOT_UNDERSTOOD if hides_events else _NONE
+def _nothing(left_out: LeftOut | None) -> str:
+    """What a log without an event says: no more than was read."""
+    if left_out is not None and left_out.may_hide_events:
+        return _NOT_UNDERSTOOD
+    return _TROUBLE if left_out is not None and left_out.has_trouble else _NONE
+
+
+def _summary(worst: _Worst) -> Iterator[str]:
     for gpu, event in sorted(worst.events.items(), key=lambda item: _rank(item[1]), reverse=True):
         identity = f" ({event['uuid']})" if event.get("uuid") else ""
         kind = {"gpu_lost": "Xid", "gpu_init_failed": "GPU initialisation"}.get(event["kind"], _KINDS[event["kind"]])
         for code in worst.missing_causes(gpu):
             yield f"{gpu}{identity}: {_of_missing_cause(code)}"
         if event["severity"] != "info" or not worst.missing_causes(gpu):
-            yield f"{gpu}{identity}: {event['ec2_meaning']}. Cause: {kind} {event['code']}, {event['name']}."
+            meaning = event["ec2_meaning"] if event["pci"] else _without_address(event["ec2_meaning"])
+            yield f"{gpu}{identity}: {meaning}. Cause: {kind} {event['code']}, {event['name']}."
+
+
+def _without_address(meaning: str) -> str:
+    """Of an event whose line names no GPU: no placeholder that looks like a word of the command."""
+    any_pci = parser_module("catalogue").ANY_PCI
+    return str(meaning).replace(f"GPU {any_pci}", "the GPU (the line does not say which)").replace(any_pci, "ADDRESS")

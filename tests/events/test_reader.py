@@ -205,3 +205,52 @@ def test_quotations_in_a_named_file_count_and_nothing_is_dropped_in_silence(
 
 def test_quotations_in_the_live_log_do_not_count() -> None:
     assert list(reader.read_events(io.BytesIO(QUOTATIONS.encode()))) == []
+
+
+def test_failures_that_are_no_event_are_not_called_a_good_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GSP that stops answering, before its Xid or without one, and a PCIe port that cannot recover."""
+    (tmp_path / "log").write_text(
+        "[   31.1] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build\n"
+        "[   52.4] NVRM: GPU3 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 52400 timeout 5200\n"
+        "[  +0.000210] nvidia 0000:5d:00.0: AER: can't recover (no error_detected callback)\n"
+        "[   60.0] pcieport 0000:5c:01.0: AER: Corrected error received: 0000:5d:00.0\n"
+    )
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"), "-v")
+    assert out.splitlines()[2:] == [
+        "No Xid, SXid, lost GPU or error of Neuron in this log, but other failures (-v: their lines):",
+        "1 line in which the driver reports a failure, without an event: read them",
+        "  line 2",
+        "1 line of uncorrected PCIe errors: no events, but a likely cause of one that follows",
+        "  line 3",
+    ]
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"), "--json")
+    assert {row["why"]: row["lines"] for row in json.loads(out)["lines"]} == {
+        "driver_error": [2], "pcie": [3],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("NVRM: No NVIDIA GPU found.", "driver_error"),
+        ("NVRM: The NVIDIA probe routine was not called for 2 device(s).", "driver_error"),
+        ("NVRM: GPU1 _kgspLogRpcTimeout: ***** GSP Timeout *****", "driver_error"),
+        ("NVRM: confComputeConstructEngine_IMPL: CPU does not support confidential compute.", "driver"),
+        ("NVRM: GPU at PCI:0000:00:1e: GPU-12345678-1234-1234-1234-123456789abc", ""),
+        ("NVRM: cpuidInfoAMD: Unrecognized AMD processor in cpuidInfoAMD", "driver"),
+    ],
+)
+def test_lines_of_the_driver_are_told_apart(line: str, kind: str) -> None:
+    left_out = reader.LeftOut()
+    assert list(reader.read_events(io.BytesIO(f"[  7.5] {line}\n".encode()), left_out=left_out)) == []
+    assert [lines.kind for lines in left_out.lines] == [kind][: len(kind)]
+
+
+def test_advice_for_a_gpu_that_no_line_names_has_no_placeholder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text("[ 12.5] NVRM: RmInitAdapter failed! (0x24:0xffff:1211)\n")
+    _, out, _ = run(capsys, "events", str(tmp_path / "log"))
+    assert "PCI_ADDRESS" not in out and "the GPU (the line does not say which)" in out

@@ -7,10 +7,15 @@ from typing import Dict, List
 
 QUOTED, BY_PROGRAM, UNREAD = "quoted", "by_program", "unread"
 CUT, FORMAT, DRIVER, REPEATED, CONSEQUENCE, FOLLOW_UP = "cut", "format", "driver", "repeated", "consequence", "follow_up"
-OVERLONG = "overlong"
+OVERLONG, DRIVER_ERROR, PCIE = "overlong", "driver_error", "pcie"
 _KEPT = 1000
 # "Xid 79", "Xid: 79", "Xid=79", "XID error 79", and the driver's own form.
 _NAMES_AN_EVENT = re.compile(r"\bS?X[Ii][Dd]\b(?:\s*[:(]|[\s=#]*(?:(?:error|code|event)s?\s*[:=#]?\s*)?\d{1,10}(?!\w))")
+# What the driver says of a failure, in lines that are no event.
+_FAILURE = re.compile(
+    r"(?i)\b(?:fail(?:s|ed|ure|ures|ing)?|time(?:d)? ?-?out|timeouts?|errors?|cannot|could not|unable|no NVIDIA|not called|"
+    r"not responding|fallen|fatal|hang|hung|corrupt\w*|lost)\b|[a-z]Timeout|TimedOut|[a-z](?:Error|Failed)"
+)
 # The text of /proc/driver/nvidia/version: no message.
 _NO_MESSAGE = re.compile(r"\s*NVRM version:")
 
@@ -34,3 +39,7 @@ class LeftOut:
             self.add(BY_PROGRAM, number)
         elif ("NVRM" in text or "SXid" in text) and not _NO_MESSAGE.match(text):
             self.add(UNREAD, number)
+
+    def add_driver(self, text: str, number: int) -> None:
+        """A line of the driver that is no event."""
+        self.add(DRIVER_ERROR if _FAILURE.search(text) else DRIVER, number)

@@ -13,7 +13,7 @@ from . import emf, kmsg, leftout
 from .catalogue import POLICY_PATH, Catalogue
 from .event import Builder, Moment
 from .grammar import Broken, Fact, parse
-from .pcie import may_hold_bridge
+from .pcie import PcieError, may_hold_bridge
 from .prefix import Line
 from .quotes import read_quoted
 from .tracker import Tracker
@@ -206,9 +206,12 @@ class TextParser:
             self.left_out.add(leftout.CUT if fact.cut else leftout.FORMAT, number)
         elif fact is None:
             if line.text.startswith("NVRM"):
-                self.left_out.add(leftout.DRIVER, number)
+                self.left_out.add_driver(line.text, number)
             else:
                 self.left_out.add_unread(line.text, number)
+        elif isinstance(fact, PcieError):
+            if not fact.severity.startswith("Correct"):
+                self.left_out.add(leftout.PCIE, number)
         elif line.quoted:
             self.left_out.add(leftout.QUOTED, number)
 
