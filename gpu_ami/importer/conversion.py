@@ -232,6 +232,7 @@ class _Conversion:
             found = component_of(name)
             if found and value not in (None, "") and not isinstance(value, dict | list) and is_resolved(value):
                 self._component(f"{path}.{name}", *found, str(value))
+                self._taken |= {variable for variable, text in self._template.variables.items() if text == value}
 
     def _component(self, name: str, component: str, reader: TemplateVariable, text: str) -> None:
         """Writes the version that `text`, the value of a variable, names; what it names besides is a remark."""

@@ -11,7 +11,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from gpu_ami.errors import counted
+from gpu_ami.importer.place import component_of
 from gpu_ami.importer.secrets import NOT_SHOWN, Secrets
+from gpu_ami.importer.step_values import step_values
 from gpu_ami.importer.template import Template, refers_to_variable
 
 # Read elsewhere (instance_type, ssh_username, the volume's size), or the same in every template of gpu-ami.
@@ -149,6 +151,8 @@ def _steps(steps: list[Mapping[str, object]], key: str, instead: str) -> Iterato
         content = f" {shown('', source, secrets)}" if source is not None else ""
         if inline is not None:
             content = f" {counted(len(inline) if isinstance(inline, list) else 1, 'inline command')}"
+        others = sorted({name for _, name, _ in step_values([step], {}) if component_of(name) is None})
+        content += f" with {', '.join(others)}" if others else ""
         replaced = "gpu-ami's roles replace it" if "ansible" in str(step.get("type")) else instead
         yield f"{key}[{index}] ({step.get('type', 'no type')}){content}: not carried over: {replaced}"
 

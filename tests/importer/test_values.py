@@ -98,6 +98,19 @@ def test_user_variable_in_a_step_has_its_value(tmp_path: Path) -> None:
     assert imported(tmp_path, step, installer="1.43.1").recipe["efa"] == {"version": "1.43.1"}
 
 
+def test_what_a_step_carries_over_is_not_called_unused_and_the_rest_is_named(tmp_path: Path) -> None:
+    """The same version was carried over and said to have no place; a token beside it was not mentioned."""
+    words = ["EFA_INSTALLER_VERSION={{user `installer`}}", "REGISTRY_PASSWORD=open-sesame-99", "WHEELS=torch"]
+    step = {"type": "shell", "inline": ["./x.sh"], "environment_vars": words}
+    remarks = imported(tmp_path, step, installer="1.43.1", bucket="b-1").remarks
+    assert [line for line in remarks if line.startswith(("installer", "bucket"))] == [
+        "bucket: 'b-1' has no place in a recipe; not carried over"
+    ]
+    (line,) = [line for line in remarks if line.startswith("provisioners[0] (shell)")]
+    assert "1 inline command with REGISTRY_PASSWORD, WHEELS: not carried over" in line
+    assert "open-sesame-99" not in "".join(remarks)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
