@@ -44,7 +44,7 @@ def register(subparsers: Any) -> None:
     attach.add_argument("--dry-run", action="store_true", help="print what would be created and sent")
     text = "also attach to machines launched later, with a State Manager association of the tags"
     attach.add_argument("--future", action="store_true", help=text)
-    _verb(verbs, "status", "which plan each machine runs, and whether its services run")
+    _verb(verbs, "status", "which plan each machine runs, whether its services run, and what gpu-ami-diagnose finds")
     _verb(verbs, "detach", "remove everything that attach installed")
     prove = _verb(verbs, "prove", "run the telemetry's checks on machines in service")
     options.add_identity(prove, "private key for SSH")
@@ -149,7 +149,10 @@ def _status(_: argparse.Namespace, task: Attachment, plan: Plan, _selection: mac
     from gpu_ami.fleet import condition
 
     rows = condition.ask(task.cloud, task.bundle, task.machines, task.limits)
-    lines = [_line(each.machine.instance_id, each.machine.instance_type, each.state, each.reason) for each in rows]
+    lines = []
+    for each in rows:
+        lines.append(_line(each.machine.instance_id, each.machine.instance_type, each.state, each.reason))
+        lines += [f"    {finding}" for finding in each.findings]
     lines += [f"plan {plan.digest} ({plan.image}): {_counts(each.state for each in rows)}"]
     return Outcome("\n".join(lines), {"plan": plan.digest, "machines": [each.to_json() for each in rows]})
 

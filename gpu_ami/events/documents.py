@@ -105,7 +105,8 @@ class LinesLeftOut(TypedDict):
     """Lines of one kind. lines: numbers of the first thousand."""
 
     why: Literal[
-        "quoted", "by_program", "unread", "cut", "format", "overlong", "driver", "consequence", "follow_up", "repeated"
+        "quoted", "by_program", "unread", "cut", "format", "overlong", "driver", "driver_error", "pcie", "consequence",
+        "follow_up", "repeated",
     ]  # fmt: skip
     count: int
     lines: list[int]

@@ -21,6 +21,26 @@ OK, SILENT, BEHIND, OTHER_PLAN, BROKEN, UNPROVEN = "ok", "silent", "behind", "ot
 _NEVER_BEGAN = (run_command.SILENT, run_command.UNDELIVERABLE, run_command.TIMED_OUT)
 
 
+class FindingDocument(TypedDict):
+    """A finding of gpu-ami-diagnose: what was found, and the kind of action."""
+
+    level: Annotated[str, ("action", "watch")]
+    text: str
+    kind: str
+
+
+class DiagnosisDocument(TypedDict):
+    """What gpu-ami-diagnose found. exit_code: null where nothing is known of the machine's devices.
+
+    findings: the first of `count`. why: what was not read, and the reason.
+    """
+
+    exit_code: int | None
+    findings: list[FindingDocument]
+    count: int
+    why: str
+
+
 class ConditionDocument(TypedDict):
     """A machine. plan, image, origin, agent, agent_version, parser: of the telemetry that it has.
 
@@ -34,11 +54,12 @@ class ConditionDocument(TypedDict):
     reason: str
     plan: str
     image: str
-    origin: Annotated[str, ("", "fleet", "image")]
+    origin: Annotated[str, ("", "fleet", "image", "incomplete")]
     agent: str
     agent_version: str
     parser: str
     command: Annotated[str, run_command.STATUSES]
+    diagnosis: DiagnosisDocument
 
 
 @dataclass(frozen=True)
@@ -56,7 +77,22 @@ class Condition:
         names = ("plan", "image", "origin", "agent", "agent_version", "parser")
         told = {key: str(self.answer.get(key, "")) for key in names}
         return {**machine, "name": self.machine.name, "state": self.state, "reason": self.reason, **told,
-                "command": asdict(self.outcome)["status"]}  # fmt: skip
+                "command": asdict(self.outcome)["status"], "diagnosis": self.diagnosis}  # fmt: skip
+
+    @property
+    def diagnosis(self) -> dict[str, Any]:
+        """What gpu-ami-diagnose found on it: exit_code (None: unknown), findings, their count, why: what is unknown."""
+        unknown: dict[str, Any] = {"exit_code": None, "findings": [], "count": 0, "why": "the machine did not answer"}
+        return dict(self.answer.get("diagnosis", unknown))
+
+    @property
+    def findings(self) -> list[str]:
+        """The diagnosis in lines; none where every probe was read and found nothing."""
+        told = self.diagnosis
+        lines = [f"{each['level']}: {each['text']} ({each['kind']})" for each in told["findings"]]
+        more = int(told["count"]) - len(lines)
+        lines += [f"and {more} more findings: run gpu-ami-diagnose on the machine"] if more > 0 else []
+        return lines + ([f"not diagnosed: {told['why']}"] if told["why"] and self.answer else [])
 
 
 def ask(
@@ -94,6 +130,8 @@ def _of_answer(outcome: Outcome, answer: Mapping[str, Any], digest: str) -> tupl
         return BROKEN, outcome.text or "the program on the machine printed no answer"
     if not answer["origin"]:
         return OTHER_PLAN, "nothing is attached to it"
+    if answer["origin"] == "incomplete":
+        return OTHER_PLAN, "an attachment did not complete: run `gpu-ami fleet attach` again, or detach"
     if answer["origin"] == "fleet" and answer["plan"] != digest:
         return OTHER_PLAN, f"it runs {answer['plan']} ({answer['image']}), expected {digest}"
     inactive = [f"{name} is {answer[name]}" for name in ("agent", "parser") if answer[name] != "active"]

@@ -90,6 +90,35 @@ def test_a_failure_is_told_in_the_machine_s_own_words(in_service: Fleet) -> None
     assert not (image.root / "var" / "lib" / "gpu-ami-fleet").exists()
 
 
+@pytest.mark.slow
+def test_a_half_failed_attachment_goes_on_or_back(in_service: Fleet) -> None:
+    """One machine has no room for the agent's package, and one is off: a second attach completes both."""
+    fine, full, off = in_service.add(), in_service.add(), in_service.add(start=False)
+    in_service.wait()
+    before = {machine.instance_id: (files(machine.root), units(machine.root)) for machine in in_service.machines}
+    dpkg = (full.root / "bin" / "dpkg").read_text()
+    full.program("dpkg", "#!/bin/sh\necho 'No space left on device' >&2; exit 1\n")
+    first = attachment(in_service).attach()
+    assert [first[each.instance_id].status for each in (fine, full, off)] == ["Success", "Failed", "Silent"]
+    assert "No space left on device" in first[full.instance_id].text
+    assert read_json(full.root / "var/lib/gpu-ami-fleet/attached.json")["agent"] == "absent"
+    taken_back = attachment(in_service).detach()
+    assert {taken_back[each.instance_id].status for each in (fine, full)} == {"Success"}, taken_back
+    assert [
+        each.instance_id for each in (fine, full) if (files(each.root), units(each.root)) != before[each.instance_id]
+    ] == []
+    attachment(in_service).attach()  # fails on the same machine again
+    full.program("dpkg", dpkg)
+    off.start()
+    in_service.wait()
+    second = attachment(in_service).attach()
+    assert {outcome.status for outcome in second.values()} == {"Success"}, second
+    assert {outcome.answer["plan"] for outcome in second.values()} == {in_service.plan.digest}
+    attachment(in_service).detach()
+    after = {machine.instance_id: (files(machine.root), units(machine.root)) for machine in in_service.machines}
+    assert after == before
+
+
 def test_after_too_many_errors_the_others_are_left_alone(in_service: Fleet) -> None:
     for _ in range(3):
         machine = in_service.add()

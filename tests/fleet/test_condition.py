@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.cloud.fleet import Outcome
+from gpu_ami.cloud.fleet import FleetMachine, Outcome
 from gpu_ami.fleet import condition, documents
 from gpu_ami.local.backends.systems_manager.documents import AWS_DOCUMENTS, MAX_BYTES, steps
 from tests.fleet.service_machines import write_plan
@@ -35,6 +35,10 @@ GOOD = {
         (Outcome("Failed", "python3: not found"), {}, "broken", "python3: not found"),
         (Outcome("Success", "no JSON"), {}, "broken", "no JSON"),
         (Outcome("Success"), {**GOOD, "origin": "", "plan": ""}, "other plan", "nothing is attached to it"),
+        (
+            Outcome("Success"), {**GOOD, "origin": "incomplete", "plan": ""}, "other plan",
+            "an attachment did not complete: run `gpu-ami fleet attach` again, or detach",
+        ),
         (Outcome("Success"), {**GOOD, "plan": "sha256:2"}, "other plan", "it runs sha256:2 (x), expected sha256:1"),
         (Outcome("Success"), {**GOOD, "agent": "failed"}, "broken", "agent is failed"),
         (Outcome("Success"), {**GOOD, "parser_status": {}}, "broken", "the event parser has written no status"),
@@ -46,6 +50,30 @@ GOOD = {
 )  # fmt: skip
 def test_a_machine_is_judged_by_its_answer(outcome: Outcome, answer: Any, state: str, reason: str) -> None:
     assert condition._of_answer(outcome, answer, "sha256:1") == (state, reason)
+
+
+FINDING = {"level": "action", "text": "GPU 2: the GPU is lost", "kind": "stop_start"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "lines"),
+    [
+        ({"diagnosis": {"exit_code": 0, "findings": [], "count": 0, "why": ""}}, []),
+        (
+            {"diagnosis": {"exit_code": 1, "findings": [FINDING], "count": 3, "why": "efa: no answer"}},
+            [
+                "action: GPU 2: the GPU is lost (stop_start)",
+                "and 2 more findings: run gpu-ami-diagnose on the machine",
+                "not diagnosed: efa: no answer",
+            ],
+        ),
+        ({}, []),  # silent: its state says so
+    ],
+)
+def test_findings_of_the_diagnosis_are_lines(answer: Any, lines: list[str]) -> None:
+    machine = FleetMachine("i-0123456789abcdef0", "g5.12xlarge", "running")
+    told = condition.Condition(machine, Outcome("Success"), "ok", "", answer)
+    assert told.findings == lines and set(told.diagnosis) == {"exit_code", "findings", "count", "why"}
 
 
 # The documents of a plan: sizes, names, and what AWS reads in them.

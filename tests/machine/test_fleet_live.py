@@ -29,11 +29,22 @@ from gpu_ami.plan import PLAN_FILE, make_plan
 from gpu_ami.plan.document import with_digest
 from gpu_ami.progress import Progress
 from gpu_ami.recipes import find_recipe
-from tests.machine.guest import BUILT, DEBIAN, GPU_TYPE, Guest, Machine, debian_region, launched, newest_image
+from tests.machine.guest import (
+    BUILT,
+    DEBIAN,
+    GPU_TYPE,
+    Guest,
+    Machine,
+    debian_region,
+    launched,
+    launched_together,
+    newest_image,
+)
 
 pytestmark = pytest.mark.machine
 
 TYPE = "m5.xlarge"
+DRIVER_ALONE = "gpu-ami-layer_driver_"  # the image of a layer: no role of telemetry ran
 _GPU_SECTIONS = (
     "nvidia_driver", "fabric_manager", "cuda", "cudnn", "nccl", "efa", "ofi_nccl", "mkl", "tuning", "kernel", "hygiene",
 )  # fmt: skip
@@ -146,3 +157,101 @@ def test_machine_with_gpus_is_proven(with_gpus: Live) -> None:
 
     with_gpus.guest.until("telemetry is active", lambda: states() == [("ok", "active", "active")], 300)
     with_gpus.assert_proven()
+
+
+@dataclass
+class Pair:
+    """Two machines with NVIDIA's driver; the second one is stopped and started."""
+
+    cloud: Cloud
+    machines: list[Machine]
+    out: Path
+
+    def fleet(self, verb: str, *words: str) -> tuple[int, dict[str, Any], str]:
+        """Exit code, rows by instance id, and the text for people."""
+        command = [sys.executable, "-m", "gpu_ami", "fleet", verb, str(self.out)]
+        for machine in self.machines:
+            command += ["--instance-id", machine.instance_id]
+        begun = time.monotonic()
+        done = subprocess.run([*command, *words, "--json"], capture_output=True, text=True, check=False, timeout=1700)
+        print(
+            f"\nfleet {verb}: exit code {done.returncode} after {time.monotonic() - begun:.0f} s\n{done.stdout[-4000:]}"
+        )
+        rows = json.loads(done.stdout)["machines"]
+        return done.returncode, {row["instance_id"]: row for row in rows}, done.stderr
+
+    def of_both(self, rows: dict[str, Any], key: str) -> list[Any]:
+        return [rows[machine.instance_id][key] for machine in self.machines]
+
+    def stop(self, machine: Machine) -> None:
+        self.cloud.ec2.stop_instances(InstanceIds=[machine.instance_id])
+        self.cloud.ec2.get_waiter("instance_stopped").wait(InstanceIds=[machine.instance_id])
+
+    def start(self, machine: Machine) -> None:
+        self.cloud.ec2.start_instances(InstanceIds=[machine.instance_id])
+        machine.guest.until("it is online", lambda: self.is_online(machine), 600)
+        machine.guest.correct_clock()
+
+    def is_online(self, machine: Machine) -> bool:
+        wanted = {"Key": "InstanceIds", "Values": [machine.instance_id]}
+        found = self.cloud.client("ssm").describe_instance_information(Filters=[wanted])
+        running = self.cloud.instance(machine.instance_id)["State"]["Name"] == "running"
+        return running and [row["PingStatus"] for row in found["InstanceInformationList"]] == ["Online"]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    progress = Progress("plain")
+    with debian_region(progress) as place:
+        plan = make_plan(find_recipe(Path("debian12-gpu")), place)
+        write_json(tmp_path / PLAN_FILE, plan.document)
+        mirror.ensure(home_dir(), plan=plan.document, progress=progress)
+        cloud = Cloud(place)
+        image = newest_image(cloud, DRIVER_ALONE)
+        with launched_together(cloud, image, GPU_TYPE, progress, ssm_agent.user_data(), count=2) as machines:
+            yield Pair(cloud, machines, tmp_path)
+
+
+def test_two_machines_with_gpus_one_of_them_off(pair: Pair) -> None:
+    """What one machine misses while it is off, the same command does when it is back; findings are shown by machine."""
+    first, second = pair.machines
+    for machine in pair.machines:
+        machine.guest.until("it is online", lambda each=machine: pair.is_online(each), 600)
+        machine.guest.correct_clock()
+    pair.stop(second)
+    code, rows, _ = pair.fleet("attach")
+    assert (code, pair.of_both(rows, "status")) == (4, ["Success", "Silent"])
+    assert rows[second.instance_id]["text"] == "the instance is stopped"
+    pair.start(second)
+    code, rows, _ = pair.fleet("status")
+    assert (code, pair.of_both(rows, "state")) == (0, ["ok", "other plan"])
+    code, rows, _ = pair.fleet("attach")
+    assert (code, pair.of_both(rows, "status")) == (0, ["Success", "Success"])
+
+    first.guest.xid("79, GPU has fallen off the bus.")
+    first.guest.until("the parser wrote it", lambda: bool(first.guest.documents('"kind":"xid"')), 120)
+    code, rows, _ = pair.fleet("status")
+    assert (code, pair.of_both(rows, "state")) == (0, ["ok", "ok"])
+    found = {
+        name: [each["text"] for each in row["diagnosis"]["findings"] if each["level"] == "action"]
+        for name, row in rows.items()
+    }
+    assert [text for text in found[first.instance_id] if "79" in text], found
+    assert found[second.instance_id] == []
+
+    time.sleep(60)  # a heartbeat of the second
+    code, rows, _ = pair.fleet("prove", "-i", str(first.key_file))
+    assert (code, pair.of_both(rows, "verdict")) == (0, ["PASS", "PASS"]), rows
+
+    pair.stop(second)
+    code, rows, _ = pair.fleet("prove", "-i", str(first.key_file))
+    assert (code, pair.of_both(rows, "verdict")) == (4, ["PASS", "UNPROVEN"]), rows
+    code, rows, _ = pair.fleet("detach")
+    assert (code, pair.of_both(rows, "status")) == (4, ["Success", "Silent"])
+    pair.start(second)
+    code, rows, _ = pair.fleet("detach")
+    assert (code, pair.of_both(rows, "status")) == (0, ["Success", "Success"])
+    code, rows, _ = pair.fleet("status")
+    assert pair.of_both(rows, "reason") == ["nothing is attached to it"] * 2
+    left = "ls -d /opt/aws/cloudwatch/nvidia /var/lib/gpu-ami-fleet /opt/aws/amazon-cloudwatch-agent 2>/dev/null; true"
+    assert [machine.guest.sudo(left) for machine in pair.machines] == ["", ""]

@@ -31,6 +31,9 @@ AGENT_PARTS = AGENT_HOME + "/etc/amazon-cloudwatch-agent.d"
 CTL = AGENT_HOME + "/bin/amazon-cloudwatch-agent-ctl"
 POLICY = "/etc/gpu-ami/xid-policy.json"
 STATUS = "/run/gpu-ami/event-parser.json"
+DIAGNOSE = HOME + "/gpu-ami-diagnose"
+# Systems Manager keeps 24,000 characters of a command's output.
+_FINDINGS, _TEXT = 20, 240
 _OF_PARSER = (
     HOME, "/etc/systemd/system/" + PARSER, "/etc/systemd/system/" + PARSER + ".d", "/etc/logrotate.d/gpu-ami-events",
     "/usr/bin/gpu-ami-diagnose", "/var/lib/gpu-ami/event-parser", "/run/gpu-ami", POLICY,
@@ -172,13 +175,36 @@ def status(_: dict[str, Any]) -> dict[str, Any]:
     if "heartbeat_monotonic_s" in parser:
         found["heartbeat_age_s"] = round(time.monotonic() - parser["heartbeat_monotonic_s"], 1)
     parts = sorted(os.listdir(at(AGENT_PARTS))) if exists(AGENT_PARTS) else []
-    origin = "fleet" if manifest.get("plan") else "image" if exists(HOME) and not manifest else ""
+    origin = "fleet" if manifest.get("plan") else "incomplete" if manifest else "image" if exists(HOME) else ""
     return {
         "plan": manifest.get("plan", ""), "image": manifest.get("image", ""), "origin": origin,
         "agent": run("systemctl", "is-active", AGENT) if exists(CTL) else "absent",
         "agent_version": version(), "configuration": parts, "gpu": exists("/usr/bin/nvidia-smi"),
         "parser": run("systemctl", "is-active", PARSER) if exists(HOME) else "absent", "parser_status": found,
+        "diagnosis": diagnosis(),
     }  # fmt: skip
+
+
+def diagnosis() -> dict[str, Any]:
+    """What gpu-ami-diagnose found: findings, the first 20 in words, and how many there are; why: what it did not read.
+
+    A machine whose diagnosis is missing has no findings, and a reason why nothing is known of it.
+    """
+    if not exists(DIAGNOSE):
+        return {"exit_code": None, "findings": [], "count": 0, "why": "gpu-ami-diagnose is not installed"}
+    printed = run(sys.executable, at(DIAGNOSE), "--json")  # its probes have deadlines of their own
+    try:
+        document = json.loads(printed)
+        found, probes = document["findings"], document["probes"]
+        unread = ["%s: %s" % (name, each.get("why", "")) for name, each in sorted(probes.items())
+                  if each["status"] in ("missing", "failed", "timeout")]  # fmt: skip
+        rows = [{"level": each["level"], "text": ("%s: %s" % (each["subject"], each["text"]))[:_TEXT],
+                 "kind": each["kind"]} for each in found[:_FINDINGS]]  # fmt: skip
+        why = "; ".join(line[:_TEXT] for line in unread)
+        return {"exit_code": int(document["exit_code"]), "findings": rows, "count": len(found), "why": why}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = "gpu-ami-diagnose printed no diagnosis: %s" % (printed[-_TEXT:] or "no output")
+        return {"exit_code": None, "findings": [], "count": 0, "why": text}
 
 
 def version() -> str:
@@ -204,7 +230,10 @@ def detach(_: dict[str, Any]) -> dict[str, Any]:
     run("systemctl", "daemon-reload")
     if manifest["agent"] == "absent":
         run("systemctl", "disable", "--quiet", "--now", AGENT)
-        return {"agent": "installed" if exists(CTL) else "kept", "attached": True, "kept": kept}
+        if exists(CTL):
+            return {"agent": "installed", "attached": True, "kept": kept}
+        clean({})  # attach stopped before the agent's package, or detach after it
+        return {"agent": "absent", "attached": True, "kept": kept}
     restore(manifest)
     forget(manifest)
     return {"agent": "kept", "attached": True, "kept": kept}

@@ -82,3 +82,46 @@ def test_logs_that_came_go_with_their_rotated_parts(tmp_path: Path) -> None:
         (folder / name).touch()
     run(tmp_path, "detach")
     assert [path.name for path in folder.iterdir()] == ["b.log"]
+
+
+def diagnoses(root: Path, text: str) -> Any:
+    """The diagnosis of `status` where the installed program prints this."""
+    program = root / "opt/aws/cloudwatch/nvidia/gpu-ami-diagnose"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f"print({text!r})\n")
+    return run(root, "status")[1]["diagnosis"]
+
+
+def test_status_says_what_the_diagnosis_found(tmp_path: Path) -> None:
+    finding = {"level": "action", "subject": "GPU 2", "text": "fallen " * 60, "kind": "stop_start", "do": "stop it"}
+    probes = {"gpus": {"status": "read"}, "agent": {"status": "timeout", "why": "no answer"}}
+    printed = {"findings": [finding] * 25, "probes": probes, "exit_code": 1}
+    told = diagnoses(tmp_path, json.dumps(printed))
+    assert (told["exit_code"], told["count"], len(told["findings"])) == (1, 25, 20)
+    assert told["why"] == "agent: no answer"
+    first = told["findings"][0]
+    assert (first["level"], first["kind"], len(first["text"])) == ("action", "stop_start", 240)
+    assert first["text"].startswith("GPU 2: fallen")
+
+
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [
+        ("", "gpu-ami-diagnose printed no diagnosis: no output"),
+        ("Traceback", "gpu-ami-diagnose printed no diagnosis: Traceback"),
+        ("[]", "gpu-ami-diagnose printed no diagnosis: []"),
+        ('{"findings": []}', 'gpu-ami-diagnose printed no diagnosis: {"findings": []}'),
+    ],
+)
+def test_a_missing_diagnosis_is_never_a_good_one(tmp_path: Path, printed: str, why: str) -> None:
+    unknown = {"exit_code": None, "findings": [], "count": 0}
+    assert run(tmp_path, "status")[1]["diagnosis"] == {**unknown, "why": "gpu-ami-diagnose is not installed"}
+    assert diagnoses(tmp_path, printed) == {**unknown, "why": why}
+
+
+def test_an_attachment_that_stopped_is_incomplete_and_can_be_taken_back(tmp_path: Path) -> None:
+    """Before the agent's package: nothing is left for the step that removes it, nor for what follows that."""
+    run(tmp_path, "prepare")
+    assert run(tmp_path, "status")[1]["origin"] == "incomplete"
+    assert run(tmp_path, "detach")[1] == {"agent": "absent", "attached": True, "kept": []}
+    assert run(tmp_path, "status")[1]["origin"] == "" and not (tmp_path / "var/lib/gpu-ami-fleet").exists()
