@@ -2,6 +2,7 @@
 
 image                one build: build.json, reuse of an AMI that the same plan and roles made
 builder              runs Packer in a place until an image is complete; a booted builder or a sandbox
+launched_builder     a builder that gpu-ami launches: Spot, a reservation by its id, a Capacity Block
 layers               the layers of a plan, each with a digest of all that decides what it installs
 layering             layer images: which a build starts from, and which it makes on the way
 packer               Packer's command line, its plugins and its manifest

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_ami.build import packer
+from gpu_ami.build.launched_builder import LaunchedBuilder
 from gpu_ami.cloud import Cloud, aws_errors, capacity, key_name, login, preflight, runs
 from gpu_ami.errors import BuildError, CloudError, GpuAmiError
 from gpu_ami.plan import Plan, cost, resolve_source_ami
@@ -80,7 +81,10 @@ class Builder:
             launched = {"subnet_id": subnet_id} if place.subnet_ids else {}
             launched |= {} if name == planned else {"instance_type": name}
             with self._ingress_on_silence(), self._timed(name):
-                return self._run_packer({**self._security_groups(), **self._tags(), **variables, **launched}, records)
+                if capacity.is_of_packer(way, self.cloud.is_open):
+                    asked = {**self._security_groups(), **self._tags(), **variables, **launched}
+                    return self._run_packer(asked, records)
+                return self._launched(variables, records).make(name, way, subnet_id, {**self._tags(), **variables})
 
         made = capacity.search_types(types, search_of, build_in, place.capacity_minutes)
         for instance in self._instances:  # Packer has terminated it; after a failure, the schedule ends what is left
@@ -119,6 +123,24 @@ class Builder:
                 self.progress.note(str(finding))
         preflight.require(findings)
 
+    def _launched(self, variables: Mapping[str, str], records: Path | None) -> LaunchedBuilder:
+        """The builder that gpu-ami launches; Packer provisions it."""
+        source = variables.get("source_ami") or resolve_source_ami(self.cloud, self.plan.document)["id"]
+
+        def provision(given: Mapping[str, str]) -> packer.Made:
+            return self._start_packer(given, records, packer.LAUNCHED)
+
+        return LaunchedBuilder(
+            self.plan, self.cloud, self.run, source, provision, self._on_launched, self._seconds_left
+        )
+
+    def _on_launched(self, instance_id: str) -> None:
+        self._instances.append(instance_id)
+        self.run.note_builder(instance_id)
+
+    def _seconds_left(self) -> float:
+        return min(self.seconds - (time.monotonic() - self._started), packer.BUILD_SECONDS)
+
     def _run_packer(self, variables: Mapping[str, str], records: Path | None) -> packer.Made:
         for seconds in _THROTTLED_SECONDS:
             had = len(self._instances)
@@ -131,8 +153,8 @@ class Builder:
                 time.sleep(seconds)
         return self._start_packer(variables, records)
 
-    def _start_packer(self, variables: Mapping[str, str], records: Path | None) -> packer.Made:
-        left = self.seconds - (time.monotonic() - self._started)
+    def _start_packer(self, variables: Mapping[str, str], records: Path | None, template: str = "") -> packer.Made:
+        dry_run = functools.partial(self._require_launch, variables.get("source_ami", ""))
         return packer.build(
             self.root / "packer",
             self.folder,
@@ -142,10 +164,11 @@ class Builder:
             key_name=f"{key_name(self.run.id)}-builder",
             progress=self.progress,
             on_builder=self._on_instance,
-            before_launch=functools.partial(self._require_launch, variables.get("source_ami", "")),
-            timeout=max(1.0, min(left, packer.BUILD_SECONDS)),
+            before_launch=None if template else dry_run,
+            timeout=max(1.0, self._seconds_left()),
             variables=variables,
             records=records,
+            template=template,
         )
 
     def _on_instance(self, instance_id: str) -> None:

@@ -26,6 +26,7 @@ from gpu_ami.plan import PACKER_FILE
 from gpu_ami.process import describe, find_tool, run
 from gpu_ami.progress import Progress
 
+LAUNCHED = "launched"  # the template of a builder that gpu-ami launched
 MANIFEST_FILE, LOG_FILE = "packer-manifest.json", "build.log"
 BUILD_SECONDS = 2 * 3600.0
 _POLL_SECONDS = 2
@@ -82,7 +83,7 @@ class Packer:
 def format_check(root: Path) -> None:
     """`packer fmt -check`. BuildError shows what it would change."""
     packer = Packer.find()
-    for folder in (root, root / "current"):
+    for folder in (root, root / "current", root / LAUNCHED):
         run([packer.program, "fmt", "-check", "-diff", folder], timeout=60, env=_quiet(), error=BuildError)
 
 
@@ -110,13 +111,15 @@ def build(
     before_launch: Callable[[Packer], object] | None = None,
     variables: Mapping[str, str] | None = None,
     records: Path | None = None,
+    template: str = "",
 ) -> Made:
     """Runs the template in `root` with the plan's files in `folder`; leaves packer-manifest.json and build.log there.
 
     expires: RFC 3339. before_launch: called with the program before it is started; its error is the build's.
     on_builder: called with the builder's instance id as soon as it is known. variables: override the
-    plan's, such as the source AMI that was looked up. records: folder of manifest and log, if another. On Ctrl-C and on
-    a deadline Packer removes what it created before it ends. BuildError: Packer or Ansible failed. CapacityError,
+    plan's, such as the source AMI that was looked up. records: folder of manifest and log, if another. template: a
+    folder below `root` in place of that for this Packer; LAUNCHED makes no image, and `Made.ami` is "". On Ctrl-C and
+    on a deadline Packer removes what it created before it ends. BuildError: Packer or Ansible failed. CapacityError,
     CloudError: AWS refused a call.
     """
     packer = Packer.find()
@@ -146,7 +149,7 @@ def build(
     ):
         reader = Reader(log, progress.note, on_builder, lambda number, task: progress.update(task, step=number))
         done = run(
-            [*command, packer.template(root)],
+            [*command, root / template if template else packer.template(root)],
             timeout=timeout,
             # The second names the run's folder, by which `sweep` finds what a killed run has left.
             env=_quiet()
@@ -183,7 +186,7 @@ def read_manifest(path: Path, run_id: str) -> Made:
     """The last build in Packer's manifest. BuildError where it is missing, not JSON, or of another run."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))["builds"][-1]
-        region, _, ami = record["artifact_id"].rpartition(":")
+        region, _, ami = record["artifact_id"].rpartition(":") if record.get("builder_type") != "null" else ("", "", "")
         built_by = (record.get("custom_data") or {}).get("run_id")
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         raise BuildError(f"{path}: not a manifest of Packer's ({error})", hint="is `manifest` last?") from error

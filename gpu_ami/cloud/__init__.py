@@ -9,6 +9,7 @@ layer_images images of layers, by the digest in their tags; images of one recipe
 ecs          clusters of ECS: look-up, a run's own one, what runs leave there
 fleet/       Systems Manager: machines in service, commands, documents
 eks          clusters of EKS: who may join, their Kubernetes API
+images       makes an AMI of a running instance
 kms          keys that sign
 launches     what a launch asks RunInstances for, network interfaces included
 launch_templates  the same as launch templates
@@ -22,11 +23,12 @@ resources    tagged resources of a place: lists and removes them
 runs         runs of this program on this machine: id, temporary key, record
 security_groups  who may connect to an instance
 sweep        removes what interrupted runs left
+temporary_keys  the key pair of a run
 """
 
 from gpu_ami.cloud.client import Cloud, preload, tags_of
 from gpu_ami.cloud.clusters import RUN_ATTRIBUTE, Cluster
-from gpu_ami.cloud.launches import Launch
+from gpu_ami.cloud.launches import Launch, RootVolume
 from gpu_ami.cloud.place import SESSION_MANAGER, Credentials, Mirror, Place, load_place, takes, with_session_credentials
 from gpu_ami.cloud.runs import Run
 from gpu_ami.cloud.sweep import key_name
@@ -40,6 +42,7 @@ __all__ = [
     "Launch",
     "Mirror",
     "Place",
+    "RootVolume",
     "Run",
     "key_name",
     "load_place",

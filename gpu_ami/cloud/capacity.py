@@ -23,16 +23,11 @@ if TYPE_CHECKING:
     from gpu_ami.cloud.place import Place
 
 ON_DEMAND, SPOT, RESERVATION, CAPACITY_BLOCK = "on-demand", "spot", "reservation", "capacity-block"
-# Why Packer cannot launch the builder in this way (amazon 1.8.2, common/step_run_source_instance.go and
-# step_run_spot_instance.go; read 2026-11-22).
-_NOT_OF_BUILDER = {
-    SPOT: "the amazon plugin launches it with CreateFleet and a launch template, which iam/ does not allow and sweep"
-    " does not remove; by hand: packer build -var spot_price=auto packer/current",
-    RESERVATION: "it is targeted: Packer 1.6.6 cannot name one, and the amazon plugin (1.8.2) crashes with"
-    " capacity_reservation_id (hashicorp/packer-plugin-amazon#684); aws ec2 modify-capacity-reservation"
-    " --instance-match-criteria open makes it one that the builder can use",
-    CAPACITY_BLOCK: "no Packer knows Capacity Blocks",
-}
+# Packer cannot ask for all of these as iam/ and sweep need it: with 1.7 and later, Spot is CreateFleet with a launch
+# template that has no tags of the run; no Packer targets a reservation (amazon 1.8.2 crashes,
+# hashicorp/packer-plugin-amazon#684) or knows Capacity Blocks. gpu-ami launches such a builder itself
+# (gpu_ami.build.launched_builder).
+_BY_SESSION = "Packer reaches a builder that it did not launch by its address alone, not by Session Manager"
 LAUNCHED = "launched"  # the answer of an attempt that succeeded
 _ROUND_SECONDS = 60.0  # between two rounds through all subnets and ways
 _Launched = TypeVar("_Launched")
@@ -97,23 +92,28 @@ def builder_types(place: Place, planned: str, architecture: str) -> tuple[str, .
     return tuple(dict.fromkeys((planned, *place.builder_types.get(architecture, ()))))
 
 
+def is_of_packer(way: Way, is_open: Callable[[str], bool] = lambda _: False) -> bool:
+    """Whether Packer itself can launch the builder so: On-Demand, or in a reservation that is open.
+
+    is_open: whether a reservation takes every launch that matches it.
+    """
+    return way.kind == ON_DEMAND or (way.kind == RESERVATION and is_open(way.reservation))
+
+
 def ways_of_builder(
     place: Place, instance_type: str, is_open: Callable[[str], bool] = lambda _: False
 ) -> tuple[Way, ...]:
-    """The ways in which Packer can launch the builder: On-Demand, and reservations that are open, which EC2 then uses.
-
-    is_open: whether a reservation takes every launch that matches it. UsageError: the place allows no such way.
-    """
+    """The ways of a builder, in the order of the place. UsageError: none of them leads to a builder in this place."""
     ways = ways_of(place, instance_type)
-    usable = tuple(
-        way for way in ways if way.kind == ON_DEMAND or (way.kind == RESERVATION and is_open(way.reservation))
-    )
+    if place.ssh_interface != "session_manager":
+        return ways
+    usable = tuple(way for way in ways if is_of_packer(way, is_open))
     if not usable:
         raise UsageError(
             "capacity: expected on-demand or an open reservation among the ways of the builder"
             f" ({instance_type}), got {', '.join(map(str, ways))}",
-            details=[f"{kind}: {_NOT_OF_BUILDER[kind]}" for kind in dict.fromkeys(way.kind for way in ways)],
-            hint=f'add "{instance_type}": [on-demand] before the other patterns of capacity, or build on another type',
+            details=[f"ssh_interface session_manager: {_BY_SESSION}"],
+            hint=f'add "{instance_type}": [on-demand] before the other patterns of capacity, or use jump_host',
         )
     return usable
 

@@ -140,6 +140,10 @@ class Cloud:
             search.wait = launch.cancelled.wait
         return search.run(lambda way, subnet_id: self._launch(launch, way, subnet_id))
 
+    def launch_in(self, launch: Launch, way: capacity.Way, subnet_id: str) -> str:
+        """One attempt to start one instance, in this way and subnet; its id. CapacityError: there is none."""
+        return self._launch(launch, way, subnet_id)[0]
+
     def launched_at(self, instance_id: str) -> float:
         """When this object launched an instance (time.monotonic()); now for any other."""
         return self._created.get(instance_id, time.monotonic())

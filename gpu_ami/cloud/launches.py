@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.literals import InstanceTypeType, ResourceTypeType
     from mypy_boto3_ec2.type_defs import (
+        BlockDeviceMappingTypeDef,
+        EbsBlockDeviceTypeDef,
         InstanceNetworkInterfaceSpecificationTypeDef,
         RunInstancesRequestTypeDef,
         TagSpecificationTypeDef,
@@ -85,13 +87,31 @@ def _ignore(_attempt: capacity.Attempt) -> None: ...
 
 
 @dataclass(frozen=True)
+class RootVolume:
+    """The root volume of a builder: gp3, encrypted. kms_key_id: "" for the account's default key for EBS."""
+
+    device_name: str
+    gib: int
+    kms_key_id: str = ""
+
+    def mapping(self) -> BlockDeviceMappingTypeDef:
+        volume: EbsBlockDeviceTypeDef = {
+            "VolumeType": "gp3", "VolumeSize": self.gib, "Encrypted": True, "DeleteOnTermination": True,
+        }  # fmt: skip
+        if self.kms_key_id:
+            volume["KmsKeyId"] = self.kms_key_id
+        return {"DeviceName": self.device_name, "Ebs": volume}
+
+
+@dataclass(frozen=True)
 class Launch:
     """Parameters of RunInstances. `tags` go on the instance, its volumes and its interface at creation.
 
     efa_interfaces: 0: an ordinary interface; else an EFA on each network card of the type that takes one. cancelled:
     ends the wait for capacity. pending_seconds: how long the launch may be pending; EC2 may withdraw its capacity until
     it runs, and the search goes on then; 0: it is not waited for. on_attempt: gets each attempt, the last one included.
-    count: machines of this one call, all of them or none. placement_group: of all of them; "" for none.
+    count: machines of this one call, all of them or none. placement_group: of all of them; "" for none. root_volume:
+    None for the AMI's own.
     """
 
     ami: str
@@ -105,6 +125,7 @@ class Launch:
     on_attempt: Callable[[capacity.Attempt], object] = _ignore
     count: int = 1
     placement_group: str = ""
+    root_volume: RootVolume | None = None
 
     @property
     def is_cancelled(self) -> bool:
@@ -143,6 +164,8 @@ def request(
             asked["SubnetId"] = place.subnet_id
         if place.security_group_ids:
             asked["SecurityGroupIds"] = list(place.security_group_ids)
+    if launch.root_volume:
+        asked["BlockDeviceMappings"] = [launch.root_volume.mapping()]
     if place.instance_profile:
         asked["IamInstanceProfile"] = {"Name": place.instance_profile}
     # A Capacity Block is in one UltraCluster already, and takes no placement group of its caller's (ParallelCluster's

@@ -16,9 +16,29 @@ import shlex
 from collections.abc import Mapping
 
 from gpu_ami.cloud.place import JUMP_HOST_PATTERN, SESSION_MANAGER, Place
-from gpu_ami.errors import UsageError
+from gpu_ami.errors import MachineError, UsageError
 
 _JUMP_HOST = re.compile(JUMP_HOST_PATTERN)
+
+
+ADDRESSES = {
+    "public_ip": "PublicIpAddress",
+    "private_ip": "PrivateIpAddress",
+    "public_dns": "PublicDnsName",
+    "private_dns": "PrivateDnsName",
+    SESSION_MANAGER: "InstanceId",  # a session names the instance
+}
+
+
+def address(instance: Mapping[str, object], interface: str) -> str:
+    """The address of a running instance that `ssh_interface` names. MachineError: it has none."""
+    found = str(instance.get(ADDRESSES[interface]) or "")
+    if not found:
+        raise MachineError(
+            f"{instance['InstanceId']} has no {ADDRESSES[interface]}",
+            hint="choose another ssh_interface, or a subnet that assigns public addresses",
+        )
+    return found
 
 
 def proxy_command(place: Place, instance_id: str) -> str:

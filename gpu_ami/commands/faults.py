@@ -121,19 +121,22 @@ def _booted(session: Session, plan: Plan, ami: str, kind: str, planned_proof: Pr
     """A new machine of the image; it is terminated after the block."""
     import threading
 
+    from gpu_ami.cloud import temporary_keys
     from gpu_ami.faults import trials
     from gpu_ami.validate import Target, cluster, clusters, proof_log_groups
-    from gpu_ami.validate.machines import clean_up, launch, machine
+    from gpu_ami.validate.machines import launch, machine
 
     tags = session.run.tags(recipe=plan.image, plan_digest=plan.digest)
     efa, roles = launch.efa_interfaces(plan.document, kind), plan.document["roles"]
     proven = clusters.Proven(plan.document, session.cloud, session.run, tags)
 
     def end(remove: Callable[[], None]) -> None:
-        clean_up(session.run, remove, lambda error: session.progress.note(f"not removed: {error.message}"))
+        temporary_keys.clean_up(
+            session.run, remove, lambda error: session.progress.note(f"not removed: {error.message}")
+        )
 
     with (
-        launch.temporary_key(session.cloud, session.run, tags) as key,
+        temporary_keys.temporary_key(session.cloud, session.run, tags) as key,
         proof_log_groups.own_log_groups(session.cloud, session.run, session.progress),
         cluster.opened(
             proven, "" if cluster.is_supported(plan.document, session.place) else None, end, session.progress

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gpu_ami.cloud import log_groups
-from gpu_ami.validate.machines import Leftover, clean_up
+from gpu_ami.cloud import log_groups, temporary_keys
 from validator.plan import LOG_GROUPS
 
 if TYPE_CHECKING:
@@ -23,7 +22,9 @@ _POLL_SECONDS = 2.0
 
 
 @contextmanager
-def own_log_groups(cloud: Cloud, run: Run, progress: Progress, on_leftover: Leftover | None = None) -> Iterator[None]:
+def own_log_groups(
+    cloud: Cloud, run: Run, progress: Progress, on_leftover: temporary_keys.Leftover | None = None
+) -> Iterator[None]:
     """Removes the log groups of this run's machines after the block, which ends the machines.
 
     on_leftover: gets the error if that fails; `gpu-ami sweep` then finds them.
@@ -35,7 +36,7 @@ def own_log_groups(cloud: Cloud, run: Run, progress: Progress, on_leftover: Left
         seconds = _ENDING_SECONDS
     finally:
         if suffix:
-            clean_up(run, lambda: _remove(cloud, run, suffix, progress, seconds), on_leftover)
+            temporary_keys.clean_up(run, lambda: _remove(cloud, run, suffix, progress, seconds), on_leftover)
 
 
 def _remove(cloud: Cloud, run: Run, suffix: str, progress: Progress, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,16 +155,22 @@ def test_a_way_adds_its_parameters_to_run_instances(way: str, request_: dict[str
     assert request == request_
 
 
-@pytest.mark.parametrize("listed", [("spot", "on-demand"), ("on-demand", "reservation:cr-00000001")])
-def test_the_builder_takes_on_demand_of_its_ways(listed: tuple[str, ...]) -> None:
-    assert capacity.ways_of_builder(place(capacity={"*": listed}), "m6i.2xlarge") == (Way(),)
+def test_the_builder_takes_the_ways_of_the_place_in_order() -> None:
+    ways = ("spot", "reservation:cr-00000001", "capacity-block:cr-00000003", "on-demand")
+    taken = capacity.ways_of_builder(place(capacity={"*": ways}), "m6i.2xlarge")
+    assert [str(way) for way in taken] == list(ways)
     assert capacity.ways_of_builder(place(), "m6i.2xlarge") == (Way(),)
 
 
-def test_the_builder_takes_a_reservation_that_is_open() -> None:
-    ways = ("reservation:cr-00000001", "reservation:cr-00000002", "capacity-block:cr-00000003", "on-demand")
-    taken = capacity.ways_of_builder(place(capacity={"*": ways}), "m6i.2xlarge", lambda name: name == "cr-00000002")
-    assert taken == (Way(capacity.RESERVATION, "cr-00000002"), Way())
+@pytest.mark.parametrize(
+    ("way", "by_packer"),
+    [
+        ("on-demand", True), ("spot", False), ("capacity-block:cr-00000002", False),
+        ("reservation:cr-00000001", False), ("reservation:cr-00000002", True),
+    ],
+)  # fmt: skip
+def test_packer_launches_what_needs_no_name(way: str, by_packer: bool) -> None:
+    assert capacity.is_of_packer(Way.parse(way), lambda name: name == "cr-00000002") is by_packer
 
 
 def search_types(
@@ -206,21 +213,15 @@ def test_every_type_is_tried_in_each_round_and_named(monkeypatch: pytest.MonkeyP
     assert sum("m7i.2xlarge in us-east-1b" in line for line in caught.value.details) == 2
 
 
-@pytest.mark.parametrize(
-    ("way", "reason"),
-    [
-        ("spot", "spot: the amazon plugin launches it with CreateFleet"),
-        (
-            "reservation:cr-00000001",
-            "reservation: it is targeted: Packer 1.6.6 cannot name one, and the amazon plugin (1.8.2)",
-        ),
-        ("capacity-block:cr-00000001", "capacity-block: no Packer knows Capacity Blocks"),
-    ],
-)
-def test_a_way_that_packer_cannot_take_is_refused_with_the_reason(way: str, reason: str) -> None:
+@pytest.mark.parametrize("way", ["spot", "reservation:cr-00000001", "capacity-block:cr-00000001"])
+def test_with_session_manager_the_builder_is_packers(way: str) -> None:
+    """Packer's null builder, which provisions a builder that gpu-ami launched, has no Session Manager."""
+    by_session = replace(place(capacity={"m6i*": (way,)}), ssh_interface="session_manager")
     with pytest.raises(
         UsageError, match=rf"on-demand or an open reservation among the ways of the builder \(m6i.2xlarge\), got {way}"
     ) as caught:
-        capacity.ways_of_builder(place(capacity={"m6i*": (way,)}), "m6i.2xlarge")
+        capacity.ways_of_builder(by_session, "m6i.2xlarge")
     (detail,) = caught.value.details
-    assert detail.startswith(reason) and "[on-demand]" in caught.value.hint
+    assert detail.startswith("ssh_interface session_manager: ") and "[on-demand]" in caught.value.hint
+    mixed = replace(by_session, capacity={"*": (way, "on-demand")})
+    assert capacity.ways_of_builder(mixed, "m6i.2xlarge") == (Way(),)

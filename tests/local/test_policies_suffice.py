@@ -26,7 +26,9 @@ from gpu_ami.cloud import (
     Cloud,
     Launch,
     Place,
+    RootVolume,
     ecs,
+    images,
     key_name,
     log_groups,
     placement_groups,
@@ -34,10 +36,11 @@ from gpu_ami.cloud import (
     preflight,
     runs,
 )
+from gpu_ami.cloud.capacity import Way
 from gpu_ami.cloud.place import Credentials
 from gpu_ami.cloud.policies import Request, read_policy
 from gpu_ami.cloud.sweep import sweep_cloud
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.errors import CloudError, GpuAmiError
 from gpu_ami.local.api import permissions
 from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall
@@ -146,6 +149,32 @@ class Line:
             (ec2.delete_snapshot, {"SnapshotId": snapshot}),
         ):
             call(**arguments)  # a build that is cancelled
+
+        self.spot_build(run)
+
+    def spot_build(self, run: runs.Run) -> None:
+        """A builder that gpu-ami launches, and the AMI of it."""
+        cloud, name, tags = self.cloud, f"{key_name(run.id)}-builder", run.tags()
+        cloud.import_key(name, PUBLIC_KEY, tags)
+        volume = RootVolume("/dev/xvda", 40, KEY)
+        asked = Launch(BASE_ID, "m5.xlarge", name, tags, "", pending_seconds=60, root_volume=volume)
+        for way in ("spot", "reservation:cr-00000001"):
+            with contextlib.suppress(CloudError):  # the region has no such reservation; the call was judged before
+                builder = cloud.launch_in(asked, Way.parse(way), "")
+        self.settle()
+        look = cloud.image
+
+        def shut_down(ami: str) -> Any:
+            if "power_down" in self.world.machine.told:
+                self.world.machine.ended = Exit("shutdown")
+                self.settle()
+            return look(ami)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cloud, "image", shut_down)
+            images.create(cloud, builder, "made-of-spot", tags, run.expiry(), 60)
+        cloud.terminate([builder])
+        cloud.delete_key(name)
 
     def prove(self, run: runs.Run) -> None:
         cloud, name = self.cloud, key_name(run.id)

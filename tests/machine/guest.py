@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_ami.cloud import Cloud, Launch, Place, runs
+from gpu_ami.cloud import Cloud, Launch, Place, runs, temporary_keys
 from gpu_ami.files import home_dir
 from gpu_ami.progress import Progress
 from validator.transport import ssh
@@ -191,15 +191,29 @@ def launched(
     cloud: Cloud, image: str, instance_type: str, progress: Progress, user_data: str = ""
 ) -> Iterator[Machine]:
     """A machine of the image, terminated when the block ends."""
-    from gpu_ami.validate.machines import launch, machine
+    with launched_together(cloud, image, instance_type, progress, user_data, count=1) as [machine]:
+        yield machine
+
+
+@contextmanager
+def launched_together(
+    cloud: Cloud, image: str, instance_type: str, progress: Progress, user_data: str = "", *, count: int
+) -> Iterator[list[Machine]]:
+    """Machines of the image with one key, which boot at the same time; terminated when the block ends."""
+    from gpu_ami.validate.machines import machine
 
     with ExitStack() as stack:
         run = stack.enter_context(runs.begin(home_dir(), "local"))
         tags = {"gpu-ami:run": run.id, "gpu-ami:expires": run.expires}
-        key = stack.enter_context(launch.temporary_key(cloud, run, tags))
-        instance_id = cloud.launch(Launch(image, instance_type, key, tags, user_data))
-        stack.callback(lambda: cloud.terminate([instance_id]))
+        key = stack.enter_context(temporary_keys.temporary_key(cloud, run, tags))
+        instances: list[str] = []
+        stack.callback(lambda: cloud.terminate(instances))
+        for _ in range(count):
+            instances.append(cloud.launch(Launch(image, instance_type, key, tags, user_data)))
         boot = machine.Boot(cloud, run, "admin", progress, threading.Event())
-        found = patiently(lambda: boot.follow(instance_id, instance_type))
-        target = ssh.parse_url(found.url, key_file=found.key_file, known_hosts=found.known_hosts)
-        yield Machine(Guest(target), instance_id, run.key_file)
+        made = []
+        for instance_id in instances:
+            found = patiently(lambda each=instance_id: boot.follow(each, instance_type))
+            target = ssh.parse_url(found.url, key_file=found.key_file, known_hosts=found.known_hosts)
+            made.append(Machine(Guest(target), instance_id, run.key_file))
+        yield made

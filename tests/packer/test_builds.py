@@ -156,7 +156,9 @@ class Built:
         return dict(found)
 
 
-def build_in(region: Region, folder: Path, plan: Plan, run_id: str = "r-1", **variables: str) -> Built:
+def build_in(
+    region: Region, folder: Path, plan: Plan, run_id: str = "r-1", template: str = "", **variables: str
+) -> Built:
     """One build from end to end, but for what Ansible does: in its place, a program that notes how it was called."""
     plan.write(folder, region.place)
     ansible = folder / "ansible-playbook"
@@ -187,6 +189,7 @@ def build_in(region: Region, folder: Path, plan: Plan, run_id: str = "r-1", **va
             timeout=120,
             on_builder=builder,
             variables=variables,
+            template=template,
         )
     return Built(made, region, folder, notes.getvalue())
 
@@ -388,3 +391,32 @@ def test_a_layer_image_is_tagged_as_one_expires_and_runs_its_roles(region: Regio
     words = (tmp_path / "called").read_text().splitlines()
     given = json.loads(next(word for word in words if word.startswith("{")))
     assert given == {"gpu_ami_layer": "kernel", "gpu_ami_roles": roles}
+
+
+def test_a_builder_that_gpu_ami_launched_is_provisioned_and_hands_over_the_image_s_tags(
+    built: Built, region: Region, tmp_path: Path, plan: Plan
+) -> None:
+    """The null builder runs the same playbook; its manifest has the name and the tags that Packer gives an image."""
+    calls, port = len(region.calls), free_port()
+    listen("127.90.7.7", port)
+    key = tmp_path / "id"
+    paramiko.RSAKey.generate(2048).write_private_key_file(str(key))
+    variables = {"ssh_host": "127.90.7.7", "ssh_private_key_file": str(key), "ssh_port": str(port)}
+    other = build_in(region, tmp_path, plan, "r-2", template=packer.LAUNCHED, **variables)
+    assert len(region.calls) == calls and (other.made.ami, other.made.region) == ("", "")
+    inventory = (tmp_path / "inventory").read_text()
+    assert inventory == f"default ansible_host=127.90.7.7 ansible_user=admin ansible_port={port}\n"
+    called, expected = ((folder / "called").read_text() for folder in (tmp_path, built.folder))
+    assert [line for line in called.splitlines() if line.startswith("{")] == [
+        line for line in expected.splitlines() if line.startswith("{")
+    ]
+    assert "playbooks/image.yml" in called
+    data: Any = other.made.record["custom_data"]
+    tags = {tag["Key"]: tag["Value"] for tag in built.image["Tags"]}
+    changing = {"Name", "gpu-ami:run"}
+    given = json.loads(data["image_tags"])
+    assert {key: given[key] for key in given if key not in changing} == {
+        key: tags[key] for key in tags if key not in changing
+    }
+    assert given["gpu-ami:run"] == "r-2" and data["image_name"] == given["Name"]
+    assert re.fullmatch(r"gpu-ami_debian12-gpu_580\.178\.04-\d{14}", data["image_name"])

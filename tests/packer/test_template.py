@@ -52,8 +52,24 @@ def test_both_builds_differ_in_their_head_alone(update_golden: bool) -> None:
         assert (TEMPLATE / "current" / name).resolve() == TEMPLATE / name
 
 
-def test_manifest_is_last() -> None:
-    for path in (TEMPLATE / "build.pkr.hcl", TEMPLATE / "current" / "build.pkr.hcl"):
+def test_the_build_of_a_launched_builder_differs_in_its_source_and_what_it_hands_over(update_golden: bool) -> None:
+    plain = (TEMPLATE / "build.pkr.hcl").read_text().partition("  provisioner ")[2]
+    run_id = "      run_id      = local.run_id\n"
+    image = "      image_name  = local.image_name\n      image_tags  = jsonencode(local.image_tags)\n"
+    expected = plain.replace("${path.root}/..", "${path.root}/../..").replace(run_id, run_id + image)
+    launched = TEMPLATE / packer.LAUNCHED / "build.pkr.hcl"
+    head, start, derived = launched.read_text().partition("  provisioner ")
+    if update_golden:
+        derived = expected
+        launched.write_text(head + start + derived)
+    assert run_id in plain and derived == expected
+    for name in ("variables.pkr.hcl", "source.pkr.hcl"):
+        assert (TEMPLATE / packer.LAUNCHED / name).resolve() == TEMPLATE / name
+
+
+@pytest.mark.parametrize("folder", [".", "current", packer.LAUNCHED])
+def test_manifest_is_last(folder: str) -> None:
+    for path in (TEMPLATE / folder / "build.pkr.hcl",):
         assert re.findall(r"^  (provisioner|post-processor) \"(\w+)\"", path.read_text(), re.MULTILINE) == [
             ("provisioner", "ansible"),
             ("post-processor", "manifest"),

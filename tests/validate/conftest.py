@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from gpu_ami.cloud import temporary_keys
 from gpu_ami.cloud.security_groups import Ingress
 from gpu_ami.errors import GpuAmiError
 from gpu_ami.progress import Progress
 from gpu_ami.validate import validator_process
-from gpu_ami.validate.machines import launch, login, machine
+from gpu_ami.validate.machines import login, machine
 from gpu_ami.validate.machines.machine import Boot, Machine
 from gpu_ami.validate.validator_process import Target
 from tests.validate.scripted_proof import JUDGED, NO_PROXY, RUN, WAITS
@@ -156,7 +157,7 @@ def booted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def follow(_: Any, instance_id: str, instance_type: str) -> Machine:
         return replace(a_machine(), instance_id=instance_id, instance_type=instance_type)
 
-    monkeypatch.setattr(launch, "make_key", lambda run: "ssh-ed25519 AAAA")
+    monkeypatch.setattr(temporary_keys, "make_key", lambda run: "ssh-ed25519 AAAA")
     monkeypatch.setattr(RUN, "folder", tmp_path)
     monkeypatch.setattr(machine.Boot, "follow", follow)
 

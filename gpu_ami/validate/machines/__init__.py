@@ -1,6 +1,6 @@
 """The machines of a proof: an instance from its launch, through its boots, to its end.
 
-launch      launches an instance with a temporary key pair, and removes both
+launch      launches instances, and terminates them
 user_data   user data of a machine: dead man's switch, log groups, node families
 machine     one instance and its boot, stage by stage
 login       waits for an SSH login after a boot, and for cloud-init and systemd
@@ -11,7 +11,6 @@ deadlines   how long a machine may take to boot, to stop, and to be seen in Clou
 """
 
 from gpu_ami.validate.machines.deadlines import deadlines, parse_deadlines
-from gpu_ami.validate.machines.launch import Leftover, clean_up
 from gpu_ami.validate.machines.login import is_at_fault
 from gpu_ami.validate.machines.machine import Boot, Machine, require_interface
 from gpu_ami.validate.machines.restarts import REBOOT, RESTARTS, parse
@@ -21,10 +20,8 @@ __all__ = [
     "REBOOT",
     "RESTARTS",
     "Boot",
-    "Leftover",
     "Machine",
     "Watch",
-    "clean_up",
     "deadlines",
     "is_at_fault",
     "parse",

@@ -1,48 +1,19 @@
-"""Launches an instance with a temporary key pair. Both are removed at the end of their block, also after an error."""
+"""Launches instances, which are terminated at the end of their block, also after an error."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami import process
-from gpu_ami.cloud import Cloud, Launch, capacity, key_name, log_groups, runs
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.cloud import Cloud, Launch, capacity, key_name, log_groups, runs, temporary_keys
 from gpu_ami.validate.machines.deadlines import deadlines
 from gpu_ami.validate.machines.user_data import user_data
 
 if TYPE_CHECKING:
     from gpu_ami.cloud import Cluster, Run
     from gpu_ami.recipes import PlanDocument
-
-
-Leftover = Callable[[GpuAmiError], object]
-
-
-def make_key(run: Run) -> str:
-    """Makes the run's temporary key (0600) once; returns its public half."""
-    if not run.key_file.exists():
-        keygen = process.find_tool("ssh-keygen", package="openssh-client")
-        command: list[str | Path] = [keygen, "-q", "-t", "ed25519", "-N", ""]
-        command += ["-C", key_name(run.id), "-f", run.key_file]
-        process.run(command, timeout=30)
-    return run.key_file.with_suffix(".pub").read_text().strip()
-
-
-@contextmanager
-def temporary_key(
-    cloud: Cloud, run: Run, tags: Mapping[str, str], on_leftover: Leftover | None = None
-) -> Iterator[str]:
-    """Name of a key pair that lives as long as the block. on_leftover: gets the error if it cannot be deleted."""
-    name = key_name(run.id)
-    cloud.import_key(name, make_key(run), tags)
-    try:
-        yield name
-    finally:
-        clean_up(run, lambda: cloud.delete_key(name), on_leftover)
 
 
 @contextmanager
@@ -54,7 +25,7 @@ def launched(
     run: Run,
     tags: Mapping[str, str],
     efa_interfaces: int = 0,
-    on_leftover: Leftover | None = None,
+    on_leftover: temporary_keys.Leftover | None = None,
     roles: Sequence[str] = (),
     cancelled: threading.Event | None = None,
     on_attempt: Callable[[capacity.Attempt], object] = lambda _: None,
@@ -93,25 +64,14 @@ def launch_of(
 
 @contextmanager
 def launched_together(
-    cloud: Cloud, asked: Launch, run: Run, on_leftover: Leftover | None = None
+    cloud: Cloud, asked: Launch, run: Run, on_leftover: temporary_keys.Leftover | None = None
 ) -> Iterator[list[str]]:
     """Ids of `asked.count` instances of one call, all of which are terminated when the block ends."""
     instance_ids = cloud.launch_all(asked)
     try:
         yield instance_ids
     finally:
-        clean_up(run, lambda: cloud.terminate(instance_ids), on_leftover)
-
-
-def clean_up(run: Run, remove: Callable[[], object], on_leftover: Leftover | None) -> None:
-    """Removes something. What cannot be removed stays in the run's record for `sweep`, and does not hide results."""
-    try:
-        with runs.cleaning_up(run):
-            remove()
-    except GpuAmiError as error:
-        if on_leftover is None:
-            raise
-        on_leftover(error)
+        temporary_keys.clean_up(run, lambda: cloud.terminate(instance_ids), on_leftover)
 
 
 def efa_interfaces(plan: PlanDocument | None, instance_type: str) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_ami.cloud import SESSION_MANAGER, Cloud, log_groups, login, security_groups
+from gpu_ami.cloud import Cloud, log_groups, login, security_groups
 from gpu_ami.errors import CloudError, MachineError, UsageError
 from gpu_ami.validate.machines import console, watch
 from gpu_ami.validate.machines.deadlines import deadlines
@@ -34,8 +34,6 @@ from gpu_ami.validate.machines.login import (
 from validator.probes import troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gpu_ami.cloud import Run
     from gpu_ami.progress import Progress
     from validator.transport import Target
@@ -100,7 +98,7 @@ class Boot:
         """Waits until EC2 says so, and learns the address: it may be another one after every start."""
         instance = self.cloud.wait_for_state(machine.instance_id, "running", timeout, self.cancelled.is_set)
         place = self.cloud.place
-        machine.address = _address(instance, place.ssh_interface)
+        machine.address = login.address(instance, place.ssh_interface)
         machine.proxy_command = login.proxy_command(place, machine.instance_id)
         self.mark(machine, "running", started)
 
@@ -235,29 +233,10 @@ class Boot:
             raise type(error)(error.message, details=details, hint=hint) from error
 
 
-_ADDRESSES = {
-    "public_ip": "PublicIpAddress",
-    "private_ip": "PrivateIpAddress",
-    "public_dns": "PublicDnsName",
-    "private_dns": "PrivateDnsName",
-    SESSION_MANAGER: "InstanceId",  # a session names the instance
-}
-
-
 def require_interface(interface: str) -> None:
     """UsageError, before anything is launched, where machines cannot be reached by this `ssh_interface`."""
-    if interface not in _ADDRESSES:
+    if interface not in login.ADDRESSES:
         raise UsageError(
             f"ssh_interface {interface}: Packer can build with it, but the proof cannot log in to a machine",
-            hint=f"set ssh_interface in the --where file to one of {', '.join(_ADDRESSES)}",
+            hint=f"set ssh_interface in the --where file to one of {', '.join(login.ADDRESSES)}",
         )
-
-
-def _address(instance: Mapping[str, object], interface: str) -> str:
-    address = str(instance.get(_ADDRESSES[interface]) or "")
-    if not address:
-        raise MachineError(
-            f"{instance['InstanceId']} has no {_ADDRESSES[interface]}",
-            hint="choose another ssh_interface, or a subnet that assigns public addresses",
-        )
-    return address
