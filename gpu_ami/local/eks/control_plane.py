@@ -25,6 +25,7 @@ from validator.probes import kubernetes
 SERVICE_CIDR = "10.100.0.0/16"  # EKS's default where the VPC has no 10.0.0.0/8 address (EKS user guide)
 _LOOPBACK = "127.0.0.1"
 _READY_SECONDS = 180.0  # 2.5 s alone; emulated machines of other runs may have the processors
+_DELETED = "the cluster was deleted while it started"
 _POLL_SECONDS = 0.25
 _GRACE_SECONDS = 3.0
 _ADMIN, _ETCD = "admin", "etcd"
@@ -76,6 +77,8 @@ class ControlPlane:
     def _run(self) -> None:
         processes: dict[str, ChildProcess] = {}
         try:
+            if self._ended.is_set():  # before this thread began, so stop() had nothing to wait for
+                raise CloudError(_DELETED)
             self._prepare()
             for name, words in self._commands().items():
                 processes[name] = self._spawn(name, words)
@@ -178,7 +181,7 @@ class ControlPlane:
                     message = f"kube-apiserver was not ready within {_READY_SECONDS:.0f} s: {error}"
                     raise CloudError(f"{message}; {self.tail('kube-apiserver')}") from error
             if self._ended.wait(_POLL_SECONDS):
-                raise CloudError("the cluster was deleted while it started")
+                raise CloudError(_DELETED)
 
     def tail(self, name: str, lines: int = 3) -> str:
         """The last lines of a part's log."""

@@ -60,6 +60,14 @@ def test_the_end_of_a_cluster_that_starts_leaves_nothing(tmp_path: Path) -> None
     assert not (tmp_path / "c").exists() and "deleted while it started" in str(errors[0])
 
 
+def test_a_cluster_that_was_deleted_before_it_started_makes_nothing(tmp_path: Path) -> None:
+    plane = a_plane(tmp_path)
+    plane.stop()
+    with pytest.raises(CloudError, match="deleted while it started"):
+        plane.start()
+    assert not (tmp_path / "c").exists()
+
+
 def test_only_its_own_authority_is_trusted_and_keys_are_private(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "a")
     authority.issue("server", "kube-apiserver", ["g"], ["127.0.0.1", "localhost"])

@@ -59,8 +59,8 @@ def test_registered_files_are_those_of_the_taken_tree() -> None:
 def test_machine_has_what_an_image_has_not_yet() -> None:
     host = testinfra.get_host("local://")
     base_driver.require_installed(host, TWO, "x")
-    image = testinfra.get_host("local://")
-    image.backend = object.__new__(base_driver.backend.ImageBackend)
+    # testinfra gives every caller the same host: a changed one would be that of later tests, too.
+    image = SimpleNamespace(backend=object.__new__(base_driver.backend.ImageBackend))
     base_driver.require_installed(image, ONE, "x")
     with pytest.raises(
         pytest.skip.Exception, match=r"at the first boot on a machine with a GPU: see driver_branches::x"
