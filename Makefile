@@ -16,6 +16,8 @@ PACKAGES := packer qemu-system-x86 qemu-utils mmdebstrap uidmap e2fsprogs dpkg d
             openssh-client openssh-server python3-venv shellcheck systemd make git gcc libc6-dev
 # What recipes of arm64 need on a host of another architecture: emulators, firmware, a compiler (gpu_ami/local/architectures.py).
 ARM64_PACKAGES := qemu-user-static qemu-system-arm qemu-efi-aarch64 gcc-aarch64-linux-gnu
+# What tests of test-all run that set-up does not need: Open MPI between two network namespaces, and a build of kernel modules.
+TEST_PACKAGES := openmpi-bin linux-headers-cloud-$(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 for_arm64 = $(if $(filter aarch64,$(shell uname -m)),,$(if $(shell grep -ls '^architecture: *arm64' $(1)),$(ARM64_PACKAGES)))
 named = $(or $(foreach name,$(1),$(firstword $(wildcard $(name) variables/recipes/$(name).yml))),$(wildcard variables/recipes/*.yml))
 # Debian 12's backports have a faster QEMU; "no" takes that of Debian 12 and leaves apt's sources as they are.
@@ -72,8 +74,10 @@ base-image: | python
 # What a change is tried with: minutes. test-all has everything that boots no machine, and is what CI runs.
 test: setup lint unit
 
+test-slow: FURTHER_PACKAGES = $(TEST_PACKAGES)
 test-slow: setup slow
 
+test-all: FURTHER_PACKAGES = $(TEST_PACKAGES)
 test-all: setup lint
 	$(VENV)/bin/python -m pytest -n auto -m "not machine and not sandbox"
 
