@@ -130,20 +130,14 @@ class Daemon:
     def run(self, ready: IO[str]) -> None:
         """Serves until `stop` is set, then removes every machine and disk of an instance."""
         from gpu_ami.local import alarms
-        from gpu_ami.local.api import (
-            Api,
-            Authorization,
-            ConditionsLayer,
-            ContainerServiceLayer,
-            EksLayer,
-            SystemsManagerLayer,
-        )
+        from gpu_ami.local.api import Api, Authorization, ConditionsLayer, EksLayer, JsonLayer
         from gpu_ami.local.backends.container_service import ContainerService
         from gpu_ami.local.backends.systems_manager import SystemsManager
 
         systems_manager = SystemsManager(self.ec2, packages=functools.partial(_distributed, self.layout.home))
         containers = ContainerService(self.ec2, endpoint=f"http://{API_ADDRESS}")
-        moto = ContainerServiceLayer(SystemsManagerLayer(self._moto, systems_manager.answer), containers.answer)
+        moto = JsonLayer(self._moto, SystemsManager.services, systems_manager.answer)
+        moto = JsonLayer(moto, ContainerService.services, containers.answer)
         api = Api(moto, self.reconciler, self.images, self.layout)
         judge = Authorization.of(self.decisions.conditions, self.ec2)
         layer = ConditionsLayer(api, self.decisions, authorization=judge, zone_of=self.ec2.zone_of)

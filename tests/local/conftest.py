@@ -217,7 +217,7 @@ def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
-    from gpu_ami.local.api import Api, Authorization, ConditionsLayer, ContainerServiceLayer, SystemsManagerLayer
+    from gpu_ami.local.api import Api, Authorization, ConditionsLayer, JsonLayer
     from gpu_ami.local.backends import install
     from gpu_ami.local.backends.container_service import ContainerService
     from gpu_ami.local.backends.systems_manager import SystemsManager
@@ -234,8 +234,8 @@ def served(world: World, *, conditions: bool = False, hold_seconds: float = 0) -
     def answer(*words: Any) -> Any:  # looked up at each call: tests replace it
         return world.systems_manager.answer(*words)
 
-    moto = SystemsManagerLayer(DomainDispatcherApplication(create_backend_app), answer)
-    moto = ContainerServiceLayer(moto, world.container_service.answer)
+    moto = JsonLayer(DomainDispatcherApplication(create_backend_app), SystemsManager.services, answer)
+    moto = JsonLayer(moto, ContainerService.services, world.container_service.answer)
     api: Any = Api(moto, world.reconciler, world.images, world.layout, hold_seconds)
     if conditions:
         judge = Authorization.of(world.decisions.conditions, world.ec2)

@@ -13,8 +13,8 @@ from gpu_ami.local.api import conditions
 from gpu_ami.local.api.application import Api
 from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.eks import EksLayer
-from gpu_ami.local.api.layer import ConditionsLayer, ContainerServiceLayer, SystemsManagerLayer
+from gpu_ami.local.api.layer import ConditionsLayer, JsonLayer
 
 __all__ = [
-    "Api", "Authorization", "ConditionsLayer", "ContainerServiceLayer", "EksLayer", "SystemsManagerLayer", "conditions",
+    "Api", "Authorization", "ConditionsLayer", "EksLayer", "JsonLayer", "conditions",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from xml.sax.saxutils import escape
 
 from gpu_ami.local.api.protocol import call_application, read_body, send, unpack
-from gpu_ami.local.backends import REGION, architectures_of, placement_groups
+from gpu_ami.local.backends import REGION, Refused, architectures_of
 from gpu_ami.local.images import ImageStore, Request
 from gpu_ami.local.machines import planned_architecture, read_console
 from gpu_ami.local.state import Layout
@@ -102,7 +102,7 @@ class Api:
             if not refusal and not _is_elsewhere(environ):
                 self._ec2.placement_groups.require(_placement_group(call))
                 answer = self._ec2.placement_groups.answer(call.action, call.parameters)
-        except placement_groups.Refused as error:
+        except Refused as error:
             refusal = Refusal(error.code, error.message)
         if refusal:
             return send(start_response, "400 BAD REQUEST", _XML, refusal.body())

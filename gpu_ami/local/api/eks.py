@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from gpu_ami.local.api.protocol import CREDENTIAL, ErrorAnswer, read_body, send, unpack
+from gpu_ami.local.backends import Refused
 
 if TYPE_CHECKING:
     from gpu_ami.local.eks import Eks
@@ -34,8 +35,6 @@ class EksLayer:
             return self._app(environ, start_response)
         unpack(environ)
         eks = self._eks()
-        from gpu_ami.local.eks import Refused  # with it, not before: it imports a client of Kubernetes
-
         try:
             answer = eks.answer(method, path, _body(environ, method))
         except Refused as error:

@@ -19,46 +19,37 @@ from xml.etree import ElementTree
 from gpu_ami.local.api.authorization import Authorization
 from gpu_ami.local.api.conditions import Decisions
 from gpu_ami.local.api.protocol import ErrorAnswer, ServiceCall, call_application, read_service_call, send, unpack
-from gpu_ami.local.backends import ZONE, container_service, systems_manager
+from gpu_ami.local.backends import ZONE, Refused
 
 
 class JsonLayer:
-    """Answers what `answer` knows of calls of some services; every other call is `app`'s.
+    """Answers what `answer` knows of calls of these services; every other call is `app`'s.
 
-    answer: gets a call's name, its JSON and its access key; None: it does not know the call. refused: its errors, with
-    code and message.
+    answer: gets a call's name, its JSON and its access key; None: it does not know the call. Its errors are Refused.
     """
 
-    services: tuple[str, ...] = ()
-    refused: type[systems_manager.Refused | container_service.Refused]
-
     def __init__(
-        self, app: WSGIApplication, answer: Callable[[str, Mapping[str, Any], str], Mapping[str, Any] | None]
+        self,
+        app: WSGIApplication,
+        services: tuple[str, ...],
+        answer: Callable[[str, Mapping[str, Any], str], Mapping[str, Any] | None],
     ) -> None:
-        self._app, self._answer = app, answer
+        self._app, self._services, self._answer = app, services, answer
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         unpack(environ)
         call = read_service_call(environ)
-        if call is None or call.service not in self.services:
+        if call is None or call.service not in self._services:
             return self._app(environ, start_response)
         try:
             answer = self._answer(call.name, call.body, call.access_key)
-        except self.refused as refusal:
-            status, headers, body = ErrorAnswer(refusal.code, refusal.message, 400).encode(call.protocol)
+        except Refused as refusal:
+            status, headers, body = ErrorAnswer(refusal.code, refusal.message, refusal.status).encode(call.protocol)
             return send(start_response, status, headers, body)
         if answer is None:
             return self._app(environ, start_response)
         headers = [("Content-Type", "application/x-amz-json-1.1"), ("x-amzn-RequestId", "local")]
         return send(start_response, "200 OK", headers, json.dumps(answer).encode())
-
-
-class SystemsManagerLayer(JsonLayer):
-    services, refused = ("ssm", "ec2messages"), systems_manager.Refused
-
-
-class ContainerServiceLayer(JsonLayer):
-    services, refused = ("ecs",), container_service.Refused
 
 
 # Action → the element whose items are the resources, and the element of an item that names it.

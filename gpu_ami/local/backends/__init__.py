@@ -9,6 +9,7 @@ cloudformation       alarms and metric filters of stacks
 published_amis       copies, sharing, deprecation and protection of AMIs, and parameters that name them
 placement_groups     placement groups, and which instance is in which
 security_groups      which connections the security groups of an instance allow
+refused              how a service refuses a call, and which instance's agent calls
 container_service/   ECS: container instances and tasks
 systems_manager/     managed nodes, Run Command and State Manager
 """
@@ -24,11 +25,12 @@ from gpu_ami.local.backends.instance import (
     instance_access_key,
     instance_of_access_key,
 )
+from gpu_ami.local.backends.refused import Refused, calling_instance
 
 __all__ = [
-    "INSTANCE_SECRET", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "architectures_of", "install",
-    "instance_access_key", "instance_of_access_key", "metric_data", "metric_series", "placement_groups",
-    "security_groups", "service_application",
+    "INSTANCE_SECRET", "NO_DELAYS", "REGION", "ZONE", "Delays", "Ec2", "InstanceView", "Refused", "architectures_of",
+    "calling_instance", "install", "instance_access_key", "instance_of_access_key", "metric_data", "metric_series",
+    "placement_groups", "security_groups", "service_application",
 ]  # fmt: skip
 
 

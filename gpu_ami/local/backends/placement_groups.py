@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.sax.saxutils import escape
 
+from gpu_ami.local.backends.refused import Refused
+
 STRATEGIES = ("cluster", "spread", "partition")
 _UNKNOWN = "InvalidPlacementGroup.Unknown"
 
@@ -29,14 +31,6 @@ class PlacementGroup:
     strategy: str
     number: int
     tags: Mapping[str, str] = field(default_factory=dict)
-
-
-class Refused(Exception):
-    """EC2's answer to a call that it does not carry out."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code, self.message = code, message
 
 
 class PlacementGroups:

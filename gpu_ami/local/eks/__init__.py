@@ -8,6 +8,6 @@ tokens            whose a token of `aws eks get-token` is
 """
 
 from gpu_ami.local.eks.cloud_controller import Instance
-from gpu_ami.local.eks.service import Eks, Identities, Reach, Refused, identities
+from gpu_ami.local.eks.service import Eks, Identities, Reach, identities
 
 __all__ = ["Eks", "Identities", "Instance", "Reach", "Refused", "identities"]

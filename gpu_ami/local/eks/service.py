@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from gpu_ami.errors import CloudError
 from gpu_ami.files import write_text
-from gpu_ami.local.backends import INSTANCE_SECRET, Ec2, instance_of_access_key
+from gpu_ami.local.backends import INSTANCE_SECRET, Ec2, Refused, instance_of_access_key
 from gpu_ami.local.eks import tokens
 from gpu_ami.local.eks.cloud_controller import CloudController, Instance
 from gpu_ami.local.eks.control_plane import SERVICE_CIDR, ControlPlane
@@ -32,14 +32,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _PATH = re.compile(r"/clusters(?:/(?P<name>[^/]+)(?:/(?P<kind>access-entries|addons)(?:/(?P<item>.+))?)?)?")
 EC2_LINUX, STANDARD = "EC2_LINUX", "STANDARD"
 _NODE_GROUPS = ["system:bootstrappers", "system:nodes"]
-
-
-class Refused(Exception):
-    """EKS's answer to a call that it does not carry out."""
-
-    def __init__(self, code: str, message: str, status: int) -> None:
-        super().__init__(message)
-        self.code, self.message, self.status = code, message, status
 
 
 @dataclass

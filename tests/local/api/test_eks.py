@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_ami.local.api import EksLayer
-from gpu_ami.local.eks import Refused
+from gpu_ami.local.backends import Refused
 
 SIGNED = "AWS4-HMAC-SHA256 Credential=k/20261125/us-east-1/{}/aws4_request, SignedHeaders=host, Signature=0"
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gpu_ami.errors import CloudError
-from gpu_ami.local.eks import Eks, Identities, Instance, Reach, Refused, service
+from gpu_ami.local.backends import Refused
+from gpu_ami.local.eks import Eks, Identities, Instance, Reach, service
 from gpu_ami.local.kubernetes import Build
 from tests.local.eks.test_tokens import NODE_KEY, SECRETS, a_token, node_token
 

@@ -14,7 +14,6 @@ SubmitTaskStateChange, DeleteCluster), ECS developer guide ("API failure reasons
 Communication Service, permission ecs:Poll); here it asks with an action ecs:Poll at the same endpoint as all others.
 """
 
-from gpu_ami.local.backends.container_service.instances import Refused
 from gpu_ami.local.backends.container_service.service import ContainerService
 
-__all__ = ["ContainerService", "Refused"]
+__all__ = ["ContainerService"]

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpu_ami.local.backends import Refused
+
 # An agent that has not asked for so long is not connected.
 SILENT_SECONDS = 15.0
 ACTIVE, DRAINING, INACTIVE = "ACTIVE", "DRAINING", "INACTIVE"
@@ -16,14 +18,6 @@ _SUMMED, _LISTED = ("INTEGER", "LONG", "DOUBLE"), "STRINGSET"
 _VALUE = {"INTEGER": "integerValue", "LONG": "longValue", "DOUBLE": "doubleValue"}
 _EXISTS = re.compile(r"attribute:(?P<name>[\w./-]+) exists")
 _IS = re.compile(r"(?P<field>ec2InstanceId|attribute:[\w./-]+) == (?P<value>\S+)")
-
-
-class Refused(Exception):
-    """A code of the API reference, and the sentence that AWS writes beside it."""
-
-    def __init__(self, code: str, message: str = "") -> None:
-        super().__init__(f"{code}: {message}")
-        self.code, self.message = code, message
 
 
 @dataclass

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpu_ami.local.backends import REGION, Ec2, instance_of_access_key
+from gpu_ami.local.backends import REGION, Ec2, Refused, calling_instance
 from gpu_ami.local.backends.container_service import tasks
 from gpu_ami.local.backends.container_service.instances import (
     DRAINING,
@@ -18,7 +18,6 @@ from gpu_ami.local.backends.container_service.instances import (
     SILENT_SECONDS,
     ContainerInstance,
     ContainerInstances,
-    Refused,
 )
 
 Body = Mapping[str, Any]
@@ -28,6 +27,8 @@ _PAGE = 100
 
 class ContainerService:
     """ECS of one region."""
+
+    services = ("ecs",)  # names in the signatures of its calls
 
     def __init__(
         self,
@@ -63,10 +64,7 @@ class ContainerService:
     def answer(self, name: str, body: Body, access_key: str) -> dict[str, Any] | None:
         """The answer to `ecs:ACTION`; None for moto's actions. Refused."""
         if of_agent := self._of_agents.get(name):
-            instance_id = instance_of_access_key(access_key)
-            if instance_id is None:
-                raise Refused("AccessDeniedException", f"{name} is for the agent of an instance")
-            return of_agent(instance_id, body)
+            return of_agent(calling_instance(name, access_key), body)
         with self._changed:
             self._advance()
             if name == "ecs:DeleteCluster":

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_ami.local.backends.container_service.instances import ContainerInstance, Refused
+from gpu_ami.local.backends import Refused
+from gpu_ami.local.backends.container_service.instances import ContainerInstance
 
 PENDING, RUNNING, STOPPED = "PENDING", "RUNNING", "STOPPED"
 

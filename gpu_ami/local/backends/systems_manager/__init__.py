@@ -14,7 +14,6 @@ InstanceInformation, CreateAssociation) and user guide ("Understanding command s
 controls to run commands"), read 2026-11-23.
 """
 
-from gpu_ami.local.backends.systems_manager.documents import Refused
 from gpu_ami.local.backends.systems_manager.service import SystemsManager
 
-__all__ = ["Refused", "SystemsManager"]
+__all__ = ["SystemsManager"]

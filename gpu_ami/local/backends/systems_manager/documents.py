@@ -13,14 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
-class Refused(Exception):
-    """A code of the API reference, and the sentence that AWS writes beside it."""
-
-    def __init__(self, code: str, message: str = "") -> None:
-        super().__init__(f"{code}: {message}")
-        self.code, self.message = code, message
-
+from gpu_ami.local.backends import Refused
 
 # User guide, "Creating SSM document content": 64 KB, with the parameters that are given at run time.
 MAX_BYTES = 64 * 1024

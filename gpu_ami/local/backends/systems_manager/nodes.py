@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_ami.local.backends import Ec2
-from gpu_ami.local.backends.systems_manager.documents import Refused
+from gpu_ami.local.backends import Ec2, Refused
 
 SILENT_SECONDS = 30.0
 ONLINE, CONNECTION_LOST = "Online", "ConnectionLost"

@@ -19,10 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_ami.local.backends import REGION, Ec2, instance_of_access_key
+from gpu_ami.local.backends import REGION, Ec2, Refused, calling_instance
 from gpu_ami.local.backends.systems_manager import documents
 from gpu_ami.local.backends.systems_manager.commands import Command, Invocation, PluginResult
-from gpu_ami.local.backends.systems_manager.documents import Refused
 from gpu_ami.local.backends.systems_manager.nodes import SILENT_SECONDS, Nodes
 
 
@@ -64,6 +63,8 @@ class SystemsManager:
     packages: addresses of a Distributor package for an architecture, deb and rpm.
     """
 
+    services = ("ssm", "ec2messages")  # names in the signatures of its calls
+
     def __init__(
         self,
         ec2: Ec2,
@@ -99,10 +100,7 @@ class SystemsManager:
         if name in ("ssm:CreateDocument", "ssm:UpdateDocument"):
             documents.require_size(str(body.get("Content", "")))
         if of_agent := self._of_agents.get(name):
-            instance_id = instance_of_access_key(access_key)
-            if instance_id is None:
-                raise Refused("AccessDeniedException", f"{name} is for the agent of an instance")
-            return of_agent(instance_id, body)
+            return of_agent(calling_instance(name, access_key), body)
         action = self._actions.get(name)
         if action is None:
             return None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpu_ami.local.backends.systems_manager import Refused
+from gpu_ami.local.backends import Refused
 from gpu_ami.local.backends.systems_manager.commands import Command, Invocation, PluginResult, limit
 from gpu_ami.local.backends.systems_manager.documents import AWS_DOCUMENTS, Step, require_size, steps
 from gpu_ami.local.backends.systems_manager.nodes import Nodes
