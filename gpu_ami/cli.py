@@ -8,16 +8,14 @@ import functools
 import json
 import os
 import re
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import IO, NoReturn
 
 from gpu_ami import __version__, bytecode, commands
-from gpu_ami.errors import GpuAmiError, UsageError
+from gpu_ami.errors import GpuAmiError, UsageError, end_as_by_ctrl_c
 from gpu_ami.files import home_dir
 from gpu_ami.progress import Display, Progress
 from gpu_ami.terminal import StageTimes
@@ -118,11 +116,6 @@ def _stage_times() -> StageTimes:
         return StageTimes(Path(os.devnull))
 
 
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
-    # SIGTERM and SIGHUP end like Ctrl-C does: through every `finally` that cleans up.
-    raise KeyboardInterrupt
-
-
 def _print(outcome: commands.Outcome, args: argparse.Namespace) -> None:
     if args.json and outcome.data is not None:
         print(json.dumps(outcome.data, ensure_ascii=False, indent=2, default=str))
@@ -168,9 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parser().parse_args(words)
     except UsageError as error:
         return _fail(error, as_json="--json" in words)
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup: the run outlives the terminal
-            signal.signal(signum, _interrupt)
+    end_as_by_ctrl_c()
     try:
         with _progress(args) as progress:
             outcome: commands.Outcome = args.execute(args, progress)

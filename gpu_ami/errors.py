@@ -15,6 +15,7 @@ The library raises; only `cli.py` prints and exits.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 
@@ -25,6 +26,13 @@ def counted(number: int, noun: str) -> str:
 
 
 ExitCode = Literal[1, 2, 3, 4, 5, 130]
+
+
+def end_as_by_ctrl_c() -> None:
+    """SIGTERM and SIGHUP end this program as Ctrl-C does: through every `finally` that cleans up."""
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:  # nohup: the run outlives the terminal
+            signal.signal(signum, signal.default_int_handler)
 
 
 class ErrorDocument(TypedDict):

@@ -92,7 +92,9 @@ def test_ctrl_c_does_not_say_that_all_is_as_before_where_it_is_not(
     assert "was cleaned up" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("before", "after"), [(signal.SIG_IGN, signal.SIG_IGN), (signal.SIG_DFL, cli._interrupt)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(signal.SIG_IGN, signal.SIG_IGN), (signal.SIG_DFL, signal.default_int_handler)]
+)
 def test_hangup_that_nohup_ignores_stays_ignored(
     monkeypatch: pytest.MonkeyPatch, before: signal.Handlers, after: object
 ) -> None:

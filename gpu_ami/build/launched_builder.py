@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.build import packer
 from gpu_ami.cloud import Cloud, Launch, RootVolume, aws_errors, capacity, images, login, runs, temporary_keys
@@ -52,8 +52,7 @@ class LaunchedBuilder:
         """The AMI of a new builder. variables: of the template. CapacityError: none, or EC2 took it away."""
         tags = self._tags(variables)
         with ExitStack() as stack:
-            suffix = "-builder"
-            key = stack.enter_context(temporary_keys.temporary_key(self.cloud, self.run, tags, suffix=suffix))
+            key = stack.enter_context(temporary_keys.temporary_key(self.cloud, self.run, tags, suffix="-builder"))
             instance_id = self.cloud.launch_in(self._launch(instance_type, key, tags, variables), way, subnet_id)
             stack.callback(temporary_keys.clean_up, self.run, lambda: self.cloud.terminate([instance_id]), None)
             self.on_instance(instance_id)
@@ -81,11 +80,10 @@ class LaunchedBuilder:
         """The builder's, as the template has them (`builder_tags`)."""
         layer = variables.get("layer", "")
         own = (
-            {**self.cloud.place.tags, **self.run.tags(), "gpu-ami:layer": layer,
-             "gpu-ami:layer-digest": variables.get("layer_digest", "")}
+            self.run.tags() | {"gpu-ami:layer": layer, "gpu-ami:layer-digest": variables.get("layer_digest", "")}
             if layer
             else self.run.tags(recipe=self.plan.image, plan_digest=self.plan.digest)
-        )  # fmt: skip
+        )
         tags = {**self.cloud.place.tags, **own, **json.loads(variables.get("builder_tags", "{}"))}
         name = f"gpu-ami {self.plan.image} {self.run.id} builder"
         return {**tags, "Name": name, runs.TAG_EXPIRES: self.run.expiry()}
@@ -110,14 +108,11 @@ class LaunchedBuilder:
 
     def _image(self, instance_id: str, made: packer.Made) -> str:
         """The AMI with the name and the tags that the template computed."""
-        data = made.record.get("custom_data")
+        data: Any = made.record.get("custom_data")
         try:
-            assert isinstance(data, dict)
-            name, tags = (
-                str(data["image_name"]),
-                {str(key): str(value) for key, value in json.loads(data["image_tags"]).items()},
-            )
-        except (AssertionError, KeyError, ValueError, AttributeError) as error:
+            name = str(data["image_name"])
+            tags = {str(key): str(value) for key, value in json.loads(data["image_tags"]).items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BuildError(
                 f"Packer's manifest does not name the image: {data!r}", hint="is packer/launched complete?"
             ) from error

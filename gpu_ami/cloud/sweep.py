@@ -28,11 +28,13 @@ from gpu_ami.progress import Progress
 
 _BUILDER = " builder"  # how a builder's Name ends (packer/source.pkr.hcl)
 _ORDER = {"instance": 0, "image": 1}
-# What runs leave in services of clusters: `left_of_runs` lists it, `remove` removes one; kinds of resources by service.
-_CLUSTER_SERVICES = {"ECS": ecs}
+_LISTED_APART: Mapping[str, Callable[[Cloud], list[Resource]]] = {
+    "placement groups": lambda cloud: placement_groups.tagged(cloud, runs.TAG_RUN),
+    "what runs left in ECS": ecs.left_of_runs,
+}
 _REMOVALS: Mapping[str, Callable[[Cloud, Resource], None]] = {
     placement_groups.KIND: lambda cloud, resource: placement_groups.delete(cloud, resource.id),
-    **{kind: service.remove for service in _CLUSTER_SERVICES.values() for kind in service.KINDS},
+    **dict.fromkeys(ecs.KINDS, ecs.remove),
 }
 
 
@@ -106,8 +108,7 @@ def _sweep_once(cloud: Cloud, home: Path, progress: Progress, dry_run: bool) -> 
                 found += [(Resource("key-pair", key, tags), "its run has died") for key in keys]
     swept = [_remove(cloud, resource, reason, progress, dry_run) for resource, reason in _in_order(found)]
     swept += [] if dry_run else _sweep_schedules(cloud, records, progress)
-    swept += _sweep_placement_groups(cloud, records, progress, dry_run)
-    swept += _sweep_clusters(cloud, records, progress, dry_run)
+    swept += _sweep_listed_apart(cloud, records, progress, dry_run)
     return [*swept, *_sweep_log_groups(cloud, records, progress, dry_run)]
 
 
@@ -166,30 +167,17 @@ def _sweep_schedules(cloud: Cloud, records: Iterable[runs.Record], progress: Pro
                 progress.note(f"schedule of {instance} of run {record.id}: {outcome}")
 
 
-def _sweep_placement_groups(
+def _sweep_listed_apart(
     cloud: Cloud, records: Iterable[runs.Record], progress: Progress, dry_run: bool
 ) -> Iterator[Swept]:
-    """Removes placement groups, after the instances in them. They are free: a caller may lack the permission."""
-    try:
-        groups = placement_groups.tagged(cloud, runs.TAG_RUN)
-    except CloudError as error:
-        progress.note(f"placement groups are not removed: {error}")
-        return
-    for group in groups:
-        reason = why_leftover(dict(group.tags), records, cloud.place.name)
-        if reason:
-            yield _remove(cloud, group, reason, progress, dry_run)
-
-
-def _sweep_clusters(cloud: Cloud, records: Iterable[runs.Record], progress: Progress, dry_run: bool) -> Iterator[Swept]:
-    """Removes what runs left in services of clusters, after their machines. Few callers have permissions for these."""
-    for name, service in _CLUSTER_SERVICES.items():
+    """Removes what has calls of its own, after the instances in it. It is free: a caller may lack the permission."""
+    for what, listed in _LISTED_APART.items():
         try:
-            left = service.left_of_runs(cloud)
+            found = listed(cloud)
         except CloudError as error:
-            progress.note(f"what runs left in {name} is not removed: {error}")
+            progress.note(f"{what}: not removed: {error}")
             continue
-        for resource in left:
+        for resource in found:
             reason = why_leftover(dict(resource.tags), records, cloud.place.name)
             if reason:
                 yield _remove(cloud, resource, reason, progress, dry_run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NotRequired, TypedDict
 
 from gpu_ami.sources import Proposal
-from validator.plan_document import MaxClockMhz, NeuronDevices
+from validator.plan_document import Gpu, NeuronDevices
 
 
 class Source(TypedDict):
@@ -16,23 +16,13 @@ class Source(TypedDict):
     verified: bool
 
 
-class GpuModel(TypedDict):
-    """The GPUs of an instance type; `pci`: addresses of all of them, where they are known."""
+class GpuModel(Gpu):
+    """The GPUs of an instance type, and where their model's facts were read."""
 
-    vendor: str
-    name: str
-    architecture: str
-    compute_capability: str
-    memory_mib: int
-    power_limit_w: int
-    max_clock_mhz: MaxClockMhz
-    pcie_gen: int
-    pcie_width: int
+    count: int
     source: str
     date: str
     unverified: NotRequired[bool]
-    count: int
-    pci: NotRequired[list[str]]
 
 
 class OtherAccelerator(TypedDict):

@@ -206,7 +206,7 @@ def test_a_pod_on_all_gpus_computes(
     gpus = _gpus(plan, machine)
     node = found.require()
     listed = set(re.findall(r"\(UUID: (GPU-[0-9A-Fa-f-]+)\)", host.run("nvidia-smi -L").stdout))
-    result = _run_pod(cluster, node, image, gpus)
+    result = eks_node.read_pod(_run_pod(cluster, "all", node, image, gpus, eks_node.POD_SECONDS))
     observe({"exit": result.exit_code, "GPUs": list(result.uuids)}, f"exit 0, the {gpus} GPUs of nvidia-smi")
     if result.exit_code is None:
         observe.fail(f"the pod is {result.phase} after {eks_node.POD_SECONDS:.0f} s: {result.message}")
@@ -219,15 +219,16 @@ def test_a_pod_on_all_gpus_computes(
 
 
 def _run_pod(
-    cluster: eks_node.Cluster, node: Mapping[str, Any], image: tuple[str, str], gpus: int
-) -> eks_node.PodResult:
+    cluster: eks_node.Cluster, purpose: str, node: Mapping[str, Any], image: tuple[str, str], gpus: int, seconds: float
+) -> dict[str, Any]:
+    """The pod as it is when it has ended, or after so many seconds; it is deleted then."""
     try:
-        name = cluster.create_pod("all", node, *image, gpus)
-        pod = cluster.wait_pod(name, eks_node.POD_SECONDS)
+        name = cluster.create_pod(purpose, node, *image, gpus)
+        pod = cluster.wait_pod(name, seconds)
         cluster.delete_pod(name)
     except kubernetes.ApiError as error:
         unproven(f"the pod could not be run: {error}")
-    return eks_node.read_pod(pod)
+    return pod
 
 
 def test_a_pod_for_one_gpu_more_stays_pending(
@@ -241,12 +242,7 @@ def test_a_pod_for_one_gpu_more_stays_pending(
     """A pod that requests one GPU more than the node has is not scheduled: the cluster counts no GPU twice."""
     gpus = _gpus(plan, machine)
     node = found.require()
-    try:
-        name = cluster.create_pod("more", node, *image, gpus + 1)
-        pod = cluster.wait_pod(name, eks_node.PENDING_SECONDS)
-        cluster.delete_pod(name)
-    except kubernetes.ApiError as error:
-        unproven(f"the pod could not be created: {error}")
+    pod = _run_pod(cluster, "more", node, image, gpus + 1, eks_node.PENDING_SECONDS)
     phase, scheduled = pod["status"].get("phase"), kubernetes.conditions(pod).get("PodScheduled", ("", ""))
     observe([phase, *scheduled], f"Pending, Insufficient {eks_node.GPU}")
     if phase != "Pending" or f"Insufficient {eks_node.GPU}" not in scheduled[1]:

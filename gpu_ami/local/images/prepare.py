@@ -6,11 +6,9 @@ newer). Where the image is there, it does nothing. An error is reported here, an
 
 from __future__ import annotations
 
-import signal
 import sys
-from types import FrameType
 
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.errors import GpuAmiError, end_as_by_ctrl_c
 from gpu_ami.files import home_dir
 from gpu_ami.local.images import base_image
 from gpu_ami.progress import Progress
@@ -18,9 +16,7 @@ from gpu_ami.progress import Progress
 
 def main() -> int:
     """Exit status: 0, an error's exit code, or 130 after Ctrl-C."""
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, _interrupt)
+    end_as_by_ctrl_c()
     try:
         base_image.ensure(home_dir(), Progress("plain"))
     except GpuAmiError as error:
@@ -30,10 +26,6 @@ def main() -> int:
         print("base image: interrupted; everything it started was cleaned up", file=sys.stderr)
         return 130
     return 0
-
-
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt  # as Ctrl-C: through every `finally` that cleans up
 
 
 if __name__ == "__main__":

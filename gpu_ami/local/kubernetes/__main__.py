@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 
-from gpu_ami.errors import GpuAmiError
+from gpu_ami.errors import GpuAmiError, end_as_by_ctrl_c
 from gpu_ami.files import home_dir
 from gpu_ami.local.kubernetes import build
 from gpu_ami.progress import Progress
@@ -15,9 +13,7 @@ from gpu_ami.progress import Progress
 
 def main(versions: Sequence[str]) -> int:
     """Exit status: 0, an error's exit code, or 130 after Ctrl-C."""
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(signum) != signal.SIG_IGN:
-            signal.signal(signum, _interrupt)
+    end_as_by_ctrl_c()
     progress = Progress("plain")
     try:
         for version in versions or tuple(build.RELEASES):
@@ -31,10 +27,6 @@ def main(versions: Sequence[str]) -> int:
         print("nodes: interrupted; the same command goes on where it ended", file=sys.stderr)
         return 130
     return 0
-
-
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt  # as Ctrl-C: through every `finally` that cleans up
 
 
 if __name__ == "__main__":

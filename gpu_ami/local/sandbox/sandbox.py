@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from gpu_ami.errors import CloudError, GpuAmiError
+from gpu_ami.errors import CloudError, GpuAmiError, end_as_by_ctrl_c
 from gpu_ami.files import home_dir, read_json, write_json
 from gpu_ami.local.architectures import DEFAULT
 from gpu_ami.local.images import Base, Tree, require_root, rootfs_layers
@@ -167,8 +167,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--instance-type", metavar="TYPE", help="device nodes of that type, as the facts have it")
     parser.add_argument("--home", type=Path, help="state directory (default: gpu-ami's)")
     args = parser.parse_args(arguments)
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, signal.default_int_handler)
+    end_as_by_ctrl_c()
     try:
         home = (args.home or home_dir()).resolve()
         devices = devices_of(args.instance_type) if args.instance_type else Devices.parse(args.devices)
