@@ -75,6 +75,10 @@ def test_pcie_error_before_an_xid_is_kept_over_a_restart(bench: Bench) -> None:
             "nvidia 0000:3b:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer",
             "the GPU, 0.",
         ),
+        (
+            "pcieport 0000:3a:00.0: AER: Corrected error received: 0000:3b:00.0",
+            "PCIe error (Corrected) of 0000:3b:00.0, the GPU, as 0000:3a:00.0 reports, 0.",
+        ),
         ("pcieport 0000:3a:00.0: AER: Corrected error received: 0000:5e:00.0", ""),
         ("mlx5_core 0000:3b:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer", ""),
     ],

@@ -64,7 +64,7 @@ class PcieErrors:
         if found:
             errors = sorted(found.values(), key=lambda error: (list(_WHOSE).index(error["of"]), not _is_uncorrected(error)))
             event["pcie_errors"] = errors[:_SHOWN]
-            event["likely_cause"] = _sentence(errors[0])
+            event["likely_cause"] = _sentence(errors[0], event["pci"])
 
     def _relation(self, pci: str, error: PcieError) -> str:
         """Whose error it is: "gpu", "port", "unknown", or "" for that of another device."""
@@ -103,11 +103,14 @@ def _is_uncorrected(error: Dict[str, Any]) -> bool:
     return str(error["severity"]).startswith("Uncorrect")
 
 
-def _sentence(error: Dict[str, Any]) -> str:
+def _sentence(error: Dict[str, Any], gpu: str) -> str:
+    of = "%s, %s" % (error["pci"], _WHOSE[error["of"]])
+    if error["of"] == "gpu" and not same_device(gpu, error["pci"]):
+        of = "%s, the GPU, as %s reports" % (gpu, error["pci"])  # the port prints the error that the GPU sent
     severity = str(error["severity"] or "unknown severity")
     times = "" if error["count"] == 1 else ", %d times" % error["count"]
     when = ", %.1f s before" % error["seconds_before"] if "seconds_before" in error else ", just before"
-    return "PCIe error (%s) of %s, %s%s%s" % (severity, error["pci"], _WHOSE[error["of"]], times, when)
+    return "PCIe error (%s) of %s%s%s" % (severity, of, times, when)
 
 
 def near(earlier: Optional[int], later: Optional[int], window: int) -> bool:
