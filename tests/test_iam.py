@@ -28,6 +28,7 @@ SERVICES = {
     "ssm": "ssm",
     "cloudwatch": "cloudwatch",
     "ecs": "ecs",
+    "eks": "eks",
     "logs": "logs",
     "service-quotas": "servicequotas",
     "sts": "sts",
@@ -71,6 +72,8 @@ IMPLIED = {
     "kms:ReEncryptTo": "the same",
 }
 NO_PERMISSION_NEEDED = {"sts:GetCallerIdentity"}  # STS API reference, GetCallerIdentity
+# A cluster of EKS is made only in a place with cluster_versions: the local region, which asks for no permission.
+LOCAL_REGION_ALONE = {"eks:CreateAccessEntry", "eks:CreateCluster", "eks:DeleteCluster"}
 
 
 @functools.cache
@@ -85,16 +88,27 @@ def methods() -> dict[str, set[str]]:
 
 def called(paths: Iterable[Path]) -> set[str]:
     """Actions of every boto3 method that modules name, as an attribute or as a paginator's name."""
+    return set().union(*(called_in(path) for path in paths)) - NO_PERMISSION_NEEDED - LOCAL_REGION_ALONE
+
+
+def called_in(path: Path) -> set[str]:
+    """Actions that a module calls. A method of several services (CreateCluster) is of the one it makes a client of."""
     names: set[str] = set()
-    for path in paths:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute):
-                names.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                names.add(node.value)
-    actions = [methods()[name] for name in names & methods().keys()]
-    assert [several for several in actions if len(several) > 1] == []
-    return set().union(*actions) - NO_PERMISSION_NEEDED
+    clients: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "client":
+            clients |= {SERVICES.get(str(word.value), "") for word in node.args if isinstance(word, ast.Constant)}
+    actions: set[str] = set()
+    for name in names & methods().keys():
+        of = methods()[name]
+        of = of if len(of) == 1 else {action for action in of if action.partition(":")[0] in clients}
+        assert len(of) == 1, f"{path}: {name} is one of {sorted(methods()[name])}; services of the module: {clients}"
+        actions |= of
+    return actions
 
 
 def cloud_modules() -> list[Path]:
@@ -127,6 +141,16 @@ def test_scanner_reads_calls_and_paginators(tmp_path: Path) -> None:
     assert called([module]) == {"ec2:RunInstances", "ec2:DescribeVolumes", "iam:GetRolePolicy"}
 
 
+def test_scanner_tells_services_with_the_same_method_apart(tmp_path: Path) -> None:
+    for service in ("ecs", "eks"):
+        (tmp_path / f"{service}.py").write_text(f'made = cloud.client("{service}")\nmade.create_cluster()\n')
+        assert called_in(tmp_path / f"{service}.py") == {f"{service}:CreateCluster"}
+    both = tmp_path / "both.py"
+    both.write_text('cloud.client("ecs").delete_cluster()\ncloud.client("eks").describe_cluster()\n')
+    with pytest.raises(AssertionError, match=r"both\.py: delete_cluster is one of \['ecs:DeleteCluster', 'eks:Del"):
+        called_in(both)
+
+
 def test_every_call_is_allowed() -> None:
     needed = called([*cloud_modules(), *VALIDATOR])
     assert sorted((needed | PACKER | AWS_CLI | set(IMPLIED)) - allowed(*CALLERS)) == []
@@ -144,6 +168,9 @@ def test_each_policy_suffices_for_its_stage() -> None:
     assert called([ROOT / "validator" / "cloudwatch.py"]) <= allowed("caller-prove.json")
     ecs = [ROOT / "gpu_ami" / "cloud" / "ecs.py", ROOT / "validator" / "container_service.py"]
     assert called(ecs) <= allowed("caller-join.json", "caller-sweep.json")
+    assert called([ROOT / "gpu_ami" / "cloud" / "eks.py"]) == {
+        "eks:DescribeAccessEntry", "eks:DescribeCluster", "iam:GetInstanceProfile",
+    } <= allowed("caller-join.json")  # fmt: skip
     assert called([ROOT / "gpu_ami" / "plan" / "resolution.py"]) <= allowed("caller-build.json")
     assert allowed("caller-build.json") >= PACKER
     assert called(PUBLISHER.rglob("*.py")) <= allowed("caller-publish.json")
