@@ -23,6 +23,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.instance_types import INSTANCE_TYPES as _MOTO_TYPES
 from moto.ec2.models.instances import Instance, StateReason
+from moto.ec2.responses.instances import InstanceResponse
 from moto.iam.models import iam_backends
 
 from gpu_ami.local.backends import security_groups
@@ -49,6 +50,7 @@ _ASSUME = {
 
 
 _plain_terminate = Instance.terminate
+_plain_mappings = InstanceResponse._parse_block_device_mapping
 
 
 def architectures_of(instance_type: str) -> tuple[str, ...]:
@@ -63,8 +65,24 @@ def _terminate(instance: Any) -> Any:
     return _plain_terminate(instance)
 
 
+def _mappings(request: Any) -> list[dict[str, Any]]:
+    """EC2 takes mappings to volumes of the instance store, and settings of the AMI's root volume without its size.
+
+    moto wants a volume of EBS with a size in each. Source: EC2 API reference, BlockDeviceMapping and EbsBlockDevice.
+    """
+    given = request._get_param("BlockDeviceMappings", [])
+    image = request.ec2_backend.amis.get(request._get_param("ImageId"))
+    for mapping in given if image else ():
+        ebs = mapping.get("Ebs", {})
+        if ebs and mapping.get("DeviceName") == image.root_device_name and not ebs.get("VolumeSize"):
+            ebs.setdefault("SnapshotId", image.ebs_snapshot.id)
+    given[:] = [mapping for mapping in given if "VirtualName" not in mapping or "Ebs" in mapping]
+    return _plain_mappings(request)
+
+
 def install() -> None:
     """Makes moto answer so. Idempotent."""
+    InstanceResponse._parse_block_device_mapping = _mappings  # type: ignore[method-assign, assignment]
     Instance.terminate = _terminate  # type: ignore[method-assign, assignment]
 
 

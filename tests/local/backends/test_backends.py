@@ -11,6 +11,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from gpu_ami.local.backends import logs
 from gpu_ami.local.backends.instance import InstanceView
@@ -37,6 +38,21 @@ def test_a_view_does_not_change(world: World) -> None:
     view = world.ec2.view(world.launch())
     with pytest.raises(dataclasses.FrozenInstanceError):
         view.address = "127.0.0.1"  # type: ignore[misc]
+
+
+def test_a_mapping_of_an_instance_store_volume_needs_no_ebs_volume(region: Region) -> None:
+    """As in the dry runs of `pcluster create-cluster` (3.16.1), which map the 24 that Linux may have."""
+    _, endpoint = region("")
+    ec2 = client(endpoint)
+    volumes = [{"DeviceName": f"/dev/xvdb{letter}", "VirtualName": f"ephemeral{n}"} for n, letter in enumerate("abc")]
+    root = {"DeviceName": "/dev/xvda", "Ebs": {"VolumeType": "gp3"}}
+    launch = {"ImageId": BASE_ID, "InstanceType": "g5.12xlarge", "MinCount": 1, "MaxCount": 1, "DryRun": True}
+    with pytest.raises(ClientError, match="DryRunOperation"):
+        ec2.run_instances(BlockDeviceMappings=[*volumes, root], **launch)
+    with pytest.raises(ClientError, match="must contain the parameter ebs"):
+        ec2.run_instances(BlockDeviceMappings=[{"DeviceName": "/dev/xvdz"}], **launch)
+    with pytest.raises(ClientError, match="size or snapshotId"):
+        ec2.run_instances(BlockDeviceMappings=[{"DeviceName": "/dev/xvdz", "Ebs": {"VolumeType": "gp3"}}], **launch)
 
 
 # Log events that readers see late.
