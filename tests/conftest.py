@@ -75,6 +75,7 @@ def _apart(
     monkeypatch.setenv("GPU_AMI_HOME", str(tmp_path_factory.mktemp("home")))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("PCLUSTER", "")  # of another release than the recipes', or slow
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_PROFILE", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)

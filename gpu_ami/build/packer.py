@@ -93,7 +93,7 @@ def validate(root: Path, folder: Path, place: Place) -> None:
     _initialise(packer, root)
     command = [packer.program, "validate", f"-var-file={folder / PACKER_FILE}"]
     command += [f"-var={name}={value}" for name, value in _ansible(place, folder).items()]
-    run([*command, packer.template(root)], timeout=120, env=_quiet() | _access(place), error=BuildError)
+    run([*command, packer.template(root)], timeout=120, env=_quiet() | place.environment(), error=BuildError)
 
 
 def build(
@@ -153,7 +153,7 @@ def build(
             timeout=timeout,
             # The second names the run's folder, by which `sweep` finds what a killed run has left.
             env=_quiet()
-            | _access(place)
+            | place.environment()  # the plugin ignores custom_endpoint_ec2 for some calls, not AWS_ENDPOINT_URL
             | _polling(poll_seconds, timeout)
             | {"TMPDIR": temporary, "GPU_AMI_BUILD": f"{private}/"},
             check=False,
@@ -252,17 +252,6 @@ def _ansible(place: Place, folder: Path) -> dict[str, str]:
 def _quiet() -> dict[str, str]:
     """No look for newer versions, no debug log (it would hold every variable), no colour."""
     return {"CHECKPOINT_DISABLE": "1", "PACKER_LOG": "0", "PACKER_NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1"}
-
-
-def _access(place: Place) -> dict[str, str]:
-    """The place's own endpoint and keys, where it has any; else Packer finds AWS and its keys as every SDK does."""
-    # The amazon plugin ignores custom_endpoint_ec2 for some calls; its SDK reads this variable for all of them.
-    access = {"AWS_ENDPOINT_URL": place.endpoint} if place.endpoint else {}
-    if place.credentials is not None:
-        keys = place.credentials
-        access |= {"AWS_PROFILE": "", "AWS_SESSION_TOKEN": keys.session_token}
-        access |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
-    return access
 
 
 def _polling(seconds: int, timeout: float) -> dict[str, str]:

@@ -142,6 +142,15 @@ class Place:
     cluster_versions: tuple[str, ...] = ()
     guest_cluster_endpoint: str = ""
 
+    def environment(self) -> dict[str, str]:
+        """Its own endpoint and keys, for a program with an SDK; that of AWS finds AWS and its keys by itself."""
+        found = {"AWS_ENDPOINT_URL": self.endpoint} if self.endpoint else {}
+        if self.credentials is not None:
+            keys = self.credentials
+            found |= {"AWS_PROFILE": "", "AWS_SESSION_TOKEN": keys.session_token}
+            found |= {"AWS_ACCESS_KEY_ID": keys.access_key_id, "AWS_SECRET_ACCESS_KEY": keys.secret_access_key}
+        return found
+
     @property
     def subnets(self) -> tuple[str, ...]:
         """The subnets to launch in, in order; one empty name for a subnet of the default VPC."""

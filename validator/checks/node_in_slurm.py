@@ -7,7 +7,7 @@ started ends after the last check.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +24,11 @@ _CHEF_LOG = "/var/log/chef-client.log"
 # What Chef writes of a run that failed, and the levels of its log. Source: chef-client's own log, aws-parallelcluster's
 # integration tests (assert_no_msg_in_logs on ERROR and FATAL).
 _CHEF_ERRORS = f"grep -nE -m 5 '(^|[^[:alnum:]])(ERROR|FATAL):|Chef Infra Client failed' {_CHEF_LOG}; [ $? -le 1 ]"
+# pcluster's validators that read the AMI. Source: aws-parallelcluster 3.16.1, pcluster/validators.
+_OF_THE_AMI = {
+    "AmiOsCompatibleValidator", "CustomAmiTagValidator", "InstanceArchitectureCompatibilityValidator",
+    "InstanceTypeBaseAMICompatibleValidator", "OsCustomAmiValidator", "RootVolumeSizeValidator",
+}  # fmt: skip
 _Result = TypeVar("_Result")
 
 
@@ -94,6 +99,28 @@ def test_ami_has_the_tags_of_parallelcluster(cluster_file: joined.Joined, observ
     ]
     if wrong:
         observe.fail(f"tags of the AMI: {'; '.join(wrong)} (pcluster create-cluster warns of it or refuses it)")
+
+
+def test_pcluster_accepts_the_ami(cluster_file: joined.Joined, observe: Observe) -> None:
+    """A dry run of `pcluster create-cluster` with the AMI as CustomAmi has no finding on the AMI."""
+    answer = cluster_file.dry_run
+    if not answer:
+        wanted = cluster_file.expected_tags.get("parallelcluster:version", "")
+        unproven(f"pcluster is not installed: pip install aws-parallelcluster=={wanted} (docs/nodes.md)")
+    if "error" in answer:
+        unproven(f"pcluster gives no answer: {answer['error']}")
+    observe(dict(answer), "no finding on the AMI")
+    of_ami = [row for row in answer["findings"] if row["type"] in _OF_THE_AMI]
+    if of_ami:
+        observe.fail("; ".join(map(_finding, of_ami)))
+    others = [row for row in answer["findings"] if row["level"] == "ERROR"]
+    if others or "would have succeeded" not in answer["message"]:
+        reasons = "; ".join(map(_finding, others)) or answer["message"]
+        unproven(f"pcluster refuses the cluster for another reason than the AMI: {reasons}")
+
+
+def _finding(row: Mapping[str, str]) -> str:
+    return f"{row['type']} ({row['level']}): {row['message'][:300]}"
 
 
 def test_munge_authenticates_every_node(started: Started, observe: Observe) -> None:

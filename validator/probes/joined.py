@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from validator import inputs
 from validator.probes.nodes import Node
@@ -20,6 +21,7 @@ class Joined:
 
     cluster: its name. run, run_tags: id and tags of the proof's run, which everything has that a check makes there.
     endpoint, authority, region: of a cluster of EKS: its API server, the certificate (base64), the AWS region.
+    dry_run: what pcluster said of the AMI: `message`, `findings` (level, type, message) or `error`; {}: was not asked.
     """
 
     service: str
@@ -32,6 +34,7 @@ class Joined:
     endpoint: str = ""
     authority: str = ""
     region: str = ""
+    dry_run: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write(path: Path, joined: Joined) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_ami.cloud import Cluster
 from gpu_ami.errors import UsageError
 from gpu_ami.plan import image_tags
+from gpu_ami.validate.clusters import pcluster
 from validator.plan_document import section
 from validator.probes import joined
 
@@ -41,13 +42,20 @@ class ParallelCluster:
     def is_ready(self, _plan: PlanDocument, _place: Place) -> bool:
         return True
 
-    def require(self, _plan: PlanDocument, _cloud: Cloud, _name: str) -> None:
-        """Nothing of it is there before the machines are."""
+    def require(self, plan: PlanDocument, _cloud: Cloud, _name: str) -> None:
+        """UsageError: pcluster is installed in another release, which refuses the AMI. CloudError: it does not run."""
+        cli = pcluster.program()
+        found, wanted = pcluster.version(cli) if cli else "", _release(plan)
+        if cli and found != wanted:
+            hint = (
+                f"install {pcluster.PACKAGE}=={wanted} and name its pcluster in the variable PCLUSTER; with PCLUSTER="
+                " none is asked, and the check of the AMI by pcluster is UNPROVEN (docs/nodes.md)"
+            )
+            raise UsageError(f"--join: {cli}: expected release {wanted}, that of the base AMI, got {found}", hint=hint)
 
     @contextmanager
     def opened(self, proven: Proven, name: str, _clean_up: CleanUp) -> Iterator[Cluster]:
-        version = str(section(proven.plan, ROLE)["version"])
-        yield Cluster("ParallelCluster", name, proven.run.id, own=True, version=version)
+        yield Cluster("ParallelCluster", name, proven.run.id, own=True, version=_release(proven.plan))
 
     def described(
         self, proven: Proven, _cluster: Cluster, nodes: tuple[node_files.Node, ...], ami: str
@@ -56,7 +64,20 @@ class ParallelCluster:
         tags = {str(tag["Key"]): str(tag["Value"]) for tag in image.get("Tags", [])}
         expected = image_tags(proven.plan)
         kept = {name: tags[name] for name in expected if name in tags}
-        return joined.Joined("parallelcluster", nodes, kept, expected)
+        return joined.Joined("parallelcluster", nodes, kept, expected, dry_run=self._dry_run(proven, nodes, ami))
+
+    def _dry_run(self, proven: Proven, nodes: tuple[node_files.Node, ...], ami: str) -> dict[str, Any]:
+        """What pcluster says of a cluster of the AMI and the machines' instance types; {} where it is not installed."""
+        cli = pcluster.program()
+        if cli is None:
+            return {}
+        machines = [proven.cloud.instance(node.name) for node in nodes]
+        types = sorted({machine["InstanceType"] for machine in machines})
+        return pcluster.dry_run(cli, proven.cloud.place, proven.plan, ami, machines[0]["SubnetId"], types)
 
     def leave(self, _cloud: Cloud, _cluster: Cluster, _instance_ids: Sequence[str]) -> None:
         """The checks end what they started."""
+
+
+def _release(plan: PlanDocument) -> str:
+    return str(section(plan, ROLE)["version"])

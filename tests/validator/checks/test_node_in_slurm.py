@@ -54,6 +54,31 @@ def test_tags(judge: Judge, tags: dict[str, str], verdict: str, message: str) ->
     assert (judged.verdict, message in judged.message) == (verdict, True), judged
 
 
+ACCEPTED = "Request would have succeeded, but DryRun flag is set."
+NO_KEY = {"level": "WARNING", "type": "KeyPairValidator", "message": "If you do not specify a key pair"}
+NO_TAGS = {"level": "WARNING", "type": "CustomAmiTagValidator", "message": "may not have been created by pcluster"}
+NO_ROLE = {"level": "ERROR", "type": "IamPolicyValidator", "message": "AccessDenied"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "message"),
+    [
+        ({"message": ACCEPTED, "findings": [NO_KEY]}, "PASS", ""),
+        ({"message": ACCEPTED, "findings": []}, "PASS", ""),
+        ({}, "UNPROVEN", "pip install aws-parallelcluster==3.16.3"),
+        ({"error": "exit status 1: no credentials"}, "UNPROVEN", "no answer: exit status 1: no credentials"),
+        ({"message": ACCEPTED, "findings": [NO_TAGS, NO_KEY]}, "FAIL", "CustomAmiTagValidator (WARNING): may not have"),
+        ({"message": "Invalid cluster configuration.", "findings": [NO_ROLE]}, "UNPROVEN", "(ERROR): AccessDenied"),
+        ({"message": "Invalid cluster configuration.", "findings": [NO_ROLE, NO_TAGS]}, "FAIL", "CustomAmiTag"),
+        ({"message": "Cluster already exists", "findings": []}, "UNPROVEN", "than the AMI: Cluster already exists"),
+    ],
+)
+def test_dry_run(judge: Judge, answer: dict[str, object], verdict: str, message: str) -> None:
+    file = Joined("parallelcluster", (Node("i-1", "u"),), TAGS, TAGS, dry_run=answer)
+    judged = judge(checks.test_pcluster_accepts_the_ami, {}, cluster_file=file)
+    assert (judged.verdict, message in judged.message) == (verdict, True), judged
+
+
 REFUSES = {"unmunge --metadata": (15, "unmunge: Error: Invalid credential")}
 
 
