@@ -13,6 +13,7 @@ namespace of its own, so that a lab shows on no production dashboard.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -62,10 +63,13 @@ def neuron_instance_alarm(plan: PlanDocument) -> Template:
     namespace = _section(plan)["namespace"]
     query = {"Fn::Sub": f"SELECT SUM(reports) FROM \"{namespace}\" WHERE instance_id = '${{InstanceId}}'"}
     resource = _alarm(alarm, "", query)
+    # Ten minutes where reports come each minute: a datapoint counts until two periods after the alarm's own (CloudWatch
+    # user guide, "Evaluating an alarm with missing data"; with 2 of 300 s it was raised after 20 minutes).
     resource["Properties"] |= {
         "ComparisonOperator": "LessThanThreshold", "Threshold": 1, "TreatMissingData": "breaching",
-        "EvaluationPeriods": 2,
+        "EvaluationPeriods": 8,
     }  # fmt: skip
+    resource["Properties"]["Metrics"][0]["Period"] = 60 * math.ceil(plan["telemetry"]["interval_s"] / 60)
     topics = {"page": {"Ref": "PageTopicArn"}}
     target = instance_alarms.Target({"Ref": "InstanceId"}, topics, 0, 0, "${AWS::StackName}")
     return {

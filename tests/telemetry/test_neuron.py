@@ -133,7 +133,7 @@ def test_silence_raises_the_alarms_of_its_instance_alone_and_they_end(
     live(aws, 5, {FIRST: HEALTHY, SECOND: HEALTHY})
     assert live(aws, 3, reports, heartbeats) == []  # a reboot
     live(aws, 5, {FIRST: HEALTHY, SECOND: HEALTHY})
-    assert {(name, state) for name, state, _ in live(aws, 25, reports, heartbeats)} == {(n, "ALARM") for n in raised}
+    assert {(name, state) for name, state, _ in live(aws, 11, reports, heartbeats)} == {(n, "ALARM") for n in raised}
     ended = live(aws, 15, {FIRST: HEALTHY, SECOND: HEALTHY})
     assert {(name, state) for name, state, _ in ended} == {(name, "OK") for name in raised}
 
