@@ -1,11 +1,12 @@
-"""What the validator costs with many hosts: one process, the same checks on 1, 8, 64 and 256 hosts.
+"""Cost of the validator with many hosts: one process runs the same checks on 1, 8, 64 and 256 hosts.
 
-Each host is a port of one sshd on loopback, behind a proxy that adds a round trip time (`bench_validator.py` has both).
-The hosts' work is done by the CPUs of this machine, which real hosts do not share: it is told apart.
+Each host is a port of one sshd on loopback, behind a proxy that adds the round-trip time (both from
+`bench_validator.py`). The hosts use the CPUs of this machine, unlike real hosts, so their CPU time is reported
+separately. Prints one JSON line for each number of hosts; with --dead, one for each failure.
 
     python bench/bench_fleet.py                                  # 129 checks, 20 ms
     python bench/bench_fleet.py --hosts 1 64 --repeat 5
-    python bench/bench_fleet.py --hosts 64 --dead                # one of them refuses, is silent, hangs in a command
+    python bench/bench_fleet.py --hosts 64 --dead                # one host refuses, sends nothing, or a command hangs
 """
 
 from __future__ import annotations
@@ -152,12 +153,12 @@ def dead_hosts(server: Sshd, checks: int, proxy: DelayProxy, user: str, repeat: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checks", type=int, default=129)
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 8, 64, 256])
-    parser.add_argument("--rtt", type=int, default=20, metavar="MS")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--dead", action="store_true", help="one dead host in the middle, in three ways")
-    parser.add_argument("--user", default=getpass.getuser(), help="who logs in")
+    parser.add_argument("--checks", type=int, default=129, help="checks on each host [%(default)s]")
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 8, 64, 256], help="numbers of hosts [1 8 64 256]")
+    parser.add_argument("--rtt", type=int, default=20, metavar="MS", help="round-trip time in ms [%(default)s]")
+    parser.add_argument("--repeat", type=int, default=3, help="runs, of which the median is printed [%(default)s]")
+    parser.add_argument("--dead", action="store_true", help="test three failures of one host in the middle")
+    parser.add_argument("--user", default=getpass.getuser(), help="login user [the current user]")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, sshd(Path(name)) as server:
         file = server.folder / f"test_{given.checks}.py"

@@ -1,13 +1,13 @@
-"""Benchmark of the event parser against the former system: throughput, CPU, memory, wake-ups, latency, floods.
+"""Benchmark of the event parser against the former system: throughput, lost Xids, CPU, memory, wake-ups, latency.
 
     python bench/bench_parser.py            the table (about five minutes)
-    python bench/bench_parser.py --quick    smaller counts (half a minute)
-    python bench/bench_parser.py --json     only the figures
+    python bench/bench_parser.py --quick    fewer records, shorter idle time (half a minute)
+    python bench/bench_parser.py --json     the figures as JSON
 
-`ours` is the program of the image, reading a socket pair that gives one record for each read as /dev/kmsg does.
-`old way` is the former system's method: `tail -F` on a file, a substring test on each line, and open, append and close
-for each hit (`bench/old_way.py`). It gets the same records as lines of a live file; its real source was a snapshot of
-the boot.
+`ours` is the program of the image. It reads from a socket pair, which returns one record for each read, as /dev/kmsg
+does. `old way` is the former system's method (`bench/old_way.py`): `tail -F` on a file, a substring test on each line,
+and open, append and close for each match. It gets the same records as lines of a file that grows; on a machine, its
+source was a snapshot of the boot messages (/var/log/dmesg).
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def table(figures: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smaller counts")
+    parser.add_argument("--quick", action="store_true", help="fewer records, shorter idle time")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args()
     figures = measure(args.quick)

@@ -1,4 +1,4 @@
-"""How long it takes to resolve every recipe, cold (tables read) and warm. Aim: all of them in less than two seconds.
+"""Time to resolve every recipe, with and without reading the tables of facts. Aim: all recipes in less than 2 seconds.
 
 python bench/bench_resolve.py
 """

@@ -1,17 +1,19 @@
-"""A proof under `aws-like` with many seeds: whether refusals and delays ever blame an image or leave anything.
+"""Proofs under `aws-like` with many seeds: whether refused or delayed calls make a check fail or leave resources.
 
-One image is built once. With each seed the region comes up anew, the image is proven on one instance type (its files
-and one boot, without restarts), and what is left is looked for. Rows of an earlier run are kept: the command goes on.
+One image is built once. For each seed the region is started again, the image is proven on one instance type (its files
+and one boot, without restarts), and leftover resources are listed. Results of an earlier run are kept: the script runs
+only the seeds that have none.
 
     python bench/bench_seeds.py                          seeds 0 to 19
     python bench/bench_seeds.py --seeds 3 4 --out out/seeds
-    python bench/bench_seeds.py --table                  the rows that there are; runs nothing
+    python bench/bench_seeds.py --table                  print the existing results; run nothing
     python bench/bench_seeds.py --scripted               plan to publication, no machine, ten times faster
 
-With --scripted, Packer and machines are those of tests/killed_driver: the calls, refusals and waits are real, what is
-on the machine is not; both restarts are done.
+With --scripted, Packer and machines are simulated by tests/killed_driver: API calls, refusals and waits are those of
+the region, the results on the machine are scripted. Both restarts are included.
 
-Exit code 1: a verdict other than a proof that left out nothing but restarts, or a leftover.
+Exit code 1: with some seed, a check failed, the run ended with an exit code other than 0 and 7 (only restarts were left
+out), or a resource was left.
 """
 
 from __future__ import annotations
@@ -171,10 +173,10 @@ def rows_of(out: Path, seeds: list[int]) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)), help="default: 0 to 19")
-    parser.add_argument("--out", type=Path, default=Path("out", "seeds"), help="default: %(default)s")
-    parser.add_argument("--table", action="store_true", help="print the rows that there are")
-    parser.add_argument("--scripted", action="store_true", help="boot no machine; plan to publication")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)), help="seeds to run (default: 0 to 19)")
+    parser.add_argument("--out", type=Path, default=Path("out", "seeds"), help="results folder (default: %(default)s)")
+    parser.add_argument("--table", action="store_true", help="print the existing results; run nothing")
+    parser.add_argument("--scripted", action="store_true", help="run from plan to publication without a machine")
     args = parser.parse_args()
     args.out = args.out.resolve() / "scripted" if args.scripted else args.out.resolve()
     done = {row.seed for row in rows_of(args.out, args.seeds)}

@@ -1,8 +1,9 @@
-"""What `gpu-ami fleet` costs with many machines: attach and status of 1, 20 and 100 machines, through Systems Manager.
+"""Cost of `gpu-ami fleet` with many machines: attach and status of 1, 20 and 100 machines, through Systems Manager.
 
-The machines are simulated, as in tests/fleet: threads with the local region's SSM Agent, which run the documents' real
-shell in folders of their own. Their work and the API's is done by this process and its children on the same CPUs, which
-real machines do not share: what a machine more costs here is an upper bound. The calls are those that AWS would see.
+The machines are simulated, as in tests/fleet: threads with the local region's SSM Agent, each of which runs the
+documents' real shell scripts in its own folder. The machines and the API run in this process and its children, on the
+same CPUs, unlike real machines: the cost of an additional machine is an upper bound. The calls are those that AWS would
+receive.
 
     python bench/bench_systems_manager.py
     python bench/bench_systems_manager.py --machines 1 8 --max-concurrency 50
@@ -71,8 +72,8 @@ def measure(count: int, concurrency: str) -> dict[str, tuple[float, float, colle
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machines", type=int, nargs="+", default=[1, 20, 100])
-    parser.add_argument("--max-concurrency", default="10", help="as of gpu-ami fleet [10]")
+    parser.add_argument("--machines", type=int, nargs="+", default=[1, 20, 100], help="numbers of machines [1 20 100]")
+    parser.add_argument("--max-concurrency", default="10", help="as for gpu-ami fleet [%(default)s]")
     args = parser.parse_args()
     print("| machines | verb | wall s | ratio to the first | CPU s | calls | most often |")
     print("|---|---|---|---|---|---|---|")

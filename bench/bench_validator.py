@@ -1,12 +1,13 @@
-"""What a check costs: gathered over one connection, against `pytest --hosts=paramiko://` with the same files.
+"""Cost of a check: the validator with one connection to each host, compared with `pytest --hosts=paramiko://`.
 
-A real sshd on loopback, reached through a proxy that adds a round trip time; A and B take turns, medians of the runs.
-Whoever logs in has the home of a fresh Debian user, so that nobody's slow .bashrc is measured. Beside wall time stands
-the CPU time of our process and of the sshd behind it: that is what a loaded machine does not change.
+Both run the same file, alternating, against a real sshd on loopback, through a proxy that adds the round-trip time. The
+login user has the home directory of a new Debian user, so that a slow .bashrc is not measured. In addition to wall
+time, the CPU time of the process and of sshd is measured, because the load of the machine affects it least. Prints
+medians, one JSON line for each combination.
 
     python bench/bench_validator.py                     # 30 and 300 checks, 1 and 8 hosts, 0, 20 and 60 ms
     python bench/bench_validator.py --checks 30 --hosts 1 --rtt 20 --repeat 3
-    python bench/bench_validator.py --img-proof /path/to/venv/bin/img-proof     # beside it: pip install img-proof
+    python bench/bench_validator.py --img-proof /path/to/venv/bin/img-proof     # as root; pip install img-proof
 """
 
 from __future__ import annotations
@@ -278,12 +279,14 @@ def measure(server: Sshd, given: argparse.Namespace, checks: int, hosts: int, rt
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checks", type=int, nargs="+", default=[30, 300])
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--rtt", type=int, nargs="+", default=[0, 20, 60], metavar="MS")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--img-proof", type=Path, metavar="PROGRAM", help="run this beside the two, on one host")
-    parser.add_argument("--user", default=getpass.getuser(), help="who logs in")
+    parser.add_argument("--checks", type=int, nargs="+", default=[30, 300], help="numbers of checks [30 300]")
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 8], help="numbers of hosts [1 8]")
+    parser.add_argument(
+        "--rtt", type=int, nargs="+", default=[0, 20, 60], metavar="MS", help="round-trip times in ms [0 20 60]"
+    )
+    parser.add_argument("--repeat", type=int, default=5, help="runs, of which the median is printed [%(default)s]")
+    parser.add_argument("--img-proof", type=Path, metavar="PROGRAM", help="also run img-proof, on one host (as root)")
+    parser.add_argument("--user", default=getpass.getuser(), help="login user [the current user]")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, sshd(Path(name)) as server:
         for hosts in given.hosts:

@@ -1,4 +1,4 @@
-"""The old system's parser, written anew for the benchmark from its description: `tail -F` and a substring test.
+"""The former system's parser, written for the benchmark from a description of it: `tail -F` and a substring test.
 
 python bench/old_way.py SOURCE LOG
 """
