@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from validator.observe import Observe, output, unproven
 from validator.plan import planned_instance_type
 from validator.plan_document import ContainerToolkit, PlanDocument, section
-from validator.probes import MachineUnderTest, compute, containers, packages, require_driver
+from validator.probes import MachineUnderTest, containers, packages, require_driver
 
 pytestmark = [pytest.mark.planned("container_toolkit"), pytest.mark.beside_live]
 
@@ -148,26 +147,8 @@ def test_runtime_reads_cdi(host: Any, plan: PlanDocument, observe: Observe) -> N
         )
 
 
-@dataclass(frozen=True)
-class Started:
-    """The containers' result, or why there is none; UUIDs of the machine's GPUs, by index."""
-
-    result: containers.Containers | None
-    why: str
-    uuids: list[str]
-
-    def way(self, name: str) -> containers.Container:
-        return self.result.way(name) if self.result else containers.Container(name, "", self.why)
-
-    def text(self, name: str) -> list[str]:
-        """For the report."""
-        way, result = self.way(name), self.result
-        library = (way.before or way.after or compute.Compute()).library
-        return [f"{result.engine} {result.version}, cgroups by {result.cgroups}" if result else "", way.how, library]
-
-
 @pytest.fixture(scope="module")
-def started(host: Any, plan: PlanDocument, machine: MachineUnderTest) -> Started:
+def started(host: Any, plan: PlanDocument, machine: MachineUnderTest) -> containers.Started:
     """The containers run once. UNPROVEN without a driver or GPUs, and on a node that was not configured yet."""
     planned = section(plan, "container_toolkit", ContainerToolkit)
     if not planned_instance_type(plan, machine.instance_type)["gpu_count"]:
@@ -179,10 +160,11 @@ def started(host: Any, plan: PlanDocument, machine: MachineUnderTest) -> Started
     uuids = [line.strip().removeprefix("GPU-") for line in listed.stdout.splitlines() if line.startswith("GPU-")]
     if listed.rc != 0 or not uuids:
         unproven("nvidia-smi does not answer: see nvidia_driver::test_every_promised_gpu_is_there")
+    runtime = containers.runtime(host)
     try:
-        return Started(containers.probe(host, planned["runtime"]), "", uuids)
+        return containers.Started(containers.probe(host, planned["runtime"]), "", uuids, runtime)
     except containers.Unanswered as error:
-        return Started(None, str(error), uuids)
+        return containers.Started(None, str(error), uuids, runtime)
 
 
 _WAYS = pytest.mark.parametrize("way", ["runtime", "cdi"])
@@ -191,23 +173,27 @@ _WAYS = pytest.mark.parametrize("way", ["runtime", "cdi"])
 @_WAYS
 @pytest.mark.live
 @pytest.mark.tier("T3")
-def test_container_computes_on_every_gpu(plan: PlanDocument, started: Started, observe: Observe, way: str) -> None:
+def test_container_computes_on_every_gpu(
+    plan: PlanDocument, started: containers.Started, observe: Observe, way: str
+) -> None:
     """A container that requests all GPUs, by the runtime nvidia or by CDI, has exactly those, and computes right."""
     _judge(plan, started, observe, way, started.uuids)
 
 
 @pytest.mark.live
 @pytest.mark.tier("T3")
-def test_container_has_no_other_gpu(plan: PlanDocument, started: Started, observe: Observe) -> None:
+def test_container_has_no_other_gpu(plan: PlanDocument, started: containers.Started, observe: Observe) -> None:
     """A container that requests one GPU has that one alone. Otherwise two jobs share a GPU without knowing."""
     if len(started.uuids) == 1:
         unproven("the machine has one GPU")
     _judge(plan, started, observe, "one", started.uuids[:1])
 
 
-def _judge(plan: PlanDocument, started: Started, observe: Observe, way: str, expected: list[str]) -> None:
+def _judge(plan: PlanDocument, started: containers.Started, observe: Observe, way: str, expected: list[str]) -> None:
     if way == "cdi":
         _require_cdi(plan)
+    if why := started.not_simulated(way):
+        unproven(why)
     container = started.way(way)
     observe([*started.text(way), list(container.nodes)], f"{len(expected)} GPUs compute right")
     if container.error and container.before is None:
@@ -223,13 +209,15 @@ def _judge(plan: PlanDocument, started: Started, observe: Observe, way: str, exp
 @_WAYS
 @pytest.mark.live
 @pytest.mark.tier("T3")
-def test_container_keeps_its_gpus(plan: PlanDocument, started: Started, observe: Observe, way: str) -> None:
+def test_container_keeps_its_gpus(plan: PlanDocument, started: containers.Started, observe: Observe, way: str) -> None:
     """A running container still has its GPUs after `systemctl daemon-reload`, which installations of packages do.
 
     Where runc does not know the devices, systemd takes them away ("Failed to initialize NVML: Unknown Error").
     """
     if way == "cdi":
         _require_cdi(plan)
+    if why := started.not_simulated(way):
+        unproven(why)
     container = started.way(way)
     if container.before is None or containers.defect(container.before, started.uuids):
         unproven(f"the container did not compute before: see test_container_computes_on_every_gpu[{way}]")

@@ -4,6 +4,7 @@ remote/container_probe.py. `probe` and `dumped` alone do input or output."""
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from validator.probes import compute
 SCHEMA = "gpu-ami/containers/1"
 SECONDS = 540.0  # five containers compute on up to eight GPUs; an emulated machine beside others needs minutes
 _ANSWER_SECONDS = 60.0  # to start, and to remove what it made
+# Configuration of nvidia-container-runtime; `nvidia-ctk config` prints it with the defaults of what it leaves out.
+RUNTIME_CONFIG = "/etc/nvidia-container-runtime/config.toml"
+_SIMULATED = ("cdi", "jit-cdi")  # what the replica of the runtime does (gpu_ami/local/replicas/container_toolkit)
 _CRI = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")  # version 3 and 2 of the configuration
 
 
@@ -62,6 +66,54 @@ def dumped(host: Any) -> ContainerdConfig:
 
 
 @dataclass(frozen=True)
+class Runtime:
+    """nvidia-container-runtime: version, mode of its configuration ("" if that cannot be read), whether it is a
+    replica."""
+
+    version: tuple[int, ...]
+    mode: str
+    is_replica: bool
+
+    def mode_of(self, *, qualified: bool) -> str:
+        """The mode for a request. qualified: by full names of CDI devices, as in nvidia.com/gpu=all.
+
+        Source: NVIDIA/nvidia-container-toolkit, internal/info/auto.go: `auto` is cdi for full names, else jit-cdi from
+        1.18.0 on and legacy before.
+        """
+        if self.mode != "auto":
+            return self.mode
+        return "cdi" if qualified else "jit-cdi" if self.version >= (1, 18) else "legacy"
+
+    def not_simulated(self, *, qualified: bool) -> str:
+        """Why containers by this runtime prove nothing: a replica does not have its mode; "" if they do."""
+        mode = self.mode_of(qualified=qualified)
+        if not self.is_replica or not mode or mode in _SIMULATED:
+            return ""
+        set_to = "" if mode == self.mode else f" (mode {self.mode} of release {'.'.join(map(str, self.version))})"
+        return (
+            f"nvidia-container-runtime gives containers GPUs in mode {mode}{set_to}, {RUNTIME_CONFIG}; the local "
+            f"region's replica has modes {' and '.join(_SIMULATED)} alone: validate the image on EC2"
+        )
+
+
+def read_runtime(version: str, config: str) -> Runtime:
+    """version: output of `nvidia-container-runtime --version`; config: the file's text, "" if there is none."""
+    match = re.search(r"^NVIDIA Container Runtime version (\d+)\.(\d+)", version, re.MULTILINE)
+    try:
+        mode = str(tomllib.loads(config).get("nvidia-container-runtime", {}).get("mode", "") or "auto")
+    except (tomllib.TOMLDecodeError, AttributeError):  # the runtime does not start then
+        mode = ""
+    numbers = (int(match[1]), int(match[2])) if match else ()
+    return Runtime(numbers, mode, "commit: replica" in version)
+
+
+def runtime(host: Any) -> Runtime:
+    """The machine's."""
+    version = str(host.run("nvidia-container-runtime --version", pure=True).stdout)
+    return read_runtime(version, str(host.run(f"cat {RUNTIME_CONFIG}", pure=True).stdout))
+
+
+@dataclass(frozen=True)
 class Container:
     """One way to request GPUs. how: its options; error: why there is no result; before, after: `systemctl
     daemon-reload`; nodes: device nodes of GPUs in it."""
@@ -72,6 +124,11 @@ class Container:
     nodes: tuple[str, ...] = ()
     before: compute.Compute | None = None
     after: compute.Compute | None = None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the engine processed the CDI request itself, without the runtime nvidia."""
+        return self.how.startswith("--device ")
 
 
 @dataclass(frozen=True)
@@ -88,6 +145,31 @@ class Containers:
         return next(
             (row for row in self.ways if row.way == name), Container(name, "", self.error or "it was not started")
         )
+
+
+@dataclass(frozen=True)
+class Started:
+    """The result of a machine, or why there is none; UUIDs of its GPUs, by index; its runtime nvidia."""
+
+    result: Containers | None
+    why: str
+    uuids: list[str]
+    runtime: Runtime
+
+    def way(self, name: str) -> Container:
+        return self.result.way(name) if self.result else Container(name, "", self.why)
+
+    def text(self, name: str) -> list[str]:
+        """For the report."""
+        way, result = self.way(name), self.result
+        library = (way.before or way.after or compute.Compute()).library
+        mode = "" if way.is_native else f", mode {self.runtime.mode_of(qualified=name == 'cdi') or 'unknown'}"
+        engine = f"{result.engine} {result.version}, cgroups by {result.cgroups}" if result else ""
+        return [engine, f"{way.how}{mode}", library]
+
+    def not_simulated(self, name: str) -> str:
+        """Why this way proves nothing, as Runtime.not_simulated; "" where it does not pass the runtime nvidia."""
+        return "" if self.way(name).is_native else self.runtime.not_simulated(qualified=name == "cdi")
 
 
 def probe(host: Any, engine: str) -> Containers:

@@ -12,6 +12,7 @@ from validator.checks import container_toolkit as toolkit
 from validator.plan import as_plan
 from validator.plan_document import PlanDocument
 from validator.probes import compute, containers
+from validator.probes.containers import Started
 
 SECTION = {
     "version": "1.18.1",
@@ -369,8 +370,20 @@ def printed(*uuids: str, error: str = "") -> dict[str, Any]:
     return {"nodes": nodes, "status": 0, "errors": "", "printed": "".join(json.dumps(row) + "\n" for row in rows)}
 
 
-def ran(way: str, before: Any = None, after: Any = None, error: str = "") -> toolkit.Started:
-    row = {"way": way, "how": "runtime nvidia", "error": error, "before": before, "after": after}
+REPLICA = "NVIDIA Container Runtime version 1.18.1\ncommit: replica\n"
+ORIGINAL = "NVIDIA Container Runtime version 1.18.1\ncommit: 6b8a5b3\n"
+LEGACY = '[nvidia-container-runtime]\nmode = "legacy"\n'
+
+
+def ran(
+    way: str,
+    before: Any = None,
+    after: Any = None,
+    error: str = "",
+    how: str = "runtime nvidia",
+    runtime: tuple[str, str] = (REPLICA, ""),
+) -> Started:
+    row = {"way": way, "how": how, "error": error, "before": before, "after": after}
     document = {
         "schema": containers.SCHEMA,
         "engine": "docker",
@@ -378,11 +391,13 @@ def ran(way: str, before: Any = None, after: Any = None, error: str = "") -> too
         "cgroups": "systemd",
         "error": "",
     }
-    return toolkit.Started(containers.read(json.dumps(document | {"ways": [row]})), "", UUIDS)
+    return Started(
+        containers.read(json.dumps(document | {"ways": [row]})), "", UUIDS, containers.read_runtime(*runtime)
+    )
 
 
 BOTH, ONE = printed(*UUIDS), printed(UUIDS[0])
-STARTED: list[tuple[Any, toolkit.Started, dict[str, Any], str, str]] = [
+STARTED: list[tuple[Any, Started, dict[str, Any], str, str]] = [
     (toolkit.test_container_computes_on_every_gpu, ran("runtime", BOTH), {"way": "runtime"}, "PASS", ""),
     (toolkit.test_container_computes_on_every_gpu, ran("cdi", BOTH), {"way": "cdi"}, "PASS", ""),
     (
@@ -408,7 +423,7 @@ STARTED: list[tuple[Any, toolkit.Started, dict[str, Any], str, str]] = [
     ),
     (
         toolkit.test_container_computes_on_every_gpu,
-        toolkit.Started(None, "the container probe printed no result", UUIDS),
+        Started(None, "the container probe printed no result", UUIDS, containers.read_runtime(REPLICA, "")),
         {"way": "runtime"},
         "FAIL",
         "the container probe printed no result",
@@ -431,7 +446,7 @@ STARTED: list[tuple[Any, toolkit.Started, dict[str, Any], str, str]] = [
     ),
     (
         toolkit.test_container_has_no_other_gpu,
-        toolkit.Started(None, "", UUIDS[:1]),
+        Started(None, "", UUIDS[:1], containers.read_runtime(REPLICA, "")),
         {},
         "UNPROVEN",
         "the machine has one GPU",
@@ -451,6 +466,69 @@ STARTED: list[tuple[Any, toolkit.Started, dict[str, Any], str, str]] = [
         "FAIL",
         "the container did not answer in time",
     ),
+    (  # what the replica did by CDI says nothing about an image whose runtime uses another way
+        toolkit.test_container_computes_on_every_gpu,
+        ran("runtime", BOTH, runtime=(REPLICA, LEGACY)),
+        {"way": "runtime"},
+        "UNPROVEN",
+        "nvidia-container-runtime gives containers GPUs in mode legacy, /etc/nvidia-container-runtime/config.toml; the",
+    ),
+    (
+        toolkit.test_container_computes_on_every_gpu,
+        ran("cdi", error="the container did not run", runtime=(REPLICA, LEGACY)),
+        {"way": "cdi"},
+        "UNPROVEN",
+        "replica has modes cdi and jit-cdi alone: validate the image on EC2",
+    ),
+    (
+        toolkit.test_container_has_no_other_gpu,
+        ran("one", ONE, runtime=(REPLICA.replace("1.18", "1.17"), "")),
+        {},
+        "UNPROVEN",
+        "in mode legacy (mode auto of release 1.17)",
+    ),
+    (
+        toolkit.test_container_keeps_its_gpus,
+        ran("runtime", BOTH, BOTH, runtime=(REPLICA, LEGACY.replace("legacy", "csv"))),
+        {"way": "runtime"},
+        "UNPROVEN",
+        "in mode csv",
+    ),
+    (  # full names of CDI devices are CDI in `auto` of each release
+        toolkit.test_container_computes_on_every_gpu,
+        ran("cdi", BOTH, runtime=(REPLICA.replace("1.18", "1.17"), "")),
+        {"way": "cdi"},
+        "PASS",
+        "",
+    ),
+    (  # Docker's own CDI does not pass the runtime
+        toolkit.test_container_computes_on_every_gpu,
+        ran("cdi", BOTH, how="--device nvidia.com/gpu=all", runtime=(REPLICA, LEGACY)),
+        {"way": "cdi"},
+        "PASS",
+        "",
+    ),
+    (
+        toolkit.test_container_computes_on_every_gpu,
+        ran("runtime", BOTH, runtime=(ORIGINAL, LEGACY)),
+        {"way": "runtime"},
+        "PASS",
+        "",
+    ),
+    (
+        toolkit.test_container_keeps_its_gpus,
+        ran("runtime", BOTH, printed(error="CUDA_ERROR_NO_DEVICE"), runtime=(ORIGINAL, LEGACY)),
+        {"way": "runtime"},
+        "FAIL",
+        "after systemctl daemon-reload",
+    ),
+    (  # the runtime does not start with such a file: the image's fault
+        toolkit.test_container_computes_on_every_gpu,
+        ran("runtime", error="failed to load config", runtime=(REPLICA, "mode = [")),
+        {"way": "runtime"},
+        "FAIL",
+        "failed to load config",
+    ),
     (
         toolkit.test_container_keeps_its_gpus,
         ran("runtime", ONE, ONE),
@@ -463,7 +541,16 @@ STARTED: list[tuple[Any, toolkit.Started, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("check", "started", "more", "verdict", "message"), STARTED)
 def test_started_containers(
-    judge: Judge, check: Any, started: toolkit.Started, more: dict[str, Any], verdict: str, message: str
+    judge: Judge, check: Any, started: Started, more: dict[str, Any], verdict: str, message: str
 ) -> None:
     found = judge(check, {}, plan=plan(), started=started, **more)
     assert (found.verdict, message in found.message) == (verdict, True), found
+
+
+def test_containers_say_in_which_mode_they_got_their_gpus() -> None:
+    native = ran("cdi", BOTH, how="--device nvidia.com/gpu=all")
+    assert [ran(way, BOTH).text(way)[1] for way in ("runtime", "cdi")] == [
+        "runtime nvidia, mode jit-cdi",
+        "runtime nvidia, mode cdi",
+    ]
+    assert native.text("cdi")[1] == "--device nvidia.com/gpu=all"

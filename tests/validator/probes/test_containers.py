@@ -32,3 +32,21 @@ def test_a_probe_without_a_result_is_named() -> None:
         containers.read("", "exit status 1: no python3")
     with pytest.raises(containers.Unanswered, match="expected schema gpu-ami/containers/1, got other"):
         containers.read('{"schema": "other"}')
+
+
+@pytest.mark.parametrize(
+    ("version", "config", "modes"),
+    [  # unqualified names, full names of CDI devices
+        ("1.18.1", "", ["jit-cdi", "cdi"]),
+        ("1.18.1", '[nvidia-container-runtime]\nmode = "auto"\n', ["jit-cdi", "cdi"]),
+        ("1.17.8", "", ["legacy", "cdi"]),
+        ("1.20.1", '[nvidia-container-runtime]\nmode = "legacy"\n', ["legacy", "legacy"]),
+        ("1.20.1", '#mode = "legacy"\n[nvidia-container-runtime]\nlog-level = "info"\n', ["jit-cdi", "cdi"]),
+        ("1.20.1", "mode = [", ["", ""]),
+        ("1.20.1", 'nvidia-container-runtime = "legacy"', ["", ""]),
+    ],
+)
+def test_mode_is_that_of_configuration_and_release(version: str, config: str, modes: list[str]) -> None:
+    runtime = containers.read_runtime(f"NVIDIA Container Runtime version {version}\ncommit: f202b80\n", config)
+    assert [runtime.mode_of(qualified=False), runtime.mode_of(qualified=True)] == modes
+    assert not runtime.is_replica
