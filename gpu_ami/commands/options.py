@@ -178,8 +178,18 @@ JOIN_HELP = (
 )
 
 
+_NO_NAME = object()  # argparse would convert a text, and "" is no name of a cluster
+
+
+class _Join(argparse.Action):
+    """`--join` alone is "", not asked for is None."""
+
+    def __call__(self, _: object, namespace: argparse.Namespace, values: object, __: str | None = None) -> None:
+        setattr(namespace, self.dest, "" if values is _NO_NAME else values)
+
+
 def add_join(parser: argparse.ArgumentParser, text: str = JOIN_HELP) -> None:
-    parser.add_argument("--join", metavar="CLUSTER", nargs="?", const="", type=_cluster, help=text)
+    parser.add_argument("--join", metavar="CLUSTER", nargs="?", const=_NO_NAME, type=_cluster, action=_Join, help=text)
 
 
 def _cluster(text: str) -> str:

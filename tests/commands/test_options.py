@@ -25,6 +25,26 @@ def test_the_local_region_can_be_named(words: list[str], where: Path | None) -> 
     assert parser.parse_args(words).where == where
 
 
+@pytest.mark.parametrize(
+    ("words", "join"),
+    [([], None), (["--join"], ""), (["--join", "--other"], ""), (["--join", "gpu-nodes"], "gpu-nodes")],
+)
+def test_a_cluster_can_be_named(words: list[str], join: str | None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--other", action="store_true")
+    stages.add_join(parser)
+    assert parser.parse_args(words).join == join
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b"])
+def test_what_is_no_name_of_a_cluster(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    stages.add_join(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"--join={name}"])
+    assert f"expected the name of a cluster, such as gpu-nodes, got {name!r}" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_checks_that_can_be_collected(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text("def test_it(host):\n    assert host.file('/').exists\n")
