@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from validator.cloudwatch import CloudWatch
 
 ACTIVE, STOPPED = "ACTIVE", "STOPPED"
-# The agent disconnects and reconnects several times an hour as a part of its normal operation; a task that is to start
-# meanwhile is refused (ECS developer guide, "Amazon ECS events"; treasure-data/digdag#1723, read 2026-11-25).
+# The agent disconnects and reconnects several times an hour as a part of its normal operation (ECS developer guide,
+# "Amazon ECS container instance state change events", read 2026-11-26); a task that is to start meanwhile is refused
+# (treasure-data/digdag#1723, read 2026-11-25).
 NOT_CONNECTED, RECONNECT_SECONDS = "AGENT", 90.0
 
 

@@ -1,8 +1,9 @@
 """Clusters of Amazon ECS: look-up, a run's own one, and what a run leaves in any of them.
 
-A cluster of ECS is free, and is there at once (ECS API reference, CreateCluster, read 2026-11-25). A cluster and task
-definitions of a run have its id in their names; the cluster has its tags, too. A container instance has the id in an
-attribute: to register with tags, the instance would need the permission ecs:TagResource.
+A cluster without capacity providers costs nothing itself and is there at once: it is PROVISIONING only while resources
+of capacity providers are created (botocore's description of Cluster.status). What it costs is not from AWS's price
+list. A cluster and task definitions of a run have its id in their names; the cluster has its tags, too. A container
+instance has the id in an attribute: to register with tags, the instance would need the permission ecs:TagResource.
 """
 
 from __future__ import annotations

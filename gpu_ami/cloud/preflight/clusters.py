@@ -9,7 +9,7 @@ from gpu_ami.cloud.preflight import access
 from gpu_ami.cloud.preflight.findings import Finding, Scope, error, ok
 
 # What the ECS agent calls, and what is missing without it. The role of the instance profile has it by AWS's policy
-# AmazonEC2ContainerServiceforEC2Role (ECS developer guide, "AWS managed policies", read 2026-11-25).
+# AmazonEC2ContainerServiceforEC2Role (its copy in moto 5.2, moto/iam/aws_managed_policies.py, read 2026-11-26).
 ECS_NEEDED = {
     "ecs:RegisterContainerInstance": "the machine registers",
     "ecs:DiscoverPollEndpoint": "the agent finds its endpoint",

@@ -8,10 +8,12 @@ service       the actions of the API, as dictionaries in and out
 instances     container instances: registration, resources, the cluster query language as far as it is used here
 tasks         tasks: placement on one instance, states, exit codes
 
-Sources: ECS API reference (RegisterContainerInstance, ContainerInstance, StartTask, Task, Failure, StopTask,
-SubmitTaskStateChange, DeleteCluster), ECS developer guide ("API failure reasons", "Cluster query language"), read
-2026-11-25. AWS's agent gets its tasks over a WebSocket of the endpoint that DiscoverPollEndpoint names (Agent
-Communication Service, permission ecs:Poll); here it asks with an action ecs:Poll at the same endpoint as all others.
+Source: the description of the API in botocore (RegisterContainerInstance, ContainerInstance, StartTask, Task, Failure,
+StopTask, SubmitTaskStateChange, DeleteCluster), read 2026-11-25. The pages of the ECS developer guide that it refers to
+("API failure reasons", "Cluster query language") were not read in full, and nothing was compared with AWS: the reasons
+INACTIVE and RESOURCE:GPU are assumed; AGENT is from treasure-data/digdag#1723. AWS's agent gets its tasks over a
+WebSocket of the endpoint that DiscoverPollEndpoint names (Agent Communication Service, permission ecs:Poll); here it
+asks with an action ecs:Poll at the same endpoint as all others.
 """
 
 from gpu_ami.local.backends.container_service.service import ContainerService

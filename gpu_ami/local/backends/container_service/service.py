@@ -176,7 +176,7 @@ class ContainerService:
         return {"tasks": started, "failures": failures}
 
     def _refusal(self, row: ContainerInstance | None, needs: Mapping[str, float]) -> str:
-        """ECS developer guide, "API failure reasons": why no task is placed there; "" where one is."""
+        """Why no task is placed there, in the words of ECS (sources: the package's docstring); "" where one is."""
         if row is None:
             return "MISSING"
         if row.status in (INACTIVE, DRAINING):
